@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the lab and the `init` of its guests say to each other.
+//!
+//! One JSON object per line, over the virtio-serial port [`PORT`] where the guest has one, else over its second serial
+//! line (`/dev/ttyS1`). The guest speaks first ([`Event::Hello`]); every [`Command`] is answered by exactly one of
+//! [`Event::Ready`], [`Event::PhaseDone`], [`Event::Exited`] or [`Event::Error`], possibly after other events.
+//!
+//! Times are nanoseconds of the guest's `CLOCK_MONOTONIC`, given relative to the start of the phase.
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the virtio-serial port: `/dev/virtio-ports/<PORT>` once udev-like naming is done, found through sysfs.
+pub const PORT: &str = "reprieve.lab";
+
+/// Raised when either side would misread the other.
+pub const PROTOCOL: u32 = 1;
+
+/// From the lab to a guest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Command {
+    /// Get everything ready that must not be measured (modules, files, trace buffers). Answered by [`Event::Ready`].
+    Prepare { workload: Workload, measure: Option<Measure> },
+    /// Run the prepared workload for `duration_ms` under measurement (if prepared with one), send the samples, answer
+    /// with [`Event::PhaseDone`].
+    Phase { phase: u32, duration_ms: u64 },
+    /// Start the prepared workload and answer [`Event::Ready`] at once; it runs until power-off. For competitors.
+    Start,
+    /// Run a program, its standard output and error line by line as [`Event::Output`], answered by [`Event::Exited`].
+    /// Used in lab hosts.
+    Exec { argv: Vec<String>, env: Vec<(String, String)> },
+    /// Send SIGINT to the program started by the running [`Command::Exec`]; not answered by itself.
+    Interrupt,
+    /// Switch the guest off. Not answered.
+    PowerOff,
+}
+
+/// What a guest runs. Sizes in bytes, rates per second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Workload {
+    /// Nothing.
+    Idle,
+    /// `instances` Postmark processes, each with its own directory of `files` files on tmpfs.
+    Postmark { instances: u32, files: u32, seed: u64 },
+    /// The kernel module: on each CPU of `cpus` (all, when empty) allocate `object_bytes` and free them through
+    /// `call_rcu`, `rate` pairs per second per CPU (0: as fast as it goes), calling the scheduler every `yield_every`
+    /// pairs.
+    Membench { cpus: Vec<u32>, rate: u32, object_bytes: u32, yield_every: u32 },
+    /// `clone()` of a child in new `namespaces`, in a loop, by `workers` processes.
+    Clone { workers: u32, namespaces: Vec<Namespace> },
+    /// A thread pinned to `producer_cpu` that creates and removes System V semaphore sets of `semaphores` semaphores (each removal
+    /// frees the set through `call_rcu`), and on each of `reader_cpus` a thread in a loop of short system calls.
+    SemChurn { producer_cpu: u32, reader_cpus: Vec<u32>, semaphores: u32 },
+    /// The real dbench program with `clients` clients on tmpfs.
+    Dbench { clients: u32 },
+    /// `threads` threads that never stop computing.
+    Hog { threads: u32 },
+    /// [RP]'s bursty processes: `min_ops..=max_ops` arithmetic operations, then `min_sleep_ms..=max_sleep_ms` asleep, uniformly at
+    /// random from `seed`.
+    Bursty { processes: u32, min_ops: u64, max_ops: u64, min_sleep_ms: u32, max_sleep_ms: u32, seed: u64 },
+}
+
+/// A namespace type of `clone(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Namespace {
+    Cgroup,
+    Ipc,
+    Mnt,
+    Net,
+    Pid,
+    Time,
+    User,
+    Uts,
+}
+
+/// What to measure during a phase, and how often.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measure {
+    /// Interval of [`Sample::Memory`], ms.
+    pub memory_ms: u32,
+    /// Interval of [`Sample::Fragmentation`] and [`Sample::Cpu`], ms.
+    pub slow_ms: u32,
+    /// Trace buffer per CPU, KiB: enough for the longest phase.
+    pub trace_kb: u32,
+    /// `call_rcu` probes per second per CPU ([`Sample::Callback`]); 0 for none. Needs the kernel module.
+    pub callback_probe_hz: u32,
+}
+
+/// From a guest to the lab.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// First line after boot.
+    Hello { protocol: u32, guest: GuestInfo },
+    /// Done with [`Command::Prepare`] or [`Command::Start`].
+    Ready,
+    /// The phase's clock (time 0) has started.
+    PhaseStarted { phase: u32 },
+    /// One measurement of the phase that has just ended.
+    Sample { phase: u32, sample: Sample },
+    /// The phase is over and all its samples were sent.
+    PhaseDone { phase: u32, result: PhaseResult },
+    /// A line that the program of [`Command::Exec`] wrote.
+    Output { stderr: bool, line: String },
+    /// The program of [`Command::Exec`] ended: its exit status, or 128 + the signal that killed it.
+    Exited { status: i32 },
+    /// Something worth telling the user that does not end the run.
+    Notice { text: String },
+    /// The command failed; the guest stays usable.
+    Error { message: String },
+}
+
+/// What a guest is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuestInfo {
+    /// `uname -r`.
+    pub kernel: String,
+    pub cpus: u32,
+    pub memory_kb: u64,
+    /// Preemption model in force (`none`, `voluntary`, `full`, `lazy`), where the kernel tells.
+    pub preempt: Option<String>,
+    /// Timer frequency, where the kernel tells.
+    pub hz: Option<u32>,
+    pub cmdline: String,
+    /// Clock source in use.
+    pub clocksource: String,
+}
+
+/// One measurement. Times in ns since the phase began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "sample", rename_all = "snake_case")]
+pub enum Sample {
+    /// A completed grace period that began in the phase. `cpu_ns`: time on a vCPU of RCU's own threads and of its softirq between
+    /// `start_ns` and `end_ns`, as the guest's clock sees it.
+    GracePeriod { start_ns: u64, end_ns: u64, cpu_ns: u64 },
+    /// `used_kb` = total - free - page cache - buffers - reclaimable slab.
+    Memory { t_ns: u64, free_kb: u64, slab_kb: u64, used_kb: u64 },
+    /// Unusable free space index, 0 to 1, by page order (index 0 is order 0), as the kernel's `extfrag/unusable_index`,
+    /// weighted over the zones by their free pages.
+    Fragmentation { t_ns: u64, unusable: Vec<f64> },
+    /// Shares (0 to 1) of the guest's CPU time since the previous such sample; `callbacks` waiting, where something tells.
+    Cpu { t_ns: u64, steal: f64, kernel: f64, user: f64, idle: f64, callbacks: Option<u64> },
+    /// A probe callback: registered at `t_ns` on `cpu`, run `latency_ns` later.
+    Callback { t_ns: u64, cpu: u32, latency_ns: u64 },
+}
+
+/// What a phase came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseResult {
+    pub elapsed_ns: u64,
+    /// Operations done by the workload, in its own unit.
+    pub operations: f64,
+    /// The unit of `operations`, singular, e.g. `transaction`.
+    pub unit: String,
+    pub cost: MeasureCost,
+}
+
+/// What measuring cost the guest during a phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeasureCost {
+    /// CPU time of the sampling threads.
+    pub sampler_ns: u64,
+    /// Trace events recorded, and those lost to a full buffer.
+    pub trace_events: u64,
+    pub trace_lost: u64,
+    /// Cost of one trace event, measured in this guest when it was prepared.
+    pub trace_event_ns: f64,
+    /// Longest interval between two memory samples.
+    pub longest_gap_ns: u64,
+}

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The experiments: a guest alone on its host, then the same guest on an overcommitted host, on stock kernels.
+
+pub mod plan;
+pub mod record;
