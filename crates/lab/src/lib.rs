@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The experiments: a guest alone on its host, then the same guest on an overcommitted host, on stock kernels.
 
+pub mod error;
+pub mod images;
 pub mod plan;
+pub mod process;
+pub mod progress;
 pub mod record;
+pub mod report;

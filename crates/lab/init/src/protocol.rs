@@ -58,7 +58,14 @@ pub enum Workload {
     Hog { threads: u32 },
     /// [RP]'s bursty processes: `min_ops..=max_ops` arithmetic operations, then `min_sleep_ms..=max_sleep_ms` asleep, uniformly at
     /// random from `seed`.
-    Bursty { processes: u32, min_ops: u64, max_ops: u64, min_sleep_ms: u32, max_sleep_ms: u32, seed: u64 },
+    Bursty {
+        processes: u32,
+        min_ops: u64,
+        max_ops: u64,
+        min_sleep_ms: u32,
+        max_sleep_ms: u32,
+        seed: u64,
+    },
 }
 
 /// A namespace type of `clone(2)`.

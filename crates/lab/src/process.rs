@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Child processes that never outlive the lab, and waits that always end.
+//!
+//! Every child gets its own process group (so that a terminal's Ctrl-C reaches only the lab, which then ends its
+//! children in order) and the parent-death signal SIGKILL (so that none survives a lab that was killed). The kernel sends that
+//! signal when the *thread* that started the child exits: start children from threads that live as long as they do.
+
+use crate::error::{Error, Result};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Set when the user wants the run to end. Checked in every wait.
+#[derive(Clone, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub fn check(&self) -> Result<()> {
+        if self.is_set() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// The flag itself, for signal handlers.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+
+    /// Sleeps for `time`, or until cancelled.
+    pub fn sleep(&self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        loop {
+            self.check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+}
+
+/// Starts `command` as a child that dies with the calling thread.
+pub fn spawn(command: &mut Command) -> Result<Child> {
+    let parent = std::process::id();
+    // SAFETY: only async-signal-safe calls (prctl, getppid, raise) between fork and exec.
+    unsafe {
+        command.process_group(0).pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // The parent may have died before the call above.
+            if libc::getppid() as u32 != parent {
+                libc::raise(libc::SIGKILL);
+            }
+            Ok(())
+        });
+    }
+    command.spawn().map_err(|e| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        if e.kind() == std::io::ErrorKind::NotFound {
+            Error::missing(format!("program {program}"), "run `make setup`")
+        } else {
+            Error::Program { program, status: "not started".into(), detail: e.to_string() }
+        }
+    })
+}
+
+/// Runs `command` to its end and returns its standard output; fails with the end of its standard error.
+pub fn run(command: &mut Command, limit: Duration, cancel: &Cancel) -> Result<Vec<u8>> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child =
+        spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    let out = drain(child.stdout.take());
+    let err = drain(child.stderr.take());
+    let status = wait(&mut child, &program, limit, cancel)?;
+    let out = out.join().unwrap_or_default();
+    let err = err.join().unwrap_or_default();
+    if status.success() {
+        return Ok(out);
+    }
+    let text = if err.is_empty() { &out } else { &err };
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let detail = lines[lines.len().saturating_sub(12)..].join("\n");
+    Err(Error::Program { program, status: status.to_string(), detail })
+}
+
+/// Waits for `child`, killing its process group when `limit` has passed or the run is cancelled.
+pub fn wait(child: &mut Child, what: &str, limit: Duration, cancel: &Cancel) -> Result<ExitStatus> {
+    let start = Instant::now();
+    let mut nap = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait().map_err(Error::io(what))? {
+            return Ok(status);
+        }
+        let over = start.elapsed() > limit;
+        if over || cancel.is_set() {
+            kill(child);
+            return Err(if over {
+                Error::Timeout { what: what.into(), after: limit, log: None }
+            } else {
+                Error::Cancelled
+            });
+        }
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// Kills `child` with its process group and reaps it.
+pub fn kill(child: &mut Child) {
+    // SAFETY: plain system call; the child is not reaped yet, so its process group is still ours.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut buf = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut buf);
+        }
+        buf
+    })
+}
