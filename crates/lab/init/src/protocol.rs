@@ -52,6 +52,8 @@ pub enum Workload {
     /// A thread pinned to `producer_cpu` that creates and removes System V semaphore sets of `semaphores` semaphores (each removal
     /// frees the set through `call_rcu`), and on each of `reader_cpus` a thread in a loop of short system calls.
     SemChurn { producer_cpu: u32, reader_cpus: Vec<u32>, semaphores: u32 },
+    /// `workers` threads, one per vCPU in turn, each of which creates and unlinks an empty file on tmpfs in a loop; unit `file`.
+    FileChurn { workers: u32 },
     /// The real dbench program with `clients` clients on tmpfs.
     Dbench { clients: u32 },
     /// `threads` threads that never stop computing.
@@ -106,6 +108,8 @@ pub enum Event {
     Ready,
     /// The phase's clock (time 0) has started.
     PhaseStarted { phase: u32 },
+    /// The load has stopped and the phase is over; sent at that moment, before anything is read or drained. Samples follow.
+    LoadStopped { phase: u32 },
     /// One measurement of the phase that has just ended.
     Sample { phase: u32, sample: Sample },
     /// The phase is over and all its samples were sent.
