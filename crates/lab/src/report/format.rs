@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How numbers and foreign text look, the same in every rendering.
+
+/// What stands where nothing was measured.
+pub const NONE: &str = "-";
+
+/// About three significant digits, thousands apart: `0.042`, `6.91`, `13.9`, `126`, `2,372`.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let digits = match size {
+        s if !s.is_finite() => return NONE.into(),
+        0.0 => 0,
+        // Rounding can carry into the next power of ten: 9.996 is 10.0, not 10.00.
+        s if s < 0.0995 => 3,
+        s if s < 9.995 => 2,
+        s if s < 99.95 => 1,
+        _ => 0,
+    };
+    if size > 0.0 && size < 0.0005 {
+        return format!("{value:.0e}");
+    }
+    let text = format!("{value:.digits$}");
+    if size < 999.5 { text } else { thousands(&text) }
+}
+
+pub fn optional(value: Option<f64>) -> String {
+    value.map_or_else(|| NONE.into(), number)
+}
+
+/// A ratio: always with two decimals, as the papers give it.
+pub fn ratio(value: Option<f64>) -> String {
+    match value {
+        Some(v) if v.is_finite() && v.abs() < 99.995 => format!("{v:.2}"),
+        other => optional(other),
+    }
+}
+
+fn thousands(text: &str) -> String {
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |d| ("-", d));
+    let mut out = String::from(sign);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Text from a guest or a file, made harmless for a terminal: control characters (escape sequences among them) and those
+/// that reorder what is shown become `?`.
+pub fn plain(text: &str) -> String {
+    let reorders = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || reorders(c) { '?' } else { c }).collect()
+}
+
+/// `label, unit`, or the label alone.
+pub fn with_unit(label: &str, unit: &str) -> String {
+    if unit.is_empty() { plain(label) } else { format!("{}, {}", plain(label), plain(unit)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.00004, "4e-5"),
+            (0.0421, "0.042"),
+            (0.5, "0.50"),
+            (6.908, "6.91"),
+            (9.996, "10.0"),
+            (13.94, "13.9"),
+            (125.9, "126"),
+            (999.7, "1,000"),
+            (2372.12, "2,372"),
+            (-1234567.0, "-1,234,567"),
+            (f64::NAN, "-"),
+        ] {
+            assert_eq!(number(value), text, "{value}");
+        }
+        assert_eq!(ratio(Some(2.184)), "2.18");
+        assert_eq!(ratio(Some(1234.5)), "1,234");
+        assert_eq!(ratio(None), "-");
+    }
+
+    #[test]
+    fn a_guest_cannot_send_escape_sequences_to_the_terminal() {
+        assert_eq!(plain("6.12\x1b[2J\u{202e}x\n"), "6.12?[2J?x?");
+    }
+}

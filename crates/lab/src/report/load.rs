@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reading `raw.jsonl` back.
+//!
+//! A run that died leaves a file that ends early, perhaps in the middle of a line: that is an incomplete run and is kept.
+//! Anything else that does not fit (another schema, a line that is no record, a sample outside its phase) is an error
+//! that names file and line, for then the figures could be wrong without anybody noticing.
+
+use crate::error::{Error, Result};
+use crate::plan::{Plan, SCHEMA, Scenario};
+use crate::record::{HostInfo, HostPhase, Record};
+use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// No record is longer (bytes); a line that is, is damage.
+const LONGEST_LINE: u64 = 16 << 20;
+
+/// A run as it was recorded.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub dir: PathBuf,
+    pub plan: Plan,
+    pub started: String,
+    pub host: HostInfo,
+    pub guests: Vec<Guest>,
+    /// In the order in which they ran.
+    pub phases: Vec<Phase>,
+    pub notices: Vec<String>,
+    /// Whether everything planned was done.
+    pub complete: bool,
+    /// Why not.
+    pub reason: Option<String>,
+}
+
+/// A VM that came up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Guest {
+    pub vm: String,
+    /// Index into `plan.variants`, for guests under test.
+    pub variant: Option<usize>,
+    pub info: GuestInfo,
+    pub boot_ms: u64,
+}
+
+/// One (variant, repeat, scenario) with its samples. Times in ns since it began.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    pub id: u32,
+    pub variant: usize,
+    pub repeat: u32,
+    pub scenario: Scenario,
+    pub grace_periods: Vec<GracePeriod>,
+    pub memory: Vec<Memory>,
+    pub fragmentation: Vec<Fragmentation>,
+    pub cpu: Vec<Cpu>,
+    pub callbacks: Vec<Callback>,
+    /// Absent when the run died in this phase.
+    pub end: Option<(PhaseResult, HostPhase)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct GracePeriod {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub cpu_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    pub t_ns: u64,
+    pub free_kb: u64,
+    pub slab_kb: u64,
+    pub used_kb: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Fragmentation {
+    pub t_ns: u64,
+    pub unusable: Vec<f64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Cpu {
+    pub t_ns: u64,
+    pub steal: f64,
+    pub kernel: f64,
+    pub user: f64,
+    pub idle: f64,
+    pub callbacks: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Callback {
+    pub t_ns: u64,
+    pub cpu: u32,
+    pub latency_ns: u64,
+}
+
+impl Phase {
+    fn new(id: u32, variant: usize, repeat: u32, scenario: Scenario) -> Phase {
+        Phase {
+            id,
+            variant,
+            repeat,
+            scenario,
+            grace_periods: vec![],
+            memory: vec![],
+            fragmentation: vec![],
+            cpu: vec![],
+            callbacks: vec![],
+            end: None,
+        }
+    }
+
+    /// Number of samples of all kinds.
+    pub fn samples(&self) -> usize {
+        self.grace_periods.len()
+            + self.memory.len()
+            + self.fragmentation.len()
+            + self.cpu.len()
+            + self.callbacks.len()
+    }
+
+    fn add(&mut self, sample: Sample) {
+        match sample {
+            Sample::GracePeriod { start_ns, end_ns, cpu_ns } => {
+                self.grace_periods.push(GracePeriod { start_ns, end_ns, cpu_ns })
+            }
+            Sample::Memory { t_ns, free_kb, slab_kb, used_kb } => {
+                self.memory.push(Memory { t_ns, free_kb, slab_kb, used_kb })
+            }
+            Sample::Fragmentation { t_ns, unusable } => {
+                self.fragmentation.push(Fragmentation { t_ns, unusable })
+            }
+            Sample::Cpu { t_ns, steal, kernel, user, idle, callbacks } => {
+                self.cpu.push(Cpu { t_ns, steal, kernel, user, idle, callbacks })
+            }
+            Sample::Callback { t_ns, cpu, latency_ns } => {
+                self.callbacks.push(Callback { t_ns, cpu, latency_ns })
+            }
+        }
+    }
+
+    /// Guests send samples kind by kind; everything below counts on the order of time.
+    fn sort(&mut self) {
+        self.grace_periods.sort_by_key(|g| g.start_ns);
+        self.memory.sort_by_key(|m| m.t_ns);
+        self.fragmentation.sort_by_key(|f| f.t_ns);
+        self.cpu.sort_by_key(|c| c.t_ns);
+        self.callbacks.sort_by_key(|c| c.t_ns);
+    }
+}
+
+impl Run {
+    /// The phases that count: those that ended, and of a phase that was run again the last.
+    pub fn measured(&self, variant: usize, scenario: Scenario) -> BTreeMap<u32, &Phase> {
+        self.phases
+            .iter()
+            .filter(|p| p.variant == variant && p.scenario == scenario && p.end.is_some())
+            .map(|p| (p.repeat, p))
+            .collect()
+    }
+}
+
+/// Reads `dir/raw.jsonl`.
+///
+/// # Errors
+/// [`Error::Io`] when the file cannot be read; [`Error::Format`], naming the line, when it is not a run's record of this
+/// schema.
+pub fn load(dir: &Path) -> Result<Run> {
+    let path = dir.join("raw.jsonl");
+    let mut lines = Lines {
+        reader: BufReader::with_capacity(1 << 18, File::open(&path).map_err(Error::io(&path))?),
+        path: &path,
+        number: 0,
+        buf: vec![],
+    };
+    let Some(mut run) = lines.first(dir)? else {
+        return Err(lines.wrong("the run died before it recorded anything; nothing to report"));
+    };
+    let mut phases: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut ended = false;
+    while let Some(record) = lines.next()? {
+        if ended {
+            return Err(lines.wrong("a record after the end of the run"));
+        }
+        match record {
+            Record::Run { .. } => return Err(lines.wrong("a second run starts here")),
+            Record::Guest { vm, variant, info, boot_ms } => {
+                if variant.is_some_and(|v| v >= run.plan.variants.len()) {
+                    return Err(lines.wrong("a guest of a variant that is not in the plan"));
+                }
+                run.guests.push(Guest { vm, variant, info, boot_ms });
+            }
+            Record::PhaseStart { phase, variant, repeat, scenario } => {
+                if variant >= run.plan.variants.len() || repeat >= run.plan.repeat {
+                    return Err(lines.wrong(format!(
+                        "variant {variant}, repeat {repeat} is not in the plan ({} variants, {} repeats)",
+                        run.plan.variants.len(),
+                        run.plan.repeat
+                    )));
+                }
+                if phases.insert(phase, run.phases.len()).is_some() {
+                    return Err(lines.wrong(format!("phase {phase} starts a second time")));
+                }
+                run.phases.push(Phase::new(phase, variant, repeat, scenario));
+            }
+            Record::Sample { phase, sample } => {
+                match phases.get(&phase).map(|&i| &mut run.phases[i]) {
+                    Some(p) if p.end.is_none() => p.add(sample),
+                    _ => return Err(lines.wrong(format!("a sample outside its phase {phase}"))),
+                }
+            }
+            Record::PhaseEnd { phase, result, host } => {
+                match phases.get(&phase).map(|&i| &mut run.phases[i]) {
+                    Some(p) if p.end.is_none() => p.end = Some((result, host)),
+                    _ => return Err(lines.wrong(format!("phase {phase} ends without a start"))),
+                }
+            }
+            Record::Notice { text } => run.notices.push(text),
+            Record::End { complete, reason } => {
+                ended = true;
+                run.complete = complete;
+                run.reason = reason;
+            }
+        }
+    }
+    if !ended {
+        run.complete = false;
+        run.reason = Some("the record stops before the run's end".into());
+    }
+    for phase in &mut run.phases {
+        phase.sort();
+    }
+    Ok(run)
+}
+
+struct Lines<'a> {
+    reader: BufReader<File>,
+    path: &'a Path,
+    number: u64,
+    buf: Vec<u8>,
+}
+
+impl Lines<'_> {
+    fn wrong(&self, message: impl std::fmt::Display) -> Error {
+        Error::Format {
+            path: self.path.to_path_buf(),
+            message: format!("line {}: {message}", self.number),
+        }
+    }
+
+    /// The next line that is not blank, and whether its end is missing.
+    fn read(&mut self) -> Result<Option<bool>> {
+        loop {
+            self.buf.clear();
+            self.number += 1;
+            let mut limited = (&mut self.reader).take(LONGEST_LINE);
+            let n = limited.read_until(b'\n', &mut self.buf).map_err(Error::io(self.path))?;
+            if n == 0 {
+                return Ok(None);
+            }
+            let torn = self.buf.last() != Some(&b'\n');
+            if torn && n as u64 == LONGEST_LINE {
+                return Err(self.wrong("too long for a record; the file is damaged"));
+            }
+            if torn || !self.buf.trim_ascii().is_empty() {
+                return Ok(Some(torn));
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Record>> {
+        let Some(torn) = self.read()? else { return Ok(None) };
+        match serde_json::from_slice(&self.buf) {
+            Ok(record) => Ok(Some(record)),
+            Err(_) if torn => Ok(None),
+            Err(e) => Err(self.wrong(format!("not a record: {e}"))),
+        }
+    }
+
+    /// The first record, whose schema decides whether the rest can be understood at all.
+    fn first(&mut self, dir: &Path) -> Result<Option<Run>> {
+        let Some(torn) = self.read()? else { return Ok(None) };
+        let value: serde_json::Value = match serde_json::from_slice(&self.buf) {
+            Ok(value) => value,
+            Err(_) if torn => return Ok(None),
+            Err(e) => return Err(self.wrong(format!("not a record: {e}"))),
+        };
+        let schema = &value["plan"]["schema"];
+        if value["record"] != "run" || !schema.is_u64() {
+            return Err(self.wrong("not the start of a run's record; is this the right directory?"));
+        }
+        if schema.as_u64() != Some(SCHEMA.into()) {
+            return Err(self.wrong(format!(
+                "written in schema {schema}, this program reads schema {SCHEMA}; use the version that made it"
+            )));
+        }
+        match serde_json::from_value(value) {
+            Ok(Record::Run { plan, started, host }) => Ok(Some(Run {
+                dir: dir.to_path_buf(),
+                plan: *plan,
+                started,
+                host,
+                guests: vec![],
+                phases: vec![],
+                notices: vec![],
+                complete: false,
+                reason: None,
+            })),
+            Ok(_) => Err(self.wrong("not the start of a run's record")),
+            Err(e) => Err(self.wrong(format!("not a record: {e}"))),
+        }
+    }
+}

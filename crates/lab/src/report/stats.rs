@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Statistics over raw values.
+//!
+//! Percentiles are exact and by *nearest rank*: the p-th percentile of n values is the one at rank ceil(p/100 * n) in
+//! ascending order, so it is always a value that occurred. The standard deviation is that of a sample (n - 1).
+
+use serde::{Deserialize, Serialize};
+
+/// At least one finite value.
+#[derive(Clone, Debug)]
+pub struct Distribution {
+    sorted: Vec<f64>,
+    mean: f64,
+    sd: Option<f64>,
+}
+
+impl Distribution {
+    /// `None` without values. Values that are not finite are left out.
+    pub fn new(values: impl IntoIterator<Item = f64>) -> Option<Distribution> {
+        let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+        if sorted.is_empty() {
+            return None;
+        }
+        sorted.sort_unstable_by(f64::total_cmp);
+        let n = sorted.len() as f64;
+        let mean = sorted.iter().sum::<f64>() / n;
+        let sd = (sorted.len() > 1)
+            .then(|| (sorted.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt());
+        Some(Distribution { sorted, mean, sd })
+    }
+
+    pub fn count(&self) -> usize {
+        self.sorted.len()
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.mean
+    }
+
+    /// `None` for a single value.
+    pub fn sd(&self) -> Option<f64> {
+        self.sd
+    }
+
+    pub fn min(&self) -> f64 {
+        self.sorted[0]
+    }
+
+    pub fn max(&self) -> f64 {
+        self.sorted[self.sorted.len() - 1]
+    }
+
+    /// The `p`-th percentile, 0 to 100, by nearest rank.
+    pub fn percentile(&self, p: f64) -> f64 {
+        let n = self.sorted.len();
+        let rank = (p / 100.0 * n as f64).ceil() as usize;
+        self.sorted[rank.clamp(1, n) - 1]
+    }
+
+    /// The values in ascending order.
+    pub fn sorted(&self) -> &[f64] {
+        &self.sorted
+    }
+}
+
+/// How far repeats of one measurement lie apart.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    pub min: f64,
+    pub max: f64,
+    /// Coefficient of variation: standard deviation over mean. Absent when the mean is 0.
+    pub cv: Option<f64>,
+}
+
+/// `None` for fewer than two values: one repeat has no spread.
+pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+    let d = Distribution::new(values)?;
+    let sd = d.sd()?;
+    let cv = (d.mean() != 0.0).then(|| sd / d.mean().abs());
+    Some(Spread { min: d.min(), max: d.max(), cv })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hand_computed() {
+        // Mean 5, squared deviations 9+1+1+1+0+0+4+16 = 32, 32/7 = 4.571, root 2.1381.
+        let d = Distribution::new([9.0, 4.0, 2.0, 4.0, 5.0, 4.0, 7.0, 5.0]).unwrap();
+        assert_eq!((d.count(), d.mean(), d.min(), d.max()), (8, 5.0, 2.0, 9.0));
+        assert!((d.sd().unwrap() - 2.138_089_935).abs() < 1e-9);
+        // Ascending: 2 4 4 4 5 5 7 9. p50: rank 4; p90: rank ceil(7.2) = 8; p12.5: rank 1; p13: rank 2.
+        assert_eq!([50.0, 90.0, 12.5, 13.0].map(|p| d.percentile(p)), [4.0, 9.0, 2.0, 4.0]);
+        assert_eq!((d.percentile(0.0), d.percentile(100.0)), (2.0, 9.0));
+    }
+
+    #[test]
+    fn nearest_rank_of_the_textbook_example() {
+        let d = Distribution::new([15.0, 20.0, 35.0, 40.0, 50.0]).unwrap();
+        assert_eq!(
+            [5.0, 30.0, 40.0, 50.0, 100.0].map(|p| d.percentile(p)),
+            [15.0, 20.0, 20.0, 35.0, 50.0]
+        );
+    }
+
+    #[test]
+    fn few_values() {
+        assert!(Distribution::new([]).is_none());
+        assert!(Distribution::new([f64::NAN, f64::INFINITY]).is_none());
+        let one = Distribution::new([3.0]).unwrap();
+        assert_eq!((one.mean(), one.sd(), one.percentile(99.0)), (3.0, None, 3.0));
+    }
+
+    #[test]
+    fn spread_of_repeats() {
+        // Mean 7, deviations -1 0 1, sd 1.
+        let s = spread([6.0, 7.0, 8.0]).unwrap();
+        assert_eq!((s.min, s.max), (6.0, 8.0));
+        assert!((s.cv.unwrap() - 1.0 / 7.0).abs() < 1e-12);
+        assert_eq!(spread([6.0]), None);
+        assert_eq!(spread([0.0, 0.0]).unwrap().cv, None);
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The result of a run: what `summary.json` holds (documented in `docs/results.md`) and every table shows.
+
+use super::load::{Guest, Run};
+use super::metric::{Measured, Metric, MetricInfo, metrics};
+use super::papers;
+use super::stats::{Spread, spread};
+use crate::plan::{Plan, Scenario, Variant};
+use crate::record::HostInfo;
+use serde::{Deserialize, Serialize};
+
+/// Bumped when a field of the summary changes meaning or goes; new fields and new rows do not count.
+pub const SUMMARY_SCHEMA: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub schema: u32,
+    pub experiment: String,
+    /// RFC 3339, UTC.
+    pub started: String,
+    /// Whether everything planned was done.
+    pub complete: bool,
+    /// Why not.
+    pub incomplete_reason: Option<String>,
+    /// How percentiles are taken: `nearest rank`.
+    pub percentiles: String,
+    pub plan: Plan,
+    pub host: HostInfo,
+    pub guests: Vec<Guest>,
+    pub notices: Vec<String>,
+    /// What the rows mean, in the order of the table.
+    pub metrics: Vec<MetricInfo>,
+    pub variants: Vec<VariantSummary>,
+}
+
+/// The table of one variant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VariantSummary {
+    pub variant: Variant,
+    /// One per entry of [`Summary::metrics`], in its order.
+    pub rows: Vec<Row>,
+}
+
+/// One figure of a variant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub key: String,
+    /// Absent when not measured, like every figure below.
+    pub baseline: Option<Cell>,
+    pub overcommit: Option<Cell>,
+    /// Overcommit over baseline.
+    pub ratio: Option<f64>,
+    pub paper: Option<PaperFigure>,
+}
+
+/// A figure with its repeats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Over the samples of all repeats together.
+    pub value: f64,
+    /// Each repeat's own figure, by repeat.
+    pub repeats: Vec<Option<f64>>,
+    /// Of the repeats' figures; absent with fewer than two.
+    pub spread: Option<Spread>,
+}
+
+/// What the paper reports in a row's place, in the row's unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PaperFigure {
+    pub baseline: Option<f64>,
+    pub overcommit: Option<f64>,
+    pub ratio: Option<f64>,
+    /// How what the paper measured differs from the row.
+    pub note: Option<String>,
+}
+
+impl Summary {
+    /// The metric of a row.
+    pub fn metric(&self, key: &str) -> Option<&MetricInfo> {
+        self.metrics.iter().find(|m| m.key == key)
+    }
+}
+
+impl VariantSummary {
+    pub fn row(&self, key: &str) -> Option<&Row> {
+        self.rows.iter().find(|r| r.key == key)
+    }
+}
+
+impl Row {
+    pub fn cell(&self, scenario: Scenario) -> Option<&Cell> {
+        match scenario {
+            Scenario::Baseline => self.baseline.as_ref(),
+            Scenario::Overcommit => self.overcommit.as_ref(),
+        }
+    }
+}
+
+/// Computes every figure of `run`.
+pub fn summarize(run: &Run) -> Summary {
+    let metrics = metrics(run);
+    let variants = run
+        .plan
+        .variants
+        .iter()
+        .enumerate()
+        .map(|(index, variant)| VariantSummary {
+            variant: variant.clone(),
+            rows: rows(run, index, &metrics),
+        })
+        .collect();
+    Summary {
+        schema: SUMMARY_SCHEMA,
+        experiment: run.plan.experiment.clone(),
+        started: run.started.clone(),
+        complete: run.complete,
+        incomplete_reason: run.reason.clone(),
+        percentiles: "nearest rank".into(),
+        plan: run.plan.clone(),
+        host: run.host.clone(),
+        guests: run.guests.clone(),
+        notices: notices(run),
+        metrics: metrics.into_iter().map(|m| m.info).collect(),
+        variants,
+    }
+}
+
+fn rows(run: &Run, variant: usize, metrics: &[Metric]) -> Vec<Row> {
+    let baseline = Condition::new(run, variant, Scenario::Baseline);
+    let overcommit = Condition::new(run, variant, Scenario::Overcommit);
+    let row = |metric: &Metric| {
+        let (baseline, overcommit) = (baseline.cell(metric), overcommit.cell(metric));
+        let ratio = baseline.as_ref().zip(overcommit.as_ref()).map(|(b, o)| o.value / b.value);
+        Row {
+            key: metric.info.key.clone(),
+            baseline,
+            overcommit,
+            ratio: ratio.filter(|r| r.is_finite()),
+            paper: papers::figure(&run.plan.experiment, &metric.info.key),
+        }
+    };
+    metrics.iter().map(row).collect()
+}
+
+/// The repeats of one scenario, each alone and all together.
+struct Condition<'a> {
+    all: Measured<'a>,
+    repeats: Vec<Option<Measured<'a>>>,
+}
+
+impl<'a> Condition<'a> {
+    fn new(run: &'a Run, variant: usize, scenario: Scenario) -> Condition<'a> {
+        let phases = run.measured(variant, scenario);
+        let last = phases.keys().next_back().map_or(0, |&r| r + 1);
+        let repeats = (0..last).map(|r| Some(Measured::new(run, vec![*phases.get(&r)?]))).collect();
+        Condition { all: Measured::new(run, phases.into_values().collect()), repeats }
+    }
+
+    fn cell(&self, metric: &Metric) -> Option<Cell> {
+        let repeats: Vec<Option<f64>> =
+            self.repeats.iter().map(|r| metric.value(r.as_ref()?)).collect();
+        Some(Cell {
+            value: metric.value(&self.all)?,
+            spread: spread(repeats.iter().flatten().copied()),
+            repeats,
+        })
+    }
+}
+
+/// What the reader should know besides the figures: the run's own notices, and what the record itself shows.
+fn notices(run: &Run) -> Vec<String> {
+    let mut notices = run.notices.clone();
+    for phase in run.phases.iter().filter(|p| p.end.is_none()) {
+        notices.push(format!(
+            "phase {} ({}, {}, repeat {}) did not end: its {} samples are not in the table",
+            phase.id,
+            run.plan.variants[phase.variant].label,
+            scenario_name(phase.scenario),
+            phase.repeat + 1,
+            phase.samples()
+        ));
+    }
+    for (index, variant) in run.plan.variants.iter().enumerate() {
+        for scenario in [Scenario::Baseline, Scenario::Overcommit] {
+            let phases = run.measured(index, scenario);
+            let missing = run.plan.repeat as usize - phases.len();
+            if missing > 0 {
+                notices.push(format!(
+                    "{}, {}: {missing} of {} repeats missing",
+                    variant.label,
+                    scenario_name(scenario),
+                    run.plan.repeat
+                ));
+            }
+            let lost: u64 = phases
+                .values()
+                .filter_map(|p| p.end.as_ref())
+                .map(|(r, _)| r.cost.trace_lost)
+                .sum();
+            if lost > 0 {
+                notices.push(format!(
+                    "{}, {}: {lost} trace events lost, so some grace periods are missing: run with a larger trace buffer",
+                    variant.label,
+                    scenario_name(scenario)
+                ));
+            }
+        }
+    }
+    notices
+}
+
+pub fn scenario_name(scenario: Scenario) -> &'static str {
+    match scenario {
+        Scenario::Baseline => "baseline",
+        Scenario::Overcommit => "overcommit",
+    }
+}

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The paper's table as text: for a terminal, and as Markdown.
+//!
+//! One variant gets the full table: a row per figure, baseline, overcommit, ratio and the paper's figures beside them.
+//! Several variants (or runs) get one row each in a compact table. Everything fits 80 columns; what came from a guest or a file is
+//! freed of control characters first.
+
+use super::format::{self, plain};
+use super::summary::{Row, Summary, VariantSummary};
+use crate::plan::{Plan, Scale, Scenario};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
+use std::fmt::Write;
+
+/// Narrower terminals get this width all the same.
+const NARROWEST: usize = 80;
+
+/// Rows whose spread over the repeats is worth a line.
+const SPREAD: [&str; 3] = ["gp_mean", "memory_growth", "throughput"];
+
+/// What a compact table shows of a variant.
+enum Column {
+    Baseline(&'static str),
+    Overcommit(&'static str),
+    Ratio(&'static str),
+}
+
+use Column::{Baseline, Overcommit, Ratio};
+
+/// A compact table: title, then heading and content of each column.
+type Compact = (&'static str, &'static [(&'static str, Column)]);
+
+const COMPACT: [Compact; 3] = [
+    (
+        "Grace periods, ms, alone and overcommitted; throughput, {throughput}",
+        &[
+            ("alone\nmean", Baseline("gp_mean")),
+            ("\np50", Baseline("gp_p50")),
+            ("\np90", Baseline("gp_p90")),
+            ("\nmax", Baseline("gp_max")),
+            ("over\nmean", Overcommit("gp_mean")),
+            ("\np50", Overcommit("gp_p50")),
+            ("\np90", Overcommit("gp_p90")),
+            ("\nmax", Overcommit("gp_max")),
+            ("mean\nratio", Ratio("gp_mean")),
+            ("thr.put\nalone", Baseline("throughput")),
+            ("\nover", Overcommit("throughput")),
+        ],
+    ),
+    (
+        "Memory growth, MiB; CPU per grace period, us; vCPU preemptions, 1/s",
+        &[
+            ("growth\nalone", Baseline("memory_growth")),
+            ("\nover", Overcommit("memory_growth")),
+            ("\nratio", Ratio("memory_growth")),
+            ("CPU/GP\nalone", Baseline("gp_cpu")),
+            ("\nover", Overcommit("gp_cpu")),
+            ("\nratio", Ratio("gp_cpu")),
+            ("preempt.\nalone", Baseline("vcpu_preemptions")),
+            ("\nover", Overcommit("vcpu_preemptions")),
+        ],
+    ),
+    (
+        "Callback latency, ms",
+        &[
+            ("alone\nmean", Baseline("callback_latency_mean")),
+            ("\np50", Baseline("callback_latency_p50")),
+            ("\np99", Baseline("callback_latency_p99")),
+            ("\nmax", Baseline("callback_latency_max")),
+            ("over\nmean", Overcommit("callback_latency_mean")),
+            ("\np50", Overcommit("callback_latency_p50")),
+            ("\np99", Overcommit("callback_latency_p99")),
+            ("\nmax", Overcommit("callback_latency_max")),
+            ("mean\nratio", Ratio("callback_latency_mean")),
+        ],
+    ),
+];
+
+impl Summary {
+    /// The table for a terminal of `width` columns, with notices below; ends with a line feed.
+    pub fn to_text(&self, width: usize) -> String {
+        let width = width.max(NARROWEST);
+        let mut out = String::new();
+        let _ = writeln!(out, "{}", headline(self));
+        let _ = writeln!(out, "{}\n", paragraph(&conditions(self), width));
+        if let [variant] = self.variants.as_slice() {
+            let _ = writeln!(out, "{}", trimmed(full(self, variant, width)));
+        } else {
+            let entries: Vec<_> =
+                self.variants.iter().map(|v| (plain(&v.variant.label), v)).collect();
+            out.push_str(&compact(self, &entries, width));
+        }
+        out.push_str(&spreads(self, None, width));
+        out.push_str(&remarks(self, width));
+        out
+    }
+
+    /// The full table of every variant as Markdown, with headings of level 3.
+    pub fn to_markdown(&self) -> String {
+        let safe = |text: &str| plain(text).replace('|', "\\|").replace('<', "&lt;");
+        let mut out = String::new();
+        for variant in &self.variants {
+            let _ = writeln!(
+                out,
+                "### {}: {}\n\n{}\n",
+                safe(&self.experiment),
+                safe(&variant.variant.label),
+                safe(&conditions(self))
+            );
+            let mut table = Table::new();
+            table.load_preset(presets::ASCII_MARKDOWN);
+            table.set_header([
+                "",
+                "baseline",
+                "overcommit",
+                "ratio",
+                "paper: baseline",
+                "overcommit",
+                "ratio",
+            ]);
+            for row in &variant.rows {
+                let mut cells = vec![safe(&label(self, row))];
+                cells.extend(figures(row));
+                table.add_row(cells);
+            }
+            align(&mut table);
+            let _ = writeln!(out, "{table}\n");
+        }
+        out
+    }
+}
+
+/// Several runs, a row per run and variant; `runs` with the name of each.
+pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
+    let width = width.max(NARROWEST);
+    let mut out = String::new();
+    let Some((_, first)) = runs.first() else { return out };
+    for (name, summary) in runs {
+        let line = format!("{}: {}; {}", plain(name), headline(summary), conditions(summary));
+        let _ = writeln!(out, "{}", paragraph(&line, width));
+    }
+    out.push('\n');
+    let entries: Vec<(String, &VariantSummary)> = runs
+        .iter()
+        .flat_map(|(name, s)| {
+            s.variants.iter().map(move |v| {
+                let name = plain(name);
+                let several = s.variants.len() > 1;
+                (if several { format!("{name}: {}", plain(&v.variant.label)) } else { name }, v)
+            })
+        })
+        .collect();
+    out.push_str(&compact(first, &entries, width));
+    for (name, summary) in runs {
+        out.push_str(&spreads(summary, Some(name), width));
+    }
+    for (name, summary) in runs {
+        let remarks = remarks(summary, width);
+        if !remarks.is_empty() {
+            let _ = write!(out, "\n{}:{remarks}", plain(name));
+        }
+    }
+    out
+}
+
+/// `membench, scale quick, 2026-11-20T16:00:00Z`
+fn headline(s: &Summary) -> String {
+    let mark = if s.complete { "" } else { " (INCOMPLETE)" };
+    format!("{}{mark}, {}, {}", plain(&s.experiment), scale(&s.plan), plain(&s.started))
+}
+
+pub fn scale(plan: &Plan) -> &'static str {
+    match plan.scale {
+        Scale::Quick => "quick scale",
+        Scale::Machine => "machine scale",
+        Scale::Paper => "paper scale",
+    }
+}
+
+/// How it was measured, in one line.
+pub fn conditions(s: &Summary) -> String {
+    let mut kernels: Vec<&str> =
+        s.guests.iter().filter(|g| g.variant.is_some()).map(|g| g.info.kernel.as_str()).collect();
+    kernels.sort_unstable();
+    kernels.dedup();
+    let guests = if kernels.is_empty() {
+        String::new()
+    } else {
+        format!("guest {}, ", kernels.join(" and "))
+    };
+    plain(&format!(
+        "{guests}{} vCPUs; {} host of {} CPUs, Linux {}; {} x {} s per scenario",
+        s.plan.subject.vcpus,
+        s.host.mode,
+        s.host.cpus,
+        s.host.kernel,
+        s.plan.repeat,
+        s.plan.phase_ms as f64 / 1000.0
+    ))
+}
+
+pub fn label(s: &Summary, row: &Row) -> String {
+    s.metric(&row.key).map_or_else(|| plain(&row.key), |m| format::with_unit(&m.label, &m.unit))
+}
+
+/// Baseline, overcommit, ratio; the same of the paper, blank where it says nothing.
+fn figures(row: &Row) -> [String; 6] {
+    let paper = |f: fn(&super::PaperFigure) -> Option<f64>, show: fn(f64) -> String| {
+        row.paper.as_ref().and_then(f).map(show).unwrap_or_default()
+    };
+    [
+        format::optional(row.baseline.as_ref().map(|c| c.value)),
+        format::optional(row.overcommit.as_ref().map(|c| c.value)),
+        format::ratio(row.ratio),
+        paper(|p| p.baseline, format::number),
+        paper(|p| p.overcommit, format::number),
+        paper(|p| p.ratio, |r| format::ratio(Some(r))),
+    ]
+}
+
+fn full(s: &Summary, variant: &VariantSummary, width: usize) -> Table {
+    let paper = variant.rows.iter().any(|r| r.paper.is_some());
+    let columns = if paper { 7 } else { 4 };
+    let mut table = bare(width);
+    let header = ["", "baseline", "overcommit", "ratio", "paper\nbase", "\nover", "\nratio"];
+    table.set_header(&header[..columns]);
+    let mut group = "";
+    for row in &variant.rows {
+        if let Some(metric) = s.metric(&row.key).filter(|m| m.group != group) {
+            group = &metric.group;
+            table.add_row([plain(group)]);
+        }
+        let mut cells = vec![format!("  {}", label(s, row))];
+        cells.extend(figures(row));
+        cells.truncate(columns);
+        table.add_row(cells);
+    }
+    align(&mut table);
+    table
+}
+
+/// The compact tables that have anything to show. `s` tells what the rows mean.
+fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> String {
+    let mut out = String::new();
+    let unit = s.metric("throughput").map_or("1/s", |m| m.unit.as_str());
+    // Labels too long for their column go below, under a letter.
+    let longest = entries.iter().map(|(l, _)| l.chars().count()).max().unwrap_or(0);
+    let keyed = longest + 66 > width;
+    let show = |i: usize, label: &str| if keyed { letter(i) } else { label.to_owned() };
+    for (title, columns) in COMPACT {
+        let figure = |v: &VariantSummary, column: &Column| match column {
+            Baseline(key) => Some(v.row(key)?.baseline.as_ref()?.value),
+            Overcommit(key) => Some(v.row(key)?.overcommit.as_ref()?.value),
+            Ratio(key) => v.row(key)?.ratio,
+        };
+        if !entries.iter().any(|(_, v)| columns.iter().any(|(_, c)| figure(v, c).is_some())) {
+            continue;
+        }
+        let mut table = bare(width);
+        table.set_header(std::iter::once("").chain(columns.iter().map(|(heading, _)| *heading)));
+        for (i, (label, v)) in entries.iter().enumerate() {
+            let cells = columns.iter().map(|(_, c)| match c {
+                Ratio(_) => format::ratio(figure(v, c)),
+                _ => format::optional(figure(v, c)),
+            });
+            table.add_row(std::iter::once(show(i, label)).chain(cells));
+        }
+        align(&mut table);
+        let _ = writeln!(out, "{}", title.replace("{throughput}", &plain(unit)));
+        let _ = writeln!(out, "{}\n", trimmed(table));
+    }
+    if keyed {
+        for (i, (label, _)) in entries.iter().enumerate() {
+            let _ = writeln!(out, "{}  {label}", letter(i));
+        }
+    }
+    out
+}
+
+/// `A` to `Z`, then `A1` and so on.
+fn letter(i: usize) -> String {
+    let c = char::from(b'A' + (i % 26) as u8);
+    if i < 26 { c.to_string() } else { format!("{c}{}", i / 26) }
+}
+
+/// How far the repeats of the rows in [`SPREAD`] lie apart; of the first of them only, where there are several variants.
+fn spreads(s: &Summary, name: Option<&str>, width: usize) -> String {
+    let prefix = name.map(|n| format!("{}: ", plain(n))).unwrap_or_default();
+    if s.plan.repeat < 2 {
+        return format!("\n{prefix}one repeat, so no spread is known\n");
+    }
+    let several = s.variants.len() > 1;
+    let keys = if several || name.is_some() { &SPREAD[..1] } else { &SPREAD[..] };
+    let mut table = bare(width);
+    table.set_header(["", "baseline\nmin..max", "\ncv", "overcommit\nmin..max", "\ncv"]);
+    for variant in &s.variants {
+        for row in keys.iter().filter_map(|k| variant.row(k)) {
+            let part = |scenario| {
+                let spread = row.cell(scenario).and_then(|c| c.spread);
+                let range =
+                    spread.map(|s| format!("{}..{}", format::number(s.min), format::number(s.max)));
+                let cv = spread.and_then(|s| s.cv).map(|cv| format!("{:.1} %", 100.0 * cv));
+                [range, cv].map(|text| text.unwrap_or_else(|| format::NONE.into()))
+            };
+            let of = if several { plain(&variant.variant.label) } else { label(s, row) };
+            let (b, o) = (part(Scenario::Baseline), part(Scenario::Overcommit));
+            table.add_row(std::iter::once(of).chain(b).chain(o));
+        }
+    }
+    align(&mut table);
+    let what = if several { "GP mean, ms, " } else { "" };
+    format!("\n{prefix}{what}spread over {} repeats\n{}\n", s.plan.repeat, trimmed(table))
+}
+
+/// Whether the run is incomplete, where the paper's figures differ in meaning, and the notices.
+fn remarks(s: &Summary, width: usize) -> String {
+    let mut lines: Vec<(&str, String)> = vec![];
+    if !s.complete {
+        let why = s.incomplete_reason.as_deref().unwrap_or("no reason recorded");
+        lines.push(("incomplete", plain(why)));
+    }
+    if let [variant] = s.variants.as_slice() {
+        for row in &variant.rows {
+            if let (Some(note), Some(_)) =
+                (row.paper.as_ref().and_then(|p| p.note.as_ref()), row.ratio)
+            {
+                lines.push(("paper", format!("{}: {note}", label(s, row))));
+            }
+        }
+    }
+    lines.extend(s.notices.iter().map(|n| ("notice", plain(n))));
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut table = bare(width);
+    for (kind, text) in lines {
+        table.add_row([format!("{kind}:"), text]);
+    }
+    format!("\n{}\n", trimmed(table))
+}
+
+/// A table without lines but one below its header, no wider than `width`.
+fn bare(width: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_style(TableComponent::HeaderLines, '─');
+    table.set_style(TableComponent::MiddleHeaderIntersections, '─');
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+    table
+}
+
+/// Figures to the right, labels to the left, one space between columns.
+fn align(table: &mut Table) {
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((u16::from(i > 0), 0));
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    if let Some(header) = table.header() {
+        let cells: Vec<Cell> = header
+            .cell_iter()
+            .enumerate()
+            .map(|(i, c)| {
+                let side = if i > 0 { CellAlignment::Right } else { CellAlignment::Left };
+                Cell::new(c.content()).set_alignment(side)
+            })
+            .collect();
+        table.set_header(cells);
+    }
+}
+
+fn paragraph(text: &str, width: usize) -> String {
+    let mut table = bare(width);
+    table.add_row([text]);
+    align(&mut table);
+    trimmed(table)
+}
+
+fn trimmed(table: Table) -> String {
+    let text = table.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n")
+}
