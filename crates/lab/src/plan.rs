@@ -57,6 +57,15 @@ pub struct Variant {
     pub policy: String,
 }
 
+impl Variant {
+    /// Everything this variant adds to the guest's kernel command line.
+    pub fn kernel_args(&self) -> String {
+        let preempt = self.preempt.iter().map(|model| format!("preempt={model}"));
+        let args = (!self.guest_args.is_empty()).then(|| self.guest_args.clone());
+        preempt.chain(args).collect::<Vec<_>>().join(" ")
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Vm {
     pub name: String,

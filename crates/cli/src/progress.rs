@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Progress on standard error: a live line on a terminal, plain lines elsewhere.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use reprieve_lab::host::Message;
+use reprieve_lab::progress::Progress;
+use std::fmt;
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// What fits the standard error of this process.
+pub fn for_stderr() -> Box<dyn Progress> {
+    if std::io::stderr().is_terminal() { Box::new(Live::new()) } else { Box::new(Plain::new()) }
+}
+
+struct Live {
+    bar: ProgressBar,
+    /// When the run will be over, as far as is known.
+    end: Mutex<Option<Instant>>,
+}
+
+impl Live {
+    fn new() -> Live {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Live { bar, end: Mutex::new(None) }
+    }
+
+    fn show(&self, what: &str, length: Option<Duration>) {
+        let left = self.end.lock().unwrap_or_else(|e| e.into_inner()).map(|end| {
+            let left = end.saturating_duration_since(Instant::now());
+            format!(", about {} left", brief(left))
+        });
+        let began = Instant::now();
+        let elapsed = move |_: &ProgressState, out: &mut dyn fmt::Write| {
+            let _ = match length {
+                Some(length) => write!(out, "{} of {}", brief(began.elapsed()), brief(length)),
+                None => write!(out, "{}", brief(began.elapsed())),
+            };
+        };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {clock}") {
+            self.bar.set_style(style.with_key("clock", elapsed));
+        }
+        self.bar.set_message(format!("{what}{}:", left.unwrap_or_default()));
+    }
+}
+
+impl Progress for Live {
+    fn step(&self, what: &str) {
+        self.show(what, None);
+    }
+
+    fn timed(&self, what: &str, length: Duration) {
+        self.show(what, Some(length));
+    }
+
+    fn notice(&self, text: &str) {
+        self.bar.println(text);
+    }
+
+    fn remaining(&self, left: Duration) {
+        *self.end.lock().unwrap_or_else(|e| e.into_inner()) = Some(Instant::now() + left);
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+struct Plain {
+    start: Instant,
+}
+
+impl Plain {
+    fn new() -> Plain {
+        Plain { start: Instant::now() }
+    }
+
+    fn line(&self, text: std::fmt::Arguments) {
+        // A closed standard error must not end a run.
+        let _ =
+            writeln!(std::io::stderr(), "[{:>5.1} s] {text}", self.start.elapsed().as_secs_f64());
+    }
+}
+
+impl Progress for Plain {
+    fn step(&self, what: &str) {
+        self.line(format_args!("{what}"));
+    }
+
+    fn timed(&self, what: &str, length: Duration) {
+        self.line(format_args!("{what} ({})", brief(length)));
+    }
+
+    fn notice(&self, text: &str) {
+        self.line(format_args!("{text}"));
+    }
+
+    fn remaining(&self, left: Duration) {
+        self.line(format_args!("about {} left", brief(left)));
+    }
+}
+
+/// Progress of the program inside a lab host: messages on standard output.
+pub struct Messages;
+
+impl Messages {
+    /// Writes one message; standard output is the line to the outer program.
+    pub fn send(message: &Message) -> std::io::Result<()> {
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer(&mut out, message)?;
+        out.write_all(b"\n")?;
+        out.flush()
+    }
+}
+
+impl Progress for Messages {
+    fn step(&self, what: &str) {
+        let _ = Messages::send(&Message::Step { what: what.into() });
+    }
+
+    fn timed(&self, what: &str, length: Duration) {
+        let ms = length.as_millis() as u64;
+        let _ = Messages::send(&Message::Timed { what: what.into(), ms });
+    }
+
+    fn notice(&self, text: &str) {
+        let _ = Messages::send(&Message::Notice { text: text.into() });
+    }
+
+    fn remaining(&self, left: Duration) {
+        let _ = Messages::send(&Message::Remaining { ms: left.as_millis() as u64 });
+    }
+}
+
+fn brief(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..=119 => format!("{s} s"),
+        s => format!("{} min", s.div_ceil(60)),
+    }
+}

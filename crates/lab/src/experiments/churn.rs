@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `churn`: files created and removed in a loop; the plainest load under which to compare guest settings.
+
+use super::{Experiment, Options, Size, hogs, vm};
+use crate::error::Result;
+use crate::plan::Vm;
+use reprieve_init::protocol::Workload;
+
+pub struct Churn;
+
+impl Experiment for Churn {
+    fn name(&self) -> &'static str {
+        "churn"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a file created and removed on tmpfs, in a loop on every vCPU"
+    }
+
+    fn competition(&self) -> &'static str {
+        "three hog VMs"
+    }
+
+    fn source(&self) -> &'static str {
+        "ours"
+    }
+
+    fn vms(&self, size: &Size, _: &Options) -> Result<(Vm, Vec<Vm>)> {
+        let all = size.all();
+        let vcpus = all.len() as u32;
+        let load = Workload::FileChurn { workers: vcpus };
+        Ok((vm("churn", vcpus, &all, size.work_memory(vcpus), load), hogs(vcpus, &all, size)))
+    }
+}

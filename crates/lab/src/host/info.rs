@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the machine that runs the VMs is.
+
+use crate::record::HostInfo;
+use std::fs;
+
+/// CPUs that this process may use.
+pub fn cpus() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
+}
+
+/// Memory that can be taken without swapping, MiB.
+pub fn free_memory_mib() -> u64 {
+    meminfo_kb("MemAvailable:") / 1024
+}
+
+/// Load average over the last minute.
+pub fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_ascii_whitespace().next().and_then(|f| f.parse().ok()).unwrap_or(0.0)
+}
+
+/// This machine, as the carrier of VMs in `mode`.
+pub fn info(mode: &str, why: &str, qemu: &str) -> HostInfo {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+    HostInfo {
+        mode: mode.into(),
+        why: why.into(),
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into(),
+        cpus: cpus(),
+        memory_kb: meminfo_kb("MemTotal:"),
+        cpu_model: model.map(|(_, model)| model.trim().to_string()).unwrap_or_default(),
+        qemu: qemu.into(),
+        outer: None,
+    }
+}
+
+fn meminfo_kb(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let value = text.lines().find_map(|l| l.strip_prefix(field));
+    value.and_then(|v| v.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_this_machine() {
+        let info = info("tcg", "test", "10");
+        assert!(info.cpus > 0 && info.memory_kb > 0 && !info.kernel.is_empty(), "{info:?}");
+        assert!(free_memory_mib() > 0 && free_memory_mib() <= info.memory_kb / 1024);
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lab host: a VM with a stock kernel that has KVM and sched_ext, in which this same program runs the plan's VMs under KVM.
+//!
+//! The program inside gets the plan and the images' paths as arguments (`reprieve lab execute`) and writes [`Message`]s on its standard
+//! output; the init of the lab host passes them on line by line. So the program outside sees the same records and progress as
+//! if the VMs ran here, and whatever was measured before a crash has already been passed on.
+
+use crate::error::{Error, Result};
+use crate::images::{GuestImage, ImageSet, Qemu};
+use crate::plan::Plan;
+use crate::process::Cancel;
+use crate::progress::Progress;
+use crate::record::{HostInfo, Record};
+use crate::vm::{Accel, Config, Vm};
+use reprieve_init::protocol::{Command, Event};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A lab host under TCG takes 5 s to boot.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
+const BOOT_TRIES: u32 = 3;
+
+/// The lab host's own memory besides its VMs' and twice its initramfs, MiB.
+const OWN_MIB: u64 = 700;
+
+/// What the program inside a lab host writes, one per line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub enum Message {
+    Record {
+        record: Record,
+    },
+    Step {
+        what: String,
+    },
+    Timed {
+        what: String,
+        ms: u64,
+    },
+    Notice {
+        text: String,
+    },
+    Remaining {
+        ms: u64,
+    },
+    /// The end of a file of the inner log directory.
+    Log {
+        name: String,
+        text: String,
+    },
+}
+
+/// What a lab host boots, and where it finds things inside.
+#[derive(Clone, Debug)]
+pub struct LabHostImage {
+    pub image: GuestImage,
+    /// How to start this program inside.
+    pub program: Vec<String>,
+    /// The plan's images, by their paths inside.
+    pub inside: ImageSet,
+}
+
+/// A running lab host.
+pub struct LabHost {
+    vm: Vm,
+    program: Vec<String>,
+    inside: ImageSet,
+}
+
+impl LabHost {
+    /// Boots a lab host with as many CPUs as this machine and room for `vms_mib` MiB of VMs, and proves that KVM works in it.
+    pub fn boot(
+        host: &LabHostImage,
+        qemu: &Qemu,
+        accel: Accel,
+        vms_mib: u64,
+        logs: &Path,
+        progress: &dyn Progress,
+        cancel: &Cancel,
+    ) -> Result<LabHost> {
+        let initrd =
+            std::fs::metadata(&host.image.initrd).map_err(Error::io(&host.image.initrd))?;
+        let memory_mib = vms_mib + 2 * initrd.len().div_ceil(1 << 20) + OWN_MIB;
+        let free = super::free_memory_mib();
+        if memory_mib > free {
+            return Err(Error::Other(format!(
+                "a lab host for these VMs needs {memory_mib} MiB and {free} MiB are free: free some, or ask for fewer combinations"
+            )));
+        }
+        let mut tried = 1;
+        loop {
+            progress
+                .step(&format!("booting the lab host ({}, {memory_mib} MiB)", host.image.release));
+            let config = Config {
+                name: "labhost".into(),
+                accel,
+                // An SVM that KVM accepts under TCG; under KVM whatever the CPU has.
+                cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
+                vcpus: super::cpus(),
+                memory_mib,
+                kernel: host.image.kernel.clone(),
+                initrd: host.image.initrd.clone(),
+                args: String::new(),
+                console: logs.join(format!("labhost.{tried}.log")),
+            };
+            let booted = Vm::boot(&config, qemu, BOOT_LIMIT, cancel).and_then(|vm| {
+                let program = host.program.clone();
+                let mut lab = LabHost { vm, program, inside: host.inside.clone() };
+                progress.step("checking that KVM works in the lab host");
+                lab.exec(&["lab", "probe"], Duration::from_secs(90), cancel, &mut |_| Ok(()))?;
+                Ok(lab)
+            });
+            match booted {
+                Ok(lab) => return Ok(lab),
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                Err(error) if tried < BOOT_TRIES => {
+                    progress.notice(&format!(
+                        "boot {tried} of the lab host failed, trying again: {error}"
+                    ));
+                    tried += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Runs `plan` inside.
+    pub fn execute(
+        &mut self,
+        plan: &Plan,
+        outer: HostInfo,
+        logs: &Path,
+        progress: &dyn Progress,
+        cancel: &Cancel,
+        sink: &mut dyn FnMut(Record) -> Result<()>,
+    ) -> Result<()> {
+        let mut reason = None;
+        let mut on_message = |message| {
+            match message {
+                Message::Record { record: Record::Run { plan, started, host } } => {
+                    let why = outer.why.clone();
+                    let host = HostInfo {
+                        mode: "nested".into(),
+                        why,
+                        outer: Some(Box::new(outer.clone())),
+                        ..host
+                    };
+                    sink(Record::Run { plan, started, host })?;
+                }
+                Message::Record { record } => {
+                    if let Record::End { reason: Some(text), .. } = &record {
+                        reason = Some(text.clone());
+                    }
+                    sink(record)?;
+                }
+                Message::Step { what } => progress.step(&what),
+                Message::Timed { what, ms } => progress.timed(&what, Duration::from_millis(ms)),
+                Message::Notice { text } => progress.notice(&text),
+                Message::Remaining { ms } => progress.remaining(Duration::from_millis(ms)),
+                Message::Log { name, text } => {
+                    // A name from inside is not trusted with directories.
+                    let name = Path::new(&name).file_name().map(PathBuf::from).unwrap_or_default();
+                    let path = logs.join(name);
+                    std::fs::write(&path, text).map_err(Error::io(&path))?;
+                }
+            }
+            Ok(())
+        };
+        let plan_text = serde_json::to_string(plan).map_err(|e| Error::Other(e.to_string()))?;
+        let args = ["lab", "execute", "--plan", &plan_text];
+        let outcome = self.exec(&args, run_limit(plan), cancel, &mut on_message);
+        match (outcome, reason) {
+            (Err(Error::Program { .. }), Some(reason)) => Err(Error::Other(reason)),
+            (outcome, _) => outcome,
+        }
+    }
+
+    pub fn shut_down(self) {
+        self.vm.shut_down();
+    }
+
+    /// Runs this program inside with `args` and the images' paths.
+    fn exec(
+        &mut self,
+        args: &[&str],
+        limit: Duration,
+        cancel: &Cancel,
+        on_message: &mut dyn FnMut(Message) -> Result<()>,
+    ) -> Result<()> {
+        let images =
+            serde_json::to_string(&self.inside).map_err(|e| Error::Other(e.to_string()))?;
+        let mut argv = self.program.clone();
+        argv.extend(args.iter().map(ToString::to_string));
+        argv.extend(["--images".into(), images]);
+        let mut said = Vec::new();
+        let command = Command::Exec { argv, env: Vec::new() };
+        let end = self.vm.call(&command, limit, cancel, |event| match event {
+            Event::Output { stderr: false, line } => match serde_json::from_str(&line) {
+                Ok(message) => on_message(message),
+                Err(error) => Err(Error::Other(format!(
+                    "the lab host wrote a line that is no message ({error}): {line:?}"
+                ))),
+            },
+            Event::Output { line, .. } => {
+                said.push(line);
+                said.drain(..said.len().saturating_sub(20));
+                Ok(())
+            }
+            _ => Ok(()),
+        })?;
+        match end {
+            Event::Exited { status: 0 } => Ok(()),
+            Event::Exited { status } => Err(Error::Program {
+                program: format!("reprieve {} in the lab host", args[..2].join(" ")),
+                status: format!("exit status {status}"),
+                detail: said.join("\n"),
+            }),
+            other => Err(Error::Other(format!("the lab host answered {other:?}"))),
+        }
+    }
+}
+
+/// Bound of a whole run: every boot at its limit, every phase at its own.
+fn run_limit(plan: &Plan) -> Duration {
+    let boots = (plan.variants.len() + plan.competitors.len()) as u32;
+    let phases = plan.repeat * plan.variants.len() as u32 * 2;
+    let phase = Duration::from_millis(plan.phase_ms) * 4 + Duration::from_secs(150);
+    Duration::from_secs(600) * boots + phase * phases
+}

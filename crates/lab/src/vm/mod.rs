@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One QEMU virtual machine: boot, talk, pause, pin, count, end.
+//!
+//! A VM lives exactly as long as its [`Vm`]: dropping it kills QEMU, and QEMU dies with the lab's thread that started it. All
+//! connections are inherited socket pairs, and guest RAM is anonymous memory, so that nothing remains in the file system but the console
+//! log.
+
+mod channel;
+mod threads;
+
+use channel::Channel;
+pub use threads::{SchedCounters, Threads};
+
+use crate::error::{Error, Result};
+use crate::images::Qemu;
+use crate::process::{self, Cancel};
+use qapi::qmp;
+use reprieve_init::protocol::{Command, Event, GuestInfo, PORT, PROTOCOL};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// How long QEMU's control socket may take to answer. Generous: under TCG with many VMs QEMU's main thread starves.
+const QMP_LIMIT: Duration = Duration::from_secs(60);
+
+/// What runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accel {
+    Kvm,
+    Tcg,
+}
+
+/// A VM to boot.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub name: String,
+    pub accel: Accel,
+    /// QEMU's `-cpu`; `None` for the best that `accel` has.
+    pub cpu: Option<String>,
+    pub vcpus: u32,
+    pub memory_mib: u64,
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    /// Kernel parameters besides those that the lab needs.
+    pub args: String,
+    /// Where the console goes.
+    pub console: PathBuf,
+}
+
+pub struct Vm {
+    pub name: String,
+    pub info: GuestInfo,
+    /// From the start of QEMU to the guest's first event.
+    pub boot_time: Duration,
+    console: PathBuf,
+    child: std::process::Child,
+    channel: Channel,
+    qmp: Qmp,
+    threads: Threads,
+}
+
+type Qmp = qapi::Qmp<qapi::Stream<std::io::BufReader<UnixStream>, UnixStream>>;
+
+impl Vm {
+    /// Boots `config` with `qemu` and waits until its init has announced itself, at most `limit`.
+    pub fn boot(config: &Config, qemu: &Qemu, limit: Duration, cancel: &Cancel) -> Result<Vm> {
+        let start = Instant::now();
+        let (ctl, qemu_ctl) = pair()?;
+        let (serial, qemu_serial) = pair()?;
+        let (monitor, qemu_monitor) = pair()?;
+        // Made before QEMU opens it, so that an unwritable directory is reported as what it is.
+        std::fs::write(&config.console, "").map_err(Error::io(&config.console))?;
+
+        let fds = [qemu_ctl, qemu_serial, qemu_monitor].map(OwnedFd::from);
+        let mut command = command(config, qemu, fds.each_ref().map(AsRawFd::as_raw_fd));
+        let stderr = config.console.with_extension("qemu.log");
+        let log = std::fs::File::create(&stderr).map_err(Error::io(&stderr))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = process::spawn(&mut command)?;
+        // QEMU has its copies now; ours must go, so that its death closes the lines.
+        drop(fds);
+
+        monitor.set_read_timeout(Some(QMP_LIMIT)).map_err(Error::io("QMP socket"))?;
+        monitor.set_write_timeout(Some(QMP_LIMIT)).map_err(Error::io("QMP socket"))?;
+        let reader = monitor.try_clone().map_err(Error::io("QMP socket"))?;
+        let mut vm = Vm {
+            name: config.name.clone(),
+            info: GuestInfo::default(),
+            boot_time: Duration::ZERO,
+            console: config.console.clone(),
+            child,
+            channel: Channel::new(vec![ctl, serial]).map_err(Error::io("guest channel"))?,
+            qmp: qapi::Qmp::new(qapi::Stream::new(std::io::BufReader::new(reader), monitor)),
+            threads: Threads::new(0, Vec::new()),
+        };
+        if let Err(error) = vm.qmp.handshake() {
+            return Err(vm.failure(format!("QEMU did not start: {error}")));
+        }
+        let cpus = vm.monitor(&qmp::query_cpus_fast {})?;
+        let tid = |cpu: &qmp::CpuInfoFast| match cpu {
+            qmp::CpuInfoFast::x86_64(base) => Some(base.thread_id as u32),
+            _ => None,
+        };
+        let vcpus: Vec<u32> = cpus.iter().filter_map(tid).collect();
+        vm.threads = Threads::new(vm.child.id(), vcpus);
+        vm.await_hello(start + limit, limit, cancel)?;
+        vm.boot_time = start.elapsed();
+        let _ = std::fs::remove_file(&stderr);
+        Ok(vm)
+    }
+
+    fn await_hello(&mut self, deadline: Instant, limit: Duration, cancel: &Cancel) -> Result<()> {
+        match self.next_event(deadline, cancel) {
+            Ok(Event::Hello { protocol: PROTOCOL, guest }) => {
+                self.info = guest;
+                Ok(())
+            }
+            Ok(Event::Hello { protocol, .. }) => Err(self.failure(format!(
+                "its init speaks protocol {protocol}, this program {PROTOCOL}: rebuild both (`make build`)"
+            ))),
+            Ok(other) => Err(self.failure(format!("said {other:?} before its name"))),
+            Err(Error::Timeout { .. }) => Err(Error::Timeout {
+                what: format!("booting VM {}", self.name),
+                after: limit,
+                log: Some(self.console.clone()),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a command to the guest's init.
+    pub fn send(&mut self, command: &Command) -> Result<()> {
+        self.channel
+            .send(command)
+            .map_err(|e| self.failure(format!("cannot be told to go on: {e}")))
+    }
+
+    /// The next event of the guest, at the latest at `deadline`.
+    pub fn next_event(&mut self, deadline: Instant, cancel: &Cancel) -> Result<Event> {
+        let start = Instant::now();
+        loop {
+            cancel.check()?;
+            match self.channel.receive(Duration::from_millis(100)) {
+                Ok(Some(event)) => return Ok(event),
+                Ok(None) if Instant::now() >= deadline => {
+                    return Err(Error::Timeout {
+                        what: format!("waiting for VM {}", self.name),
+                        after: start.elapsed(),
+                        log: Some(self.console.clone()),
+                    });
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.failure(error.to_string())),
+            }
+        }
+    }
+
+    /// Sends `command` and hands every event to `each` until one that ends the command, which is returned.
+    ///
+    /// # Errors
+    /// What the guest reports as its error, the guest's death, `limit`, cancellation.
+    pub fn call(
+        &mut self,
+        command: &Command,
+        limit: Duration,
+        cancel: &Cancel,
+        mut each: impl FnMut(Event) -> Result<()>,
+    ) -> Result<Event> {
+        self.send(command)?;
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.next_event(deadline, cancel)? {
+                Event::Error { message } => return Err(self.failure(message)),
+                last @ (Event::Ready | Event::PhaseDone { .. } | Event::Exited { .. }) => {
+                    return Ok(last);
+                }
+                event => each(event)?,
+            }
+        }
+    }
+
+    /// Stops the vCPUs.
+    pub fn pause(&mut self) -> Result<()> {
+        self.monitor(&qmp::stop {}).map(drop)
+    }
+
+    /// Lets the vCPUs go on.
+    pub fn resume(&mut self) -> Result<()> {
+        self.monitor(&qmp::cont {}).map(drop)
+    }
+
+    /// Its threads on the host.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
+    /// Asks the guest to switch itself off and waits for QEMU's end; kills it when that takes too long.
+    pub fn shut_down(mut self) {
+        if self.resume().and_then(|()| self.send(&Command::PowerOff)).is_ok() {
+            let limit = Duration::from_secs(10);
+            let _ = process::wait(&mut self.child, &self.name, limit, &Cancel::default());
+        }
+    }
+
+    fn monitor<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok> {
+        self.qmp
+            .execute(command)
+            .map_err(|e| self.failure(format!("QEMU refused {}: {e}", C::NAME)))
+    }
+
+    /// An error about this VM, with what its console and QEMU said last.
+    fn failure(&mut self, message: String) -> Error {
+        let mut message = message;
+        // QEMU's end may be a moment behind that of its sockets.
+        let _ = process::wait(&mut self.child, "", Duration::from_millis(300), &Cancel::default());
+        if let Ok(Some(status)) = self.child.try_wait() {
+            message.push_str(&format!("; QEMU ended ({status})"));
+        }
+        for log in [self.console.with_extension("qemu.log"), self.console.clone()] {
+            let text = std::fs::read(&log).unwrap_or_default();
+            let tail = tail(&text, 6);
+            if !tail.is_empty() {
+                message.push_str(&format!("; last lines of {}:\n{tail}", log.display()));
+            }
+        }
+        Error::Guest { vm: self.name.clone(), message, log: Some(self.console.clone()) }
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        process::kill(&mut self.child);
+    }
+}
+
+fn pair() -> Result<(UnixStream, UnixStream)> {
+    UnixStream::pair().map_err(Error::io("socket pair"))
+}
+
+fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command {
+    let mut command = std::process::Command::new(&qemu.argv[0]);
+    command.args(&qemu.argv[1..]).envs(qemu.env.iter().cloned());
+    let (accel, cpu) = match config.accel {
+        Accel::Kvm => ("kvm", "host"),
+        Accel::Tcg => ("tcg,thread=multi", "max"),
+    };
+    let [ctl, serial, monitor] = fds;
+    command
+        .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+        .args(["-name", &format!("{},debug-threads=on", config.name)])
+        .args(["-machine", "pc", "-accel", accel])
+        .args(["-cpu", config.cpu.as_deref().unwrap_or(cpu)])
+        .args(["-smp", &config.vcpus.to_string(), "-m", &format!("{}M", config.memory_mib)])
+        .arg("-kernel")
+        .arg(&config.kernel)
+        .arg("-initrd")
+        .arg(&config.initrd)
+        .args(["-append", &format!("console=ttyS0 panic=-1 quiet {}", config.args)])
+        .args(["-serial", &format!("file:{}", config.console.display())])
+        .args(["-chardev", &format!("socket,id=serial,fd={serial}")])
+        .args(["-serial", "chardev:serial"])
+        .args(["-device", "virtio-serial-pci"])
+        .args(["-chardev", &format!("socket,id=ctl,fd={ctl}")])
+        .args(["-device", &format!("virtserialport,chardev=ctl,name={PORT}")])
+        .args(["-chardev", &format!("socket,id=qmp,fd={monitor}")])
+        .args(["-mon", "chardev=qmp,mode=control"]);
+    // SAFETY: fcntl is async-signal-safe; the descriptors are open in the child, being copies of the parent's.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in fds {
+                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    command
+}
+
+fn tail(text: &[u8], lines: usize) -> String {
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+    let all: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the host's scheduler did to the threads of a VMM, from `/proc/PID/task`, and where they may run.
+
+use crate::error::{Error, Result};
+use std::fs;
+
+/// Scheduling counters of one or several threads. Times in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedCounters {
+    pub run_ns: u64,
+    /// Runnable and not running.
+    pub wait_ns: u64,
+    /// Involuntary context switches.
+    pub preemptions: u64,
+}
+
+impl SchedCounters {
+    /// Reads the counters of thread `tid` of process `pid`; zero for a thread that is gone.
+    fn of_thread(pid: u32, tid: u32) -> SchedCounters {
+        let base = format!("/proc/{pid}/task/{tid}");
+        let stat = fs::read_to_string(format!("{base}/schedstat")).unwrap_or_default();
+        let status = fs::read_to_string(format!("{base}/status")).unwrap_or_default();
+        SchedCounters::parse(&stat, &status)
+    }
+
+    /// Sums over `tids` of process `pid`.
+    fn of_threads(pid: u32, tids: &[u32]) -> SchedCounters {
+        tids.iter().fold(SchedCounters::default(), |sum, &tid| {
+            let one = SchedCounters::of_thread(pid, tid);
+            SchedCounters {
+                run_ns: sum.run_ns + one.run_ns,
+                wait_ns: sum.wait_ns + one.wait_ns,
+                preemptions: sum.preemptions + one.preemptions,
+            }
+        })
+    }
+
+    pub fn since(self, earlier: SchedCounters) -> SchedCounters {
+        SchedCounters {
+            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
+            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+            preemptions: self.preemptions.saturating_sub(earlier.preemptions),
+        }
+    }
+
+    fn parse(schedstat: &str, status: &str) -> SchedCounters {
+        let mut fields = schedstat.split_ascii_whitespace().map(|f| f.parse().unwrap_or(0));
+        let preemptions = status
+            .lines()
+            .find_map(|l| l.strip_prefix("nonvoluntary_ctxt_switches:"))
+            .and_then(|v| v.trim().parse().ok())
+            .unwrap_or(0);
+        SchedCounters {
+            run_ns: fields.next().unwrap_or(0),
+            wait_ns: fields.next().unwrap_or(0),
+            preemptions,
+        }
+    }
+}
+
+/// The threads of one VMM.
+#[derive(Clone, Debug)]
+pub struct Threads {
+    pid: u32,
+    vcpus: Vec<u32>,
+}
+
+impl Threads {
+    /// `vcpus`: thread ids of the vCPUs of process `pid`, by vCPU number.
+    pub fn new(pid: u32, vcpus: Vec<u32>) -> Threads {
+        Threads { pid, vcpus }
+    }
+
+    /// Counters of the vCPU threads.
+    pub fn vcpu_counters(&self) -> SchedCounters {
+        SchedCounters::of_threads(self.pid, &self.vcpus)
+    }
+
+    /// Counters of all threads.
+    pub fn counters(&self) -> SchedCounters {
+        SchedCounters::of_threads(self.pid, &threads(self.pid))
+    }
+
+    /// Pins vCPU `n` to `vcpus[n]`, and all other threads to `other`; an empty list leaves its threads alone.
+    pub fn pin(&self, vcpus: &[Vec<u32>], other: &[u32]) -> Result<()> {
+        for (&tid, cpus) in self.vcpus.iter().zip(vcpus).filter(|(_, cpus)| !cpus.is_empty()) {
+            set_affinity(tid, cpus)?;
+        }
+        if !other.is_empty() {
+            for tid in threads(self.pid).into_iter().filter(|tid| !self.vcpus.contains(tid)) {
+                set_affinity(tid, other)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The threads of process `pid`.
+fn threads(pid: u32) -> Vec<u32> {
+    let Ok(dir) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Restricts thread `tid` to `cpus`.
+///
+/// # Errors
+/// Names the CPUs when the host has none of them.
+fn set_affinity(tid: u32, cpus: &[u32]) -> Result<()> {
+    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus {
+        if cpu as usize >= libc::CPU_SETSIZE as usize {
+            return Err(Error::Usage(format!(
+                "CPU {cpu} is beyond the {} that can be pinned to",
+                libc::CPU_SETSIZE
+            )));
+        }
+        // SAFETY: `cpu` is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
+    }
+    // SAFETY: the set is initialized and its size is given.
+    let done =
+        unsafe { libc::sched_setaffinity(tid as libc::pid_t, std::mem::size_of_val(&set), &set) };
+    if done == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Error::Other(format!(
+        "cannot pin a thread to CPUs {cpus:?}: {error}; are they online and allowed to this process?"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_the_kernel_prints() {
+        let status =
+            "Name:\tCPU 0/KVM\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t42\n";
+        let counters = SchedCounters::parse("1000 200 5\n", status);
+        assert_eq!(counters, SchedCounters { run_ns: 1000, wait_ns: 200, preemptions: 42 });
+        assert_eq!(SchedCounters::parse("", "junk"), SchedCounters::default());
+    }
+
+    #[test]
+    fn sees_its_own_process_and_no_dead_one() {
+        let pid = std::process::id();
+        assert!(threads(pid).contains(&pid));
+        assert!(SchedCounters::of_thread(pid, pid).run_ns > 0);
+        assert_eq!(SchedCounters::of_thread(u32::MAX, 1), SchedCounters::default());
+    }
+
+    #[test]
+    fn refuses_cpus_that_do_not_exist() {
+        // SAFETY: no arguments, always succeeds.
+        let tid = unsafe { libc::gettid() } as u32;
+        assert!(set_affinity(tid, &[1 << 20]).is_err());
+        assert!(set_affinity(tid, &[1023]).is_err());
+    }
+}
