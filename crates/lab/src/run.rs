@@ -74,9 +74,9 @@ pub fn run(
     let mut lab_host = None;
     if let Place::LabHost(accel) = choice.place {
         let vms = plans.iter().map(Size::memory_of).max().unwrap_or(0);
-        let booted = images.lab_host(settings.host_kernel.as_deref(), &set).and_then(|image| {
-            boot_lab_host(&image, &set, accel, vms, &logs, progress, cancel)
-        });
+        let booted = images
+            .lab_host(settings.host_kernel.as_deref(), &set)
+            .and_then(|image| boot_lab_host(&image, &set, accel, vms, &logs, progress, cancel));
         match booted {
             Ok(booted) => lab_host = Some(booted),
             Err(error) if settings.mode == Mode::Auto && !matches!(error, Error::Cancelled) => {
@@ -140,22 +140,8 @@ fn measure(
     progress: &dyn Progress,
     cancel: &Cancel,
 ) -> Result<()> {
-    let path = dir.join("raw.jsonl");
-    let file = File::create(&path).map_err(Error::io(&path))?;
-    let mut file = BufWriter::new(file);
-    let mut begun = false;
-    let mut ended = false;
-    let mut sink = |record: Record| {
-        begun = true;
-        ended |= matches!(record, Record::End { .. });
-        let boundary = !matches!(record, Record::Sample { .. });
-        let mut write = || {
-            serde_json::to_writer(&mut file, &record)?;
-            file.write_all(b"\n")?;
-            if boundary { file.flush() } else { Ok(()) }
-        };
-        write().map_err(Error::io(&path))
-    };
+    let mut recorder = Recorder::create(dir.join("raw.jsonl"))?;
+    let mut sink = |record| recorder.write(&record);
     let logs = dir.join("logs");
     let why = &carrier.choice.why;
     let outcome = match (carrier.choice.place, carrier.lab_host) {
@@ -176,14 +162,41 @@ fn measure(
             execute::execute(plan, info, &context, &mut sink)
         }
     };
-    if begun && !ended {
+    if recorder.begun && !recorder.ended {
         let reason = outcome.as_ref().err().map(ToString::to_string);
-        sink(Record::End { complete: false, reason })?;
+        recorder.write(&Record::End { complete: false, reason })?;
     }
     outcome
 }
 
-pub fn mode_name(accel: Accel) -> &'static str {
+/// Writes `raw.jsonl`.
+struct Recorder {
+    path: PathBuf,
+    file: BufWriter<File>,
+    begun: bool,
+    ended: bool,
+}
+
+impl Recorder {
+    fn create(path: PathBuf) -> Result<Recorder> {
+        let file = BufWriter::new(File::create(&path).map_err(Error::io(&path))?);
+        Ok(Recorder { path, file, begun: false, ended: false })
+    }
+
+    fn write(&mut self, record: &Record) -> Result<()> {
+        self.begun = true;
+        self.ended |= matches!(record, Record::End { .. });
+        let mut write = || {
+            serde_json::to_writer(&mut self.file, record)?;
+            self.file.write_all(b"\n")?;
+            // Samples come by the thousand, between records that are worth a write each.
+            if matches!(record, Record::Sample { .. }) { Ok(()) } else { self.file.flush() }
+        };
+        write().map_err(Error::io(&self.path))
+    }
+}
+
+fn mode_name(accel: Accel) -> &'static str {
     match accel {
         Accel::Kvm => "kvm",
         Accel::Tcg => "tcg",
