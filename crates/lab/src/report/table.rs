@@ -277,7 +277,7 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
 }
 
 /// `A` to `Z`, then `A1` and so on.
-fn letter(i: usize) -> String {
+pub fn letter(i: usize) -> String {
     let c = char::from(b'A' + (i % 26) as u8);
     if i < 26 { c.to_string() } else { format!("{c}{}", i / 26) }
 }
