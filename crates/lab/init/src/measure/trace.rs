@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Recording RCU's events with the kernel's tracer, in a trace instance of our own.
+//!
+//! Everything that patches kernel text (the kprobes, the tracepoints) is done once, when preparing; a phase only switches recording
+//! on and off. Buffers do not wrap: when one is full, later events are lost and counted. So up to the first loss on any CPU the record is complete, and grace
+//! periods that end later are dropped rather than guessed at ([`Recording::read`]). Nothing is read while a phase runs.
+//!
+//! Recorded: kprobes on `rcu_gp_init` and `rcu_gp_cleanup`; `sched_switch` from or to threads named `rcu*` (filtered in the kernel);
+//! `softirq_entry` and `softirq_exit` of softirq 9, RCU.
+
+use super::gp::{GracePeriod, Kind, Tracker, is_rcu_thread};
+use super::ring;
+use crate::sys::{self, Context, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const TRACING: &str = "/sys/kernel/tracing";
+/// Of the instance, and of the group of its kprobes.
+const NAME: &str = "reprieve";
+const RCU_SOFTIRQ: &str = "vec==9";
+
+/// Writes a value to a control file of the tracer.
+fn write(path: impl AsRef<Path>, value: &str, append: bool) -> Result<()> {
+    let path = path.as_ref();
+    let attempt = OpenOptions::new().write(true).append(append).truncate(!append).open(path);
+    attempt
+        .and_then(|mut f| f.write_all(value.as_bytes()))
+        .context(format_args!("writing {value:?} to {}", path.display()))
+}
+
+/// Adds a kprobe to our group; one that is there already is fine.
+pub fn add_kprobe(event: &str, function: &str) -> Result<()> {
+    if Path::new(TRACING).join("events").join(NAME).join(event).exists() {
+        return Ok(());
+    }
+    write(format!("{TRACING}/kprobe_events"), &format!("p:{NAME}/{event} {function}\n"), true)
+}
+
+/// Removes a kprobe of our group, which must not be enabled.
+pub fn remove_kprobe(event: &str) -> Result<()> {
+    write(format!("{TRACING}/kprobe_events"), &format!("-:{NAME}/{event}\n"), true)
+}
+
+/// The instance, set up and not recording.
+pub struct Trace {
+    root: PathBuf,
+    ids: Ids,
+    cpus: usize,
+}
+
+/// Numbers of the events in the record, and where `sched_switch` keeps the names.
+struct Ids {
+    init: u16,
+    cleanup: u16,
+    switch: u16,
+    prev_comm: usize,
+    next_comm: usize,
+    softirq_entry: u16,
+    softirq_exit: u16,
+}
+
+impl Trace {
+    pub fn prepare(buffer_kb: u32) -> Result<Trace> {
+        add_kprobe("gp_init", "rcu_gp_init")?;
+        add_kprobe("gp_cleanup", "rcu_gp_cleanup")?;
+        let root = Path::new(TRACING).join("instances").join(NAME);
+        if !root.exists() {
+            fs::create_dir(&root).context(format_args!("trace instance {}", root.display()))?;
+        }
+        write(root.join("tracing_on"), "0", false)?;
+        for (file, value) in [("trace_clock", "mono"), ("options/overwrite", "0")] {
+            write(root.join(file), value, false)?;
+        }
+        // Saves a look-up per event that nobody reads; not in every kernel.
+        let _ = write(root.join("options/record-cmd"), "0", false);
+        write(root.join("buffer_size_kb"), &buffer_kb.max(8).to_string(), false)?;
+        let events = root.join("events");
+        let filters = [
+            ("sched/sched_switch", r#"prev_comm ~ "rcu*" || next_comm ~ "rcu*""#),
+            ("irq/softirq_entry", RCU_SOFTIRQ),
+            ("irq/softirq_exit", RCU_SOFTIRQ),
+        ];
+        for (event, filter) in filters {
+            write(events.join(event).join("filter"), filter, false)?;
+        }
+        let ids = Ids::read(&events)?;
+        let trace = Trace { root, ids, cpus: sys::cpus() as usize };
+        for (event, _) in filters {
+            trace.enable(event, true)?;
+        }
+        trace.enable("reprieve/gp_init", true)?;
+        trace.enable("reprieve/gp_cleanup", true)?;
+        Ok(trace)
+    }
+
+    /// Switches an event on or off in the instance.
+    pub fn enable(&self, event: &str, on: bool) -> Result<()> {
+        let file = self.root.join("events").join(event).join("enable");
+        write(file, if on { "1" } else { "0" }, false)
+    }
+
+    /// Forgets what was recorded and records.
+    pub fn start(&self) -> Result<()> {
+        write(self.root.join("trace"), "", false)?;
+        write(self.root.join("tracing_on"), "1", false)
+    }
+
+    pub fn stop(&self) -> Result<()> {
+        write(self.root.join("tracing_on"), "0", false)
+    }
+
+    /// Reads and empties the record: calls `each` for every grace period that began at `from` or later and ended by `to`.
+    pub fn read(&self, from: u64, to: u64, mut each: impl FnMut(GracePeriod)) -> Result<Volume> {
+        let mut volume = Volume::default();
+        let mut streams = Vec::new();
+        for cpu in 0..self.cpus {
+            let dir = self.root.join(format!("per_cpu/cpu{cpu}"));
+            if let Ok(stats) = fs::read_to_string(dir.join("stats")) {
+                let lost = lost_events(&stats);
+                streams.push(Stream::open(&dir, cpu, lost)?);
+                volume.lost += lost;
+            }
+        }
+        let mut tracker = Tracker::new(self.cpus);
+        let mut found = Vec::new();
+        // The first CPU that lost events is known only once its stream has ended, so what ended later is held back until all is read.
+        loop {
+            for s in streams.iter_mut() {
+                s.fill(&self.ids)?;
+            }
+            let Some(s) =
+                streams.iter_mut().filter(|s| s.head().is_some()).min_by_key(|s| s.head())
+            else {
+                break;
+            };
+            let (time, kind) = s.take();
+            volume.events += 1;
+            if let Some(kind) = kind {
+                found.extend(tracker.event(time, s.cpu, kind));
+            }
+        }
+        let complete_until =
+            streams.iter().filter(|s| s.lost > 0).map(|s| s.last).min().unwrap_or(u64::MAX);
+        for gp in found {
+            if gp.start_ns >= from && gp.end_ns <= to && gp.end_ns <= complete_until {
+                each(gp);
+            }
+        }
+        Ok(volume)
+    }
+}
+
+/// How much was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    pub events: u64,
+    pub lost: u64,
+}
+
+/// One CPU's record, read a page at a time.
+struct Stream {
+    cpu: usize,
+    file: File,
+    page: Vec<u8>,
+    /// Events of the current page, last first.
+    events: Vec<(u64, Option<Kind>)>,
+    ended: bool,
+    lost: u64,
+    /// Time of the last event read.
+    last: u64,
+}
+
+impl Stream {
+    fn open(dir: &Path, cpu: usize, lost: u64) -> Result<Stream> {
+        let path = dir.join("trace_pipe_raw");
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&path)
+            .context(path.display())?;
+        Ok(Stream {
+            cpu,
+            file,
+            page: vec![0; 4096],
+            events: Vec::new(),
+            ended: false,
+            lost,
+            last: 0,
+        })
+    }
+
+    /// Makes sure that the next event is there, unless the record has ended.
+    fn fill(&mut self, ids: &Ids) -> Result<()> {
+        while self.events.is_empty() && !self.ended {
+            let n = match self.file.read(&mut self.page) {
+                Ok(n) => n,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => 0,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e).context(format_args!("trace of CPU {}", self.cpu)),
+            };
+            self.ended = n == 0;
+            let events = &mut self.events;
+            ring::events(&self.page[..n], |e| events.push((e.time_ns, ids.classify(e.data))));
+            events.reverse();
+        }
+        Ok(())
+    }
+
+    fn head(&self) -> Option<u64> {
+        self.events.last().map(|e| e.0)
+    }
+
+    fn take(&mut self) -> (u64, Option<Kind>) {
+        let event = self.events.pop().unwrap_or_default();
+        self.last = event.0;
+        event
+    }
+}
+
+impl Ids {
+    fn read(events: &Path) -> Result<Ids> {
+        let format = |event: &str| {
+            let path = events.join(event).join("format");
+            fs::read_to_string(&path).context(path.display())
+        };
+        let id = |event: &str| {
+            parse_id(&format(event)?).ok_or_else(|| format!("event {event}: no id in its format"))
+        };
+        let switch = format("sched/sched_switch")?;
+        let field = |name: &str| {
+            parse_offset(&switch, name)
+                .ok_or_else(|| format!("event sched_switch has no field {name}"))
+        };
+        Ok(Ids {
+            init: id("reprieve/gp_init")?,
+            cleanup: id("reprieve/gp_cleanup")?,
+            switch: id("sched/sched_switch")?,
+            prev_comm: field("prev_comm")?,
+            next_comm: field("next_comm")?,
+            softirq_entry: id("irq/softirq_entry")?,
+            softirq_exit: id("irq/softirq_exit")?,
+        })
+    }
+
+    /// What a recorded event means; `None` for a switch between threads that do not count.
+    fn classify(&self, data: &[u8]) -> Option<Kind> {
+        let id = ring::u16_at(data, 0)?;
+        if id == self.init {
+            Some(Kind::Init)
+        } else if id == self.cleanup {
+            Some(Kind::Cleanup)
+        } else if id == self.softirq_entry {
+            Some(Kind::SoftirqOn)
+        } else if id == self.softirq_exit {
+            Some(Kind::SoftirqOff)
+        } else if id == self.switch {
+            if is_rcu_thread(name_at(data, self.next_comm)?) {
+                Some(Kind::ThreadOn)
+            } else if is_rcu_thread(name_at(data, self.prev_comm)?) {
+                Some(Kind::ThreadOff)
+            } else {
+                None
+            }
+        } else {
+            None
+        }
+    }
+}
+
+/// The 16 bytes of a thread's name, up to the terminator.
+fn name_at(data: &[u8], at: usize) -> Option<&[u8]> {
+    data.get(at..at + 16)?.split(|b| *b == 0).next()
+}
+
+fn parse_id(format: &str) -> Option<u16> {
+    format.lines().find_map(|l| l.strip_prefix("ID:")?.trim().parse().ok())
+}
+
+/// Offset of a field: `field:char prev_comm[16]; offset:8; size:16; signed:0;`.
+fn parse_offset(format: &str, field: &str) -> Option<usize> {
+    format.lines().find_map(|line| {
+        let mut parts = line.trim().strip_prefix("field:")?.split(';');
+        let name = parts.next()?.rsplit(' ').next()?.split('[').next()?;
+        let offset = parts.next()?.trim().strip_prefix("offset:")?;
+        (name == field).then(|| offset.parse().ok())?
+    })
+}
+
+/// Events lost according to a `stats` file: for want of space, or overwritten.
+fn lost_events(stats: &str) -> u64 {
+    stats
+        .lines()
+        .filter_map(|l| l.split_once(':'))
+        .filter(|(k, _)| matches!(*k, "overrun" | "commit overrun" | "dropped events"))
+        .filter_map(|(_, v)| v.trim().parse::<u64>().ok())
+        .sum()
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Carrying out the lab's commands, one after the other.
+//!
+//! A phase: let the callbacks of the one before run out; start recording; say so; start the load (time 0); sleep; stop the load; say so; stop
+//! recording; and only then send what was recorded.
+
+use crate::channel::Sender;
+use crate::measure::Meter;
+use crate::protocol::{Command, Event, PhaseResult, Sample};
+use crate::sys::{self, Result};
+use crate::workload::{self, Load};
+use std::time::Duration;
+
+/// Events per write while sending samples.
+const BATCH: usize = 256;
+
+pub struct Session {
+    out: Sender,
+    load: Option<Box<dyn Load>>,
+    meter: Option<Meter>,
+}
+
+impl Session {
+    pub fn new(out: Sender) -> Session {
+        Session { out, load: None, meter: None }
+    }
+
+    /// Carries out one command and answers it.
+    pub fn handle(&mut self, command: Command) {
+        let answer = match command {
+            Command::Prepare { workload, measure } => {
+                // What was prepared before goes first: both may want the same files.
+                self.load = None;
+                let meter = measure.as_ref().map(Meter::prepare).transpose();
+                meter
+                    .and_then(|meter| {
+                        self.meter = meter;
+                        self.load = Some(workload::prepare(&workload)?);
+                        Ok(())
+                    })
+                    .map(|()| Event::Ready)
+            }
+            Command::Start => self.prepared().and_then(|l| l.start(None)).map(|_| Event::Ready),
+            Command::Phase { phase, duration_ms } => {
+                self.phase(phase, duration_ms).map(|result| Event::PhaseDone { phase, result })
+            }
+            // Acted upon where they are received.
+            Command::Interrupt | Command::PowerOff => return,
+            Command::Exec { .. } => Err("exec is not there yet".into()),
+        };
+        self.out.send(&answer.unwrap_or_else(|message| Event::Error { message }));
+    }
+
+    fn prepared(&mut self) -> Result<&mut Box<dyn Load>> {
+        self.load.as_mut().ok_or_else(|| "nothing is prepared: send `prepare` first".into())
+    }
+
+    fn phase(&mut self, phase: u32, duration_ms: u64) -> Result<PhaseResult> {
+        self.prepared()?;
+        drain();
+        let running = self.meter.as_ref().map(|m| m.start(duration_ms)).transpose()?;
+        self.out.send(&Event::PhaseStarted { phase });
+        let load = self.prepared()?;
+        let started = load.start(Some(duration_ms));
+        if let Ok(from) = started {
+            sys::sleep_until(from.saturating_add(duration_ms.saturating_mul(1_000_000)));
+        }
+        // Everything is stopped before the first error is returned, so that the guest stays usable.
+        let done = load.stop();
+        self.out.send(&Event::LoadStopped { phase });
+        let recorded = match (&self.meter, running) {
+            (Some(meter), Some(running)) => Some(meter.stop(running)?),
+            _ => None,
+        };
+        let (from, done) = (started?, done?);
+        if let Some(text) = done.notice {
+            self.out.send(&Event::Notice { text });
+        }
+        let mut result = PhaseResult {
+            elapsed_ns: done.end_ns - from,
+            operations: done.operations,
+            unit: done.unit.into(),
+            ..Default::default()
+        };
+        if let Some(recorded) = recorded {
+            let mut batch = Vec::with_capacity(BATCH);
+            let out = &self.out;
+            result.cost = recorded.samples(from, done.end_ns, |sample: Sample| {
+                batch.push(Event::Sample { phase, sample });
+                if batch.len() == BATCH {
+                    out.send_all(batch.iter());
+                    batch.clear();
+                }
+            })?;
+            out.send_all(batch.iter());
+        }
+        Ok(result)
+    }
+}
+
+/// Lets callbacks that wait for a grace period run.
+fn drain() {
+    for _ in 0..2 {
+        if sys::synchronize_rcu().is_err() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    // The callbacks run shortly after the end of their grace period.
+    std::thread::sleep(Duration::from_millis(50));
+}
