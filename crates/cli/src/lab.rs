@@ -181,7 +181,7 @@ pub fn main(command: Command) -> Result<()> {
 
 fn list(json: bool) -> Result<()> {
     if json {
-        let all: Vec<_> = experiments::ALL.iter().map(|e| {
+        let all = experiments::ALL.iter().map(|e| {
             serde_json::json!({
                 "name": e.name(), "guest": e.summary(), "competitors": e.competition(), "source": e.source(),
             })
@@ -259,7 +259,7 @@ fn run(args: RunArgs) -> Result<()> {
     let progress = progress::for_stderr();
     let mut outcomes: Vec<Outcome> = Vec::new();
     let ran = run::run(&requests, &settings, &*progress, &cancel, &mut |o| outcomes.push(o));
-    drop(progress);
+    progress.finish();
     if args.json {
         let all: Vec<_> = outcomes.iter().map(|o| &o.summary).collect();
         println!("{}", serde_json::to_string_pretty(&all)?);
@@ -311,14 +311,14 @@ fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
         }
         Some(ImagesAction::Clean) => {
             let freed = images.clean()?;
-            drop(progress);
+            progress.finish();
             println!("removed {} MiB from {}", freed >> 20, images.root().display());
             return Ok(());
         }
         None => {}
     }
     let items = images.list()?;
-    drop(progress);
+    progress.finish();
     if json {
         println!("{}", serde_json::to_string_pretty(&items)?);
         return Ok(());

@@ -62,10 +62,8 @@ impl Progress for Live {
     fn remaining(&self, left: Duration) {
         *self.end.lock().unwrap_or_else(|e| e.into_inner()) = Some(Instant::now() + left);
     }
-}
 
-impl Drop for Live {
-    fn drop(&mut self) {
+    fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
