@@ -22,6 +22,10 @@ use std::time::Duration;
 /// How long a guest that proves KVM may take to boot. A real KVM takes 1 s, one inside a TCG lab host 6 to 12 s.
 const PROOF_LIMIT: Duration = Duration::from_secs(45);
 
+/// The same where the CPU shows no hardware virtualization: whatever `/dev/kvm` is there, it is rarely one that works, and every run would
+/// wait for it.
+const DOUBTFUL_PROOF_LIMIT: Duration = Duration::from_secs(10);
+
 /// What the user can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -52,7 +56,8 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         args: String::new(),
         console: logs.join("probe.log"),
     };
-    match Vm::boot(&config, &images.qemu, PROOF_LIMIT, cancel) {
+    let limit = if info::has_virtualization() { PROOF_LIMIT } else { DOUBTFUL_PROOF_LIMIT };
+    match Vm::boot(&config, &images.qemu, limit, cancel) {
         Ok(vm) => {
             drop(vm);
             let _ = std::fs::remove_file(&config.console);
