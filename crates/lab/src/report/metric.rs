@@ -134,6 +134,18 @@ impl<'a> Measured<'a> {
     }
 }
 
+/// The most that free memory fell, at any time, below any earlier level of the phase, MiB. Unlike growth it does not depend on how much
+/// was in use when the phase began.
+fn spike(phase: &Phase) -> Option<f64> {
+    let mut highest = phase.memory.first()?.free_kb;
+    let mut spike = 0;
+    for sample in &phase.memory {
+        highest = highest.max(sample.free_kb);
+        spike = spike.max(highest - sample.free_kb);
+    }
+    Some(mib(spike))
+}
+
 fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
@@ -241,6 +253,9 @@ pub(super) fn fixed() -> Vec<Metric> {
                 Some(mib(p.memory.first()?.free_kb - least))
             };
             m.phases.iter().filter_map(growth).reduce(f64::max)
+        }),
+        row(MEMORY, "memory_spike", "Largest spike", "MiB", Lower, |m| {
+            m.phases.iter().filter_map(|p| spike(p)).reduce(f64::max)
         }),
         row(MEMORY, "slab_peak", "Slab peak", "MiB", Lower, |m| {
             m.phases.iter().flat_map(|p| &p.memory).map(|s| mib(s.slab_kb)).reduce(f64::max)

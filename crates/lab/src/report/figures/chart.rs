@@ -178,10 +178,14 @@ where
     Ok(())
 }
 
-/// 1, 2 and 5 of each power of ten in `range`; the powers alone, where that would be too many to read.
+/// Round numbers in `range`: 1, 2 and 5 of each power of ten, or fewer of each where that would be too many to read.
 fn decades(range: &Range<f64>) -> Vec<f64> {
+    let steps: &[f64] = match (range.end / range.start).log10() {
+        span if span < 2.2 => &[1.0, 2.0, 5.0],
+        span if span < 3.6 => &[1.0, 3.0],
+        _ => &[1.0],
+    };
     let powers = range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
-    let steps: &[f64] = if powers.clone().count() > 4 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let all = powers.flat_map(|p| steps.iter().map(move |s| s * 10f64.powi(p)));
     all.filter(|v| range.contains(v)).collect()
 }
@@ -253,6 +257,7 @@ mod tests {
     #[test]
     fn logarithmic_ticks() {
         assert_eq!(decades(&(3.6..31.0)), [5.0, 10.0, 20.0]);
+        assert_eq!(decades(&(0.9..300.0)), [1.0, 3.0, 10.0, 30.0, 100.0]);
         assert_eq!(decades(&(0.02..900.0)), [0.1, 1.0, 10.0, 100.0]);
     }
 

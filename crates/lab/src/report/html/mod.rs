@@ -260,7 +260,7 @@ fn definitions(items: &[Item]) -> Markup {
         p {
             "GP: grace period, from its start to its end inside the guest. Figures are over the samples of all repeats together; "
             "percentiles are exact, by nearest rank. Ratio: overcommit over baseline. A dash: not measured. "
-            "Growth: the most that free memory fell below where it stood when the phase began. "
+            "Growth: the most that free memory fell below where it stood when the phase began; largest spike: below any earlier level of the phase. "
             "Unusable for huge pages: the kernel's unusable free space index at order 9. "
             "cv: standard deviation of the repeats' figures over their mean."
         }

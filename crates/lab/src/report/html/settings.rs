@@ -56,7 +56,7 @@ fn host(host: &HostInfo, name: &str) -> Markup {
             th scope="row" { (name) }
             td {
                 (plain(&host.mode)) " (" (plain(&host.why)) "); Linux " (plain(&host.kernel)) ", " (host.cpus) " CPUs ("
-                (plain(&host.cpu_model)) "), " (host.memory_kb / 1024) " MiB, " (plain(&host.qemu))
+                (plain(&host.cpu_model)) "), " (host.memory_kb / 1024) " MiB, QEMU " (plain(&host.qemu))
             }
         }
         // One level: a lab host runs on a machine, not in another lab host.
@@ -65,7 +65,7 @@ fn host(host: &HostInfo, name: &str) -> Markup {
                 th scope="row" { "Carried by" }
                 td {
                     "Linux " (plain(&outer.kernel)) ", " (outer.cpus) " CPUs (" (plain(&outer.cpu_model)) "), "
-                    (outer.memory_kb / 1024) " MiB, " (plain(&outer.qemu))
+                    (outer.memory_kb / 1024) " MiB, QEMU " (plain(&outer.qemu))
                 }
             }
         }

@@ -36,7 +36,7 @@ pub fn full(item: &Item) -> Markup {
                         @if let Some(group) = start {
                             tr class="group" { th colspan=(if paper { 7 } else { 4 }) { (plain(group)) } }
                         }
-                        tr data-key=(row.key) {
+                        tr data-key=(plain(&row.key)) {
                             th scope="row" { (table::label(summary, row)) }
                             @for scenario in SCENARIOS { (cell(row, scenario)) }
                             (ratio(row))
