@@ -151,9 +151,9 @@ impl Cache {
 
     /// Waits until nobody else works on the item. The lock ends with the returned file.
     pub fn lock(&self, kind: Kind, name: &str, cx: &Context) -> Result<File> {
-        let dir = self.root.join(kind.dir());
+        let dir = self.root.join(LOCKS);
         fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-        let path = dir.join(format!("{name}{LOCK}"));
+        let path = dir.join(format!("{}-{name}", kind.dir()));
         let file = open_lock(&path)?;
         let start = Instant::now();
         let mut told = false;
@@ -237,6 +237,7 @@ impl Cache {
             freed += disk_usage(&dir);
             remove(&dir)?;
         }
+        remove(&self.root.join(LOCKS))?;
         Ok(freed)
     }
 
@@ -276,7 +277,7 @@ impl Cache {
 }
 
 const PARTIAL: &str = ".partial";
-const LOCK: &str = ".lock";
+const LOCKS: &str = "locks";
 
 fn open_lock(path: &Path) -> Result<File> {
     File::options().create(true).append(true).open(path).map_err(Error::io(path))

@@ -25,7 +25,16 @@ const LINK_LIMIT: Duration = Duration::from_secs(120);
 const RECIPE: &str = "1";
 
 /// The module that runs the workloads which only a kernel can: `call_rcu` at a rate, and probes of its latency.
-pub const LOAD_MODULE: Source = Source { name: "reprieve_load", files: &[] };
+pub const LOAD_MODULE: Source = Source {
+    name: "reprieve_load",
+    files: &[
+        ("reprieve_load.c", include_str!("../../kmod/reprieve_load.c")),
+        ("Kbuild", include_str!("../../kmod/Kbuild")),
+    ],
+};
+
+/// BTF for modules needs pahole in the version that the kernel was built with, and serves no one here.
+const NO_BTF: &str = "CONFIG_DEBUG_INFO_BTF_MODULES=";
 
 /// A module's source files, by name.
 pub struct Source<'a> {
@@ -104,12 +113,18 @@ fn with_packages(
             std::os::unix::fs::symlink(target, &link).map_err(Error::io(&link))?;
         }
     }
+    // Newer objtool looks up its stack, to tell an overflow from other crashes, and gives up if it cannot. There is no
+    // /proc inside; where this process has its stack is as good.
+    let maps = root.join("proc/self/maps");
+    fs::create_dir_all(root.join("proc/self")).map_err(Error::io(&maps))?;
+    let own = fs::read("/proc/self/maps").map_err(Error::io("/proc/self/maps"))?;
+    fs::write(&maps, own).map_err(Error::io(&maps))?;
     write_source(source, &root.join("build"))?;
     fs::create_dir_all(root.join("tmp")).map_err(Error::io(&root))?;
 
     let tree = format!("/usr/src/linux-headers-{}", kernel.release);
     let mut make = Command::new("/usr/bin/make");
-    make.args(["-C", &tree, "M=/build", "CC=gcc-14", "HOSTCC=gcc-14", "-j2", "modules"]);
+    make.args(["-C", &tree, "M=/build", "CC=gcc-14", "HOSTCC=gcc-14", "-j2", NO_BTF, "modules"]);
     run_inside(&root, make, cx)?;
     let mut strip = Command::new("/usr/bin/strip");
     strip.arg("--strip-debug").arg(format!("/build/{}.ko", source.name));
@@ -139,7 +154,7 @@ fn with_machine(tree: &Path, source: &Source, dir: &Path, cx: &Context) -> Resul
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".into());
     let mut make = Command::new("make");
     clean_environment(&mut make, &path);
-    make.arg("-C").arg(tree).arg(format!("M={}", build.display())).args(["-j2", "modules"]);
+    make.arg("-C").arg(tree).arg(format!("M={}", build.display())).args(["-j2", NO_BTF, "modules"]);
     process::run(&mut make, BUILD_LIMIT, cx.cancel)?;
     let module = build.join(format!("{}.ko", source.name));
     let mut strip = Command::new("strip");

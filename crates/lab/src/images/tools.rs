@@ -21,6 +21,9 @@ use std::time::Duration;
 /// QEMU older than this is not used unless the user says so.
 pub const QEMU_MAJOR: u32 = 10;
 
+/// Bumped when trees are made differently from the same packages.
+const LAYOUT: &str = "2";
+
 const PROGRAMS: [&str; 4] = ["qemu-system-x86", "seabios", "postmark", "dbench"];
 const TOOLCHAIN: [&str; 14] = [
     "gcc-14",
@@ -52,6 +55,8 @@ const ROMS: [&str; 9] = [
     "vgabios-stdvga.bin",
 ];
 
+const BUNDLE: &str = "usr/lib/x86_64-linux-gnu/qemu-bundle";
+
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 /// The tree of QEMU, postmark and dbench, unpacked when first asked for.
@@ -65,7 +70,7 @@ pub fn toolchain(cache: &Cache, cx: &Context) -> Result<PathBuf> {
 }
 
 fn tree(cache: &Cache, name: &str, packages: &[&str], cx: &Context) -> Result<PathBuf> {
-    let key = packages.iter().fold(Key::new(), |key, p| key.text(p)).finish();
+    let key = packages.iter().fold(Key::new().text(LAYOUT), |key, p| key.text(p)).finish();
     cache.get_or_make(Kind::Tools, &format!("{name}_{key}"), cx, |root| {
         cx.progress.step(&format!("fetching {}", packages.join(", ")));
         let apt = Apt::open(cache, cx)?;
@@ -87,6 +92,10 @@ fn tree(cache: &Cache, name: &str, packages: &[&str], cx: &Context) -> Result<Pa
             files => files?,
         };
         apt::unpack(&files, root, cx)?;
+        // A QEMU that finds this beside its executable (here: the loader that runs it) takes everything from below it, and nothing from the
+        // machine's own QEMU.
+        let bundle = root.join(BUNDLE);
+        std::os::unix::fs::symlink("../../..", &bundle).map_err(Error::io(&bundle))?;
         for unused in ["packages", "usr/share/doc", "usr/share/man", "usr/share/locale"] {
             let unused = root.join(unused);
             if unused.exists() {
