@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which stock kernels Debian offers, newest first.
 //!
-//! A kernel comes as one package (`linux-image-REL`), or as two (`linux-binary-REL` or `linux-binary-unsigned-REL`, and
-//! `linux-modules-REL`; then `linux-image-REL` is an empty shell). Only the cloud flavour is used: the smallest that has
+//! A kernel comes as one package (`linux-image-REL`), or as three (`linux-binary-REL` or `linux-binary-unsigned-REL`, and
+//! `linux-modules-REL`, with the configuration in `linux-base-REL`; then `linux-image-REL` is an empty shell). Only the cloud flavour is used: the smallest that has
 //! virtio and KVM. Archives keep images of which the headers or the modules are gone, so both are looked for.
 
 use super::Context;
@@ -29,8 +29,7 @@ const FLAVOUR: &str = "-cloud-amd64";
 
 /// Reads the offers from apt's lists, newest first.
 pub fn read(apt: &Apt, cx: &Context) -> Result<Vec<Offer>> {
-    let pattern =
-        "^linux-(image|binary|binary-unsigned|modules|headers)-[0-9].*-cloud-amd64(-unsigned)?$";
+    let pattern = "^linux-(image|binary|binary-unsigned|modules|base|headers)-[0-9].*-cloud-amd64(-unsigned)?$";
     let offers = offers(&apt.find(pattern, cx)?);
     if offers.is_empty() {
         return Err(Error::missing(
@@ -65,7 +64,9 @@ fn offers(packages: &[Stanza]) -> Vec<Offer> {
             let whole =
                 [name("image"), format!("{}-unsigned", name("image"))].into_iter().find(has);
             let image = match (binary, modules) {
-                (Some(binary), Some(modules)) => vec![binary, modules],
+                (Some(binary), Some(modules)) => {
+                    [binary, modules].into_iter().chain(Some(name("base")).filter(has)).collect()
+                }
                 (None, None) => vec![whole?],
                 _ => return None,
             };
@@ -130,6 +131,7 @@ mod tests {
             package("linux-image-7.1.3+deb13-cloud-amd64", "7.1.3-1~bpo13+1", ""),
             package("linux-binary-unsigned-7.3.4+deb13-cloud-amd64", "7.3.4-1~bpo13+1", ""),
             package("linux-modules-7.3.4+deb13-cloud-amd64", "7.3.4-1~bpo13+1", ""),
+            package("linux-base-7.3.4+deb13-cloud-amd64", "7.3.4-1~bpo13+1", ""),
         ])
     }
 
@@ -140,7 +142,7 @@ mod tests {
         let sorted =
             ["7.3.4-1~bpo13+1", "6.12.99-1~bpo12+1", "6.12.95-1~bpo12+1", "6.1.176-1", "6.1.170-3"];
         assert_eq!(versions, sorted);
-        assert_eq!(all[0].image.len(), 2);
+        assert_eq!(all[0].image.len(), 3);
         assert_eq!(
             all[3].headers,
             [

@@ -8,6 +8,7 @@
 use super::apt::{self, Apt};
 use super::cache::{Cache, Kind};
 use super::catalogue::{self, Offer};
+use super::key::Key;
 use super::{Context, bzimage};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -183,7 +184,7 @@ impl<'a> Kernels<'a> {
 
     /// The offers, and whether their lists were fetched just now.
     fn offers(&self, cx: &Context, max_age: Duration) -> Result<(Vec<Offer>, bool)> {
-        let stored = self.cache.path(Kind::Apt, "default").join("kernels.json");
+        let stored = self.cache.path(Kind::Apt, "default").join(OFFERS);
         let age = |time: SystemTime| time.elapsed().unwrap_or_default();
         let load = || serde_json::from_slice::<Vec<Offer>>(&fs::read(&stored).ok()?).ok();
         let made = fs::metadata(&stored).and_then(|m| m.modified()).ok();
@@ -218,7 +219,8 @@ impl<'a> Kernels<'a> {
     }
 
     fn fetch(&self, offer: &Offer, cx: &Context) -> Result<Kernel> {
-        let id = format!("{}_{}", offer.release, offer.version);
+        let packages = offer.image.iter().fold(Key::new(), |key, p| key.text(p)).finish();
+        let id = format!("{}_{}_{packages}", offer.release, offer.version);
         let root = self.cache.get_or_make(Kind::Kernel, &id, cx, |root| {
             cx.progress.step(&format!("fetching kernel {}", offer.release));
             let apt = Apt::open(self.cache, cx)?;
@@ -235,6 +237,9 @@ impl<'a> Kernels<'a> {
         in_root(&root, offer, &id)
     }
 }
+
+/// What was last read from the package lists; the number is the format's.
+const OFFERS: &str = "kernels.2.json";
 
 /// Where a kernel's item keeps what [`probe`] found.
 const ABILITY: &str = "host-ability.json";
@@ -329,7 +334,7 @@ fn from_path(path: &Path) -> Result<Kernel> {
             Headers::None(format!("{} is not there", system.join(&release).join("build").display()))
         });
     let meta = fs::metadata(&path).map_err(Error::io(&path))?;
-    let stamp = super::key::Key::new().path(&path).metadata(&meta).finish();
+    let stamp = Key::new().path(&path).metadata(&meta).finish();
     let id = format!("{release}_{stamp}");
     Ok(Kernel { release, id, vmlinuz: path, modules, config, headers })
 }
