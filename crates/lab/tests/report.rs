@@ -354,6 +354,17 @@ fn runs_side_by_side() {
     let page = std::fs::read_to_string(&out).unwrap();
     assert!(page.contains("Side by side") && page.contains("before") && page.contains("after"));
 
+    assert!(!text.contains("differ") && !page.contains("runs differ"), "{text}");
+
+    let mut longer = small("membench");
+    let Record::Run { plan, .. } = &mut longer[0] else { unreachable!() };
+    plan.phase_ms = 9000;
+    let dirs = [a.clone(), scratch.run("longer", &longer)];
+    let summaries = report::compare(&dirs, &out).unwrap();
+    let difference = "length of a phase: 2 s against 9 s";
+    assert!(report::comparison_text(&dirs, &summaries, 80).contains(difference));
+    assert!(std::fs::read_to_string(&out).unwrap().contains(difference));
+
     let error = report::compare(&[a, other.clone()], &out).unwrap_err();
     assert!(matches!(error, Error::Usage(_)), "{error:?}");
     assert!(
@@ -364,4 +375,57 @@ fn runs_side_by_side() {
     // A file that cannot be written is named.
     let error = report::compare(&[other], &scratch.0.join("none/x.html")).unwrap_err();
     assert!(error.to_string().contains("none/x.html"), "{error}");
+}
+
+/// A guest may send any number: the report may look odd, but there must be one, soon.
+#[test]
+fn absurd_figures_do_no_harm() {
+    use reprieve_init::protocol::Sample;
+    let scratch = Scratch::new("absurd");
+    let huge = u64::MAX;
+    let samples = [
+        Sample::GracePeriod { start_ns: 0, end_ns: huge, cpu_ns: huge },
+        Sample::GracePeriod { start_ns: huge, end_ns: 0, cpu_ns: 0 },
+        Sample::Memory { t_ns: 0, free_kb: huge, slab_kb: huge, used_kb: huge },
+        Sample::Memory { t_ns: huge, free_kb: 0, slab_kb: 0, used_kb: 0 },
+        Sample::Fragmentation { t_ns: huge, unusable: vec![f64::MAX; 64] },
+        Sample::Fragmentation { t_ns: 0, unusable: vec![] },
+        Sample::Cpu {
+            t_ns: huge,
+            steal: f64::MAX,
+            kernel: -1.0,
+            user: 0.0,
+            idle: 0.0,
+            callbacks: Some(huge),
+        },
+        Sample::Callback { t_ns: huge, cpu: u32::MAX, latency_ns: huge },
+        Sample::Callback { t_ns: 0, cpu: 0, latency_ns: 0 },
+    ];
+    // Each alone, to have empty and one-point figures too, then all together.
+    let sets = samples.iter().map(std::slice::from_ref).chain([&samples[..], &[]]);
+    for (i, set) in sets.enumerate() {
+        let mut records = small("dbench");
+        records.retain(|r| !matches!(r, Record::Sample { .. }));
+        for r in &mut records {
+            match r {
+                Record::Run { plan, .. } => plan.measure.callback_probe_hz = 1,
+                Record::PhaseEnd { result, host, .. } => {
+                    result.elapsed_ns = huge;
+                    result.operations = f64::MAX;
+                    host.cpu_ns.values_mut().for_each(|ns| *ns = huge);
+                }
+                _ => {}
+            }
+        }
+        let at = records.iter().position(|r| matches!(r, Record::PhaseEnd { .. })).unwrap();
+        records.splice(at..at, set.iter().map(|s| Record::Sample { phase: 0, sample: s.clone() }));
+        let dir = scratch.run(&format!("run{i}"), &records);
+        let started = std::time::Instant::now();
+        let s = report::write(&dir).unwrap();
+        assert!(started.elapsed().as_secs() < 20, "set {i} took {:?}", started.elapsed());
+        assert!(s.to_text(80).lines().count() > 20);
+        let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+        assert!(!page.contains("NaN") && !page.contains(">inf"), "set {i}");
+        assert!(page.len() < 1 << 20, "set {i}: {} bytes", page.len());
+    }
 }

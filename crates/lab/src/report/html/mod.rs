@@ -103,6 +103,8 @@ fn items<'a>(entries: &'a [Entry<'a>]) -> Vec<Item<'a>> {
 }
 
 fn heading(entries: &[Entry]) -> Markup {
+    let summaries: Vec<&Summary> = entries.iter().map(|e| e.summary).collect();
+    let differences = table::differences(&summaries);
     html! {
         header {
             @if let Some(first) = entries.first() {
@@ -128,6 +130,12 @@ fn heading(entries: &[Entry]) -> Markup {
                         @if let Some(name) = &entry.name { " (" (plain(name)) ")" }
                         ul { @for notice in &s.notices { li { (plain(notice)) } } }
                     }
+                }
+            }
+            @if !differences.is_empty() {
+                div class="warn differences" {
+                    strong { "The runs differ in" }
+                    ul { @for difference in &differences { li { (difference) } } }
                 }
             }
         }

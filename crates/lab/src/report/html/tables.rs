@@ -93,6 +93,7 @@ const GRACE_PERIODS: &[Column] = &[
 
 const COSTS: &[Column] = &[
     ("memory_growth", "memory growth", true),
+    ("memory_spike", "largest spike", true),
     ("gp_cpu", "CPU per GP", true),
     ("vcpu_preemptions", "preemptions", false),
     ("callback_latency_p99", "callback p99", true),
