@@ -17,7 +17,7 @@ pub fn section(entry: &Entry) -> Markup {
                 table class="settings" {
                     tbody {
                         (line("Started", &s.started))
-                        (line("Lab version", env!("CARGO_PKG_VERSION")))
+                        (line("Page made by", concat!("reprieve lab ", env!("CARGO_PKG_VERSION"))))
                         (line("Warm-up, phase", &format!("{} s, {} s", s.plan.warmup_ms as f64 / 1e3, s.plan.phase_ms as f64 / 1e3)))
                         (line("Seed", &s.plan.seed.to_string()))
                         (host(&s.host, "Host"))
