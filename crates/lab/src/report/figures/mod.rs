@@ -35,7 +35,9 @@ pub fn colour(scenario: Scenario) -> Colour {
 /// What the charts of a run have in common.
 pub struct Scales {
     seconds: f64,
-    memory: (f64, f64),
+    /// Most free memory, KiB, that each variant's guest had in any phase: where its memory axis begins.
+    most_free: Vec<u64>,
+    memory: f64,
     duration: f64,
     buckets: usize,
 }
@@ -45,12 +47,17 @@ impl Scales {
     pub fn of(run: &Run, phases: usize) -> Scales {
         let (least, most) = BUCKETS_PER_PHASE.into_inner();
         let buckets = (BUCKETS / phases.max(1)).clamp(least, most);
-        let mut scales = Scales { seconds: 0.0, memory: (0.0, 1.0), duration: 1.0, buckets };
-        for phase in run.phases.iter().filter(|p| p.end.is_some()) {
-            for (t, mib) in memory(phase) {
+        let whole = || run.phases.iter().filter(|p| p.end.is_some());
+        let mut most_free = vec![0; run.plan.variants.len()];
+        for phase in whole() {
+            let most = &mut most_free[phase.variant];
+            *most = phase.memory.iter().map(|m| m.free_kb).fold(*most, u64::max);
+        }
+        let mut scales = Scales { seconds: 0.0, most_free, memory: 1.0, duration: 1.0, buckets };
+        for phase in whole() {
+            for (t, mib) in memory(phase, scales.most_free[phase.variant]) {
                 scales.seconds = scales.seconds.max(t);
-                scales.memory.0 = scales.memory.0.min(mib);
-                scales.memory.1 = scales.memory.1.max(mib);
+                scales.memory = scales.memory.max(mib);
             }
             for (t, ms) in durations(phase) {
                 scales.seconds = scales.seconds.max(t);
@@ -65,11 +72,10 @@ impl Scales {
     }
 }
 
-/// Memory taken since the phase began, MiB, by seconds.
-fn memory(phase: &Phase) -> Vec<Point> {
-    let Some(first) = phase.memory.first() else { return vec![] };
-    let growth = |free_kb: u64| (first.free_kb as f64 - free_kb as f64) / 1024.0;
-    phase.memory.iter().map(|m| (m.t_ns as f64 / 1e9, growth(m.free_kb))).collect()
+/// Memory in use beyond that with `most_free` KiB free, MiB, by seconds.
+fn memory(phase: &Phase, most_free: u64) -> Vec<Point> {
+    let used = |free_kb: u64| most_free.saturating_sub(free_kb) as f64 / 1024.0;
+    phase.memory.iter().map(|m| (m.t_ns as f64 / 1e9, used(m.free_kb))).collect()
 }
 
 /// Duration of each grace period, ms, by the second in which it began.
@@ -83,7 +89,7 @@ fn by_time(
     run: &Run,
     variant: usize,
     scenario: Scenario,
-    points: fn(&Phase) -> Vec<Point>,
+    points: impl Fn(&Phase) -> Vec<Point>,
     mark: Mark,
     buckets: usize,
 ) -> Vec<Series> {
@@ -107,11 +113,9 @@ pub fn memory_chart(
     scenario: Scenario,
     scales: &Scales,
 ) -> Result<Option<String>> {
-    let series = by_time(run, variant, scenario, memory, Mark::Line, scales.buckets);
-    let (low, high) = scales.memory;
-    let margin = 0.05 * (high - low);
-    let low = if low < 0.0 { low - margin } else { 0.0 };
-    let y = Axis { label: "memory taken, MiB".into(), range: low..high + margin };
+    let used = |phase: &Phase| memory(phase, scales.most_free[variant]);
+    let series = by_time(run, variant, scenario, used, Mark::Line, scales.buckets);
+    let y = Axis { label: "memory in use, MiB".into(), range: 0.0..1.05 * scales.memory };
     draw_by_time("Memory", scenario, series, scales, y)
 }
 

@@ -198,7 +198,7 @@ fn section(item: &Item, several: bool, phases: usize) -> Result<Markup> {
     for scenario in SCENARIOS {
         let name = scenario_name(scenario);
         if let Some(chart) = figures::memory_chart(run, variant, scenario, &scales)? {
-            by_time.push((0, format!("Memory taken since the phase began, {name}"), chart));
+            by_time.push((0, format!("Memory in use above the lowest seen, {name}"), chart));
         }
         if let Some(chart) = figures::duration_chart(run, variant, scenario, &scales)? {
             by_time.push((1, format!("Grace periods by when they began, {name}"), chart));
