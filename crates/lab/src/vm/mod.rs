@@ -211,7 +211,7 @@ impl Vm {
             .map_err(|e| self.failure(format!("QEMU refused {}: {e}", C::NAME)))
     }
 
-    /// An error about this VM, with what its console and QEMU said last.
+    /// An error about this VM, with what its console and QEMU tell about it.
     fn failure(&mut self, message: String) -> Error {
         let mut message = message;
         // QEMU's end may be a moment behind that of its sockets.
@@ -221,9 +221,9 @@ impl Vm {
         }
         for log in [self.console.with_extension("qemu.log"), self.console.clone()] {
             let text = std::fs::read(&log).unwrap_or_default();
-            let tail = tail(&text, 6);
-            if !tail.is_empty() {
-                message.push_str(&format!("; last lines of {}:\n{tail}", log.display()));
+            let lines = telling_lines(&text);
+            if !lines.is_empty() {
+                message.push_str(&format!("; from {}:\n{lines}", log.display()));
             }
         }
         Error::Guest { vm: self.name.clone(), message, log: Some(self.console.clone()) }
@@ -281,8 +281,27 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
     command
 }
 
-fn tail(text: &[u8], lines: usize) -> String {
-    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+/// What in a log explains an end: the lines from the first complaint of the kernel on, else the last ones.
+fn telling_lines(log: &[u8]) -> String {
+    const LINES: usize = 6;
+    const COMPLAINTS: [&str; 4] = ["Kernel panic", "BUG:", "Oops:", "Out of memory"];
+    let text = String::from_utf8_lossy(&log[log.len().saturating_sub(64 << 10)..]).into_owned();
     let all: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+    let complaint = all.iter().position(|line| COMPLAINTS.iter().any(|c| line.contains(c)));
+    let from = complaint.unwrap_or(all.len().saturating_sub(LINES));
+    all[from..].iter().take(LINES).copied().collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::telling_lines;
+
+    #[test]
+    fn a_panic_is_what_explains_an_end() {
+        let mut log = "booting\n".repeat(50) + "[ 2.3] Kernel panic - not syncing: no init\n";
+        log += &"[ 2.4]  call trace\n".repeat(30);
+        assert!(telling_lines(log.as_bytes()).starts_with("[ 2.3] Kernel panic"));
+        assert_eq!(telling_lines(b"one\r\n\r\ntwo\r\n"), "one\ntwo");
+        assert_eq!(telling_lines(b""), "");
+    }
 }
