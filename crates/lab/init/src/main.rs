@@ -7,9 +7,12 @@
 mod boot;
 mod channel;
 mod children;
+mod exec;
 mod gate;
 mod guest;
+mod kmod;
 mod measure;
+mod rng;
 mod session;
 mod sys;
 mod workload;
@@ -17,9 +20,18 @@ mod workload;
 use protocol::{Command, Event, PROTOCOL};
 use reprieve_init::protocol;
 use std::sync::mpsc;
+use workload::workers;
 
 fn main() {
     if std::process::id() != 1 {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        if arguments.first().is_some_and(|a| a == workers::ROLE) {
+            if let Err(e) = workers::main(&arguments[1..]) {
+                eprintln!("reprieve-init: {e}");
+                std::process::exit(1);
+            }
+            return;
+        }
         eprintln!("reprieve-init is the init of Reprieve's lab guests; it runs as process 1 only");
         std::process::exit(2);
     }
@@ -53,6 +65,7 @@ fn run(notices: Vec<String>) -> sys::Result<()> {
         }
         match serde_json::from_slice(&line) {
             Ok(Command::PowerOff) => sys::power_off(),
+            Ok(Command::Interrupt) => exec::interrupt(),
             Ok(command) => {
                 if queue.send(command).is_err() {
                     return;

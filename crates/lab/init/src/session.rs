@@ -5,6 +5,8 @@
 //! recording; and only then send what was recorded.
 
 use crate::channel::Sender;
+use crate::exec;
+use crate::kmod;
 use crate::measure::Meter;
 use crate::protocol::{Command, Event, PhaseResult, Sample};
 use crate::sys::{self, Result};
@@ -40,13 +42,15 @@ impl Session {
                     })
                     .map(|()| Event::Ready)
             }
-            Command::Start => self.prepared().and_then(|l| l.start(None)).map(|_| Event::Ready),
+            Command::Start => self.start().map(|()| Event::Ready),
             Command::Phase { phase, duration_ms } => {
                 self.phase(phase, duration_ms).map(|result| Event::PhaseDone { phase, result })
             }
             // Acted upon where they are received.
             Command::Interrupt | Command::PowerOff => return,
-            Command::Exec { .. } => Err("exec is not there yet".into()),
+            Command::Exec { argv, env } => {
+                exec::run(&argv, &env, &self.out).map(|status| Event::Exited { status })
+            }
         };
         self.out.send(&answer.unwrap_or_else(|message| Event::Error { message }));
     }
@@ -55,13 +59,20 @@ impl Session {
         self.load.as_mut().ok_or_else(|| "nothing is prepared: send `prepare` first".into())
     }
 
+    fn start(&mut self) -> Result<()> {
+        let load = self.prepared()?;
+        load.ready(None)?;
+        load.start().map(drop)
+    }
+
     fn phase(&mut self, phase: u32, duration_ms: u64) -> Result<PhaseResult> {
         self.prepared()?;
         drain();
+        self.prepared()?.ready(Some(duration_ms))?;
         let running = self.meter.as_ref().map(|m| m.start(duration_ms)).transpose()?;
         self.out.send(&Event::PhaseStarted { phase });
         let load = self.prepared()?;
-        let started = load.start(Some(duration_ms));
+        let started = load.start();
         if let Ok(from) = started {
             sys::sleep_until(from.saturating_add(duration_ms.saturating_mul(1_000_000)));
         }
@@ -100,6 +111,9 @@ impl Session {
 
 /// Lets callbacks that wait for a grace period run.
 fn drain() {
+    if kmod::is_loaded() && kmod::command("drain").is_ok() {
+        return;
+    }
     for _ in 0..2 {
         if sys::synchronize_rcu().is_err() {
             std::thread::sleep(Duration::from_millis(200));

@@ -4,8 +4,9 @@
 //! All `unsafe` code of init lies here and in [`crate::gate`] (shared memory) and [`crate::workload::clone`] (a raw `clone3`).
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::path::Path;
 
 /// Most functions here fail with a sentence that names the thing; it ends up in `Event::Error`.
@@ -150,6 +151,22 @@ pub fn make_raw(fd: BorrowedFd) -> io::Result<()> {
         libc::tcsetattr(fd.as_raw_fd(), libc::TCSANOW, &t)
     };
     check(r.into()).map(drop)
+}
+
+/// A new pseudo-terminal that passes bytes as they are: our side, the program's side.
+pub fn pty() -> io::Result<(File, File)> {
+    let ours = File::options().read(true).write(true).open("/dev/ptmx")?;
+    let unlock: libc::c_int = 0;
+    // SAFETY: `unlock` is valid for the read; TIOCGPTPEER takes open flags and returns a new descriptor.
+    let theirs = unsafe {
+        check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlock).into())?;
+        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+        File::from_raw_fd(
+            check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags).into())? as i32
+        )
+    };
+    make_raw(theirs.as_fd())?;
+    Ok((ours, theirs))
 }
 
 /// Waits until there is something to read from `fd`; false if not within `limit_ms`, or if the other side is not there.

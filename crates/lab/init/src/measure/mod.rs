@@ -8,7 +8,7 @@
 mod gp;
 pub mod meminfo;
 mod memory;
-mod ring;
+pub mod ring;
 mod trace;
 
 use crate::protocol::{Measure, MeasureCost, Sample};

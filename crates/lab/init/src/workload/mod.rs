@@ -6,11 +6,18 @@
 //! The load of a competitor is started once and never stopped; its VM may be paused and resumed at any time, so no load
 //! depends on how much time has passed.
 
+mod bursty;
+mod clone;
+mod dbench;
 mod directory;
 mod files;
 mod hog;
+mod membench;
+mod postmark;
+mod program;
 mod semaphores;
 mod threads;
+pub mod workers;
 
 use crate::protocol::Workload;
 use crate::sys::{Result, now_ns};
@@ -18,8 +25,13 @@ use directory::Directory;
 
 /// A prepared load.
 pub trait Load: Send {
-    /// Starts the load; returns the time (`CLOCK_MONOTONIC`, ns) at which it began. A phase of `duration_ms` is ahead, or one without end.
-    fn start(&mut self, duration_ms: Option<u64>) -> Result<u64>;
+    /// Brings a load that cannot start at once to the point where it can; a phase of `duration_ms` is ahead, or one without end.
+    fn ready(&mut self, _duration_ms: Option<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Starts the load; returns the time (`CLOCK_MONOTONIC`, ns) at which it began.
+    fn start(&mut self) -> Result<u64>;
 
     /// Stops the load at the end of its phase.
     fn stop(&mut self) -> Result<Done>;
@@ -40,12 +52,23 @@ pub struct Done {
 pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
     match workload {
         Workload::Idle => Ok(Box::new(Idle)),
+        Workload::Postmark { instances, files, seed } => {
+            postmark::prepare(*instances, *files, *seed)
+        }
+        Workload::Membench { cpus, rate, object_bytes, yield_every } => {
+            membench::prepare(cpus, *rate, *object_bytes, *yield_every)
+        }
+        Workload::Clone { workers, namespaces } => clone::prepare(*workers, namespaces),
         Workload::SemChurn { producer_cpu, reader_cpus, semaphores } => {
             semaphores::prepare(*producer_cpu, reader_cpus, *semaphores)
         }
         Workload::FileChurn { workers } => files::prepare(*workers),
+        Workload::Dbench { clients } => dbench::prepare(*clients),
         Workload::Hog { threads } => hog::prepare(*threads),
-        other => Err(format!("workload {other:?} is not there yet")),
+        Workload::Bursty { processes, min_ops, max_ops, min_sleep_ms, max_sleep_ms, seed } => {
+            let (ops, sleep) = ((*min_ops, *max_ops), (*min_sleep_ms, *max_sleep_ms));
+            bursty::prepare(*processes, ops, sleep, *seed)
+        }
     }
 }
 
@@ -53,7 +76,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
 struct Idle;
 
 impl Load for Idle {
-    fn start(&mut self, _: Option<u64>) -> Result<u64> {
+    fn start(&mut self) -> Result<u64> {
         Ok(now_ns())
     }
 

@@ -63,7 +63,7 @@ impl Threads {
 }
 
 impl Load for Threads {
-    fn start(&mut self, _: Option<u64>) -> Result<u64> {
+    fn start(&mut self) -> Result<u64> {
         let t = now_ns();
         self.gate.start();
         Ok(t)
