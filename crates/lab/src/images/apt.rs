@@ -182,6 +182,7 @@ APT::Install-Recommends "false";
 APT::Install-Suggests "false";
 APT::Sandbox::User "root";
 APT::Get::List-Cleanup "true";
+APT::Update::Error-Mode "any";
 Acquire::Languages "none";
 Acquire::Retries "3";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";

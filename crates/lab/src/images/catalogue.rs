@@ -52,6 +52,9 @@ pub fn choose<'a>(offers: &'a [Offer], wanted: &str) -> Option<&'a Offer> {
 fn offers(packages: &[Stanza]) -> Vec<Offer> {
     let by_name: BTreeMap<&str, &Stanza> =
         packages.iter().filter_map(|p| Some((p.get("Package")?.as_str(), p))).collect();
+    // `linux-image-6.12-cloud-amd64` stands for whatever is the newest 6.12, which has an offer of its own.
+    let by_name: BTreeMap<&str, &Stanza> =
+        by_name.into_iter().filter(|(_, p)| !is_meta(p)).collect();
     let has = |name: &String| by_name.contains_key(name.as_str());
     let releases: std::collections::BTreeSet<&str> =
         by_name.keys().filter_map(|name| release_of(name)).collect();
@@ -82,6 +85,12 @@ fn offers(packages: &[Stanza]) -> Vec<Offer> {
             .then_with(|| version::compare(&b.release, &a.release))
     });
     all
+}
+
+fn is_meta(package: &Stanza) -> bool {
+    let field = |name: &str| package.get(name).map(String::as_str).unwrap_or_default();
+    field("Package").starts_with("linux-image-")
+        && field("Depends").split(", ").any(|d| d.starts_with("linux-image-"))
 }
 
 fn release_of(package: &str) -> Option<&str> {
@@ -126,6 +135,11 @@ mod tests {
             package("linux-image-6.12.95+deb12-cloud-amd64", "6.12.95-1~bpo12+1", ""),
             package("linux-headers-6.12.95+deb12-cloud-amd64", "6.12.95-1~bpo12+1", ""),
             package("linux-image-6.12.99+deb12-cloud-amd64", "6.12.99-1~bpo12+1", ""),
+            package(
+                "linux-image-6.12-cloud-amd64",
+                "6.12.99-1~bpo12+1",
+                "linux-image-6.12.99+deb12-cloud-amd64 (= 6.12.99-1~bpo12+1)",
+            ),
             // Its modules are gone from the archive.
             package("linux-binary-7.1.3+deb13-cloud-amd64", "7.1.3-1~bpo13+1", ""),
             package("linux-image-7.1.3+deb13-cloud-amd64", "7.1.3-1~bpo13+1", ""),

@@ -316,7 +316,9 @@ fn from_path(path: &Path) -> Result<Kernel> {
     let release = bzimage::release(&path)?;
     let beside = path.parent().unwrap_or(Path::new("/"));
     let system = Path::new("/lib/modules");
-    let modules = [beside.join("lib/modules"), beside.join("modules"), system.into()]
+    // As in an unpacked package, in a build's output, and on this machine.
+    let above = beside.parent().unwrap_or(beside);
+    let modules = [above.join("lib/modules"), beside.join("lib/modules"), system.into()]
         .into_iter()
         .map(|dir| dir.join(&release))
         .chain([beside.to_path_buf()])
@@ -340,11 +342,14 @@ fn from_path(path: &Path) -> Result<Kernel> {
 }
 
 fn none(wanted: &str, offers: &[Offer]) -> Error {
-    let releases: Vec<&str> =
-        offers.iter().map(|o| o.release.trim_end_matches("-cloud-amd64")).collect();
+    let mut series: Vec<String> = offers
+        .iter()
+        .map(|o| o.version.splitn(3, ['.', '-']).take(2).collect::<Vec<_>>().join("."))
+        .collect();
+    series.dedup();
     Error::missing(
         format!("a Debian kernel {wanted}"),
-        format!("choose from {}", releases.join(", ")),
+        format!("choose one of {} with deb:VERSION, or pass a path", series.join(", ")),
     )
 }
 

@@ -255,10 +255,12 @@ fn command(qemu: &Qemu) -> Command {
 fn version(qemu: &Qemu, cx: &Context) -> Result<String> {
     let out = process::run(command(qemu).arg("--version"), LIMIT, cx.cancel)?;
     let out = String::from_utf8_lossy(&out);
-    let version = out.split_whitespace().skip_while(|w| *w != "version").nth(1);
-    version.map(String::from).ok_or_else(|| Error::Format {
-        path: qemu.argv.iter().find(|a| a.contains("qemu")).unwrap_or(&qemu.argv[0]).into(),
-        message: format!("not QEMU: it said {:?}", out.lines().next().unwrap_or_default()),
+    let version = out.strip_prefix("QEMU emulator version ");
+    version.and_then(|rest| rest.split_whitespace().next()).map(String::from).ok_or_else(|| {
+        Error::Format {
+            path: qemu.argv.iter().find(|a| a.contains("qemu")).unwrap_or(&qemu.argv[0]).into(),
+            message: format!("not QEMU: it said {:?}", out.lines().next().unwrap_or_default()),
+        }
     })
 }
 
