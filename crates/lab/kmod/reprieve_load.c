@@ -184,6 +184,16 @@ static int bench_stop(void)
 	return 0;
 }
 
+/* Counts anew, once no callback is left to count. */
+static void bench_clear(void)
+{
+	unsigned int cpu;
+
+	rcu_barrier();
+	for_each_possible_cpu(cpu)
+		memset(per_cpu_ptr(&counts, cpu), 0, sizeof(struct counts));
+}
+
 static void bench_end(void)
 {
 	unsigned int cpu;
@@ -196,7 +206,7 @@ static void bench_end(void)
 			kthread_stop(bench.threads[cpu]);
 	kfree(bench.threads);
 	bench.threads = NULL;
-	rcu_barrier();
+	bench_clear();
 }
 
 static int bench_prepare(unsigned int rate, unsigned int bytes,
@@ -231,7 +241,7 @@ static int bench_prepare(unsigned int rate, unsigned int bytes,
 		err = -ENOMEM;
 		goto out;
 	}
-	for_each_cpu (cpu, mask) {
+	for_each_cpu(cpu, mask) {
 		thread = kthread_create_on_node(bench_thread, NULL,
 						cpu_to_node(cpu), "membench/%u",
 						cpu);
@@ -253,16 +263,11 @@ out:
 
 static int bench_begin(void)
 {
-	unsigned int cpu;
-
 	if (!bench.threads)
 		return -ENOENT;
 	if (bench.running)
 		return -EBUSY;
-	/* No callback may be left to count into the new run. */
-	rcu_barrier();
-	for_each_possible_cpu (cpu)
-		memset(per_cpu_ptr(&counts, cpu), 0, sizeof(struct counts));
+	bench_clear();
 	WRITE_ONCE(bench.running, true);
 	wake_up_all(&bench_start);
 	return 0;
@@ -410,7 +415,7 @@ static int probe_start(unsigned int hz, unsigned int records)
 		return -ENOMEM;
 	}
 	cpus_read_lock();
-	for_each_online_cpu (cpu) {
+	for_each_online_cpu(cpu) {
 		struct prober *prober = kzalloc_node(
 			sizeof(*prober), GFP_KERNEL, cpu_to_node(cpu));
 		if (!prober) {
@@ -487,9 +492,9 @@ static int stats_show(struct seq_file *file, void *unused)
 	unsigned int cpu;
 
 	/* Frees first: what is registered meanwhile only adds. */
-	for_each_possible_cpu (cpu)
+	for_each_possible_cpu(cpu)
 		freed += READ_ONCE(per_cpu_ptr(&counts, cpu)->freed);
-	for_each_possible_cpu (cpu) {
+	for_each_possible_cpu(cpu) {
 		registered += READ_ONCE(per_cpu_ptr(&counts, cpu)->registered);
 		failed += READ_ONCE(per_cpu_ptr(&counts, cpu)->failed);
 	}

@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ pub fn open() -> Result<(Receiver, Sender)> {
         .custom_flags(libc::O_NOCTTY)
         .open(&path)
         .context(format_args!("channel {}", path.display()))?;
-    if path == PathBuf::from(SERIAL) {
+    if path == Path::new(SERIAL) {
         sys::make_raw(file.as_fd()).context(SERIAL)?;
     }
     let out = file.try_clone().context(path.display())?;
@@ -92,7 +92,7 @@ fn find_port() -> Option<PathBuf> {
 }
 
 /// A virtio device of type 3 is a console (and so may have ports).
-fn is_console(device: &std::path::Path) -> bool {
+fn is_console(device: &Path) -> bool {
     fs::read_to_string(device.join("device")).is_ok_and(|t| t.trim_end() == "0x0003")
 }
 

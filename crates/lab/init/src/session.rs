@@ -8,7 +8,7 @@ use crate::channel::Sender;
 use crate::exec;
 use crate::kmod;
 use crate::measure::Meter;
-use crate::protocol::{Command, Event, PhaseResult, Sample};
+use crate::protocol::{Command, Event, Measure, PhaseResult, Sample, Workload};
 use crate::sys::{self, Result};
 use crate::workload::{self, Load};
 use std::time::Duration;
@@ -31,16 +31,7 @@ impl Session {
     pub fn handle(&mut self, command: Command) {
         let answer = match command {
             Command::Prepare { workload, measure } => {
-                // What was prepared before goes first: both may want the same files.
-                self.load = None;
-                let meter = measure.as_ref().map(Meter::prepare).transpose();
-                meter
-                    .and_then(|meter| {
-                        self.meter = meter;
-                        self.load = Some(workload::prepare(&workload)?);
-                        Ok(())
-                    })
-                    .map(|()| Event::Ready)
+                self.prepare(&workload, measure.as_ref()).map(|()| Event::Ready)
             }
             Command::Start => self.start().map(|()| Event::Ready),
             Command::Phase { phase, duration_ms } => {
@@ -53,6 +44,25 @@ impl Session {
             }
         };
         self.out.send(&answer.unwrap_or_else(|message| Event::Error { message }));
+    }
+
+    fn prepare(&mut self, workload: &Workload, measure: Option<&Measure>) -> Result<()> {
+        // What was prepared before goes first: both may want the same files.
+        self.load = None;
+        self.meter = None;
+        if let Some(measure) = measure {
+            let (meter, notices) = Meter::prepare(measure)?;
+            self.meter = Some(meter);
+            self.notify(notices);
+        }
+        self.load = Some(workload::prepare(workload)?);
+        Ok(())
+    }
+
+    fn notify(&self, notices: impl IntoIterator<Item = String>) {
+        for text in notices {
+            self.out.send(&Event::Notice { text });
+        }
     }
 
     fn prepared(&mut self) -> Result<&mut Box<dyn Load>> {
@@ -68,35 +78,39 @@ impl Session {
     fn phase(&mut self, phase: u32, duration_ms: u64) -> Result<PhaseResult> {
         self.prepared()?;
         drain();
-        self.prepared()?.ready(Some(duration_ms))?;
-        let running = self.meter.as_ref().map(|m| m.start(duration_ms)).transpose()?;
-        self.out.send(&Event::PhaseStarted { phase });
-        let load = self.prepared()?;
+        let out = self.out.clone();
+        let load = self.load.as_mut().ok_or("nothing is prepared")?;
+        load.ready(Some(duration_ms))?;
+        let running = match self.meter.as_ref().map(|m| m.start(duration_ms)).transpose() {
+            Ok(running) => running,
+            Err(e) => {
+                let _ = load.stop();
+                return Err(e);
+            }
+        };
+        out.send(&Event::PhaseStarted { phase });
         let started = load.start();
         if let Ok(from) = started {
             sys::sleep_until(from.saturating_add(duration_ms.saturating_mul(1_000_000)));
         }
         // Everything is stopped before the first error is returned, so that the guest stays usable.
         let done = load.stop();
-        self.out.send(&Event::LoadStopped { phase });
+        out.send(&Event::LoadStopped { phase });
         let recorded = match (&self.meter, running) {
             (Some(meter), Some(running)) => Some(meter.stop(running)?),
             _ => None,
         };
         let (from, done) = (started?, done?);
-        if let Some(text) = done.notice {
-            self.out.send(&Event::Notice { text });
-        }
+        self.notify(done.notice);
         let mut result = PhaseResult {
-            elapsed_ns: done.end_ns - from,
+            elapsed_ns: done.end_ns.saturating_sub(from),
             operations: done.operations,
             unit: done.unit.into(),
             ..Default::default()
         };
         if let Some(recorded) = recorded {
             let mut batch = Vec::with_capacity(BATCH);
-            let out = &self.out;
-            result.cost = recorded.samples(from, done.end_ns, |sample: Sample| {
+            let (cost, notices) = recorded.samples(from, done.end_ns, |sample: Sample| {
                 batch.push(Event::Sample { phase, sample });
                 if batch.len() == BATCH {
                     out.send_all(batch.iter());
@@ -104,6 +118,8 @@ impl Session {
                 }
             })?;
             out.send_all(batch.iter());
+            self.notify(notices);
+            result.cost = cost;
         }
         Ok(result)
     }

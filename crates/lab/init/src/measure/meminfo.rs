@@ -47,3 +47,34 @@ pub fn parse(text: &[u8]) -> Option<MemInfo> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_stock_guests_are_understood() {
+        let captured = [
+            (include_str!("testdata/6.1.meminfo"), (481056, 394796, 0, 31984, 35068), 54276),
+            (include_str!("testdata/6.12.meminfo"), (475768, 377152, 0, 31756, 19004), 66860),
+            (include_str!("testdata/7.3.meminfo"), (469800, 367016, 0, 31792, 21312), 70992),
+        ];
+        for (text, (total_kb, free_kb, buffers_kb, cached_kb, slab_kb), used) in captured {
+            let info = parse(text.as_bytes()).unwrap();
+            assert_eq!(info, MemInfo { total_kb, free_kb, buffers_kb, cached_kb, slab_kb });
+            assert_eq!(info.used_kb(), used);
+        }
+    }
+
+    #[test]
+    fn odd_text_is_refused() {
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"MemTotal: x kB\n"), None);
+        assert_eq!(parse(b"MemTotal:\n"), None);
+        assert_eq!(parse(b"MemTotal: \xff kB\n"), None);
+        assert_eq!(parse(b"MemTotal: 99999999999999999999 kB\n"), None);
+        let more_free_than_there_is =
+            b"MemTotal: 1 kB\nMemFree: 5 kB\nBuffers: 5 kB\nCached: 5 kB\nSlab: 5 kB\n";
+        assert_eq!(parse(more_free_than_there_is).unwrap().used_kb(), 0);
+    }
+}

@@ -38,11 +38,6 @@ pub fn add_kprobe(event: &str, function: &str) -> Result<()> {
     write(format!("{TRACING}/kprobe_events"), &format!("p:{NAME}/{event} {function}\n"), true)
 }
 
-/// Removes a kprobe of our group, which must not be enabled.
-pub fn remove_kprobe(event: &str) -> Result<()> {
-    write(format!("{TRACING}/kprobe_events"), &format!("-:{NAME}/{event}\n"), true)
-}
-
 /// The instance, set up and not recording.
 pub struct Trace {
     root: PathBuf,
@@ -149,6 +144,16 @@ impl Trace {
             }
         }
         Ok(volume)
+    }
+}
+
+impl Drop for Trace {
+    /// A guest that is no longer measured pays for no event.
+    fn drop(&mut self) {
+        let _ = self.stop();
+        for event in ["sched", "irq", NAME] {
+            let _ = self.enable(event, false);
+        }
     }
 }
 
@@ -296,4 +301,62 @@ fn lost_events(stats: &str) -> u64 {
         .filter(|(k, _)| matches!(*k, "overrun" | "commit overrun" | "dropped events"))
         .filter_map(|(_, v)| v.trim().parse::<u64>().ok())
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMATS: [&str; 3] = [
+        include_str!("testdata/6.1.sched_switch_format"),
+        include_str!("testdata/6.12.sched_switch_format"),
+        include_str!("testdata/7.3.sched_switch_format"),
+    ];
+
+    #[test]
+    fn formats_of_stock_guests_are_understood() {
+        for format in FORMATS {
+            assert!(parse_id(format).is_some());
+            assert_eq!(parse_offset(format, "prev_comm"), Some(8));
+            assert_eq!(parse_offset(format, "next_comm"), Some(40));
+            assert_eq!(parse_offset(format, "comm"), None);
+        }
+        assert_eq!(parse_id("ID: x"), None);
+        assert_eq!(parse_offset("field:;offset", ""), None);
+    }
+
+    #[test]
+    fn every_kind_of_loss_counts() {
+        let stats = "entries: 1000\noverrun: 1\ncommit overrun: 2\nbytes: 20000\n\
+            oldest event ts:     3.245096\nnow ts:     3.443324\ndropped events: 4\nread events: 0\n";
+        assert_eq!(lost_events(stats), 7);
+        assert_eq!(lost_events("overrun: x\nnonsense"), 0);
+    }
+
+    #[test]
+    fn switches_are_told_apart_by_the_names_in_them() {
+        let ids = Ids {
+            init: 1,
+            cleanup: 2,
+            switch: 3,
+            prev_comm: 8,
+            next_comm: 40,
+            softirq_entry: 4,
+            softirq_exit: 5,
+        };
+        let switch = |from: &str, to: &str| {
+            let mut data = vec![0; 64];
+            data[0] = 3;
+            data[8..8 + from.len()].copy_from_slice(from.as_bytes());
+            data[40..40 + to.len()].copy_from_slice(to.as_bytes());
+            ids.classify(&data)
+        };
+        assert_eq!(switch("swapper/0", "rcu_preempt"), Some(Kind::ThreadOn));
+        assert_eq!(switch("rcu_preempt", "swapper/0"), Some(Kind::ThreadOff));
+        assert_eq!(switch("rcuc/0", "rcu_preempt"), Some(Kind::ThreadOn));
+        assert_eq!(switch("rcu_tasks_kthre", "init"), None);
+        assert_eq!(ids.classify(&[1, 0]), Some(Kind::Init));
+        assert_eq!(ids.classify(&[3, 0, 0]), None);
+        assert_eq!(ids.classify(&[]), None);
+    }
 }

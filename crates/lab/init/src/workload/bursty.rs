@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bursty processes of [RP]: compute for a random while, sleep for a random while, for ever.
 
-use super::{Load, compute, workers::Workers};
-use crate::gate::Slot;
+use super::{Load, Operation, compute, workers::Workers};
 use crate::rng::Rng;
 use crate::sys::Result;
-use std::io;
 use std::time::Duration;
 
 pub fn prepare(
@@ -22,12 +20,7 @@ pub fn prepare(
 }
 
 /// One burst: both limits of each range included.
-pub fn operation(
-    seed: u64,
-    index: u64,
-    ops: (u64, u64),
-    sleep_ms: (u64, u64),
-) -> Box<dyn FnMut(&Slot) -> io::Result<()>> {
+pub fn operation(seed: u64, index: u64, ops: (u64, u64), sleep_ms: (u64, u64)) -> Operation {
     let mut rng = Rng::new(seed, index);
     let mut x = index;
     Box::new(move |slot| {

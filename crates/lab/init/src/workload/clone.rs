@@ -5,8 +5,7 @@
 //! room for time namespaces; for the others the two are the same. A kernel that has run out of something for the moment (processes,
 //! memory, namespaces that are still being torn down) refuses; that is counted and retried.
 
-use super::{Load, workers::Workers};
-use crate::gate::Slot;
+use super::{Done, Load, Operation, workers::Workers};
 use crate::protocol::Namespace;
 use crate::sys::Result;
 use std::io;
@@ -14,7 +13,45 @@ use std::time::Duration;
 
 pub fn prepare(workers: u32, namespaces: &[Namespace]) -> Result<Box<dyn Load>> {
     let flags = namespaces.iter().fold(0, |all, n| all | flag(*n));
-    Ok(Box::new(Workers::prepare("clone", "clone", workers, &[flags])?))
+    Ok(Box::new(Clone(Workers::prepare("clone", "clone", workers, &[flags])?)))
+}
+
+struct Clone(Workers);
+
+impl Load for Clone {
+    /// Namespaces are torn down by a kernel worker, network ones slowly; a phase must not begin with those of the one before.
+    fn ready(&mut self, _: Option<u64>) -> Result<()> {
+        wait_until_steady();
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<u64> {
+        self.0.start()
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        self.0.stop()
+    }
+}
+
+/// Waits until the kernel's slab memory no longer shrinks, within limits.
+fn wait_until_steady() {
+    const LOOK: Duration = Duration::from_millis(500);
+    const LOOKS: u32 = 60;
+    let slab = || {
+        let text = std::fs::read("/proc/meminfo").unwrap_or_default();
+        crate::measure::meminfo::parse(&text).map_or(0, |m| m.slab_kb)
+    };
+    let mut before = slab();
+    for _ in 0..LOOKS {
+        std::thread::sleep(LOOK);
+        let now = slab();
+        // Less than one percent in half a second is noise.
+        if now + before / 100 >= before {
+            return;
+        }
+        before = now;
+    }
 }
 
 fn flag(namespace: Namespace) -> u64 {
@@ -31,7 +68,7 @@ fn flag(namespace: Namespace) -> u64 {
     }
 }
 
-pub fn operation(flags: u64) -> Box<dyn FnMut(&Slot) -> io::Result<()>> {
+pub fn operation(flags: u64) -> Operation {
     Box::new(move |slot| match clone_and_wait(flags) {
         Ok(()) => {
             slot.operation();

@@ -3,8 +3,8 @@
 //!
 //! Each removal leaves an inode, a dentry and a file structure to be freed through `call_rcu`.
 
-use super::threads::{Operation, Threads};
-use super::{Directory, Load};
+use super::threads::Threads;
+use super::{Directory, Load, Operation};
 use crate::sys::{Result, cpus};
 use std::fs;
 

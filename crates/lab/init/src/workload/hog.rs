@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Threads that never stop computing, one per vCPU in turn. [RP] experiment 2's competitor.
 
-use super::{Load, threads::Threads};
+use super::{Load, Operation, threads::Threads};
 use crate::sys::{Result, cpus};
-use crate::workload::threads::Operation;
 
 /// Length of one operation: long against the look at the gate, short against a phase.
 const STEPS: u64 = 10_000;

@@ -19,9 +19,11 @@ mod semaphores;
 mod threads;
 pub mod workers;
 
+use crate::gate::Slot;
 use crate::protocol::Workload;
 use crate::sys::{Result, now_ns};
 use directory::Directory;
+use std::io;
 
 /// A prepared load.
 pub trait Load: Send {
@@ -36,6 +38,9 @@ pub trait Load: Send {
     /// Stops the load at the end of its phase.
     fn stop(&mut self) -> Result<Done>;
 }
+
+/// What a worker repeats; an error ends it.
+type Operation = Box<dyn FnMut(&Slot) -> io::Result<()> + Send>;
 
 /// What a load did between start and stop.
 #[derive(Clone, Debug, PartialEq)]

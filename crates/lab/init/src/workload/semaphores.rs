@@ -6,8 +6,8 @@
 //! The number of sets that exist at a time is one; but ids and memory come back only after a grace period, so the kernel may refuse a new
 //! set for a while. That is counted and retried.
 
-use super::threads::{Operation, Threads};
-use super::{Load, compute};
+use super::threads::Threads;
+use super::{Load, Operation, compute};
 use crate::sys::{Result, getppid, semaphore_set};
 use std::time::Duration;
 

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A load made of threads of init behind a [`Gate`].
 
-use super::{Directory, Done, Load};
-use crate::gate::{Gate, Slot};
+use super::{Directory, Done, Load, Operation};
+use crate::gate::Gate;
 use crate::sys::{self, Context, Result, now_ns};
-use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long a worker may take to finish an operation.
 const SETTLE: Duration = Duration::from_secs(20);
-
-/// What a thread repeats.
-pub type Operation = Box<dyn FnMut(&Slot) -> io::Result<()> + Send>;
 
 pub struct Threads {
     gate: Gate,

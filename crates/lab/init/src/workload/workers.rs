@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A load made of processes behind a [`Gate`]: this program again, told what to repeat by its arguments.
 
-use super::{Done, Load};
+use super::{Done, Load, Operation};
 use crate::children::Process;
-use crate::gate::{Gate, Slot};
+use crate::gate::Gate;
 use crate::sys::{Context, Result, now_ns};
-use std::io;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -97,7 +96,7 @@ pub fn main(arguments: &[String]) -> Result<()> {
     let [fd, count, index, rest @ ..] = &numbers[..] else {
         return Err(format!("worker {name}: too few arguments"));
     };
-    let mut operation: Box<dyn FnMut(&Slot) -> io::Result<()>> = match (name.as_str(), rest) {
+    let mut operation: Operation = match (name.as_str(), rest) {
         ("clone", [flags]) => super::clone::operation(*flags),
         ("bursty", [seed, ops, more_ops, sleep, more_sleep]) => {
             super::bursty::operation(*seed, *index, (*ops, *more_ops), (*sleep, *more_sleep))
