@@ -43,7 +43,7 @@ impl Apt {
                 "add Debian's archive to it, or use --host-kernel PATH, --guest-kernel PATH and REPRIEVE_QEMU",
             )
         })?;
-        let dir = cache.path(Kind::Apt, "default");
+        let dir = cache.path(Kind::Apt, "debian");
         for sub in ["state/lists/partial", "cache/archives/partial", "etc/empty"] {
             let sub = dir.join(sub);
             fs::create_dir_all(&sub).map_err(Error::io(&sub))?;

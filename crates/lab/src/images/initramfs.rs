@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Initial RAM file systems: what the lab's kernels boot into.
 //!
-//! A cpio archive (newc) is written directly from files of the cache, uncompressed: a guest would spend its first
-//! seconds unpacking (under TCG more than copying costs), and the page cache holds one copy for all guests.
+//! A cpio archive (newc) is written directly from files of the cache, uncompressed: under TCG unpacking costs more than
+//! copying (uptime at the first line of init, lab host of 115 MB: 3.8 s, with zstd 4.7 to 6.9 s; guest of 30 MB: 2.9 s,
+//! with zstd 3.1 s, with gzip 3.7 s).
 
 use crate::error::{Error, Result};
 use cpio::newc::{Builder, trailer};

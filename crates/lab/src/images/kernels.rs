@@ -184,7 +184,7 @@ impl<'a> Kernels<'a> {
 
     /// The offers, and whether their lists were fetched just now.
     fn offers(&self, cx: &Context, max_age: Duration) -> Result<(Vec<Offer>, bool)> {
-        let stored = self.cache.path(Kind::Apt, "default").join(OFFERS);
+        let stored = self.cache.path(Kind::Apt, "debian").join(OFFERS);
         let age = |time: SystemTime| time.elapsed().unwrap_or_default();
         let load = || serde_json::from_slice::<Vec<Offer>>(&fs::read(&stored).ok()?).ok();
         let made = fs::metadata(&stored).and_then(|m| m.modified()).ok();
