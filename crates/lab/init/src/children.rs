@@ -3,6 +3,9 @@
 //!
 //! Every orphan of the system becomes init's child, so there is one place that waits for any child: a thread that reaps all and keeps the
 //! status of those that were started here. Nobody else may wait ([`std::process::Child::wait`] would race with it).
+//!
+//! It reaps under the table's lock only. Starting a process holds the lock, because a start that fails waits for its own child; and so does
+//! signalling one, whose id cannot be another's as long as it is not reaped.
 
 use crate::sys::{self, Context, Result};
 use std::collections::HashMap;
@@ -25,16 +28,17 @@ fn table() -> &'static Table {
 /// Starts the reaping thread. Once, at boot.
 pub fn start_reaper() -> Result<()> {
     let run = || loop {
-        match sys::wait_any() {
-            Some((pid, code)) => {
-                let mut status = table().status.lock().unwrap_or_else(|e| e.into_inner());
-                if let Some(slot) = status.get_mut(&pid) {
-                    *slot = Some(code);
-                    table().changed.notify_all();
-                }
-            }
+        let Some(pid) = sys::wait_for_dead_child() else {
             // No child at all: look again when there may be one.
-            None => std::thread::sleep(Duration::from_millis(20)),
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        let mut status = table().status.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(code) = sys::reap(pid) {
+            if let Some(slot) = status.get_mut(&pid) {
+                *slot = Some(code);
+                table().changed.notify_all();
+            }
         }
     };
     std::thread::Builder::new()
@@ -55,7 +59,6 @@ pub struct Process {
 impl Process {
     pub fn spawn(command: &mut Command) -> Result<Process> {
         let program = command.get_program().to_string_lossy().into_owned();
-        // The lock is held across the start, so the reaper cannot see the end of a child that is not in the table yet.
         let mut status = table().status.lock().unwrap_or_else(|e| e.into_inner());
         let child = command.process_group(0).spawn().context(format_args!("starting {program}"))?;
         let pid = child.id() as i32;
@@ -91,8 +94,6 @@ impl Process {
 
     /// Signals its process group, if it has not ended.
     pub fn signal(&self, signal: i32) {
-        // Under the lock: the process cannot be reaped (and its id reused) meanwhile, except in the instant between the reaper's wait
-        // and its taking the lock, within which no id comes round again.
         let status = table().status.lock().unwrap_or_else(|e| e.into_inner());
         if status.get(&self.pid).is_some_and(Option::is_none) {
             let _ = sys::kill(-self.pid, signal);

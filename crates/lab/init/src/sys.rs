@@ -191,24 +191,35 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
 
-/// Waits for any child to end: `(pid, exit status or 128 + signal)`; `None` while there is no child.
-pub fn wait_any() -> Option<(i32, i32)> {
+/// Waits until some child has ended and returns its id, without reaping it; `None` when there is no child.
+pub fn wait_for_dead_child() -> Option<i32> {
     loop {
-        let mut status = 0;
-        // SAFETY: `status` is valid for the write.
-        let pid = unsafe { libc::waitpid(-1, &mut status, 0) };
-        if pid > 0 {
-            let code = if libc::WIFEXITED(status) {
-                libc::WEXITSTATUS(status)
-            } else {
-                128 + libc::WTERMSIG(status)
-            };
-            return Some((pid, code));
+        // SAFETY: an all-zero siginfo_t is valid; waitid fills it in.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is valid for the write.
+        let r = unsafe { libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOWAIT) };
+        if r == 0 {
+            // SAFETY: waitid has filled in the fields of a child's end.
+            return Some(unsafe { info.si_pid() });
         }
         if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             return None;
         }
     }
+}
+
+/// Reaps a child that has ended: its exit status, or 128 + signal. `None` if there is none of this id (any more).
+pub fn reap(pid: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for the write.
+    if unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } != pid {
+        return None;
+    }
+    Some(if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        128 + libc::WTERMSIG(status)
+    })
 }
 
 /// `synchronize_rcu()` from user space; refused by kernels that run with `nohz_full`.
