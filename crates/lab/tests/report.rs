@@ -114,9 +114,13 @@ fn what_was_not_measured_is_a_dash() {
             Record::Sample { sample: reprieve_init::protocol::Sample::GracePeriod { .. }, .. }
         )
     });
+    let Record::Run { plan, .. } = &mut records[0] else { unreachable!() };
+    plan.measure.callback_probe_hz = 50;
     let s = summary(&scratch.run("run", &records));
     let text = s.to_text(80);
+    assert!(s.notices.iter().any(|n| n.contains("callback latency was to be measured")), "{text}");
     for label in [
+        "Latency p99, ms",
         "GP mean, ms",
         "GP min, ms",
         "vCPU preemptions, 1/s",

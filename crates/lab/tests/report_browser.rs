@@ -223,6 +223,7 @@ fn charts(dom: &str, expected: &[&str]) {
     }
 }
 
+/// Of every run with repeats.
 const CHARTS: [&str; 6] = [
     "Memory against time, baseline",
     "Memory against time, overcommit",
@@ -248,7 +249,10 @@ fn the_report_shows_the_summary_and_needs_no_network() {
         let seen = open(&dir.join("report.html"));
         assert_eq!((seen.console, seen.requests), (vec![], vec![]), "{name}");
         shows(&seen.dom, &summary);
-        charts(&seen.dom, &CHARTS[..if summary.plan.repeat > 1 { 6 } else { 5 }]);
+        charts(&seen.dom, &CHARTS);
+        if summary.plan.measure.callback_probe_hz > 0 {
+            charts(&seen.dom, &["Distribution of callback latencies"]);
+        }
         let command = format!("<pre>{}</pre>", summary.plan.command);
         assert!(seen.dom.contains(&command), "{name}: the command to repeat it");
     }
@@ -263,7 +267,7 @@ fn a_comparison_shows_both_runs() {
     let summaries = report::compare(&dirs, &page).unwrap();
     let seen = open(&page);
     assert_eq!((seen.console, seen.requests), (vec![], vec![]));
-    charts(&seen.dom, &CHARTS[..5]);
+    charts(&seen.dom, &CHARTS);
     let mean = summaries[0].variants[0].row("gp_mean").unwrap().ratio;
     for item in ["A", "B"] {
         let (_, value) = cell(&seen.dom, item, "gp_mean", "ratio");
