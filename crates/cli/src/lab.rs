@@ -336,20 +336,23 @@ fn execute(plan: &str, images: &str) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("--plan")?;
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
     let logs = tempfile::tempdir().context("log directory")?;
+    // The logs get the names they have in here in the results' directory outside, so errors must name them without a directory of here.
+    std::env::set_current_dir(logs.path()).context("log directory")?;
     let cancel = cancel_on_signal()?;
     let context = Context {
         images: &images,
         accel: Accel::Kvm,
-        logs: logs.path(),
+        logs: Path::new("logs"),
         boot_limit: run::BOOT_LIMIT,
         progress: &Messages,
         cancel: &cancel,
     };
+    std::fs::create_dir(context.logs).context("log directory")?;
     let info = host::info("kvm", "inside a lab host", &images.qemu.version);
     let ran = execute::execute(&plan, info, &context, &mut |record| {
         Messages::send(&Message::Record { record }).map_err(Error::io("standard output"))
     });
-    for entry in logs.path().read_dir()?.flatten() {
+    for entry in context.logs.read_dir()?.flatten() {
         let text = std::fs::read(entry.path()).unwrap_or_default();
         let text =
             String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_MAX)..]).into_owned();

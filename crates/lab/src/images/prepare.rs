@@ -22,7 +22,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 /// Bumped when the layout of initramfs changes in a way that their inputs do not show.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 
 /// Initramfs that nobody used for this long are dropped.
 const INITRD_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -33,6 +33,9 @@ const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 /// Where the init looks for modules to load, and where they are.
 const MODULES: &str = "/lib/reprieve/modules";
 const MODULE_DIR: &str = "/lib/reprieve/kmod";
+
+/// The lab's own module in a guest.
+const LOAD_MODULE: &str = "/lib/reprieve/reprieve_load.ko";
 
 const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
 
@@ -133,10 +136,12 @@ impl<'a> Images<'a> {
         for file in &files {
             image.file(&file.host, &file.inside)?;
         }
+        let mut own = "";
         match module::build(&self.cache, kernel, &module::LOAD_MODULE, &self.cx) {
             Ok(path) => {
                 key = key.content(&path)?;
-                image.file(&path, "/lib/reprieve/reprieve_load.ko")?;
+                image.file(&path, LOAD_MODULE)?;
+                own = LOAD_MODULE;
             }
             Err(Error::Cancelled) => return Err(Error::Cancelled),
             Err(e) => {
@@ -147,7 +152,7 @@ impl<'a> Images<'a> {
                 self.cx.progress.notice(&text);
             }
         }
-        self.write("guest", kernel, key, image, &CHANNEL_MODULES)
+        self.write("guest", kernel, key, image, &CHANNEL_MODULES, own)
     }
 
     /// An initramfs with the init at `init` for a lab host, with `files` and KVM's modules in it.
@@ -168,7 +173,7 @@ impl<'a> Images<'a> {
         let modules = modules.chain(intel.then_some("kvm_intel"));
         let wanted: Vec<&str> = CHANNEL_MODULES.into_iter().chain(modules).collect();
         key = wanted.iter().fold(key, |key, name| key.text(name));
-        self.write("host", kernel, key, image, &wanted)
+        self.write("host", kernel, key, image, &wanted, "")
     }
 
     fn write(
@@ -178,6 +183,8 @@ impl<'a> Images<'a> {
         key: Key,
         mut image: Initramfs,
         modules: &[&str],
+        // A module of ours, already in `image`, that is loaded after them; empty for none.
+        own: &str,
     ) -> Result<GuestImage> {
         let name = format!("{purpose}_{}_{}", kernel.release, key.finish());
         let dir = self.cache.get_or_make(Kind::Initrd, &name, &self.cx, |dir| {
@@ -189,6 +196,7 @@ impl<'a> Images<'a> {
                 list += &format!("{path}\n");
                 image.bytes(path, module.data, 0o644);
             }
+            list += own;
             image.bytes(MODULES, list, 0o644);
             image.write(&dir.join("initrd"))
         })?;

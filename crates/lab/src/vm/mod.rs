@@ -215,9 +215,12 @@ impl Vm {
     fn failure(&mut self, message: String) -> Error {
         let mut message = message;
         // QEMU's end may be a moment behind that of its sockets.
-        let _ = process::wait(&mut self.child, "", Duration::from_millis(300), &Cancel::default());
-        if let Ok(Some(status)) = self.child.try_wait() {
-            message.push_str(&format!("; QEMU ended ({status})"));
+        for _ in 0..30 {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                message.push_str(&format!("; QEMU ended ({status})"));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         for log in [self.console.with_extension("qemu.log"), self.console.clone()] {
             let text = std::fs::read(&log).unwrap_or_default();
