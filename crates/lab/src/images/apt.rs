@@ -115,6 +115,35 @@ impl Apt {
         debs(dir)
     }
 
+    /// Runs `fetch`; when it fails, perhaps because a package was replaced since the lists were fetched, does so once more with
+    /// new lists.
+    pub fn retrying<T>(
+        &self,
+        cache: &Cache,
+        cx: &Context,
+        fetch: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        let lists = || cache.lock(Kind::Apt, "lists", cx);
+        {
+            let _lock = lists()?;
+            if self.updated().is_none() {
+                self.update(cx)?;
+            }
+        }
+        match fetch() {
+            Err(first @ Error::Program { .. }) => {
+                let _lock = lists()?;
+                // Without network the first error says more.
+                self.update(cx).map_err(|e| match e {
+                    Error::Cancelled => e,
+                    _ => first,
+                })?;
+                fetch()
+            }
+            result => result,
+        }
+    }
+
     fn stamp(&self) -> PathBuf {
         self.dir.join("updated")
     }

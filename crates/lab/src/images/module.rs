@@ -94,7 +94,8 @@ fn with_packages(
     let headers = cache.get_or_make(Kind::Headers, &kernel.id, cx, |root| {
         cx.progress.step(&format!("fetching the headers of kernel {}", kernel.release));
         let archives = root.join("packages");
-        let files = Apt::open(cache, cx)?.download(packages, &archives, cx)?;
+        let apt = Apt::open(cache, cx)?;
+        let files = apt.retrying(cache, cx, || apt.download(packages, &archives, cx))?;
         apt::unpack(&files, root, cx)?;
         fs::remove_dir_all(&archives).map_err(Error::io(&archives))
     })?;

@@ -74,23 +74,9 @@ fn tree(cache: &Cache, name: &str, packages: &[&str], cx: &Context) -> Result<Pa
     cache.get_or_make(Kind::Tools, &format!("{name}_{key}"), cx, |root| {
         cx.progress.step(&format!("fetching {}", packages.join(", ")));
         let apt = Apt::open(cache, cx)?;
-        {
-            let _lock = cache.lock(Kind::Apt, "lists", cx)?;
-            if apt.updated().is_none() {
-                apt.update(cx)?;
-            }
-        }
         let archives = root.join("packages");
         let fetch = || apt.download_closure(packages, &archives, cx);
-        let files = match fetch() {
-            // A package may have been replaced since the lists were fetched.
-            Err(Error::Program { .. }) => {
-                let _lock = cache.lock(Kind::Apt, "lists", cx)?;
-                apt.update(cx)?;
-                fetch()?
-            }
-            files => files?,
-        };
+        let files = apt.retrying(cache, cx, fetch)?;
         apt::unpack(&files, root, cx)?;
         // A QEMU that finds this beside its executable (here: the loader that runs it) takes everything from below it, and nothing from the
         // machine's own QEMU.
