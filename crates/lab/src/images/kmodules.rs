@@ -103,3 +103,44 @@ fn depends(module: &[u8]) -> object::read::Result<Vec<String>> {
         .flat_map(|list| list.split(',').filter(|n| !n.is_empty()).map(canonical))
         .collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::kernels::Headers;
+    use crate::images::testing::{Scratch, context};
+
+    fn assemble(dir: &Path, name: &str, depends: &str) -> PathBuf {
+        let source = dir.join("source.s");
+        let text = format!(".section .modinfo,\"a\"\n.asciz \"depends={depends}\"\n");
+        fs::write(&source, text).unwrap();
+        let path = dir.join(format!("{name}.ko"));
+        let status = Command::new("as").arg("-o").arg(&path).arg(&source).status().unwrap();
+        assert!(status.success());
+        path
+    }
+
+    #[test]
+    fn dependencies_come_first_and_once() {
+        let scratch = Scratch::new();
+        let drivers = scratch.path().join("kernel/drivers");
+        fs::create_dir_all(&drivers).unwrap();
+        assemble(&drivers, "virtio_pci", "virtio-ring,virtio");
+        assemble(&drivers, "virtio", "virtio_ring");
+        let packed = assemble(&drivers, "virtio_ring", "");
+        assert!(Command::new("xz").arg(&packed).status().unwrap().success());
+        let kernel = Kernel {
+            release: "test".into(),
+            id: "test".into(),
+            vmlinuz: PathBuf::new(),
+            modules: Some(scratch.path().into()),
+            config: None,
+            headers: Headers::None(String::new()),
+        };
+        let wanted = ["virtio-pci", "virtio", "built_in"];
+        let order = load_order(&kernel, &wanted, &context()).unwrap();
+        let names: Vec<&str> = order.iter().map(|m| m.name.as_str()).collect();
+        assert_eq!(names, ["virtio_ring", "virtio", "virtio_pci"]);
+        assert!(order.iter().all(|m| m.data.starts_with(b"\x7fELF")));
+    }
+}

@@ -131,3 +131,29 @@ fn c_string(path: &Path) -> Result<CString> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| Error::Usage(format!("{}: zero byte in a path", path.display())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::closure;
+    use crate::images::testing::{Scratch, context};
+    use std::time::Duration;
+
+    #[test]
+    fn a_program_sees_only_its_root_and_a_null_device() {
+        let scratch = Scratch::new();
+        let root = scratch.path();
+        for file in closure::closure(Path::new("/"), &["/bin/cat".into()]).unwrap() {
+            let place = root.join(file.inside.strip_prefix("/").unwrap());
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::copy(&file.host, &place).unwrap();
+        }
+        fs::write(root.join("marker"), "inside").unwrap();
+        let mut cat = Command::new("/bin/cat");
+        enter(cat.args(["/dev/null", "/marker"]), root).unwrap();
+        let out = crate::process::run(&mut cat, Duration::from_secs(10), context().cancel).unwrap();
+        assert_eq!(out, b"inside");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(root.to_str().unwrap()), "{mounts}");
+    }
+}
