@@ -106,7 +106,7 @@ pub enum Event {
     Hello { protocol: u32, guest: GuestInfo },
     /// Done with [`Command::Prepare`] or [`Command::Start`].
     Ready,
-    /// The phase's clock (time 0) has started.
+    /// The phase begins: its time 0 is when the load starts, right after this was sent.
     PhaseStarted { phase: u32 },
     /// The load has stopped and the phase is over; sent at that moment, before anything is read or drained. Samples follow.
     LoadStopped { phase: u32 },

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// Events per write while sending samples.
 const BATCH: usize = 256;
 
+/// Samples are kept in memory until the phase is over.
+const LONGEST_PHASE_MS: u64 = 24 * 3600 * 1000;
+
 pub struct Session {
     out: Sender,
     load: Option<Box<dyn Load>>,
@@ -77,6 +80,9 @@ impl Session {
 
     fn phase(&mut self, phase: u32, duration_ms: u64) -> Result<PhaseResult> {
         self.prepared()?;
+        if duration_ms > LONGEST_PHASE_MS {
+            return Err(format!("a phase of {duration_ms} ms is longer than a day"));
+        }
         drain();
         let out = self.out.clone();
         let load = self.load.as_mut().ok_or("nothing is prepared")?;

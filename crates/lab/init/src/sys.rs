@@ -102,10 +102,12 @@ pub fn mount(source: &str, target: &str, kind: &str, data: &str) -> io::Result<(
     check(r.into()).map(drop)
 }
 
-pub fn unmount(target: &str) -> io::Result<()> {
+/// Unmounts; `lazily`: out of sight at once, for good when nobody uses it any more.
+pub fn unmount(target: &str, lazily: bool) -> io::Result<()> {
     let t = CString::new(target)?;
     // SAFETY: a valid C string.
-    check(unsafe { libc::umount2(t.as_ptr(), 0) }.into()).map(drop)
+    let r = unsafe { libc::umount2(t.as_ptr(), if lazily { libc::MNT_DETACH } else { 0 }) };
+    check(r.into()).map(drop)
 }
 
 /// Loads a kernel module from a file, decompressed by the kernel if `compressed`.

@@ -325,6 +325,52 @@ mod tests {
         assert_eq!(parse_offset("field:;offset", ""), None);
     }
 
+    /// A page of a stock guest's record, and the beginning of the same as the kernel prints it.
+    #[test]
+    fn a_real_page_reads_as_the_kernel_prints_it() {
+        let page = include_bytes!("testdata/6.12.trace_page");
+        let text = include_str!("testdata/6.12.trace_text");
+        let ids = Ids {
+            init: 1554,
+            cleanup: 1555,
+            switch: 310,
+            prev_comm: 8,
+            next_comm: 40,
+            softirq_entry: 155,
+            softirq_exit: 154,
+        };
+        let mut events = Vec::new();
+        ring::events(page, |e| {
+            // The kernel rounds to microseconds.
+            events.push(((e.time_ns + 500) / 1_000, ids.classify(e.data)));
+        });
+        let printed: Vec<(u64, Option<Kind>)> = text.lines().map(printed_event).collect();
+        assert!(printed.len() >= 80 && events.len() >= printed.len());
+        assert_eq!(events[..printed.len()], printed);
+    }
+
+    /// `COMM-PID [CPU] FLAGS SECONDS.MICROSECONDS: EVENT: ...`
+    fn printed_event(line: &str) -> (u64, Option<Kind>) {
+        let mut parts = line.splitn(3, ": ");
+        let time = parts.next().unwrap().rsplit(' ').next().unwrap();
+        let (seconds, micros) = time.split_once('.').unwrap();
+        let time = seconds.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap();
+        let kind = match (parts.next().unwrap(), parts.next().unwrap()) {
+            ("gp_init", _) => Some(Kind::Init),
+            ("gp_cleanup", _) => Some(Kind::Cleanup),
+            ("softirq_entry", _) => Some(Kind::SoftirqOn),
+            ("softirq_exit", _) => Some(Kind::SoftirqOff),
+            ("sched_switch", rest) if rest.contains("next_comm=rcu_preempt") => {
+                Some(Kind::ThreadOn)
+            }
+            ("sched_switch", rest) if rest.contains("prev_comm=rcu_preempt") => {
+                Some(Kind::ThreadOff)
+            }
+            _ => None,
+        };
+        (time, kind)
+    }
+
     #[test]
     fn every_kind_of_loss_counts() {
         let stats = "entries: 1000\noverrun: 1\ncommit overrun: 2\nbytes: 20000\n\

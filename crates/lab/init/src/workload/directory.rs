@@ -5,6 +5,10 @@ use crate::boot::TMPFS;
 use crate::sys::{self, Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const BUSY_LOOK: Duration = Duration::from_millis(20);
+const BUSY_LOOKS: u32 = 250;
 
 pub struct Directory(PathBuf);
 
@@ -23,8 +27,16 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        if let Err(e) = sys::unmount(&self.0.to_string_lossy()) {
-            eprintln!("reprieve-init: unmounting {}: {e}", self.0.display());
+        let path = self.0.to_string_lossy();
+        // Killed processes may take a moment to let go of their files.
+        for _ in 0..BUSY_LOOKS {
+            match sys::unmount(&path, false) {
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BUSY_LOOK),
+                _ => return,
+            }
+        }
+        if let Err(e) = sys::unmount(&path, true) {
+            eprintln!("reprieve-init: unmounting {path}: {e}");
         }
     }
 }
