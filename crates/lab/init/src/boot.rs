@@ -28,6 +28,14 @@ const MOUNTS: [(&str, &str, &str); 10] = [
     ("bpf", "/sys/fs/bpf", ""),
 ];
 
+/// What programs expect in `/dev` and devtmpfs leaves to user space.
+const LINKS: [(&str, &str); 4] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+];
+
 /// Sets the system up; returns what did not work.
 pub fn boot() -> Vec<String> {
     let mut notices = Vec::new();
@@ -37,6 +45,10 @@ pub fn boot() -> Vec<String> {
         if let Err(e) = sys::mount(kind, target, kind, data) {
             notices.push(format!("mounting {kind} on {target}: {e}"));
         }
+    }
+    for (link, target) in LINKS {
+        // There already in kernels that make them; a program that misses one says so.
+        let _ = std::os::unix::fs::symlink(target, link);
     }
     console();
     limits(&mut notices);
