@@ -64,10 +64,14 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
             Ok(())
         }
         Err(Error::Cancelled) => Err(Error::Cancelled),
+        Err(Error::Timeout { after, .. }) => Err(Error::Other(format!(
+            "{device} opens but boots no stock kernel within {} s",
+            after.as_secs()
+        ))),
         Err(error) => {
             let text = error.to_string();
             let first = text.lines().next().unwrap_or_default();
-            Err(Error::Other(format!("{device} opens but does not run a stock kernel ({first})")))
+            Err(Error::Other(format!("{device} opens but runs no stock kernel ({first})")))
         }
     }
 }
