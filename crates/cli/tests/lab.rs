@@ -4,7 +4,9 @@
 //! `make test` sets up what these tests need. Those marked `ignored` take minutes and belong to `make test-lab`.
 
 use serde_json::Value;
+use std::ffi::CString;
 use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -230,22 +232,50 @@ fn a_wrong_preemption_model_is_not_measured_under_its_name() {
 #[test]
 fn a_full_disk_is_named() {
     let _alone = alone();
-    let dir = tempfile::tempdir().unwrap();
-    let out: PathBuf = dir.path().join("small");
-    fs::create_dir(&out).unwrap();
-    // The mount lives in a namespace of its own and ends with it.
-    let run = short(&out, &[]);
-    let script = r#"mount -t tmpfs -o size=64k none "$1" && shift && exec "$@""#;
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh", out.to_str().unwrap()]);
-    command.arg(run.get_program()).args(run.get_args());
-    for (key, value) in run.get_envs() {
-        command.env(key, value.unwrap_or_default());
-    }
-    let output = command.output().unwrap();
+    let disk = SmallDisk::new("64k");
+    let out = disk.path();
+    let output = short(&out, &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
     assert_eq!(vms(&out), [] as [u32; 0]);
+}
+
+/// A tmpfs that is mounted nowhere: it is reached through a descriptor that children inherit, and is gone with it. Needs root.
+struct SmallDisk(OwnedFd);
+
+impl SmallDisk {
+    fn new(size: &str) -> SmallDisk {
+        let check = |result: i64| {
+            assert!(result >= 0, "a tmpfs cannot be made: {}", std::io::Error::last_os_error());
+            result as i32
+        };
+        let (key, value) = (CString::new("size").unwrap(), CString::new(size).unwrap());
+        let set_string = libc::FSCONFIG_SET_STRING;
+        let create = libc::FSCONFIG_CMD_CREATE;
+        let none = std::ptr::null::<libc::c_char>();
+        // SAFETY: the strings outlive the calls; the descriptors are new and ours.
+        unsafe {
+            let fs =
+                check(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), libc::FSOPEN_CLOEXEC));
+            let fs = OwnedFd::from_raw_fd(fs);
+            let raw = fs.as_raw_fd();
+            check(libc::syscall(
+                libc::SYS_fsconfig,
+                raw,
+                set_string,
+                key.as_ptr(),
+                value.as_ptr(),
+                0,
+            ));
+            check(libc::syscall(libc::SYS_fsconfig, raw, create, none, none, 0));
+            let mount = check(libc::syscall(libc::SYS_fsmount, raw, 0, 0));
+            SmallDisk(OwnedFd::from_raw_fd(mount))
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
 }
 
 /// Every kernel that the lab promises, every experiment, in a lab host.

@@ -9,12 +9,11 @@ use reprieve_lab::execute::{self, Context};
 use reprieve_lab::host::{self, Message};
 use reprieve_lab::images::ImageSet;
 use reprieve_lab::plan::Plan;
-use reprieve_lab::run;
 use reprieve_lab::vm::Accel;
 use std::path::Path;
 
 /// Carries out the plan, each record a message.
-pub fn execute(plan: &str, images: &str) -> Result<()> {
+pub fn execute(plan: &str, from: u32, images: &str) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("--plan")?;
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
     let logs = tempfile::tempdir().context("log directory")?;
@@ -25,13 +24,13 @@ pub fn execute(plan: &str, images: &str) -> Result<()> {
         images: &images,
         accel: Accel::Kvm,
         logs: Path::new("logs"),
-        boot_limit: run::BOOT_LIMIT,
+        boot_limit: host::BOOT_LIMIT,
         progress: &Messages,
         cancel: &cancel,
     };
     std::fs::create_dir(context.logs).context("log directory")?;
     let info = host::info("kvm", "inside a lab host", &images.qemu.version);
-    let ran = execute::execute(&plan, info, &context, &mut |record| {
+    let ran = execute::execute(&plan, from, info, &context, &mut |record| {
         Messages::send(&Message::Record { record }).map_err(Error::io("standard output"))
     });
     for entry in context.logs.read_dir()?.flatten() {

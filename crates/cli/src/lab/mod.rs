@@ -54,6 +54,9 @@ pub enum Command {
     Execute {
         #[arg(long)]
         plan: String,
+        /// First phase to measure
+        #[arg(long, default_value_t = 0)]
+        from: u32,
         #[arg(long)]
         images: String,
     },
@@ -174,7 +177,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::Run(args) => run(*args),
         Command::Report { dirs, out, json } => report(&dirs, &out, json),
         Command::Images { action, json } => images(action, json),
-        Command::Execute { plan, images } => inside::execute(&plan, &images),
+        Command::Execute { plan, from, images } => inside::execute(&plan, from, &images),
         Command::Probe { images } => inside::probe(&images),
     }
 }

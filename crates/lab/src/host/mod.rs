@@ -4,9 +4,11 @@
 //! What a machine claims proves nothing (`/dev/kvm` can be there and unable to run a stock kernel), so a mode is chosen by booting
 //! something in it, with a time limit.
 
+mod carrier;
 mod info;
 mod nested;
 
+pub use carrier::{BOOT_LIMIT, Carrier};
 pub use info::{cpus, free_memory_mib, info, load_average};
 pub use nested::{LabHost, LabHostImage, Message};
 
@@ -25,6 +27,16 @@ const PROOF_LIMIT: Duration = Duration::from_secs(45);
 /// The same where the CPU shows no hardware virtualization: whatever `/dev/kvm` is there, it is rarely one that works, and every run would
 /// wait for it.
 const DOUBTFUL_PROOF_LIMIT: Duration = Duration::from_secs(10);
+
+/// What everything here needs of the run around it.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    pub set: &'a ImageSet,
+    /// Directory for console logs.
+    pub logs: &'a Path,
+    pub progress: &'a dyn Progress,
+    pub cancel: &'a Cancel,
+}
 
 /// What the user can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,19 +110,13 @@ pub enum Place {
 
 /// Resolves `mode`. `Auto` prefers KVM here, then a lab host; that one is proven by its boot, so the caller falls back to
 /// `Direct(Tcg)` when it fails.
-pub fn choose(
-    mode: Mode,
-    images: &ImageSet,
-    logs: &Path,
-    progress: &dyn Progress,
-    cancel: &Cancel,
-) -> Result<Choice> {
+pub fn choose(mode: Mode, setting: &Setting) -> Result<Choice> {
     let choice = |place, why: String| Ok(Choice { place, why });
     if mode == Mode::Tcg {
         return choice(Place::Direct(Accel::Tcg), "asked for".into());
     }
-    progress.step("checking whether KVM works here");
-    let kvm = prove_kvm(images, logs, cancel);
+    setting.progress.step("checking whether KVM works here");
+    let kvm = prove_kvm(setting.set, setting.logs, setting.cancel);
     if let Err(Error::Cancelled) = kvm {
         return Err(Error::Cancelled);
     }

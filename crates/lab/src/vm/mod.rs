@@ -33,6 +33,16 @@ pub enum Accel {
     Tcg,
 }
 
+impl Accel {
+    /// As QEMU and reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+        }
+    }
+}
+
 /// A VM to boot.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -97,7 +107,7 @@ impl Vm {
             threads: Threads::new(0, Vec::new()),
         };
         if let Err(error) = vm.qmp.handshake() {
-            return Err(vm.failure(format!("QEMU did not start: {error}")));
+            return Err(vm.death(format!("QEMU did not start: {error}")));
         }
         let cpus = vm.monitor(&qmp::query_cpus_fast {})?;
         let tid = |cpu: &qmp::CpuInfoFast| match cpu {
@@ -133,9 +143,7 @@ impl Vm {
 
     /// Sends a command to the guest's init.
     pub fn send(&mut self, command: &Command) -> Result<()> {
-        self.channel
-            .send(command)
-            .map_err(|e| self.failure(format!("cannot be told to go on: {e}")))
+        self.channel.send(command).map_err(|e| self.death(format!("cannot be told to go on: {e}")))
     }
 
     /// The next event of the guest, at the latest at `deadline`.
@@ -153,7 +161,7 @@ impl Vm {
                     });
                 }
                 Ok(None) => {}
-                Err(error) => return Err(self.failure(error.to_string())),
+                Err(error) => return Err(self.death(error.to_string())),
             }
         }
     }
@@ -208,7 +216,14 @@ impl Vm {
     fn monitor<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok> {
         self.qmp
             .execute(command)
-            .map_err(|e| self.failure(format!("QEMU refused {}: {e}", C::NAME)))
+            .map_err(|e| self.death(format!("QEMU does not do {}: {e}", C::NAME)))
+    }
+
+    fn death(&mut self, message: String) -> Error {
+        match self.failure(message) {
+            Error::Guest { vm, message, log } => Error::Died { vm, message, log },
+            other => other,
+        }
     }
 
     /// An error about this VM, with what its console and QEMU tell about it.
