@@ -160,6 +160,12 @@ fn quotient(parts: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     (b > 0.0).then(|| a / b)
 }
 
+/// `unit` per second: words get a plural (`files/s`), symbols do not (`MB/s`).
+fn rate(unit: &str) -> String {
+    let word = unit.ends_with(|c: char| c.is_lowercase());
+    format!("{unit}{}/s", if word { "s" } else { "" })
+}
+
 /// All rows of `run`, in order.
 pub fn metrics(run: &Run) -> Vec<Metric> {
     let probes = run.plan.measure.callback_probe_hz > 0;
@@ -174,7 +180,7 @@ pub fn metrics(run: &Run) -> Vec<Metric> {
         .find(|u| !u.is_empty());
     for row in &mut rows {
         if row.info.key == "throughput" {
-            row.info.unit = unit.map_or_else(|| "1/s".into(), |u| format!("{u}s/s"));
+            row.info.unit = unit.map_or_else(|| "1/s".into(), |u| rate(u));
         }
     }
     let at = rows.iter().position(|m| m.info.group == COST).unwrap_or(rows.len());
