@@ -80,8 +80,8 @@ impl<'a> Run<'a> {
             match self.attempt() {
                 // Before that, boots have been tried again already.
                 Err(error) if self.measuring && error.is_crash() && tried < TRIES => {
-                    let text = format!("all VMs are booted again for phase {}: {error}", self.next);
-                    self.notice(text)?;
+                    let text = format!("all VMs are booted again for phase {}", self.next);
+                    self.notice(text, &error)?;
                 }
                 outcome => return outcome,
             }
@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
             match Vm::boot(&config, &context.images.qemu, context.boot_limit, context.cancel) {
                 Ok(vm) => break vm,
                 Err(error) if error.is_crash() && tried < TRIES => {
-                    self.notice(format!("boot {tried} of {name} failed, trying again: {error}"))?;
+                    self.notice(format!("boot {tried} of {name} failed, trying again"), &error)?;
                     tried += 1;
                 }
                 Err(error) => return Err(error),
@@ -198,7 +198,9 @@ impl<'a> Run<'a> {
             ))),
             (Some(asked), None) => {
                 let name = &vm.name;
-                self.notice(format!("{name} does not tell whether preempt={asked} took effect"))
+                let text = format!("{name} does not tell whether preempt={asked} took effect");
+                self.context.progress.notice(&text);
+                (self.sink)(Record::Notice { text })
             }
             _ => Ok(()),
         }
@@ -271,6 +273,7 @@ impl<'a> Run<'a> {
             return Err(Error::Guest {
                 vm: subjects[variant].name.clone(),
                 message: "left out a step of the phase".into(),
+                detail: String::new(),
                 log: None,
             });
         };
@@ -293,9 +296,10 @@ impl<'a> Run<'a> {
         self.context.progress.remaining(one * phases);
     }
 
-    fn notice(&mut self, text: String) -> Result<()> {
-        self.context.progress.notice(&text);
-        (self.sink)(Record::Notice { text })
+    /// Tells the user all about `error`, and the report in one line.
+    fn notice(&mut self, text: String, error: &Error) -> Result<()> {
+        self.context.progress.notice(&format!("{text}: {error}"));
+        (self.sink)(Record::Notice { text: format!("{text}: {}", error.brief()) })
     }
 }
 

@@ -193,6 +193,26 @@ fn a_phase_run_again_replaces_the_first_try() {
     assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
 }
 
+/// A VM died in the middle of a phase, all were booted again, and the phase was measured anew under its own number.
+#[test]
+fn a_phase_lost_to_a_crash_and_measured_again_counts_once() {
+    let scratch = Scratch::new("crash");
+    let mut records = small("membench");
+    let end = records.pop().unwrap();
+    let guest = records.iter().find(|r| matches!(r, Record::Guest { .. })).cloned().unwrap();
+    let mut lost = phase(4, 0, 1, Scenario::Baseline, &[500], &[30]);
+    lost.pop();
+    records.extend(lost);
+    records.extend([guest]);
+    records.extend(phase(4, 0, 1, Scenario::Baseline, &[16], &[300]));
+    records.push(end);
+    let s = summary(&scratch.run("run", &records));
+    let baseline = s.variants[0].row("gp_mean").unwrap().baseline.clone().unwrap();
+    assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
+    assert_eq!(s.guests.len(), summary(&scratch.run("whole", &small("membench"))).guests.len());
+    assert!(s.complete);
+}
+
 #[test]
 fn damage_is_named_by_line() {
     let records = small("membench");

@@ -56,7 +56,7 @@ impl<'a> Carrier<'a> {
                 Err(error) if mode == Mode::Auto && !matches!(error, Error::Cancelled) => {
                     carrier.lab = None;
                     carrier.choice.place = Place::Direct(Accel::Tcg);
-                    carrier.choice.why += &format!("; no lab host: {error}");
+                    carrier.choice.why += &format!("; no lab host: {}", error.brief());
                 }
                 booted => booted?,
             }
@@ -104,8 +104,9 @@ impl<'a> Carrier<'a> {
             match ran {
                 Err(error) if error.is_crash() && tried < TRIES => {
                     self.drop_lab_host();
-                    let text = format!("the lab host is booted again: {error}");
-                    setting.progress.notice(&text);
+                    let text = "the lab host is booted again";
+                    setting.progress.notice(&format!("{text}: {error}"));
+                    let text = format!("{text}: {}", error.brief());
                     recorder.write(Record::Notice { text })?;
                 }
                 ran => return ran,

@@ -81,9 +81,8 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
             after.as_secs()
         ))),
         Err(error) => {
-            let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default();
-            Err(Error::Other(format!("{device} opens but runs no stock kernel ({first})")))
+            let brief = error.brief();
+            Err(Error::Other(format!("{device} opens but runs no stock kernel ({brief})")))
         }
     }
 }
