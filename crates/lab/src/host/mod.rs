@@ -69,12 +69,13 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         console: logs.join("probe.log"),
     };
     let limit = if info::has_virtualization() { PROOF_LIMIT } else { DOUBTFUL_PROOF_LIMIT };
-    match Vm::boot(&config, &images.qemu, limit, cancel) {
-        Ok(vm) => {
-            drop(vm);
-            let _ = std::fs::remove_file(&config.console);
-            Ok(())
-        }
+    let proof = Vm::boot(&config, &images.qemu, limit, cancel).map(drop);
+    // What it says is in the error; a run's own logs should not begin with a failure that is none.
+    for log in [config.console.with_extension("qemu.log"), config.console] {
+        let _ = std::fs::remove_file(log);
+    }
+    match proof {
+        Ok(()) => Ok(()),
         Err(Error::Cancelled) => Err(Error::Cancelled),
         Err(Error::Timeout { after, .. }) => Err(Error::Other(format!(
             "{device} opens but boots no stock kernel within {} s",
