@@ -7,9 +7,10 @@
 mod carrier;
 mod info;
 mod nested;
+mod quiet;
 
 pub use carrier::{BOOT_LIMIT, Carrier};
-pub use info::{cpus, free_memory_mib, info, load_average};
+pub use info::{cpus, free_memory_mib, info};
 pub use nested::{LabHost, LabHostImage, Message};
 
 use crate::error::{Error, Result};

@@ -263,7 +263,7 @@ fn text(path: &Path) -> Result<String> {
     let text = path.to_str().ok_or_else(|| {
         Error::Usage(format!("{}: the lab cannot use paths that are not UTF-8", path.display()))
     })?;
-    if text.contains(':') {
+    if text.contains([':', ';']) {
         return Err(Error::Usage(format!("{text}: the lab cannot use paths with a colon")));
     }
     Ok(text.into())

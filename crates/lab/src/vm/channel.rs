@@ -13,10 +13,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Longest line accepted from a guest, bytes.
-const LINE_MAX: u64 = 1 << 20;
+const LINE_MAX: u64 = 512 << 10;
 
 /// Events buffered before a guest that talks too fast is made to wait.
-const EVENTS_MAX: usize = 4096;
+const EVENTS_MAX: usize = 256;
 
 pub struct Channel {
     lines: Vec<UnixStream>,
