@@ -15,6 +15,9 @@ pub const PORT: &str = "reprieve.lab";
 /// Raised when either side would misread the other.
 pub const PROTOCOL: u32 = 1;
 
+/// Longest line of either side, bytes, its end included; a longer one is damage.
+pub const LINE_MAX: usize = 1 << 20;
+
 /// From the lab to a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case", deny_unknown_fields)]
@@ -114,7 +117,7 @@ pub enum Event {
     Sample { phase: u32, sample: Sample },
     /// The phase is over and all its samples were sent.
     PhaseDone { phase: u32, result: PhaseResult },
-    /// A line that the program of [`Command::Exec`] wrote.
+    /// A line that the program of [`Command::Exec`] wrote; one too long for this line comes in parts.
     Output { stderr: bool, line: String },
     /// The program of [`Command::Exec`] ended: its exit status, or 128 + the signal that killed it.
     Exited { status: i32 },
