@@ -218,7 +218,7 @@ fn a_qemu_that_does_not_start_is_named() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let qemu = dir.path().join("qemu");
-    let script = "#!/bin/sh\ncase \"$*\" in *-version*) echo 'QEMU emulator version 10.0.0';; *) echo 'no luck today' >&2; exit 1;; esac\n";
+    let script = "#!/bin/sh\ncase \"$*\" in *-version*|*help*) echo 'QEMU emulator version 10.0.0';; *) echo 'no luck today' >&2; exit 1;; esac\n";
     fs::write(&qemu, script).unwrap();
     fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
     let out = dir.path().join("out");

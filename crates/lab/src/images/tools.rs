@@ -264,7 +264,9 @@ fn text(path: &Path) -> Result<String> {
         Error::Usage(format!("{}: the lab cannot use paths that are not UTF-8", path.display()))
     })?;
     if text.contains([':', ';']) {
-        return Err(Error::Usage(format!("{text}: the lab cannot use paths with a colon")));
+        return Err(Error::Usage(format!(
+            "{text}: the lab cannot use paths with a colon or semicolon"
+        )));
     }
     Ok(text.into())
 }
