@@ -56,6 +56,7 @@ fn figures_worked_out_by_hand() {
         ("gp_p50", 4.0, 20.0),
         ("gp_count", 4.0, 3.0),
         ("gp_cpu", 50.0, 200.0),
+        ("gp_cpu_p50", 40.0, 200.0),
         ("memory_peak", 110.0, 150.0),
         // 300 to 290 and 310 to 305; 300 to 260 and 310 to 250.
         ("memory_growth", 10.0, 60.0),
@@ -67,7 +68,8 @@ fn figures_worked_out_by_hand() {
         ("vcpu_preemptions", 0.0, 300.0),
         ("vcpu_wait", 0.0, 25.0),
         ("steal", 25.0, 25.0),
-        ("kernel_share", 50.0, 50.0),
+        // 0.5 in the kernel and 0.25 in programs of each second.
+        ("kernel_share", 200.0 / 3.0, 200.0 / 3.0),
         ("host_cpu_subject", 50.0, 50.0),
         ("host_cpu.hog", 0.0, 50.0),
         ("sampler_share", 1.0, 1.0),
