@@ -72,6 +72,7 @@ fn figures_worked_out_by_hand() {
         ("kernel_share", 200.0 / 3.0, 200.0 / 3.0),
         ("host_cpu_subject", 50.0, 50.0),
         ("host_cpu.hog", 0.0, 50.0),
+        ("host_other", 1.0, 1.0),
         ("sampler_share", 1.0, 1.0),
         ("trace_rate", 500.0, 500.0),
         ("trace_share", 0.02, 0.02),
@@ -137,6 +138,35 @@ fn what_was_not_measured_is_a_dash() {
         let figures: Vec<&str> = line.split_whitespace().rev().take(3).collect();
         assert_eq!(figures, ["-", "-", "-"], "{line}");
     }
+}
+
+#[test]
+fn a_machine_that_was_not_quiet_is_told() {
+    let scratch = Scratch::new("quiet");
+    let with = |name: &str, shares: [Option<f64>; 4]| {
+        let mut records = small("membench");
+        let hosts = records.iter_mut().filter_map(|r| match r {
+            Record::PhaseEnd { host, .. } => Some(host),
+            _ => None,
+        });
+        for (host, share) in hosts.zip(shares) {
+            host.other_busy = share;
+        }
+        summary(&scratch.run(name, &records))
+    };
+    // Phases in the order baseline, overcommit, baseline, overcommit.
+    let s = with("loud", [Some(0.01), Some(0.05), Some(0.03), Some(0.25)]);
+    let row = s.variants[0].row("host_other").unwrap();
+    close(row.baseline.as_ref().map(|c| c.value), 2.0);
+    close(row.overcommit.as_ref().map(|c| c.value), 15.0);
+    let text = s.to_text(200);
+    let notice = "this machine was not quiet: something else used more than 5 % of its CPU time in 1 of 4 phases, up to 25 %";
+    assert!(text.contains(notice) && text.contains("Other load on the machine, %"), "{text}");
+
+    let s = with("quiet", [Some(0.05), None, Some(0.0), Some(f64::MIN)]);
+    assert!(s.notices.is_empty(), "{:?}", s.notices);
+    let s = with("unknown", [None; 4]);
+    assert!(s.variants[0].row("host_other").is_none() && s.notices.is_empty());
 }
 
 #[test]

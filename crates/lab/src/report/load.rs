@@ -124,6 +124,12 @@ impl Phase {
             + self.callbacks.len()
     }
 
+    /// Share (0 to 1) of the machine's CPU time that something else than the run used, where the host told.
+    pub fn other_busy(&self) -> Option<f64> {
+        let (_, host) = self.end.as_ref()?;
+        host.other_busy.filter(|share| share.is_finite()).map(|share| share.clamp(0.0, 1.0))
+    }
+
     fn add(&mut self, sample: Sample) {
         match sample {
             Sample::GracePeriod { start_ns, end_ns, cpu_ns } => {

@@ -206,6 +206,17 @@ fn host_rows(run: &Run) -> Vec<Metric> {
             m.host_share(|_| Some(vm.clone()))
         }));
     }
+    // Not known of runs of an earlier version, nor on every host.
+    if run.phases.iter().filter_map(Phase::other_busy).next().is_some() {
+        let label = "Other load on the machine";
+        rows.push(row(HOST, "host_other", label, "%", Better::Lower, |m| {
+            quotient(m.phases.iter().filter_map(|p| {
+                let (_, host) = p.end.as_ref()?;
+                let ns = host.elapsed_ns as f64;
+                Some((100.0 * p.other_busy()? * ns, ns))
+            }))
+        }));
+    }
     rows
 }
 
