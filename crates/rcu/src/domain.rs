@@ -9,6 +9,7 @@ use crate::engine::{self, Attempt};
 use crate::error::Error;
 use crate::grace::{Cookie, Grace};
 use crate::guard::{DomainId, Guard, Protected, Qsbr};
+use crate::record::Record;
 use crate::registry::Registry;
 use crate::restart::{self, Lookup, arch};
 use crate::slots::Protected as ProtectedSet;
@@ -63,6 +64,8 @@ pub(crate) struct Core {
     progress: AtomicU32,
     progress_sleepers: AtomicU32,
     pub(crate) workers: Workers,
+    /// Restarts and fallbacks that the records already counted when the domain was built: they outlive domains.
+    counted_before: (u64, u64),
 }
 
 /// The threads to join when the domain is dropped.
@@ -240,6 +243,11 @@ impl Core {
     }
 }
 
+/// The sum of a counter over all records.
+fn sum(registry: &Registry, counter: impl Fn(&Record) -> &AtomicU64) -> u64 {
+    registry.records().map(|r| counter(r).load(Ordering::Relaxed)).sum()
+}
+
 fn current_cpu() -> usize {
     match arch::rseq_cs() {
         Some(cs) => arch::current_cpu(cs) as usize,
@@ -301,9 +309,10 @@ impl Builder {
         };
         // SAFETY: no preconditions. -1 if unknown.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize;
+        let registry = &REGISTRIES[index];
         let core = Core {
             index,
-            registry: &REGISTRIES[index],
+            registry,
             kind: self.engine,
             engine,
             barrier: crate::startup::barrier(self.engine == Engine::Restart),
@@ -319,6 +328,7 @@ impl Builder {
             progress: AtomicU32::new(0),
             progress_sleepers: AtomicU32::new(0),
             workers: Workers(Lock::new(), UnsafeCell::new(Vec::new())),
+            counted_before: (sum(registry, |r| &r.restarts), sum(registry, |r| &r.fallbacks)),
         };
         Domain { index, core: Arc::new(core) }
     }
@@ -598,8 +608,7 @@ impl Domain {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        let sum =
-            |f: &dyn Fn(&crate::record::Record) -> u64| self.core.registry.records().map(f).sum();
+        let registry = self.core.registry;
         let load = self
             .core
             .queues
@@ -613,9 +622,9 @@ impl Domain {
             run: self.core.callbacks.run.load(Ordering::Relaxed),
             over_cap: self.core.callbacks.over_cap.load(Ordering::Relaxed),
             helped: self.core.callbacks.helped.load(Ordering::Relaxed),
-            restarts: sum(&|r| r.restarts.load(Ordering::Relaxed)),
-            fallbacks: sum(&|r| r.fallbacks.load(Ordering::Relaxed)),
-            threads: sum(&|r| (r.owner() != 0) as u64),
+            restarts: sum(registry, |r| &r.restarts) - self.core.counted_before.0,
+            fallbacks: sum(registry, |r| &r.fallbacks) - self.core.counted_before.1,
+            threads: registry.records().filter(|r| r.owner() != 0).count() as u64,
         }
     }
 }

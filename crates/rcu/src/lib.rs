@@ -37,6 +37,11 @@
 //! - **`dlclose`**: the image that contains this crate stays loaded. Functions registered as callbacks must stay loaded until they have
 //!   run ([`rcu_barrier`]).
 
+#![cfg_attr(
+    loom,
+    allow(dead_code, reason = "a model uses the protocols, not what is built on them")
+)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("this crate needs Linux: membarrier and rseq are its system calls");
 
