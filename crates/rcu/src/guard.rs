@@ -93,9 +93,7 @@ impl<'d> Qsbr<'d> {
     /// is inside other sections of the domain as well.
     #[inline(always)]
     pub fn quiescent_state(&mut self) {
-        if self.record.nesting() == 1 {
-            self.record.quiesce();
-        }
+        self.record.quiesce();
         self.begin();
     }
 

@@ -101,11 +101,14 @@ impl Record {
         self.word.store(word.wrapping_add(ended).wrapping_sub(1), Ordering::Release);
     }
 
-    /// Ends one section and begins the next. The caller is nested exactly once and executes a light barrier next.
+    /// Ends one section and begins the next, if the caller is nested exactly once: otherwise other sections go on. The caller executes a
+    /// light barrier next.
     #[inline(always)]
     pub(crate) fn quiesce(&self) {
         let word = self.word.load(Ordering::Relaxed);
-        self.word.store(word.wrapping_add(SECTION), Ordering::Release);
+        if word & NESTING == 1 {
+            self.word.store(word.wrapping_add(SECTION), Ordering::Release);
+        }
     }
 
     /// How deep the owner is nested.

@@ -198,6 +198,47 @@ fn forks_during_a_flood_of_callbacks() {
     domain.barrier().unwrap();
 }
 
+/// The membarrier registration must hold in the child, too: threads of the child read while it frees.
+#[test]
+fn a_child_has_working_grace_periods_of_its_own() {
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    let cell = Arc::new(Cell::new(0));
+    // SAFETY: used through this domain only, here and below.
+    assert_eq!(unsafe { domain.lookup(&cell.value()) }, 0);
+    let status = in_child(|| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                let (domain, cell, stop) = (domain.clone(), cell.clone(), stop.clone());
+                thread::spawn(move || {
+                    let mut last = 0;
+                    while !stop.load(Relaxed) {
+                        // SAFETY: as above.
+                        let now = unsafe { domain.lookup(&cell.value()) };
+                        if now < last || now > 2000 {
+                            return false;
+                        }
+                        last = now;
+                    }
+                    true
+                })
+            })
+            .collect();
+        for i in 1..=2000 {
+            // SAFETY: as above.
+            unsafe { cell.replace(&domain, i) };
+            if i % 20 == 0 {
+                domain.synchronize();
+            }
+        }
+        stop.store(true, Relaxed);
+        let right = readers.into_iter().all(|r| r.join().unwrap_or(false));
+        domain.barrier().unwrap();
+        right && domain.stats().grace_periods.count >= 100
+    });
+    assert_eq!(status, Some(0));
+}
+
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static TARGET: AtomicPtr<Cell> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -249,6 +290,40 @@ fn sections_in_destructors_of_other_thread_locals() {
         .join()
         .unwrap();
     }
+    reprieve::synchronize_rcu();
+}
+
+static LATE_KEY: std::sync::OnceLock<libc::pthread_key_t> = std::sync::OnceLock::new();
+
+/// A guard kept in a thread-specific key of the program's own ends before the thread's record goes to another thread.
+#[test]
+fn a_guard_in_a_thread_specific_key() {
+    unsafe extern "C" fn end(guard: *mut libc::c_void) {
+        // SAFETY: the box made below.
+        drop(unsafe { Box::from_raw(guard.cast::<(reprieve::Guard<'static>, u64)>()) });
+    }
+    // SAFETY: the destructor stays.
+    let key = *LATE_KEY.get_or_init(|| unsafe {
+        let mut key = 0;
+        assert_eq!(libc::pthread_key_create(&mut key, Some(end)), 0);
+        key
+    });
+    for _ in 0..50 {
+        let thread = thread::spawn(move || {
+            let guard = Box::into_raw(Box::new((reprieve::read_lock(), 0u64)));
+            // SAFETY: the key exists.
+            unsafe { libc::pthread_setspecific(key, guard.cast()) };
+        });
+        let other = thread::spawn(|| {
+            for _ in 0..100 {
+                let _guard = reprieve::read_lock();
+                thread::yield_now();
+            }
+        });
+        thread.join().unwrap();
+        other.join().unwrap();
+    }
+    // A count that went below zero would look like a section without end.
     reprieve::synchronize_rcu();
 }
 
@@ -319,7 +394,7 @@ fn without_membarrier() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "no_membarrier", "--ignored", "--nocapture"]);
     // SAFETY: prctl only, between fork and exec.
-    unsafe { command.pre_exec(|| filter_membarrier()) };
+    unsafe { command.pre_exec(filter_membarrier) };
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

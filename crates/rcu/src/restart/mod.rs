@@ -73,7 +73,7 @@ const fn in_register<T>() -> bool {
 mod armed {
     use super::arch::{Ret, arm, disarm};
     use super::{Lookup, Section, in_register};
-    use std::mem::MaybeUninit;
+    use std::mem::{ManuallyDrop, MaybeUninit};
 
     /// Shared or not, faults excepted: a build that arms outside the section must be caught by the tests.
     #[inline(always)]
@@ -89,37 +89,44 @@ mod armed {
     #[inline(never)]
     #[unsafe(link_section = "reprieve_restart")]
     unsafe extern "C" fn lookup_body<L: Lookup>(
-        lookup: *const L,
-        out: *mut L::Output,
+        lookup: &L,
+        out: Option<&mut MaybeUninit<L::Output>>,
         cs: usize,
     ) -> Ret {
         // SAFETY: called by `attempt_lookup` with a valid lookup, a place for the result unless it fits a register, and
         // this thread's rseq_cs. This function lies in the section.
         unsafe {
             begin(cs);
-            let result = (*lookup).run(&Section::new());
-            let mut value = MaybeUninit::<usize>::uninit();
+            let result = lookup.run(&Section::new());
+            let mut register = Register { value: MaybeUninit::uninit() };
             if const { in_register::<L::Output>() } {
-                *(&raw mut value as *mut L::Output) = result;
-            } else {
-                *out = result;
+                register.output = ManuallyDrop::new(result);
+            } else if let Some(out) = out {
+                *out = MaybeUninit::new(result);
             }
             disarm(cs);
-            Ret { value, done: 1 }
+            Ret { value: register.value, done: 1 }
         }
+    }
+
+    /// A result that fits a register, as the register. (Raw pointers would do, and come with checks in debug builds.)
+    #[repr(C)]
+    union Register<T: Copy> {
+        value: MaybeUninit<usize>,
+        output: ManuallyDrop<T>,
     }
 
     #[inline(never)]
     #[unsafe(link_section = "reprieve_restart")]
     unsafe extern "C" fn protect_body<T, L: Lookup<Output = *const T>>(
-        lookup: *const L,
+        lookup: &L,
         slot: usize,
         cs: usize,
     ) -> Ret {
         // SAFETY: as above; `slot` is the address of a slot of this thread's.
         unsafe {
             begin(cs);
-            let node = (*lookup).run(&Section::new());
+            let node = lookup.run(&Section::new());
             // The last act inside, and the only store.
             std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node, options(nostack, preserves_flags));
             disarm(cs);
