@@ -2,7 +2,7 @@
 //! The cap on waiting callbacks, and what a registration does when it is exceeded.
 
 use super::queue::{Step, Who};
-use crate::domain::Core;
+use crate::domain::core::Core;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@
 
 use super::list::{List, Load};
 use super::{Head, LEAF, PHASE};
-use crate::domain::Core;
+use crate::domain::core::Core;
 use crate::grace::Cookie;
 use crate::slots::Protected;
 use crate::sync::Lock;
