@@ -58,22 +58,19 @@ pub unsafe trait Lookup {
     unsafe fn run(&self, section: &Section) -> Self::Output;
 }
 
-/// Results up to a register's size return in one.
-const fn in_register<T>() -> bool {
-    const {
-        assert!(
-            size_of::<T>() <= 64,
-            "the result of a restartable lookup may have 64 bytes at most"
-        )
-    };
-    size_of::<T>() <= size_of::<usize>()
-}
+/// The most that a lookup may return: larger copies are calls of `memcpy`, which lies outside.
+const LARGEST: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
 mod armed {
     use super::arch::{Ret, arm, disarm};
-    use super::{Lookup, Section, in_register};
+    use super::{Lookup, Section};
     use std::mem::{ManuallyDrop, MaybeUninit};
+
+    /// Results up to a register's size return in one.
+    const fn in_register<T>() -> bool {
+        size_of::<T>() <= size_of::<usize>()
+    }
 
     /// Shared or not, faults excepted: a build that arms outside the section must be caught by the tests.
     #[inline(always)]
@@ -217,6 +214,7 @@ fn find_restart(record: &Record, place: &impl Place) -> usize {
 /// Everything the lookup can reach is reclaimed through this domain.
 #[inline(always)]
 pub(crate) unsafe fn lookup<L: Lookup>(place: impl Place, lookup: &L) -> L::Output {
+    const { assert!(size_of::<L::Output>() <= LARGEST, "a lookup may return 64 bytes at most") };
     if let Some(record) = thread::fast(place.index()) {
         let cs = record.restart.load(Ordering::Relaxed);
         if cs != 0 {
