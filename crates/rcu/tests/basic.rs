@@ -210,6 +210,37 @@ fn a_thread_that_exits_inside_a_section_is_not_waited_for() {
 }
 
 #[test]
+fn a_protection_ends_with_its_thread() {
+    let domain = Arc::new(domain(Engine::Restart));
+    let cell = Arc::new(Cell::new(1));
+    let (other, its_cell) = (domain.clone(), cell.clone());
+    // SAFETY: the cell is replaced through this domain only.
+    let leak = move || std::mem::forget(unsafe { other.protect(&its_cell.node()) });
+    thread::spawn(leak).join().unwrap();
+    // SAFETY: as above.
+    unsafe { cell.replace(&domain, 2) };
+    domain.barrier().unwrap();
+    assert_eq!(domain.stats().waiting, 0);
+}
+
+#[test]
+fn leaked_guards_end_with_their_domain() {
+    for _ in 0..3 {
+        let domain = domain(Engine::Restart);
+        let cell = Cell::new(1);
+        std::mem::forget(domain.read_lock());
+        // SAFETY: the cell is replaced through this domain only.
+        unsafe {
+            std::mem::forget(domain.protect(&cell.node()));
+            cell.replace(&domain, 2);
+        }
+        // Neither hangs, nor leaves anything behind for the next domain of this index.
+        drop(domain);
+    }
+    domain(Engine::Restart).synchronize();
+}
+
+#[test]
 fn records_are_passed_on() {
     let domain = Arc::new(domain(Engine::Restart));
     let before = domain.stats().threads;
