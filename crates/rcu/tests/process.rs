@@ -336,6 +336,7 @@ fn forced_either_way() {
         let output = Command::new(&basic)
             .args(["--exact", "forced", "--ignored", "--nocapture"])
             .env("REPRIEVE_FORCE", force)
+            .env_remove("GLIBC_TUNABLES")
             .output()
             .unwrap();
         assert!(output.status.success(), "{force}: {}", String::from_utf8_lossy(&output.stdout));
@@ -370,6 +371,7 @@ fn without_rseq() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "no_rseq", "--ignored", "--nocapture"])
         .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+        .env_remove("REPRIEVE_FORCE")
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
