@@ -390,6 +390,30 @@ fn the_cap_holds_and_registering_threads_help() {
 }
 
 #[test]
+fn protected_nodes_do_not_count_for_the_cap() {
+    let domain = Domain::builder().cap(Cap { bytes: u64::MAX, callbacks: 100 }).build().unwrap();
+    let cells: Vec<_> = (0..1000).map(Cell::new).collect();
+    // SAFETY: the cells are replaced through this domain only.
+    let held: Vec<_> =
+        cells.iter().map(|c| unsafe { domain.protect(&c.node()) }.unwrap()).collect();
+    for cell in &cells {
+        // SAFETY: as above.
+        unsafe { cell.replace(&domain, 0) };
+    }
+    domain.synchronize();
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        // SAFETY: nobody else knows the value.
+        unsafe { domain.retire_box(Box::new(0u64)) };
+    }
+    // Each 32nd would have waited 20 ms.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", domain.stats());
+    drop(held);
+    domain.barrier().unwrap();
+}
+
+#[test]
 fn a_registration_over_the_cap_inside_a_section_does_not_wait() {
     let domain = Domain::builder().cap(Cap { bytes: 0, callbacks: 0 }).build().unwrap();
     let guard = domain.read_lock();

@@ -169,7 +169,7 @@ impl Core {
         }
         let (mut bytes, mut callbacks) = (0, 0);
         for queue in &self.queues {
-            let load = queue.load();
+            let load = queue.load_unheld();
             bytes += load.bytes();
             callbacks += load.callbacks();
         }

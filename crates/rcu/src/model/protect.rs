@@ -59,7 +59,7 @@ fn protect(world: &World, record: &Record) -> *mut Node {
     let attempt = || {
         arm(record);
         let node = instruction(record, || world.load())?;
-        instruction(record, || slot.store(node as usize, Ordering::Relaxed))?;
+        instruction(record, || slot.store(node as usize, Ordering::Release))?;
         disarm(record)?;
         Ok(node)
     };
@@ -77,7 +77,7 @@ fn protect_plain(world: &World, record: &Record) -> *mut Node {
     record.enter();
     light();
     let node = world.load();
-    slot.store(node as usize, Ordering::Relaxed);
+    slot.store(node as usize, Ordering::Release);
     record.leave();
     node
 }

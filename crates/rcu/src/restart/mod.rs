@@ -124,7 +124,7 @@ mod armed {
         unsafe {
             begin(cs);
             let node = lookup.run(&Section::new());
-            // The last act inside, and the only store.
+            // The last act inside, and the only store. On x86 every store releases.
             std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node, options(nostack, preserves_flags));
             disarm(cs);
             Ret { value: MaybeUninit::new(node as usize), done: 1 }
@@ -311,8 +311,8 @@ unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
     thread::enter(place.index());
     // SAFETY: inside a plain section of the domain.
     let node = unsafe { lookup.run(&Section::new()) };
-    // Before the section ends (a release store), so that whoever waited for it sees the slot filled.
-    slot.store(node as usize, Ordering::Relaxed);
+    // Before the section ends, so that whoever waited for it sees the slot filled. Release: see `slots.rs`.
+    slot.store(node as usize, Ordering::Release);
     record.leave();
     (node, slot)
 }
