@@ -9,6 +9,7 @@
 
 use reprieve::{Cap, Domain, Engine, Head, Lookup, ReadSide, Section};
 use std::cell::Cell;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use std::thread;
@@ -134,20 +135,24 @@ struct Found {
 
 impl Find<'_> {
     #[inline(always)]
-    unsafe fn node(&self, section: &Section) -> *const Node {
-        let mut node = section.load(self.chain) as *const Node;
+    unsafe fn node(&self, section: &Section) -> Option<NonNull<Node>> {
+        let mut next = section.follow(self.chain);
         // SAFETY: nodes are alive in the section.
         unsafe {
-            while !node.is_null() && section.read(&raw const (*node).key) != self.key {
-                node = section.load(&(*node).next) as *const Node;
-            }
-            let mut left = self.delay;
-            while left > 0 && !node.is_null() {
-                section.read(&raw const (*node).key);
-                left -= 1;
+            while let Some(node) = next {
+                let node = node.as_ptr();
+                if section.read(&raw const (*node).key) == self.key {
+                    let mut left = self.delay;
+                    while left > 0 {
+                        section.read(&raw const (*node).key);
+                        left -= 1;
+                    }
+                    return next;
+                }
+                next = section.follow(&(*node).next);
             }
         }
-        node
+        None
     }
 }
 
@@ -156,18 +161,18 @@ struct Value<'a>(Find<'a>);
 // SAFETY: loops of loads through the section; everything is inlined; the integer operations cannot overflow.
 unsafe impl Lookup for Value<'_> {
     type Output = Found;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> Found {
         // SAFETY: as the caller's.
         unsafe {
-            let node = self.0.node(section);
-            if node.is_null() {
-                return Found { version: 0, check: 0 };
-            }
-            Found {
-                version: section.read((&raw const (*node).version).cast::<u64>()),
-                check: section.read((&raw const (*node).check).cast::<u64>()),
+            match self.0.node(section) {
+                None => Found { version: 0, check: 0 },
+                Some(node) => Found {
+                    version: section.read(&raw const (*node.as_ptr()).version as *const u64),
+                    check: section.read(&raw const (*node.as_ptr()).check as *const u64),
+                },
             }
         }
     }
@@ -176,11 +181,15 @@ unsafe impl Lookup for Value<'_> {
 // SAFETY: as above.
 unsafe impl Lookup for Find<'_> {
     type Output = *const Node;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> *const Node {
         // SAFETY: as the caller's.
-        unsafe { self.node(section) }
+        match unsafe { self.node(section) } {
+            None => std::ptr::null(),
+            Some(node) => node.as_ptr(),
+        }
     }
 }
 

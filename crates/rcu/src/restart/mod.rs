@@ -7,7 +7,8 @@
 //! membarrier: inside, the thread goes to the abort handler and starts over; outside, it would go on with pointers to freed memory.
 //! Hence no call or jump out, which includes whatever the compiler calls for us: `memcpy` for large copies,
 //! panics, and in unoptimized builds every function that is not `#[inline(always)]`, the methods of `AtomicPtr` among them. No
-//! system call, no lock, no allocation; no store except to the caller's result. [`Section`] offers the loads that keep the rules at every optimization level.
+//! system call, no lock, no allocation; no store except to the caller's result. [`Section`] offers the loads that keep the rules at every
+//! optimization level; [`Lookup::UNOPTIMIZED`] is the implementor's word that nothing else is used.
 //!
 //! # What a grace period promises
 //! > **Invariant.** When the membarrier's rseq command has returned, no thread will execute another instruction of a restartable
@@ -50,6 +51,11 @@ pub const RESTARTS: u32 = 16;
 pub unsafe trait Lookup {
     /// What it returns: copied out of the section. At most 64 bytes, so that the compiler copies it in line.
     type Output: Copy;
+
+    /// Whether the promise holds in unoptimized builds, too, where a call of any function that is not `#[inline(always)]` (as `is_null` of
+    /// a pointer is not) leaves the section. If not, builds with debug assertions run the lookup in a plain section. Say so
+    /// only of code that consists of [`Section`]'s methods, the language's own operators and functions of the same kind.
+    const UNOPTIMIZED: bool = false;
 
     /// Traverses.
     ///
@@ -190,6 +196,11 @@ pub(crate) trait Place {
     fn may_restart(&self) -> bool;
 }
 
+/// Whether this build may run the lookup in a restartable section.
+const fn vouched<L: Lookup>() -> bool {
+    L::UNOPTIMIZED || !cfg!(debug_assertions)
+}
+
 fn count(counter: &std::sync::atomic::AtomicU64) {
     // Only the owner writes.
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -217,7 +228,7 @@ pub(crate) unsafe fn lookup<L: Lookup>(place: impl Place, lookup: &L) -> L::Outp
     const { assert!(size_of::<L::Output>() <= LARGEST, "a lookup may return 64 bytes at most") };
     if let Some(record) = thread::fast(place.index()) {
         let cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 {
+        if cs != 0 && vouched::<L>() {
             // SAFETY: the address is this thread's own.
             if let Some(result) = unsafe { armed::attempt_lookup(lookup, cs) } {
                 return result;
@@ -233,11 +244,14 @@ pub(crate) unsafe fn lookup<L: Lookup>(place: impl Place, lookup: &L) -> L::Outp
 #[inline(never)]
 unsafe fn lookup_slow<L: Lookup>(place: impl Place, lookup: &L) -> L::Output {
     let record = thread::record(place.index());
-    let mut cs = record.restart.load(Ordering::Relaxed);
-    if cs != 0 {
-        count(&record.restarts);
-    } else {
-        cs = find_restart(record, &place);
+    let mut cs = 0;
+    if vouched::<L>() {
+        cs = record.restart.load(Ordering::Relaxed);
+        if cs != 0 {
+            count(&record.restarts);
+        } else {
+            cs = find_restart(record, &place);
+        }
     }
     if cs != 0 {
         for _ in 0..RESTARTS {
@@ -268,7 +282,7 @@ pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>>(
 ) -> (*const T, &'static AtomicUsize) {
     if let Some(record) = thread::fast(place.index()) {
         let cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 {
+        if cs != 0 && vouched::<L>() {
             let slot = record.slots.free();
             // SAFETY: the address and the slot are this thread's own.
             if let Some(node) = unsafe { armed::attempt_protect(lookup, slot, cs) } {
@@ -292,11 +306,14 @@ unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
     slot: &'static AtomicUsize,
 ) -> (*const T, &'static AtomicUsize) {
     let record = thread::record(place.index());
-    let mut cs = record.restart.load(Ordering::Relaxed);
-    if cs != 0 {
-        count(&record.restarts);
-    } else {
-        cs = find_restart(record, &place);
+    let mut cs = 0;
+    if vouched::<L>() {
+        cs = record.restart.load(Ordering::Relaxed);
+        if cs != 0 {
+            count(&record.restarts);
+        } else {
+            cs = find_restart(record, &place);
+        }
     }
     if cs != 0 {
         for _ in 0..RESTARTS {
