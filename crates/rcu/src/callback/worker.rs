@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The thread that runs a queue's callbacks on the queue's CPU.
+//!
+//! Started by the first registration on that CPU. A batch gathers for [`LINGER`], or until it is [`FULL`]; while one waits for its
+//! grace period the next gathers by itself. The worker blocks all signals, so that handlers run on the program's own threads.
+
+use super::list::Load;
+use super::queue::{Queue, Step, Who};
+use crate::domain::core::Core;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a small batch gathers.
+const LINGER: Duration = Duration::from_millis(1);
+
+/// How often protected nodes are looked for again: first and longest pause.
+const HELD: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
+
+/// A batch that need not gather longer.
+pub(crate) fn full(load: Load) -> bool {
+    load.callbacks() >= 256 || load.bytes() >= 128 << 10
+}
+
+/// Starts the worker of `core.queues[index]`. False if the system has no thread for it: the next registration tries again.
+pub(crate) fn start(core: &Arc<Core>, index: usize) -> bool {
+    let _blocked = crate::sys::SignalsBlocked::new();
+    let thread_core = core.clone();
+    let builder = std::thread::Builder::new().name(format!("reprieve-cb/{index}"));
+    match builder.spawn(move || work(&thread_core, index)) {
+        Ok(handle) => {
+            core.workers.add(handle);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Binds this thread to the CPU, if it may.
+fn bind(cpu: usize) {
+    // SAFETY: plain data; CPU_SET ignores numbers that do not fit.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu < libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut set);
+            libc::sched_setaffinity(0, size_of_val(&set), &set);
+        }
+    }
+}
+
+fn work(core: &Core, index: usize) {
+    if core.queues.len() > 1 {
+        bind(index);
+    }
+    let queue = &core.queues[index];
+    let mut held_pause = HELD.0;
+    loop {
+        let event = queue.event.load(Ordering::SeqCst);
+        // The first queue's worker also drives the grace periods that were started and are only polled.
+        if index == 0 {
+            core.drive_wanted();
+        }
+        match queue.step(core, Who::Worker) {
+            Step::Progress => held_pause = HELD.0,
+            Step::Idle if core.stopping() => return,
+            Step::Idle => {
+                sleep(queue, event, None);
+                if !full(queue.load()) && !core.grace.urgency.any() && !core.stopping() {
+                    // Let a batch gather. Whoever makes it full wakes us.
+                    sleep(queue, queue.event.load(Ordering::SeqCst), Some(LINGER));
+                }
+            }
+            Step::Held | Step::Stuck => {
+                sleep(queue, event, Some(held_pause));
+                held_pause = (held_pause * 2).min(HELD.1);
+            }
+        }
+    }
+}
+
+fn sleep(queue: &Queue, event: u32, time: Option<Duration>) {
+    // Pairs with `Queue::wake`: either it sees the sleeper or the kernel sees the new event.
+    queue.asleep.fetch_add(1, Ordering::SeqCst);
+    crate::sync::wait(&queue.event, event, time);
+    queue.asleep.fetch_sub(1, Ordering::SeqCst);
+}

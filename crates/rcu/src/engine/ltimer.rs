@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `Ltimer`: look on each tick, batch ([IPC], rcu-ltimer).
+//!
+//! A grace period begins on a tick, so that all requests of one tick share it, and readers are looked at once per tick. Two ticks at
+//! least, and little work: what long-lived batches want. An urgent request turns the rest of the grace period into `Poll`'s.
+
+use super::{Attempt, Engine};
+use crate::barrier::heavy;
+use std::time::{Duration, Instant};
+
+pub(crate) struct Ltimer {
+    pub(crate) tick: Duration,
+}
+
+impl Ltimer {
+    /// Sleeps until the next tick, or until somebody is in a hurry. Every leader of the process counts the same ticks.
+    fn next_tick(&self, attempt: &Attempt<'_>) {
+        let tick = self.tick.as_nanos().max(1);
+        let left = tick - crate::stats::uptime().as_nanos() % tick;
+        let mut left = Duration::from_nanos(left.min(u64::MAX as u128) as u64);
+        if let Some(deadline) = attempt.deadline {
+            left = left.min(deadline.saturating_duration_since(Instant::now()));
+        }
+        attempt.urgency.sleep(left);
+    }
+}
+
+impl Engine for Ltimer {
+    fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
+        self.next_tick(attempt);
+        heavy(attempt.barrier, attempt.registry);
+        let mut waiting = false;
+        for record in attempt.registry.records() {
+            waiting |= record.look();
+        }
+        while waiting {
+            if attempt.urgency.any() {
+                return attempt.await_passed();
+            }
+            if attempt.expired() {
+                return false;
+            }
+            self.next_tick(attempt);
+            waiting = !attempt.registry.records().all(|r| r.passed());
+        }
+        true
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Grace-period engines: how a leader learns that every section that was running has ended.
+//!
+//! All engines do the same three things in the same order, and differ in the pace of the third:
+//!
+//! 1. a **heavy** barrier, so that each reader's word shows the sections that may hold the node, or the reader sees the unlinking;
+//! 2. **look**: which readers are inside a section now?
+//! 3. wait until each of them has **passed** out of it. Sections that began later do not matter.
+//!
+//! | engine | after | pace | cost to readers |
+//! |---|---|---|---|
+//! | [`Restart`](restart::Restart) | this project | restartable lookups are sent back to their start by step 1 itself; for plain sections as `Poll` | none |
+//! | [`Poll`](poll::Poll) | rcu-poll of the FREENIX 2003 paper: ask at once, everywhere | at once, then shortly after, ever less often | none |
+//! | [`Ltimer`](ltimer::Ltimer) | its rcu-ltimer: look on each tick, batch | once per tick | none |
+//! | [`Sched`](sched::Sched) | its rcu-sched: a token goes from reader to reader | one reader at a time | none |
+//!
+//! The paper's algorithms ran in a kernel, where a quiescent state is a context switch that the scheduler reports. In user space it is any
+//! moment outside a section, and the reader's word already tells it, so the token of `Sched` is carried by the leader on
+//! the readers' behalf, and nobody's fast path has to look for it.
+
+pub(crate) mod ltimer;
+pub(crate) mod poll;
+pub(crate) mod restart;
+pub(crate) mod sched;
+
+use crate::barrier::Kind;
+use crate::grace::Urgency;
+use crate::registry::Registry;
+#[cfg(not(loom))]
+use std::time::Duration;
+use std::time::Instant;
+
+/// What a grace period has to work with.
+pub(crate) struct Attempt<'a> {
+    pub(crate) registry: &'a Registry,
+    /// The heavy barrier of this domain.
+    pub(crate) barrier: Kind,
+    pub(crate) urgency: &'a Urgency,
+    /// Give up then. `None`: wait for ever.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// One way to run a grace period.
+pub(crate) trait Engine: Send + Sync {
+    /// Returns true once every section of the registry that was running at the call has ended; false if the deadline came first, and
+    /// then nothing is promised. Called by one leader at a time.
+    fn grace_period(&self, attempt: &Attempt<'_>) -> bool;
+}
+
+impl Attempt<'_> {
+    fn expired(&self) -> bool {
+        self.deadline.is_some_and(|d| Instant::now() >= d)
+    }
+
+    /// Steps 2 and 3 as `Poll` does them.
+    fn poll_readers(&self) -> bool {
+        let mut waiting = false;
+        for record in self.registry.records() {
+            waiting |= record.look();
+        }
+        !waiting || self.await_passed()
+    }
+
+    /// Step 3, at a quick pace.
+    fn await_passed(&self) -> bool {
+        let mut pause = Pause::default();
+        while !self.registry.records().all(|r| r.passed()) {
+            if self.expired() {
+                return false;
+            }
+            pause.next();
+        }
+        true
+    }
+}
+
+/// Ever longer pauses: a running reader is out within nanoseconds, a preempted one needs this CPU more than we do.
+#[derive(Default)]
+struct Pause(u32);
+
+impl Pause {
+    #[cfg(not(loom))]
+    fn next(&mut self) {
+        const SPINS: u32 = 64;
+        const YIELDS: u32 = 16;
+        const SHORTEST: Duration = Duration::from_micros(20);
+        const LONGEST: Duration = Duration::from_millis(1);
+        match self.0 {
+            n if n < SPINS => std::hint::spin_loop(),
+            n if n < SPINS + YIELDS => std::thread::yield_now(),
+            n => crate::sys::sleep((SHORTEST * (1 << (n - SPINS - YIELDS).min(6))).min(LONGEST)),
+        }
+        self.0 = self.0.saturating_add(1);
+    }
+
+    #[cfg(loom)]
+    fn next(&mut self) {
+        loom::thread::yield_now();
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong, and what to do about it.
+
+/// An error of this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The number of domains is limited.
+    TooManyDomains,
+    /// A callback asked to wait until callbacks have run.
+    InCallback,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::TooManyDomains => {
+                write!(f, "{} RCU domains exist: drop some, or share one", crate::MAX_DOMAINS)
+            }
+            Error::InCallback => f.write_str(
+                "a callback cannot wait for callbacks: call barrier() from another thread",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Deliberate faults, in builds with `--cfg reprieve_fault` only: the torture test must catch each of them, else it proves nothing.
+//! `REPRIEVE_FAULT` chooses one.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Fault {
+    /// None.
+    None = 1,
+    /// A grace period without its heavy barrier.
+    SkipMembarrier,
+    /// Sections are armed before the program is inside the span.
+    ArmOutside,
+    /// Slots are looked at before the grace period.
+    ScanFirst,
+}
+
+static CHOSEN: AtomicU8 = AtomicU8::new(0);
+
+#[cold]
+fn choose() -> u8 {
+    let fault = match std::env::var("REPRIEVE_FAULT").as_deref() {
+        Ok("skip-membarrier") => Fault::SkipMembarrier,
+        Ok("arm-outside") => Fault::ArmOutside,
+        Ok("scan-first") => Fault::ScanFirst,
+        _ => Fault::None,
+    };
+    CHOSEN.store(fault as u8, Ordering::Relaxed);
+    fault as u8
+}
+
+#[inline(always)]
+pub(crate) fn is(fault: Fault) -> bool {
+    CHOSEN.load(Ordering::Relaxed) == fault as u8
+}
+
+/// Reads the environment. Called when a process starts to use the crate.
+pub(crate) fn init() {
+    choose();
+}
+
+/// What a build that arms too early does, with the gap widened so that it is hit in seconds and not in days.
+pub(crate) fn arm_outside(cs: usize) {
+    if is(Fault::ArmOutside) {
+        // SAFETY: `cs` is this thread's own. Arming outside is the fault.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            crate::restart::arch::arm(cs)
+        };
+        for _ in 0..64 {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! fork: the child is usable at once.
+//!
+//! Only the forking thread exists in the child. Its own sections and protections go on there; those of the parent's other
+//! threads are forgotten. A grace period that was running counts as not begun. Callbacks that were waiting run in both processes (each
+//! frees its own copy): in the child once it registers a callback or waits for one. The child has no workers until then.
+//!
+//! To find every queue in order, a fork waits until no callback is being run, at most [`LONGEST`]: a queue that could not be had by then (its callback
+//! waits for something the forking thread holds) is abandoned in the child, which leaks its batch and never runs it twice.
+//! A callback may itself fork.
+//!
+//! `vfork` and raw `clone` run none of this; a child that only execs needs none.
+
+use crate::domain::core::{Core, cores};
+use crate::sync::Lock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Longest wait for one queue.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Forks that are waiting for queues.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// One fork at a time prepares. The C library serializes handlers in its own way, but does not promise it.
+static ONE: Lock = Lock::new();
+
+pub(crate) fn install() {
+    // SAFETY: the handlers are functions of this image, which is kept loaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+/// Runs `f` while no fork is being prepared.
+pub(crate) fn excluded(f: impl FnOnce()) {
+    ONE.lock();
+    f();
+    ONE.unlock();
+}
+
+pub(crate) fn waiting() -> bool {
+    FORKS.load(Ordering::Relaxed) != 0
+}
+
+/// Lets a waiting fork have `lock`, and takes it again.
+pub(crate) fn let_pass(lock: &Lock) {
+    lock.unlock();
+    while waiting() {
+        std::thread::yield_now();
+    }
+    lock.lock();
+}
+
+/// Calls `f` with each queue, and whether this thread is running its callbacks.
+fn queues(mut f: impl FnMut(&'static Core, usize, bool)) {
+    for core in cores() {
+        for index in 0..core.queues.len() {
+            f(core, index, crate::thread::running(&core.queues[index]));
+        }
+    }
+}
+
+unsafe extern "C" fn prepare() {
+    ONE.lock();
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    queues(|core, index, mine| {
+        let queue = &core.queues[index];
+        let missed = !mine && !queue.lock.lock_for(Some(LONGEST));
+        queue.missed.store(missed, Ordering::Relaxed);
+    });
+}
+
+unsafe extern "C" fn parent() {
+    queues(|core, index, mine| {
+        let queue = &core.queues[index];
+        if !mine && !queue.missed.load(Ordering::Relaxed) {
+            queue.lock.unlock();
+        }
+    });
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+    ONE.unlock();
+}
+
+unsafe extern "C" fn child() {
+    FORKS.store(0, Ordering::Relaxed);
+    ONE.reset();
+    crate::startup::after_fork();
+    crate::thread::after_fork();
+    for core in cores() {
+        core.after_fork();
+    }
+}

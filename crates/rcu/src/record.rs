@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a thread shows to the reclaimers of one domain.
+//!
+//! # The reader word
+//! One 64-bit word, written by its owner alone: the low half counts how deep the owner is nested in sections, the high half
+//! how many outermost sections it has ended. Entering adds 1; leaving subtracts 1, and the outermost leaving adds
+//! 2^32 as well. So:
+//!
+//! > **Invariant.** If a section was running when a reclaimer read the word, the word it read has a nonzero low half. Until that
+//! > section has ended the low half stays nonzero and the high half stays the same (nested sections change the low half only);
+//! > once it has ended, the low half is zero or the high half differs.
+//!
+//! (A wrap of the high half between two looks can only hide that a section *has* ended: the reclaimer looks again. The low half
+//! cannot wrap: [`Record::enter`] ends the process first.)
+//!
+//! # Why no fence
+//! Reader: store the word; **light**; load pointers. Reclaimer: unlink; **heavy**; load the word. Light is a mere
+//! compiler barrier; heavy (membarrier) makes every running thread of the process pass a full fence somewhere between
+//! two of its instructions, and threads that do not run have passed one when they were descheduled. If the reader's point falls
+//! after its store, the reclaimer sees the store and waits. If it falls before, every later load of the reader sees the
+//! unlinking. There is no third place. Without membarrier, light is a real fence (`Guard` takes the slow path).
+//!
+//! Both stores release, and the reclaimer's load acquires: what a section read is read before the free, whether the reclaimer learns
+//! of its end from the store that left it or from the one that entered the next.
+//!
+//! A quiescent state (QSBR) is leaving and entering in one store: the thread stays nested, the high half advances.
+//!
+//! # In a signal handler
+//! A handler leaves the low half as it found it, so it may run between any two instructions of enter or leave: at worst the
+//! interrupted *enter* puts back a high half that misses the handler's own sections, which are over. A reclaimer that took its
+//! snapshot inside one of those may take the interrupted section for it: it waits for one section too many, never too few.
+
+use crate::slots::Slots;
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// One section ended.
+const SECTION: u64 = 1 << 32;
+const NESTING: u64 = SECTION - 1;
+/// Far below the width of the nesting count, and far beyond any honest depth.
+const DEEPEST: u32 = i32::MAX as u32;
+
+/// A thread's place in the registry of one domain. Never freed, only passed on to another thread.
+///
+/// The three parts are apart by cache lines: what the owner writes at each section, its protection slots, and what
+/// registration and reclaimers write.
+#[repr(C, align(128))]
+pub(crate) struct Record {
+    word: AtomicU64,
+    /// Address of the owner's `rseq_cs` field if its lookups may use the restartable section of this domain, else 0.
+    pub(crate) restart: AtomicUsize,
+    /// Times a restartable section of the owner started over, and lookups done in a plain section instead. The owner writes.
+    pub(crate) restarts: AtomicU64,
+    pub(crate) fallbacks: AtomicU64,
+    pub(crate) slots: Slots,
+    part: Part,
+    #[cfg(loom)]
+    pub(crate) cpu: loom::sync::Mutex<crate::model::Cpu>,
+}
+
+/// Written at registration and by the leader of a grace period.
+#[repr(C, align(128))]
+struct Part {
+    /// Thread id of the owner, 0 when free.
+    owner: AtomicU32,
+    /// The word as the leader of the grace period found it, 0 when there is nothing to wait for.
+    snapshot: AtomicU64,
+}
+
+impl Record {
+    /// Zeroes are a free record, so fresh pages need no set-up.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Record {
+        Record {
+            word: AtomicU64::new(0),
+            restart: AtomicUsize::new(0),
+            restarts: AtomicU64::new(0),
+            fallbacks: AtomicU64::new(0),
+            slots: Slots::new(),
+            part: Part { owner: AtomicU32::new(0), snapshot: AtomicU64::new(0) },
+            cpu: loom::sync::Mutex::new(Default::default()),
+        }
+    }
+
+    /// Enters a section. The caller executes a light barrier next, before it loads anything the section protects.
+    #[inline(always)]
+    pub(crate) fn enter(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        if word as u32 >= DEEPEST {
+            too_deep();
+        }
+        // Release, though nothing is published: a reclaimer that reads this store, and takes from its high half that the previous section has
+        // ended, must be ordered after that section. A release store is no more than a store on x86.
+        self.word.store(word + 1, Ordering::Release);
+    }
+
+    /// Leaves a section.
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        let ended = if word & NESTING == 1 { SECTION } else { 0 };
+        self.word.store(word.wrapping_add(ended).wrapping_sub(1), Ordering::Release);
+    }
+
+    /// Ends one section and begins the next, if the caller is nested exactly once: otherwise other sections go on. The caller executes a
+    /// light barrier next.
+    #[inline(always)]
+    pub(crate) fn quiesce(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & NESTING == 1 {
+            self.word.store(word.wrapping_add(SECTION), Ordering::Release);
+        }
+    }
+
+    /// How deep the owner is nested.
+    #[inline(always)]
+    pub(crate) fn nesting(&self) -> u32 {
+        self.word.load(Ordering::Relaxed) as u32
+    }
+
+    /// Leader, after the heavy barrier: remembers whether there is a section to wait for, and tells.
+    pub(crate) fn look(&self) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        let waiting = word & NESTING != 0;
+        self.part.snapshot.store(if waiting { word } else { 0 }, Ordering::Relaxed);
+        waiting
+    }
+
+    /// Leader: has the section that [`Record::look`] saw ended?
+    pub(crate) fn passed(&self) -> bool {
+        let snapshot = self.part.snapshot.load(Ordering::Relaxed);
+        if snapshot == 0 {
+            return true;
+        }
+        let word = self.word.load(Ordering::Acquire);
+        if word & NESTING != 0 && word / SECTION == snapshot / SECTION {
+            return false;
+        }
+        self.part.snapshot.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes the record if it is free.
+    pub(crate) fn claim(&self, thread: u32) -> bool {
+        // Relaxed first: claiming walks over records in use, whose lines should stay shared.
+        self.part.owner.load(Ordering::Relaxed) == 0
+            && self
+                .part
+                .owner
+                .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Ends sections and protections that the owner left behind, and what it knows about the domain.
+    pub(crate) fn reset(&self) {
+        self.forget_sections();
+        self.restart.store(0, Ordering::Relaxed);
+        self.slots.clear();
+    }
+
+    /// Gives the record up for another thread.
+    pub(crate) fn release(&self) {
+        self.reset();
+        self.part.owner.store(0, Ordering::Release);
+    }
+
+    /// Ends all sections of the owner, which is this thread or exists no more.
+    fn forget_sections(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & NESTING != 0 {
+            self.word.store((word & !NESTING).wrapping_add(SECTION), Ordering::Release);
+        }
+    }
+
+    /// Thread id of the owner, 0 if there is none.
+    pub(crate) fn owner(&self) -> u32 {
+        self.part.owner.load(Ordering::Relaxed)
+    }
+
+    /// The owner has a new thread id (it is the child of a fork).
+    #[cfg(not(loom))]
+    pub(crate) fn rename(&self, thread: u32) {
+        self.part.owner.store(thread, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn too_deep() -> ! {
+    #[cfg(loom)]
+    panic!("2^31 nested read-side sections");
+    #[cfg(not(loom))]
+    crate::sys::die("2^31 nested read-side sections: guards are being leaked")
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What this process can do, found out once, before `main` where the linker lets us.
+//!
+//! - **membarrier** (Linux 4.14): registered and tried. Missing or filtered: readers execute fences.
+//! - **restartable sections**: rseq registered by the C library (glibc 2.35), membarrier's rseq command (Linux 5.10) registered and tried, and,
+//!   when the first lookup asks for it, the self-test of `restart/selftest.rs`. Missing: lookups run in plain sections.
+//! - `REPRIEVE_FORCE=plain` takes the second away; `REPRIEVE_FORCE=restart` skips the self-test.
+//!
+//! None of it allocates from the heap, so that a signal handler may be the first to ask.
+
+use crate::sys;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// Why lookups do not use restartable sections, or that they do. See [`crate::support`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Restartable {
+    /// The self-test passed, or was skipped by `REPRIEVE_FORCE=restart`: lookups restart.
+    Yes = 1,
+    /// No assembly for this architecture yet.
+    Architecture,
+    /// `REPRIEVE_FORCE=plain` is set.
+    ForcedPlain,
+    /// The C library has not registered rseq: it is older than glibc 2.35, another library, told not to by
+    /// `glibc.pthread.rseq=0`, or the kernel (or gVisor) has none.
+    NoRseq,
+    /// The kernel lacks `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10), or a filter forbids it.
+    NoMembarrier,
+    /// A preempted or interrupted section was seen to go on instead of starting over.
+    SelfTestFailed,
+    /// The self-test could not create its helper or was not conclusive in time.
+    SelfTestInconclusive,
+}
+
+impl Restartable {
+    fn from(value: u8) -> Option<Restartable> {
+        use Restartable::*;
+        [Yes, Architecture, ForcedPlain, NoRseq, NoMembarrier, SelfTestFailed, SelfTestInconclusive]
+            .into_iter()
+            .find(|&r| r as u8 == value)
+    }
+}
+
+impl std::fmt::Display for Restartable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Restartable::Yes => "restartable sections work",
+            Restartable::Architecture => "plain sections: no restartable sections on this architecture yet",
+            Restartable::ForcedPlain => "plain sections: REPRIEVE_FORCE=plain is set",
+            Restartable::NoRseq => "plain sections: rseq is not registered (needs glibc 2.35, and glibc.pthread.rseq not 0)",
+            Restartable::NoMembarrier => "plain sections: no membarrier command for rseq (needs Linux 5.10, unfiltered)",
+            Restartable::SelfTestFailed => "plain sections: this kernel lets a preempted section go on",
+            Restartable::SelfTestInconclusive => "plain sections: the self-test could not run",
+        })
+    }
+}
+
+/// 0: not started. 1: somebody is at it. 2: done.
+static STATE: AtomicU32 = AtomicU32::new(0);
+static FENCED: AtomicU8 = AtomicU8::new(1);
+/// A `Restartable`, or `UNTESTED` while the self-test has not been asked for, or `TESTING`.
+static RESTARTABLE: AtomicU8 = AtomicU8::new(Restartable::NoRseq as u8);
+const UNTESTED: u8 = 100;
+const TESTING: u8 = 101;
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = ensure;
+
+/// Finds everything out if that has not been done.
+pub(crate) extern "C" fn ensure() {
+    if STATE.load(Ordering::Acquire) == 2 {
+        return;
+    }
+    let _blocked = sys::SignalsBlocked::new();
+    if STATE.compare_exchange(0, 1, Ordering::Acquire, Ordering::Acquire).is_ok() {
+        find_out();
+        STATE.store(2, Ordering::Release);
+    }
+    while STATE.load(Ordering::Acquire) != 2 {
+        std::thread::yield_now();
+    }
+}
+
+fn find_out() {
+    #[cfg(reprieve_fault)]
+    crate::fault::init();
+    let mut key = 0;
+    // SAFETY: the destructor is a function of this image, which `pin` keeps loaded.
+    if unsafe { libc::pthread_key_create(&mut key, Some(at_thread_exit)) } == 0 {
+        KEY.store(key, Ordering::Relaxed);
+    }
+    pin();
+    crate::fork::install();
+    register_membarrier();
+    RESTARTABLE.store(find_restartable(), Ordering::Relaxed);
+}
+
+/// Registers for membarrier. Again in the child of a fork, in case a kernel does not pass the registration on.
+pub(crate) fn register_membarrier() {
+    let works = sys::membarrier(sys::MEMBARRIER_QUERY) & sys::MEMBARRIER_PRIVATE_EXPEDITED as i64
+        > 0
+        && sys::membarrier(sys::MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) == 0
+        && sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED) == 0;
+    FENCED.store(!works as u8, Ordering::Relaxed);
+}
+
+fn force(value: &std::ffi::CStr) -> bool {
+    // SAFETY: the environment is not written while the process starts; getenv returns null or a string. A program that runs with more
+    // privileges than its caller does not listen to it.
+    unsafe {
+        if libc::getauxval(libc::AT_SECURE) != 0 {
+            return false;
+        }
+        let found = libc::getenv(c"REPRIEVE_FORCE".as_ptr());
+        !found.is_null() && std::ffi::CStr::from_ptr(found) == value
+    }
+}
+
+fn find_restartable() -> u8 {
+    if !crate::restart::arch::SUPPORTED {
+        return Restartable::Architecture as u8;
+    }
+    if force(c"plain") {
+        return Restartable::ForcedPlain as u8;
+    }
+    if crate::restart::arch::rseq_cs().is_none() {
+        return Restartable::NoRseq as u8;
+    }
+    if !register_restart() {
+        return Restartable::NoMembarrier as u8;
+    }
+    crate::restart::arch::describe_section();
+    if force(c"restart") { Restartable::Yes as u8 } else { UNTESTED }
+}
+
+/// Registers for membarrier's rseq command.
+pub(crate) fn register_restart() -> bool {
+    !fenced()
+        && sys::membarrier(sys::MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ) == 0
+        && sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ) == 0
+}
+
+/// Readers execute fences.
+pub(crate) fn fenced() -> bool {
+    FENCED.load(Ordering::Relaxed) != 0
+}
+
+/// The heavy barrier of a domain. A domain with restartable lookups uses the one that restarts them from the start, whether or not any thread
+/// has passed the self-test by then: a lookup that begins while a grace period runs is as good as any other.
+pub(crate) fn barrier(restart: bool) -> crate::barrier::Kind {
+    use crate::barrier::Kind;
+    ensure();
+    if fenced() {
+        return Kind::Fence;
+    }
+    let possible = matches!(
+        Restartable::from(RESTARTABLE.load(Ordering::Relaxed)),
+        None | Some(
+            Restartable::Yes | Restartable::SelfTestFailed | Restartable::SelfTestInconclusive
+        )
+    );
+    if restart && possible { Kind::Restart } else { Kind::Membarrier }
+}
+
+/// Runs the self-test if nobody has, and tells whether lookups may use restartable sections. While another thread is testing the answer
+/// is [`Restartable::SelfTestInconclusive`], to be asked again.
+pub(crate) fn restartable() -> Restartable {
+    ensure();
+    if RESTARTABLE.load(Ordering::Acquire) == UNTESTED {
+        let _blocked = sys::SignalsBlocked::new();
+        if RESTARTABLE
+            .compare_exchange(UNTESTED, TESTING, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            RESTARTABLE.store(crate::restart::selftest::run() as u8, Ordering::Release);
+        }
+    }
+    Restartable::from(RESTARTABLE.load(Ordering::Acquire))
+        .unwrap_or(Restartable::SelfTestInconclusive)
+}
+
+/// In the child of a fork: a self-test that another thread was running will never end.
+pub(crate) fn after_fork() {
+    let fenced_before = fenced();
+    if !fenced_before {
+        register_membarrier();
+        if fenced() {
+            // Readers already count on membarrier.
+            sys::die("membarrier worked before fork and fails in the child");
+        }
+    }
+    let state = RESTARTABLE.load(Ordering::Relaxed);
+    if matches!(state, UNTESTED | TESTING) || state == Restartable::Yes as u8 {
+        if !register_restart() {
+            sys::die("membarrier's rseq command worked before fork and fails in the child");
+        }
+        if state == TESTING {
+            RESTARTABLE.store(UNTESTED, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Rounds of destructors before a thread's records are given up: one less than the C library is bound to make
+/// (`PTHREAD_DESTRUCTOR_ITERATIONS`, at least 4), so that guards which other keys' destructors drop are gone by then.
+const ROUNDS: usize = 3;
+
+/// Makes [`crate::thread::unregister`] run when this thread exits.
+pub(crate) fn run_at_thread_exit() {
+    run_after(ROUNDS);
+}
+
+fn run_after(rounds: usize) {
+    let key = KEY.load(Ordering::Relaxed);
+    if key != u32::MAX {
+        // SAFETY: the key exists; the value is a number that nobody follows. glibc allocates for keys beyond the 32nd only, and ours was
+        // made before `main`.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(rounds + 1)) };
+    }
+}
+
+extern "C" fn at_thread_exit(value: *mut libc::c_void) {
+    match value.addr().saturating_sub(1) {
+        0 => crate::thread::unregister(),
+        rounds => run_after(rounds - 1),
+    }
+}
+
+/// Keeps the image that contains this code loaded: key destructors and fork handlers point into it.
+fn pin() {
+    // SAFETY: dladdr fills `info` in when it returns nonzero; the path is a string of the loader; NOLOAD only looks up.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(ensure as *const libc::c_void, &mut info) != 0 && !info.dli_fname.is_null()
+        {
+            libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Atomics, a lock and a wait, in two forms: the real ones, and loom's for the models in `model/`. The protocols above are one source.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{
+    AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{
+    AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+use std::time::Duration;
+
+/// Sleeps while `*word == expected`, at most `timeout`. May return early.
+#[cfg(not(loom))]
+pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    crate::sys::futex_wait(word, expected, timeout);
+}
+
+#[cfg(loom)]
+pub(crate) fn wait(_: &AtomicU32, _: u32, _: Option<Duration>) {
+    loom::thread::yield_now();
+}
+
+/// Wakes every thread in [`wait`] on `word`.
+#[cfg(not(loom))]
+pub(crate) fn wake_all(word: &AtomicU32) {
+    crate::sys::futex_wake(word, i32::MAX);
+}
+
+#[cfg(loom)]
+pub(crate) fn wake_all(_: &AtomicU32) {}
+
+/// A mutual-exclusion lock without an owner: the child of a fork may reset it when its holder did not come along.
+pub(crate) struct Lock(AtomicU32);
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may sleep on it.
+const CONTENDED: u32 = 2;
+
+impl Lock {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Lock {
+        Lock(AtomicU32::new(FREE))
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Lock {
+        Lock(AtomicU32::new(FREE))
+    }
+
+    pub(crate) fn try_lock(&self) -> bool {
+        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn lock(&self) {
+        self.lock_for(None);
+    }
+
+    /// Waits at most `timeout` (for ever without one); tells whether the lock was taken.
+    pub(crate) fn lock_for(&self, timeout: Option<Duration>) -> bool {
+        if self.try_lock() {
+            return true;
+        }
+        let end = timeout.map(|t| std::time::Instant::now() + t);
+        while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
+            let left = match end {
+                None => None,
+                Some(end) => match end.checked_duration_since(std::time::Instant::now()) {
+                    Some(left) if !left.is_zero() => Some(left),
+                    _ => return false,
+                },
+            };
+            wait(&self.0, CONTENDED, left);
+        }
+        true
+    }
+
+    pub(crate) fn unlock(&self) {
+        if self.0.swap(FREE, Ordering::Release) == CONTENDED {
+            wake_all(&self.0);
+        }
+    }
+
+    /// Makes the lock free whoever held it. Only for the child of a fork, where the holder does not exist.
+    #[cfg(not(loom))]
+    pub(crate) fn reset(&self) {
+        self.0.store(FREE, Ordering::Relaxed);
+    }
+}
+
+/// Runs a `const fn` in the real build only: loom's atomics have no const constructors.
+macro_rules! const_unless_loom {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {
+        #[cfg(not(loom))]
+        $(#[$meta])* $vis const fn $name($($arg: $ty),*) -> $ret $body
+        #[cfg(loom)]
+        $(#[$meta])* $vis fn $name($($arg: $ty),*) -> $ret $body
+    };
+}
+pub(crate) use const_unless_loom;

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! System calls. All are async-signal-safe: registration may happen in a signal handler.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+pub(crate) const MEMBARRIER_QUERY: i32 = 0;
+pub(crate) const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+pub(crate) const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+pub(crate) const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
+pub(crate) const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
+
+/// `membarrier(command, 0, 0)`: the result, or -1.
+pub(crate) fn membarrier(command: i32) -> i64 {
+    // SAFETY: membarrier reads no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: time.subsec_nanos() as libc::c_long,
+    }
+}
+
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    let time = timeout.map(timespec);
+    let time = time.as_ref().map_or(std::ptr::null(), |t| t as *const libc::timespec);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: `word` and `time` outlive the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, expected, time) };
+}
+
+pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
+    // SAFETY: the kernel only uses the address of `word`.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            threads,
+        )
+    };
+}
+
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: gettid has no preconditions.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Fresh zeroed pages that are never given back, or null.
+pub(crate) fn map_pages(bytes: usize) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing of ours.
+    let p = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            protection,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if p == libc::MAP_FAILED { std::ptr::null_mut() } else { p.cast() }
+}
+
+pub(crate) fn monotonic() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for the write.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+pub(crate) fn sleep(time: Duration) {
+    let time = timespec(time);
+    // SAFETY: `time` outlives the call. An early return by a signal is harmless: callers look again.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+/// All signals blocked while it lives, so that no handler can find a thread half registered. Keeps `errno`.
+pub(crate) struct SignalsBlocked {
+    old: libc::sigset_t,
+    errno: i32,
+}
+
+impl SignalsBlocked {
+    pub(crate) fn new() -> SignalsBlocked {
+        // SAFETY: the sets are plain data which sigfillset and pthread_sigmask fill in; errno's location is this thread's own.
+        unsafe {
+            let errno = *libc::__errno_location();
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut old: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+            SignalsBlocked { old, errno }
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: `old` was filled in by pthread_sigmask in `new`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut());
+            *libc::__errno_location() = self.errno;
+        }
+    }
+}
+
+/// Ends the process: going on would free memory under a reader.
+pub(crate) fn die(message: &str) -> ! {
+    let text = ["reprieve: ", message, "\n"];
+    for part in text {
+        // SAFETY: the buffer is valid for its length.
+        unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
+    }
+    // SAFETY: abort has no preconditions.
+    unsafe { libc::abort() }
+}

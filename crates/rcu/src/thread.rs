@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a thread keeps for itself: its records, one per domain it has read in, and the stack pointer of its restartable call.
+//!
+//! The block is `repr(C)` thread-local storage of the initial-exec model where we can say so (x86-64: defined in assembly): an address is
+//! one addition away, in shared objects too; nothing is allocated at the first access, so a signal handler may be
+//! the first; and C can inline the same fast path.
+//!
+//! # Slow path and fences
+//! The fast path is taken if and only if the record's pointer is in [`Thread::fast`] (or `spill`). A thread that has not registered
+//! yet has null there, and so have all threads where membarrier is missing: those take the slow path each time and
+//! execute a fence. That choice costs the fast path nothing.
+//!
+//! # Registration and exit
+//! A thread registers itself the first time it enters a section of a domain, with all signals blocked, without
+//! allocating from the heap or taking a lock. A thread-specific key's destructor gives its records back, in the last round of
+//! destructors: after those of `thread_local!` and C++ objects, and of other keys, whose guards must not be dropped when the record is another
+//! thread's already. Whatever sections and protections a thread leaves open end there. A section entered later still,
+//! by a destructor in the same round, registers anew and costs a record for good.
+
+use crate::record::Record;
+use crate::registry::Registry;
+use crate::{startup, sys};
+use std::sync::atomic::{Ordering, fence};
+
+/// How many domains may exist at a time.
+pub const MAX_DOMAINS: usize = 1024;
+
+/// Domains whose records are found without a second load.
+const NEAR: usize = 6;
+
+/// The registry of a domain belongs to its index: it outlives the domain, with the threads registered in it, and serves the next
+/// domain of that index.
+pub(crate) static REGISTRIES: [Registry; MAX_DOMAINS] = [const { Registry::new() }; MAX_DOMAINS];
+
+/// One per thread, zero at first. The layout is shared with assembly and C.
+#[repr(C, align(64))]
+pub(crate) struct Thread {
+    /// The stack pointer that an aborted restartable section goes back to; 0 when none is entered.
+    pub(crate) stack: usize,
+    /// Records of the first domains, for the fast path. Null: take the slow path.
+    fast: [*const Record; NEAR],
+    /// The same for all domains, as an array; null: take the slow path.
+    spill: *const *const Record,
+    /// All records of this thread by domain index, whether or not the fast path may use them.
+    table: *mut *const Record,
+    /// Address of the queue whose callbacks this thread is running, or 0.
+    pub(crate) running: usize,
+}
+
+const TABLE_BYTES: usize = MAX_DOMAINS * size_of::<*const Record>();
+
+/// This thread's block. Only this thread may use it.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn this() -> *mut Thread {
+    let thread: *mut Thread;
+    // SAFETY: reads the thread pointer and a constant that the linker put into the GOT (or into the instruction).
+    unsafe {
+        std::arch::asm!(
+            "mov {0}, qword ptr [rip + reprieve_thread@GOTTPOFF]",
+            "add {0}, qword ptr fs:[0]",
+            out(reg) thread,
+            options(pure, nomem, nostack)
+        );
+    }
+    thread
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .tbss.reprieve_thread,\"awT\",@nobits",
+    ".balign 64",
+    ".globl reprieve_thread",
+    ".hidden reprieve_thread",
+    ".type reprieve_thread,@object",
+    ".size reprieve_thread,{size}",
+    "reprieve_thread: .zero {size}",
+    ".popsection",
+    size = const size_of::<Thread>(),
+);
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn this() -> *mut Thread {
+    use std::cell::UnsafeCell;
+    thread_local! {
+        static THREAD: UnsafeCell<Thread> = const {
+            UnsafeCell::new(Thread {
+                stack: 0,
+                fast: [std::ptr::null(); NEAR],
+                spill: std::ptr::null(),
+                table: std::ptr::null_mut(),
+                running: 0,
+            })
+        };
+    }
+    THREAD.with(|t| t.get())
+}
+
+/// The record of this thread in domain `index`, if the fast path may use it.
+#[inline(always)]
+pub(crate) fn fast(index: usize) -> Option<&'static Record> {
+    // SAFETY: the block is this thread's own; a pointer in it is null or leads to a record, and records are never freed.
+    // `spill` is null or leads to an array of MAX_DOMAINS pointers, and `index` is that of a domain.
+    unsafe {
+        let thread = this();
+        if index < NEAR {
+            (*thread).fast[index].as_ref()
+        } else {
+            let spill = (*thread).spill;
+            if spill.is_null() { None } else { (*spill.add(index)).as_ref() }
+        }
+    }
+}
+
+/// The record of this thread in domain `index`, registering it if need be.
+#[cold]
+#[inline(never)]
+pub(crate) fn slow(index: usize) -> &'static Record {
+    // SAFETY: as in `fast`; `table` is null or an array of MAX_DOMAINS pointers.
+    let known = unsafe {
+        let table = (*this()).table;
+        if table.is_null() { None } else { (*table.add(index)).as_ref() }
+    };
+    known.unwrap_or_else(|| register(index))
+}
+
+#[inline(always)]
+pub(crate) fn record(index: usize) -> &'static Record {
+    match fast(index) {
+        Some(record) => record,
+        None => slow(index),
+    }
+}
+
+/// The record of this thread in domain `index` if it has one.
+pub(crate) fn existing(index: usize) -> Option<&'static Record> {
+    // SAFETY: as in `slow`.
+    unsafe {
+        let table = (*this()).table;
+        if table.is_null() { None } else { (*table.add(index)).as_ref() }
+    }
+}
+
+fn register(index: usize) -> &'static Record {
+    startup::ensure();
+    let _blocked = sys::SignalsBlocked::new();
+    if let Some(record) = existing(index) {
+        // A signal handler came first.
+        return record;
+    }
+    let thread = this();
+    // SAFETY: the block is this thread's own, and no handler interrupts us. A fresh table is zeroed: all null.
+    unsafe {
+        if (*thread).table.is_null() {
+            (*thread).table = sys::map_pages(TABLE_BYTES).cast();
+            if (*thread).table.is_null() {
+                sys::die("no memory to register a thread");
+            }
+        }
+        let Some(record) = REGISTRIES[index].claim(sys::thread_id()) else {
+            sys::die("no memory to register a thread");
+        };
+        *(*thread).table.add(index) = record;
+        if !startup::fenced() {
+            (*thread).spill = (*thread).table;
+            if index < NEAR {
+                (*thread).fast[index] = record;
+            }
+        }
+        startup::run_at_thread_exit();
+        record
+    }
+}
+
+/// Gives all records of this thread back: it exits.
+pub(crate) fn unregister() {
+    let _blocked = sys::SignalsBlocked::new();
+    let thread = this();
+    // SAFETY: as in `register`. The table was mapped with this size.
+    unsafe {
+        let table = (*thread).table;
+        if table.is_null() {
+            return;
+        }
+        (*thread).spill = std::ptr::null();
+        (*thread).fast = [std::ptr::null(); NEAR];
+        (*thread).table = std::ptr::null_mut();
+        for index in 0..MAX_DOMAINS {
+            if let Some(record) = (*table.add(index)).as_ref() {
+                record.release();
+            }
+        }
+        libc::munmap(table.cast(), TABLE_BYTES);
+    }
+}
+
+/// Whether this thread is running a callback.
+pub(crate) fn in_callback() -> bool {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).running != 0 }
+}
+
+/// Whether this thread is running callbacks of that queue.
+pub(crate) fn running(queue: &crate::callback::queue::Queue) -> bool {
+    // SAFETY: as above.
+    unsafe { (*this()).running == std::ptr::from_ref(queue) as usize }
+}
+
+/// In the child of a fork: all threads but this one are gone, and this one has another id.
+pub(crate) fn after_fork() {
+    for (index, registry) in REGISTRIES.iter().enumerate() {
+        let own = existing(index);
+        for record in registry.records() {
+            if own.is_some_and(|own| std::ptr::eq(own, record)) {
+                record.rename(sys::thread_id());
+            } else if record.owner() != 0 {
+                record.release();
+            }
+        }
+    }
+}
+
+/// Enters a plain section of domain `index`: everything loaded from here on is protected until the record's `leave`.
+#[inline(always)]
+pub(crate) fn enter(index: usize) -> &'static Record {
+    match fast(index) {
+        Some(record) => {
+            record.enter();
+            crate::barrier::light();
+            record
+        }
+        None => enter_slow(index),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn enter_slow(index: usize) -> &'static Record {
+    let record = slow(index);
+    record.enter();
+    // Where membarrier is missing this pairs with `heavy`'s; for a first section it is merely a light barrier.
+    fence(Ordering::SeqCst);
+    record
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The API on a real kernel, one promise per test.
+
+mod common;
+
+use common::{Cell, Never};
+use reprieve::{Cap, Domain, Engine, Restartable};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn engines() -> Vec<Engine> {
+    let tick = Duration::from_millis(2);
+    vec![Engine::Restart, Engine::Poll, Engine::Ltimer { tick }, Engine::Sched { tick }]
+}
+
+fn domain(engine: Engine) -> Domain {
+    Domain::builder().engine(engine).build().unwrap()
+}
+
+#[test]
+fn this_machine_restarts_unless_told_otherwise() {
+    let support = reprieve::support();
+    println!("{support:?}");
+    if let Ok(force) = std::env::var("REPRIEVE_FORCE") {
+        assert_eq!(
+            support.restartable == Restartable::Yes,
+            force == "restart",
+            "{}",
+            support.restartable
+        );
+    }
+}
+
+#[test]
+fn a_grace_period_waits_for_a_section_that_was_running() {
+    for engine in engines() {
+        let domain = Arc::new(domain(engine));
+        let (inside, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let reader = {
+            let (domain, inside, ended) = (domain.clone(), inside.clone(), ended.clone());
+            thread::spawn(move || {
+                let outer = domain.read_lock();
+                // Nested sections change the word, and end nothing.
+                for _ in 0..20 {
+                    let nested = domain.read_lock();
+                    inside.store(true, SeqCst);
+                    thread::sleep(Duration::from_millis(1));
+                    drop(nested);
+                }
+                ended.store(true, SeqCst);
+                drop(outer);
+            })
+        };
+        while !inside.load(SeqCst) {
+            thread::yield_now();
+        }
+        domain.synchronize();
+        assert!(ended.load(SeqCst), "{engine:?}");
+        reader.join().unwrap();
+    }
+}
+
+#[test]
+fn guards_may_be_dropped_in_any_order() {
+    let domain = Arc::new(domain(Engine::Poll));
+    let first = domain.read_lock();
+    let second = domain.read_lock();
+    drop(first);
+    let cookie = domain.cookie();
+    let other = domain.clone();
+    let waiter = thread::spawn(move || other.cond_synchronize(cookie));
+    thread::sleep(Duration::from_millis(20));
+    assert!(!domain.poll(cookie), "the second guard is still there");
+    drop(second);
+    waiter.join().unwrap();
+    assert!(domain.poll(cookie));
+}
+
+#[test]
+fn sections_that_began_later_are_not_waited_for() {
+    for engine in engines() {
+        let domain = Arc::new(domain(engine));
+        let stop = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let (domain, stop) = (domain.clone(), stop.clone());
+            thread::spawn(move || {
+                // Never outside a section for more than a moment.
+                let mut guard = domain.read_lock();
+                while !stop.load(Relaxed) {
+                    drop(guard);
+                    guard = domain.read_lock();
+                }
+            })
+        };
+        for _ in 0..20 {
+            domain.synchronize();
+        }
+        stop.store(true, Relaxed);
+        reader.join().unwrap();
+        assert!(domain.stats().grace_periods.count >= 20);
+    }
+}
+
+#[test]
+fn cookies_name_a_grace_period_that_begins_later() {
+    let domain = domain(Engine::Restart);
+    let before = domain.cookie();
+    assert!(!domain.poll(before));
+    domain.synchronize();
+    assert!(domain.poll(before));
+    let after = domain.cookie();
+    assert_ne!(before, after);
+    assert!(!domain.poll(after));
+    let started = domain.start_poll();
+    let end = Instant::now() + Duration::from_secs(10);
+    while !domain.poll(started) {
+        assert!(Instant::now() < end, "a started grace period runs by itself");
+        thread::sleep(Duration::from_millis(1));
+    }
+    domain.cond_synchronize(started);
+}
+
+#[test]
+fn expedited_does_not_wait_for_ticks() {
+    let slow = domain(Engine::Ltimer { tick: Duration::from_secs(30) });
+    let start = Instant::now();
+    slow.synchronize_expedited();
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn an_expedited_request_hurries_a_grace_period_that_runs() {
+    let slow = Arc::new(domain(Engine::Ltimer { tick: Duration::from_secs(30) }));
+    let other = slow.clone();
+    let waiter = thread::spawn(move || other.synchronize());
+    thread::sleep(Duration::from_millis(20));
+    let start = Instant::now();
+    slow.synchronize_expedited();
+    waiter.join().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+#[should_panic(expected = "inside a read-side section")]
+fn waiting_inside_a_section_panics_instead_of_hanging() {
+    let domain = domain(Engine::Restart);
+    let _guard = domain.read_lock();
+    domain.synchronize();
+}
+
+#[test]
+fn a_qsbr_thread_is_waited_for_until_its_quiescent_state() {
+    for engine in engines() {
+        let domain = Arc::new(domain(engine));
+        let go = Arc::new(AtomicBool::new(false));
+        let online = Arc::new(AtomicBool::new(false));
+        let quiet = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let (domain, go, online, quiet) =
+                (domain.clone(), go.clone(), online.clone(), quiet.clone());
+            thread::spawn(move || {
+                let mut this = domain.qsbr();
+                online.store(true, SeqCst);
+                thread::sleep(Duration::from_millis(20));
+                quiet.store(true, SeqCst);
+                this.quiescent_state();
+                this.offline(|| {
+                    while !go.load(SeqCst) {
+                        thread::yield_now();
+                    }
+                });
+            })
+        };
+        while !online.load(SeqCst) {
+            thread::yield_now();
+        }
+        domain.synchronize();
+        assert!(quiet.load(SeqCst), "{engine:?}");
+        // Offline: not waited for.
+        domain.synchronize();
+        go.store(true, SeqCst);
+        reader.join().unwrap();
+    }
+}
+
+#[test]
+fn a_quiescent_state_inside_another_section_is_none() {
+    let domain = Arc::new(domain(Engine::Poll));
+    let mut this = domain.qsbr();
+    let guard = domain.read_lock();
+    let cookie = domain.start_poll();
+    this.quiescent_state();
+    thread::sleep(Duration::from_millis(20));
+    assert!(!domain.poll(cookie), "the guard is still there");
+    drop(guard);
+    this.offline(|| domain.cond_synchronize(cookie));
+}
+
+#[test]
+fn a_thread_that_exits_inside_a_section_is_not_waited_for() {
+    let domain = Arc::new(domain(Engine::Restart));
+    // Threads of other tests may be registered under the same index from an earlier domain.
+    let before = domain.stats().threads;
+    let other = domain.clone();
+    thread::spawn(move || std::mem::forget(other.read_lock())).join().unwrap();
+    domain.synchronize();
+    assert!(domain.stats().threads <= before);
+}
+
+#[test]
+fn a_protection_ends_with_its_thread() {
+    let domain = Arc::new(domain(Engine::Restart));
+    let cell = Arc::new(Cell::new(1));
+    let (other, its_cell) = (domain.clone(), cell.clone());
+    // SAFETY: the cell is replaced through this domain only.
+    let leak = move || std::mem::forget(unsafe { other.protect(&its_cell.node()) });
+    thread::spawn(leak).join().unwrap();
+    // SAFETY: as above.
+    unsafe { cell.replace(&domain, 2) };
+    domain.barrier().unwrap();
+    assert_eq!(domain.stats().waiting, 0);
+}
+
+#[test]
+fn leaked_guards_end_with_their_domain() {
+    for _ in 0..3 {
+        let domain = domain(Engine::Restart);
+        let cell = Cell::new(1);
+        std::mem::forget(domain.read_lock());
+        // SAFETY: the cell is replaced through this domain only.
+        unsafe {
+            std::mem::forget(domain.protect(&cell.node()));
+            cell.replace(&domain, 2);
+        }
+        // Neither hangs, nor leaves anything behind for the next domain of this index.
+        drop(domain);
+    }
+    domain(Engine::Restart).synchronize();
+}
+
+#[test]
+fn records_are_passed_on() {
+    let domain = Arc::new(domain(Engine::Restart));
+    let before = domain.stats().threads;
+    for _ in 0..200 {
+        let other = domain.clone();
+        thread::spawn(move || drop(other.read_lock())).join().unwrap();
+    }
+    let _guard = domain.read_lock();
+    assert!(domain.stats().threads <= before + 1);
+}
+
+#[test]
+fn domains_do_not_wait_for_each_other() {
+    let (a, b) = (domain(Engine::Restart), domain(Engine::Poll));
+    let _inside = a.read_lock();
+    b.synchronize();
+}
+
+#[test]
+fn an_index_is_used_again_with_another_engine() {
+    let cell = Cell::new(7);
+    for i in 0..50 {
+        // More than the near ones, so that the spilled table is used, too.
+        let domains: Vec<_> = (0..10).map(|n| domain(engines()[(i + n) % 4])).collect();
+        for d in &domains {
+            let _guard = d.read_lock();
+            // SAFETY: the cell never changes.
+            assert_eq!(unsafe { d.lookup(&cell.value()) }, 7);
+        }
+        domains.iter().for_each(Domain::synchronize);
+    }
+}
+
+#[test]
+fn lookups_return_copies_and_protect_keeps_alive() {
+    for engine in engines() {
+        let domain = domain(engine);
+        let cell = Cell::new(1);
+        // SAFETY: the cell is replaced through this domain only.
+        unsafe {
+            assert_eq!(domain.lookup(&cell.value()), 1);
+            let protected = domain.protect(&cell.node()).unwrap();
+            cell.replace(&domain, 2);
+            assert_eq!(domain.lookup(&cell.value()), 2);
+            domain.synchronize();
+            thread::sleep(Duration::from_millis(5));
+            assert_eq!((protected.value, domain.stats().waiting), (1, 1), "{engine:?}");
+            drop(protected);
+            domain.barrier().unwrap();
+            assert_eq!(domain.stats().waiting, 0);
+        }
+    }
+}
+
+#[test]
+fn nothing_found_protects_nothing() {
+    let domain = domain(Engine::Restart);
+    // SAFETY: finds nothing.
+    assert!(unsafe { domain.protect(&Never) }.is_none());
+}
+
+#[test]
+fn slots_grow_and_are_found_again() {
+    let domain = domain(Engine::Restart);
+    let cells: Vec<_> = (0..1200).map(Cell::new).collect();
+    for round in 0..3 {
+        // SAFETY: the cells are replaced through this domain only.
+        let held: Vec<_> =
+            cells.iter().map(|c| unsafe { domain.protect(&c.node()) }.unwrap()).collect();
+        for cell in &cells {
+            // SAFETY: as above.
+            unsafe { cell.replace(&domain, round) };
+        }
+        domain.synchronize();
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!(domain.stats().waiting, 1200);
+        assert!(
+            held.iter()
+                .enumerate()
+                .all(|(i, p)| p.value == if round == 0 { i as u64 } else { round - 1 })
+        );
+        drop(held);
+        domain.barrier().unwrap();
+    }
+}
+
+#[test]
+fn callbacks_run_once_each_after_a_grace_period() {
+    for engine in engines() {
+        for single in [false, true] {
+            let domain = Domain::builder().engine(engine).single_list(single).build().unwrap();
+            let ran = Arc::new(AtomicU64::new(0));
+            let guard = domain.read_lock();
+            for _ in 0..100 {
+                let ran = ran.clone();
+                domain.defer(move || {
+                    ran.fetch_add(1, SeqCst);
+                });
+            }
+            thread::sleep(Duration::from_millis(10));
+            assert_eq!(ran.load(SeqCst), 0, "{engine:?}");
+            drop(guard);
+            domain.barrier().unwrap();
+            assert_eq!(ran.load(SeqCst), 100, "{engine:?}");
+            assert_eq!((domain.stats().run, domain.stats().waiting), (100, 0));
+        }
+    }
+}
+
+#[test]
+fn callbacks_may_register_callbacks_and_the_drop_waits_for_all() {
+    fn again(domain: &Arc<Domain>, left: u64, ran: &Arc<AtomicU64>) {
+        let (weak, ran) = (Arc::downgrade(domain), ran.clone());
+        domain.defer(move || {
+            ran.fetch_add(1, SeqCst);
+            if let (Some(domain), 1..) = (weak.upgrade(), left) {
+                assert!(domain.barrier().is_err());
+                again(&domain, left - 1, &ran);
+                // The last reference must not go in a callback: then the domain is leaked.
+            }
+        });
+    }
+    let ran = Arc::new(AtomicU64::new(0));
+    let domain = Arc::new(domain(Engine::Restart));
+    again(&domain, 9, &ran);
+    while ran.load(SeqCst) < 10 {
+        domain.barrier().unwrap();
+    }
+    drop(domain);
+    assert_eq!(ran.load(SeqCst), 10);
+}
+
+#[test]
+fn the_cap_holds_and_registering_threads_help() {
+    let cap = Cap { bytes: 64 << 10, callbacks: 1000 };
+    let domain = Domain::builder().cap(cap).build().unwrap();
+    let mut most = 0;
+    for _ in 0..20_000 {
+        // SAFETY: nobody else knows the value.
+        unsafe { domain.retire_box(Box::new([0u8; 1024])) };
+        most = most.max(domain.stats().waiting_bytes);
+    }
+    domain.barrier().unwrap();
+    let stats = domain.stats();
+    assert_eq!(stats.run, 20_000);
+    assert!(most < 4 * cap.bytes, "{most} {stats:?}");
+}
+
+#[test]
+fn protected_nodes_do_not_count_for_the_cap() {
+    let domain = Domain::builder().cap(Cap { bytes: u64::MAX, callbacks: 100 }).build().unwrap();
+    let cells: Vec<_> = (0..1000).map(Cell::new).collect();
+    // SAFETY: the cells are replaced through this domain only.
+    let held: Vec<_> =
+        cells.iter().map(|c| unsafe { domain.protect(&c.node()) }.unwrap()).collect();
+    for cell in &cells {
+        // SAFETY: as above.
+        unsafe { cell.replace(&domain, 0) };
+    }
+    domain.synchronize();
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        // SAFETY: nobody else knows the value.
+        unsafe { domain.retire_box(Box::new(0u64)) };
+    }
+    // Each 32nd would have waited 20 ms.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", domain.stats());
+    drop(held);
+    domain.barrier().unwrap();
+}
+
+#[test]
+fn a_registration_over_the_cap_inside_a_section_does_not_wait() {
+    let domain = Domain::builder().cap(Cap { bytes: 0, callbacks: 0 }).build().unwrap();
+    let guard = domain.read_lock();
+    for _ in 0..1000 {
+        domain.defer(|| ());
+    }
+    assert!(domain.stats().over_cap > 0);
+    drop(guard);
+    domain.barrier().unwrap();
+}
