@@ -6,6 +6,7 @@ mod output;
 mod progress;
 mod signals;
 
+use crate::output::harmless;
 use clap::{Parser, Subcommand};
 use reprieve_lab::error::Error;
 use std::io::Write;
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A closed standard error must not turn the exit status into a panic's.
-            let _ = writeln!(std::io::stderr(), "reprieve: {error:#}");
+            let _ = writeln!(std::io::stderr(), "reprieve: {}", harmless(&format!("{error:#}")));
             match error.downcast_ref() {
                 Some(Error::Usage(_)) => ExitCode::from(2),
                 _ => ExitCode::FAILURE,
