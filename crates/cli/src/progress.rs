@@ -93,8 +93,12 @@ impl Plain {
 
     fn line(&self, text: std::fmt::Arguments) {
         // A closed standard error must not end a run.
-        let _ =
-            writeln!(std::io::stderr(), "[{:>5.1} s] {text}", self.start.elapsed().as_secs_f64());
+        let _ = writeln!(
+            std::io::stderr(),
+            "[{:>5.1} s] {}",
+            self.start.elapsed().as_secs_f64(),
+            harmless(&text.to_string())
+        );
     }
 }
 
