@@ -125,8 +125,8 @@ impl<'a> Carrier<'a> {
         for tried in 1.. {
             let lab_host = self.lab_host()?;
             let from = recorder.phases_done();
-            let ran = lab_host
-                .execute(plan, from, here.clone(), &setting, &mut |record| recorder.write(record));
+            let mut sink = |record| recorder.write(look(record));
+            let ran = lab_host.execute(plan, from, here.clone(), &setting, &mut sink);
             match ran {
                 Err(error) if error.is_crash() && tried < TRIES && !recorder.has_ended() => {
                     self.drop_lab_host();
