@@ -107,6 +107,7 @@ mod record;
 mod registry;
 mod slots;
 mod stats;
+pub mod structures;
 mod sync;
 
 #[cfg(not(loom))]

@@ -15,7 +15,15 @@
 #[cfg(test)]
 mod callbacks;
 #[cfg(test)]
+mod cell;
+#[cfg(test)]
 mod grace;
+#[cfg(test)]
+mod ids;
+#[cfg(test)]
+mod list;
+#[cfg(test)]
+mod map;
 #[cfg(test)]
 mod protect;
 #[cfg(test)]

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pointer of a `Cell`: publication, exchange, read-copy-update.
+
+use super::tools::{Node, World, check};
+use crate::barrier::{Kind, light};
+use crate::engine::poll::Poll;
+use crate::grace::Grace;
+use crate::stats;
+use crate::structures::pointer::Pointer;
+use loom::sync::Arc;
+use loom::thread;
+
+struct Shared {
+    world: Arc<World>,
+    grace: Grace,
+    stats: stats::Grace,
+    cell: Pointer<Node>,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        let cell = Pointer::new(Node::make(1));
+        Arc::new(Shared {
+            world: World::new(),
+            grace: Grace::new(),
+            stats: stats::Grace::new(),
+            cell,
+        })
+    }
+
+    fn read(&self, thread: u32) -> u64 {
+        let record = self.world.registry.claim(thread).unwrap();
+        record.enter();
+        light();
+        let value = Node::read(self.cell.load());
+        record.leave();
+        record.release();
+        assert_ne!(value, u64::MAX);
+        value
+    }
+
+    fn reclaim(&self, old: *mut Node) {
+        // One leads, or both one after the other.
+        let attempt = self.world.attempt(Kind::Membarrier);
+        assert!(self.grace.run_until(self.grace.cookie(), &attempt, &Poll, &self.stats));
+        Node::free(old);
+    }
+
+    /// `Cell::update` with the increment of a counter.
+    fn increment(&self, thread: u32, in_section: bool) {
+        let record = self.world.registry.claim(thread).unwrap();
+        if in_section {
+            record.enter();
+            light();
+        }
+        let mut current = self.cell.load();
+        loop {
+            let new = Node::make(Node::read(current) + 1);
+            match self.cell.replace(current, new) {
+                Ok(_) => break,
+                Err(other) => current = other,
+            }
+        }
+        if in_section {
+            record.leave();
+        }
+        record.release();
+        self.reclaim(current);
+    }
+}
+
+#[test]
+fn swap() {
+    check(3, || {
+        let shared = Shared::new();
+        let reader = shared.clone();
+        let reader = thread::spawn(move || {
+            let first = reader.read(1);
+            let second = reader.read(1);
+            assert!(first <= second);
+        });
+        shared.reclaim(shared.cell.swap(Node::make(2)));
+        reader.join().unwrap();
+    });
+}
+
+fn two_updates(in_section: bool) {
+    check(2, move || {
+        let shared = Shared::new();
+        let other = shared.clone();
+        let other = thread::spawn(move || other.increment(1, in_section));
+        shared.increment(2, in_section);
+        other.join().unwrap();
+        assert_eq!(Node::read(shared.cell.load()), 3);
+    });
+}
+
+#[test]
+fn no_update_is_lost() {
+    two_updates(true);
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_update_outside_a_section_is_caught() {
+    two_updates(false);
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which domain a structure belongs to.
+//!
+//! > **Invariant.** A handle names one domain for as long as it exists, and that domain exists as long.
+//!
+//! So ids of domains, which are used again when a domain is gone, tell a structure's domain from a guard's: both are alive at that
+//! moment. Hence the trait is sealed; a `Deref` of a user's could name another domain each time.
+
+use crate::domain::Domain;
+use crate::guard::{DomainId, Guard, Protected, ReadSide};
+use crate::restart::Lookup;
+use crate::restart::section::Section;
+use std::sync::Arc;
+
+/// The default domain, [`Domain::global`], as a handle: known when the program is compiled, so reads need not look it up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Global;
+
+pub(crate) mod sealed {
+    use super::*;
+
+    pub trait Sealed: Send + Sync {
+        fn id(&self) -> DomainId;
+        fn read(&self) -> Guard<'_>;
+        /// # Safety
+        /// As for [`Domain::lookup`].
+        unsafe fn lookup<L: Lookup>(&self, lookup: &L) -> L::Output;
+        /// # Safety
+        /// As for [`Domain::protect`].
+        unsafe fn protect<T: 'static, L: Lookup<Output = *const T>>(
+            &self,
+            lookup: &L,
+        ) -> Option<Protected<'_, T>>;
+    }
+}
+use sealed::Sealed;
+
+/// A way to own or borrow the domain of a structure: [`Global`], `&Domain` or `Arc<Domain>`.
+pub trait Handle: Sealed {
+    /// The domain.
+    fn domain(&self) -> &Domain;
+}
+
+impl Handle for Global {
+    fn domain(&self) -> &Domain {
+        Domain::global()
+    }
+}
+
+impl Sealed for Global {
+    #[inline(always)]
+    fn id(&self) -> DomainId {
+        DomainId(0)
+    }
+
+    #[inline(always)]
+    fn read(&self) -> Guard<'_> {
+        crate::read_lock()
+    }
+
+    #[inline(always)]
+    unsafe fn lookup<L: Lookup>(&self, lookup: &L) -> L::Output {
+        // SAFETY: the caller's promise.
+        unsafe { crate::lookup(lookup) }
+    }
+
+    #[inline(always)]
+    unsafe fn protect<T: 'static, L: Lookup<Output = *const T>>(
+        &self,
+        lookup: &L,
+    ) -> Option<Protected<'_, T>> {
+        // SAFETY: the caller's promise.
+        unsafe { crate::protect(lookup) }
+    }
+}
+
+macro_rules! handles {
+    ($($type:ty),*) => { $(
+        impl Handle for $type {
+            fn domain(&self) -> &Domain {
+                self
+            }
+        }
+
+        impl Sealed for $type {
+            #[inline(always)]
+            fn id(&self) -> DomainId {
+                Domain::id(self)
+            }
+
+            #[inline(always)]
+            fn read(&self) -> Guard<'_> {
+                self.read_lock()
+            }
+
+            #[inline(always)]
+            unsafe fn lookup<L: Lookup>(&self, lookup: &L) -> L::Output {
+                // SAFETY: the caller's promise.
+                unsafe { Domain::lookup(self, lookup) }
+            }
+
+            #[inline(always)]
+            unsafe fn protect<T: 'static, L: Lookup<Output = *const T>>(&self, lookup: &L) -> Option<Protected<'_, T>> {
+                // SAFETY: the caller's promise.
+                unsafe { Domain::protect(self, lookup) }
+            }
+        }
+    )* };
+}
+
+handles!(&Domain, Arc<Domain>);
+
+/// Panics unless the guard is one of the structure's domain.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn check(handle: &impl Handle, guard: &impl ReadSide) {
+    if handle.id() != guard.domain() {
+        wrong_domain();
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn wrong_domain() -> ! {
+    panic!("the guard belongs to another domain than the structure: it keeps nothing in it alive");
+}
+
+/// Protects a node that a plain section keeps alive now. The slot is filled before that section ends, so whoever waits for the section
+/// finds the slot filled.
+///
+/// # Safety
+/// The caller is in a plain section of the handle's domain in which it found the node (not null), which is freed through
+/// [`super::node::retire`].
+pub(crate) unsafe fn protect_found<T: 'static>(
+    handle: &impl Handle,
+    node: *const T,
+) -> Protected<'_, T> {
+    struct Found<T>(*const T);
+    // SAFETY: returns a constant.
+    unsafe impl<T> Lookup for Found<T> {
+        type Output = *const T;
+
+        #[inline(always)]
+        unsafe fn run(&self, _: &Section) -> *const T {
+            self.0
+        }
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { handle.protect(&Found(node)) } {
+        Some(protected) => protected,
+        None => unreachable!("the node is not null"),
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Structures that are read without locks: [`Cell`], [`Map`], [`List`], [`IdTable`].
+//!
+//! | structure | plain section (a guard) | copy by restartable lookup | protected reference |
+//! |---|---|---|---|
+//! | [`Cell<T>`](Cell): a value replaced as a whole | `load` | `get` | `protect` |
+//! | [`Map<K, V>`](Map): a hash map that grows under its readers | `get`, `iter` | `copied` | `protect` |
+//! | [`List<T>`](List), and the intrusive [`list`] | `iter`, `list_for_each_rcu` | | `protect` |
+//! | [`IdTable<T>`](IdTable): objects by number, each with a lock | `get`, `iter` | `contains` | `protect` |
+//!
+//! # What holds for all
+//! - **References** borrow the guard and the structure: they outlive neither, and the structure can be dropped or moved only when there are
+//!   none. So its drop frees at once what is in it.
+//! - **Domains**: a structure belongs to one ([`Handle`]), through which it frees. A guard of another domain is refused with a panic (one
+//!   comparison, which the compiler decides for the default domain).
+//! - **Frees** go through the domain's callbacks and count towards its [`Cap`](crate::Cap) with the bytes of the node (not of what the
+//!   value owns). The head of the callback lies in the node: taking something out allocates nothing. Values without a
+//!   destructor are freed by whoever is there; others are dropped on a worker thread, hence `Send` and `'static`.
+//! - **Writers** never wait for a grace period (except, at most 20 ms, over the cap and outside sections), so all calls are
+//!   allowed inside sections. They take locks, and are not for signal handlers; reads are. After a fork the child may find a lock taken by a
+//!   thread it does not have.
+//!
+//! # From a reader-writer lock to RCU
+//! Table 1 of the FREENIX 2003 paper ("Using Read-Copy-Update Techniques for System V IPC in the Linux 2.5 Kernel"): each call on the left
+//! becomes the one on the right. Readers need no lock any more; writers still exclude each other.
+//!
+//! | reader-writer lock | RCU | here |
+//! |---|---|---|
+//! | `rwlock_t` | `spinlock_t` | `RwLock` becomes `Mutex`, or the lock inside [`List`] and [`Map`] |
+//! | `read_lock()` | `rcu_read_lock()` | [`read_lock`](crate::read_lock) |
+//! | `read_unlock()` | `rcu_read_unlock()` | the guard's drop |
+//! | `write_lock()`, `write_unlock()` | `spin_lock()`, `spin_unlock()` | `Mutex::lock` |
+//! | `list_add()`, `list_add_tail()` | `list_add_rcu()`, `list_add_rcu_tail()` | [`list::list_add_rcu`], [`list::list_add_rcu_tail`]; `push_front`, `push_back` |
+//! | `list_del()` | `list_del_rcu()` | [`list::list_del_rcu`]; `remove_first`, `retain` |
+//! | `list_for_each()` | `list_for_each_rcu()` | [`list::list_for_each_rcu`]; `iter` |
+//! | `kfree()` | `call_rcu()`, or `synchronize_kernel()` first | [`Domain::retire_box`](crate::Domain::retire_box); done by `List` and `Map` |
+//!
+//! Table 2, search and deletion. With a reader-writer lock:
+//!
+//! ```
+//! use std::sync::RwLock;
+//!
+//! struct Entry { key: u32, data: u32 }
+//! let list: RwLock<Vec<Entry>> = RwLock::new(vec![Entry { key: 1, data: 10 }, Entry { key: 2, data: 20 }]);
+//!
+//! let search = |key| list.read().unwrap().iter().find(|e| e.key == key).map(|e| e.data);
+//! let delete = |key| {
+//!     let mut list = list.write().unwrap();
+//!     let found = list.iter().position(|e| e.key == key);
+//!     found.map(|i| list.remove(i)).is_some()
+//! };
+//! assert_eq!(search(2), Some(20));
+//! assert!(delete(2));
+//! assert_eq!(search(2), None);
+//! ```
+//!
+//! With RCU: the search takes no lock, the deletion defers the free.
+//!
+//! ```
+//! use reprieve::{read_lock, structures::List};
+//!
+//! struct Entry { key: u32, data: u32 }
+//! let list = List::new();
+//! list.push_back(Entry { key: 1, data: 10 });
+//! list.push_back(Entry { key: 2, data: 20 });
+//!
+//! let search = |key| list.iter(&read_lock()).find(|e| e.key == key).map(|e| e.data);
+//! let delete = |key| list.remove_first(|e| e.key == key);
+//! assert_eq!(search(2), Some(20));
+//! assert!(delete(2));
+//! assert_eq!(search(2), None);
+//! ```
+//!
+//! And as the paper has it, call by call:
+//!
+//! ```
+//! use reprieve::structures::list::*;
+//! use reprieve::{list_entry, list_for_each_entry_rcu, read_lock, synchronize_kernel};
+//! use std::sync::Mutex;
+//!
+//! struct Entry { links: ListHead, key: u32, data: u32 }
+//! let mut head = Box::new(ListHead::new());
+//! let head: *mut ListHead = &mut *head;
+//! let writers = Mutex::new(());
+//!
+//! let search = |key| {
+//!     let guard = read_lock();
+//!     // SAFETY: entries stay valid for a grace period after their removal.
+//!     let mut entries = unsafe { list_for_each_entry_rcu!(&*head, Entry, links, &guard) };
+//!     entries.find(|e| e.key == key).map(|e| e.data)
+//! };
+//! let insert = |key, data| {
+//!     let entry = Box::into_raw(Box::new(Entry { links: ListHead::new(), key, data }));
+//!     let _locked = writers.lock().unwrap();
+//!     // SAFETY: writers are excluded; the entry is fresh.
+//!     unsafe { list_add_rcu(&raw mut (*entry).links, head) };
+//! };
+//! let delete = |key| {
+//!     let locked = writers.lock().unwrap();
+//!     let guard = read_lock();
+//!     // SAFETY: writers are excluded, so the entry is in the list.
+//!     let found = unsafe {
+//!         let mut entries = list_for_each_rcu(&*head, &guard).map(|links| list_entry!(links, Entry, links));
+//!         entries.find(|&e| (*e).key == key).inspect(|&e| list_del_rcu(&raw mut (*e).links))
+//!     };
+//!     drop((guard, locked));
+//!     found.is_some_and(|entry| {
+//!         synchronize_kernel();
+//!         // SAFETY: out of the list, and out of every reader's reach.
+//!         drop(unsafe { Box::from_raw(entry) });
+//!         true
+//!     })
+//! };
+//! // SAFETY: not in use yet.
+//! unsafe { init_list_head(head) };
+//! insert(1, 10);
+//! insert(2, 20);
+//! assert_eq!(search(2), Some(20));
+//! assert!(delete(2) && !delete(2));
+//! assert_eq!((search(1), search(2)), (Some(10), None));
+//! assert!(delete(1));
+//! ```
+//!
+//! What changes for readers: two may see different versions at the same time, and a reader may see an entry that was removed a moment
+//! ago. Where that matters, lock the entry and look at a `deleted` flag, as [`IdTable`] does.
+
+pub(crate) mod array;
+pub(crate) mod node;
+pub(crate) mod pointer;
+
+#[cfg(not(loom))]
+mod cell;
+#[cfg(not(loom))]
+mod copy;
+#[cfg(not(loom))]
+mod handle;
+pub mod ids;
+pub mod list;
+pub mod map;
+
+#[cfg(not(loom))]
+pub use cell::{Cell, Changed};
+#[cfg(not(loom))]
+pub use handle::{Global, Handle};
+#[cfg(not(loom))]
+pub use ids::IdTable;
+#[cfg(not(loom))]
+pub use list::List;
+#[cfg(not(loom))]
+pub use map::Map;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What readers find: a value, and behind it the head that its free will need, so that unlinking never allocates.
+//!
+//! The value comes first: the address of a node is the address of its value, which is what `protect` puts into a slot and
+//! [`retire`] looks for.
+
+use crate::callback::Head;
+#[cfg(not(loom))]
+use crate::domain::Domain;
+
+#[repr(C)]
+pub(crate) struct Node<T> {
+    value: T,
+    head: Head,
+}
+
+/// Allocates a node. It is the caller's until it is published.
+pub(crate) fn allocate<T>(value: T) -> *mut T {
+    Box::into_raw(Box::new(Node { value, head: Head::new() })).cast()
+}
+
+/// Frees a node now.
+///
+/// # Safety
+/// From [`allocate`], and nobody else's (any more).
+pub(crate) unsafe fn free<T>(node: *mut T) {
+    // SAFETY: the caller's promise; the value is the node's first field.
+    drop(unsafe { Box::from_raw(node.cast::<Node<T>>()) });
+}
+
+/// Frees a node and hands its value out: it was never published.
+///
+/// # Safety
+/// As for [`free`].
+pub(crate) unsafe fn take<T>(node: *mut T) -> T {
+    // SAFETY: as in `free`.
+    unsafe { Box::from_raw(node.cast::<Node<T>>()) }.value
+}
+
+/// Frees a node after a grace period in which no guard holds it. A value that needs no drop is freed by any thread, else a worker drops it.
+///
+/// # Safety
+/// From [`allocate`]; all who can find it read through this domain; new sections cannot find it.
+#[cfg(not(loom))]
+pub(crate) unsafe fn retire<T: Send + 'static>(domain: &Domain, node: *mut T) {
+    use std::mem::{needs_drop, offset_of};
+
+    unsafe extern "C" fn run<T>(head: *mut Head) {
+        // SAFETY: the head of a node of this type, whose grace period is over.
+        unsafe { free(head.byte_sub(offset_of!(Node<T>, head)).cast::<T>()) };
+    }
+    let leaf = !needs_drop::<T>();
+    // SAFETY: the head is in the node's allocation, and used once.
+    unsafe {
+        let head = &raw mut (*node.cast::<Node<T>>()).head;
+        domain.retire(node.cast_const().cast(), head, run::<T>, size_of::<Node<T>>(), leaf);
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pointer of a [`Cell`](super::Cell): what is published, how, and when it is the caller's again.
+
+use crate::sync::{AtomicPtr, Ordering};
+
+/// Never null. Each node is unlinked once, by whom it is returned to.
+pub(crate) struct Pointer<T>(pub(crate) AtomicPtr<T>);
+
+impl<T> Pointer<T> {
+    pub(crate) fn new(node: *mut T) -> Pointer<T> {
+        Pointer(AtomicPtr::new(node))
+    }
+
+    /// Acquires what the writer wrote before it published the node.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> *mut T {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Publishes `new` (release) and returns the old node to be freed (acquire).
+    pub(crate) fn swap(&self, new: *mut T) -> *mut T {
+        self.0.swap(new, Ordering::AcqRel)
+    }
+
+    /// Publishes `new` if `current` is still there and returns that; else returns what is (acquire: it will be read).
+    ///
+    /// `current` has not been freed since the caller found it (it is in a section, or holds it protected).
+    pub(crate) fn replace(&self, current: *mut T, new: *mut T) -> Result<*mut T, *mut T> {
+        self.0.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+}

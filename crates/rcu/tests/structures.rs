@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The structures, one promise per test.
+
+use reprieve::structures::ids::Id;
+use reprieve::structures::list::*;
+use reprieve::structures::{Cell, IdTable, Map};
+use reprieve::{Cap, Domain, Engine};
+use reprieve::{hlist_for_each_entry_rcu, list_for_each_entry_rcu};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::thread;
+use std::time::Duration;
+
+/// Counts its drops.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// Every key has the same hash.
+#[derive(Default)]
+struct Same;
+
+impl Hasher for Same {
+    fn finish(&self) -> u64 {
+        7
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+}
+
+fn domain() -> Domain {
+    Domain::builder().build().unwrap()
+}
+
+mod cell {
+    use super::*;
+
+    #[test]
+    fn copies_of_every_size() {
+        macro_rules! copies {
+            ($($value:expr),*) => { $( assert_eq!(Cell::new($value).get(), $value); )* };
+        }
+        copies!(
+            (),
+            1u8,
+            'x',
+            7u16,
+            -1i64,
+            (3u8, 4u64),
+            [1u64; 3],
+            [2u32; 8],
+            [5u64; 5],
+            [9u8; 31],
+            i128::MIN
+        );
+        assert_eq!(Cell::new([6u8; 300]).get(), [6; 300]);
+    }
+
+    #[test]
+    fn what_is_held_stays_and_what_is_not_goes() {
+        for engine in [Engine::Restart, Engine::Poll] {
+            let domain = Domain::builder().engine(engine).build().unwrap();
+            let drops = Arc::new(AtomicUsize::new(0));
+            let cell = Cell::new_in(Counted(drops.clone()), &domain);
+            let held = cell.protect();
+            cell.store(Counted(drops.clone()));
+            cell.store(Counted(drops.clone()));
+            domain.synchronize();
+            thread::sleep(Duration::from_millis(5));
+            assert!(drops.load(SeqCst) <= 1, "the first is held");
+            drop(held);
+            domain.barrier().unwrap();
+            assert_eq!(drops.load(SeqCst), 2);
+            drop(cell);
+            assert_eq!(drops.load(SeqCst), 3);
+        }
+    }
+
+    #[test]
+    fn swap_and_compare_and_swap() {
+        let cell = Cell::new("a".to_string());
+        let guard = reprieve::read_lock();
+        let old = cell.swap("b".to_string(), &guard);
+        assert_eq!(old, "a");
+        // The old one is not there any more; an equal one is not the same.
+        let equal = "b".to_string();
+        for other in [old, &equal] {
+            let changed = cell.compare_and_swap(other, "c".to_string(), &guard).unwrap_err();
+            assert_eq!((changed.current.as_str(), changed.new.as_str()), ("b", "c"));
+        }
+        let current = cell.load(&guard);
+        assert_eq!(cell.compare_and_swap(current, "c".to_string(), &guard).unwrap(), "c");
+        assert_eq!((current.as_str(), cell.load(&guard).as_str()), ("b", "c"));
+    }
+
+    #[test]
+    fn no_update_is_lost() {
+        let cell = Arc::new(Cell::new(0u64));
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                let cell = cell.clone();
+                thread::spawn(move || (0..5000).for_each(|_| cell.update(|n| n + 1)))
+            })
+            .collect();
+        writers.into_iter().for_each(|w| w.join().unwrap());
+        assert_eq!(cell.get(), 20_000);
+    }
+
+    #[test]
+    #[should_panic(expected = "another domain")]
+    fn a_guard_of_another_domain_is_refused() {
+        let (a, b) = (domain(), domain());
+        let cell = Cell::new_in(1, &a);
+        let guard = b.read_lock();
+        cell.load(&guard);
+    }
+
+    #[test]
+    fn garbage_is_announced_and_stays_below_the_cap() {
+        let cap = Cap { bytes: 64 << 10, callbacks: u64::MAX };
+        let domain = Domain::builder().cap(cap).build().unwrap();
+        let cell = Cell::new_in([0u8; 4096], &domain);
+        let guard = domain.read_lock();
+        cell.store([1; 4096]);
+        assert!(domain.stats().waiting_bytes >= 4096);
+        drop(guard);
+        let mut most = 0;
+        for _ in 0..2000 {
+            cell.update(|old| *old);
+            most = most.max(domain.stats().waiting_bytes);
+        }
+        assert!(most < 4 * cap.bytes, "{most}");
+    }
+
+    #[test]
+    fn an_owned_domain_goes_with_its_last_structure() {
+        let domain = Arc::new(domain());
+        let cell = Cell::new_in(vec![1], domain.clone());
+        drop(domain);
+        cell.store(vec![2]);
+        assert_eq!(*cell.protect(), [2]);
+    }
+
+    #[test]
+    fn a_quiescent_thread_reads() {
+        let domain = domain();
+        let cell = Cell::new_in(1, &domain);
+        let mut this = domain.qsbr();
+        assert_eq!(*cell.load(&this.read_lock()), 1);
+        cell.store(2);
+        this.quiescent_state();
+        assert_eq!(*cell.load(&this.read_lock()), 2);
+    }
+}
+
+mod map {
+    use super::*;
+
+    #[test]
+    fn insert_update_remove() {
+        let map = Map::new();
+        assert!(map.insert("a", 1));
+        assert!(!map.insert("a", 2));
+        assert_eq!(map.insert_new("a", 3), Err(("a", 3)));
+        assert_eq!(map.insert_new("b", 3), Ok(()));
+        assert!(map.update("a", |v| v * 10));
+        assert!(!map.update("c", |v| v * 10));
+        assert_eq!((map.copied("a"), map.copied("b"), map.copied("c")), (Some(20), Some(3), None));
+        assert_eq!(map.len(), 2);
+        let guard = reprieve::read_lock();
+        assert_eq!(map.take("a", &guard), Some(&20));
+        assert!(!map.remove("a"));
+        assert!(!map.contains_key("a") && map.contains_key("b"));
+        assert_eq!(map.iter(&guard).collect::<Vec<_>>(), [(&"b", &3)]);
+        assert_eq!(format!("{map:?}"), r#"{"b": 3}"#);
+    }
+
+    #[test]
+    fn keys_and_values_that_own_memory() {
+        let map = Map::new();
+        for i in 0..500 {
+            map.insert(i.to_string(), vec![i; 10]);
+        }
+        let held = map.protect("123").unwrap();
+        (0..500).for_each(|i| assert!(map.remove(&i.to_string())));
+        reprieve::synchronize_rcu();
+        assert_eq!((held.key().as_str(), held.as_slice()), ("123", [123; 10].as_slice()));
+        assert!(map.is_empty() && map.protect("123").is_none());
+    }
+
+    #[test]
+    fn copies_too_large_for_the_section() {
+        let map = Map::new();
+        map.insert([1u64; 4], [2u8; 100]);
+        assert_eq!(map.copied(&[1; 4]), Some([2; 100]));
+        assert_eq!(map.copied(&[2; 4]), None);
+    }
+
+    #[test]
+    fn equal_hashes_are_not_equal_keys() {
+        let map =
+            Map::builder().hasher(BuildHasherDefault::<Same>::default()).load(usize::MAX).build();
+        (0..10u32).for_each(|k| assert!(map.insert(k, k + 100)));
+        let guard = reprieve::read_lock();
+        for k in 0..10 {
+            assert_eq!(map.get(&k, &guard), Some(&(k + 100)));
+            assert_eq!(map.copied(&k), Some(k + 100));
+            assert_eq!(map.protect(&k).map(|h| *h), Some(k + 100));
+        }
+        assert!(map.copied(&10).is_none() && map.protect(&10).is_none());
+        assert!(map.remove(&3) && map.copied(&3).is_none() && map.copied(&4).is_some());
+    }
+
+    #[test]
+    fn it_grows_one_grace_period_at_a_time() {
+        let domain = domain();
+        let map = Map::builder().domain(&domain).build();
+        let guard = domain.read_lock();
+        (0..10_000u64).for_each(|k| assert!(map.insert(k, k)));
+        let once = map.chains();
+        assert!(once < 10_000, "the second growth waits for this section");
+        assert!((0..10_000).all(|k| map.copied(&k) == Some(k)));
+        drop(guard);
+        domain.synchronize();
+        map.insert(10_000, 10_000);
+        assert!(map.chains() >= 10_000);
+        assert!((0..=10_000).all(|k| map.copied(&k) == Some(k)));
+        assert_eq!(map.iter(&domain.read_lock()).count(), 10_001);
+    }
+
+    #[test]
+    fn an_iteration_sees_each_key_once_while_the_map_grows() {
+        let domain = domain();
+        let map = Map::builder().domain(&domain).build();
+        (0..16u64).for_each(|k| assert!(map.insert(k, k)));
+        domain.synchronize();
+        let guard = domain.read_lock();
+        let mut iter = map.iter(&guard);
+        let mut seen: Vec<u64> = iter.by_ref().take(5).map(|(k, _)| *k).collect();
+        let chains = map.chains();
+        (100..1000).for_each(|k| assert!(map.insert(k, k)));
+        assert!(map.chains() > chains);
+        // Removed after the growth, alive in this section.
+        (0..16).for_each(|k| assert!(map.remove(&k)));
+        seen.extend(iter.map(|(k, _)| *k).filter(|k| *k < 16));
+        seen.sort_unstable();
+        assert_eq!(seen, (0..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_drop_drops_everything_once() {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let domain = domain();
+        let map = Map::builder().domain(&domain).build();
+        (0..1000).for_each(|k| assert!(map.insert(k, Counted(drops.clone()))));
+        (0..100).for_each(|k| assert!(map.remove(&k)));
+        (100..200).for_each(|k| assert!(!map.insert(k, Counted(drops.clone()))));
+        drop(map);
+        domain.barrier().unwrap();
+        assert_eq!(drops.load(SeqCst), 1100);
+    }
+
+    #[test]
+    fn a_panic_in_a_key_leaves_the_map_usable() {
+        #[derive(Debug)]
+        struct Touchy(u32);
+        impl PartialEq for Touchy {
+            fn eq(&self, other: &Touchy) -> bool {
+                assert!(self.0 != 13 && other.0 != 13, "thirteen");
+                self.0 == other.0
+            }
+        }
+        impl Eq for Touchy {}
+        impl std::hash::Hash for Touchy {
+            fn hash<H: Hasher>(&self, _: &mut H) {}
+        }
+        let map = Map::builder().hasher(BuildHasherDefault::<Same>::default()).build();
+        map.insert(Touchy(1), ());
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| map.insert(Touchy(13), ())));
+        assert!(result.is_err());
+        assert!(map.insert(Touchy(2), ()) && map.len() == 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "another domain")]
+    fn a_guard_of_another_domain_is_refused() {
+        let domain = domain();
+        let map = Map::builder().domain(&domain).build::<u32, u32>();
+        map.get(&1, &reprieve::read_lock());
+    }
+}
+
+mod list {
+    use super::*;
+
+    #[test]
+    fn the_safe_list() {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let domain = domain();
+        let list = List::new_in(&domain);
+        let value = |n: u32| (n, Counted(drops.clone()));
+        [2, 3, 4].into_iter().for_each(|n| list.push_back(value(n)));
+        list.push_front(value(1));
+        let numbers = || list.iter(&domain.read_lock()).map(|v| v.0).collect::<Vec<_>>();
+        assert_eq!((numbers(), list.len()), (vec![1, 2, 3, 4], 4));
+        let held = list.protect(|v| v.0 == 3).unwrap();
+        assert!(list.replace_first(|v| v.0 == 3, |v| value(v.0 * 10)));
+        assert!(list.remove_first(|v| v.0 == 2) && !list.remove_first(|v| v.0 == 2));
+        assert!(!list.replace_first(|v| v.0 == 2, |_| value(0)));
+        assert_eq!(numbers(), [1, 30, 4]);
+        list.retain(|v| v.0 % 2 == 0);
+        assert_eq!(numbers(), [30, 4]);
+        domain.synchronize();
+        thread::sleep(Duration::from_millis(5));
+        assert!(drops.load(SeqCst) <= 2 && held.0 == 3, "it is held");
+        drop(held);
+        domain.barrier().unwrap();
+        assert_eq!(drops.load(SeqCst), 3);
+        drop(list);
+        assert_eq!(drops.load(SeqCst), 5);
+    }
+
+    #[test]
+    fn a_walk_goes_on_from_an_entry_that_is_taken_out() {
+        let list = List::new();
+        (0..5).for_each(|n| list.push_back(n));
+        let guard = reprieve::read_lock();
+        let mut walk = list.iter(&guard);
+        assert_eq!((walk.next(), walk.next()), (Some(&0), Some(&1)));
+        assert!(list.remove_first(|n| *n == 1) && list.remove_first(|n| *n == 3));
+        list.push_back(5);
+        assert!(walk.eq(&[2, 4, 5]));
+        assert!(list.iter(&guard).eq(&[0, 2, 4, 5]));
+    }
+
+    #[test]
+    #[should_panic(expected = "another domain")]
+    fn a_guard_of_another_domain_is_refused() {
+        let domain = domain();
+        let list: List<u32, _> = List::new_in(&domain);
+        let _ = list.iter(&reprieve::read_lock());
+    }
+
+    struct Entry {
+        number: u32,
+        links: ListHead,
+        chain: HlistNode,
+    }
+
+    impl Entry {
+        fn new(number: u32) -> *mut Entry {
+            Box::into_raw(Box::new(Entry {
+                number,
+                links: ListHead::new(),
+                chain: HlistNode::new(),
+            }))
+        }
+    }
+
+    #[test]
+    fn the_papers_calls_and_their_relatives() {
+        let entries: [*mut Entry; 5] = std::array::from_fn(|n| Entry::new(n as u32));
+        let head = Box::into_raw(Box::new(ListHead::new()));
+        let chain = HlistHead::new();
+        // SAFETY: one thread; entries are freed after a grace period.
+        unsafe {
+            init_list_head(head);
+            assert!((*head).is_empty() && chain.is_empty());
+            let guard = reprieve::read_lock();
+            let seen = || {
+                let list: Vec<u32> = list_for_each_entry_rcu!(&*head, Entry, links, &guard)
+                    .map(|e| e.number)
+                    .collect();
+                let chain: Vec<u32> = hlist_for_each_entry_rcu!(&chain, Entry, chain, &guard)
+                    .map(|e| e.number)
+                    .collect();
+                (list, chain)
+            };
+            list_add_rcu(&raw mut (*entries[1]).links, head);
+            list_add_rcu_tail(&raw mut (*entries[2]).links, head);
+            list_add_rcu(&raw mut (*entries[0]).links, head);
+            hlist_add_head_rcu(&raw mut (*entries[1]).chain, &chain);
+            hlist_add_head_rcu(&raw mut (*entries[0]).chain, &chain);
+            hlist_add_behind_rcu(&raw mut (*entries[2]).chain, &raw mut (*entries[1]).chain);
+            assert_eq!(seen(), (vec![0, 1, 2], vec![0, 1, 2]));
+            list_del_rcu(&raw mut (*entries[1]).links);
+            hlist_del_rcu(&raw mut (*entries[1]).chain);
+            assert_eq!(seen(), (vec![0, 2], vec![0, 2]));
+            list_replace_rcu(&raw mut (*entries[0]).links, &raw mut (*entries[3]).links);
+            hlist_del_rcu(&raw mut (*entries[2]).chain);
+            assert_eq!(seen(), (vec![3, 2], vec![0]));
+            // The body may take out the entry it is given.
+            let mut out = vec![];
+            for links in list_for_each_safe_rcu(&*head, &guard) {
+                list_del_rcu(links);
+                out.push(links);
+            }
+            assert_eq!((out.len(), seen().0), (2, vec![]));
+            assert_eq!(list_for_each_rcu(&*head, &guard).count(), 0);
+            assert_eq!(hlist_for_each_rcu(&chain, &guard).count(), 1);
+            drop(guard);
+            reprieve::synchronize_rcu();
+            entries.into_iter().for_each(|e| drop(Box::from_raw(e)));
+            drop(Box::from_raw(head));
+        }
+    }
+}
+
+mod ids {
+    use super::*;
+
+    #[test]
+    fn ids_are_never_used_twice() {
+        let table = IdTable::new();
+        let first = table.insert("a").unwrap();
+        assert!(table.contains(first));
+        assert!(table.remove(first) && !table.remove(first));
+        let second = table.insert("b").unwrap();
+        assert_eq!((first.index(), second.index()), (0, 0));
+        assert_eq!((first.generation(), second.generation()), (1, 2));
+        assert!(!table.contains(first) && table.contains(second));
+        assert!(table.get(first, &reprieve::read_lock()).is_none());
+        assert_eq!(Id::from_number(second.get()), Some(second));
+        assert_eq!(Id::from_number(7), None);
+        let beyond = Id::from_number(1 << 32 | 1 << 20).unwrap();
+        assert!(
+            !table.contains(beyond) && table.protect(beyond).is_none() && !table.remove(beyond)
+        );
+    }
+
+    #[test]
+    fn it_grows_by_copy() {
+        let domain = domain();
+        let table = IdTable::new_in(&domain);
+        let guard = domain.read_lock();
+        let ids: Vec<_> = (0..1000).map(|n| table.insert(n).unwrap()).collect();
+        assert_eq!((table.len(), table.size()), (1000, 1024));
+        assert!(domain.stats().waiting >= 6, "old arrays wait for this section");
+        for (n, id) in ids.iter().enumerate() {
+            assert_eq!(*table.get(*id, &guard).unwrap().lock().unwrap(), n);
+            assert_eq!(*table.protect(*id).unwrap().lock().unwrap(), n);
+        }
+        assert!(table.iter(&guard).map(|e| e.id()).eq(ids));
+    }
+
+    #[test]
+    fn who_comes_late_sees_the_flag() {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let domain = domain();
+        let table = IdTable::new_in(&domain);
+        let id = table.insert(Counted(drops.clone())).unwrap();
+        let entry = table.protect(id).unwrap();
+        let live = entry.lock().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| table.protect(id).unwrap().lock().is_none());
+            thread::sleep(Duration::from_millis(20));
+            assert!(!waiter.is_finished(), "the lock is held");
+            assert!(table.remove_locked(live));
+            assert!(waiter.join().unwrap());
+        });
+        assert!(entry.is_deleted() && entry.lock().is_none());
+        assert_eq!(drops.load(SeqCst), 0, "it is held");
+        drop(entry);
+        domain.barrier().unwrap();
+        assert_eq!(drops.load(SeqCst), 1);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn an_object_of_another_table_is_refused() {
+        let (a, b) = (IdTable::new(), IdTable::new());
+        let (x, y) = (a.insert(1).unwrap(), b.insert(2).unwrap());
+        assert_eq!(x, y);
+        let entry = a.protect(x).unwrap();
+        assert!(!b.remove_locked(entry.lock().unwrap()));
+        assert!(a.contains(x) && b.contains(y) && entry.lock().is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "another domain")]
+    fn a_guard_of_another_domain_is_refused() {
+        let domain = domain();
+        let table = IdTable::new_in(&domain);
+        let id = table.insert(1).unwrap();
+        table.get(id, &reprieve::read_lock());
+    }
+}

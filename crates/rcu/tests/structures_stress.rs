@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Readers of every kind against writers, on more threads than CPUs, with an allocator that poisons what is freed and keeps it out of use for a
+//! while: a reader that follows a freed node finds a wrong value, or an address that faults.
+//!
+//! `REPRIEVE_STRESS=SECONDS` is the length of each test, default 1.
+
+use reprieve::structures::{Cell, IdTable, List, Map};
+use reprieve::{Domain, Engine};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell as Local;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Fills freed blocks with [`Poison::BYTE`], and gives each back when as many others have been freed as the ring holds.
+struct Poison;
+
+static RING: [AtomicPtr<u8>; 1 << 12] = [const { AtomicPtr::new(null_mut()) }; 1 << 12];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+impl Poison {
+    const BYTE: u8 = 0xd5;
+    /// In front of each block: its size.
+    const FRONT: usize = 16;
+
+    fn outer(size: usize) -> Layout {
+        Layout::from_size_align(size + Poison::FRONT, Poison::FRONT).unwrap()
+    }
+}
+
+// SAFETY: blocks of the system's allocator, of which the first 16 bytes are not handed out. Larger alignments go straight through.
+unsafe impl GlobalAlloc for Poison {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if layout.align() > Poison::FRONT {
+                return System.alloc(layout);
+            }
+            let block = System.alloc(Poison::outer(layout.size()));
+            if block.is_null() {
+                return block;
+            }
+            block.cast::<usize>().write(layout.size());
+            block.add(Poison::FRONT)
+        }
+    }
+
+    unsafe fn dealloc(&self, inner: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise: the block is ours.
+        unsafe {
+            if layout.align() > Poison::FRONT {
+                return System.dealloc(inner, layout);
+            }
+            inner.write_bytes(Poison::BYTE, layout.size());
+            let slot = &RING[NEXT.fetch_add(1, Relaxed) % RING.len()];
+            let old = slot.swap(inner.sub(Poison::FRONT), AcqRel);
+            if !old.is_null() {
+                System.dealloc(old, Poison::outer(*old.cast::<usize>()));
+            }
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Poison = Poison;
+
+/// A value that knows whether it is whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Marked {
+    id: u64,
+    version: u64,
+    mark: u64,
+}
+
+impl Marked {
+    fn new(id: u64, version: u64) -> Marked {
+        Marked {
+            id,
+            version,
+            mark: (id ^ version.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        }
+    }
+
+    #[track_caller]
+    fn check(self, id: u64) -> u64 {
+        assert_eq!(self, Marked::new(id, self.version));
+        self.version
+    }
+}
+
+/// A value that owns memory.
+#[derive(Debug)]
+struct Owner(Box<Marked>);
+
+fn random(below: u64) -> u64 {
+    thread_local!(static STATE: Local<u64> = const { Local::new(0) });
+    static SEED: AtomicU64 = AtomicU64::new(1);
+    STATE.with(|state| {
+        if state.get() == 0 {
+            state.set(SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed) | 1);
+        }
+        let mut x = state.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        x % below
+    })
+}
+
+fn seconds() -> f64 {
+    std::env::var("REPRIEVE_STRESS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0)
+}
+
+/// Calls each of `work` over and over, `threads` threads per work, for `time`. A panic in one stops all.
+fn run(time: Duration, threads: usize, work: &[&(dyn Fn() + Sync)]) {
+    /// Tells the others, however the thread ends.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    let (stop, end) = (AtomicBool::new(false), Instant::now() + time);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            for f in work {
+                scope.spawn(|| {
+                    let _stop = Stop(&stop);
+                    while !stop.load(Relaxed) && Instant::now() < end {
+                        (0..100).for_each(|_| f());
+                    }
+                });
+            }
+        }
+    });
+}
+
+/// Runs `f` for each engine, for an equal part of the test's length. The first time without plain sections: they make grace periods long,
+/// and so few.
+fn each_engine(f: impl Fn(&Domain, Duration, bool)) {
+    let tick = Duration::from_millis(1);
+    let engines = [
+        (Engine::Restart, false),
+        (Engine::Restart, true),
+        (Engine::Poll, true),
+        (Engine::Ltimer { tick }, true),
+        (Engine::Sched { tick }, true),
+    ];
+    for (engine, plain) in engines {
+        let domain = Domain::builder().engine(engine).build().unwrap();
+        f(&domain, Duration::from_secs_f64(seconds() / engines.len() as f64), plain);
+        domain.barrier().unwrap();
+        let stats = domain.stats();
+        println!(
+            "{engine:?}: {} grace periods, {} callbacks",
+            stats.grace_periods.count, stats.run
+        );
+    }
+}
+
+/// A little while, now and then.
+fn dawdle() {
+    if random(64) == 0 {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn cell() {
+    each_engine(|domain, time, plain| {
+        let cell = Cell::new_in(Marked::new(1, 0), domain);
+        let owner = Cell::new_in(Owner(Box::new(Marked::new(2, 0))), domain);
+        run(
+            time,
+            2,
+            &[
+                &|| {
+                    let first = cell.get().check(1);
+                    assert!(first <= cell.get().check(1), "time goes backwards");
+                },
+                &|| {
+                    if !plain {
+                        return thread::yield_now();
+                    }
+                    let guard = domain.read_lock();
+                    let (value, owned) = (cell.load(&guard), owner.load(&guard));
+                    dawdle();
+                    value.check(1);
+                    owned.0.check(2);
+                },
+                &|| {
+                    let (value, owned) = (cell.protect(), owner.protect());
+                    dawdle();
+                    value.check(1);
+                    owned.0.check(2);
+                },
+                &|| {
+                    if plain {
+                        cell.update(|old| Marked::new(1, old.check(1) + 1));
+                    } else {
+                        cell.store(Marked::new(1, 0));
+                    }
+                },
+                &|| {
+                    owner.store(Owner(Box::new(Marked::new(2, random(9)))));
+                    if plain {
+                        let guard = domain.read_lock();
+                        let old = owner.swap(Owner(Box::new(Marked::new(2, 9))), &guard);
+                        old.0.check(2);
+                    }
+                },
+            ],
+        );
+    });
+}
+
+#[test]
+fn map() {
+    const ALWAYS: u64 = 64;
+    const KEYS: u64 = 512;
+    each_engine(|domain, time, plain| {
+        // Again and again from its smallest size.
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let map = Map::builder().domain(domain).build();
+            let owners = Map::builder().domain(domain).build();
+            for key in 0..ALWAYS {
+                map.insert(key, (key, Marked::new(key, 0).mark));
+                owners.insert(key, Owner(Box::new(Marked::new(key, 0))));
+            }
+            let good =
+                |key: u64, value: (u64, u64)| assert_eq!(value, (key, Marked::new(key, 0).mark));
+            let next = AtomicU64::new(KEYS);
+            let work: [&(dyn Fn() + Sync); 6] = [
+                &|| {
+                    let key = random(KEYS);
+                    match map.copied(&key) {
+                        Some(value) => good(key, value),
+                        None => assert!(key >= ALWAYS, "{key} is always there"),
+                    }
+                },
+                &|| {
+                    if !plain {
+                        return thread::yield_now();
+                    }
+                    let key = random(KEYS);
+                    let guard = domain.read_lock();
+                    let (value, owned) = (map.get(&key, &guard), owners.get(&key, &guard));
+                    dawdle();
+                    assert!(key >= ALWAYS || value.is_some() && owned.is_some());
+                    value.into_iter().for_each(|v| good(key, *v));
+                    owned.into_iter().for_each(|v| assert!(v.0.check(key) < u64::MAX));
+                },
+                &|| {
+                    let key = random(KEYS);
+                    let (value, owned) = (map.protect(&key), owners.protect(&key));
+                    dawdle();
+                    assert!(key >= ALWAYS || value.is_some() && owned.is_some());
+                    value.into_iter().for_each(|v| good(*v.key(), *v));
+                    owned.into_iter().for_each(|v| assert!(v.0.check(key) < u64::MAX));
+                },
+                &|| {
+                    if plain && random(20) == 0 {
+                        let guard = domain.read_lock();
+                        let mut seen = [0; ALWAYS as usize];
+                        for (key, value) in map.iter(&guard) {
+                            good(*key, *value);
+                            seen.get_mut(*key as usize).into_iter().for_each(|n| *n += 1);
+                        }
+                        assert_eq!(seen, [1; ALWAYS as usize]);
+                    }
+                },
+                &|| {
+                    let key = random(KEYS);
+                    let value = (key, Marked::new(key, 0).mark);
+                    match random(3) {
+                        0 if key >= ALWAYS => _ = map.remove(&key),
+                        1 if plain => _ = map.update(&key, |old| *old),
+                        _ => _ = map.insert(key, value),
+                    }
+                    // New ones, so that it grows.
+                    let key = next.fetch_add(1, Relaxed);
+                    map.insert(key, (key, Marked::new(key, 0).mark));
+                },
+                &|| {
+                    let key = random(KEYS);
+                    match random(3) {
+                        0 if key >= ALWAYS => _ = owners.remove(&key),
+                        1 if plain => {
+                            _ = owners.update(&key, |old| {
+                                Owner(Box::new(Marked::new(key, old.0.check(key) + 1)))
+                            })
+                        }
+                        _ => _ = owners.insert(key, Owner(Box::new(Marked::new(key, 0)))),
+                    }
+                },
+            ];
+            run(time.min(Duration::from_millis(100)), 1, &work);
+            let guard = domain.read_lock();
+            assert_eq!(map.len(), map.iter(&guard).count());
+        }
+    });
+}
+
+/// Restartable lookups only, long enough that many are preempted in the middle: without the restart they would go on along freed items.
+#[test]
+fn long_chains() {
+    const KEYS: u64 = 1 << 12;
+    let domain = Domain::builder().build().unwrap();
+    let map = Map::builder().domain(&domain).load(usize::MAX).build();
+    let value = |key| Marked::new(key, 0).mark;
+    (0..KEYS).for_each(|key| assert!(map.insert(key, value(key))));
+    run(
+        Duration::from_secs_f64(seconds()),
+        4,
+        &[
+            &|| {
+                let key = random(KEYS);
+                assert_eq!(map.copied(&key), Some(value(key)));
+            },
+            &|| {
+                let key = random(KEYS);
+                let held = map.protect(&key).unwrap();
+                dawdle();
+                assert_eq!((*held.key(), *held), (key, value(key)));
+            },
+            &|| {
+                let key = random(KEYS);
+                map.insert(key, value(key));
+            },
+        ],
+    );
+    println!(
+        "{} grace periods, {} restarts",
+        domain.stats().grace_periods.count,
+        domain.stats().restarts
+    );
+}
+
+#[test]
+fn list() {
+    const ALWAYS: u64 = 8;
+    each_engine(|domain, time, plain| {
+        let list = List::new_in(domain);
+        (0..ALWAYS).for_each(|id| list.push_back(Owner(Box::new(Marked::new(id, 0)))));
+        run(
+            time,
+            1,
+            &[
+                &|| {
+                    let guard = domain.read_lock();
+                    // Those that are always there are seen once, and in order.
+                    let mut always = 0;
+                    for value in list.iter(&guard) {
+                        let id = value.0.id;
+                        value.0.check(id);
+                        if id < ALWAYS {
+                            assert_eq!(id, always);
+                            always += 1;
+                        }
+                    }
+                    assert_eq!(always, ALWAYS);
+                    if !plain {
+                        thread::yield_now();
+                    }
+                },
+                &|| {
+                    let id = random(2 * ALWAYS);
+                    if let Some(held) = list.protect(|value| value.0.id == id) {
+                        dawdle();
+                        held.0.check(id);
+                    }
+                },
+                &|| {
+                    let id = ALWAYS + random(ALWAYS);
+                    let value = Owner(Box::new(Marked::new(id, 0)));
+                    if random(2) == 0 {
+                        list.push_front(value)
+                    } else {
+                        list.push_back(value)
+                    }
+                    let id = random(ALWAYS);
+                    list.replace_first(
+                        |v| v.0.id == id,
+                        |v| Owner(Box::new(Marked::new(id, v.0.check(id) + 1))),
+                    );
+                },
+                &|| {
+                    let id = ALWAYS + random(ALWAYS);
+                    list.remove_first(|v| v.0.id == id);
+                    list.retain(|v| v.0.id < 3 * ALWAYS / 2);
+                },
+            ],
+        );
+        assert_eq!(list.len(), list.iter(&domain.read_lock()).count());
+    });
+}
+
+#[test]
+fn ids() {
+    use reprieve::structures::ids::Id;
+    const PLACES: usize = 64;
+    each_engine(|domain, time, plain| {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            // A new one, so that it grows.
+            let table = IdTable::new_in(domain);
+            let last: Vec<AtomicU64> = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
+            let some = || &last[random(PLACES as u64) as usize];
+            let any = || Id::from_number(some().load(Relaxed));
+            let always: Vec<Id> =
+                (0..8).map(|n| table.insert(Box::new(Marked::new(n, 0))).unwrap()).collect();
+            run(
+                time.min(Duration::from_millis(50)),
+                1,
+                &[
+                    &|| {
+                        if !plain {
+                            return thread::yield_now();
+                        }
+                        let guard = domain.read_lock();
+                        if let Some(entry) = any().and_then(|id| table.get(id, &guard)) {
+                            dawdle();
+                            entry
+                                .lock()
+                                .into_iter()
+                                .for_each(|live| assert!(live.check(live.id) < u64::MAX));
+                        }
+                    },
+                    &|| {
+                        let id = always[random(8) as usize];
+                        assert!(table.contains(id));
+                        let entry = table.protect(id).unwrap();
+                        let mut live = entry.lock().unwrap();
+                        let version = live.check(id.index() as u64);
+                        **live = Marked::new(id.index() as u64, version + 1);
+                    },
+                    &|| {
+                        if let Some(entry) = any().and_then(|id| table.protect(id)) {
+                            dawdle();
+                            let id = entry.id();
+                            entry.lock().into_iter().for_each(|live| {
+                                live.check(live.id);
+                                assert!(table.contains(id), "it cannot go while its lock is held");
+                            });
+                        }
+                    },
+                    &|| {
+                        let new = table
+                            .insert(Box::new(Marked::new(random(9), 0)))
+                            .unwrap_or_else(|_| panic!("full"));
+                        let old = some().swap(new.get(), Relaxed);
+                        if let Some(old) = Id::from_number(old) {
+                            assert!(table.remove(old) && !table.contains(old));
+                        }
+                        // Left there, so that it grows.
+                        assert!(table.insert(Box::new(Marked::new(1, 1))).is_ok());
+                    },
+                ],
+            );
+            assert_eq!(table.len(), table.iter(&domain.read_lock()).count());
+        }
+    });
+}
