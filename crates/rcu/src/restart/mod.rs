@@ -86,6 +86,28 @@ mod armed {
         unsafe { arm(cs) };
     }
 
+    /// A reference from a pointer. Unlike `&*`, it contains no check in builds with debug assertions, which would be a call out of the section.
+    ///
+    /// # Safety
+    /// As for `&*`.
+    #[inline(always)]
+    #[allow(clippy::transmute_ptr_to_ref, reason = "a dereference is checked")]
+    unsafe fn reference<'a, T>(pointer: *const T) -> &'a T {
+        // SAFETY: the caller's promise.
+        unsafe { std::mem::transmute(pointer) }
+    }
+
+    /// As [`reference`], for a place to be written.
+    ///
+    /// # Safety
+    /// As for `&mut *`.
+    #[inline(always)]
+    #[allow(clippy::transmute_ptr_to_ref, reason = "a dereference is checked")]
+    unsafe fn place<'a, T>(pointer: *mut T) -> &'a mut MaybeUninit<T> {
+        // SAFETY: the caller's promise; a place that need not be initialized.
+        unsafe { std::mem::transmute(pointer) }
+    }
+
     #[inline(never)]
     #[unsafe(link_section = "reprieve_restart")]
     unsafe extern "C" fn lookup_body<L: Lookup>(
@@ -97,12 +119,12 @@ mod armed {
         // this thread's rseq_cs. This function lies in the section.
         unsafe {
             begin(cs);
-            let result = (*lookup).run(&Section::new());
+            let result = reference(lookup).run(&Section::new());
             let mut value = MaybeUninit::<usize>::uninit();
             if const { in_register::<L::Output>() } {
-                *(&raw mut value as *mut L::Output) = result;
+                *place(&raw mut value as *mut L::Output) = MaybeUninit::new(result);
             } else {
-                *out = result;
+                *place(out) = MaybeUninit::new(result);
             }
             disarm(cs);
             Ret { value, done: 1 }
@@ -119,7 +141,7 @@ mod armed {
         // SAFETY: as above; `slot` is the address of a slot of this thread's.
         unsafe {
             begin(cs);
-            let node = (*lookup).run(&Section::new());
+            let node = reference(lookup).run(&Section::new());
             // The last act inside, and the only store.
             std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node, options(nostack, preserves_flags));
             disarm(cs);
