@@ -52,6 +52,9 @@ mod stats;
 mod sync;
 
 #[cfg(not(loom))]
+#[doc(hidden)]
+pub mod abi;
+#[cfg(not(loom))]
 mod domain;
 #[cfg(not(loom))]
 mod error;
