@@ -8,6 +8,7 @@ struct Element<'a>(&'a [u64; 8], &'a usize);
 // SAFETY: not kept, on purpose: nothing here is ever freed, and the index is in range.
 unsafe impl Lookup for Element<'_> {
     type Output = u64;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> u64 {

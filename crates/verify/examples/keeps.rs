@@ -21,6 +21,7 @@ struct Find<'a>(&'a AtomicPtr<Node>, u64);
 // SAFETY: loads through the section only, in line; the copy is word by word.
 unsafe impl Lookup for Find<'_> {
     type Output = Value;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> Value {
@@ -51,6 +52,7 @@ struct Get<'a>(&'a AtomicPtr<Node>, u64);
 // SAFETY: as above.
 unsafe impl Lookup for Get<'_> {
     type Output = *const Node;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> *const Node {

@@ -628,7 +628,7 @@ impl Interpreter<'_> {
 
     fn check_read(&mut self, i: &Instruction, state: &State, place: Value) {
         let own = match place {
-            Value::Stack(_) | Value::OnStack | Value::Result | Value::Cs => true,
+            Value::Stack(_) | Value::OnStack | Value::Result | Value::Cs | Value::First => true,
             Value::Address(at) => self.image.constant(at, 1).is_some(),
             _ => false,
         };

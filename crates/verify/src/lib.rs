@@ -14,8 +14,8 @@
 //! - **no system call**, software interrupt, or privileged instruction is there at all;
 //! - **stores** go to the stack below the function's return address, or to the result: the memory the caller passed as the second argument
 //!   (a copied value's place, or the protection slot);
-//! - **arming** comes first: a function that is entered from outside reads no memory but its stack before it has stored the
-//!   address of a well-formed descriptor of this very section, and none but that and its result after it has disarmed.
+//! - **arming** comes first: a function that is entered from outside reads nothing but its stack, constants and the memory its arguments point to
+//!   (which is the caller's) before it has stored the address of a well-formed descriptor of this very section, nor after it has disarmed.
 //!
 //! # What is not
 //! - How large the result is: a store at an unknown distance from the second argument counts as one to the result. So does, for the
