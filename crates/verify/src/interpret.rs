@@ -71,8 +71,8 @@ struct Interpreter<'a> {
     contexts: BTreeMap<u64, Context>,
     /// Functions that arm or disarm.
     arming: BTreeSet<u64>,
-    /// The self-test's probe.
-    probe: Option<u64>,
+    /// The self-tests' probes, one per descriptor.
+    probes: BTreeSet<u64>,
     findings: BTreeMap<(u64, Rule), String>,
     steps: usize,
     /// Something that other functions depend on has changed.
@@ -86,23 +86,23 @@ pub(crate) fn examine(image: &Image<'_>, code: &Code) -> Result<Report, Error> {
         info: InstructionInfoFactory::new(),
         contexts: BTreeMap::new(),
         arming: BTreeSet::new(),
-        probe: None,
+        probes: BTreeSet::new(),
         findings: BTreeMap::new(),
         steps: 0,
         changed: true,
     };
-    interpreter.probe = code
+    interpreter.probes = code
         .instructions
         .iter()
         .filter(|i| i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand())
-        .find_map(|i| {
-            let at = i.ip_rel_memory_address();
-            if descriptor::fault(image, at).is_some() { None } else { descriptor::probe(image, at) }
-        });
+        .map(Instruction::ip_rel_memory_address)
+        .filter(|&at| descriptor::fault(image, at).is_none())
+        .filter_map(|at| descriptor::probe(image, at))
+        .collect();
     let inner = interpreter.inner();
     let entries: Vec<u64> = code.functions.keys().copied().filter(|f| !inner.contains(f)).collect();
     entries.iter().for_each(|&f| {
-        let context = if interpreter.probe == Some(f) { Context::PROBE } else { Context::ENTRY };
+        let context = if interpreter.probes.contains(&f) { Context::PROBE } else { Context::ENTRY };
         interpreter.contexts.insert(f, context);
     });
     while std::mem::take(&mut interpreter.changed) {
@@ -665,7 +665,7 @@ impl Interpreter<'_> {
             Value::OnStack => state.forget_slots(),
             Value::Result => {}
             Value::Cs => self.arm(function, i, state, value),
-            Value::First if self.probe == Some(function) => {}
+            Value::First if self.probes.contains(&function) => {}
             Value::First => {
                 self.find(i, Rule::Store, "it is the lookup itself, the first argument")
             }
