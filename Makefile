@@ -35,7 +35,7 @@ setup-test:
 	@scripts/setup test
 
 build: setup init
-	$(CARGO) build --locked --release -p reprieve-cli
+	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi
 
 # Static, because it is the first and often the only program in a guest.
 init: setup
@@ -73,6 +73,7 @@ install:
 	@test -x $(OUT)/reprieve && test -x $(INIT) || { echo 'make build first' >&2; exit 1; }
 	install -D -m 755 $(OUT)/reprieve $(DESTDIR)$(PREFIX)/bin/reprieve
 	install -D -m 755 $(INIT) $(DESTDIR)$(PREFIX)/lib/reprieve/reprieve-init
+	crates/rcu/scripts/install-c $(OUT) $(PREFIX) $(DESTDIR)
 	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve
 	install -m 644 README.md LICENSE-MIT LICENSE-APACHE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/reprieve
 

@@ -5,6 +5,7 @@ mod lab;
 mod output;
 mod progress;
 mod signals;
+mod verify;
 
 use crate::output::harmless;
 use clap::{Parser, Subcommand};
@@ -28,12 +29,17 @@ enum Command {
     /// RCU-reader preemption in real VMs: run, report, compare
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Check that restartable code in ELF files never leaves its section
+    Verify(verify::Options),
 }
 
 fn main() -> ExitCode {
-    let Command::Lab(command) = Cli::parse().command;
-    match lab::main(command) {
-        Ok(()) => ExitCode::SUCCESS,
+    let result = match Cli::parse().command {
+        Command::Lab(command) => lab::main(command).map(|()| ExitCode::SUCCESS),
+        Command::Verify(options) => verify::main(&options),
+    };
+    match result {
+        Ok(code) => code,
         Err(error) => {
             // A closed standard error must not turn the exit status into a panic's.
             let _ = writeln!(std::io::stderr(), "reprieve: {}", harmless(&format!("{error:#}")));

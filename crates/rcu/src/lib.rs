@@ -111,6 +111,9 @@ pub mod structures;
 mod sync;
 
 #[cfg(not(loom))]
+#[doc(hidden)]
+pub mod abi;
+#[cfg(not(loom))]
 mod domain;
 #[cfg(not(loom))]
 mod error;

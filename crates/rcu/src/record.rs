@@ -67,6 +67,10 @@ struct Part {
 }
 
 impl Record {
+    /// Where the reader word is, for C.
+    #[cfg(not(loom))]
+    pub(crate) const WORD: usize = std::mem::offset_of!(Record, word);
+
     /// Zeroes are a free record, so fresh pages need no set-up.
     #[cfg(loom)]
     pub(crate) fn new() -> Record {

@@ -38,7 +38,7 @@ pub(crate) struct Thread {
     /// The stack pointer that an aborted restartable section goes back to; 0 when none is entered.
     pub(crate) stack: usize,
     /// Records of the first domains, for the fast path. Null: take the slow path.
-    fast: [*const Record; NEAR],
+    pub(crate) fast: [*const Record; NEAR],
     /// The same for all domains, as an array; null: take the slow path.
     spill: *const *const Record,
     /// All records of this thread by domain index, whether or not the fast path may use them.
@@ -70,8 +70,9 @@ pub(crate) fn this() -> *mut Thread {
 std::arch::global_asm!(
     ".pushsection .tbss.reprieve_thread,\"awT\",@nobits",
     ".balign 64",
+    // Visible to C code in other images, which inlines the fast path, and never replaced by another image's.
     ".globl reprieve_thread",
-    ".hidden reprieve_thread",
+    ".protected reprieve_thread",
     ".type reprieve_thread,@object",
     ".size reprieve_thread,{size}",
     "reprieve_thread: .zero {size}",

@@ -201,7 +201,7 @@ const fn vouched<L: Lookup>() -> bool {
     L::UNOPTIMIZED || !cfg!(debug_assertions)
 }
 
-fn count(counter: &std::sync::atomic::AtomicU64) {
+pub(crate) fn count(counter: &std::sync::atomic::AtomicU64) {
     // Only the owner writes.
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
@@ -209,7 +209,7 @@ fn count(counter: &std::sync::atomic::AtomicU64) {
 /// The calling thread's rseq_cs if its lookups in a domain that allows it may restart; remembers it in the record.
 #[cold]
 #[inline(never)]
-fn find_restart(record: &Record, place: &impl Place) -> usize {
+pub(crate) fn find_restart(record: &Record, place: &impl Place) -> usize {
     if place.may_restart() && startup::restartable() == Restartable::Yes {
         let cs = arch::rseq_cs().unwrap_or(0);
         record.restart.store(cs, Ordering::Relaxed);

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! liburcu's `call_rcu` helper threads and its `defer_rcu`, on the runtime's own workers.
+//!
+//! The runtime always has a worker per CPU that registers callbacks. A `struct call_rcu_data` is therefore a name that programs
+//! may hand around and assign; callbacks run on the worker of the CPU that registered them, whatever is assigned. Its thread, for those who ask, is a worker's.
+
+use reprieve_core::{Domain, Function, Head};
+use std::cell::Cell;
+use std::ffi::{c_int, c_ulong, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// `struct call_rcu_data`.
+pub struct Helper {
+    /// The worker that ran the probe below; 0 until then.
+    thread: AtomicUsize,
+}
+
+const CPUS: usize = 4096;
+static PER_CPU: [AtomicPtr<Helper>; CPUS] = [const { AtomicPtr::new(null_mut()) }; CPUS];
+static DEFAULT: Helper = Helper { thread: AtomicUsize::new(0) };
+
+thread_local! {
+    static MINE: Cell<*mut Helper> = const { Cell::new(null_mut()) };
+}
+
+fn cpus() -> usize {
+    // SAFETY: no preconditions. -1 if unknown.
+    (unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize).min(CPUS)
+}
+
+/// Sets errno and gives the negative of it.
+fn fail(error: c_int) -> c_int {
+    // SAFETY: errno's location is this thread's own.
+    unsafe { *libc::__errno_location() = error };
+    -error
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_new(_flags: c_ulong, _cpu: c_int) -> *mut Helper {
+    Box::into_raw(Box::new(Helper { thread: AtomicUsize::new(0) }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_default() -> *mut Helper {
+    (&raw const DEFAULT).cast_mut()
+}
+
+/// # Safety
+/// From `reprieve_helper_new`, and assigned to nothing any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_helper_free(helper: *mut Helper) {
+    if helper.is_null() || helper == reprieve_helper_default() {
+        return;
+    }
+    // Those registered while it was assigned have run when this returns, as with a helper thread that is stopped.
+    let _ = Domain::global().barrier();
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(helper) });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_of_cpu(cpu: c_int) -> *mut Helper {
+    match usize::try_from(cpu).ok().and_then(|c| PER_CPU.get(c)) {
+        Some(helper) => helper.load(Ordering::Acquire),
+        None => null_mut(),
+    }
+}
+
+/// 0; `-EINVAL` for a CPU that does not exist, `-EEXIST` if it has a helper already (errno says so too).
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_set_cpu(cpu: c_int, helper: *mut Helper) -> c_int {
+    let Some(place) = usize::try_from(cpu).ok().filter(|&c| c < cpus()).map(|c| &PER_CPU[c]) else {
+        return fail(libc::EINVAL);
+    };
+    if helper.is_null() {
+        place.store(helper, Ordering::Release);
+        return 0;
+    }
+    match place.compare_exchange(null_mut(), helper, Ordering::AcqRel, Ordering::Relaxed) {
+        Ok(_) => 0,
+        Err(_) => fail(libc::EEXIST),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_of_thread() -> *mut Helper {
+    MINE.get()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_set_thread(helper: *mut Helper) {
+    MINE.set(helper);
+}
+
+/// The one in charge: the thread's, else the CPU's, else the default one.
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_current() -> *mut Helper {
+    let mine = MINE.get();
+    if !mine.is_null() {
+        return mine;
+    }
+    // SAFETY: no preconditions.
+    let of_cpu = reprieve_helper_of_cpu(unsafe { libc::sched_getcpu() });
+    if of_cpu.is_null() { reprieve_helper_default() } else { of_cpu }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_create_all(flags: c_ulong) -> c_int {
+    for cpu in 0..cpus() as c_int {
+        if reprieve_helper_of_cpu(cpu).is_null() {
+            let helper = reprieve_helper_new(flags, cpu);
+            if reprieve_helper_set_cpu(cpu, helper) != 0 {
+                // SAFETY: ours, and another thread was faster.
+                drop(unsafe { Box::from_raw(helper) });
+            }
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_free_all() {
+    for place in &PER_CPU[..cpus()] {
+        let helper = place.swap(null_mut(), Ordering::AcqRel);
+        if !helper.is_null() {
+            // SAFETY: taken out just now.
+            unsafe { reprieve_helper_free(helper) };
+        }
+    }
+}
+
+#[repr(C)]
+struct Probe(Head, *const Helper);
+
+unsafe extern "C" fn note_thread(head: *mut Head) {
+    // SAFETY: `head` is the first field of the allocation made below; the helper is alive while its thread is being asked for.
+    unsafe {
+        let probe = Box::from_raw(head.cast::<Probe>());
+        (*probe.1).thread.store(libc::pthread_self() as usize, Ordering::Release);
+    }
+}
+
+/// A worker's thread.
+///
+/// # Safety
+/// `helper` is alive. Not for callbacks and sections.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_helper_thread(helper: *const Helper) -> libc::pthread_t {
+    // SAFETY: the caller's promise.
+    let thread = unsafe { &(*helper).thread };
+    if thread.load(Ordering::Acquire) == 0 {
+        let probe = Box::into_raw(Box::new(Probe(Head::new(), helper)));
+        // SAFETY: the head is fresh, heads its allocation, and is freed by `note_thread`.
+        unsafe { Domain::global().call_rcu(probe.cast(), note_thread, 0) };
+        let _ = Domain::global().barrier();
+    }
+    thread.load(Ordering::Acquire) as libc::pthread_t
+}
+
+#[repr(C)]
+struct Deferred {
+    head: Head,
+    function: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+}
+
+unsafe extern "C" fn run_deferred(head: *mut Head) {
+    // SAFETY: `head` is the first field of the allocation made below; the registrant answers for the function.
+    unsafe {
+        let deferred = Box::from_raw(head.cast::<Deferred>());
+        (deferred.function)(deferred.argument);
+    }
+}
+
+fn deferred(function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) -> *mut Head {
+    Box::into_raw(Box::new(Deferred { head: Head::new(), function, argument })).cast()
+}
+
+/// # Safety
+/// `function(argument)` may be called on another thread after a grace period.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_defer(
+    function: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) {
+    // SAFETY: the head is fresh, heads its allocation, and is freed by `run_deferred`.
+    unsafe { Domain::global().call_rcu(deferred(function, argument), run_deferred, 0) }
+}
+
+/// # Safety
+/// As `reprieve_defer`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_qsbr_defer(
+    function: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) {
+    // SAFETY: as above.
+    unsafe {
+        crate::qsbr::domain().call_rcu(deferred(function, argument), run_deferred as Function, 0)
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The functions behind `include/reprieve/*.h`: everything that the headers do not do in line. The headers are the documentation.
+//!
+//! A promise broken by the caller that the runtime notices (waiting for a grace period inside a section) is a panic there; it cannot
+//! unwind into C, so it prints its message and aborts.
+
+mod domain;
+mod helper;
+mod qsbr;
+
+use reprieve_core::{Domain, Function, Head, Restartable, abi};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// Version of the layouts in `abi.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_abi_version() -> c_uint {
+    1
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_register_thread() {
+    abi::register(0);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_read_lock_slow() {
+    abi::enter(0);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_read_unlock_slow() {
+    abi::leave(0);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_read_ongoing() -> c_int {
+    (abi::nesting(0) != 0).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_restart_slow(attempt: c_uint) -> usize {
+    abi::restart(attempt)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_fallback() {
+    abi::count_fallback();
+    abi::enter(0);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_slot_slow() -> *mut usize {
+    abi::slot().cast_mut().cast()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_synchronize() {
+    Domain::global().synchronize();
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_synchronize_expedited() {
+    Domain::global().synchronize_expedited();
+}
+
+/// # Safety
+/// As `reprieve.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_call(head: *mut Head, function: Function, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { Domain::global().call_rcu(head, function, bytes) }
+}
+
+const LEAF: c_uint = 1;
+
+/// # Safety
+/// As `reprieve.h` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_retire(
+    node: *const c_void,
+    head: *mut Head,
+    function: Function,
+    bytes: usize,
+    flags: c_uint,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { Domain::global().retire(node.cast(), head, function, bytes, flags & LEAF != 0) }
+}
+
+/// 0, or `EDEADLK` in a callback.
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_barrier() -> c_int {
+    if Domain::global().barrier().is_ok() { 0 } else { libc::EDEADLK }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_cookie() -> u64 {
+    abi::number(Domain::global().cookie())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_start_poll() -> u64 {
+    abi::number(Domain::global().start_poll())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_poll(cookie: u64) -> c_int {
+    Domain::global().poll(abi::cookie(cookie)).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_cond_synchronize(cookie: u64) {
+    Domain::global().cond_synchronize(abi::cookie(cookie));
+}
+
+/// Mirrors `struct reprieve_stats`.
+#[repr(C)]
+pub struct Stats {
+    grace_periods: u64,
+    waiting: u64,
+    waiting_bytes: u64,
+    run: u64,
+    over_cap: u64,
+    helped: u64,
+    restarts: u64,
+    fallbacks: u64,
+    threads: u64,
+}
+
+/// # Safety
+/// `stats` is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_get_stats(stats: *mut Stats) {
+    let s = Domain::global().stats();
+    let copy = Stats {
+        grace_periods: s.grace_periods.count,
+        waiting: s.waiting,
+        waiting_bytes: s.waiting_bytes,
+        run: s.run,
+        over_cap: s.over_cap,
+        helped: s.helped,
+        restarts: s.restarts,
+        fallbacks: s.fallbacks,
+        threads: s.threads,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { stats.write(copy) }
+}
+
+/// 1 if lookups restart, else 0; `why`, if not null, gets a string that says why.
+///
+/// # Safety
+/// `why` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_restartable(why: *mut *const c_char) -> c_int {
+    let restartable = reprieve_core::support().restartable;
+    let text = match restartable {
+        Restartable::Yes => c"restartable sections work",
+        Restartable::Architecture => c"no restartable sections on this architecture yet",
+        Restartable::ForcedPlain => c"REPRIEVE_FORCE=plain is set",
+        Restartable::NoRseq => {
+            c"rseq is not registered (needs glibc 2.35, and glibc.pthread.rseq not 0)"
+        }
+        Restartable::NoMembarrier => {
+            c"no membarrier command for rseq (needs Linux 5.10, unfiltered)"
+        }
+        Restartable::SelfTestFailed => c"this kernel lets a preempted section go on",
+        _ => c"the self-test could not run",
+    };
+    if !why.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { why.write(text.as_ptr()) };
+    }
+    (restartable == Restartable::Yes).into()
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that announce quiescent states: a domain of its own, so that an online thread may wait for grace periods of the default one.
+//!
+//! An online thread is inside one section all the time; a quiescent state ends it and begins the next. What waits for a grace
+//! period of this domain takes an online thread offline meanwhile, as liburcu does.
+
+use reprieve_core::{Domain, Engine, Function, Head, abi};
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+static DOMAIN: AtomicPtr<Domain> = AtomicPtr::new(null_mut());
+
+pub(crate) fn domain() -> &'static Domain {
+    // SAFETY: null or a domain that is never dropped.
+    unsafe { DOMAIN.load(Ordering::Acquire).as_ref() }.unwrap_or_else(make)
+}
+
+/// Not a `OnceLock`: a fork in the middle would leave the child's locked.
+#[cold]
+fn make() -> &'static Domain {
+    let built = Domain::builder().engine(Engine::Poll).build().expect("a domain for QSBR");
+    let made = Box::into_raw(Box::new(built));
+    match DOMAIN.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: never dropped from here on.
+        Ok(_) => unsafe { &*made },
+        Err(first) => {
+            // SAFETY: ours, and nobody knows it; the first is never dropped.
+            unsafe {
+                drop(Box::from_raw(made));
+                &*first
+            }
+        }
+    }
+}
+
+fn index() -> usize {
+    abi::index(domain().id())
+}
+
+/// Runs `f` with this thread offline.
+fn offline<R>(f: impl FnOnce(&Domain) -> R) -> R {
+    let online = abi::nesting(index()) == 1;
+    if online {
+        abi::leave(index());
+    }
+    let result = f(domain());
+    if online {
+        abi::enter(index());
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_online() {
+    if abi::nesting(index()) == 0 {
+        abi::enter(index());
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_offline() {
+    abi::leave(index());
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_ongoing() -> c_int {
+    (abi::nesting(index()) != 0).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_quiescent_state() {
+    abi::quiesce(index());
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_synchronize() {
+    offline(Domain::synchronize);
+}
+
+/// # Safety
+/// As `reprieve_call`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_qsbr_call(head: *mut Head, function: Function, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { domain().call_rcu(head, function, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_barrier() -> c_int {
+    if offline(|d| d.barrier()).is_ok() { 0 } else { libc::EDEADLK }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_start_poll() -> u64 {
+    abi::number(domain().start_poll())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_poll(cookie: u64) -> c_int {
+    domain().poll(abi::cookie(cookie)).into()
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The C interface as its users meet it: installed, found by pkg-config's file, compiled by the C and C++ compilers, linked with either library.
+//!
+//! Each program in `crates/rcu/tests/c` runs statically and dynamically linked, under AddressSanitizer, and under valgrind where it is
+//! installed; its restartable section is verified. Each header's example runs, too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// `crates/rcu`.
+fn rcu() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Builds and installs the package once; the prefix.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let (target, prefix) = (scratch().join("capi"), scratch().join("prefix"));
+        let mut build = Command::new(env!("CARGO"));
+        build
+            .args([
+                "build",
+                "--quiet",
+                "--offline",
+                "--release",
+                "-p",
+                "reprieve-capi",
+                "--target-dir",
+            ])
+            .arg(&target);
+        run(build.current_dir(rcu()));
+        // What an earlier version installed must not be found.
+        let _ = fs::remove_dir_all(&prefix);
+        run(Command::new(rcu().join("scripts/install-c")).arg(target.join("release")).arg(&prefix));
+        prefix
+    })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Link {
+    Static,
+    Shared,
+}
+
+/// Compiles; the program.
+fn compile(compiler: &str, source: &Path, name: &str, options: &[&str], link: Link) -> PathBuf {
+    let program = scratch().join(name);
+    let library = prefix().join("lib");
+    let mut command = Command::new(compiler);
+    command
+        .args(["-Wall", "-Wextra", "-Werror", "-g"])
+        .args(options)
+        .arg("-I")
+        .arg(prefix().join("include"));
+    command.arg("-o").arg(&program).arg(source);
+    match link {
+        Link::Static => {
+            command.arg(library.join("libreprieve.a")).args(["-lpthread", "-lm", "-ldl"])
+        }
+        Link::Shared => command
+            .arg("-L")
+            .arg(&library)
+            .arg("-lreprieve")
+            .arg(format!("-Wl,-rpath,{}", library.display()))
+            .arg("-lpthread"),
+    };
+    run(&mut command);
+    program
+}
+
+fn verify(program: &Path) {
+    let report = reprieve_verify::verify(&fs::read(program).unwrap()).unwrap();
+    assert_eq!(report.findings, [], "{}", program.display());
+}
+
+fn source(name: &str) -> PathBuf {
+    rcu().join("tests/c").join(name)
+}
+
+/// In every way there is. `section`: the program has restartable code of its own.
+fn every_way(name: &str, file: &str, options: &[&str], section: bool) {
+    let source = source(file);
+    let with = |more: &[&'static str]| {
+        options.iter().copied().chain(more.iter().copied()).collect::<Vec<_>>()
+    };
+    for (kind, link) in [("static", Link::Static), ("shared", Link::Shared)] {
+        for level in ["-O0", "-O2"] {
+            let program =
+                compile("cc", &source, &format!("{name}-{kind}{level}"), &with(&[level]), link);
+            run(&mut Command::new(&program));
+            if section || link == Link::Static {
+                verify(&program);
+            }
+        }
+    }
+    let program = compile("cc", &source, &format!("{name}-plain"), &with(&["-O2"]), Link::Shared);
+    run(Command::new(&program).env("REPRIEVE_FORCE", "plain"));
+    let program = compile(
+        "cc",
+        &source,
+        &format!("{name}-asan"),
+        &with(&["-O1", "-fsanitize=address,undefined"]),
+        Link::Static,
+    );
+    run(Command::new(&program).env("UBSAN_OPTIONS", "halt_on_error=1"));
+    if section {
+        verify(&program);
+    }
+    if Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        let program =
+            compile("cc", &source, &format!("{name}-valgrind"), &with(&["-O1"]), Link::Shared);
+        // Fair: threads that poll would starve the others.
+        run(Command::new("valgrind")
+            .args(["--quiet", "--fair-sched=yes", "--error-exitcode=9"])
+            .arg(&program));
+    } else {
+        println!("valgrind is not installed: skipped");
+    }
+}
+
+#[test]
+fn every_read_side_against_a_writer() {
+    every_way("readers", "readers.c", &[], true);
+}
+
+#[test]
+fn what_waits_and_what_does_not() {
+    every_way("wait", "wait.c", &[], true);
+}
+
+#[test]
+fn the_papers_names() {
+    every_way("classic", "classic.c", &[], false);
+}
+
+/// A program for liburcu, with each flavor's header.
+fn liburcu(name: &str, header: &str, more: &[&str]) {
+    let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
+    let header = format!("-DFLAVOR_HEADER=<{header}>");
+    let options: Vec<&str> =
+        [compat.as_str(), header.as_str()].into_iter().chain(more.iter().copied()).collect();
+    every_way(name, "urcu.c", &options, false);
+}
+
+#[test]
+fn a_liburcu_program_memb() {
+    liburcu("memb", "urcu.h", &[]);
+}
+
+#[test]
+fn a_liburcu_program_mb() {
+    liburcu("mb", "urcu/urcu-mb.h", &["-DURCU_API_MAP"]);
+}
+
+#[test]
+fn a_liburcu_program_bp() {
+    liburcu("bp", "urcu-bp.h", &[]);
+}
+
+#[test]
+fn a_liburcu_program_qsbr() {
+    liburcu("qsbr", "urcu-qsbr.h", &["-DQSBR"]);
+}
+
+/// Lines of the comment behind ` * Example:`, as far as the comment goes.
+fn example(header: &Path) -> Option<String> {
+    let text = fs::read_to_string(header).unwrap();
+    let (_, rest) = text.split_once(" * Example:\n *\n")?;
+    let lines = rest.lines().take_while(|line| *line != " */");
+    Some(
+        lines
+            .map(|line| {
+                line.strip_prefix(" *").unwrap_or(line).strip_prefix('\t').unwrap_or("").to_owned()
+                    + "\n"
+            })
+            .collect(),
+    )
+}
+
+#[test]
+fn each_headers_example_in_c_and_cpp() {
+    let mut count = 0;
+    for entry in fs::read_dir(rcu().join("include/reprieve")).unwrap() {
+        let header = entry.unwrap().path();
+        let Some(code) = header.is_file().then(|| example(&header)).flatten() else { continue };
+        let name = header.file_stem().unwrap().to_str().unwrap().to_owned();
+        for (compiler, suffix, options) in
+            [("cc", "c", ["-std=gnu11", "-O2"]), ("c++", "cc", ["-std=gnu++17", "-O2"])]
+        {
+            let source = scratch().join(format!("example-{name}.{suffix}"));
+            fs::write(&source, &code).unwrap();
+            for link in [Link::Static, Link::Shared] {
+                let program =
+                    compile(compiler, &source, &format!("example-{name}-{suffix}"), &options, link);
+                let output = run(&mut Command::new(&program));
+                assert!(!output.stdout.is_empty(), "{name}: the example prints something");
+            }
+        }
+        count += 1;
+    }
+    assert!(count >= 7, "{count}");
+}
+
+/// Every header by itself, in both languages, twice.
+#[test]
+fn headers_stand_alone() {
+    let include = prefix().join("include");
+    let mut directories = vec![include.join("reprieve")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            for (compiler, suffix, standard) in
+                [("cc", "c", "-std=gnu11"), ("c++", "cc", "-std=gnu++11")]
+            {
+                let source = scratch().join(format!("alone.{suffix}"));
+                let header = path.display();
+                fs::write(&source, format!("#include \"{header}\"\n#include \"{header}\"\nint main(void) {{ return 0; }}\n")).unwrap();
+                run(Command::new(compiler)
+                    .args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", standard, "-I"])
+                    .arg(&include)
+                    .arg(format!("-I{}", include.join("reprieve/compat").display()))
+                    .arg(&source));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_shared_library_exports_its_prefix_only() {
+    let library = prefix().join("lib/libreprieve.so.1");
+    verify(&library);
+    let output =
+        run(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<&str> = text.lines().filter_map(|l| l.split(['@', ' ']).next()).collect();
+    assert!(names.len() > 40 && names.contains(&"reprieve_thread"), "{names:?}");
+    let strange: Vec<_> =
+        names.iter().filter(|n| !n.starts_with("reprieve_") && **n != "REPRIEVE_1").collect();
+    assert!(strange.is_empty(), "{strange:?}");
+    let pc = fs::read_to_string(prefix().join("lib/pkgconfig/reprieve.pc")).unwrap();
+    assert!(
+        pc.contains(&format!("prefix={}\n", prefix().display()))
+            && pc.contains("-lreprieve")
+            && !pc.contains('@'),
+        "{pc}"
+    );
+}
+
+/// A lookup in a shared object that is opened at run time, beside one in the program: two sections, two descriptors, one library.
+#[test]
+fn a_shared_object_has_a_section_of_its_own() {
+    let options = ["-shared", "-fPIC", "-O2", "-DPLUGIN"];
+    let plugin = compile("cc", &source("plugin.c"), "plugin.so", &options, Link::Shared);
+    verify(&plugin);
+    let program = compile("cc", &source("plugin.c"), "plugin", &["-O2"], Link::Shared);
+    verify(&program);
+    run(Command::new(&program).arg(&plugin));
+}

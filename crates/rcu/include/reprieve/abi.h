@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What the inline functions of the other headers know of the library's insides. Version 1; not for programs.
+ *
+ * A thread's block lies at a constant distance from the thread pointer (initial-exec), so the fast paths find their record
+ * with two loads and no call. A null record means: call the library (the thread is not registered yet, or membarrier is
+ * missing and entering needs a fence). On other architectures than x86-64 the library is always called.
+ */
+#ifndef REPRIEVE_ABI_H
+#define REPRIEVE_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define REPRIEVE_ABI_VERSION 1
+
+/* A thread's place in the registry of a domain. The low half of the word counts nested sections, the high half those that have ended. */
+struct reprieve_record {
+	uint64_t word;
+	uintptr_t restart;
+	uint64_t restarts;
+	uint64_t fallbacks;
+	uintptr_t slots[8];
+};
+
+struct reprieve_thread_block {
+	uintptr_t stack;
+	struct reprieve_record *fast[6];
+};
+
+#define REPRIEVE_SECTION_ENDED_ ((uint64_t)1 << 32)
+
+#ifdef __x86_64__
+extern __thread struct reprieve_thread_block reprieve_thread __attribute__((tls_model("initial-exec")));
+#define REPRIEVE_RECORD_() (reprieve_thread.fast[0])
+#else
+#define REPRIEVE_RECORD_() ((struct reprieve_record *)NULL)
+#endif
+
+#define REPRIEVE_INLINE_ static inline __attribute__((always_inline, unused))
+#define REPRIEVE_LIKELY_(x) __builtin_expect(!!(x), 1)
+
+void reprieve_read_lock_slow(void);
+void reprieve_read_unlock_slow(void);
+uintptr_t reprieve_restart_slow(unsigned int attempt);
+void reprieve_fallback(void);
+uintptr_t *reprieve_slot_slow(void);
+unsigned int reprieve_abi_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

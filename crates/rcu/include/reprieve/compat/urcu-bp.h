@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* <urcu-bp.h>: names without a flavor mean bp. */
+#ifndef REPRIEVE_COMPAT_URCU_BP_H
+#define REPRIEVE_COMPAT_URCU_BP_H
+
+#ifndef URCU_API_MAP
+#define URCU_API_MAP
+#endif
+#if !defined(RCU_MB) && !defined(RCU_QSBR) && !defined(RCU_BP) && !defined(RCU_SIGNAL)
+#define RCU_BP
+#endif
+#include <reprieve/urcu.h>
+
+#endif

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* <urcu/urcu-bp.h>: urcu_bp_*; names without a flavor for those who define URCU_API_MAP. */
+#ifndef REPRIEVE_COMPAT_URCU_URCU_BP_H
+#define REPRIEVE_COMPAT_URCU_URCU_BP_H
+
+#if !defined(RCU_MB) && !defined(RCU_QSBR) && !defined(RCU_BP) && !defined(RCU_SIGNAL)
+#define RCU_BP
+#endif
+#include <reprieve/urcu.h>
+
+#endif

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* <urcu/urcu-poll.h> */
+#ifndef REPRIEVE_COMPAT_URCU_URCU_POLL_H
+#define REPRIEVE_COMPAT_URCU_URCU_POLL_H
+
+#include <reprieve/urcu.h>
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Restartable lookups: traversals that a grace period sends back to their start instead of waiting for them.
+ *
+ * A lookup is a function marked REPRIEVE_RESTARTABLE, which puts it into the section `reprieve_restart`. Inside it and everything it calls:
+ * no call of functions that are not marked REPRIEVE_RESTARTABLE or REPRIEVE_RESTARTABLE_INLINE, no system call, no lock, no allocation, no store
+ * except to local variables and to the result; it may be abandoned after any instruction and begun again. Compilers add calls of their own
+ * (memcpy for large copies): run `reprieve verify` on the program, in CI.
+ *
+ * Example:
+ *
+ *	#include <reprieve/restart.h>
+ *	#include <stdio.h>
+ *	#include <stdlib.h>
+ *
+ *	struct node { int key, value; struct node *next; struct reprieve_head head; };
+ *	static struct node *list;
+ *
+ *	REPRIEVE_RESTARTABLE static uintptr_t find(const void *key, void *value)
+ *	{
+ *		const struct node *n;
+ *
+ *		for (n = reprieve_dereference(list); n; n = reprieve_dereference(n->next))
+ *			if (n->key == *(const int *)key) {
+ *				*(int *)value = n->value;
+ *				return 1;
+ *			}
+ *		return 0;
+ *	}
+ *
+ *	REPRIEVE_RESTARTABLE static const void *get(const void *key)
+ *	{
+ *		const struct node *n = reprieve_dereference(list);
+ *
+ *		while (n && n->key != *(const int *)key)
+ *			n = reprieve_dereference(n->next);
+ *		return n;
+ *	}
+ *
+ *	static void node_free(struct reprieve_head *head)
+ *	{
+ *		free(reprieve_container_of(head, struct node, head));
+ *	}
+ *
+ *	int main(void)
+ *	{
+ *		struct node *n = (struct node *)calloc(1, sizeof(*n));
+ *		struct reprieve_protected held;
+ *		int key = 7, value = 0;
+ *
+ *		n->key = key;
+ *		n->value = 42;
+ *		reprieve_assign_pointer(list, n);
+ *		if (reprieve_lookup(find, &key, &value))
+ *			printf("%d\n", value);
+ *		if (reprieve_protect(get, &key, &held)) {
+ *			reprieve_assign_pointer(list, (struct node *)NULL);
+ *			reprieve_retire(n, &n->head, node_free, sizeof(*n), REPRIEVE_LEAF);
+ *			reprieve_synchronize();	// does not wait for us, and the node stays
+ *			printf("%d\n", ((const struct node *)held.node)->value);
+ *			reprieve_release(&held);
+ *		}
+ *		reprieve_barrier();
+ *		return 0;
+ *	}
+ */
+#ifndef REPRIEVE_RESTART_H
+#define REPRIEVE_RESTART_H
+
+#include <reprieve/reprieve.h>
+
+#if defined(__has_attribute)
+#if __has_attribute(no_stack_protector)
+#define REPRIEVE_NO_PROTECTOR_ , no_stack_protector
+#endif
+#endif
+#ifndef REPRIEVE_NO_PROTECTOR_
+#define REPRIEVE_NO_PROTECTOR_
+#endif
+#ifdef __clang__
+#define REPRIEVE_UNCHECKED_ \
+	no_instrument_function, no_sanitize("address", "thread", "memory", "undefined", "coverage") REPRIEVE_NO_PROTECTOR_
+#define REPRIEVE_RESTARTABLE __attribute__((section("reprieve_restart"), noinline, REPRIEVE_UNCHECKED_))
+#else
+#define REPRIEVE_UNCHECKED_ \
+	no_instrument_function, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined REPRIEVE_NO_PROTECTOR_
+#define REPRIEVE_RESTARTABLE __attribute__((section("reprieve_restart"), noinline, noclone, noipa, REPRIEVE_UNCHECKED_))
+#endif
+
+/* A function for use in restartable ones. */
+#define REPRIEVE_RESTARTABLE_INLINE static inline __attribute__((always_inline, unused, REPRIEVE_UNCHECKED_))
+
+/* A node that this thread protects. */
+struct reprieve_protected {
+	const void *node;
+	uintptr_t *slot;
+};
+
+#ifdef __x86_64__
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Each program and shared object has a section and a descriptor of its own, whichever library it is linked with. The linker keeps one of each
+ * group. The abort handler is the library's: back to the stack pointer in the thread's block, returning 0.
+ */
+__asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_cs,comdat\n"
+	".weak reprieve_image_cs\n"
+	".hidden reprieve_image_cs\n"
+	".hidden __start_reprieve_restart\n"
+	".hidden __stop_reprieve_restart\n"
+	".type reprieve_image_cs, @object\n"
+	".size reprieve_image_cs, 40\n"
+	".balign 32\n"
+	"reprieve_image_cs:\n"
+	".long 0, 0\n"
+	".quad __start_reprieve_restart, 0, reprieve_image_abort\n"
+
+	".popsection\n"
+	".pushsection .text.reprieve_image_abort,\"axG\",@progbits,reprieve_image_cs,comdat\n"
+	".byte 0x0f, 0xb9, 0x3d\n"
+	".long 0x53053053\n"
+	".weak reprieve_image_abort\n"
+	".hidden reprieve_image_abort\n"
+	".type reprieve_image_abort, @function\n"
+	"reprieve_image_abort:\n"
+	"movq reprieve_thread@gottpoff(%rip), %rax\n"
+	"movq %fs:(%rax), %rsp\n"
+	"movq 8(%rsp), %rbx\n"
+	"movq 16(%rsp), %rbp\n"
+	"cld\n"
+	"xorl %eax, %eax\n"
+	"xorl %edx, %edx\n"
+	"jmpq *-8(%rsp)\n"
+	".size reprieve_image_abort, . - reprieve_image_abort\n"
+	".popsection\n"
+	/* So that there is a section even if nothing is marked. */
+	".pushsection reprieve_restart,\"axG\",@progbits,reprieve_image_cs,comdat\n"
+	".weak reprieve_image_end\n"
+	".hidden reprieve_image_end\n"
+	".type reprieve_image_end, @function\n"
+	"reprieve_image_end: ud2\n"
+	".size reprieve_image_end, . - reprieve_image_end\n"
+	".popsection\n");
+
+extern uint64_t reprieve_image_cs[5] __attribute__((visibility("hidden")));
+extern const char __start_reprieve_restart[] __attribute__((visibility("hidden")));
+extern const char __stop_reprieve_restart[] __attribute__((visibility("hidden")));
+
+/* The section's length: no relocation expresses it. Once per source file that includes this, to the same effect. */
+static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
+{
+	reprieve_image_cs[2] = (uint64_t)(__stop_reprieve_restart - __start_reprieve_restart);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+/* AVX-512 registers are lost in calls, too. */
+#ifdef __AVX512F__
+#define REPRIEVE_LOST_AVX512_ , "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", \
+	"xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2", "k3", "k4", "k5", "k6", "k7"
+#else
+#define REPRIEVE_LOST_AVX512_
+#endif
+
+/*
+ * Calls a piece of the section that arms, calls the function, does `last`, and disarms. Aborted, it returns as well, with done 0: the
+ * stack pointer to go back to is in the thread's block, rbx and rbp lie above it; all other registers are given up. Steps over the red zone, keeps the
+ * stack aligned, and keeps the block's value for a section that a signal handler interrupted.
+ */
+#define REPRIEVE_ATTEMPT_(function, a, b, cs, value, done, before, last) \
+	__asm__ volatile("movq reprieve_thread@gottpoff(%%rip), %%rax\n\t" \
+			 "movq %%rsp, %%rcx\n\t" \
+			 "leaq -160(%%rsp), %%rsp\n\t" \
+			 "andq $-16, %%rsp\n\t" \
+			 "movq %%rcx, (%%rsp)\n\t" \
+			 "movq %%rbx, 8(%%rsp)\n\t" \
+			 "movq %%rbp, 16(%%rsp)\n\t" \
+			 "movq %%fs:(%%rax), %%rcx\n\t" \
+			 "movq %%rcx, 24(%%rsp)\n\t" \
+			 "movq %%rsp, %%fs:(%%rax)\n\t" \
+			 "call reprieve_attempt_%=\n\t" \
+			 "movq reprieve_thread@gottpoff(%%rip), %%rcx\n\t" \
+			 "movq 24(%%rsp), %%rsi\n\t" \
+			 "movq %%rsi, %%fs:(%%rcx)\n\t" \
+			 "movq (%%rsp), %%rsp\n\t" \
+			 ".pushsection reprieve_restart,\"ax?\",@progbits\n\t" \
+			 ".type reprieve_attempt_%=, @function\n" \
+			 "reprieve_attempt_%=:\n\t" \
+			 "pushq %%rdx\n\t" \
+			 "leaq reprieve_image_cs(%%rip), %%rax\n\t" \
+			 "movq %%rax, (%%rdx)\n\t" before \
+			 "call %P[body]\n\t" last \
+			 "popq %%rdx\n\t" \
+			 "movq $0, (%%rdx)\n\t" \
+			 "movl $1, %%edx\n\t" \
+			 "ret\n\t" \
+			 ".size reprieve_attempt_%=, . - reprieve_attempt_%=\n\t" \
+			 ".popsection" \
+			 : "=a"(value), "=d"(done), "+D"(a), "+S"(b) \
+			 : "1"(cs), [body] "i"(function) \
+			 : "rcx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", \
+			   "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", \
+			   "cc" REPRIEVE_LOST_AVX512_)
+
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) REPRIEVE_ATTEMPT_(f, a, b, cs, value, done, "", "")
+/* The store to the slot is the last act inside. */
+#define REPRIEVE_ATTEMPT_PROTECT_(f, a, b, cs, value, done) \
+	REPRIEVE_ATTEMPT_(f, a, b, cs, value, done, "pushq %%rsi\n\tsubq $8, %%rsp\n\txorl %%esi, %%esi\n\t", \
+			  "addq $8, %%rsp\n\tpopq %%rsi\n\tmovq %%rax, (%%rsi)\n\t")
+
+#else /* not x86-64: the library never says that a lookup may restart. */
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) ((value) = 0, (done) = 0, (void)(cs), (void)(a), (void)(b))
+#define REPRIEVE_ATTEMPT_PROTECT_ REPRIEVE_ATTEMPT_LOOKUP_
+#endif
+
+/* The thread's rseq_cs field for this attempt, or 0. */
+REPRIEVE_INLINE_ uintptr_t reprieve_restart_(unsigned int attempt)
+{
+	struct reprieve_record *record = REPRIEVE_RECORD_();
+
+	if (REPRIEVE_LIKELY_(record && record->restart && attempt == 0))
+		return record->restart;
+	return reprieve_restart_slow(attempt);
+}
+
+REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(void)
+{
+	struct reprieve_record *record = REPRIEVE_RECORD_();
+
+	if (REPRIEVE_LIKELY_(record && __atomic_load_n(&record->slots[0], __ATOMIC_RELAXED) == 0))
+		return &record->slots[0];
+	return reprieve_slot_slow();
+}
+
+/*
+ * uintptr_t reprieve_lookup(function, const void *argument, void *result)
+ *
+ * Returns function(argument, result), run in a restartable section, or in a plain one where that does not work or after 16 restarts.
+ * function: the name of a REPRIEVE_RESTARTABLE function of this program or shared object (static or hidden), uintptr_t f(const void *, void *).
+ * Allowed in signal handlers.
+ */
+#define reprieve_lookup(function, argument, result) \
+	__extension__({ \
+		const void *reprieve_argument_ = (argument); \
+		void *reprieve_result_ = (result); \
+		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_; \
+		unsigned int reprieve_attempt_ = 0; \
+		for (;;) { \
+			const void *reprieve_a_ = reprieve_argument_; \
+			void *reprieve_b_ = reprieve_result_; \
+			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++); \
+			if (!REPRIEVE_LIKELY_(reprieve_cs_)) { \
+				reprieve_fallback(); \
+				reprieve_value_ = function(reprieve_argument_, reprieve_result_); \
+				reprieve_read_unlock(); \
+				break; \
+			} \
+			REPRIEVE_ATTEMPT_LOOKUP_(function, reprieve_a_, reprieve_b_, reprieve_cs_, reprieve_value_, reprieve_done_); \
+			if (REPRIEVE_LIKELY_(reprieve_done_)) \
+				break; \
+		} \
+		reprieve_value_; \
+	})
+
+/*
+ * const void *reprieve_protect(function, const void *argument, struct reprieve_protected *held)
+ *
+ * Returns the node that function(argument) finds, const void *f(const void *), or null. The node stays alive until reprieve_release(held),
+ * which this thread calls unless it got null; grace periods do not wait for that. Such nodes are freed with reprieve_retire only.
+ */
+#define reprieve_protect(function, argument, held) \
+	__extension__({ \
+		const void *reprieve_argument_ = (argument); \
+		struct reprieve_protected *reprieve_held_ = (held); \
+		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_; \
+		unsigned int reprieve_attempt_ = 0; \
+		uintptr_t *const reprieve_slot_found_ = reprieve_slot_(); \
+		for (;;) { \
+			const void *reprieve_a_ = reprieve_argument_; \
+			uintptr_t *reprieve_b_ = reprieve_slot_found_; \
+			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++); \
+			if (!REPRIEVE_LIKELY_(reprieve_cs_)) { \
+				reprieve_fallback(); \
+				reprieve_value_ = (uintptr_t)function(reprieve_argument_); \
+				/* Before the section ends. */ \
+				__atomic_store_n(reprieve_slot_found_, reprieve_value_, __ATOMIC_RELEASE); \
+				reprieve_read_unlock(); \
+				break; \
+			} \
+			REPRIEVE_ATTEMPT_PROTECT_(function, reprieve_a_, reprieve_b_, reprieve_cs_, reprieve_value_, reprieve_done_); \
+			if (REPRIEVE_LIKELY_(reprieve_done_)) \
+				break; \
+		} \
+		reprieve_held_->node = (const void *)reprieve_value_; \
+		reprieve_held_->slot = reprieve_slot_found_; \
+		reprieve_held_->node; \
+	})
+
+/* Lets the node go. */
+REPRIEVE_INLINE_ void reprieve_release(struct reprieve_protected *held)
+{
+	__atomic_store_n(held->slot, (uintptr_t)0, __ATOMIC_RELEASE);
+	held->node = NULL;
+}
+
+#endif

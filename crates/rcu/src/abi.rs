@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the C ABI (package `reprieve-capi`) needs beyond the public interface. Not for other users, and not stable.
+//!
+//! The headers repeat the layout of the thread's block and of a record, so that C can inline the fast paths. The assertions
+//! here fail when either changes: then `include/reprieve/abi.h` must change too, and its version.
+
+use crate::domain::Global;
+use crate::grace::Cookie;
+use crate::guard::DomainId;
+use crate::record::Record;
+use crate::restart::{RESTARTS, count, find_restart};
+use crate::thread::{self, Thread};
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+// As `abi.h` has it.
+const _: () = assert!(
+    offset_of!(Thread, stack) == 0
+        && offset_of!(Thread, fast) == 8
+        && Record::WORD == 0
+        && offset_of!(Record, restart) == 8
+        && offset_of!(Record, slots) == 32
+);
+
+/// Index of a domain.
+pub fn index(domain: DomainId) -> usize {
+    domain.0.into()
+}
+
+/// Enters a plain section of the domain; registers the thread if need be.
+pub fn enter(index: usize) {
+    thread::enter(index);
+}
+
+/// Leaves one. Ignored outside of any.
+pub fn leave(index: usize) {
+    if let Some(record) = thread::existing(index).filter(|r| r.nesting() != 0) {
+        record.leave();
+    }
+}
+
+/// How deep this thread is nested in sections of the domain.
+pub fn nesting(index: usize) -> u32 {
+    thread::existing(index).map_or(0, Record::nesting)
+}
+
+/// Registers this thread.
+pub fn register(index: usize) {
+    thread::record(index);
+}
+
+/// Ends one section of the domain and begins the next, if this thread is nested exactly once.
+pub fn quiesce(index: usize) {
+    if let Some(record) = thread::existing(index).filter(|r| r.nesting() == 1) {
+        record.quiesce();
+        if crate::startup::fenced() {
+            fence(Ordering::SeqCst);
+        }
+        crate::barrier::light();
+    }
+}
+
+/// This thread's `rseq_cs` field for another attempt at a lookup in the default domain, or 0: use a plain section. `attempt` counts
+/// the attempts that were sent back.
+pub fn restart(attempt: u32) -> usize {
+    let record = thread::record(0);
+    let cs = record.restart.load(Ordering::Relaxed);
+    if attempt != 0 {
+        count(&record.restarts);
+    }
+    match cs {
+        _ if attempt > RESTARTS => 0,
+        0 => find_restart(record, &Global),
+        cs => cs,
+    }
+}
+
+/// A lookup runs in a plain section instead.
+pub fn count_fallback() {
+    count(&thread::record(0).fallbacks);
+}
+
+/// A free slot of this thread in the default domain.
+pub fn slot() -> *const AtomicUsize {
+    thread::record(0).slots.free()
+}
+
+/// A cookie as a number, and back.
+pub fn number(cookie: Cookie) -> u64 {
+    cookie.0
+}
+
+/// See [`number`].
+pub fn cookie(number: u64) -> Cookie {
+    Cookie(number)
+}

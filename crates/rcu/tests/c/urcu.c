@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * A program for liburcu 0.13, by its documented interface only: compiles against liburcu as well. FLAVOR_HEADER chooses the flavor; QSBR says that
+ * it is that one.
+ */
+#include FLAVOR_HEADER
+#include <urcu/rculist.h>
+#include <urcu/rcuhlist.h>
+#include <urcu/uatomic.h>
+#include <urcu/compiler.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(x) ((x) ? (void)0 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x), abort()))
+
+struct node {
+	long value;
+	struct cds_list_head list;
+	struct cds_hlist_node hash;
+	struct rcu_head rcu;
+};
+
+static CDS_LIST_HEAD(list);
+static struct cds_hlist_head bucket;
+static struct node *current;
+static long freed, deferred, reads;
+static int stop;
+
+static struct node *node_new(long value)
+{
+	struct node *n = (struct node *)calloc(1, sizeof(*n));
+
+	CHECK(n);
+	n->value = value;
+	return n;
+}
+
+static void node_free(struct rcu_head *head)
+{
+	struct node *n = caa_container_of(head, struct node, rcu);
+
+	n->value = -1;
+	free(n);
+	uatomic_inc(&freed);
+}
+
+static void note(void *argument)
+{
+	uatomic_add((long *)argument, 1);
+}
+
+static void rest(void)
+{
+#ifdef QSBR
+	rcu_quiescent_state();
+#endif
+}
+
+static void *reader(void *argument)
+{
+	struct node *n;
+	struct cds_hlist_node *pos;
+
+	(void)argument;
+	rcu_register_thread();
+	while (!CMM_LOAD_SHARED(stop)) {
+		rcu_read_lock();
+		n = rcu_dereference(current);
+		CHECK(n->value >= 0);
+		cds_list_for_each_entry_rcu(n, &list, list)
+			CHECK(n->value >= 0);
+		cds_hlist_for_each_entry_rcu(n, pos, &bucket, hash)
+			CHECK(n->value >= 0);
+		cds_hlist_for_each_entry_rcu_2(n, &bucket, hash)
+			CHECK(n->value >= 0);
+		rcu_read_unlock();
+		rest();
+		uatomic_inc(&reads);
+	}
+#ifdef QSBR
+	rcu_thread_offline();
+	rcu_thread_online();
+#endif
+	rcu_unregister_thread();
+	return NULL;
+}
+
+static void updates(void)
+{
+	struct node *n, *m, *old;
+	struct cds_list_head *p, *q;
+	int i, count = 0;
+
+	for (i = 0; i < 10; i++) {
+		n = node_new(i);
+		if (i & 1)
+			cds_list_add_rcu(&n->list, &list);
+		else
+			cds_list_add_tail_rcu(&n->list, &list);
+		n = node_new(i);
+		cds_hlist_add_head_rcu(&n->hash, &bucket);
+	}
+	n = cds_list_entry(list.next, struct node, list);
+	m = node_new(100);
+	cds_list_replace_rcu(&n->list, &m->list);
+	call_rcu(&n->rcu, node_free);
+	cds_list_for_each(p, &list)
+		count++;
+	CHECK(count == 10);
+	cds_list_for_each_safe(p, q, &list)
+		count--;
+	CHECK(count == 0);
+	cds_list_for_each_entry_reverse(n, &list, list)
+		count++;
+	CHECK(count == 10 && cds_list_first_entry(&list, struct node, list)->value == 100);
+	cds_list_for_each_entry_safe(n, m, &list, list) {
+		cds_list_del_rcu(&n->list);
+		call_rcu(&n->rcu, node_free);
+	}
+	CHECK(cds_list_empty(&list));
+	cds_hlist_for_each_entry_safe_2(n, m, &bucket, hash) {
+		cds_hlist_del_rcu(&n->hash);
+		call_rcu(&n->rcu, node_free);
+	}
+	for (i = 0; i < 10; i++) {
+		old = rcu_xchg_pointer(&current, node_new(i));
+		synchronize_rcu();
+		node_free(&old->rcu);
+	}
+	n = node_new(7);
+	old = current;
+	CHECK(rcu_cmpxchg_pointer(&current, old, n) == old);
+	CHECK(rcu_cmpxchg_pointer(&current, old, n) == n);
+	call_rcu(&old->rcu, node_free);
+	rest();
+}
+
+static void helpers(void)
+{
+	struct call_rcu_data *data = create_call_rcu_data(0, -1);
+	pthread_t thread;
+
+	CHECK(data);
+	CHECK(!get_thread_call_rcu_data());
+	set_thread_call_rcu_data(data);
+	CHECK(get_thread_call_rcu_data() == data && get_call_rcu_data() == data);
+	call_rcu(&node_new(1)->rcu, node_free);
+	thread = get_call_rcu_thread(data);
+	CHECK(!pthread_equal(thread, pthread_self()));
+	set_thread_call_rcu_data(NULL);
+	CHECK(!get_cpu_call_rcu_data(0));
+	CHECK(set_cpu_call_rcu_data(0, data) == 0);
+	CHECK(get_cpu_call_rcu_data(0) == data);
+	CHECK(set_cpu_call_rcu_data(0, NULL) == 0);
+	rcu_barrier();
+	call_rcu_data_free(data);
+	CHECK(get_default_call_rcu_data());
+	CHECK(create_all_cpu_call_rcu_data(0) == 0);
+	CHECK(get_cpu_call_rcu_data(0));
+	free_all_cpu_call_rcu_data();
+}
+
+static void atomics(void)
+{
+	static unsigned int u = 0xf0;
+	static unsigned char byte = 1;
+	static long l = 5;
+
+	uatomic_or(&u, 0x0f);
+	uatomic_and(&u, 0x3c);
+	CHECK(uatomic_read(&u) == 0x3c);
+	CHECK(uatomic_add_return(&l, 3) == 8 && uatomic_sub_return(&l, 10) == -2);
+	uatomic_sub(&l, 1);
+	uatomic_dec(&l);
+	CHECK(uatomic_xchg(&l, 9) == -4 && uatomic_cmpxchg(&l, 9, 1) == 9 && uatomic_cmpxchg(&l, 9, 2) == 1);
+	uatomic_set(&byte, 200);
+	CHECK(uatomic_read(&byte) == 200 && CMM_STORE_SHARED(l, 4) == 4 && CMM_ACCESS_ONCE(l) == 4);
+	cmm_smp_mb__before_uatomic_inc();
+	cmm_smp_mb();
+	cmm_smp_rmb();
+	cmm_smp_wmb();
+	cmm_barrier();
+	caa_cpu_relax();
+}
+
+int main(void)
+{
+	pthread_t threads[3];
+	pid_t child;
+	int i, status;
+
+	alarm(100);
+	rcu_register_thread();
+	current = node_new(0);
+	for (i = 0; i < 3; i++)
+		CHECK(!pthread_create(&threads[i], NULL, reader, NULL));
+	for (i = 0; i < 5 || uatomic_read(&reads) < 10; i++)
+		updates();
+	atomics();
+#ifndef QSBR
+	rcu_read_lock();
+	CHECK(rcu_read_ongoing());
+	rcu_read_unlock();
+	CHECK(!rcu_read_ongoing());
+#endif
+#if !defined(NO_DEFER)
+	CHECK(rcu_defer_register_thread() == 0);
+	defer_rcu(note, &deferred);
+	defer_rcu(note, &deferred);
+	rcu_defer_barrier_thread();
+	CHECK(uatomic_read(&deferred) == 2);
+	defer_rcu(note, &deferred);
+	rcu_defer_barrier();
+	rcu_defer_unregister_thread();
+	CHECK(uatomic_read(&deferred) == 3);
+#endif
+#if !defined(NO_POLL)
+	{
+		struct urcu_gp_poll_state state = start_poll_synchronize_rcu();
+
+		while (!poll_state_synchronize_rcu(state)) {
+			rest();
+			usleep(1000);
+		}
+	}
+#endif
+	helpers();
+	CMM_STORE_SHARED(stop, 1);
+#ifdef QSBR
+	rcu_thread_offline();
+#endif
+	for (i = 0; i < 3; i++)
+		pthread_join(threads[i], NULL);
+#ifdef QSBR
+	rcu_thread_online();
+#endif
+	call_rcu_before_fork();
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		call_rcu_after_fork_child();
+		alarm(20);
+		call_rcu(&node_new(3)->rcu, node_free);
+		rcu_barrier();
+		_exit(0);
+	}
+	call_rcu_after_fork_parent();
+#ifdef QSBR
+	rcu_thread_offline();
+#endif
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+#ifdef QSBR
+	rcu_thread_online();
+#endif
+	rcu_barrier();
+	CHECK(uatomic_read(&freed) > 0);
+	free(current);
+	rcu_unregister_thread();
+	printf("%ld reads, %ld freed\n", reads, freed);
+	return 0;
+}

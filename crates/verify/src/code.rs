@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The instructions of the section, and where its functions begin.
+//!
+//! Everything in the section is executable code, so it is decoded from its first byte to its last, whether or not anything
+//! leads there. Each function begins at a symbol, at the target of a call, or, in stripped files, where the unwinding tables say, and outside
+//! of what these cover behind an instruction that does not fall through, unless some branch leads there. Padding between functions is no function.
+
+use crate::Error;
+use crate::image::Image;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) struct Code {
+    pub(crate) instructions: Vec<Instruction>,
+    /// Index of the instruction at an address.
+    at: BTreeMap<u64, usize>,
+    /// Addresses and names of functions.
+    pub(crate) functions: BTreeMap<u64, String>,
+    /// Functions that a call inside the section leads to.
+    pub(crate) called: BTreeSet<u64>,
+}
+
+/// What compilers, assemblers and linkers put between functions.
+fn is_padding(i: &Instruction) -> bool {
+    matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3) || i.is_invalid() || is_zeros(i)
+}
+
+/// Two zero bytes.
+fn is_zeros(i: &Instruction) -> bool {
+    i.mnemonic() == Mnemonic::Add
+        && i.len() == 2
+        && i.op1_register() == iced_x86::Register::AL
+        && i.memory_base() == iced_x86::Register::RAX
+}
+
+/// The program does not go on behind it.
+pub(crate) fn ends(i: &Instruction) -> bool {
+    matches!(
+        i.flow_control(),
+        FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Return
+            | FlowControl::Exception
+    ) || i.mnemonic() == Mnemonic::Int3
+}
+
+/// Target of a direct branch or call.
+pub(crate) fn target(i: &Instruction) -> Option<u64> {
+    matches!(
+        i.op0_kind(),
+        iced_x86::OpKind::NearBranch16
+            | iced_x86::OpKind::NearBranch32
+            | iced_x86::OpKind::NearBranch64
+    )
+    .then(|| i.near_branch_target())
+}
+
+impl Code {
+    pub(crate) fn decode(image: &Image<'_>) -> Result<Code, Error> {
+        let mut instructions = Vec::new();
+        let mut start = image.start;
+        // Decoding starts afresh at each symbol, so that padding of odd bytes does not swallow the beginning of a function.
+        let ends_at = image
+            .functions
+            .keys()
+            .copied()
+            .filter(|&a| a > image.start)
+            .chain([image.start + image.bytes.len() as u64]);
+        for end in ends_at {
+            let bytes = &image.bytes[(start - image.start) as usize..(end - image.start) as usize];
+            instructions.extend(Decoder::with_ip(64, bytes, start, DecoderOptions::NONE).iter());
+            start = end;
+        }
+        let at = instructions.iter().enumerate().map(|(index, i)| (i.ip(), index)).collect();
+        let mut code =
+            Code { instructions, at, functions: image.functions.clone(), called: BTreeSet::new() };
+        code.find_functions(image);
+        Ok(code)
+    }
+
+    fn find_functions(&mut self, image: &Image<'_>) {
+        let mut branches = BTreeSet::new();
+        for i in &self.instructions {
+            let Some(target) = target(i).filter(|&t| image.contains(t)) else { continue };
+            if i.flow_control() == FlowControl::Call {
+                self.called.insert(target);
+                self.functions.entry(target).or_insert_with(|| format!("function at {target:#x}"));
+            } else {
+                branches.insert(target);
+            }
+        }
+        if image.functions.is_empty() {
+            self.guess_functions(image, &branches);
+        }
+        if self.functions.is_empty() {
+            self.functions.insert(image.start, format!("function at {:#x}", image.start));
+        }
+    }
+
+    /// The functions of a stripped file.
+    fn guess_functions(&mut self, image: &Image<'_>, branches: &BTreeSet<u64>) {
+        for &start in image.unwound.keys() {
+            self.functions.entry(start).or_insert_with(|| format!("function at {start:#x}"));
+        }
+        let mut after_end = true;
+        for i in &self.instructions {
+            if after_end && is_padding(i) {
+                continue;
+            }
+            // What the unwinding tables cover and nothing leads to is reached by unwinding, which nothing here starts.
+            let covered = image
+                .unwound
+                .range(..=i.ip())
+                .next_back()
+                .is_some_and(|(start, size)| i.ip() - start < *size);
+            if after_end && !covered && !branches.contains(&i.ip()) {
+                self.functions
+                    .entry(i.ip())
+                    .or_insert_with(|| format!("function at {:#x}", i.ip()));
+            }
+            after_end = ends(i);
+        }
+    }
+
+    /// Index of the instruction that begins at an address.
+    pub(crate) fn index(&self, address: u64) -> Option<usize> {
+        self.at.get(&address).copied()
+    }
+
+    /// The function that an address belongs to: its address and name.
+    pub(crate) fn function(&self, address: u64) -> (u64, &str) {
+        match self.functions.range(..=address).next_back() {
+            Some((&start, name)) => (start, name),
+            None => (address, "before the first function"),
+        }
+    }
+
+    /// Whether an instruction is padding between functions: behind an end or at the section's beginning, up to the next function.
+    pub(crate) fn padding(&self) -> Vec<bool> {
+        let mut after_end = true;
+        self.instructions
+            .iter()
+            .map(|i| {
+                if self.functions.contains_key(&i.ip()) {
+                    after_end = false;
+                }
+                let padding = after_end && is_padding(i);
+                if !padding {
+                    after_end = ends(i);
+                }
+                padding
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The parts of an ELF file that matter: the section, symbols, relocations, and constant data.
+
+use crate::{Error, SECTION};
+use object::read::elf::{ElfFile64, FileHeader};
+use object::{
+    Endianness, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionFlags, elf,
+};
+use std::collections::BTreeMap;
+
+/// Far beyond any real section (a lookup has some hundred bytes).
+const LARGEST: u64 = 1 << 20;
+/// Symbols and relocations that are looked at.
+const MOST: usize = 1 << 22;
+
+/// What the dynamic linker puts at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fixup {
+    /// An address of this file.
+    Here(u64),
+    /// The address of a symbol of another file.
+    Symbol(String),
+}
+
+pub(crate) struct Image<'a> {
+    /// Address and bytes of the restartable section.
+    pub(crate) start: u64,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) executable: bool,
+    /// Other loaded sections: address, bytes, writable.
+    sections: Vec<(u64, &'a [u8], bool)>,
+    /// Code and data symbols by address.
+    symbols: BTreeMap<u64, String>,
+    /// Symbols of functions in the section.
+    pub(crate) functions: BTreeMap<u64, String>,
+    fixups: BTreeMap<u64, Fixup>,
+    /// Without symbols: the functions that the unwinding tables know, with their lengths.
+    pub(crate) unwound: BTreeMap<u64, u64>,
+}
+
+fn malformed(error: impl std::fmt::Display) -> Error {
+    Error::Malformed(error.to_string())
+}
+
+fn machine(number: u16) -> String {
+    match number {
+        elf::EM_AARCH64 => "aarch64".into(),
+        elf::EM_386 => "32-bit x86".into(),
+        elf::EM_ARM => "32-bit Arm".into(),
+        elf::EM_RISCV => "RISC-V".into(),
+        elf::EM_PPC64 => "64-bit PowerPC".into(),
+        elf::EM_S390 => "s390".into(),
+        other => format!("machine {other}"),
+    }
+}
+
+impl<'a> Image<'a> {
+    pub(crate) fn parse(file: &'a [u8]) -> Result<Image<'a>, Error> {
+        // The header of either class begins with the same fields up to the machine's number.
+        if file.len() < 20 || file[..4] != *b"\x7fELF" {
+            let what = if file.starts_with(b"!<arch>\n") {
+                "it is an archive; verify the program that is linked with it"
+            } else {
+                "no ELF header"
+            };
+            return Err(malformed(what));
+        }
+        let number = [file[18], file[19]];
+        let number =
+            if file[5] == 2 { u16::from_be_bytes(number) } else { u16::from_le_bytes(number) };
+        if number != elf::EM_X86_64 {
+            return Err(Error::Architecture(machine(number)));
+        }
+        if file[4] != 2 || file[5] != 1 {
+            return Err(Error::Architecture("x86-64 with 32-bit pointers (x32)".into()));
+        }
+        let elf = ElfFile64::<Endianness>::parse(file).map_err(malformed)?;
+        let header = elf.elf_header();
+        match header.e_type(elf.endian()) {
+            elf::ET_EXEC | elf::ET_DYN => {}
+            elf::ET_REL => return Err(Error::NotLinked),
+            other => {
+                return Err(malformed(format!(
+                    "file type {other} is neither a program nor a shared object"
+                )));
+            }
+        }
+        if elf.sections().next().is_none() {
+            return Err(Error::NoSectionTable);
+        }
+        let mut found = None;
+        let mut sections = Vec::new();
+        for section in elf.sections() {
+            let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
+            if sh_flags & u64::from(elf::SHF_ALLOC) == 0 {
+                continue;
+            }
+            let Ok(bytes) = section.data() else {
+                // A damaged section that is not ours is nobody's business here.
+                if section.name_bytes() == Ok(SECTION.as_bytes()) {
+                    return Err(malformed("the section lies outside the file"));
+                }
+                continue;
+            };
+            if section.name_bytes() == Ok(SECTION.as_bytes()) {
+                if found.is_some() {
+                    return Err(malformed(
+                        "more than one section `reprieve_restart`: one descriptor cannot span them",
+                    ));
+                }
+                let executable = sh_flags & u64::from(elf::SHF_EXECINSTR) != 0;
+                found = Some((section.address(), bytes, executable));
+            } else {
+                sections.push((
+                    section.address(),
+                    bytes,
+                    sh_flags & u64::from(elf::SHF_WRITE) != 0,
+                ));
+            }
+        }
+        let (start, bytes, executable) = found.ok_or(Error::NoSection)?;
+        if bytes.is_empty() {
+            return Err(Error::NoSection);
+        }
+        if bytes.len() as u64 > LARGEST || start.checked_add(LARGEST).is_none() {
+            return Err(Error::TooLarge(format!(
+                "a section of {} bytes at {start:#x}",
+                bytes.len()
+            )));
+        }
+        let mut image = Image {
+            start,
+            bytes,
+            executable,
+            sections,
+            symbols: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            fixups: BTreeMap::new(),
+            unwound: BTreeMap::new(),
+        };
+        image.read_symbols(&elf);
+        image.read_fixups(&elf);
+        if image.functions.is_empty() {
+            image.read_unwinding(&elf);
+        }
+        Ok(image)
+    }
+
+    fn read_symbols(&mut self, elf: &ElfFile64<'a, Endianness>) {
+        for symbol in elf.symbols().chain(elf.dynamic_symbols()).take(MOST) {
+            if symbol.is_undefined()
+                || !matches!(
+                    symbol.kind(),
+                    object::SymbolKind::Text
+                        | object::SymbolKind::Data
+                        | object::SymbolKind::Label
+                        | object::SymbolKind::Unknown
+                )
+            {
+                continue;
+            }
+            let (Ok(name), address) = (symbol.name(), symbol.address()) else { continue };
+            if name.is_empty() {
+                continue;
+            }
+            let name = format!("{:#}", rustc_demangle::demangle(name));
+            if self.contains(address)
+                && !name.starts_with("__start_")
+                && !name.starts_with("__stop_")
+            {
+                self.functions.entry(address).or_insert_with(|| name.clone());
+            }
+            self.symbols.entry(address).or_insert(name);
+        }
+    }
+
+    fn read_fixups(&mut self, elf: &ElfFile64<'a, Endianness>) {
+        let names = elf.dynamic_symbol_table();
+        for (at, relocation) in elf.dynamic_relocations().into_iter().flatten().take(MOST) {
+            let fixup = match relocation.target() {
+                RelocationTarget::Symbol(index) => {
+                    let symbol = names
+                        .and_then(|n| object::ObjectSymbolTable::symbol_by_index(&n, index).ok());
+                    match symbol {
+                        Some(s) if s.is_undefined() => {
+                            Fixup::Symbol(s.name().unwrap_or("a symbol without a name").to_owned())
+                        }
+                        Some(s) => {
+                            Fixup::Here(s.address().wrapping_add_signed(relocation.addend()))
+                        }
+                        None => continue,
+                    }
+                }
+                RelocationTarget::Absolute => Fixup::Here(relocation.addend() as u64),
+                _ => continue,
+            };
+            self.fixups.insert(at, fixup);
+        }
+        // Relative ones may be packed: a bitmap of places whose contents are the addresses.
+        for (section, word) in self.packed_relative(elf) {
+            self.fixups.insert(section, Fixup::Here(word));
+        }
+    }
+
+    /// `.relr.dyn`: an even word is a place; an odd one a bitmap of the 63 places that follow.
+    fn packed_relative(&self, elf: &ElfFile64<'a, Endianness>) -> Vec<(u64, u64)> {
+        let mut places: Vec<u64> = Vec::new();
+        let Some(data) = elf.section_by_name(".relr.dyn").and_then(|s| s.data().ok()) else {
+            return Vec::new();
+        };
+        let mut next = 0u64;
+        for entry in data.chunks_exact(8).take(MOST / 64) {
+            let entry = u64::from_le_bytes(entry.try_into().expect("chunks of 8"));
+            if entry & 1 == 0 {
+                places.push(entry);
+                next = entry.wrapping_add(8);
+            } else {
+                (1..64)
+                    .filter(|bit| entry >> bit & 1 != 0)
+                    .for_each(|bit| places.push(next.wrapping_add(8 * (bit - 1))));
+                next = next.wrapping_add(8 * 63);
+            }
+        }
+        places.into_iter().filter_map(|at| Some((at, self.stored(at)?))).collect()
+    }
+
+    /// The functions of a stripped file, as far as `.eh_frame` lists them in the encoding that x86-64 tools use (32 bits, relative).
+    fn read_unwinding(&mut self, elf: &ElfFile64<'a, Endianness>) {
+        let Some(frames) = elf.section_by_name(".eh_frame") else { return };
+        let Ok(data) = frames.data() else { return };
+        let word = |at: usize| {
+            Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
+        };
+        let mut at = 0;
+        while let Some(length) = word(at).filter(|&l| l != 0 && l != u32::MAX) {
+            let (Some(parent), Some(begin), Some(size)) =
+                (word(at + 4), word(at + 8), word(at + 12))
+            else {
+                return;
+            };
+            if parent != 0 {
+                let start = frames
+                    .address()
+                    .wrapping_add(at as u64 + 8)
+                    .wrapping_add_signed((begin as i32).into());
+                if self.contains(start) {
+                    self.unwound.insert(start, size.into());
+                }
+            }
+            at += 4 + length as usize;
+        }
+    }
+
+    /// Whether an address lies in the restartable section.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.start) < self.bytes.len() as u64
+    }
+
+    fn find(&self, address: u64, length: u64) -> Option<(&'a [u8], bool)> {
+        self.sections.iter().find_map(|&(start, bytes, writable)| {
+            let offset = address.checked_sub(start)?;
+            let end = offset.checked_add(length)?;
+            Some((bytes.get(offset as usize..end as usize)?, writable))
+        })
+    }
+
+    /// Bytes of any other section, as they are in the file.
+    pub(crate) fn data(&self, address: u64, length: u64) -> Option<&'a [u8]> {
+        self.find(address, length).map(|(bytes, _)| bytes)
+    }
+
+    /// Bytes that never change while the program runs.
+    pub(crate) fn constant(&self, address: u64, length: u64) -> Option<&'a [u8]> {
+        self.find(address, length).and_then(|(bytes, writable)| (!writable).then_some(bytes))
+    }
+
+    fn stored(&self, address: u64) -> Option<u64> {
+        Some(u64::from_le_bytes(self.data(address, 8)?.try_into().ok()?))
+    }
+
+    /// The pointer at an address, after relocation.
+    pub(crate) fn pointer(&self, address: u64) -> Option<Fixup> {
+        self.fixups.get(&address).cloned().or_else(|| self.stored(address).map(Fixup::Here))
+    }
+
+    /// `name` or `name+0x12`, for a message.
+    pub(crate) fn name(&self, address: u64) -> String {
+        if let Some(name) = self.through_stub(address) {
+            return name;
+        }
+        match self.symbols.range(..=address).next_back() {
+            Some((&at, name)) if at == address => format!("`{name}`"),
+            Some((&at, name)) if address - at < 1 << 16 => format!("`{name}`+{:#x}", address - at),
+            _ => format!("{address:#x}"),
+        }
+    }
+
+    /// If a stub of the procedure linkage table is there: what it leads to.
+    fn through_stub(&self, address: u64) -> Option<String> {
+        let bytes = self.constant(address, 16)?;
+        let mut decoder =
+            iced_x86::Decoder::with_ip(64, bytes, address, iced_x86::DecoderOptions::NONE);
+        let jump = decoder.iter().take(2).find(|i| i.mnemonic() == iced_x86::Mnemonic::Jmp)?;
+        if !jump.is_ip_rel_memory_operand() {
+            return None;
+        }
+        match self.fixups.get(&jump.ip_rel_memory_address())? {
+            Fixup::Symbol(name) => Some(format!("`{name}`")),
+            Fixup::Here(_) => None,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is known about registers and stack words at a point of a function.
+//!
+//! The values form a flat lattice: where two paths meet, values that differ become [`Value::Unknown`] (two places on the stack:
+//! [`Value::OnStack`]), so every chain is short and the interpretation ends.
+
+use crate::table::Kind;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Unknown,
+    /// What this register held when the function was entered (callee-saved ones).
+    Entry(usize),
+    /// This distance from the return address of the function.
+    Stack(i64),
+    /// On the stack of this thread, below the entry's return address, who knows where.
+    OnStack,
+    /// Into what the entry's first argument points to: the lookup.
+    First,
+    /// Into what its second argument points to: the result.
+    Result,
+    /// Its third argument: the thread's `rseq_cs` field.
+    Cs,
+    /// An address of the file.
+    Address(u64),
+    Constant(u64),
+    /// A number from 0 to this.
+    AtMost(u64),
+    /// The lower 32 bits are; the upper ones are not known.
+    LowAtMost(u64),
+    /// An entry of a table of distances, with an index from 0 to `last`.
+    Distance {
+        table: u64,
+        last: u64,
+    },
+    /// An address taken from a table.
+    Target {
+        table: u64,
+        kind: Kind,
+        last: u64,
+    },
+}
+
+impl Value {
+    pub(crate) fn on_stack(self) -> bool {
+        matches!(self, Value::Stack(_) | Value::OnStack)
+    }
+
+    /// The value on either of two paths.
+    pub(crate) fn join(self, other: Value) -> Value {
+        if self == other {
+            self
+        } else if self.on_stack() && other.on_stack() {
+            Value::OnStack
+        } else {
+            Value::Unknown
+        }
+    }
+
+    /// This value as an argument, for the function called.
+    pub(crate) fn passed(self) -> Value {
+        match self {
+            Value::Stack(_) | Value::OnStack => Value::OnStack,
+            Value::First | Value::Result | Value::Cs | Value::Address(_) | Value::Constant(_) => {
+                self
+            }
+            _ => Value::Unknown,
+        }
+    }
+
+    /// Moved by a known distance.
+    pub(crate) fn plus(self, distance: i64) -> Value {
+        match self {
+            Value::Stack(at) => at.checked_add(distance).map_or(Value::OnStack, Value::Stack),
+            Value::Address(at) => Value::Address(at.wrapping_add_signed(distance)),
+            Value::Constant(n) => Value::Constant(n.wrapping_add_signed(distance)),
+            Value::OnStack | Value::First | Value::Result => self,
+            _ if distance == 0 => self,
+            _ => Value::Unknown,
+        }
+    }
+
+    /// The sum of two registers.
+    pub(crate) fn add(self, other: Value) -> Value {
+        match (self, other) {
+            (v, Value::Constant(n)) | (Value::Constant(n), v) => v.plus(n as i64),
+            (Value::Address(t), Value::Distance { table, last })
+            | (Value::Distance { table, last }, Value::Address(t))
+                if t == table =>
+            {
+                Value::Target { table, kind: Kind::Distance, last }
+            }
+            (v, w) => match v.somewhere() {
+                Value::Unknown => w.somewhere(),
+                v if w.somewhere() == Value::Unknown => v,
+                _ => Value::Unknown,
+            },
+        }
+    }
+
+    /// Moved by an unknown distance.
+    pub(crate) fn somewhere(self) -> Value {
+        match self {
+            Value::Stack(_) | Value::OnStack => Value::OnStack,
+            Value::First | Value::Result => self,
+            _ => Value::Unknown,
+        }
+    }
+
+    /// Its lower 32 bits, extended with zeroes.
+    pub(crate) fn low(self) -> Value {
+        match self {
+            Value::LowAtMost(n) | Value::AtMost(n) if n <= u32::MAX.into() => Value::AtMost(n),
+            Value::Constant(n) => Value::Constant(n & u64::from(u32::MAX)),
+            _ => Value::Unknown,
+        }
+    }
+}
+
+/// Whether the section is armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Armed {
+    No,
+    Yes,
+    Disarmed,
+    /// It depends on the path.
+    Maybe,
+}
+
+/// Words of the stack that are remembered per function.
+const MOST_SLOTS: usize = 64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) registers: [Value; 16],
+    /// Words of this function's frame, by distance from the return address.
+    slots: BTreeMap<i64, Value>,
+    pub(crate) armed: Armed,
+    /// The flags say how this register compares with the number; whether as a whole.
+    pub(crate) compared: Option<(usize, u64, bool)>,
+}
+
+pub(crate) const RSP: usize = 4;
+pub(crate) const RBP: usize = 5;
+/// Registers that a function must give back as it found them.
+pub(crate) const SAVED: [usize; 6] = [3, RBP, 12, 13, 14, 15];
+/// Those that pass arguments, in order.
+pub(crate) const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
+
+impl State {
+    /// At the beginning of a function.
+    pub(crate) fn entry(arguments: [Value; 6], armed: Armed) -> State {
+        let mut registers = [Value::Unknown; 16];
+        SAVED.iter().for_each(|&r| registers[r] = Value::Entry(r));
+        ARGUMENTS.iter().zip(arguments).for_each(|(&r, v)| registers[r] = v);
+        registers[RSP] = Value::Stack(0);
+        State { registers, slots: BTreeMap::new(), armed, compared: None }
+    }
+
+    /// Takes in what holds on another path to the same place. Whether that changed anything.
+    pub(crate) fn join(&mut self, other: &State) -> bool {
+        let before = (self.registers, self.slots.len(), self.armed, self.compared);
+        for (mine, theirs) in self.registers.iter_mut().zip(other.registers) {
+            *mine = mine.join(theirs);
+        }
+        self.slots.retain(|at, value| other.slots.get(at) == Some(value));
+        if self.armed != other.armed {
+            self.armed = Armed::Maybe;
+        }
+        if self.compared != other.compared {
+            self.compared = None;
+        }
+        before != (self.registers, self.slots.len(), self.armed, self.compared)
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn load(&self, at: i64) -> Value {
+        self.slots.get(&at).copied().unwrap_or(Value::Unknown)
+    }
+
+    /// `size` bytes of the frame are written; a whole word with this value.
+    pub(crate) fn store(&mut self, at: i64, size: i64, value: Value) {
+        let hit: Vec<i64> = self
+            .slots
+            .range(at.saturating_sub(7)..at.saturating_add(size))
+            .map(|(&k, _)| k)
+            .collect();
+        hit.iter().for_each(|k| {
+            self.slots.remove(k);
+        });
+        if size == 8 && value != Value::Unknown && self.slots.len() < MOST_SLOTS {
+            self.slots.insert(at, value);
+        }
+    }
+
+    /// Something on the stack is written, or this function's frame is handed to others.
+    pub(crate) fn forget_slots(&mut self) {
+        self.slots.clear();
+    }
+
+    /// What a call leaves: its callee keeps the callee-saved registers.
+    pub(crate) fn after_call(&mut self) {
+        if ARGUMENTS.iter().any(|&r| self.registers[r].on_stack()) {
+            self.forget_slots();
+        }
+        if let Value::Stack(bottom) = self.registers[RSP] {
+            self.slots.retain(|&at, _| at >= bottom);
+        }
+        for (index, value) in self.registers.iter_mut().enumerate() {
+            if index != RSP && !SAVED.contains(&index) {
+                *value = Value::Unknown;
+            }
+        }
+        self.compared = None;
+    }
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real binaries: this crate's examples in both profiles, and programs in C that break one rule each.
+
+use reprieve_verify::{Error, Finding, Report, Rule, verify};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Builds the examples with a profile; where they are.
+fn examples(profile: &str, directory: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples");
+    run(Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--offline",
+            "-p",
+            "reprieve-verify",
+            "--examples",
+            "--profile",
+            profile,
+            "--target-dir",
+        ])
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR")));
+    target.join(directory).join("examples")
+}
+
+fn examine(file: &Path) -> Report {
+    verify(&std::fs::read(file).unwrap()).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
+}
+
+fn stripped(file: &Path) -> PathBuf {
+    let to = file.with_extension("stripped");
+    run(Command::new("strip").arg("-o").arg(&to).arg(file));
+    to
+}
+
+#[test]
+fn rust_programs_of_both_profiles() {
+    for (profile, directory) in [("dev", "debug"), ("release", "release")] {
+        let examples = examples(profile, directory);
+        let keeps = examples.join("keeps");
+        run(&mut Command::new(&keeps));
+        for file in [&keeps, &stripped(&keeps)] {
+            let report = examine(file);
+            assert_eq!(report.findings, [], "{}", file.display());
+            assert!(report.entries >= 3, "{report:?}");
+        }
+        let report = examine(&examples.join("breaks"));
+        let named = |f: &&Finding| f.function.contains("lookup_body") && f.detail.contains("panic");
+        assert!(report.findings.iter().any(|f| named(&f)), "{report:#?}");
+    }
+}
+
+/// Compiles `body` behind the entry; the report.
+fn c(name: &str, options: &[&str], body: &str) -> Report {
+    examine(&compile(name, options, body))
+}
+
+fn compile(name: &str, options: &[&str], body: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = directory.join(format!("{name}.c"));
+    let entry = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/entry.c");
+    std::fs::write(&source, format!("#include \"{entry}\"\n{body}\n")).unwrap();
+    let program = directory.join(name);
+    run(Command::new("cc").args(options).arg("-o").arg(&program).arg(&source));
+    program
+}
+
+const SEARCH: &str = "
+    IN uintptr_t body(const void *argument, void *result) {
+        const struct node *n = *(struct node *const volatile *)argument;
+        while (n && n->key != 7)
+            n = n->next;
+        if (n)
+            *(uint64_t *)result = n->key;
+        return n != 0;
+    }";
+
+#[track_caller]
+fn broken(report: &Report, rule: Rule, function: &str, detail: &str) {
+    let found = report
+        .findings
+        .iter()
+        .any(|f| f.rule == rule && f.function == function && f.detail.contains(detail));
+    assert!(found, "{report:#?}");
+}
+
+#[test]
+fn c_code_that_keeps_the_rules() {
+    for options in [["-O0"], ["-O2"], ["-Os"], ["-O3"]] {
+        let program = compile("keeps-c", &options, SEARCH);
+        for file in [&program, &stripped(&program)] {
+            assert_eq!(examine(file).findings, [], "{options:?}");
+        }
+    }
+    assert_eq!(c("keeps-static", &["-O2", "-static"], SEARCH).findings, []);
+    assert_eq!(c("keeps-fixed", &["-O2", "-no-pie"], SEARCH).findings, []);
+}
+
+#[test]
+fn a_large_copy_calls_memcpy() {
+    let body = "
+        IN uintptr_t body(const void *argument, void *result) {
+            const struct node *n = *(struct node *const *)argument;
+            memcpy(result, n->value, sizeof n->value);
+            return 1;
+        }";
+    for options in [&["-O0"][..], &["-O2", "-mmemcpy-strategy=libcall:-1:noalign"]] {
+        broken(&c("memcpy", options, body), Rule::Control, "body", "`memcpy`");
+    }
+    broken(&c("memcpy-static", &["-O0", "-static"], body), Rule::Control, "body", "calls");
+    // Expanded in line, a copy of any size is fine.
+    assert_eq!(
+        c("memcpy-inline", &["-O2", "-mmemcpy-strategy=rep_8byte:-1:align"], body).findings,
+        []
+    );
+    broken(&c("memcpy-noplt", &["-O0", "-fno-plt"], body), Rule::Indirect, "body", "`memcpy`");
+}
+
+#[test]
+fn a_system_call() {
+    let body = "
+        IN uintptr_t body(const void *argument, void *result) {
+            long n = 39;
+            __asm__ volatile(\"syscall\" : \"+a\"(n) :: \"rcx\", \"r11\", \"memory\");
+            return n;
+        }";
+    let report = c("syscall", &["-O2"], body);
+    broken(&report, Rule::System, "body", "");
+    assert_eq!(report.findings[0].instruction, "syscall");
+}
+
+#[test]
+fn stores_to_other_memory() {
+    let to = |place: &str| {
+        format!(
+            "IN uintptr_t body(const void *argument, void *result) {{ {place} = 1; return 0; }}"
+        )
+    };
+    broken(&c("store-global", &["-O2"], &to("global")), Rule::Store, "body", "global");
+    broken(
+        &c("store-node", &["-O2"], &to("(*(struct node *const *)argument)->key")),
+        Rule::Store,
+        "body",
+        "memory",
+    );
+    broken(
+        &c("store-argument", &["-O2"], &to("*(long *)argument")),
+        Rule::Store,
+        "body",
+        "first argument",
+    );
+    let local =
+        "__thread long own; IN uintptr_t body(const void *a, void *r) { own = 1; return 0; }";
+    broken(&c("store-thread", &["-O2"], local), Rule::Store, "body", "thread-local");
+    let caller = "IN uintptr_t body(const void *a, void *r) { __asm__ volatile(\"movq $0, 8(%rsp)\"); return 0; }";
+    broken(&c("store-caller", &["-O2"], caller), Rule::Store, "body", "caller's frame");
+    let own =
+        "IN uintptr_t body(const void *a, void *r) { volatile long x[4]; x[1] = 2; return x[1]; }";
+    assert_eq!(c("store-own", &["-O2"], own).findings, []);
+}
+
+#[test]
+fn indirect_calls_and_jumps() {
+    let hook = "IN uintptr_t body(const void *a, void *r) { hook(); return 0; }";
+    broken(&c("hook", &["-O2"], hook), Rule::Indirect, "body", "function pointer");
+    let switch = "
+        IN uintptr_t body(const void *argument, void *result) {
+            uint64_t *out = result;
+            switch (*(const volatile unsigned *)argument) {
+            case 0: *out = 3; return 5;
+            case 1: *out = 1; out[1] = 3; return 7;
+            case 2: out[2] = 4; return 1;
+            case 3: out[1] = 6; return 8;
+            case 4: out[1] = 7; out[3] = 6; return 9;
+            case 5: out[5] = 2; return 2;
+            case 6: out[4] = 1; return 6;
+            default: return 0;
+            }
+        }";
+    for options in [&["-O2"][..], &["-O3"], &["-O2", "-no-pie", "-fno-pie"]] {
+        let program = compile("switch", options, switch);
+        let disassembly = Command::new("objdump")
+            .args(["-d", "-j", "reprieve_restart"])
+            .arg(&program)
+            .output()
+            .unwrap();
+        assert!(
+            String::from_utf8_lossy(&disassembly.stdout).contains("jmp    *"),
+            "{options:?}: no jump table to be tested"
+        );
+        assert_eq!(examine(&program).findings, [], "{options:?}");
+    }
+    let unbounded = switch.replace("default: return 0;", "default: __builtin_unreachable();");
+    broken(
+        &c("switch-unbounded", &["-O2"], &unbounded),
+        Rule::Indirect,
+        "body",
+        "-fno-jump-tables",
+    );
+}
+
+#[test]
+fn the_stack_and_the_saved_registers() {
+    let body = |asm: &str| {
+        format!(
+            "__asm__(\".pushsection reprieve_restart\\n.globl body\\n.type body,@function\\nbody: {asm}\\n.popsection\");"
+        )
+    };
+    broken(&c("unbalanced", &[], &body("push %rdi; ret")), Rule::Return, "body", "stack pointer");
+    broken(&c("clobbers", &[], &body("xor %ebx, %ebx; ret")), Rule::Return, "body", "rbx");
+    broken(&c("falls", &[], &body("nop; nop")), Rule::Control, "body", "runs off");
+    broken(
+        &c("middle", &[], &body("jmp .+3; mov $0xc3, %eax; ret")),
+        Rule::Control,
+        "body",
+        "middle",
+    );
+    broken(&c("undecodable", &[], &body(".byte 0x06; ret")), Rule::Undecodable, "body", "");
+    broken(
+        &c("returns-elsewhere", &[], &body("mov %rdi, (%rsp); ret")),
+        Rule::Store,
+        "body",
+        "return address",
+    );
+    broken(&c("tail", &[], &body("jmp main")), Rule::Control, "body", "`main`");
+}
+
+#[test]
+fn arming() {
+    let unarmed =
+        format!("{SEARCH}\nIN uintptr_t other(struct node *const *a) {{ return (*a)->key; }}");
+    broken(&c("unarmed", &["-O2"], &unarmed), Rule::Arming, "other", "must arm first");
+    let program = compile("wrong-descriptor", &["-O2", "-no-pie"], SEARCH);
+    let mut bytes = std::fs::read(&program).unwrap();
+    // The signature before the abort handler.
+    let at =
+        bytes.windows(7).position(|w| w == [0x0f, 0xb9, 0x3d, 0x53, 0x30, 0x05, 0x53]).unwrap();
+    bytes[at + 3] = 0;
+    broken(&verify(&bytes).unwrap(), Rule::Descriptor, "entry", "signature");
+}
+
+#[test]
+fn files_that_cannot_be_examined() {
+    let error = |bytes: &[u8]| verify(bytes).unwrap_err();
+    let program = compile("plain", &["-O2"], SEARCH);
+    let good = std::fs::read(&program).unwrap();
+    assert!(matches!(error(b""), Error::Malformed(_)));
+    assert!(matches!(error(b"#!/bin/sh\nexit 0\n and more"), Error::Malformed(_)));
+    assert!(error(b"!<arch>\n/               0     ").to_string().contains("archive"));
+    let mut foreign = good.clone();
+    foreign[18] = 183;
+    assert_eq!(error(&foreign), Error::Architecture("aarch64".into()));
+    assert!(error(&foreign).to_string().contains("x86-64 only"));
+    let mut bare = good.clone();
+    bare[40..48].fill(0);
+    bare[60..62].fill(0);
+    assert_eq!(error(&bare), Error::NoSectionTable);
+    let object = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plain.o");
+    run(Command::new("cc").args(["-c", "-o"]).arg(&object).arg(program.with_extension("c")));
+    assert_eq!(error(&std::fs::read(object).unwrap()), Error::NotLinked);
+    assert_eq!(error(&std::fs::read("/bin/true").unwrap()), Error::NoSection);
+}
+
+/// Mutated files: whatever comes out, it comes out, and soon.
+#[test]
+fn hostile_files() {
+    let seed = std::env::var("REPRIEVE_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0x9e37_79b9_7f4a_7c15u64);
+    let mut random = seed;
+    let mut next = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % below as u64) as usize
+    };
+    for (name, options) in [("fuzz", &["-O2"][..]), ("fuzz-stripped", &["-O0", "-s"])] {
+        let good = std::fs::read(compile(name, options, SEARCH)).unwrap();
+        let code = good
+            .windows(8)
+            .position(|w| w[..2] == [0x52, 0x48] && w[2] == 0x8d)
+            .expect("the entry");
+        let start = std::time::Instant::now();
+        let (mut found, mut refused) = (0, 0);
+        for turn in 0..3000 {
+            let mut bad = good.clone();
+            for _ in 0..=next(8) {
+                // The header, the section's code, the end with the section table, or anything.
+                let at = match turn % 4 {
+                    0 => next(1024),
+                    1 => code + next(160),
+                    2 => bad.len() - 1 - next(3000),
+                    _ => next(bad.len()),
+                };
+                bad[at] = if next(3) == 0 { 0xff } else { next(256) as u8 };
+            }
+            if turn % 16 == 15 {
+                bad.truncate(next(bad.len()));
+            }
+            match verify(&bad) {
+                Ok(report) => found += usize::from(!report.findings.is_empty()),
+                Err(_) => refused += 1,
+            }
+        }
+        println!("{name}: {found} with findings, {refused} refused, {:?}", start.elapsed());
+        assert!(found > 300 && refused > 100, "{found} {refused}: the mutations miss");
+        assert!(start.elapsed().as_secs() < 120);
+    }
+}
