@@ -2,10 +2,13 @@
 //! The `reprieve` command. Results go to standard output, progress to standard error; it exits with 0, 1 (failed) or 2 (bad usage).
 
 mod lab;
+mod output;
 mod progress;
+mod signals;
 
 use clap::{Parser, Subcommand};
 use reprieve_lab::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -31,7 +34,8 @@ fn main() -> ExitCode {
     match lab::main(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("reprieve: {error:#}");
+            // A closed standard error must not turn the exit status into a panic's.
+            let _ = writeln!(std::io::stderr(), "reprieve: {error:#}");
             match error.downcast_ref() {
                 Some(Error::Usage(_)) => ExitCode::from(2),
                 _ => ExitCode::FAILURE,

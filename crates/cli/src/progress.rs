@@ -14,24 +14,36 @@ pub fn for_stderr() -> Box<dyn Progress> {
     if std::io::stderr().is_terminal() { Box::new(Live::new()) } else { Box::new(Plain::new()) }
 }
 
+/// When the run will be over, as far as is known.
+#[derive(Default)]
+struct End(Mutex<Option<Instant>>);
+
+impl End {
+    fn set(&self, left: Duration) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Some(Instant::now() + left);
+    }
+
+    /// `, about 5 min left`, or nothing.
+    fn left(&self) -> String {
+        let end = *self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        left.map(|left| format!(", about {} left", brief(left))).unwrap_or_default()
+    }
+}
+
 struct Live {
     bar: ProgressBar,
-    /// When the run will be over, as far as is known.
-    end: Mutex<Option<Instant>>,
+    end: End,
 }
 
 impl Live {
     fn new() -> Live {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.enable_steady_tick(Duration::from_millis(200));
-        Live { bar, end: Mutex::new(None) }
+        Live { bar, end: End::default() }
     }
 
     fn show(&self, what: &str, length: Option<Duration>) {
-        let left = self.end.lock().unwrap_or_else(|e| e.into_inner()).map(|end| {
-            let left = end.saturating_duration_since(Instant::now());
-            format!(", about {} left", brief(left))
-        });
         let began = Instant::now();
         let elapsed = move |_: &ProgressState, out: &mut dyn fmt::Write| {
             let _ = match length {
@@ -42,7 +54,7 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {clock}") {
             self.bar.set_style(style.with_key("clock", elapsed));
         }
-        self.bar.set_message(format!("{what}{}:", left.unwrap_or_default()));
+        self.bar.set_message(format!("{what}{}:", self.end.left()));
     }
 }
 
@@ -60,23 +72,22 @@ impl Progress for Live {
     }
 
     fn remaining(&self, left: Duration) {
-        *self.end.lock().unwrap_or_else(|e| e.into_inner()) = Some(Instant::now() + left);
+        self.end.set(left);
     }
-}
 
-impl Drop for Live {
-    fn drop(&mut self) {
+    fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
 struct Plain {
     start: Instant,
+    end: End,
 }
 
 impl Plain {
     fn new() -> Plain {
-        Plain { start: Instant::now() }
+        Plain { start: Instant::now(), end: End::default() }
     }
 
     fn line(&self, text: std::fmt::Arguments) {
@@ -92,7 +103,7 @@ impl Progress for Plain {
     }
 
     fn timed(&self, what: &str, length: Duration) {
-        self.line(format_args!("{what} ({})", brief(length)));
+        self.line(format_args!("{what} ({}){}", brief(length), self.end.left()));
     }
 
     fn notice(&self, text: &str) {
@@ -100,7 +111,7 @@ impl Progress for Plain {
     }
 
     fn remaining(&self, left: Duration) {
-        self.line(format_args!("about {} left", brief(left)));
+        self.end.set(left);
     }
 }
 

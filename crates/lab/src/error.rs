@@ -21,6 +21,9 @@ pub enum Error {
     Program { program: String, status: String, detail: String },
     #[error("{what} took longer than {} s{}", after.as_secs(), log_hint(log))]
     Timeout { what: String, after: Duration, log: Option<PathBuf> },
+    /// A VM ended, or its connections broke, while it was needed. Under TCG that happens now and then; see [`Error::is_crash`].
+    #[error("VM {vm}: {message}{}", log_hint(log))]
+    Died { vm: String, message: String, log: Option<PathBuf> },
     /// A VM misbehaved or said that it cannot do what it was asked.
     #[error("VM {vm}: {message}{}", log_hint(log))]
     Guest { vm: String, message: String, log: Option<PathBuf> },
@@ -37,6 +40,11 @@ impl Error {
     pub fn io(path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.as_ref().to_path_buf();
         move |source| Error::Io { path, source }
+    }
+
+    /// Whether trying the same again may help: a VM died or hung.
+    pub fn is_crash(&self) -> bool {
+        matches!(self, Error::Died { .. } | Error::Timeout { .. })
     }
 
     pub fn missing(thing: impl Into<String>, remedy: impl Into<String>) -> Error {

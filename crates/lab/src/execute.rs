@@ -5,6 +5,8 @@
 //! belong to the phase paused. The order is: boots; one discarded warm-up per guest under test (the first seconds after boot are JIT
 //! translation under TCG and cold caches anywhere); then per repeat and variant the baseline and the overcommit phase. Odd repeats go
 //! through the variants backwards, so that slow drift of the machine hits all of them alike.
+//!
+//! When a VM dies in the middle, all are booted again and the run goes on with the phase that was lost.
 
 use crate::error::{Error, Result};
 use crate::images::{GuestImage, ImageSet};
@@ -18,8 +20,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Boots of one VM that are tried before the run fails.
-const BOOT_TRIES: u32 = 3;
+/// Boots of one VM that are tried before the run fails, and boots of all VMs when one died later.
+const TRIES: u32 = 3;
 
 /// Pause between starting the VMs of a phase and its time 0.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -35,9 +37,11 @@ pub struct Context<'a> {
     pub cancel: &'a Cancel,
 }
 
-/// Runs `plan`, handing each record to `sink` as it comes; the last is [`Record::End`] whatever happens.
+/// Runs `plan` from phase `from` on (0 for all of it), handing each record to `sink` as it comes; the last is [`Record::End`] whatever
+/// happens.
 pub fn execute(
     plan: &Plan,
+    from: u32,
     host: HostInfo,
     context: &Context,
     sink: &mut dyn FnMut(Record) -> Result<()>,
@@ -50,7 +54,8 @@ pub fn execute(
     }
     let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     sink(Record::Run { plan: Box::new(plan.clone()), started, host })?;
-    let outcome = Run { plan, context, sink }.all();
+    let logs = BTreeMap::new();
+    let outcome = Run { plan, context, sink, next: from, measuring: false, logs }.all();
     let reason = outcome.as_ref().err().map(ToString::to_string);
     let end = sink(Record::End { complete: reason.is_none(), reason });
     outcome.and(end)
@@ -60,10 +65,31 @@ struct Run<'a> {
     plan: &'a Plan,
     context: &'a Context<'a>,
     sink: &'a mut dyn FnMut(Record) -> Result<()>,
+    /// First phase that is not measured yet.
+    next: u32,
+    /// All VMs are up and warm.
+    measuring: bool,
+    /// Console logs so far, by VM.
+    logs: BTreeMap<String, u32>,
 }
 
 impl<'a> Run<'a> {
     fn all(mut self) -> Result<()> {
+        for tried in 1.. {
+            self.measuring = false;
+            match self.attempt() {
+                // Before that, boots have been tried again already.
+                Err(error) if self.measuring && error.is_crash() && tried < TRIES => {
+                    let text = format!("all VMs are booted again for phase {}: {error}", self.next);
+                    self.notice(text)?;
+                }
+                outcome => return outcome,
+            }
+        }
+        Ok(())
+    }
+
+    fn attempt(&mut self) -> Result<()> {
         let plan = self.plan;
         let mut competitors = Vec::new();
         for vm in &plan.competitors {
@@ -90,21 +116,17 @@ impl<'a> Run<'a> {
         for vm in &mut subjects {
             self.warm_up(vm, &mut competitors)?;
         }
-        let mut phase = 0;
-        for repeat in 0..plan.repeat {
-            let mut order: Vec<usize> = (0..subjects.len()).collect();
-            if repeat % 2 == 1 {
-                order.reverse();
+        self.measuring = true;
+        let schedule = schedule(plan);
+        for (phase, &(repeat, variant, scenario)) in schedule.iter().enumerate() {
+            let phase = phase as u32;
+            if phase < self.next {
+                continue;
             }
-            for variant in order {
-                for scenario in [Scenario::Baseline, Scenario::Overcommit] {
-                    let start = Record::PhaseStart { phase, variant, repeat, scenario };
-                    (self.sink)(start)?;
-                    self.tell_remaining(phase);
-                    self.measure(phase, variant, scenario, &mut subjects, &mut competitors)?;
-                    phase += 1;
-                }
-            }
+            (self.sink)(Record::PhaseStart { phase, variant, repeat, scenario })?;
+            self.tell_remaining(schedule.len() as u32 - phase);
+            self.measure(phase, variant, scenario, &mut subjects, &mut competitors)?;
+            self.next = phase + 1;
         }
         for vm in subjects.into_iter().chain(competitors) {
             vm.shut_down();
@@ -135,6 +157,8 @@ impl<'a> Run<'a> {
             context
                 .progress
                 .step(&format!("booting {name} ({}, {} vCPUs)", image.release, vm.vcpus));
+            let log = self.logs.entry(name.into()).or_default();
+            *log += 1;
             let config = Config {
                 name: name.into(),
                 accel: context.accel,
@@ -144,16 +168,12 @@ impl<'a> Run<'a> {
                 kernel: image.kernel.clone(),
                 initrd: image.initrd.clone(),
                 args: args.into(),
-                console: context.logs.join(format!("{name}.{tried}.log")),
+                console: context.logs.join(format!("{name}.{log}.log")),
             };
             match Vm::boot(&config, &context.images.qemu, context.boot_limit, context.cancel) {
                 Ok(vm) => break vm,
-                Err(error @ (Error::Guest { .. } | Error::Timeout { .. }))
-                    if tried < BOOT_TRIES =>
-                {
-                    let text = format!("boot {tried} of {name} failed, trying again: {error}");
-                    context.progress.notice(&text);
-                    (self.sink)(Record::Notice { text })?;
+                Err(error) if error.is_crash() && tried < TRIES => {
+                    self.notice(format!("boot {tried} of {name} failed, trying again: {error}"))?;
                     tried += 1;
                 }
                 Err(error) => return Err(error),
@@ -177,9 +197,8 @@ impl<'a> Run<'a> {
                 vm.info.kernel
             ))),
             (Some(asked), None) => {
-                let text = format!("{} does not tell whether preempt={asked} took effect", vm.name);
-                self.context.progress.notice(&text);
-                (self.sink)(Record::Notice { text })
+                let name = &vm.name;
+                self.notice(format!("{name} does not tell whether preempt={asked} took effect"))
             }
             _ => Ok(()),
         }
@@ -268,12 +287,32 @@ impl<'a> Run<'a> {
         .map(drop)
     }
 
-    /// Boots and phases ahead, at what a phase takes; draining and sending add about a fifth.
-    fn tell_remaining(&self, phases_done: u32) {
-        let all = self.plan.repeat * self.plan.variants.len() as u32 * 2;
+    /// Draining and sending add about a fifth to a phase.
+    fn tell_remaining(&self, phases: u32) {
         let one = (Duration::from_millis(self.plan.phase_ms) + SETTLE).mul_f64(1.2);
-        self.context.progress.remaining(one * all.saturating_sub(phases_done));
+        self.context.progress.remaining(one * phases);
     }
+
+    fn notice(&mut self, text: String) -> Result<()> {
+        self.context.progress.notice(&text);
+        (self.sink)(Record::Notice { text })
+    }
+}
+
+/// The phases in order: (repeat, variant, scenario).
+fn schedule(plan: &Plan) -> Vec<(u32, usize, Scenario)> {
+    let mut phases = Vec::new();
+    for repeat in 0..plan.repeat {
+        let mut order: Vec<usize> = (0..plan.variants.len()).collect();
+        if repeat % 2 == 1 {
+            order.reverse();
+        }
+        for variant in order {
+            phases.push((repeat, variant, Scenario::Baseline));
+            phases.push((repeat, variant, Scenario::Overcommit));
+        }
+    }
+    phases
 }
 
 fn pause_all(vms: &mut [Vm]) -> Result<()> {

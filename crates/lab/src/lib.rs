@@ -10,6 +10,7 @@ pub mod plan;
 pub mod process;
 pub mod progress;
 pub mod record;
+pub mod recorder;
 pub mod report;
 pub mod run;
 pub mod vm;

@@ -13,6 +13,8 @@ pub trait Progress: Send + Sync {
     fn notice(&self, text: &str);
     /// Estimate of the time left in the whole run.
     fn remaining(&self, left: Duration);
+    /// Nothing more will come: what was shown live makes room for results.
+    fn finish(&self) {}
 }
 
 /// Says nothing.

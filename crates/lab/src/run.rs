@@ -2,27 +2,20 @@
 //! A whole run: plans, images, the host, the measurements, the report.
 
 use crate::error::{Error, Result};
-use crate::execute::{self, Context};
 use crate::experiments::{Machine, Request, Size};
-use crate::host::{self, Choice, LabHost, LabHostImage, Mode, Place};
-use crate::images::{ImageSet, Images, Program};
+use crate::host::{self, Carrier, Mode, Setting};
+use crate::images::{Images, Program};
 use crate::plan::Plan;
 use crate::process::Cancel;
 use crate::progress::Progress;
-use crate::record::Record;
+use crate::recorder::Recorder;
 use crate::report::{self, Summary};
-use crate::vm::Accel;
 use reprieve_init::protocol::Workload;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// What is kept for the machine itself when VMs are sized, MiB; a lab host takes about this much more.
 const SPARE_MIB: u64 = 1024;
-
-/// Longest boot of a VM. Nested guests take 6 to 12 s each on an idle machine.
-pub const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// How a run is carried out, whatever it measures.
 pub struct Settings {
@@ -70,34 +63,13 @@ pub fn run(
     let set = images.prepare(&kernels, &programs)?;
 
     let logs = dirs[0].join("logs");
-    let mut choice = host::choose(settings.mode, &set, &logs, progress, cancel)?;
-    let mut lab_host = None;
-    if let Place::LabHost(accel) = choice.place {
-        let vms = plans.iter().map(Size::memory_of).max().unwrap_or(0);
-        let booted = images.lab_host(settings.host_kernel.as_deref(), &set).and_then(|image| {
-            boot_lab_host(&image, &set, accel, vms, &logs, progress, cancel)
-        });
-        match booted {
-            Ok(booted) => lab_host = Some(booted),
-            Err(error) if settings.mode == Mode::Auto && !matches!(error, Error::Cancelled) => {
-                progress.notice(&format!("no lab host: {error}; the VMs run directly under TCG"));
-                choice = Choice {
-                    place: Place::Direct(Accel::Tcg),
-                    why: format!("{}; no lab host: {error}", choice.why),
-                };
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    progress.notice(&match choice.place {
-        Place::Direct(Accel::Kvm) => format!("host: KVM on this machine ({})", choice.why),
-        Place::Direct(Accel::Tcg) => format!("host: TCG on this machine ({})", choice.why),
-        Place::LabHost(_) => format!("host: a lab host with KVM ({})", choice.why),
-    });
-
+    let setting = Setting { set: &set, logs: &logs, progress, cancel };
+    let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
+    let host_kernel = settings.host_kernel.as_deref();
+    let mut carrier = Carrier::new(settings.mode, &images, host_kernel, vms_mib, setting)?;
     for (plan, dir) in plans.iter().zip(&dirs) {
-        let place = Carrier { set: &set, choice: &choice, lab_host: lab_host.as_mut() };
-        let measured = measure(plan, place, dir, progress, cancel);
+        let mut recorder = Recorder::create(dir.join("raw.jsonl"))?;
+        let measured = carrier.execute(plan, &dir.join("logs"), &mut recorder);
         // A run that failed before its first phase has nothing to report but its error.
         match (report::write(dir), measured) {
             (Ok(summary), measured) => {
@@ -108,86 +80,8 @@ pub fn run(
             (Err(error), Ok(())) => return Err(error),
         }
     }
-    if let Some(lab_host) = lab_host {
-        lab_host.shut_down();
-    }
+    carrier.shut_down();
     Ok(())
-}
-
-fn boot_lab_host(
-    image: &LabHostImage,
-    set: &ImageSet,
-    accel: Accel,
-    vms_mib: u64,
-    logs: &Path,
-    progress: &dyn Progress,
-    cancel: &Cancel,
-) -> Result<LabHost> {
-    LabHost::boot(image, &set.qemu, accel, vms_mib, logs, progress, cancel)
-}
-
-struct Carrier<'a> {
-    set: &'a ImageSet,
-    choice: &'a Choice,
-    lab_host: Option<&'a mut LabHost>,
-}
-
-/// Runs `plan`, with `DIR/raw.jsonl` written as it goes; it ends with [`Record::End`] whatever happens short of a crash.
-fn measure(
-    plan: &Plan,
-    carrier: Carrier,
-    dir: &Path,
-    progress: &dyn Progress,
-    cancel: &Cancel,
-) -> Result<()> {
-    let path = dir.join("raw.jsonl");
-    let file = File::create(&path).map_err(Error::io(&path))?;
-    let mut file = BufWriter::new(file);
-    let mut begun = false;
-    let mut ended = false;
-    let mut sink = |record: Record| {
-        begun = true;
-        ended |= matches!(record, Record::End { .. });
-        let boundary = !matches!(record, Record::Sample { .. });
-        let mut write = || {
-            serde_json::to_writer(&mut file, &record)?;
-            file.write_all(b"\n")?;
-            if boundary { file.flush() } else { Ok(()) }
-        };
-        write().map_err(Error::io(&path))
-    };
-    let logs = dir.join("logs");
-    let why = &carrier.choice.why;
-    let outcome = match (carrier.choice.place, carrier.lab_host) {
-        (Place::LabHost(accel), Some(lab_host)) => {
-            let outer = host::info(mode_name(accel), why, &carrier.set.qemu.version);
-            lab_host.execute(plan, outer, &logs, progress, cancel, &mut sink)
-        }
-        (Place::Direct(accel) | Place::LabHost(accel), _) => {
-            let context = Context {
-                images: carrier.set,
-                accel,
-                logs: &logs,
-                boot_limit: BOOT_LIMIT,
-                progress,
-                cancel,
-            };
-            let info = host::info(mode_name(accel), why, &carrier.set.qemu.version);
-            execute::execute(plan, info, &context, &mut sink)
-        }
-    };
-    if begun && !ended {
-        let reason = outcome.as_ref().err().map(ToString::to_string);
-        sink(Record::End { complete: false, reason })?;
-    }
-    outcome
-}
-
-pub fn mode_name(accel: Accel) -> &'static str {
-    match accel {
-        Accel::Kvm => "kvm",
-        Accel::Tcg => "tcg",
-    }
 }
 
 fn program_of(workload: &Workload) -> Option<Program> {

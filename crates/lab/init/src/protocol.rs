@@ -106,7 +106,7 @@ pub enum Event {
     Hello { protocol: u32, guest: GuestInfo },
     /// Done with [`Command::Prepare`] or [`Command::Start`].
     Ready,
-    /// The phase's clock (time 0) has started.
+    /// The phase begins: its time 0 is when the load starts, right after this was sent.
     PhaseStarted { phase: u32 },
     /// The load has stopped and the phase is over; sent at that moment, before anything is read or drained. Samples follow.
     LoadStopped { phase: u32 },
@@ -147,12 +147,13 @@ pub enum Sample {
     /// A completed grace period that began in the phase. `cpu_ns`: time on a vCPU of RCU's own threads and of its softirq between
     /// `start_ns` and `end_ns`, as the guest's clock sees it.
     GracePeriod { start_ns: u64, end_ns: u64, cpu_ns: u64 },
-    /// `used_kb` = total - free - page cache - buffers - reclaimable slab.
+    /// `used_kb` = total - free - page cache (tmpfs files included) - buffers: what programs and the kernel hold, all slab memory included.
     Memory { t_ns: u64, free_kb: u64, slab_kb: u64, used_kb: u64 },
     /// Unusable free space index, 0 to 1, by page order (index 0 is order 0), as the kernel's `extfrag/unusable_index`,
     /// weighted over the zones by their free pages.
     Fragmentation { t_ns: u64, unusable: Vec<f64> },
-    /// Shares (0 to 1) of the guest's CPU time since the previous such sample; `callbacks` waiting, where something tells.
+    /// Shares (0 to 1) of the guest's CPU time since the previous such sample; `callbacks` of membench
+    /// waiting for a grace period, where that is the load (no stock kernel tells the number of all).
     Cpu { t_ns: u64, steal: f64, kernel: f64, user: f64, idle: f64, callbacks: Option<u64> },
     /// A probe callback: registered at `t_ns` on `cpu`, run `latency_ns` later.
     Callback { t_ns: u64, cpu: u32, latency_ns: u64 },
@@ -177,8 +178,74 @@ pub struct MeasureCost {
     /// Trace events recorded, and those lost to a full buffer.
     pub trace_events: u64,
     pub trace_lost: u64,
-    /// Cost of one trace event, measured in this guest when it was prepared.
+    /// Cost of one trace event (a kprobe, the dearest kind), measured in this guest when it was prepared; 0 if unknown.
     pub trace_event_ns: f64,
     /// Longest interval between two memory samples.
     pub longest_gap_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<T>(value: T, text: &str)
+    where
+        T: Serialize + for<'a> Deserialize<'a> + PartialEq + std::fmt::Debug,
+    {
+        assert_eq!(serde_json::to_string(&value).unwrap(), text);
+        assert_eq!(serde_json::from_str::<T>(text).unwrap(), value);
+    }
+
+    #[test]
+    fn commands_survive_the_line() {
+        round_trip(
+            Command::Prepare {
+                workload: Workload::Clone {
+                    workers: 2,
+                    namespaces: vec![Namespace::Net, Namespace::Uts],
+                },
+                measure: Some(Measure {
+                    memory_ms: 20,
+                    slow_ms: 1000,
+                    trace_kb: 64,
+                    callback_probe_hz: 0,
+                }),
+            },
+            r#"{"cmd":"prepare","workload":{"kind":"clone","workers":2,"namespaces":["net","uts"]},"measure":{"memory_ms":20,"slow_ms":1000,"trace_kb":64,"callback_probe_hz":0}}"#,
+        );
+        round_trip(Command::PowerOff, r#"{"cmd":"power_off"}"#);
+        round_trip(
+            Command::Exec { argv: vec!["a b".into()], env: vec![("X".into(), "\n\"".into())] },
+            r#"{"cmd":"exec","argv":["a b"],"env":[["X","\n\""]]}"#,
+        );
+    }
+
+    #[test]
+    fn events_survive_the_line() {
+        round_trip(
+            Event::Sample {
+                phase: 3,
+                sample: Sample::GracePeriod { start_ns: 1, end_ns: u64::MAX, cpu_ns: 2 },
+            },
+            r#"{"event":"sample","phase":3,"sample":{"sample":"grace_period","start_ns":1,"end_ns":18446744073709551615,"cpu_ns":2}}"#,
+        );
+        round_trip(
+            Event::Output { stderr: true, line: "\u{1b}[1mx".into() },
+            r#"{"event":"output","stderr":true,"line":"\u001b[1mx"}"#,
+        );
+        round_trip(Event::LoadStopped { phase: 0 }, r#"{"event":"load_stopped","phase":0}"#);
+    }
+
+    #[test]
+    fn misspelt_commands_are_refused() {
+        for text in [
+            r#"{"cmd":"phase","phase":1}"#,
+            r#"{"cmd":"phase","phase":1,"duration_ms":5,"more":1}"#,
+            r#"{"cmd":"prepare","workload":{"kind":"hog","threads":1,"x":2},"measure":null}"#,
+            r#"{"cmd":"nonsense"}"#,
+            "{}",
+        ] {
+            assert!(serde_json::from_str::<Command>(text).is_err(), "{text}");
+        }
+    }
 }

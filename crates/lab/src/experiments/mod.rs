@@ -140,8 +140,8 @@ impl Request {
             measure: Measure {
                 memory_ms: 20,
                 slow_ms: 1000,
-                // About 500 events of 40 bytes per second and CPU, with room.
-                trace_kb: (phase.as_secs() as u32 * 48).clamp(1024, 64 << 10),
+                // `churn` makes 5000 events of 24 bytes per second and CPU; twice that.
+                trace_kb: (phase.as_secs() as u32).saturating_mul(256).clamp(2048, 24 << 10),
                 callback_probe_hz: experiment.callback_probe_hz(),
             },
             variants: self.variants()?,

@@ -50,7 +50,8 @@ pub(super) fn bursty_pair(size: &Size, options: &Options) -> Vec<Vm> {
     for (i, half) in size.halves().iter().enumerate() {
         let load = bursty(vcpus, options.seed + 1 + i as u64);
         let name = format!("bursty{}", i + 1);
-        pair.push(vm(&name, vcpus, half, size.bursty_memory(vcpus), load));
+        let memory = size.paper_or(4096, size.small_memory(vcpus));
+        pair.push(vm(&name, vcpus, half, memory, load));
     }
     pair
 }

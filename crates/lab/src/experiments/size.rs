@@ -94,12 +94,9 @@ impl Size {
         128 + 16 * u64::from(vcpus)
     }
 
-    /// Memory of a bursty VM: the paper's 4 GB for 8 vCPUs at its scale, else what it needs.
-    pub fn bursty_memory(&self, vcpus: u32) -> u64 {
-        match self.scale {
-            Scale::Paper => 4096,
-            Scale::Quick | Scale::Machine => self.small_memory(vcpus),
-        }
+    /// `paper` at the paper's scale, else `other`.
+    pub fn paper_or(&self, paper: u64, other: u64) -> u64 {
+        if self.scale == Scale::Paper { paper } else { other }
     }
 
     /// Memory of all VMs of `plan` with their VMMs, MiB.
@@ -118,5 +115,122 @@ impl Size {
             "the VMs of {} need {need} MiB and there are {have} MiB for them: free some, or ask for fewer combinations or a smaller scale",
             plan.experiment
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ALL, Options, Request, find};
+    use super::*;
+
+    fn request(experiment: &str, scale: Scale) -> Request {
+        Request {
+            experiment: experiment.into(),
+            scale,
+            repeat: 1,
+            guest_kernels: vec!["deb:6.12".into()],
+            preempt: vec![None],
+            guest_args: vec![String::new()],
+            policies: vec!["eevdf".into()],
+            phase: None,
+            warmup: None,
+            options: Options::default(),
+            command: "test".into(),
+        }
+    }
+
+    const LARGE: Machine = Machine { cpus: 80, memory_mib: 200 << 10 };
+
+    /// (vCPUs, memory in MiB, first CPU, last CPU) by name.
+    fn shape(plan: &Plan) -> Vec<(String, u32, u64, u32, u32)> {
+        let vms = [&plan.subject].into_iter().chain(&plan.competitors);
+        let mut shape: Vec<_> = vms
+            .map(|vm| {
+                let cpus = &vm.pin[0];
+                (vm.name.clone(), vm.vcpus, vm.memory_mib, cpus[0], cpus[cpus.len() - 1])
+            })
+            .collect();
+        shape.sort();
+        shape
+    }
+
+    #[test]
+    fn paper_scale_is_the_papers_table() {
+        let own = |v: &[(&str, u32, u64, u32, u32)]| -> Vec<_> {
+            v.iter().map(|&(n, a, b, c, d)| (n.to_string(), a, b, c, d)).collect()
+        };
+        let one = own(&[
+            ("bursty1", 8, 4096, 0, 31),
+            ("bursty2", 8, 4096, 32, 63),
+            ("membench", 32, 8192, 32, 63),
+            ("postmark", 32, 8192, 0, 31),
+        ]);
+        for name in ["postmark", "membench"] {
+            let plan = request(name, Scale::Paper).plan(&LARGE).unwrap();
+            assert_eq!(plan.subject.name, name);
+            assert_eq!(shape(&plan), one);
+        }
+        let plan = request("clone", Scale::Paper).plan(&LARGE).unwrap();
+        assert_eq!(shape(&plan), own(&[("clone", 64, 8192, 0, 63), ("hog", 16, 8192, 0, 31)]));
+    }
+
+    #[test]
+    fn every_experiment_fits_every_machine() {
+        for cpus in [2, 3, 4, 7, 8, 16, 33, 64, 128] {
+            for experiment in ALL {
+                let machine = Machine { cpus, memory_mib: 1 << 20 };
+                let plan = request(experiment.name(), Scale::Machine).plan(&machine).unwrap();
+                for vm in plan.competitors.iter().chain([&plan.subject]) {
+                    assert!(vm.vcpus > 0 && vm.memory_mib >= 128, "{vm:?}");
+                    let pinned = vm.pin.iter().flatten().chain(&vm.pin_other);
+                    assert!(pinned.copied().all(|cpu| cpu < cpus), "{cpus}: {vm:?}");
+                    assert!(vm.pin.is_empty() || vm.pin.len() == vm.vcpus as usize, "{vm:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_a_reason() {
+        let error = |request: Request, machine| match request.plan(&machine) {
+            Err(Error::Usage(text)) => text,
+            other => panic!("{other:?}"),
+        };
+        let small = Machine { cpus: 2, memory_mib: 8 << 10 };
+        assert!(error(request("clone", Scale::Paper), small).contains("64 CPUs"));
+        assert!(
+            error(request("churn", Scale::Quick), Machine { cpus: 1, ..small }).contains("1 CPU")
+        );
+        let tight = Machine { memory_mib: 512, ..small };
+        assert!(error(request("membench", Scale::Quick), tight).contains("512 MiB"));
+        assert!(find("postmrk").err().unwrap().to_string().contains("postmark"));
+        let twice = Request {
+            guest_args: vec!["nohz_full=1".into(), " nohz_full=1 ".into()],
+            ..request("churn", Scale::Quick)
+        };
+        assert!(error(twice, small).contains("twice"));
+        let none = Request { repeat: 0, ..request("churn", Scale::Quick) };
+        assert!(error(none, small).contains("--repeat"));
+    }
+
+    #[test]
+    fn variants_are_named_by_what_differs() {
+        let machine = Machine { cpus: 2, memory_mib: 16 << 10 };
+        let plan = request("churn", Scale::Quick).plan(&machine).unwrap();
+        assert_eq!(plan.variants[0].label, "default");
+        let many = Request {
+            guest_kernels: vec!["deb:6.1".into(), "deb:6.12".into()],
+            guest_args: vec!["".into(), "rcutree.jiffies_till_first_fqs=0".into()],
+            preempt: vec![Some("full".into())],
+            ..request("churn", Scale::Quick)
+        };
+        let plan = many.plan(&machine).unwrap();
+        let labels: Vec<_> = plan.variants.iter().map(|v| v.label.as_str()).collect();
+        let last = "6.12, jiffies_till_first_fqs=0";
+        assert_eq!(
+            labels,
+            ["6.1, defaults", "6.1, jiffies_till_first_fqs=0", "6.12, defaults", last]
+        );
+        assert_eq!(plan.variants[3].kernel_args(), "preempt=full rcutree.jiffies_till_first_fqs=0");
     }
 }

@@ -20,6 +20,13 @@ pub fn load_average() -> f64 {
     text.split_ascii_whitespace().next().and_then(|f| f.parse().ok()).unwrap_or(0.0)
 }
 
+/// Whether the CPU says that it has Intel's or AMD's virtualization.
+pub fn has_virtualization() -> bool {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo.lines().find_map(|l| l.strip_prefix("flags"));
+    flags.is_some_and(|f| f.split_ascii_whitespace().any(|f| f == "vmx" || f == "svm"))
+}
+
 /// This machine, as the carrier of VMs in `mode`.
 pub fn info(mode: &str, why: &str, qemu: &str) -> HostInfo {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -4,9 +4,11 @@
 //! What a machine claims proves nothing (`/dev/kvm` can be there and unable to run a stock kernel), so a mode is chosen by booting
 //! something in it, with a time limit.
 
+mod carrier;
 mod info;
 mod nested;
 
+pub use carrier::{BOOT_LIMIT, Carrier};
 pub use info::{cpus, free_memory_mib, info, load_average};
 pub use nested::{LabHost, LabHostImage, Message};
 
@@ -21,6 +23,20 @@ use std::time::Duration;
 
 /// How long a guest that proves KVM may take to boot. A real KVM takes 1 s, one inside a TCG lab host 6 to 12 s.
 const PROOF_LIMIT: Duration = Duration::from_secs(45);
+
+/// The same where the CPU shows no hardware virtualization: whatever `/dev/kvm` is there, it is rarely one that works, and every run would
+/// wait for it.
+const DOUBTFUL_PROOF_LIMIT: Duration = Duration::from_secs(10);
+
+/// What everything here needs of the run around it.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    pub set: &'a ImageSet,
+    /// Directory for console logs.
+    pub logs: &'a Path,
+    pub progress: &'a dyn Progress,
+    pub cancel: &'a Cancel,
+}
 
 /// What the user can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +68,22 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         args: String::new(),
         console: logs.join("probe.log"),
     };
-    match Vm::boot(&config, &images.qemu, PROOF_LIMIT, cancel) {
+    let limit = if info::has_virtualization() { PROOF_LIMIT } else { DOUBTFUL_PROOF_LIMIT };
+    match Vm::boot(&config, &images.qemu, limit, cancel) {
         Ok(vm) => {
             drop(vm);
             let _ = std::fs::remove_file(&config.console);
             Ok(())
         }
         Err(Error::Cancelled) => Err(Error::Cancelled),
+        Err(Error::Timeout { after, .. }) => Err(Error::Other(format!(
+            "{device} opens but boots no stock kernel within {} s",
+            after.as_secs()
+        ))),
         Err(error) => {
             let text = error.to_string();
             let first = text.lines().next().unwrap_or_default();
-            Err(Error::Other(format!("{device} opens but does not run a stock kernel ({first})")))
+            Err(Error::Other(format!("{device} opens but runs no stock kernel ({first})")))
         }
     }
 }
@@ -89,19 +110,13 @@ pub enum Place {
 
 /// Resolves `mode`. `Auto` prefers KVM here, then a lab host; that one is proven by its boot, so the caller falls back to
 /// `Direct(Tcg)` when it fails.
-pub fn choose(
-    mode: Mode,
-    images: &ImageSet,
-    logs: &Path,
-    progress: &dyn Progress,
-    cancel: &Cancel,
-) -> Result<Choice> {
+pub fn choose(mode: Mode, setting: &Setting) -> Result<Choice> {
     let choice = |place, why: String| Ok(Choice { place, why });
     if mode == Mode::Tcg {
         return choice(Place::Direct(Accel::Tcg), "asked for".into());
     }
-    progress.step("checking whether KVM works here");
-    let kvm = prove_kvm(images, logs, cancel);
+    setting.progress.step("checking whether KVM works here");
+    let kvm = prove_kvm(setting.set, setting.logs, setting.cancel);
     if let Err(Error::Cancelled) = kvm {
         return Err(Error::Cancelled);
     }

@@ -5,11 +5,11 @@
 //! output; the init of the lab host passes them on line by line. So the program outside sees the same records and progress as
 //! if the VMs ran here, and whatever was measured before a crash has already been passed on.
 
+use super::{PROOF_LIMIT, Setting};
 use crate::error::{Error, Result};
-use crate::images::{GuestImage, ImageSet, Qemu};
+use crate::images::{GuestImage, ImageSet};
 use crate::plan::Plan;
 use crate::process::Cancel;
-use crate::progress::Progress;
 use crate::record::{HostInfo, Record};
 use crate::vm::{Accel, Config, Vm};
 use reprieve_init::protocol::{Command, Event};
@@ -19,8 +19,6 @@ use std::time::Duration;
 
 /// A lab host under TCG takes 5 s to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
-
-const BOOT_TRIES: u32 = 3;
 
 /// The lab host's own memory besides its VMs' and twice its initramfs, MiB.
 const OWN_MIB: u64 = 700;
@@ -70,15 +68,14 @@ pub struct LabHost {
 }
 
 impl LabHost {
-    /// Boots a lab host with as many CPUs as this machine and room for `vms_mib` MiB of VMs, and proves that KVM works in it.
+    /// Boots a lab host with as many CPUs as this machine and room for `vms_mib` MiB of VMs, and proves that KVM works in it. `number`
+    /// tells its console log from those of earlier boots.
     pub fn boot(
         host: &LabHostImage,
-        qemu: &Qemu,
         accel: Accel,
         vms_mib: u64,
-        logs: &Path,
-        progress: &dyn Progress,
-        cancel: &Cancel,
+        number: u32,
+        setting: &Setting,
     ) -> Result<LabHost> {
         let initrd =
             std::fs::metadata(&host.image.initrd).map_err(Error::io(&host.image.initrd))?;
@@ -89,64 +86,49 @@ impl LabHost {
                 "a lab host for these VMs needs {memory_mib} MiB and {free} MiB are free: free some, or ask for fewer combinations"
             )));
         }
-        let mut tried = 1;
-        loop {
-            progress
-                .step(&format!("booting the lab host ({}, {memory_mib} MiB)", host.image.release));
-            let config = Config {
-                name: "labhost".into(),
-                accel,
-                // An SVM that KVM accepts under TCG; under KVM whatever the CPU has.
-                cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
-                vcpus: super::cpus(),
-                memory_mib,
-                kernel: host.image.kernel.clone(),
-                initrd: host.image.initrd.clone(),
-                args: String::new(),
-                console: logs.join(format!("labhost.{tried}.log")),
-            };
-            let booted = Vm::boot(&config, qemu, BOOT_LIMIT, cancel).and_then(|vm| {
-                let program = host.program.clone();
-                let mut lab = LabHost { vm, program, inside: host.inside.clone() };
-                progress.step("checking that KVM works in the lab host");
-                lab.exec(&["lab", "probe"], Duration::from_secs(90), cancel, &mut |_| Ok(()))?;
-                Ok(lab)
-            });
-            match booted {
-                Ok(lab) => return Ok(lab),
-                Err(Error::Cancelled) => return Err(Error::Cancelled),
-                Err(error) if tried < BOOT_TRIES => {
-                    progress.notice(&format!(
-                        "boot {tried} of the lab host failed, trying again: {error}"
-                    ));
-                    tried += 1;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let release = &host.image.release;
+        setting.progress.step(&format!("booting the lab host ({release}, {memory_mib} MiB)"));
+        let config = Config {
+            name: "labhost".into(),
+            accel,
+            // An SVM that KVM accepts under TCG; under KVM whatever the CPU has.
+            cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
+            vcpus: super::cpus(),
+            memory_mib,
+            kernel: host.image.kernel.clone(),
+            initrd: host.image.initrd.clone(),
+            args: String::new(),
+            console: setting.logs.join(format!("labhost.{number}.log")),
+        };
+        let vm = Vm::boot(&config, &setting.set.qemu, BOOT_LIMIT, setting.cancel)?;
+        let (program, inside) = (host.program.clone(), host.inside.clone());
+        let mut lab = LabHost { vm, program, inside };
+        setting.progress.step("checking that KVM works in the lab host");
+        lab.exec(&["lab", "probe"], PROOF_LIMIT * 2, setting.cancel, &mut |_| Ok(()))?;
+        Ok(lab)
     }
 
-    /// Runs `plan` inside.
+    /// Runs `plan` inside, from phase `from` on.
+    ///
+    /// # Errors
+    /// [`Error::Died`] or [`Error::Timeout`] when the lab host itself died or hung; [`Error::Other`] with the reason for anything that
+    /// the program inside could not do.
     pub fn execute(
         &mut self,
         plan: &Plan,
+        from: u32,
         outer: HostInfo,
-        logs: &Path,
-        progress: &dyn Progress,
-        cancel: &Cancel,
+        setting: &Setting,
         sink: &mut dyn FnMut(Record) -> Result<()>,
     ) -> Result<()> {
         let mut reason = None;
         let mut on_message = |message| {
+            let progress = setting.progress;
             match message {
                 Message::Record { record: Record::Run { plan, started, host } } => {
                     let why = outer.why.clone();
-                    let host = HostInfo {
-                        mode: "nested".into(),
-                        why,
-                        outer: Some(Box::new(outer.clone())),
-                        ..host
-                    };
+                    let outer = Some(Box::new(outer.clone()));
+                    let host = HostInfo { mode: "nested".into(), why, outer, ..host };
                     sink(Record::Run { plan, started, host })?;
                 }
                 Message::Record { record } => {
@@ -162,15 +144,16 @@ impl LabHost {
                 Message::Log { name, text } => {
                     // A name from inside is not trusted with directories.
                     let name = Path::new(&name).file_name().map(PathBuf::from).unwrap_or_default();
-                    let path = logs.join(name);
+                    let path = setting.logs.join(name);
                     std::fs::write(&path, text).map_err(Error::io(&path))?;
                 }
             }
             Ok(())
         };
         let plan_text = serde_json::to_string(plan).map_err(|e| Error::Other(e.to_string()))?;
-        let args = ["lab", "execute", "--plan", &plan_text];
-        let outcome = self.exec(&args, run_limit(plan), cancel, &mut on_message);
+        let from = from.to_string();
+        let args = ["lab", "execute", "--plan", &plan_text, "--from", &from];
+        let outcome = self.exec(&args, run_limit(plan), setting.cancel, &mut on_message);
         match (outcome, reason) {
             (Err(Error::Program { .. }), Some(reason)) => Err(Error::Other(reason)),
             (outcome, _) => outcome,

@@ -1,9 +1,69 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels, QEMU and guest images: where they come from and where they are kept.
 
+use crate::process::Cancel;
+use crate::progress::Progress;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+pub mod apt;
+pub mod archive;
+pub mod bzimage;
+pub mod cache;
+pub mod catalogue;
+pub mod closure;
+pub mod initramfs;
+pub mod kernels;
+pub mod key;
+pub mod kmodules;
+pub mod module;
+mod prepare;
+mod sandbox;
+#[cfg(test)]
+mod testing;
+pub mod tools;
+pub mod version;
+
+pub use prepare::Images;
+
+/// A program that a workload runs, from Debian's package of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// `/usr/bin/postmark` in the guest.
+    Postmark,
+    /// `/usr/bin/dbench` in the guest, with its load file `/usr/share/dbench/client.txt` (25 MiB).
+    Dbench,
+}
+
+impl Program {
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Postmark => "postmark",
+            Program::Dbench => "dbench",
+        }
+    }
+}
+
+/// Something in the cache, for people.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    pub name: String,
+    /// What it is, e.g. `kernel`.
+    pub what: String,
+    /// Size on disk.
+    pub bytes: u64,
+    /// When it was made or last used, seconds since 1970.
+    pub used_unix_s: u64,
+}
+
+/// What everything that takes time is given: how to be stopped, and whom to tell.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    pub cancel: &'a Cancel,
+    pub progress: &'a dyn Progress,
+}
 
 /// Everything that executing a plan needs from the file system, as plain paths: it can be written down, and rewritten for the inside of a
 /// lab host.

@@ -134,6 +134,18 @@ impl<'a> Measured<'a> {
     }
 }
 
+/// The most that free memory fell, at any time, below any earlier level of the phase, MiB. Unlike growth it does not depend on how much
+/// was in use when the phase began.
+fn spike(phase: &Phase) -> Option<f64> {
+    let mut highest = phase.memory.first()?.free_kb;
+    let mut spike = 0;
+    for sample in &phase.memory {
+        highest = highest.max(sample.free_kb);
+        spike = spike.max(highest - sample.free_kb);
+    }
+    Some(mib(spike))
+}
+
 fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
@@ -146,6 +158,12 @@ fn mib(kb: u64) -> f64 {
 fn quotient(parts: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     let (a, b) = parts.fold((0.0, 0.0), |(a, b), (x, y)| (a + x, b + y));
     (b > 0.0).then(|| a / b)
+}
+
+/// `unit` per second: words get a plural (`files/s`), symbols do not (`MB/s`).
+fn rate(unit: &str) -> String {
+    let word = unit.ends_with(|c: char| c.is_lowercase());
+    format!("{unit}{}/s", if word { "s" } else { "" })
 }
 
 /// All rows of `run`, in order.
@@ -162,7 +180,7 @@ pub fn metrics(run: &Run) -> Vec<Metric> {
         .find(|u| !u.is_empty());
     for row in &mut rows {
         if row.info.key == "throughput" {
-            row.info.unit = unit.map_or_else(|| "1/s".into(), |u| format!("{u}s/s"));
+            row.info.unit = unit.map_or_else(|| "1/s".into(), |u| rate(u));
         }
     }
     let at = rows.iter().position(|m| m.info.group == COST).unwrap_or(rows.len());
@@ -241,6 +259,9 @@ pub(super) fn fixed() -> Vec<Metric> {
                 Some(mib(p.memory.first()?.free_kb - least))
             };
             m.phases.iter().filter_map(growth).reduce(f64::max)
+        }),
+        row(MEMORY, "memory_spike", "Largest spike", "MiB", Lower, |m| {
+            m.phases.iter().filter_map(|p| spike(p)).reduce(f64::max)
         }),
         row(MEMORY, "slab_peak", "Slab peak", "MiB", Lower, |m| {
             m.phases.iter().flat_map(|p| &p.memory).map(|s| mib(s.slab_kb)).reduce(f64::max)

@@ -12,7 +12,9 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
 mod atomic;
+mod figures;
 mod format;
+mod html;
 mod load;
 pub mod metric;
 mod papers;
@@ -38,8 +40,42 @@ pub fn write(dir: &Path) -> Result<Summary> {
     let mut json = serde_json::to_vec_pretty(&summary)
         .map_err(|e| Error::Other(format!("cannot encode {SUMMARY_FILE}: {e}")))?;
     json.push(b'\n');
+    let page = html::page(&[html::Entry { name: None, run: &run, summary: &summary }])?;
     atomic::write(&dir.join(SUMMARY_FILE), &json)?;
+    atomic::write(&dir.join(REPORT_FILE), page.as_bytes())?;
     Ok(summary)
+}
+
+/// Puts the runs of `dirs` side by side in one HTML page at `out`; [`comparison_text`] prints the same table.
+///
+/// # Errors
+/// [`Error::Usage`] when `dirs` is empty or the runs are of different experiments; else as [`write()`].
+pub fn compare(dirs: &[PathBuf], out: &Path) -> Result<Vec<Summary>> {
+    let runs = dirs.iter().map(|dir| load(dir)).collect::<Result<Vec<_>>>()?;
+    let Some(first) = runs.first() else {
+        return Err(Error::Usage("nothing to compare: name at least one run's directory".into()));
+    };
+    for run in &runs {
+        if run.plan.experiment != first.plan.experiment {
+            return Err(Error::Usage(format!(
+                "cannot compare {} ({}) with {} ({}): name runs of one experiment",
+                first.dir.display(),
+                format::plain(&first.plan.experiment),
+                run.dir.display(),
+                format::plain(&run.plan.experiment)
+            )));
+        }
+    }
+    let names = names(dirs);
+    let summaries: Vec<Summary> = runs.iter().map(summarize).collect();
+    let entries: Vec<html::Entry> = runs
+        .iter()
+        .zip(&summaries)
+        .zip(&names)
+        .map(|((run, summary), name)| html::Entry { name: Some(name.clone()), run, summary })
+        .collect();
+    atomic::write(out, html::page(&entries)?.as_bytes())?;
+    Ok(summaries)
 }
 
 /// The table of a comparison: one row per run and variant. `dirs` as given to [`compare`]; `width` in columns.

@@ -31,8 +31,6 @@ const fn stated(mut figure: Figure, ratio: f64) -> Figure {
     figure
 }
 
-const FRAGMENTATION: Option<&str> = Some("the paper's external fragmentation");
-
 const POSTMARK: &[Figure] = &[
     stated(pair("gp_mean", 57.6, 125.9), 2.18),
     pair("gp_sd", 10.8, 114.3),
@@ -41,7 +39,7 @@ const POSTMARK: &[Figure] = &[
     pair("gp_p90", 60.05, 251.36),
     pair("gp_p50", 59.99, 80.18),
     stated(pair("gp_cpu", 633.85, 1833.54), 2.9),
-    ratio("fragmentation_mean", 1.325, FRAGMENTATION),
+    ratio("fragmentation_mean", 1.325, None),
     ratio("throughput", 1.0 - 0.6673, Some("other effects of overcommit included")),
     ratio(
         "vcpu_preemptions",
@@ -50,7 +48,7 @@ const POSTMARK: &[Figure] = &[
             "the paper counts preempted readers that lengthen a grace period; the row counts all vCPU preemptions",
         ),
     ),
-    ratio("kernel_share", 1.2371, Some("the paper's kernel CPU use")),
+    ratio("kernel_share", 1.2371, None),
 ];
 
 const MEMBENCH: &[Figure] = &[
@@ -62,7 +60,7 @@ const MEMBENCH: &[Figure] = &[
     pair("gp_p50", 59.94, 60.32),
     pair("gp_cpu", 860.26, 1095.72),
     ratio("memory_peak", 1.5, Some("+842 MB in the paper's 8 GB guest")),
-    ratio("fragmentation_mean", 2.5532, FRAGMENTATION),
+    ratio("fragmentation_mean", 2.5532, None),
 ];
 
 /// The paper's figures beside row `key` of `experiment`.

@@ -197,6 +197,14 @@ fn notices(run: &Run) -> Vec<String> {
                 .filter_map(|p| p.end.as_ref())
                 .map(|(r, _)| r.cost.trace_lost)
                 .sum();
+            let probed = phases.values().any(|p| !p.callbacks.is_empty());
+            if run.plan.measure.callback_probe_hz > 0 && !phases.is_empty() && !probed {
+                notices.push(format!(
+                    "{}, {}: callback latency was to be measured, but the guest sent none",
+                    variant.label,
+                    scenario_name(scenario)
+                ));
+            }
             if lost > 0 {
                 notices.push(format!(
                     "{}, {}: {lost} trace events lost, so some grace periods are missing: run with a larger trace buffer",

@@ -8,7 +8,9 @@
 use super::format::{self, plain};
 use super::summary::{Row, Summary, VariantSummary};
 use crate::plan::{Plan, Scale, Scenario};
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
+use comfy_table::{
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
+};
 use std::fmt::Write;
 
 /// Narrower terminals get this width all the same.
@@ -47,16 +49,18 @@ const COMPACT: [Compact; 3] = [
         ],
     ),
     (
-        "Memory growth, MiB; CPU per grace period, us; vCPU preemptions, 1/s",
+        "Memory, MiB; CPU per grace period, us; vCPU preemptions, 1/s",
         &[
             ("growth\nalone", Baseline("memory_growth")),
             ("\nover", Overcommit("memory_growth")),
             ("\nratio", Ratio("memory_growth")),
+            ("spike\nalone", Baseline("memory_spike")),
+            ("\nover", Overcommit("memory_spike")),
+            ("\nratio", Ratio("memory_spike")),
             ("CPU/GP\nalone", Baseline("gp_cpu")),
             ("\nover", Overcommit("gp_cpu")),
             ("\nratio", Ratio("gp_cpu")),
-            ("preempt.\nalone", Baseline("vcpu_preemptions")),
-            ("\nover", Overcommit("vcpu_preemptions")),
+            ("preempt.\nover", Overcommit("vcpu_preemptions")),
         ],
     ),
     (
@@ -138,6 +142,10 @@ pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
         let line = format!("{}: {}; {}", plain(name), headline(summary), conditions(summary));
         let _ = writeln!(out, "{}", paragraph(&line, width));
     }
+    let summaries: Vec<&Summary> = runs.iter().map(|(_, s)| *s).collect();
+    for difference in differences(&summaries) {
+        let _ = writeln!(out, "{}", paragraph(&format!("The runs differ in {difference}"), width));
+    }
     out.push('\n');
     let entries: Vec<(String, &VariantSummary)> = runs
         .iter()
@@ -160,6 +168,35 @@ pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
         }
     }
     out
+}
+
+/// What else is not the same in runs that are compared, each as `what: one against other`.
+pub fn differences(runs: &[&Summary]) -> Vec<String> {
+    type Setting = (&'static str, fn(&Summary) -> String);
+    const SETTINGS: [Setting; 8] = [
+        ("scale", |s| scale(&s.plan).into()),
+        ("length of a phase", |s| format!("{} s", s.plan.phase_ms as f64 / 1000.0)),
+        ("vCPUs of the guest under test", |s| s.plan.subject.vcpus.to_string()),
+        ("memory of the guest under test", |s| format!("{} MiB", s.plan.subject.memory_mib)),
+        ("load of the guest under test", |s| {
+            serde_json::to_string(&s.plan.subject.workload).unwrap_or_default()
+        }),
+        ("competitors", |s| {
+            s.plan.competitors.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>().join(" ")
+        }),
+        ("kind of host", |s| format!("{} of {} CPUs", s.host.mode, s.host.cpus)),
+        ("host kernel", |s| s.host.kernel.clone()),
+    ];
+    let differing = |(what, of): &Setting| {
+        let mut values: Vec<String> = vec![];
+        for value in runs.iter().map(|s| plain(&of(s))) {
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        (values.len() > 1).then(|| format!("{what}: {}", values.join(" against ")))
+    };
+    SETTINGS.iter().filter_map(differing).collect()
 }
 
 /// `membench, scale quick, 2026-11-20T16:00:00Z`
@@ -277,7 +314,7 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
 }
 
 /// `A` to `Z`, then `A1` and so on.
-fn letter(i: usize) -> String {
+pub fn letter(i: usize) -> String {
     let c = char::from(b'A' + (i % 26) as u8);
     if i < 26 { c.to_string() } else { format!("{c}{}", i / 26) }
 }
@@ -355,6 +392,8 @@ fn align(table: &mut Table) {
         column.set_padding((u16::from(i > 0), 0));
         if i > 0 {
             column.set_cell_alignment(CellAlignment::Right);
+            // A figure broken over two lines would be misread: rather a table that is too wide.
+            column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
     if let Some(header) = table.header() {

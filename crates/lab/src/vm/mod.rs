@@ -33,6 +33,16 @@ pub enum Accel {
     Tcg,
 }
 
+impl Accel {
+    /// As QEMU and reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+        }
+    }
+}
+
 /// A VM to boot.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -97,7 +107,7 @@ impl Vm {
             threads: Threads::new(0, Vec::new()),
         };
         if let Err(error) = vm.qmp.handshake() {
-            return Err(vm.failure(format!("QEMU did not start: {error}")));
+            return Err(vm.death(format!("QEMU did not start: {error}")));
         }
         let cpus = vm.monitor(&qmp::query_cpus_fast {})?;
         let tid = |cpu: &qmp::CpuInfoFast| match cpu {
@@ -133,9 +143,7 @@ impl Vm {
 
     /// Sends a command to the guest's init.
     pub fn send(&mut self, command: &Command) -> Result<()> {
-        self.channel
-            .send(command)
-            .map_err(|e| self.failure(format!("cannot be told to go on: {e}")))
+        self.channel.send(command).map_err(|e| self.death(format!("cannot be told to go on: {e}")))
     }
 
     /// The next event of the guest, at the latest at `deadline`.
@@ -153,7 +161,7 @@ impl Vm {
                     });
                 }
                 Ok(None) => {}
-                Err(error) => return Err(self.failure(error.to_string())),
+                Err(error) => return Err(self.death(error.to_string())),
             }
         }
     }
@@ -208,22 +216,32 @@ impl Vm {
     fn monitor<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok> {
         self.qmp
             .execute(command)
-            .map_err(|e| self.failure(format!("QEMU refused {}: {e}", C::NAME)))
+            .map_err(|e| self.death(format!("QEMU does not do {}: {e}", C::NAME)))
     }
 
-    /// An error about this VM, with what its console and QEMU said last.
+    fn death(&mut self, message: String) -> Error {
+        match self.failure(message) {
+            Error::Guest { vm, message, log } => Error::Died { vm, message, log },
+            other => other,
+        }
+    }
+
+    /// An error about this VM, with what its console and QEMU tell about it.
     fn failure(&mut self, message: String) -> Error {
         let mut message = message;
         // QEMU's end may be a moment behind that of its sockets.
-        let _ = process::wait(&mut self.child, "", Duration::from_millis(300), &Cancel::default());
-        if let Ok(Some(status)) = self.child.try_wait() {
-            message.push_str(&format!("; QEMU ended ({status})"));
+        for _ in 0..30 {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                message.push_str(&format!("; QEMU ended ({status})"));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         for log in [self.console.with_extension("qemu.log"), self.console.clone()] {
             let text = std::fs::read(&log).unwrap_or_default();
-            let tail = tail(&text, 6);
-            if !tail.is_empty() {
-                message.push_str(&format!("; last lines of {}:\n{tail}", log.display()));
+            let lines = telling_lines(&text);
+            if !lines.is_empty() {
+                message.push_str(&format!("; from {}:\n{lines}", log.display()));
             }
         }
         Error::Guest { vm: self.name.clone(), message, log: Some(self.console.clone()) }
@@ -281,8 +299,27 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
     command
 }
 
-fn tail(text: &[u8], lines: usize) -> String {
-    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+/// What in a log explains an end: the lines from the first complaint of the kernel on, else the last ones.
+fn telling_lines(log: &[u8]) -> String {
+    const LINES: usize = 6;
+    const COMPLAINTS: [&str; 4] = ["Kernel panic", "BUG:", "Oops:", "Out of memory"];
+    let text = String::from_utf8_lossy(&log[log.len().saturating_sub(64 << 10)..]).into_owned();
     let all: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+    let complaint = all.iter().position(|line| COMPLAINTS.iter().any(|c| line.contains(c)));
+    let from = complaint.unwrap_or(all.len().saturating_sub(LINES));
+    all[from..].iter().take(LINES).copied().collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::telling_lines;
+
+    #[test]
+    fn a_panic_is_what_explains_an_end() {
+        let mut log = "booting\n".repeat(50) + "[ 2.3] Kernel panic - not syncing: no init\n";
+        log += &"[ 2.4]  call trace\n".repeat(30);
+        assert!(telling_lines(log.as_bytes()).starts_with("[ 2.3] Kernel panic"));
+        assert_eq!(telling_lines(b"one\r\n\r\ntwo\r\n"), "one\ntwo");
+        assert_eq!(telling_lines(b""), "");
+    }
 }

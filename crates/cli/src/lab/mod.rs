@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve lab`.
 
-use crate::progress::{self, Messages};
-use anyhow::{Context as _, Result, anyhow};
+mod inside;
+
+use crate::output::{print, print_json, width};
+use crate::progress;
+use crate::signals::cancel_on_signal;
+use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use reprieve_lab::error::Error;
-use reprieve_lab::execute::{self, Context};
 use reprieve_lab::experiments::{self, Options, POLICIES, Request};
-use reprieve_lab::host::{self, Message, Mode};
-use reprieve_lab::images::{ImageSet, Images};
-use reprieve_lab::plan::{Plan, Scale};
-use reprieve_lab::process::Cancel;
+use reprieve_lab::host::Mode;
+use reprieve_lab::images::Images;
+use reprieve_lab::plan::Scale;
 use reprieve_lab::protocol::Namespace;
-use reprieve_lab::report;
+use reprieve_lab::report::{self, REPORT_FILE};
 use reprieve_lab::run::{self, Outcome, Settings};
-use reprieve_lab::vm::Accel;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -54,6 +54,9 @@ pub enum Command {
     Execute {
         #[arg(long)]
         plan: String,
+        /// First phase to measure
+        #[arg(long, default_value_t = 0)]
+        from: u32,
         #[arg(long)]
         images: String,
     },
@@ -174,32 +177,26 @@ pub fn main(command: Command) -> Result<()> {
         Command::Run(args) => run(*args),
         Command::Report { dirs, out, json } => report(&dirs, &out, json),
         Command::Images { action, json } => images(action, json),
-        Command::Execute { plan, images } => execute(&plan, &images),
-        Command::Probe { images } => probe(&images),
+        Command::Execute { plan, from, images } => inside::execute(&plan, from, &images),
+        Command::Probe { images } => inside::probe(&images),
     }
 }
 
 fn list(json: bool) -> Result<()> {
     if json {
-        let all: Vec<_> = experiments::ALL.iter().map(|e| {
+        let all = experiments::ALL.iter().map(|e| {
             serde_json::json!({
                 "name": e.name(), "guest": e.summary(), "competitors": e.competition(), "source": e.source(),
             })
         });
-        println!("{}", serde_json::to_string_pretty(&all.collect::<Vec<_>>())?);
-        return Ok(());
+        return print_json(&all.collect::<Vec<_>>());
     }
+    let mut text = String::new();
     for e in experiments::ALL {
-        println!(
-            "{:<10}{} [{}]\n{:10}against {}",
-            e.name(),
-            e.summary(),
-            e.source(),
-            "",
-            e.competition()
-        );
+        let (name, guest, source) = (e.name(), e.summary(), e.source());
+        text += &format!("{name:<10}{guest} ({source})\n{:10}against {}\n", "", e.competition());
     }
-    Ok(())
+    print(&text)
 }
 
 fn run(args: RunArgs) -> Result<()> {
@@ -259,14 +256,18 @@ fn run(args: RunArgs) -> Result<()> {
     let progress = progress::for_stderr();
     let mut outcomes: Vec<Outcome> = Vec::new();
     let ran = run::run(&requests, &settings, &*progress, &cancel, &mut |o| outcomes.push(o));
-    drop(progress);
+    progress.finish();
     if args.json {
         let all: Vec<_> = outcomes.iter().map(|o| &o.summary).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        print_json(&all)?;
     } else {
         for outcome in &outcomes {
-            print!("{}", outcome.summary.to_text(width()));
-            println!("\nreport: {}\n", outcome.dir.join("report.html").display());
+            let report = outcome.dir.join(REPORT_FILE);
+            print(&format!(
+                "{}\nreport: {}\n\n",
+                outcome.summary.to_text(width()),
+                report.display()
+            ))?;
         }
     }
     ran.map_err(|error| match error {
@@ -292,13 +293,10 @@ fn report(dirs: &[PathBuf], out: &Path, json: bool) -> Result<()> {
         }
     };
     if json {
-        println!("{}", serde_json::to_string_pretty(&summaries)?);
-        return Ok(());
+        return print_json(&summaries);
     }
     let place = if dirs.len() == 1 { &dirs[0] } else { out };
-    print!("{text}");
-    println!("\nreport: {}", place.join("report.html").display());
-    Ok(())
+    print(&format!("{text}\nreport: {}\n", place.join(REPORT_FILE).display()))
 }
 
 fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
@@ -311,72 +309,26 @@ fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
         }
         Some(ImagesAction::Clean) => {
             let freed = images.clean()?;
-            drop(progress);
-            println!("removed {} MiB from {}", freed >> 20, images.root().display());
-            return Ok(());
+            progress.finish();
+            return print(&format!(
+                "removed {} MiB from {}\n",
+                freed >> 20,
+                images.root().display()
+            ));
         }
         None => {}
     }
     let items = images.list()?;
-    drop(progress);
+    progress.finish();
     if json {
-        println!("{}", serde_json::to_string_pretty(&items)?);
-        return Ok(());
+        return print_json(&items);
     }
-    println!("{}", images.root().display());
+    let mut text = format!("{}\n", images.root().display());
     for item in &items {
-        println!("{:>7} MiB  {:<44}  {}", item.bytes >> 20, item.name, item.what);
+        text += &format!("{:>7} MiB  {:<50}  {}\n", item.bytes >> 20, item.name, item.what);
     }
-    println!("{:>7} MiB  in all", items.iter().map(|i| i.bytes).sum::<u64>() >> 20);
-    Ok(())
-}
-
-/// Inside a lab host: KVM on this machine, messages instead of results.
-fn execute(plan: &str, images: &str) -> Result<()> {
-    let plan: Plan = serde_json::from_str(plan).context("--plan")?;
-    let images: ImageSet = serde_json::from_str(images).context("--images")?;
-    let logs = tempfile::tempdir().context("log directory")?;
-    let cancel = cancel_on_signal()?;
-    let context = Context {
-        images: &images,
-        accel: Accel::Kvm,
-        logs: logs.path(),
-        boot_limit: run::BOOT_LIMIT,
-        progress: &Messages,
-        cancel: &cancel,
-    };
-    let info = host::info("kvm", "inside a lab host", &images.qemu.version);
-    let ran = execute::execute(&plan, info, &context, &mut |record| {
-        Messages::send(&Message::Record { record }).map_err(Error::io("standard output"))
-    });
-    for entry in logs.path().read_dir()?.flatten() {
-        let text = std::fs::read(entry.path()).unwrap_or_default();
-        let text =
-            String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_MAX)..]).into_owned();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        Messages::send(&Message::Log { name, text })?;
-    }
-    Ok(ran?)
-}
-
-/// Bytes of a guest's console that leave the lab host.
-const LOG_MAX: usize = 64 << 10;
-
-fn probe(images: &str) -> Result<()> {
-    let images: ImageSet = serde_json::from_str(images).context("--images")?;
-    let logs = tempfile::tempdir().context("log directory")?;
-    Ok(host::prove_kvm(&images, logs.path(), &cancel_on_signal()?)?)
-}
-
-/// A [`Cancel`] that SIGINT, SIGTERM and SIGHUP set; a second one ends the program at once (its VMs die with it).
-fn cancel_on_signal() -> Result<Cancel> {
-    let cancel = Cancel::default();
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // The order matters: the first signal finds the flag unset.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, cancel.flag())?;
-        signal_hook::flag::register(signal, cancel.flag())?;
-    }
-    Ok(cancel)
+    let all = items.iter().map(|i| i.bytes).sum::<u64>();
+    print(&(text + &format!("{:>7} MiB  in all\n", all >> 20)))
 }
 
 fn default_out(experiments: &[String]) -> PathBuf {
@@ -392,12 +344,6 @@ fn quoted(arg: &str) -> String {
         return arg.into();
     }
     format!("'{}'", arg.replace('\'', "'\\''"))
-}
-
-/// Columns of standard output.
-fn width() -> usize {
-    let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
-    columns.filter(|_| std::io::stdout().is_terminal()).unwrap_or(100)
 }
 
 impl From<&NamespaceArg> for Namespace {

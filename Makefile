@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+
+CARGO ?= cargo
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+OUT = $(CARGO_TARGET_DIR)/release
+INIT = $(OUT)/reprieve-init
+GUEST_TARGET = x86_64-unknown-linux-gnu
+C_FILES = $(shell find crates -name '*.c' -o -name '*.h')
+# A new directory each time: the lab does not overwrite results.
+DEMO_OUT = lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
+
+help:
+	@echo 'make demo      set everything up, then show the problem in real VMs: two tables and a report'
+	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
+	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
+	@echo 'make test-lab  the long tests: every kernel, every experiment, in a lab host'
+	@echo 'make lint      format and lint checks only'
+	@echo 'make fmt       format the sources'
+	@echo 'make setup     install the system packages that are missing (done by the targets above as well)'
+	@echo 'make install   to DESTDIR=$(DESTDIR) PREFIX=$(PREFIX), after make build'
+	@echo 'make clean     remove what was built; `reprieve lab images clean` removes kernels and programs'
+
+demo: build
+	$(OUT)/reprieve lab run membench asym --out $(DEMO_OUT)
+
+setup:
+	@scripts/setup build
+
+setup-test:
+	@scripts/setup test
+
+build: setup init
+	$(CARGO) build --locked --release -p reprieve-cli
+
+# Static, because it is the first and often the only program in a guest.
+init: setup
+	$(CARGO) build --locked --profile guest -p reprieve-init --target $(GUEST_TARGET) \
+		--config 'target.$(GUEST_TARGET).rustflags=["-C","target-feature=+crt-static"]'
+	@mkdir -p $(OUT)
+	@cp $(CARGO_TARGET_DIR)/$(GUEST_TARGET)/guest/reprieve-init $(INIT).new && mv $(INIT).new $(INIT)
+
+lint: setup-test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(if $(C_FILES),clang-format --dry-run -Werror $(C_FILES))
+
+test: lint init
+	REPRIEVE_INIT=$(INIT) $(CARGO) test --locked --workspace
+
+test-lab: setup-test init
+	REPRIEVE_INIT=$(INIT) $(CARGO) test --locked --workspace -- --ignored
+
+fmt: setup-test
+	$(CARGO) fmt --all
+	$(if $(C_FILES),clang-format -i $(C_FILES))
+
+# No prerequisites: installing as root should not build as root.
+install:
+	@test -x $(OUT)/reprieve && test -x $(INIT) || { echo 'make build first' >&2; exit 1; }
+	install -D -m 755 $(OUT)/reprieve $(DESTDIR)$(PREFIX)/bin/reprieve
+	install -D -m 755 $(INIT) $(DESTDIR)$(PREFIX)/lib/reprieve/reprieve-init
+	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve
+	install -m 644 README.md LICENSE-MIT LICENSE-APACHE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/reprieve
+
+clean:
+	$(CARGO) clean
+
+# Set-up must not run twice at the same time, and cargo uses all CPUs by itself.
+.NOTPARALLEL:
+
+.PHONY: help demo setup setup-test build init lint test test-lab fmt install clean

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Results on standard output.
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use std::io::{ErrorKind, IsTerminal, Write};
+
+/// Writes results. A reader that has gone away (`| head`) is no error.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Columns of standard output.
+pub fn width() -> usize {
+    let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+    columns.filter(|_| std::io::stdout().is_terminal()).unwrap_or(100)
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ctrl-C and its relatives.
+
+use anyhow::Result;
+use reprieve_lab::process::Cancel;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A [`Cancel`] that SIGINT, SIGTERM and SIGHUP set. A second Ctrl-C ends the program at once (its VMs die with it); a terminal that closes after a
+/// Ctrl-C does not.
+pub fn cancel_on_signal() -> Result<Cancel> {
+    let cancel = Cancel::default();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    // The order matters: the first Ctrl-C finds the flag unset.
+    signal_hook::flag::register_conditional_shutdown(libc::SIGINT, 1, interrupted.clone())?;
+    signal_hook::flag::register(libc::SIGINT, interrupted)?;
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        signal_hook::flag::register(signal, cancel.flag())?;
+    }
+    Ok(cancel)
+}

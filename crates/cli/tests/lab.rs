@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve lab` as a user meets it: real guests under TCG, and everything that can go wrong on the way.
+//!
+//! `make test` sets up what these tests need. Those marked `ignored` take minutes and belong to `make test-lab`.
+
+use serde_json::Value;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// VMs of different tests would compete for the CPUs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn reprieve(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if std::env::var_os("REPRIEVE_INIT").is_none() {
+        let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/reprieve-init");
+        command.env("REPRIEVE_INIT", init);
+    }
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    reprieve(args).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A short TCG run of `churn` with results in `out`.
+fn short(out: &Path, more: &[&str]) -> Command {
+    let out = out.to_str().unwrap();
+    let mut args = vec!["lab", "run", "churn", "--host", "tcg", "--out", out];
+    if !more.contains(&"--phase") {
+        args.extend(["--phase", "2s"]);
+    }
+    args.extend(["--warmup", "1s"]);
+    args.extend(more);
+    reprieve(&args)
+}
+
+fn records(out: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(out.join("raw.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Processes that still have `out` in their command line: VMs of a run with results there.
+fn vms(out: &Path) -> Vec<u32> {
+    let needle = out.to_str().unwrap().as_bytes();
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        let named = line.windows(needle.len()).any(|w| w == needle);
+        (named && line.windows(4).any(|w| w == b"qemu")).then_some(pid)
+    })
+    .collect()
+}
+
+fn wait_for(what: &str, limit: Duration, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !is() {
+        assert!(Instant::now() < end, "{what} did not happen within {limit:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: plain system call on a child that is not reaped yet.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+#[test]
+fn bad_usage_is_named_and_exits_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out").to_str().unwrap().to_string();
+    for (args, named) in [
+        (vec!["lab", "run", "postmrk"], "postmark"),
+        (vec!["lab", "run", "churn", "--scale", "paper"], "64 CPUs"),
+        (vec!["lab", "run", "churn", "--repeat", "0"], "--repeat 0"),
+        (vec!["lab", "run", "churn", "--policy", "fair"], "eevdf"),
+        (vec!["lab", "run", "churn", "--phase", "1ms"], "1 s"),
+        (vec!["lab", "run", "churn", "--guest-kernel", "deb:one"], "deb:one"),
+        (vec!["lab", "run", "membench", "--object-bytes", "1"], "--object-bytes"),
+        (vec!["lab", "run", "clone", "--namespaces", "moon"], "moon"),
+        (vec!["lab", "run"], "EXPERIMENT"),
+    ] {
+        let mut args = args;
+        if args.len() > 2 {
+            args.extend(["--out", &out]);
+        }
+        let output = run(&args);
+        // The paper's scale is no usage error on a machine that has the CPUs.
+        if named == "64 CPUs" && std::thread::available_parallelism().unwrap().get() >= 64 {
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(named), "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn old_results_are_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("raw.jsonl"), "old").unwrap();
+    let output = short(dir.path(), &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(dir.path().join("raw.jsonl")).unwrap(), "old");
+}
+
+#[test]
+fn a_report_of_nothing_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(&["lab", "report", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("raw.jsonl"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_real_guest_is_measured() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let output = short(&out, &["--json", "--repeat", "2"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(vms(&out), [] as [u32; 0]);
+
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let stored: Value =
+        serde_json::from_slice(&fs::read(out.join("summary.json")).unwrap()).unwrap();
+    assert_eq!(printed[0], stored);
+    assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("<svg"));
+
+    let records = records(&out);
+    assert_eq!(records[0]["record"], "run");
+    let end = records.last().unwrap();
+    assert_eq!((&end["record"], &end["complete"]), (&"end".into(), &true.into()), "{end}");
+    let phases: Vec<_> = records.iter().filter(|r| r["record"] == "phase_end").collect();
+    assert_eq!(phases.len(), 4, "two repeats of two scenarios");
+    for phase in phases {
+        assert!(phase["result"]["operations"].as_f64().unwrap() > 0.0, "{phase}");
+        let of = |kind: &str| {
+            let same = |r: &&Value| r["sample"] == kind && r["phase"] == phase["phase"];
+            records.iter().filter(same).cloned().collect::<Vec<_>>()
+        };
+        let periods = of("grace_period");
+        assert!(periods.len() > 10, "{} grace periods in {phase}", periods.len());
+        let mut before = 0;
+        for period in &periods {
+            let at = |key: &str| period[key].as_u64().unwrap();
+            let (start, end) = (at("start_ns"), at("end_ns"));
+            assert!(before <= start && start < end && end < 60_000_000_000, "{period}");
+            assert!(at("cpu_ns") <= 2 * (end - start), "more time than two vCPUs have: {period}");
+            before = end;
+        }
+        assert!(
+            of("memory").len() > 10 && !of("fragmentation").is_empty() && !of("cpu").is_empty()
+        );
+        assert_eq!(phase["result"]["cost"]["trace_lost"], 0);
+    }
+    // The guest compares its fragmentation index with the kernel's own; a disagreement would be a notice.
+    let notices: Vec<_> = records.iter().filter(|r| r["record"] == "notice").collect();
+    assert!(notices.iter().all(|n| !n["text"].to_string().contains("unusable")), "{notices:?}");
+}
+
+#[test]
+fn an_interrupted_run_ends_at_once_and_leaves_nothing() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let child = short(&out, &["--phase", "60s"]).spawn().unwrap();
+    wait_for("a VM", Duration::from_secs(120), || !vms(&out).is_empty());
+    signal(&child, libc::SIGINT);
+    let sent = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
+    assert!(sent.elapsed() < Duration::from_secs(20), "took {:?}", sent.elapsed());
+    assert_eq!(vms(&out), [] as [u32; 0]);
+    let end = records(&out).pop().unwrap();
+    assert_eq!((&end["record"], &end["complete"]), (&"end".into(), &false.into()), "{end}");
+}
+
+#[test]
+fn a_killed_run_takes_its_vms_with_it() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let mut child = short(&out, &[]).spawn().unwrap();
+    wait_for("a VM", Duration::from_secs(120), || !vms(&out).is_empty());
+    signal(&child, libc::SIGKILL);
+    child.wait().unwrap();
+    wait_for("the end of its VMs", Duration::from_secs(10), || vms(&out).is_empty());
+}
+
+#[test]
+fn a_guest_that_cannot_boot_is_retried_and_named() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let output = short(&out, &["--guest-args", "rdinit=/nowhere"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("VM churn") && said.contains("panic"), "{said}");
+    assert_eq!(said.matches("trying again").count(), 2, "{said}");
+    assert_eq!(vms(&out), [] as [u32; 0]);
+    assert_eq!(records(&out).pop().unwrap()["complete"], false);
+}
+
+#[test]
+fn a_wrong_preemption_model_is_not_measured_under_its_name() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    // 6.12 has no lazy preemption: it came with 6.13.
+    let output = short(&out, &["--preempt", "lazy"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("lazy"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_full_disk_is_named() {
+    let _alone = alone();
+    let disk = SmallDisk::new("64k");
+    let out = disk.path();
+    let output = short(&out, &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
+    assert_eq!(vms(&out), [] as [u32; 0]);
+}
+
+/// A tmpfs that is mounted nowhere: it is reached through a descriptor that children inherit, and is gone with it. Needs root.
+struct SmallDisk(OwnedFd);
+
+impl SmallDisk {
+    fn new(size: &str) -> SmallDisk {
+        let check = |result: i64| {
+            assert!(result >= 0, "a tmpfs cannot be made: {}", std::io::Error::last_os_error());
+            result as i32
+        };
+        let (key, value) = (CString::new("size").unwrap(), CString::new(size).unwrap());
+        let set_string = libc::FSCONFIG_SET_STRING;
+        let create = libc::FSCONFIG_CMD_CREATE;
+        let none = std::ptr::null::<libc::c_char>();
+        // SAFETY: the strings outlive the calls; the descriptors are new and ours.
+        unsafe {
+            let fs =
+                check(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), libc::FSOPEN_CLOEXEC));
+            let fs = OwnedFd::from_raw_fd(fs);
+            let raw = fs.as_raw_fd();
+            check(libc::syscall(
+                libc::SYS_fsconfig,
+                raw,
+                set_string,
+                key.as_ptr(),
+                value.as_ptr(),
+                0,
+            ));
+            check(libc::syscall(libc::SYS_fsconfig, raw, create, none, none, 0));
+            let mount = check(libc::syscall(libc::SYS_fsmount, raw, 0, 0));
+            SmallDisk(OwnedFd::from_raw_fd(mount))
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
+/// Every kernel that the lab promises, every experiment, in a lab host.
+#[test]
+#[ignore = "takes many minutes: make test-lab"]
+fn kernels_and_experiments_run_in_a_lab_host() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let experiments = ["postmark", "membench", "clone", "asym", "dbench", "churn"];
+    for kernel in ["deb:6.1", "deb:6.12", "deb:7"] {
+        let out = dir.path().join(kernel);
+        let mut args = vec!["lab", "run", "--host", "nested", "--guest-kernel", kernel, "--json"];
+        args.extend(["--phase", "8s", "--warmup", "4s", "--out", out.to_str().unwrap()]);
+        args.extend(experiments);
+        let output = run(&args);
+        assert!(output.status.success(), "{kernel}: {}", stderr(&output));
+        for experiment in experiments {
+            let records = records(&out.join(experiment));
+            assert_eq!(records[0]["host"]["mode"], "nested");
+            let periods = records.iter().filter(|r| r["sample"] == "grace_period").count();
+            assert!(periods > 20, "{kernel} {experiment}: {periods} grace periods");
+            let guest = records.iter().find(|r| r["record"] == "guest").unwrap();
+            let release = guest["info"]["kernel"].as_str().unwrap();
+            assert!(release.starts_with(kernel.trim_start_matches("deb:")), "{release}");
+        }
+        assert_eq!(vms(&out), [] as [u32; 0]);
+    }
+}

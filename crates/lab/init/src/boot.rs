@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a kernel with an initramfs to a system in which programs run.
+//!
+//! Nothing here is fatal: what fails becomes a notice, sent once there is a channel. A guest without tracefs, say, is still good as a
+//! competitor.
+
+use crate::sys::{self, Context};
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// Modules to load, one per line and in this order: a path, then parameters if any.
+const MODULES: &str = "/lib/reprieve/modules";
+
+/// tmpfs without a limit on inodes, whose default (a file per two pages of RAM) is too small for Postmark in a small guest.
+pub const TMPFS: &str = "size=90%,nr_inodes=0,mode=1777";
+
+const MOUNTS: [(&str, &str, &str); 10] = [
+    ("proc", "/proc", ""),
+    ("sysfs", "/sys", ""),
+    ("devtmpfs", "/dev", "mode=0755"),
+    ("devpts", "/dev/pts", "ptmxmode=0666"),
+    ("tmpfs", "/dev/shm", "mode=1777"),
+    ("tmpfs", "/run", "mode=0755"),
+    ("tmpfs", "/tmp", TMPFS),
+    ("tracefs", "/sys/kernel/tracing", ""),
+    ("debugfs", "/sys/kernel/debug", ""),
+    ("bpf", "/sys/fs/bpf", ""),
+];
+
+/// What programs expect in `/dev` and devtmpfs leaves to user space.
+const LINKS: [(&str, &str); 4] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+];
+
+/// Sets the system up; returns what did not work.
+pub fn boot() -> Vec<String> {
+    let mut notices = Vec::new();
+    for (kind, target, data) in MOUNTS {
+        // In sysfs the directory is there or cannot be made; mount says which.
+        let _ = fs::create_dir_all(target);
+        if let Err(e) = sys::mount(kind, target, kind, data) {
+            notices.push(format!("mounting {kind} on {target}: {e}"));
+        }
+    }
+    for (link, target) in LINKS {
+        // There already in kernels that make them; a program that misses one says so.
+        let _ = std::os::unix::fs::symlink(target, link);
+    }
+    console();
+    limits(&mut notices);
+    if let Err(e) = sys::loopback_up() {
+        notices.push(format!("bringing the loopback interface up: {e}"));
+    }
+    modules(&mut notices);
+    notices
+}
+
+/// Without a `/dev/console` in the initramfs the kernel starts init with no standard streams.
+fn console() {
+    if let Ok(file) = fs::OpenOptions::new().read(true).write(true).open("/dev/console") {
+        sys::become_stdio(file.as_fd());
+    }
+}
+
+fn limits(notices: &mut Vec<String>) {
+    for (what, resource, value) in [
+        ("open files", libc::RLIMIT_NOFILE, 1 << 20),
+        ("processes", libc::RLIMIT_NPROC, u64::MAX),
+        ("locked memory", libc::RLIMIT_MEMLOCK, u64::MAX),
+        ("pending signals", libc::RLIMIT_SIGPENDING, u64::MAX),
+    ] {
+        if let Err(e) = sys::raise_limit(resource, value) {
+            notices.push(format!("raising the limit of {what}: {e}"));
+        }
+    }
+}
+
+fn modules(notices: &mut Vec<String>) {
+    let Ok(list) = fs::read_to_string(MODULES) else {
+        return;
+    };
+    for (path, parameters) in parse_modules(&list) {
+        if let Err(e) = load(Path::new(path), parameters) {
+            notices.push(format!("kernel module {e}"));
+        }
+    }
+}
+
+fn parse_modules(list: &str) -> impl Iterator<Item = (&str, &str)> {
+    list.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).map(|line| {
+        let (path, parameters) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        (path, parameters.trim())
+    })
+}
+
+/// Loads one module; one that is there already is fine.
+fn load(path: &Path, parameters: &str) -> sys::Result<()> {
+    let compressed = path.extension().is_some_and(|e| ["xz", "zst", "gz"].iter().any(|c| e == *c));
+    match sys::load_module(path, parameters, compressed) {
+        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        // A lab host has the modules of both makers' virtualization, and a CPU of one.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => Ok(()),
+        other => other.context(path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn module_list_has_paths_parameters_and_comments() {
+        let list = "# first\n/lib/a.ko\n\n  /lib/b.ko.xz  x=1 y=2 \n";
+        let parsed: Vec<_> = parse_modules(list).collect();
+        assert_eq!(parsed, [("/lib/a.ko", ""), ("/lib/b.ko.xz", "x=1 y=2")]);
+    }
+}

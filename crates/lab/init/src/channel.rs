@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The line to the lab: a virtio-serial port named [`PORT`], else the second serial line.
+//!
+//! Reading and writing are independent: a thread reads commands for as long as the guest lives, and acts at once on those that must
+//! not wait for the current one (`PowerOff`, `Interrupt`); anyone may send events. On a virtio-serial port that nobody has
+//! opened on the other side, reads return nothing and writes wait, so the first event is not lost.
+
+use crate::protocol::{Event, PORT};
+use crate::sys::{self, Context, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The port appears when its driver has talked to the device, shortly after the module is loaded.
+const PORT_WAIT: Duration = Duration::from_secs(3);
+const SERIAL: &str = "/dev/ttyS1";
+/// A longer line is not a command.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// The sending side; clones share the line.
+#[derive(Clone)]
+pub struct Sender(Arc<Mutex<BufWriter<File>>>);
+
+impl Sender {
+    /// Sends one event. Failure means that the lab is gone, which the lab's side deals with by ending the VM.
+    pub fn send(&self, event: &Event) {
+        self.send_all(std::iter::once(event));
+    }
+
+    /// Sends events in as few writes as possible.
+    pub fn send_all<'a>(&self, events: impl Iterator<Item = &'a Event>) {
+        let mut out = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        for event in events {
+            // Into the buffer; an error (the lab is gone) shows up again in flush.
+            let _ = serde_json::to_writer(&mut *out, event);
+            let _ = out.write_all(b"\n");
+        }
+        if let Err(e) = out.flush() {
+            eprintln!("reprieve-init: cannot send: {e}");
+        }
+    }
+
+    /// For a panicking thread, which may hold the lock itself.
+    pub fn try_send(&self, event: &Event) {
+        if let Ok(mut out) = self.0.try_lock() {
+            let _ = serde_json::to_writer(&mut *out, event);
+            let _ = out.write_all(b"\n");
+            let _ = out.flush();
+        }
+    }
+}
+
+/// Opens the line: what to read commands from and what to send events to.
+pub fn open() -> Result<(Receiver, Sender)> {
+    let path = find_port().unwrap_or_else(|| PathBuf::from(SERIAL));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(&path)
+        .context(format_args!("channel {}", path.display()))?;
+    if path == Path::new(SERIAL) {
+        sys::make_raw(file.as_fd()).context(SERIAL)?;
+    }
+    let out = file.try_clone().context(path.display())?;
+    let sender = Sender(Arc::new(Mutex::new(BufWriter::with_capacity(32 << 10, out))));
+    Ok((Receiver { file, buffer: Vec::new() }, sender))
+}
+
+fn find_port() -> Option<PathBuf> {
+    // No virtio-serial driver, no port: do not wait for one.
+    let class = "/sys/class/virtio-ports";
+    let deadline = Instant::now() + PORT_WAIT;
+    let expected = fs::read_dir("/sys/bus/virtio/devices")
+        .is_ok_and(|mut d| d.any(|e| e.is_ok_and(|e| is_console(&e.path()))));
+    loop {
+        for entry in fs::read_dir(class).into_iter().flatten().flatten() {
+            let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+            if name.trim_end() == PORT {
+                return Some(PathBuf::from("/dev").join(entry.file_name()));
+            }
+        }
+        if !expected || Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A virtio device of type 3 is a console (and so may have ports).
+fn is_console(device: &Path) -> bool {
+    fs::read_to_string(device.join("device")).is_ok_and(|t| t.trim_end() == "0x0003")
+}
+
+/// The receiving side.
+pub struct Receiver {
+    file: File,
+    buffer: Vec<u8>,
+}
+
+impl Receiver {
+    /// The next line without its end; waits for it for as long as the guest lives.
+    pub fn line(&mut self) -> Vec<u8> {
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(line) = take_line(&mut self.buffer) {
+                return line;
+            }
+            // A port's `read` sleeps with the file's position locked, which `write` needs too: go in only when it returns at once.
+            if sys::readable(self.file.as_fd(), 1_000) {
+                if let Ok(n @ 1..) = self.file.read(&mut chunk) {
+                    self.buffer.extend_from_slice(&chunk[..n]);
+                    continue;
+                }
+            }
+            // Nothing yet, or nobody on the other side (in which case `poll` returns at once).
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Takes the first whole line out of `buffer`. What grows too long to be a command is dropped.
+fn take_line(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    if let Some(end) = buffer.iter().position(|b| *b == b'\n') {
+        let mut line: Vec<u8> = buffer.drain(..=end).collect();
+        line.pop();
+        return Some(line);
+    }
+    if buffer.len() > LONGEST_LINE {
+        buffer.clear();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_whole_and_in_order() {
+        let mut buffer = b"one\ntwo\nthr".to_vec();
+        assert_eq!(take_line(&mut buffer).unwrap(), b"one");
+        assert_eq!(take_line(&mut buffer).unwrap(), b"two");
+        assert_eq!(take_line(&mut buffer), None);
+        buffer.extend_from_slice(b"ee\n");
+        assert_eq!(take_line(&mut buffer).unwrap(), b"three");
+    }
+
+    #[test]
+    fn endless_line_does_not_eat_the_memory() {
+        let mut buffer = vec![b'x'; LONGEST_LINE + 1];
+        assert_eq!(take_line(&mut buffer), None);
+        assert!(buffer.is_empty());
+    }
+}

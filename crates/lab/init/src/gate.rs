@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Starting, stopping and counting the workers of a workload, threads and processes alike.
+//!
+//! A gate is a piece of shared memory: one word that says wait, run or quit, and per worker a cache line of its own with a
+//! count of operations, a count of refusals (say, no memory just now) and the error it died of. Workers sleep on the word (a futex) until it
+//! says run, work until it says something else, and sleep again; so they exist before a phase begins and nothing but
+//! the load starts at time 0.
+//!
+//! The word is written with Release and read with Acquire: a worker that sees `run` sees the counters cleared before it. Counters are
+//! Relaxed; they are read after their worker has been seen idle (Release store of `busy`, Acquire load by [`Gate::stop`]).
+
+use crate::sys::{Context, Result};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const WAIT: u32 = 0;
+const RUN: u32 = 1;
+const QUIT: u32 = 2;
+
+/// The word is alone in its cache line.
+#[repr(C, align(64))]
+struct Header {
+    word: AtomicU32,
+}
+
+/// What a worker tells about itself.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Slot {
+    operations: AtomicU64,
+    refusals: AtomicU64,
+    busy: AtomicU32,
+    /// The error number that made the worker give up; 0 for none.
+    errno: AtomicU32,
+}
+
+impl Slot {
+    pub fn operation(&self) {
+        // One writer: a plain add, no locked instruction.
+        self.operations.store(self.operations.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub fn refusal(&self) {
+        self.refusals.store(self.refusals.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+struct Map {
+    fd: OwnedFd,
+    base: *mut u8,
+    slots: usize,
+}
+
+// SAFETY: the mapping consists of atomics only and lives as long as the Map.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length by `Gate::map`, and unused once the last Gate is dropped.
+        unsafe { libc::munmap(self.base.cast(), bytes(self.slots)) };
+    }
+}
+
+fn bytes(slots: usize) -> usize {
+    size_of::<Header>() + slots * size_of::<Slot>()
+}
+
+/// The shared memory; clones share it.
+#[derive(Clone)]
+pub struct Gate(Arc<Map>);
+
+impl Gate {
+    /// A closed gate for `slots` workers.
+    pub fn new(slots: usize) -> Result<Gate> {
+        // SAFETY: a valid C string; the new descriptor is owned below. Not close-on-exec: worker processes inherit it.
+        let fd = unsafe { libc::memfd_create(c"reprieve-gate".as_ptr(), 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error()).context("memory shared with workers");
+        }
+        // SAFETY: just opened, owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: no memory involved.
+        if unsafe { libc::ftruncate(fd.as_raw_fd(), bytes(slots) as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error()).context("memory shared with workers");
+        }
+        Self::map(fd, slots)
+    }
+
+    /// The gate behind a descriptor inherited from init.
+    pub fn inherited(fd: RawFd, slots: usize) -> Result<Gate> {
+        // SAFETY: a zeroed stat is valid and filled in by fstat.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `stat` is valid for the write; a bad descriptor is an error.
+        if unsafe { libc::fstat(fd, &mut stat) } != 0 {
+            return Err(io::Error::last_os_error()).context(format_args!("gate descriptor {fd}"));
+        }
+        if (stat.st_size as u64) < bytes(slots) as u64 {
+            return Err(format!("gate descriptor {fd}: too small for {slots} workers"));
+        }
+        // SAFETY: init opened it for this process, which uses it for nothing else.
+        Self::map(unsafe { OwnedFd::from_raw_fd(fd) }, slots)
+    }
+
+    fn map(fd: OwnedFd, slots: usize) -> Result<Gate> {
+        // SAFETY: a new shared mapping of a file at least that long (checked by both callers), placed by the kernel.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes(slots),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error())
+                .context("mapping the memory shared with workers");
+        }
+        Ok(Gate(Arc::new(Map { fd, base: base.cast(), slots })))
+    }
+
+    /// What a worker process needs to find the gate.
+    pub fn fd(&self) -> RawFd {
+        self.0.fd.as_raw_fd()
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the mapping begins with a Header, whose all-zero bytes are a valid one.
+        unsafe { &(*self.0.base.cast::<Header>()).word }
+    }
+
+    /// The slots, one per worker.
+    pub fn slots(&self) -> &[Slot] {
+        // SAFETY: `slots` Slots follow the Header, aligned alike; zeroes are valid, and all fields are atomics.
+        unsafe {
+            let first = self.0.base.add(size_of::<Header>()).cast::<Slot>();
+            std::slice::from_raw_parts(first, self.0.slots)
+        }
+    }
+
+    fn set(&self, word: u32) {
+        self.word().store(word, Ordering::Release);
+        // SAFETY: the word is a valid futex for the life of the mapping.
+        unsafe { libc::syscall(libc::SYS_futex, self.word().as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    /// Clears the counts and lets the workers run.
+    pub fn start(&self) {
+        for slot in self.slots() {
+            slot.operations.store(0, Ordering::Relaxed);
+            slot.refusals.store(0, Ordering::Relaxed);
+        }
+        self.set(RUN);
+    }
+
+    /// Makes the workers stop after their current operation.
+    pub fn close(&self) {
+        self.set(WAIT);
+    }
+
+    /// Waits until all workers idle; an error names those that do not within `limit`, or have failed.
+    pub fn settle(&self, name: &str, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        for (i, slot) in self.slots().iter().enumerate() {
+            while slot.busy.load(Ordering::Acquire) != 0 {
+                if Instant::now() > deadline {
+                    return Err(format!("{name} {i} did not stop within {} s", limit.as_secs()));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let errno = slot.errno.load(Ordering::Relaxed);
+            if errno != 0 {
+                let e = io::Error::from_raw_os_error(errno as i32);
+                return Err(format!("{name} {i} failed: {e}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the workers to end.
+    pub fn quit(&self) {
+        self.set(QUIT);
+    }
+
+    /// Operations done since the start.
+    pub fn operations(&self) -> u64 {
+        self.slots().iter().map(|s| s.operations.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Operations refused for a passing reason since the start.
+    pub fn refusals(&self) -> u64 {
+        self.slots().iter().map(|s| s.refusals.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The life of worker `index`: repeats `operation` whenever the gate is open, until it fails or the gate says quit.
+    pub fn work(&self, index: usize, mut operation: impl FnMut(&Slot) -> io::Result<()>) {
+        let Some(slot) = self.slots().get(index) else {
+            return;
+        };
+        loop {
+            match self.word().load(Ordering::Acquire) {
+                QUIT => return,
+                RUN => {}
+                _ => {
+                    // SAFETY: the word is a valid futex; no time-out, init wakes us or kills us.
+                    unsafe {
+                        libc::syscall(
+                            libc::SYS_futex,
+                            self.word().as_ptr(),
+                            libc::FUTEX_WAIT,
+                            WAIT,
+                            std::ptr::null::<libc::timespec>(),
+                        )
+                    };
+                    continue;
+                }
+            }
+            slot.busy.store(1, Ordering::Relaxed);
+            while self.word().load(Ordering::Acquire) == RUN {
+                if let Err(e) = operation(slot) {
+                    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+                    slot.errno.store(errno as u32, Ordering::Relaxed);
+                    slot.busy.store(0, Ordering::Release);
+                    return;
+                }
+            }
+            slot.busy.store(0, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_run_between_start_and_close_and_end_on_quit() {
+        let gate = Gate::new(2).unwrap();
+        let workers: Vec<_> = (0..2)
+            .map(|i| {
+                let gate = gate.clone();
+                std::thread::spawn(move || {
+                    gate.work(i, |slot| {
+                        slot.operation();
+                        std::thread::sleep(Duration::from_millis(1));
+                        Ok(())
+                    })
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            gate.start();
+            std::thread::sleep(Duration::from_millis(30));
+            gate.close();
+            gate.settle("worker", Duration::from_secs(5)).unwrap();
+            let done = gate.operations();
+            assert!((2..=200).contains(&done), "{done}");
+            std::thread::sleep(Duration::from_millis(10));
+            assert_eq!(gate.operations(), done);
+        }
+        gate.quit();
+        for w in workers {
+            w.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn failed_worker_is_named() {
+        let gate = Gate::new(1).unwrap();
+        gate.start();
+        gate.work(0, |_| Err(io::Error::from_raw_os_error(libc::ENOSPC)));
+        let error = gate.settle("worker", Duration::from_secs(1)).unwrap_err();
+        assert!(error.starts_with("worker 0 failed: No space"), "{error}");
+    }
+
+    #[test]
+    fn gate_of_the_wrong_size_is_refused() {
+        let gate = Gate::new(1).unwrap();
+        // SAFETY: duplicating an open descriptor.
+        let fd = unsafe { libc::dup(gate.fd()) };
+        assert!(Gate::inherited(fd, 100).is_err());
+        // SAFETY: refused, so still ours.
+        unsafe { libc::close(fd) };
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Grace periods, and the CPU time RCU spends on them, from a stream of trace events.
+//!
+//! A grace period lasts from the entry of `rcu_gp_init` to the entry of `rcu_gp_cleanup`, both called by the grace-period kthread
+//! only, one grace period after the other. The kthread also calls `rcu_gp_init` when it was woken for nothing; the last call before a cleanup
+//! is the one that counts. Grace periods that began before the stream have no beginning and are dropped, those that end after it likewise.
+//!
+//! CPU time is the time during which, on some vCPU, either one of RCU's threads ran or the RCU softirq (in interrupt context or
+//! in ksoftirqd), summed over the vCPUs, clipped to the grace period. RCU's threads are `rcu_preempt` or `rcu_sched` (grace
+//! periods), `rcuc/*` (callbacks), `rcub/*` (boosting), `rcuog/*`, `rcuop/*`, `rcuos/*` (offloaded callbacks) and `rcu_exp*` (expedited grace periods).
+//! Not counted: the scheduling-clock interrupt's own look at RCU, inter-processor interrupts, SRCU's and Tasks RCU's threads and kworkers. As the guest's clock
+//! runs on while the hypervisor has taken the vCPU away, time of an interval includes such pauses: overcommit lengthens it.
+//! The cleanup itself and the callbacks set free by it fall into the next grace period if that follows at once, else into none.
+
+/// What happened, on one vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Init,
+    Cleanup,
+    ThreadOn,
+    ThreadOff,
+    SoftirqOn,
+    SoftirqOff,
+}
+
+/// A completed grace period, times as in the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GracePeriod {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub cpu_ns: u64,
+}
+
+/// One vCPU's part: is RCU at work on it, and since when.
+#[derive(Clone, Copy, Default)]
+struct Cpu {
+    thread: bool,
+    softirq: bool,
+    since: u64,
+}
+
+/// Turns events, in order of time, into grace periods.
+pub struct Tracker {
+    cpus: Vec<Cpu>,
+    /// CPU time of intervals that are over.
+    closed: u64,
+    /// Beginning of the current grace period, and RCU's CPU time up to then.
+    open: Option<(u64, u64)>,
+}
+
+impl Tracker {
+    pub fn new(cpus: usize) -> Tracker {
+        Tracker { cpus: vec![Cpu::default(); cpus], closed: 0, open: None }
+    }
+
+    /// Takes the next event; returns the grace period that it completes.
+    pub fn event(&mut self, time: u64, cpu: usize, kind: Kind) -> Option<GracePeriod> {
+        match kind {
+            Kind::Init => {
+                self.open = Some((time, self.spent(time)));
+                None
+            }
+            Kind::Cleanup => {
+                let (start_ns, before) = self.open.take()?;
+                let cpu_ns = self.spent(time).saturating_sub(before);
+                Some(GracePeriod { start_ns, end_ns: time, cpu_ns })
+            }
+            _ => {
+                let c = self.cpus.get_mut(cpu)?;
+                let was = c.thread || c.softirq;
+                match kind {
+                    Kind::ThreadOn => c.thread = true,
+                    Kind::ThreadOff => c.thread = false,
+                    Kind::SoftirqOn => c.softirq = true,
+                    _ => c.softirq = false,
+                }
+                match (was, c.thread || c.softirq) {
+                    (false, true) => c.since = time,
+                    (true, false) => self.closed += time.saturating_sub(c.since),
+                    _ => {}
+                }
+                None
+            }
+        }
+    }
+
+    /// RCU's CPU time so far, over all vCPUs.
+    fn spent(&self, now: u64) -> u64 {
+        let running = self.cpus.iter().filter(|c| c.thread || c.softirq);
+        self.closed + running.map(|c| now.saturating_sub(c.since)).sum::<u64>()
+    }
+}
+
+/// Is a thread of this name one of those whose time counts?
+pub fn is_rcu_thread(name: &[u8]) -> bool {
+    matches!(name, b"rcu_preempt" | b"rcu_sched")
+        || [&b"rcuc/"[..], b"rcub/", b"rcuog/", b"rcuop/", b"rcuos/", b"rcu_exp"]
+            .iter()
+            .any(|p| name.starts_with(p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(events: &[(u64, usize, Kind)]) -> Vec<(u64, u64, u64)> {
+        let mut t = Tracker::new(2);
+        events
+            .iter()
+            .filter_map(|(time, cpu, kind)| t.event(*time, *cpu, *kind))
+            .map(|g| (g.start_ns, g.end_ns, g.cpu_ns))
+            .collect()
+    }
+
+    use Kind::*;
+
+    #[test]
+    fn cpu_time_is_clipped_and_counted_once() {
+        let all = run(&[
+            (0, 0, ThreadOn),
+            (10, 0, Init),
+            (15, 0, SoftirqOn), // interrupts the thread: the same CPU, counted once
+            (18, 0, SoftirqOff),
+            (20, 0, ThreadOff),
+            (30, 1, SoftirqOn),
+            (36, 1, SoftirqOff),
+            (90, 0, ThreadOn),
+            (100, 0, Cleanup),
+            (110, 0, ThreadOff),
+        ]);
+        assert_eq!(all, [(10, 100, 10 + 6 + 10)]);
+    }
+
+    #[test]
+    fn spurious_wakeups_restart_the_grace_period() {
+        assert_eq!(run(&[(1, 0, Init), (50, 0, Init), (60, 0, Cleanup)]), [(50, 60, 0)]);
+    }
+
+    #[test]
+    fn grace_periods_without_beginning_or_end_are_dropped() {
+        assert_eq!(
+            run(&[(5, 0, Cleanup), (6, 0, Init), (9, 0, Cleanup), (10, 0, Init)]),
+            [(6, 9, 0)]
+        );
+    }
+
+    #[test]
+    fn unmatched_ends_and_unknown_cpus_do_no_harm() {
+        assert_eq!(
+            run(&[
+                (1, 0, ThreadOff),
+                (1, 7, ThreadOn),
+                (2, 0, Init),
+                (3, 1, SoftirqOff),
+                (4, 0, Cleanup)
+            ]),
+            [(2, 4, 0)]
+        );
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_name() {
+        for name in ["rcu_preempt", "rcuc/0", "rcub/1", "rcuog/0", "rcuop/12", "rcu_exp_gp_kthr"] {
+            assert!(is_rcu_thread(name.as_bytes()), "{name}");
+        }
+        for name in
+            ["rcu_tasks_kthre", "rcu_gp", "kworker/0:1-rcu", "rcu_tasks_rude_", "rcu_par_gp"]
+        {
+            assert!(!is_rcu_thread(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The system calls that `std` does not wrap, as safe functions.
+//!
+//! All `unsafe` code of init lies here and in [`crate::gate`] (shared memory) and [`crate::workload::clone`] (a raw `clone3`).
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::path::Path;
+
+/// Most functions here fail with a sentence that names the thing; it ends up in `Event::Error`.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// Adds what was being done to an error.
+pub trait Context<T> {
+    fn context(self, what: impl std::fmt::Display) -> Result<T>;
+}
+
+impl<T, E: std::fmt::Display> Context<T> for std::result::Result<T, E> {
+    fn context(self, what: impl std::fmt::Display) -> Result<T> {
+        self.map_err(|e| format!("{what}: {e}"))
+    }
+}
+
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn clock(id: libc::clockid_t) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is valid for the write; the ids used here exist on every Linux.
+    unsafe { libc::clock_gettime(id, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// `CLOCK_MONOTONIC`, ns: the clock of every time in the protocol and of the trace.
+pub fn now_ns() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Length of the scheduler tick: the resolution of the coarse clocks, which advance with it.
+pub fn tick_ns() -> Option<u64> {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is valid for the write.
+    let r = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
+    let ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
+    (r == 0 && ns > 0).then_some(ns)
+}
+
+/// CPU time of the calling thread, ns.
+pub fn thread_cpu_ns() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Sleeps until `CLOCK_MONOTONIC` shows `deadline_ns`, through signals.
+pub fn sleep_until(deadline_ns: u64) {
+    let t = libc::timespec {
+        tv_sec: (deadline_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (deadline_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: `t` is a valid timespec; no remainder is asked for.
+    while unsafe {
+        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &t, std::ptr::null_mut())
+    } == libc::EINTR
+    {}
+}
+
+/// Binds the calling thread to one CPU.
+pub fn pin(cpu: u32) -> Result<()> {
+    // SAFETY: an all-zero cpu_set_t is valid and empty.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu as usize >= libc::CPU_SETSIZE as usize {
+        return Err(format!("CPU {cpu}: more than {} are not supported", libc::CPU_SETSIZE));
+    }
+    // SAFETY: `cpu` is within the set, `set` is valid for the read.
+    let r = unsafe {
+        libc::CPU_SET(cpu as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set)
+    };
+    check(r.into()).map(drop).context(format_args!("binding a thread to CPU {cpu}"))
+}
+
+/// Makes the calling thread a real-time one (SCHED_FIFO, lowest priority).
+pub fn make_realtime() -> io::Result<()> {
+    let p = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `p` is valid for the read.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &p) }.into()).map(drop)
+}
+
+/// Number of CPUs that are online.
+pub fn cpus() -> u32 {
+    // SAFETY: no memory involved.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as u32
+}
+
+pub fn mount(source: &str, target: &str, kind: &str, data: &str) -> io::Result<()> {
+    let (s, t) = (CString::new(source)?, CString::new(target)?);
+    let (k, d) = (CString::new(kind)?, CString::new(data)?);
+    // SAFETY: four valid C strings.
+    let r = unsafe { libc::mount(s.as_ptr(), t.as_ptr(), k.as_ptr(), 0, d.as_ptr().cast()) };
+    check(r.into()).map(drop)
+}
+
+/// Unmounts; `lazily`: out of sight at once, for good when nobody uses it any more.
+pub fn unmount(target: &str, lazily: bool) -> io::Result<()> {
+    let t = CString::new(target)?;
+    // SAFETY: a valid C string.
+    let r = unsafe { libc::umount2(t.as_ptr(), if lazily { libc::MNT_DETACH } else { 0 }) };
+    check(r.into()).map(drop)
+}
+
+/// Loads a kernel module from a file, decompressed by the kernel if `compressed`.
+pub fn load_module(path: &Path, parameters: &str, compressed: bool) -> io::Result<()> {
+    const MODULE_INIT_COMPRESSED_FILE: libc::c_int = 4;
+    let file = std::fs::File::open(path)?;
+    let p = CString::new(parameters)?;
+    let flags = if compressed { MODULE_INIT_COMPRESSED_FILE } else { 0 };
+    // SAFETY: an open descriptor and a valid C string.
+    let r = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), p.as_ptr(), flags) };
+    check(r).map(drop)
+}
+
+/// Switches the machine off; does not return where that works.
+pub fn power_off() {
+    // SAFETY: no memory involved.
+    unsafe { libc::reboot(libc::RB_POWER_OFF) };
+}
+
+/// Ends the VM the way a kernel panic does: QEMU runs with `-no-reboot`.
+pub fn restart() {
+    // SAFETY: no memory involved.
+    unsafe { libc::reboot(libc::RB_AUTOBOOT) };
+}
+
+/// Raises both limits of a resource; `u64::MAX` for none.
+pub fn raise_limit(resource: u32, value: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: `limit` is valid for the read; an unknown resource is an error.
+    check(unsafe { libc::setrlimit(resource as _, &limit) }.into()).map(drop)
+}
+
+/// Makes a terminal transmit bytes as they are.
+pub fn make_raw(fd: BorrowedFd) -> io::Result<()> {
+    // SAFETY: an all-zero termios is valid and filled in by tcgetattr.
+    let mut t: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: `t` is valid for the write.
+    check(unsafe { libc::tcgetattr(fd.as_raw_fd(), &mut t) }.into())?;
+    // SAFETY: `t` is an initialized termios.
+    let r = unsafe {
+        libc::cfmakeraw(&mut t);
+        t.c_cflag |= libc::CLOCAL | libc::CREAD;
+        libc::tcsetattr(fd.as_raw_fd(), libc::TCSANOW, &t)
+    };
+    check(r.into()).map(drop)
+}
+
+/// A new pseudo-terminal that passes bytes as they are: our side, the program's side.
+pub fn pty() -> io::Result<(File, File)> {
+    let ours = File::options().read(true).write(true).open("/dev/ptmx")?;
+    let unlock: libc::c_int = 0;
+    // SAFETY: `unlock` is valid for the read; TIOCGPTPEER takes open flags and returns a new descriptor.
+    let theirs = unsafe {
+        check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlock).into())?;
+        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+        File::from_raw_fd(
+            check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags).into())? as i32
+        )
+    };
+    make_raw(theirs.as_fd())?;
+    Ok((ours, theirs))
+}
+
+/// Waits until there is something to read from `fd`; false if not within `limit_ms`, or if the other side is not there.
+pub fn readable(fd: BorrowedFd, limit_ms: i32) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    let n = unsafe { libc::poll(&mut poll, 1, limit_ms) };
+    n > 0 && poll.revents & libc::POLLIN != 0
+}
+
+/// Makes `fd` the standard input, output and error of this process.
+pub fn become_stdio(fd: BorrowedFd) {
+    for target in 0..3 {
+        // SAFETY: duplicating an open descriptor onto the standard ones, which nothing here owns.
+        unsafe { libc::dup2(fd.as_raw_fd(), target) };
+    }
+}
+
+/// Sends a signal to a process, or to a group (negative id).
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: no memory involved.
+    check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
+}
+
+/// Waits until some child has ended and returns its id, without reaping it; `None` when there is no child.
+pub fn wait_for_dead_child() -> Option<i32> {
+    loop {
+        // SAFETY: an all-zero siginfo_t is valid; waitid fills it in.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is valid for the write.
+        let r = unsafe { libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOWAIT) };
+        if r == 0 {
+            // SAFETY: waitid has filled in the fields of a child's end.
+            return Some(unsafe { info.si_pid() });
+        }
+        if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return None;
+        }
+    }
+}
+
+/// Reaps a child that has ended: its exit status, or 128 + signal. `None` if there is none of this id (any more).
+pub fn reap(pid: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for the write.
+    if unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } != pid {
+        return None;
+    }
+    Some(if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        128 + libc::WTERMSIG(status)
+    })
+}
+
+/// `synchronize_rcu()` from user space; refused by kernels that run with `nohz_full`.
+pub fn synchronize_rcu() -> io::Result<()> {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: no memory involved.
+    check(unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) }).map(drop)
+}
+
+/// The cheapest system call that is never served without entering the kernel.
+pub fn getppid() {
+    // SAFETY: no memory involved.
+    unsafe { libc::syscall(libc::SYS_getppid) };
+}
+
+/// Creates a System V semaphore set and removes it.
+pub fn semaphore_set(semaphores: u32) -> io::Result<()> {
+    // SAFETY: no memory involved.
+    let id = check(
+        unsafe { libc::semget(libc::IPC_PRIVATE, semaphores as i32, 0o600 | libc::IPC_CREAT) }
+            .into(),
+    )?;
+    // SAFETY: no memory involved with IPC_RMID.
+    check(unsafe { libc::semctl(id as i32, 0, libc::IPC_RMID) }.into()).map(drop)
+}
+
+/// Brings the loopback interface up.
+pub fn loopback_up() -> io::Result<()> {
+    // SAFETY: no memory involved.
+    let socket = check(
+        unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) }.into(),
+    )? as i32;
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: `request` is a valid ifreq with a terminated name; the socket is ours to close.
+    let r = unsafe {
+        let r = libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &request);
+        libc::close(socket);
+        r
+    };
+    check(r.into()).map(drop)
+}

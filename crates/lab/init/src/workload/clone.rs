@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes that make children in new namespaces, in a loop; a child does nothing but exit.
+//!
+//! Each namespace is torn down through RCU, so memory for it stays taken for a grace period or more. `clone3` is used because `clone` has no
+//! room for time namespaces; for the others the two are the same. A kernel that has run out of something for the moment (processes,
+//! memory, namespaces that are still being torn down) refuses; that is counted and retried.
+
+use super::{Done, Load, Operation, workers::Workers};
+use crate::protocol::Namespace;
+use crate::sys::Result;
+use std::io;
+use std::time::Duration;
+
+pub fn prepare(workers: u32, namespaces: &[Namespace]) -> Result<Box<dyn Load>> {
+    let flags = namespaces.iter().fold(0, |all, n| all | flag(*n));
+    Ok(Box::new(Clone(Workers::prepare("clone", "clone", workers, &[flags])?)))
+}
+
+struct Clone(Workers);
+
+impl Load for Clone {
+    /// Namespaces are torn down by a kernel worker, network ones slowly; a phase must not begin with those of the one before.
+    fn ready(&mut self, _: Option<u64>) -> Result<()> {
+        wait_until_steady();
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<u64> {
+        self.0.start()
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        self.0.stop()
+    }
+}
+
+/// Waits until the kernel's slab memory no longer shrinks, within limits.
+fn wait_until_steady() {
+    const LOOK: Duration = Duration::from_millis(500);
+    const LOOKS: u32 = 60;
+    let slab = || {
+        let text = std::fs::read("/proc/meminfo").unwrap_or_default();
+        crate::measure::meminfo::parse(&text).map_or(0, |m| m.slab_kb)
+    };
+    let mut before = slab();
+    for _ in 0..LOOKS {
+        std::thread::sleep(LOOK);
+        let now = slab();
+        // Less than one percent in half a second is noise.
+        if now + before / 100 >= before {
+            return;
+        }
+        before = now;
+    }
+}
+
+fn flag(namespace: Namespace) -> u64 {
+    const CLONE_NEWTIME: u64 = 0x80;
+    match namespace {
+        Namespace::Cgroup => libc::CLONE_NEWCGROUP as u64,
+        Namespace::Ipc => libc::CLONE_NEWIPC as u64,
+        Namespace::Mnt => libc::CLONE_NEWNS as u64,
+        Namespace::Net => libc::CLONE_NEWNET as u64,
+        Namespace::Pid => libc::CLONE_NEWPID as u64,
+        Namespace::Time => CLONE_NEWTIME,
+        Namespace::User => libc::CLONE_NEWUSER as u64,
+        Namespace::Uts => libc::CLONE_NEWUTS as u64,
+    }
+}
+
+pub fn operation(flags: u64) -> Operation {
+    Box::new(move |slot| match clone_and_wait(flags) {
+        Ok(()) => {
+            slot.operation();
+            Ok(())
+        }
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::ENOMEM | libc::EAGAIN)) => {
+            slot.refusal();
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        }
+        Err(e) => Err(e),
+    })
+}
+
+/// Makes a child in new namespaces that exits at once, and waits for it.
+fn clone_and_wait(flags: u64) -> io::Result<()> {
+    // The kernel's `struct clone_args`, first version: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
+    let arguments: [u64; 8] = [flags, 0, 0, 0, libc::SIGCHLD as u64, 0, 0, 0];
+    // SAFETY: the arguments are valid and complete. Without CLONE_VM the child runs on a copy of this memory; it does one system call.
+    let pid = unsafe {
+        let pid = libc::syscall(libc::SYS_clone3, arguments.as_ptr(), size_of_val(&arguments));
+        if pid == 0 {
+            libc::syscall(libc::SYS_exit_group, 0);
+        }
+        pid
+    };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is valid for the write.
+        if unsafe { libc::waitpid(pid as i32, &mut status, 0) } >= 0 {
+            return Ok(());
+        }
+        let e = io::Error::last_os_error();
+        if e.kind() != io::ErrorKind::Interrupted {
+            return Err(e);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn child_without_namespaces_comes_and_goes() {
+        clone_and_wait(0).unwrap();
+    }
+
+    #[test]
+    fn flags_are_distinct() {
+        use Namespace::*;
+        let all = [Cgroup, Ipc, Mnt, Net, Pid, Time, User, Uts];
+        assert_eq!(all.iter().fold(0, |f, n| f | flag(*n)).count_ones(), all.len() as u32);
+    }
+}

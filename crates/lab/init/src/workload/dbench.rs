@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The real dbench program on tmpfs: clients that replay the file operations of an office on a file server.
+//!
+//! dbench warms up for a fifth of the time it is given, then prints every second the mean throughput since the end of its warm-up. It is
+//! started before the phase, which begins when the first such line has come, and is killed at its end. Its
+//! operations are megabytes (10^6 bytes): what was moved between the first and the last line of the phase, scaled to the length of the phase.
+
+use super::program::{Line, Program};
+use super::{Directory, Done, Load};
+use crate::sys::{Result, now_ns};
+use std::process::Command;
+use std::time::Duration;
+
+const DBENCH: &str = "/usr/bin/dbench";
+const LOAD_FILE: &str = "/usr/share/dbench/client.txt";
+const READY_LIMIT: Duration = Duration::from_secs(120);
+
+pub fn prepare(clients: u32) -> Result<Box<dyn Load>> {
+    for path in [DBENCH, LOAD_FILE] {
+        if !std::path::Path::new(path).exists() {
+            return Err(format!("{path} is not in this guest's image"));
+        }
+    }
+    Ok(Box::new(Dbench { clients, running: None }))
+}
+
+struct Dbench {
+    clients: u32,
+    /// The program goes before the directory with its files.
+    running: Option<(Program, Directory)>,
+}
+
+impl Load for Dbench {
+    fn ready(&mut self, duration_ms: Option<u64>) -> Result<()> {
+        self.running = None;
+        // The program's limit is an int.
+        let seconds = duration_ms.map_or(1_000_000_000, |ms| (ms / 1000 + 10).min(1_000_000_000));
+        let directory = Directory::mount("dbench")?;
+        let mut command = Command::new(DBENCH);
+        command.args(["-c", LOAD_FILE, "-t", &seconds.to_string(), "-D"]);
+        command.arg(directory.path()).arg(self.clients.to_string());
+        let program = Program::start("dbench", &mut command)?;
+        let limit = READY_LIMIT + Duration::from_secs(seconds / 5);
+        if duration_ms.is_some() {
+            program.wait_for(|l| parse(l).is_some(), limit)?;
+        } else {
+            program.wait_for(|l| l.contains("releasing clients"), READY_LIMIT)?;
+        }
+        self.running = Some((program, directory));
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<u64> {
+        Ok(now_ns())
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        let end_ns = now_ns();
+        let Some((program, directory)) = self.running.take() else {
+            return Err("dbench does not run".into());
+        };
+        let ended = program.check();
+        program.signal(libc::SIGKILL);
+        let lines = program.lines();
+        drop(program);
+        drop(directory);
+        ended?;
+        let rate = rate(&lines)
+            .ok_or("dbench reported less than two seconds: the phase is too short for it")?;
+        let first = lines.iter().find(|l| parse(&l.text).is_some()).map_or(end_ns, |l| l.time_ns);
+        let operations = rate * end_ns.saturating_sub(first) as f64 / 1e9;
+        Ok(Done { end_ns, operations, unit: "MB", notice: None })
+    }
+}
+
+/// Megabytes per second between the first and the last report.
+fn rate(lines: &[Line]) -> Option<f64> {
+    let reports: Vec<(u64, Report)> =
+        lines.iter().filter_map(|l| Some((l.time_ns, parse(&l.text)?))).collect();
+    let (first, last) = (reports.first()?, reports.last()?);
+    let between = last.0.saturating_sub(first.0) as f64 / 1e9;
+    if between <= 0.0 {
+        return None;
+    }
+    // The printed seconds are rounded; those since the first report are known better.
+    let (t0, t1) = (first.1.seconds, first.1.seconds + between);
+    Some(((last.1.mean * t1 - first.1.mean * t0) / between).max(0.0))
+}
+
+/// A line such as `   2    379150  4105.59 MB/sec  execute   1 sec  latency 1.432 ms`.
+#[derive(Debug, PartialEq)]
+struct Report {
+    /// MB/s since the end of the warm-up.
+    mean: f64,
+    /// Since the end of the warm-up.
+    seconds: f64,
+}
+
+fn parse(line: &str) -> Option<Report> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        [_, _, mean, "MB/sec", "execute", seconds, "sec", "latency", _, "ms"] => {
+            let report = Report { mean: mean.parse().ok()?, seconds: seconds.parse().ok()? };
+            (report.mean.is_finite() && report.seconds.is_finite()).then_some(report)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_lines_after_the_warm_up_count() {
+        let line = "   2    379150  4105.59 MB/sec  execute   1 sec  latency 1.432 ms";
+        assert_eq!(parse(line), Some(Report { mean: 4105.59, seconds: 1.0 }));
+        assert_eq!(parse(&line[..60]), None);
+        assert_eq!(parse("   1  176003   963.76 MB/sec  warmup   1 sec  latency 18.902 ms"), None);
+        assert_eq!(parse("   2  cleanup   3 sec"), None);
+        assert_eq!(parse("Throughput 4076.02 MB/sec  2 clients  2 procs"), None);
+    }
+
+    #[test]
+    fn rate_is_that_between_the_reports() {
+        let line = |s: u64, mean: f64| Line {
+            time_ns: s * 1_000_000_000 + 77,
+            text: format!("1 1 {mean:.2} MB/sec execute {s} sec latency 1.0 ms"),
+        };
+        // 100 MB in the first second, then 200 MB/s.
+        let rate = rate(&[line(1, 100.0), line(2, 150.0), line(4, 175.0)]).unwrap();
+        assert!((rate - 200.0).abs() < 1e-6, "{rate}");
+        assert!(super::rate(&[line(1, 100.0)]).is_none());
+    }
+}

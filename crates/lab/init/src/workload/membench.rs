@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The memory microbenchmark of [RP]: allocate in the kernel and free through `call_rcu`, on each CPU at a rate.
+//!
+//! The work is done by threads of the kernel module, whose source says how it is paced.
+
+use super::{Done, Load};
+use crate::kmod;
+use crate::sys::{Result, now_ns};
+
+pub fn prepare(
+    cpus: &[u32],
+    rate: u32,
+    object_bytes: u32,
+    yield_every: u32,
+) -> Result<Box<dyn Load>> {
+    if !kmod::is_loaded() {
+        return Err("membench needs the kernel module reprieve_load, which is not loaded".into());
+    }
+    let list: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let list = if list.is_empty() { "all".into() } else { list.join(",") };
+    kmod::command(&format!("membench prepare {rate} {object_bytes} {yield_every} {list}"))?;
+    Ok(Box::new(Membench))
+}
+
+struct Membench;
+
+impl Load for Membench {
+    fn start(&mut self) -> Result<u64> {
+        kmod::command("membench start")?;
+        Ok(now_ns())
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        kmod::command("membench stop")?;
+        let end_ns = now_ns();
+        let stats = kmod::stats()?;
+        Ok(Done {
+            end_ns,
+            operations: stats.pairs as f64,
+            unit: "pair",
+            notice: (stats.failed > 0)
+                .then(|| format!("membench found no memory {} times and paused", stats.failed)),
+        })
+    }
+}
+
+impl Drop for Membench {
+    fn drop(&mut self) {
+        if let Err(e) = kmod::command("membench end") {
+            eprintln!("reprieve-init: {e}");
+        }
+    }
+}

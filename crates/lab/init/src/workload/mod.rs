@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The loads that guests run.
+//!
+//! A load is prepared once (files, processes, threads: everything that takes time), then started and stopped any number of times. Stopping
+//! leaves nothing running and says how many operations were done since the start. Dropping a load undoes its preparation.
+//! The load of a competitor is started once and never stopped; its VM may be paused and resumed at any time, so no load
+//! depends on how much time has passed.
+
+mod bursty;
+mod clone;
+mod dbench;
+mod directory;
+mod files;
+mod hog;
+mod membench;
+mod postmark;
+mod program;
+mod semaphores;
+mod threads;
+pub mod workers;
+
+use crate::gate::Slot;
+use crate::protocol::Workload;
+use crate::sys::{Result, now_ns};
+use directory::Directory;
+use std::io;
+
+/// A prepared load.
+pub trait Load: Send {
+    /// Brings a load that cannot start at once to the point where it can; a phase of `duration_ms` is ahead, or one without end.
+    fn ready(&mut self, _duration_ms: Option<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Starts the load; returns the time (`CLOCK_MONOTONIC`, ns) at which it began.
+    fn start(&mut self) -> Result<u64>;
+
+    /// Stops the load at the end of its phase.
+    fn stop(&mut self) -> Result<Done>;
+}
+
+/// What a worker repeats; an error ends it.
+type Operation = Box<dyn FnMut(&Slot) -> io::Result<()> + Send>;
+
+/// What a load did between start and stop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// When it stopped (`CLOCK_MONOTONIC`, ns).
+    pub end_ns: u64,
+    pub operations: f64,
+    /// Singular.
+    pub unit: &'static str,
+    /// Something worth telling about it.
+    pub notice: Option<String>,
+}
+
+pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
+    match workload {
+        Workload::Idle => Ok(Box::new(Idle)),
+        Workload::Postmark { instances, files, seed } => {
+            postmark::prepare(*instances, *files, *seed)
+        }
+        Workload::Membench { cpus, rate, object_bytes, yield_every } => {
+            membench::prepare(cpus, *rate, *object_bytes, *yield_every)
+        }
+        Workload::Clone { workers, namespaces } => clone::prepare(*workers, namespaces),
+        Workload::SemChurn { producer_cpu, reader_cpus, semaphores } => {
+            semaphores::prepare(*producer_cpu, reader_cpus, *semaphores)
+        }
+        Workload::FileChurn { workers } => files::prepare(*workers),
+        Workload::Dbench { clients } => dbench::prepare(*clients),
+        Workload::Hog { threads } => hog::prepare(*threads),
+        Workload::Bursty { processes, min_ops, max_ops, min_sleep_ms, max_sleep_ms, seed } => {
+            let (ops, sleep) = ((*min_ops, *max_ops), (*min_sleep_ms, *max_sleep_ms));
+            bursty::prepare(*processes, ops, sleep, *seed)
+        }
+    }
+}
+
+/// Nothing.
+struct Idle;
+
+impl Load for Idle {
+    fn start(&mut self) -> Result<u64> {
+        Ok(now_ns())
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        Ok(Done { end_ns: now_ns(), operations: 0.0, unit: "operation", notice: None })
+    }
+}
+
+/// `steps` dependent arithmetic operations, which the compiler cannot shorten.
+fn compute(mut x: u64, steps: u64) -> u64 {
+    for i in 0..steps {
+        x = std::hint::black_box(x.wrapping_mul(3).wrapping_add(i));
+    }
+    x
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A real benchmark program, driven by what it prints.
+//!
+//! Its output goes to a pseudo-terminal, so that it is written line by line as it comes and not when some buffer is full. Lines are kept
+//! with the time at which they were read.
+
+use crate::children::Process;
+use crate::sys::{self, Context, Result, now_ns};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Output kept; what comes later is read and dropped.
+const MOST_LINES: usize = 100_000;
+
+/// A line (the last may not be whole yet) and when its first byte was read (`CLOCK_MONOTONIC`, ns).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    pub time_ns: u64,
+    pub text: String,
+}
+
+#[derive(Default)]
+struct Output {
+    lines: Mutex<Vec<Line>>,
+    grown: Condvar,
+}
+
+pub struct Program {
+    name: String,
+    process: Process,
+    output: Arc<Output>,
+}
+
+impl Program {
+    pub fn start(name: &str, command: &mut Command) -> Result<Program> {
+        let (master, slave) = sys::pty().context("pseudo-terminal")?;
+        let errors = slave.try_clone().context("pseudo-terminal")?;
+        command.stdin(Stdio::piped()).stdout(slave).stderr(errors);
+        let process = Process::spawn(command)?;
+        // The command holds the other side of the terminal, which must close when the program ends.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let output = Arc::new(Output::default());
+        let (into, name) = (output.clone(), name.to_string());
+        std::thread::Builder::new()
+            .name("program".into())
+            .stack_size(64 << 10)
+            .spawn(move || read(master, &into))
+            .context(format_args!("starting the reader of {name}"))?;
+        Ok(Program { name, process, output })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// Writes to its standard input.
+    pub fn say(&mut self, text: &str) -> Result<()> {
+        let Some(input) = self.process.child.stdin.as_mut() else {
+            return Err(format!("{}: its standard input is closed", self.name));
+        };
+        input.write_all(text.as_bytes()).context(&self.name)
+    }
+
+    pub fn lines(&self) -> Vec<Line> {
+        self.output.lines.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Waits until one of its lines satisfies `wanted`; an error if it ends before, or takes longer than `limit`.
+    pub fn wait_for(&self, wanted: impl Fn(&str) -> bool, limit: Duration) -> Result<Line> {
+        let deadline = Instant::now() + limit;
+        let mut seen = 0;
+        let mut lines = self.output.lines.lock().unwrap_or_else(|e| e.into_inner());
+        loop {
+            if let Some(line) = lines[seen..].iter().find(|l| wanted(&l.text)) {
+                return Ok(line.clone());
+            }
+            // The last line may still grow.
+            seen = lines.len().saturating_sub(1);
+            let late = Instant::now() > deadline;
+            if late || self.process.status().is_some() {
+                drop(lines);
+                return Err(if late {
+                    format!(
+                        "{} said nothing expected within {} s{}",
+                        self.name,
+                        limit.as_secs(),
+                        self.tail()
+                    )
+                } else {
+                    self.check()
+                        .err()
+                        .unwrap_or_else(|| format!("{} ended{}", self.name, self.tail()))
+                });
+            }
+            let wait = Duration::from_millis(100);
+            lines =
+                self.output.grown.wait_timeout(lines, wait).unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+
+    /// An error if it has ended.
+    pub fn check(&self) -> Result<()> {
+        match self.process.status() {
+            Some(status) => Err(format!("{} ended with status {status}{}", self.name, self.tail())),
+            None => Ok(()),
+        }
+    }
+
+    fn tail(&self) -> String {
+        let lines = self.lines();
+        let tail: Vec<&str> =
+            lines[lines.len().saturating_sub(5)..].iter().map(|l| l.text.as_str()).collect();
+        if tail.is_empty() { String::new() } else { format!("; it said: {}", tail.join(" / ")) }
+    }
+
+    /// Signals it and its children.
+    pub fn signal(&self, signal: i32) {
+        self.process.signal(signal);
+    }
+}
+
+/// Collects the output until the other side is closed.
+fn read(mut from: File, into: &Output) {
+    let mut chunk = [0; 4096];
+    let mut fresh = true;
+    // On Linux the end of a pseudo-terminal is an error (EIO).
+    while let Ok(n @ 1..) = from.read(&mut chunk) {
+        let time_ns = now_ns();
+        let mut lines = into.lines.lock().unwrap_or_else(|e| e.into_inner());
+        for byte in chunk[..n].iter().map(|b| char::from(*b)) {
+            if byte == '\n' || byte == '\r' {
+                fresh = true;
+            } else if lines.len() < MOST_LINES {
+                if fresh {
+                    lines.push(Line { time_ns, text: String::new() });
+                    fresh = false;
+                }
+                if let Some(line) = lines.last_mut() {
+                    line.text.push(byte);
+                }
+            }
+        }
+        into.grown.notify_all();
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A load made of threads of init behind a [`Gate`].
+
+use super::{Directory, Done, Load, Operation};
+use crate::gate::Gate;
+use crate::sys::{self, Context, Result, now_ns};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a worker may take to finish an operation.
+const SETTLE: Duration = Duration::from_secs(20);
+
+pub struct Threads {
+    gate: Gate,
+    threads: Vec<JoinHandle<()>>,
+    unit: &'static str,
+    /// Where the threads work; goes after them.
+    directory: Option<Directory>,
+}
+
+impl Threads {
+    /// One thread per entry of `work`: the CPU it is bound to, if any, and what it repeats.
+    pub fn prepare(
+        name: &'static str,
+        unit: &'static str,
+        work: Vec<(Option<u32>, Operation)>,
+    ) -> Result<Threads> {
+        let gate = Gate::new(work.len())?;
+        let mut load = Threads { gate: gate.clone(), threads: Vec::new(), unit, directory: None };
+        let (tell, told) = std::sync::mpsc::channel();
+        for (i, (cpu, operation)) in work.into_iter().enumerate() {
+            let (gate, tell) = (gate.clone(), tell.clone());
+            let run = move || {
+                let pinned = cpu.map_or(Ok(()), sys::pin);
+                let fine = pinned.is_ok();
+                let _ = tell.send(pinned);
+                drop(tell);
+                if fine {
+                    gate.work(i, operation);
+                }
+            };
+            let builder = std::thread::Builder::new().name(format!("{name}{i}"));
+            load.threads
+                .push(builder.stack_size(128 << 10).spawn(run).context("starting a thread")?);
+        }
+        drop(tell);
+        // `load` is dropped, and with it the other threads, if one could not be bound.
+        for pinned in told {
+            pinned?;
+        }
+        Ok(load)
+    }
+
+    /// Makes the load the owner of the directory that its threads use.
+    pub fn keeping(mut self, directory: Directory) -> Threads {
+        self.directory = Some(directory);
+        self
+    }
+}
+
+impl Load for Threads {
+    fn start(&mut self) -> Result<u64> {
+        let t = now_ns();
+        self.gate.start();
+        Ok(t)
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        self.gate.close();
+        let end_ns = now_ns();
+        self.gate.settle("worker thread", SETTLE)?;
+        let refusals = self.gate.refusals();
+        Ok(Done {
+            end_ns,
+            operations: self.gate.operations() as f64,
+            unit: self.unit,
+            notice: (refusals > 0).then(|| {
+                format!("{refusals} attempts at a {} were refused and retried", self.unit)
+            }),
+        })
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.gate.quit();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

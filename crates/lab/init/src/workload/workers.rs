@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A load made of processes behind a [`Gate`]: this program again, told what to repeat by its arguments.
+
+use super::{Done, Load, Operation};
+use crate::children::Process;
+use crate::gate::Gate;
+use crate::sys::{Context, Result, now_ns};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// First argument of a worker process. (Process 1 may get words from the kernel's command line as arguments; it ignores them.)
+pub const ROLE: &str = "worker";
+
+/// How long a worker may take to finish an operation.
+const SETTLE: Duration = Duration::from_secs(60);
+
+pub struct Workers {
+    gate: Gate,
+    processes: Vec<Process>,
+    name: &'static str,
+    unit: &'static str,
+}
+
+impl Workers {
+    /// `count` processes that each run [`main`] with `name` and `arguments`.
+    pub fn prepare(
+        name: &'static str,
+        unit: &'static str,
+        count: u32,
+        arguments: &[u64],
+    ) -> Result<Workers> {
+        let gate = Gate::new(count as usize)?;
+        let mut load = Workers { gate, processes: Vec::new(), name, unit };
+        for index in 0..count {
+            let mut command = Command::new("/proc/self/exe");
+            command.args([ROLE, name]);
+            for n in [load.gate.fd() as u64, count.into(), index.into()].iter().chain(arguments) {
+                command.arg(n.to_string());
+            }
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            load.processes.push(Process::spawn(&mut command)?);
+        }
+        Ok(load)
+    }
+}
+
+impl Load for Workers {
+    fn start(&mut self) -> Result<u64> {
+        let t = now_ns();
+        self.gate.start();
+        Ok(t)
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        self.gate.close();
+        let end_ns = now_ns();
+        for (i, process) in self.processes.iter().enumerate() {
+            if let Some(status) = process.status() {
+                // The gate knows the reason if the worker could tell it.
+                self.gate.settle(self.name, Duration::ZERO)?;
+                return Err(format!("{} {i} ended with status {status}", self.name));
+            }
+        }
+        self.gate.settle(self.name, SETTLE)?;
+        let refusals = self.gate.refusals();
+        Ok(Done {
+            end_ns,
+            operations: self.gate.operations() as f64,
+            unit: self.unit,
+            notice: (refusals > 0).then(|| {
+                format!("{refusals} attempts at a {} were refused and retried", self.unit)
+            }),
+        })
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.gate.quit();
+        for process in &self.processes {
+            // Those that do not end by themselves are killed when they are dropped.
+            process.wait(Duration::from_secs(2));
+        }
+    }
+}
+
+/// The life of a worker process: `NAME GATE-DESCRIPTOR WORKERS INDEX ARGUMENTS...`.
+pub fn main(arguments: &[String]) -> Result<()> {
+    let Some((name, numbers)) = arguments.split_first() else {
+        return Err("no worker named".into());
+    };
+    let numbers: Vec<u64> = numbers
+        .iter()
+        .map(|n| n.parse().context(format_args!("worker argument {n:?}")))
+        .collect::<Result<_>>()?;
+    let [fd, count, index, rest @ ..] = &numbers[..] else {
+        return Err(format!("worker {name}: too few arguments"));
+    };
+    let mut operation: Operation = match (name.as_str(), rest) {
+        ("clone", [flags]) => super::clone::operation(*flags),
+        ("bursty", [seed, ops, more_ops, sleep, more_sleep]) => {
+            super::bursty::operation(*seed, *index, (*ops, *more_ops), (*sleep, *more_sleep))
+        }
+        _ => return Err(format!("no worker {name} with {} arguments", rest.len())),
+    };
+    Gate::inherited(*fd as i32, *count as usize)?.work(*index as usize, &mut operation);
+    Ok(())
+}

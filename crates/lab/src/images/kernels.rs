@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernels: from what the user asked for to files.
+//!
+//! `deb:X` is the newest stock kernel whose version begins with X; a path is the user's own bzImage. The lab's host is chosen by what
+//! it can do, not by version, since archives drop old versions: it needs KVM for AMD (what QEMU's TCG can emulate) and
+//! sched_ext with all of its kernel functions listed in BTF. Its own configuration and BTF tell, before it is booted.
+
+use super::apt::{self, Apt};
+use super::cache::{Cache, Kind};
+use super::catalogue::{self, Offer};
+use super::key::Key;
+use super::{Context, bzimage};
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+/// Package lists older than this are fetched again. Kernels that were chosen from them stay in the cache.
+const LISTS_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How many kernels are tried before there is no lab host.
+const HOST_CANDIDATES: usize = 4;
+
+/// A kernel as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KernelSpec {
+    /// `deb:6.12`: the newest Debian kernel whose version begins with these components.
+    Deb(String),
+    /// A bzImage.
+    Path(PathBuf),
+}
+
+impl FromStr for KernelSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<KernelSpec> {
+        let bad = |why: &str| {
+            Error::Usage(format!(
+                "kernel {text:?}: {why}; use deb:VERSION (deb:6.12, deb:7.3.4) or the path of a vmlinuz"
+            ))
+        };
+        match text.strip_prefix("deb:") {
+            Some(version) if version.starts_with(|c: char| c.is_ascii_digit()) => {
+                Ok(KernelSpec::Deb(version.into()))
+            }
+            Some(_) => Err(bad("no version after deb:")),
+            None if Path::new(text).is_file() => Ok(KernelSpec::Path(text.into())),
+            None => Err(bad("no such file")),
+        }
+    }
+}
+
+/// A kernel in files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// `uname -r`.
+    pub release: String,
+    /// Names this very build in the cache.
+    pub id: String,
+    pub vmlinuz: PathBuf,
+    /// The directory with `kernel/` and `modules.builtin`; none where a kernel came without modules.
+    pub modules: Option<PathBuf>,
+    pub config: Option<PathBuf>,
+    pub headers: Headers,
+}
+
+/// What a module can be built against.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Headers {
+    /// Packages to fetch.
+    Packages(Vec<String>),
+    /// A build tree on this machine (`/lib/modules/REL/build`).
+    Tree(PathBuf),
+    /// Nothing, and why.
+    None(String),
+}
+
+/// What a kernel can do as a lab host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostAbility {
+    pub sched_ext: bool,
+    pub kvm_amd: bool,
+    /// BTF lists the kernel functions that a scheduler with its own queues needs; unknown where the kernel could not be unpacked.
+    pub kfuncs: Option<bool>,
+}
+
+impl HostAbility {
+    /// Whether the kernel can be a lab host, now and with schedulers of our own.
+    pub fn suits(&self) -> bool {
+        self.sched_ext && self.kvm_amd && self.kfuncs != Some(false)
+    }
+
+    /// What is missing, for people.
+    pub fn lacks(&self) -> String {
+        let mut all = Vec::new();
+        if !self.sched_ext {
+            all.push("sched_ext (CONFIG_SCHED_CLASS_EXT)");
+        }
+        if !self.kvm_amd {
+            all.push("KVM for AMD (CONFIG_KVM_AMD)");
+        }
+        if self.kfuncs == Some(false) {
+            all.push("sched_ext's kernel functions in BTF");
+        }
+        all.join(", ")
+    }
+}
+
+/// Finds and fetches kernels.
+pub struct Kernels<'a> {
+    cache: &'a Cache,
+}
+
+impl<'a> Kernels<'a> {
+    pub fn new(cache: &'a Cache) -> Kernels<'a> {
+        Kernels { cache }
+    }
+
+    /// The kernel for a guest.
+    pub fn guest(&self, spec: &KernelSpec, cx: &Context) -> Result<Kernel> {
+        match spec {
+            KernelSpec::Path(path) => from_path(path),
+            KernelSpec::Deb(wanted) => self.newest_offers(cx, |offers| {
+                let offer =
+                    catalogue::choose(offers, wanted).ok_or_else(|| none(wanted, offers))?;
+                self.fetch(offer, cx)
+            }),
+        }
+    }
+
+    /// The kernel for a lab host: `spec`, else the newest that suits.
+    pub fn host(&self, spec: Option<&KernelSpec>, cx: &Context) -> Result<Kernel> {
+        if let Some(spec) = spec {
+            let kernel = self.guest(spec, cx)?;
+            if let Some(ability) = ability(&kernel)? {
+                if !ability.kvm_amd {
+                    return Err(Error::Usage(format!(
+                        "kernel {} cannot be a lab host: it lacks KVM for AMD (CONFIG_KVM_AMD)",
+                        kernel.release
+                    )));
+                }
+            }
+            return Ok(kernel);
+        }
+        self.newest_offers(cx, |offers| {
+            let mut refused = Vec::new();
+            for offer in offers.iter().take(HOST_CANDIDATES) {
+                let kernel = self.fetch(offer, cx)?;
+                match ability(&kernel)? {
+                    Some(ability) if ability.suits() => return Ok(kernel),
+                    Some(ability) => {
+                        refused.push(format!("{} lacks {}", kernel.release, ability.lacks()))
+                    }
+                    None => refused.push(format!("{} came without configuration", kernel.release)),
+                }
+            }
+            Err(Error::missing(
+                format!("a kernel for the lab host ({})", refused.join("; ")),
+                "pass one with --host-kernel PATH",
+            ))
+        })
+    }
+
+    /// Runs `use_them` with what the archive offers. When a package is gone since the lists were fetched, fetches them
+    /// anew and tries once more.
+    fn newest_offers(
+        &self,
+        cx: &Context,
+        use_them: impl Fn(&[Offer]) -> Result<Kernel>,
+    ) -> Result<Kernel> {
+        let (offers, fresh) = self.offers(cx, LISTS_MAX_AGE)?;
+        match use_them(&offers) {
+            Err(e @ (Error::Program { .. } | Error::Missing { .. })) if !fresh => {
+                match self.offers(cx, Duration::ZERO) {
+                    Ok((offers, true)) => use_them(&offers),
+                    _ => Err(e),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// The offers, and whether their lists were fetched just now.
+    fn offers(&self, cx: &Context, max_age: Duration) -> Result<(Vec<Offer>, bool)> {
+        let stored = self.cache.path(Kind::Apt, "debian").join(OFFERS);
+        let age = |time: SystemTime| time.elapsed().unwrap_or_default();
+        let load = || serde_json::from_slice::<Vec<Offer>>(&fs::read(&stored).ok()?).ok();
+        let made = fs::metadata(&stored).and_then(|m| m.modified()).ok();
+        if made.is_some_and(|t| age(t) < max_age) {
+            if let Some(offers) = load() {
+                return Ok((offers, false));
+            }
+        }
+        let _lock = self.cache.lock(Kind::Apt, "lists", cx)?;
+        let fetched = Apt::open(self.cache, cx).and_then(|apt| {
+            // Another run may have done it while we waited for the lock.
+            if apt.updated().is_none_or(|t| age(t) >= max_age) {
+                apt.update(cx)?;
+            }
+            catalogue::read(&apt, cx)
+        });
+        match (fetched, load()) {
+            (Ok(offers), _) => {
+                let text = serde_json::to_vec(&offers).map_err(|e| Error::Other(e.to_string()))?;
+                let new = stored.with_extension("new");
+                fs::write(&new, text).map_err(Error::io(&new))?;
+                fs::rename(&new, &stored).map_err(Error::io(&stored))?;
+                Ok((offers, true))
+            }
+            (Err(Error::Cancelled), _) => Err(Error::Cancelled),
+            (Err(e), Some(offers)) => {
+                cx.progress.notice(&format!("using older package lists: {e}"));
+                Ok((offers, false))
+            }
+            (Err(e), None) => Err(e),
+        }
+    }
+
+    fn fetch(&self, offer: &Offer, cx: &Context) -> Result<Kernel> {
+        let packages = offer.image.iter().fold(Key::new(), |key, p| key.text(p)).finish();
+        let id = format!("{}_{}_{packages}", offer.release, offer.version);
+        let root = self.cache.get_or_make(Kind::Kernel, &id, cx, |root| {
+            cx.progress.step(&format!("fetching kernel {}", offer.release));
+            let apt = Apt::open(self.cache, cx)?;
+            let packages = root.join("packages");
+            let files = apt.download(&offer.image, &packages, cx)?;
+            apt::unpack(&files, root, cx)?;
+            fs::remove_dir_all(&packages).map_err(Error::io(&packages))?;
+            let kernel = in_root(root, offer, &id)?;
+            let ability = probe(&kernel, root, cx)?;
+            let text = serde_json::to_vec(&ability).map_err(|e| Error::Other(e.to_string()))?;
+            let path = root.join(ABILITY);
+            fs::write(&path, text).map_err(Error::io(&path))
+        })?;
+        in_root(&root, offer, &id)
+    }
+}
+
+/// What was last read from the package lists; the number is the format's.
+const OFFERS: &str = "kernels.2.json";
+
+/// Where a kernel's item keeps what [`probe`] found.
+const ABILITY: &str = "host-ability.json";
+
+/// What the kernel can do as a lab host; none if there is nothing to tell it by.
+pub fn ability(kernel: &Kernel) -> Result<Option<HostAbility>> {
+    let root = kernel.modules.as_ref().and_then(|m| m.ancestors().nth(4));
+    if let Some(text) = root.and_then(|r| fs::read(r.join(ABILITY)).ok()) {
+        let known = serde_json::from_slice(&text);
+        return known.map(Some).map_err(|e| Error::Other(format!("{ABILITY}: {e}")));
+    }
+    configured(kernel)
+}
+
+fn configured(kernel: &Kernel) -> Result<Option<HostAbility>> {
+    let Some(path) = &kernel.config else { return Ok(None) };
+    let text = fs::read_to_string(path).map_err(Error::io(path))?;
+    let on = |name: &str| text.lines().any(|l| matches!(l.strip_prefix(name), Some("=y" | "=m")));
+    Ok(Some(HostAbility {
+        sched_ext: on("CONFIG_SCHED_CLASS_EXT"),
+        kvm_amd: on("CONFIG_KVM_AMD"),
+        kfuncs: None,
+    }))
+}
+
+fn probe(kernel: &Kernel, scratch: &Path, cx: &Context) -> Result<HostAbility> {
+    let mut found = configured(kernel)?.unwrap_or_default();
+    if found.sched_ext {
+        let names = bzimage::btf_names(&kernel.vmlinuz, scratch, cx)?;
+        found.kfuncs = names.map(|names| kfuncs_complete(&names));
+    }
+    Ok(found)
+}
+
+/// Kernels since 7.x give functions with implicit arguments a second entry `*_impl`, which the loader looks up; a
+/// kernel whose BTF has them for some functions only was built with tools that did not match.
+fn kfuncs_complete(names: &[String]) -> bool {
+    const NEEDED: [&str; 3] = ["scx_bpf_create_dsq", "scx_bpf_dsq_insert", "scx_bpf_kick_cpu"];
+    let has = |name: &str| names.iter().any(|n| n == name);
+    let doubled = NEEDED.iter().filter(|n| has(&format!("{n}_impl"))).count();
+    NEEDED.iter().all(|n| has(n)) && (doubled == 0 || doubled == NEEDED.len())
+}
+
+fn in_root(root: &Path, offer: &Offer, id: &str) -> Result<Kernel> {
+    let release = &offer.release;
+    let modules = root.join("usr/lib/modules").join(release);
+    let first = |candidates: [PathBuf; 3]| candidates.into_iter().find(|p| p.is_file());
+    let vmlinuz = first([
+        root.join(format!("boot/vmlinuz-{release}")),
+        modules.join("vmlinuz"),
+        modules.join("vmlinuz.unsigned"),
+    ])
+    .ok_or_else(|| Error::Format {
+        path: root.into(),
+        message: format!("no kernel in the packages {}", offer.image.join(", ")),
+    })?;
+    let config = first([
+        root.join(format!("boot/config-{release}")),
+        modules.join("config"),
+        modules.join(".config"),
+    ]);
+    let headers = if offer.headers.is_empty() {
+        Headers::None(format!("the archive has no headers for {release}"))
+    } else {
+        Headers::Packages(offer.headers.clone())
+    };
+    let modules = modules.is_dir().then_some(modules);
+    let (release, id) = (release.clone(), id.to_string());
+    Ok(Kernel { release, id, vmlinuz, modules, config, headers })
+}
+
+fn from_path(path: &Path) -> Result<Kernel> {
+    let path = path.canonicalize().map_err(Error::io(path))?;
+    let release = bzimage::release(&path)?;
+    let beside = path.parent().unwrap_or(Path::new("/"));
+    let system = Path::new("/lib/modules");
+    // As in an unpacked package, in a build's output, and on this machine.
+    let above = beside.parent().unwrap_or(beside);
+    let modules = [above.join("lib/modules"), beside.join("lib/modules"), system.into()]
+        .into_iter()
+        .map(|dir| dir.join(&release))
+        .chain([beside.to_path_buf()])
+        .find(|dir| dir.join("modules.builtin").is_file());
+    let config = [beside.join(format!("config-{release}")), beside.join("config")]
+        .into_iter()
+        .chain(modules.iter().map(|m| m.join("config")))
+        .find(|p| p.is_file());
+    let tree = modules.iter().map(|m| m.join("build")).chain([system.join(&release).join("build")]);
+    let headers = tree
+        .into_iter()
+        .find(|t| t.join("Makefile").is_file())
+        .map(Headers::Tree)
+        .unwrap_or_else(|| {
+            Headers::None(format!("{} is not there", system.join(&release).join("build").display()))
+        });
+    let meta = fs::metadata(&path).map_err(Error::io(&path))?;
+    let stamp = Key::new().path(&path).metadata(&meta).finish();
+    let id = format!("{release}_{stamp}");
+    Ok(Kernel { release, id, vmlinuz: path, modules, config, headers })
+}
+
+fn none(wanted: &str, offers: &[Offer]) -> Error {
+    let mut series: Vec<String> = offers
+        .iter()
+        .map(|o| o.version.splitn(3, ['.', '-']).take(2).collect::<Vec<_>>().join("."))
+        .collect();
+    series.dedup();
+    Error::missing(
+        format!("a Debian kernel {wanted}"),
+        format!("choose one of {} with deb:VERSION, or pass a path", series.join(", ")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specs_are_versions_or_files() {
+        assert_eq!("deb:6.12".parse::<KernelSpec>().unwrap(), KernelSpec::Deb("6.12".into()));
+        let file: KernelSpec = "/proc/self/exe".parse().unwrap();
+        assert_eq!(file, KernelSpec::Path("/proc/self/exe".into()));
+        for bad in ["deb:", "deb:latest", "/no/such/vmlinuz", ""] {
+            assert!(matches!(bad.parse::<KernelSpec>(), Err(Error::Usage(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn other_files_are_not_kernels() {
+        let e = from_path(Path::new("/proc/self/exe")).unwrap_err().to_string();
+        assert!(e.contains("not a compressed x86 Linux kernel"), "{e}");
+    }
+
+    #[test]
+    fn kernels_with_half_of_the_functions_are_refused() {
+        let names = |list: &str| -> Vec<String> { list.split(' ').map(String::from).collect() };
+        let plain = "scx_bpf_create_dsq scx_bpf_dsq_insert scx_bpf_kick_cpu";
+        assert!(kfuncs_complete(&names(plain)));
+        assert!(!kfuncs_complete(&names(&format!("{plain} scx_bpf_dsq_insert_impl"))));
+        assert!(kfuncs_complete(&names(&format!(
+            "{plain} scx_bpf_create_dsq_impl scx_bpf_dsq_insert_impl scx_bpf_kick_cpu_impl"
+        ))));
+        assert!(!kfuncs_complete(&names("scx_bpf_create_dsq")));
+    }
+}

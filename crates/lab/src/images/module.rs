@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Builds the lab's kernel module against a kernel's headers.
+//!
+//! Debian's headers come with build tools of the release that they were made for, which the machine may not be able to run, and
+//! with absolute paths. So the build happens in a root directory of its own, put together from hard links to a compiler and
+//! the headers in the cache. It needs no mount: where a device node for `/dev/null` cannot be made, the machine's is bound
+//! there in a mount namespace that ends with the build. A user's own kernel is built for with the machine's tools.
+
+use super::apt::{self, Apt};
+use super::cache::{Cache, Kind};
+use super::kernels::{Headers, Kernel};
+use super::key::Key;
+use super::{Context, sandbox, tools};
+use crate::error::{Error, Result};
+use crate::process;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(300);
+const LINK_LIMIT: Duration = Duration::from_secs(120);
+
+/// Bumped when the way of building changes.
+const RECIPE: &str = "1";
+
+/// The module that runs the workloads which only a kernel can: `call_rcu` at a rate, and probes of its latency.
+pub const LOAD_MODULE: Source = Source {
+    name: "reprieve_load",
+    files: &[
+        ("reprieve_load.c", include_str!("../../kmod/reprieve_load.c")),
+        ("Kbuild", include_str!("../../kmod/Kbuild")),
+    ],
+};
+
+/// BTF for modules needs pahole in the version that the kernel was built with, and serves no one here.
+const NO_BTF: &str = "CONFIG_DEBUG_INFO_BTF_MODULES=";
+
+/// A module's source files, by name.
+pub struct Source<'a> {
+    /// The module is `NAME.ko`.
+    pub name: &'a str,
+    pub files: &'a [(&'a str, &'a str)],
+}
+
+/// Builds `source` for `kernel`; returns the module's path.
+pub fn build(cache: &Cache, kernel: &Kernel, source: &Source, cx: &Context) -> Result<PathBuf> {
+    let key = Key::new().text(RECIPE).text(&kernel.id).text(source.name);
+    let key = source.files.iter().fold(key, |key, (name, text)| key.text(name).text(text));
+    let item = format!("{}_{}_{}", source.name, kernel.release, key.finish());
+    let file = format!("{}.ko", source.name);
+    let dir = cache.get_or_make(Kind::Module, &item, cx, |dir| {
+        cx.progress.step(&format!("building {file} for kernel {}", kernel.release));
+        let built = match &kernel.headers {
+            Headers::Packages(packages) => with_packages(cache, kernel, packages, source, dir, cx)?,
+            Headers::Tree(tree) => with_machine(tree, source, dir, cx)?,
+            Headers::None(why) => {
+                return Err(Error::missing(
+                    format!("what building a module for {} needs ({why})", kernel.release),
+                    "use a kernel whose headers are there",
+                ));
+            }
+        };
+        let result = dir.join(&file);
+        fs::rename(&built, &result).map_err(Error::io(&built))?;
+        for used in ["root", "build"] {
+            let used = dir.join(used);
+            if used.exists() {
+                fs::remove_dir_all(&used).map_err(Error::io(&used))?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(dir.join(file))
+}
+
+fn write_source(source: &Source, dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    for (name, text) in source.files {
+        let path = dir.join(name);
+        fs::write(&path, text).map_err(Error::io(&path))?;
+    }
+    Ok(())
+}
+
+fn with_packages(
+    cache: &Cache,
+    kernel: &Kernel,
+    packages: &[String],
+    source: &Source,
+    dir: &Path,
+    cx: &Context,
+) -> Result<PathBuf> {
+    let headers = cache.get_or_make(Kind::Headers, &kernel.id, cx, |root| {
+        cx.progress.step(&format!("fetching the headers of kernel {}", kernel.release));
+        let archives = root.join("packages");
+        let apt = Apt::open(cache, cx)?;
+        let files = apt.retrying(cache, cx, || apt.download(packages, &archives, cx))?;
+        apt::unpack(&files, root, cx)?;
+        fs::remove_dir_all(&archives).map_err(Error::io(&archives))
+    })?;
+    let toolchain = tools::toolchain(cache, cx)?;
+    let root = dir.join("root");
+    fs::create_dir_all(&root).map_err(Error::io(&root))?;
+    for tree in [&toolchain, &headers] {
+        let mut link = Command::new("cp");
+        link.args(["-al", "--no-clobber", "--"]).arg(tree.join(".")).arg(&root);
+        process::run(&mut link, LINK_LIMIT, cx.cancel)?;
+    }
+    // Links that maintainer scripts would have made.
+    for (link, target) in [("usr/bin/awk", "mawk"), ("usr/bin/sh", "dash")] {
+        let link = root.join(link);
+        if fs::symlink_metadata(&link).is_err() {
+            std::os::unix::fs::symlink(target, &link).map_err(Error::io(&link))?;
+        }
+    }
+    // Newer objtool looks up its stack, to tell an overflow from other crashes, and gives up if it cannot. There is no
+    // /proc inside; where this process has its stack is as good.
+    let maps = root.join("proc/self/maps");
+    fs::create_dir_all(root.join("proc/self")).map_err(Error::io(&maps))?;
+    let own = fs::read("/proc/self/maps").map_err(Error::io("/proc/self/maps"))?;
+    fs::write(&maps, own).map_err(Error::io(&maps))?;
+    write_source(source, &root.join("build"))?;
+    fs::create_dir_all(root.join("tmp")).map_err(Error::io(&root))?;
+
+    let tree = format!("/usr/src/linux-headers-{}", kernel.release);
+    let mut make = Command::new("/usr/bin/make");
+    make.args(["-C", &tree, "M=/build", "CC=gcc-14", "HOSTCC=gcc-14", "-j2", NO_BTF, "modules"]);
+    run_inside(&root, make, cx)?;
+    let mut strip = Command::new("/usr/bin/strip");
+    strip.arg("--strip-debug").arg(format!("/build/{}.ko", source.name));
+    run_inside(&root, strip, cx)?;
+    Ok(root.join(format!("build/{}.ko", source.name)))
+}
+
+fn run_inside(root: &Path, mut command: Command, cx: &Context) -> Result<()> {
+    clean_environment(&mut command, "/usr/bin:/bin");
+    sandbox::enter(&mut command, root)?;
+    process::run(&mut command, BUILD_LIMIT, cx.cancel).map_err(|e| match e {
+        Error::Program { program, status, detail } if status == "not started" => Error::Program {
+            program,
+            status,
+            detail: format!(
+                "{detail}; building the module needs root, or user namespaces for this user"
+            ),
+        },
+        e => e,
+    })?;
+    Ok(())
+}
+
+fn with_machine(tree: &Path, source: &Source, dir: &Path, cx: &Context) -> Result<PathBuf> {
+    let build = dir.join("build");
+    write_source(source, &build)?;
+    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".into());
+    let mut make = Command::new("make");
+    clean_environment(&mut make, &path);
+    make.arg("-C").arg(tree).arg(format!("M={}", build.display())).args(["-j2", NO_BTF, "modules"]);
+    process::run(&mut make, BUILD_LIMIT, cx.cancel)?;
+    let module = build.join(format!("{}.ko", source.name));
+    let mut strip = Command::new("strip");
+    clean_environment(&mut strip, &path);
+    process::run(strip.arg("--strip-debug").arg(&module), BUILD_LIMIT, cx.cancel)?;
+    Ok(module)
+}
+
+/// Variables such as `ARCH`, `M` or `MAKEFLAGS` of the caller (`make demo`) would reach the kernel's build.
+fn clean_environment(command: &mut Command, path: &str) {
+    command.env_clear().env("PATH", path).env("LC_ALL", "C").env("HOME", "/");
+}

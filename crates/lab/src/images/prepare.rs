@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From names to images: fetches and builds what a run needs and does not have yet.
+//!
+//! An initramfs is named by a hash of everything in it, so a new init, module, kernel or program makes a new one, and
+//! nothing else does. Those not used for a day are dropped when a new one is made.
+
+use super::cache::{Cache, Entry, Hold, Kind};
+use super::closure::{self, File};
+use super::initramfs::Initramfs;
+use super::kernels::{Kernel, KernelSpec, Kernels};
+use super::key::Key;
+use super::tools::{self, QemuFiles};
+use super::{Context, GuestImage, ImageSet, Item, Program, kmodules, module};
+use crate::error::{Error, Result};
+use crate::host::LabHostImage;
+use crate::process::Cancel;
+use crate::progress::Progress;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
+
+/// Bumped when the layout of initramfs changes in a way that their inputs do not show.
+const LAYOUT: &str = "2";
+
+/// Initramfs that nobody used for this long are dropped.
+const INITRD_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// What the lab's channel to a VM needs.
+const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
+
+/// Where the init looks for modules to load, and where they are.
+const MODULES: &str = "/lib/reprieve/modules";
+const MODULE_DIR: &str = "/lib/reprieve/kmod";
+
+/// The lab's own module in a guest.
+const LOAD_MODULE: &str = "/lib/reprieve/reprieve_load.ko";
+
+const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
+
+/// The lab's images, with the cache that holds them.
+pub struct Images<'a> {
+    cache: Cache,
+    cx: Context<'a>,
+    /// Keeps the cache from being cleaned by others once a run has been given paths in it.
+    hold: Mutex<Option<Hold>>,
+}
+
+impl<'a> Images<'a> {
+    /// Opens the cache; fetches nothing yet.
+    pub fn open(cancel: &'a Cancel, progress: &'a dyn Progress) -> Result<Images<'a>> {
+        Ok(Images::with_cache(Cache::open()?, cancel, progress))
+    }
+
+    pub fn with_cache(cache: Cache, cancel: &'a Cancel, progress: &'a dyn Progress) -> Images<'a> {
+        Images { cache, cx: Context { cancel, progress }, hold: Mutex::new(None) }
+    }
+
+    pub fn root(&self) -> &Path {
+        self.cache.root()
+    }
+
+    /// QEMU, and an image for each of `kernels` (`deb:6.12`, a path) with `programs` in it.
+    pub fn prepare(&self, kernels: &[String], programs: &[Program]) -> Result<ImageSet> {
+        let _: Vec<KernelSpec> = kernels.iter().map(|k| k.parse()).collect::<Result<_>>()?;
+        self.keep()?;
+        let qemu = QemuFiles::find(&self.cache, &self.cx)?.qemu;
+        let mut guests = BTreeMap::new();
+        for name in kernels {
+            let kernel = Kernels::new(&self.cache).guest(&name.parse()?, &self.cx)?;
+            guests.insert(name.clone(), self.guest(&kernel, &init_binary()?, programs)?);
+        }
+        Ok(ImageSet { qemu, guests })
+    }
+
+    /// A lab host with `set` and this program inside. `kernel` as in [`Images::prepare`]; the newest that can do it if none.
+    pub fn lab_host(&self, kernel: Option<&str>, set: &ImageSet) -> Result<LabHostImage> {
+        let spec = kernel.map(str::parse).transpose()?;
+        self.keep()?;
+        let kernel = Kernels::new(&self.cache).host(spec.as_ref(), &self.cx)?;
+        let (mut files, qemu) =
+            QemuFiles::find(&self.cache, &self.cx)?.portable(Path::new("/lib/reprieve/qemu"))?;
+        let (more, program) = portable_self()?;
+        files.extend(more);
+        let mut inside = ImageSet { qemu, guests: BTreeMap::new() };
+        for (index, (name, guest)) in set.guests.iter().enumerate() {
+            let dir = Path::new("/lib/reprieve/guests").join(index.to_string());
+            let here = GuestImage {
+                release: guest.release.clone(),
+                kernel: dir.join("vmlinuz"),
+                initrd: dir.join("initrd"),
+            };
+            files.push(File::new(&guest.kernel, &here.kernel));
+            files.push(File::new(&guest.initrd, &here.initrd));
+            inside.guests.insert(name.clone(), here);
+        }
+        let image = self.host(&kernel, &init_binary()?, &files)?;
+        Ok(LabHostImage { image, program, inside })
+    }
+
+    /// Fetches everything that runs with `kernels` could need, so that they need no network.
+    pub fn fetch(&self, kernels: &[String]) -> Result<()> {
+        let set = self.prepare(kernels, &[Program::Postmark, Program::Dbench])?;
+        self.lab_host(None, &set)?;
+        Ok(())
+    }
+
+    /// What is in the cache.
+    pub fn list(&self) -> Result<Vec<Item>> {
+        let entries = self.cache.list()?;
+        Ok(entries.into_iter().map(item).collect())
+    }
+
+    /// Empties the cache and returns the bytes freed; fails while a run uses it.
+    pub fn clean(&self) -> Result<u64> {
+        self.release();
+        self.cache.clean()
+    }
+
+    /// An initramfs with the init at `init` for a guest, and `kernel` with it.
+    pub fn guest(&self, kernel: &Kernel, init: &Path, programs: &[Program]) -> Result<GuestImage> {
+        let mut image = Initramfs::new();
+        let mut key = Key::new().text(LAYOUT).text("guest").text(&kernel.id).content(init)?;
+        image.file(init, "/init")?;
+        let mut files = Vec::new();
+        for program in programs {
+            let root = tools::programs(&self.cache, &self.cx)?;
+            key = key.text(program.name()).path(&root);
+            let path = PathBuf::from(format!("/usr/bin/{}", program.name()));
+            files.extend(closure::closure(&root, &[path])?);
+            if *program == Program::Dbench {
+                files.push(File::new(root.join(&DBENCH_LOAD[1..]), DBENCH_LOAD));
+            }
+        }
+        for file in &files {
+            image.file(&file.host, &file.inside)?;
+        }
+        let mut own = "";
+        match module::build(&self.cache, kernel, &module::LOAD_MODULE, &self.cx) {
+            Ok(path) => {
+                key = key.content(&path)?;
+                image.file(&path, LOAD_MODULE)?;
+                own = LOAD_MODULE;
+            }
+            Err(Error::Cancelled) => return Err(Error::Cancelled),
+            Err(e) => {
+                let text = format!(
+                    "kernel {}: the lab's kernel module is not available ({e}): workloads that need it (membench, callback probes) will fail",
+                    kernel.release
+                );
+                self.cx.progress.notice(&text);
+            }
+        }
+        self.write("guest", kernel, key, image, &CHANNEL_MODULES, own)
+    }
+
+    /// An initramfs with the init at `init` for a lab host, with `files` and KVM's modules in it.
+    pub fn host(&self, kernel: &Kernel, init: &Path, files: &[File]) -> Result<GuestImage> {
+        let mut image = Initramfs::new();
+        let mut key = Key::new().text(LAYOUT).text("host").text(&kernel.id).content(init)?;
+        image.file(init, "/init")?;
+        for file in files {
+            let meta = fs::metadata(&file.host).map_err(Error::io(&file.host))?;
+            key = key.path(&file.host).metadata(&meta).path(&file.inside);
+            image.file(&file.host, &file.inside)?;
+        }
+        // QEMU keeps sockets and unlinked files there.
+        image.bytes("/var/tmp/.keep", "", 0o644);
+        let modules = ["irqbypass", "kvm", "kvm_amd"].into_iter();
+        // Under KVM a lab host has this machine's kind of virtualization; under TCG it always has AMD's.
+        let intel = fs::read_to_string("/proc/cpuinfo").is_ok_and(|t| t.contains("GenuineIntel"));
+        let modules = modules.chain(intel.then_some("kvm_intel"));
+        let wanted: Vec<&str> = CHANNEL_MODULES.into_iter().chain(modules).collect();
+        key = wanted.iter().fold(key, |key, name| key.text(name));
+        self.write("host", kernel, key, image, &wanted, "")
+    }
+
+    fn write(
+        &self,
+        purpose: &str,
+        kernel: &Kernel,
+        key: Key,
+        mut image: Initramfs,
+        modules: &[&str],
+        // A module of ours, already in `image`, that is loaded after them; empty for none.
+        own: &str,
+    ) -> Result<GuestImage> {
+        let name = format!("{purpose}_{}_{}", kernel.release, key.finish());
+        let dir = self.cache.get_or_make(Kind::Initrd, &name, &self.cx, |dir| {
+            self.cx.progress.step(&format!("writing an initramfs for {}", kernel.release));
+            self.drop_unused()?;
+            let mut list = String::new();
+            for module in kmodules::load_order(kernel, modules, &self.cx)? {
+                let path = format!("{MODULE_DIR}/{}.ko", module.name);
+                list += &format!("{path}\n");
+                image.bytes(path, module.data, 0o644);
+            }
+            list += own;
+            image.bytes(MODULES, list, 0o644);
+            image.write(&dir.join("initrd"))
+        })?;
+        self.cache.touch(&dir);
+        Ok(GuestImage {
+            release: kernel.release.clone(),
+            kernel: kernel.vmlinuz.clone(),
+            initrd: dir.join("initrd"),
+        })
+    }
+
+    fn drop_unused(&self) -> Result<()> {
+        for entry in self.cache.list()? {
+            let age = entry.used.elapsed().unwrap_or_default();
+            if entry.kind == Kind::Initrd && age > INITRD_KEPT {
+                self.cache.drop_item(&entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&self) -> Result<()> {
+        let mut hold = self.hold.lock().unwrap_or_else(|e| e.into_inner());
+        if hold.is_none() {
+            *hold = Some(self.cache.hold()?);
+        }
+        Ok(())
+    }
+
+    fn release(&self) {
+        *self.hold.lock().unwrap_or_else(|e| e.into_inner()) = None;
+    }
+}
+
+/// The static init, which belongs to this program: `$REPRIEVE_INIT`, else beside it, else in `../lib/reprieve`.
+fn init_binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("REPRIEVE_INIT").filter(|p| !p.is_empty()) {
+        return Ok(path.into());
+    }
+    let program = own_path()?;
+    let dir = program.parent().unwrap_or(Path::new("/"));
+    [dir.join("reprieve-init"), dir.join("../lib/reprieve/reprieve-init")]
+        .into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            Error::missing(
+                format!(
+                    "reprieve-init (looked beside {} and in ../lib/reprieve)",
+                    program.display()
+                ),
+                "build it with `make build`, or set REPRIEVE_INIT to its path",
+            )
+        })
+}
+
+fn own_path() -> Result<PathBuf> {
+    std::env::current_exe().map_err(Error::io("/proc/self/exe"))
+}
+
+/// This program's files for another system, and how to start it there.
+fn portable_self() -> Result<(Vec<File>, Vec<String>)> {
+    let program = own_path()?;
+    let prefix = Path::new("/lib/reprieve/program");
+    let mut files = Vec::new();
+    let mut dirs: Vec<String> = Vec::new();
+    let mut loader = None;
+    for file in closure::closure(Path::new("/"), std::slice::from_ref(&program))? {
+        let place = prefix.join(file.inside.strip_prefix("/").unwrap_or(&file.inside));
+        let text = place.to_string_lossy().into_owned();
+        if file.inside == program {
+            files.push(File::new(file.host, prefix.join("reprieve")));
+            continue;
+        }
+        if file.inside.to_string_lossy().contains("/ld-linux") {
+            loader = Some(text);
+        }
+        let dir = place.parent().unwrap_or(prefix).to_string_lossy().into_owned();
+        if !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+        files.push(File::new(file.host, place));
+    }
+    let mut argv = Vec::new();
+    if let Some(loader) = loader {
+        argv.extend([loader, "--library-path".into(), dirs.join(":")]);
+    }
+    argv.push(prefix.join("reprieve").to_string_lossy().into_owned());
+    Ok((files, argv))
+}
+
+fn item(entry: Entry) -> Item {
+    let used = entry.used.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Item {
+        name: entry.name,
+        what: entry.kind.describe().into(),
+        bytes: entry.size,
+        used_unix_s: used.as_secs(),
+    }
+}

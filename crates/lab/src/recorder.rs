@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Writes `raw.jsonl` as a run goes on.
+
+use crate::error::{Error, Result};
+use crate::record::Record;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+pub struct Recorder {
+    path: PathBuf,
+    file: BufWriter<File>,
+    begun: bool,
+    ended: bool,
+    phases_done: u32,
+}
+
+impl Recorder {
+    pub fn create(path: PathBuf) -> Result<Recorder> {
+        let file = BufWriter::new(File::create(&path).map_err(Error::io(&path))?);
+        Ok(Recorder { path, file, begun: false, ended: false, phases_done: 0 })
+    }
+
+    /// Appends `record`. A run that was started again begins only once.
+    pub fn write(&mut self, record: Record) -> Result<()> {
+        match &record {
+            Record::Run { .. } if self.begun => return Ok(()),
+            Record::PhaseEnd { phase, .. } => self.phases_done = phase + 1,
+            Record::End { .. } => self.ended = true,
+            _ => {}
+        }
+        self.begun = true;
+        let mut write = || {
+            serde_json::to_writer(&mut self.file, &record)?;
+            self.file.write_all(b"\n")?;
+            // Samples come by the thousand, between records that are worth a write each.
+            if matches!(record, Record::Sample { .. }) { Ok(()) } else { self.file.flush() }
+        };
+        write().map_err(Error::io(&self.path))
+    }
+
+    /// Phases that are complete.
+    pub fn phases_done(&self) -> u32 {
+        self.phases_done
+    }
+
+    /// Makes sure that a run that began has an end.
+    pub fn end(&mut self, error: Option<&Error>) -> Result<()> {
+        if !self.begun || self.ended {
+            return Ok(());
+        }
+        let reason = error.map(ToString::to_string);
+        self.write(Record::End { complete: reason.is_none(), reason })
+    }
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `report.html`: one file that needs nothing else.
+//!
+//! No script, no font, no image, no link: the style is inside, the figures are inline SVG, and the page's own content
+//! security policy forbids every request. Text that came from a guest or a file is data: it goes through maud, which escapes it, and through
+//! [`plain`], which takes control characters out.
+
+mod settings;
+mod tables;
+
+use super::figures::chart::Colour;
+use super::figures::{self, Quantity, SCENARIOS, Scales};
+use super::format::plain;
+use super::load::Run;
+use super::summary::{Summary, scenario_name};
+use super::table;
+use crate::error::Result;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+const STYLE: &str = include_str!("style.css");
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
+/// A run on the page.
+pub struct Entry<'a> {
+    /// What tells it from the other runs; `None` when it is alone.
+    pub name: Option<String>,
+    pub run: &'a Run,
+    pub summary: &'a Summary,
+}
+
+/// One variant of a run on the page.
+struct Item<'a> {
+    /// What it is called everywhere on the page.
+    title: String,
+    /// Short, for charts: `A`, `B`; empty when there is but one.
+    letter: String,
+    entry: &'a Entry<'a>,
+    variant: usize,
+}
+
+/// The page for `entries`, which are of one experiment.
+pub fn page(entries: &[Entry]) -> Result<String> {
+    let items = items(entries);
+    let title = match entries {
+        [one] => format!("{} - Reprieve lab", plain(&one.summary.experiment)),
+        _ => format!(
+            "{}, {} runs - Reprieve lab",
+            entries.first().map(|e| plain(&e.summary.experiment)).unwrap_or_default(),
+            entries.len()
+        ),
+    };
+    let mut sections = vec![];
+    let phases = entries.iter().map(|e| e.run.phases.len()).sum();
+    for item in &items {
+        sections.push(section(item, items.len() > 1, phases)?);
+    }
+    let overview = overview(&items)?;
+    let spread = spread(&items)?;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="generator" content=(concat!("reprieve ", env!("CARGO_PKG_VERSION")));
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                (heading(entries))
+                (overview)
+                @if items.len() > 1 { (spread) }
+                @for section in &sections { (section) }
+                @if items.len() == 1 { (spread) }
+                (definitions(&items))
+                @for entry in entries { (settings::section(entry)) }
+            }
+        }
+    };
+    Ok(page.into_string())
+}
+
+fn items<'a>(entries: &'a [Entry<'a>]) -> Vec<Item<'a>> {
+    let mut items = vec![];
+    let several = entries.len() > 1 || entries.iter().any(|e| e.summary.variants.len() > 1);
+    for entry in entries {
+        for (variant, v) in entry.summary.variants.iter().enumerate() {
+            let label = plain(&v.variant.label);
+            let title = match &entry.name {
+                Some(name) if entry.summary.variants.len() > 1 => {
+                    format!("{}: {label}", plain(name))
+                }
+                Some(name) => plain(name),
+                None => label,
+            };
+            let letter = if several { table::letter(items.len()) } else { String::new() };
+            items.push(Item { title, letter, entry, variant });
+        }
+    }
+    items
+}
+
+fn heading(entries: &[Entry]) -> Markup {
+    let summaries: Vec<&Summary> = entries.iter().map(|e| e.summary).collect();
+    let differences = table::differences(&summaries);
+    html! {
+        header {
+            @if let Some(first) = entries.first() {
+                h1 { (plain(&first.summary.experiment)) ": a guest alone, then on an overcommitted host" }
+            }
+            @for entry in entries {
+                @let s = entry.summary;
+                p class="soft" {
+                    @if let Some(name) = &entry.name { strong { (plain(name)) } ": " }
+                    (plain(&s.started)) ", " (table::scale(&s.plan)) ", " (table::conditions(s))
+                }
+                @if !s.complete {
+                    div class="warn incomplete" {
+                        strong { "Incomplete run" }
+                        @if let Some(name) = &entry.name { " (" (plain(name)) ")" }
+                        ": " (plain(s.incomplete_reason.as_deref().unwrap_or("no reason recorded")))
+                        ". The figures are those measured until then."
+                    }
+                }
+                @if !s.notices.is_empty() {
+                    div class="warn notices" {
+                        strong { "Notices" }
+                        @if let Some(name) = &entry.name { " (" (plain(name)) ")" }
+                        ul { @for notice in &s.notices { li { (plain(notice)) } } }
+                    }
+                }
+            }
+            @if !differences.is_empty() {
+                div class="warn differences" {
+                    strong { "The runs differ in" }
+                    ul { @for difference in &differences { li { (difference) } } }
+                }
+            }
+        }
+    }
+}
+
+/// What compares variants and runs with each other; nothing for a single one.
+fn overview(items: &[Item]) -> Result<Markup> {
+    if items.len() < 2 {
+        return Ok(html! {});
+    }
+    let runs: Vec<(&Run, usize)> = items.iter().map(|i| (i.entry.run, i.variant)).collect();
+    let mut distributions = vec![];
+    for quantity in [Quantity::GracePeriods, Quantity::CallbackLatencies] {
+        for (scenario, chart) in figures::comparison_charts(&runs, quantity)? {
+            distributions.push((
+                format!("{}, {}", quantity_title(quantity), scenario_name(scenario)),
+                chart,
+            ));
+        }
+    }
+    Ok(html! {
+        h2 { "Side by side" }
+        (tables::side_by_side(items))
+        @if !distributions.is_empty() {
+            h3 { "Distributions" }
+            ul class="legend" {
+                @for (i, item) in items.iter().enumerate() {
+                    li { (swatch(Colour::series(i))) strong { (item.letter) } " " (item.title) }
+                }
+            }
+            div class="pair" { @for (title, chart) in &distributions { (figure(title, chart)) } }
+        }
+    })
+}
+
+/// How far the repeats lie apart.
+fn spread(items: &[Item]) -> Result<Markup> {
+    if items.iter().all(|i| i.entry.run.plan.repeat < 2) {
+        return Ok(html! { p class="soft" { "One repeat, so no spread is known." } });
+    }
+    let rows: Vec<(String, &Summary, usize)> =
+        items.iter().map(|i| (i.letter.clone(), i.entry.summary, i.variant)).collect();
+    let chart = figures::spread_chart(&rows)?;
+    Ok(html! {
+        h3 { "Spread of the repeats" }
+        (scenario_legend())
+        div class="pair" {
+            @if let Some(chart) = chart { (figure("Mean grace period of each repeat", &chart)) }
+            (tables::repeats(items))
+        }
+    })
+}
+
+/// Table and figures of one variant.
+fn section(item: &Item, several: bool, phases: usize) -> Result<Markup> {
+    let (run, variant) = (item.entry.run, item.variant);
+    let scales = Scales::of(run, phases);
+    let mut by_time = vec![];
+    for scenario in SCENARIOS {
+        let name = scenario_name(scenario);
+        if let Some(chart) = figures::memory_chart(run, variant, scenario, &scales)? {
+            by_time.push((0, format!("Memory in use above the lowest seen, {name}"), chart));
+        }
+        if let Some(chart) = figures::duration_chart(run, variant, scenario, &scales)? {
+            by_time.push((1, format!("Grace periods by when they began, {name}"), chart));
+        }
+    }
+    by_time.sort_by_key(|(row, ..)| *row);
+    let mut distributions = vec![];
+    for quantity in [Quantity::GracePeriods, Quantity::CallbackLatencies] {
+        if let Some(chart) = figures::distribution_chart(run, variant, quantity)? {
+            distributions.push((quantity_title(quantity), chart));
+        }
+    }
+    let repeats = run.plan.repeat > 1;
+    Ok(html! {
+        section {
+            h2 { @if several { (item.letter) ": " } (item.title) }
+            (tables::full(item))
+            @if !by_time.is_empty() {
+                h3 { "Against time" }
+                (scenario_legend())
+                @if repeats { p class="soft" { "The first repeat; the others faintly behind it." } }
+                div class="pair" { @for (_, title, chart) in &by_time { (figure(title, chart)) } }
+            }
+            @if !distributions.is_empty() {
+                h3 { "Distributions" }
+                (scenario_legend())
+                @if repeats { p class="soft" { "All repeats together; each alone faintly behind." } }
+                div class="pair" { @for (title, chart) in &distributions { (figure(title, chart)) } }
+            }
+        }
+    })
+}
+
+fn quantity_title(quantity: Quantity) -> &'static str {
+    match quantity {
+        Quantity::GracePeriods => "Grace-period durations, cumulative",
+        Quantity::CallbackLatencies => "Callback latency, cumulative",
+    }
+}
+
+fn figure(title: &str, chart: &str) -> Markup {
+    html! { figure { figcaption { (title) } (PreEscaped(chart)) } }
+}
+
+fn scenario_legend() -> Markup {
+    html! {
+        ul class="legend" {
+            @for scenario in SCENARIOS { li { (swatch(figures::colour(scenario))) (scenario_name(scenario)) } }
+        }
+    }
+}
+
+fn swatch(colour: Colour) -> Markup {
+    html! { i class=(format!("c-{}", colour.variable().trim_start_matches('-'))) {} }
+}
+
+fn definitions(items: &[Item]) -> Markup {
+    let notes =
+        items.first().map(|i| &i.entry.summary.variants[i.variant].rows).into_iter().flatten();
+    let notes: Vec<(String, &str)> = notes
+        .filter_map(|r| {
+            Some((table::label(items[0].entry.summary, r), r.paper.as_ref()?.note.as_deref()?))
+        })
+        .collect();
+    html! {
+        h2 { "What the figures mean" }
+        p {
+            "GP: grace period, from its start to its end inside the guest. Figures are over the samples of all repeats together; "
+            "percentiles are exact, by nearest rank. Ratio: overcommit over baseline. A dash: not measured. "
+            "Growth: the most that free memory fell below where it stood when the phase began; largest spike: below any earlier level of the phase. "
+            "Unusable for huge pages: the kernel's unusable free space index at order 9. "
+            "cv: standard deviation of the repeats' figures over their mean."
+        }
+        @if !notes.is_empty() {
+            p { "The paper: Prasad, Gopinath, McKenney, The RCU-Reader Preemption Problem in VMs, USENIX ATC 2017; 64 CPUs, Linux 4.5." }
+            ul { @for (label, note) in &notes { li { (label) ": " (note) } } }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything needed to repeat a run.
+
+use super::Entry;
+use crate::record::HostInfo;
+use crate::report::format::plain;
+use maud::{Markup, html};
+
+pub fn section(entry: &Entry) -> Markup {
+    let s = entry.summary;
+    let plan = serde_json::to_string_pretty(&s.plan).unwrap_or_default();
+    html! {
+        section class="run-settings" {
+            h2 { "Settings" @if let Some(name) = &entry.name { ": " (plain(name)) } }
+            pre { (plain(&s.plan.command)) }
+            div class="scroll" {
+                table class="settings" {
+                    tbody {
+                        (line("Started", &s.started))
+                        (line("Page made by", concat!("reprieve lab ", env!("CARGO_PKG_VERSION"))))
+                        (line("Warm-up, phase", &format!("{} s, {} s", s.plan.warmup_ms as f64 / 1e3, s.plan.phase_ms as f64 / 1e3)))
+                        (line("Seed", &s.plan.seed.to_string()))
+                        (host(&s.host, "Host"))
+                        @for guest in &s.guests {
+                            @let info = &guest.info;
+                            tr {
+                                th scope="row" { "Guest " (plain(&guest.vm)) }
+                                td {
+                                    "Linux " (plain(&info.kernel)) ", " (info.cpus) " vCPUs, " (info.memory_kb / 1024) " MiB"
+                                    @if let Some(preempt) = &info.preempt { ", preempt=" (plain(preempt)) }
+                                    @if let Some(hz) = info.hz { ", HZ=" (hz) }
+                                    ", clock " (plain(&info.clocksource))
+                                    ", up in " (guest.boot_ms as f64 / 1e3) " s"
+                                    br; code { (plain(&info.cmdline)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            details {
+                summary { "The whole plan" }
+                pre { (lines(&plan)) }
+            }
+        }
+    }
+}
+
+fn line(name: &str, value: &str) -> Markup {
+    html! { tr { th scope="row" { (name) } td { (plain(value)) } } }
+}
+
+fn host(host: &HostInfo, name: &str) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (name) }
+            td {
+                (plain(&host.mode)) " (" (plain(&host.why)) "); Linux " (plain(&host.kernel)) ", " (host.cpus) " CPUs ("
+                (plain(&host.cpu_model)) "), " (host.memory_kb / 1024) " MiB, QEMU " (plain(&host.qemu))
+            }
+        }
+        // One level: a lab host runs on a machine, not in another lab host.
+        @if let Some(outer) = &host.outer {
+            tr {
+                th scope="row" { "Carried by" }
+                td {
+                    "Linux " (plain(&outer.kernel)) ", " (outer.cpus) " CPUs (" (plain(&outer.cpu_model)) "), "
+                    (outer.memory_kb / 1024) " MiB, QEMU " (plain(&outer.qemu))
+                }
+            }
+        }
+    }
+}
+
+/// [`plain`], but line feeds are meant.
+fn lines(text: &str) -> String {
+    text.lines().map(plain).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From files of records to figures: against figures worked out by hand, and with files that are damaged or hostile.
+
+mod report_common;
+
+use report_common::*;
+use reprieve_lab::error::Error;
+use reprieve_lab::plan::Scenario;
+use reprieve_lab::record::Record;
+use reprieve_lab::report::{self, Summary};
+use std::path::Path;
+
+fn summary(dir: &Path) -> Summary {
+    report::summarize(&report::load(dir).unwrap())
+}
+
+fn load_error(content: &[u8]) -> String {
+    let scratch = Scratch::new("load");
+    let dir = scratch.raw("run", content);
+    let error = report::load(&dir).unwrap_err();
+    assert!(matches!(error, Error::Format { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.starts_with(&dir.join("raw.jsonl").display().to_string()), "{text}");
+    text
+}
+
+#[track_caller]
+fn close(value: Option<f64>, expected: f64) {
+    let value = value.expect("not measured");
+    assert!(
+        (value - expected).abs() <= 1e-9 * expected.abs().max(1.0),
+        "{value} instead of {expected}"
+    );
+}
+
+#[test]
+fn figures_worked_out_by_hand() {
+    let scratch = Scratch::new("figures");
+    let s = summary(&scratch.run("run", &small("membench")));
+    assert!(s.complete && s.notices.is_empty(), "{:?}", s.notices);
+    let of = |key: &str| {
+        let row = s.variants[0].row(key).unwrap_or_else(|| panic!("no row {key}"));
+        (
+            row.baseline.as_ref().map(|c| c.value),
+            row.overcommit.as_ref().map(|c| c.value),
+            row.ratio,
+        )
+    };
+    // Key, baseline, overcommit. Grace periods 2 4 6 8 and 10 20 30 ms.
+    for (key, baseline, overcommit) in [
+        ("gp_mean", 5.0, 20.0),
+        ("gp_sd", (20.0f64 / 3.0).sqrt(), 10.0),
+        ("gp_max", 8.0, 30.0),
+        ("gp_min", 2.0, 10.0),
+        ("gp_p90", 8.0, 30.0),
+        ("gp_p50", 4.0, 20.0),
+        ("gp_count", 4.0, 3.0),
+        ("gp_cpu", 50.0, 200.0),
+        ("memory_peak", 110.0, 150.0),
+        // 300 to 290 and 310 to 305; 300 to 260 and 310 to 250.
+        ("memory_growth", 10.0, 60.0),
+        // 320 to 295; 310 to 250.
+        ("memory_spike", 25.0, 60.0),
+        ("slab_peak", 1.0, 1.0),
+        ("fragmentation_mean", 45.0, 45.0),
+        ("throughput", 200.0, 50.0),
+        ("vcpu_preemptions", 0.0, 300.0),
+        ("vcpu_wait", 0.0, 25.0),
+        ("steal", 25.0, 25.0),
+        ("kernel_share", 50.0, 50.0),
+        ("host_cpu_subject", 50.0, 50.0),
+        ("host_cpu.hog", 0.0, 50.0),
+        ("sampler_share", 1.0, 1.0),
+        ("trace_rate", 500.0, 500.0),
+        ("trace_share", 0.02, 0.02),
+        ("longest_gap", 25.0, 25.0),
+    ] {
+        let (b, o, ratio) = of(key);
+        close(b, baseline);
+        close(o, overcommit);
+        assert_eq!(ratio.is_some(), baseline != 0.0, "{key}");
+    }
+    close(of("gp_mean").2, 4.0);
+    assert_eq!(of("callbacks_waiting"), (None, None, None), "what was not measured is absent");
+    assert_eq!(s.metric("throughput").unwrap().unit, "pairs/s");
+
+    let mean = s.variants[0].row("gp_mean").unwrap();
+    let baseline = mean.baseline.as_ref().unwrap();
+    assert_eq!(baseline.repeats, [Some(4.0), Some(8.0)]);
+    let spread = baseline.spread.unwrap();
+    assert_eq!((spread.min, spread.max), (4.0, 8.0));
+    close(spread.cv, 8.0f64.sqrt() / 6.0);
+    let paper = mean.paper.as_ref().unwrap();
+    assert_eq!(
+        (paper.baseline, paper.overcommit, paper.ratio),
+        (Some(53.27), Some(69.39), Some(1.3026))
+    );
+}
+
+#[test]
+fn what_was_not_measured_is_a_dash() {
+    let scratch = Scratch::new("dash");
+    let mut records = small("asym");
+    for r in &mut records {
+        match r {
+            Record::Run { host, .. } => host.mode = "tcg".into(),
+            Record::PhaseEnd { host, .. } => *host = Default::default(),
+            _ => {}
+        }
+    }
+    records.retain(|r| {
+        !matches!(
+            r,
+            Record::Sample { sample: reprieve_init::protocol::Sample::GracePeriod { .. }, .. }
+        )
+    });
+    let Record::Run { plan, .. } = &mut records[0] else { unreachable!() };
+    plan.measure.callback_probe_hz = 50;
+    let s = summary(&scratch.run("run", &records));
+    let text = s.to_text(80);
+    assert!(s.notices.iter().any(|n| n.contains("callback latency was to be measured")), "{text}");
+    for label in [
+        "Latency p99, ms",
+        "GP mean, ms",
+        "GP min, ms",
+        "vCPU preemptions, 1/s",
+        "vCPU wait share, %",
+        "Steal seen by the guest, %",
+        "Host CPU, hog, %",
+    ] {
+        let line = text
+            .lines()
+            .find(|l| l.trim_start().starts_with(label))
+            .unwrap_or_else(|| panic!("{label}: {text}"));
+        let figures: Vec<&str> = line.split_whitespace().rev().take(3).collect();
+        assert_eq!(figures, ["-", "-", "-"], "{line}");
+    }
+}
+
+#[test]
+fn a_run_that_died_is_kept_and_marked() {
+    let scratch = Scratch::new("died");
+    let records = small("membench");
+    let whole = lines(&records);
+    // Cut in the last sample of the last phase.
+    let cut = whole.find("\"phase_end\",\"phase\":3").unwrap() - 40;
+    let dir = scratch.raw("run", &whole.as_bytes()[..cut]);
+    let s = report::write(&dir).unwrap();
+    assert!(!s.complete);
+    let text = s.to_text(80);
+    assert!(text.contains("INCOMPLETE") && text.contains("did not end"), "{text}");
+    assert!(
+        s.notices.iter().any(|n| n.contains("overcommit: 1 of 2 repeats missing")),
+        "{:?}",
+        s.notices
+    );
+    let mean = s.variants[0].row("gp_mean").unwrap();
+    assert_eq!(mean.overcommit.as_ref().unwrap().repeats, [Some(15.0)], "only whole phases count");
+    assert!(std::fs::read_to_string(dir.join("report.html")).unwrap().contains("Incomplete run"));
+
+    let failed = Record::End { complete: false, reason: Some("VM subject: went away".into()) };
+    let s = summary(&scratch.run("failed", &[&records[..records.len() - 1], &[failed]].concat()));
+    assert!(s.to_text(80).contains("went away"));
+
+    // Nothing but the first record.
+    let s = summary(&scratch.run("empty", &records[..1]));
+    assert!(s.to_text(80).contains("INCOMPLETE"));
+}
+
+#[test]
+fn every_length_of_a_torn_file_is_read_or_refused() {
+    let scratch = Scratch::new("torn");
+    let whole = lines(&small("membench"));
+    for cut in (0..whole.len()).step_by(7) {
+        let dir = scratch.raw("run", &whole.as_bytes()[..cut]);
+        match report::load(&dir) {
+            // Only the last line feed may be missing from a whole run.
+            Ok(run) => assert_eq!(run.complete, cut == whole.len() - 1, "cut at {cut}"),
+            Err(e) => assert!(cut < whole.find('\n').unwrap(), "cut at {cut}: {e}"),
+        }
+    }
+}
+
+#[test]
+fn a_phase_run_again_replaces_the_first_try() {
+    let scratch = Scratch::new("again");
+    let mut records = small("membench");
+    let end = records.pop().unwrap();
+    records.extend(phase(4, 0, 1, Scenario::Baseline, &[16], &[300]));
+    records.push(end);
+    let s = summary(&scratch.run("run", &records));
+    let baseline = s.variants[0].row("gp_mean").unwrap().baseline.clone().unwrap();
+    assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
+}
+
+#[test]
+fn damage_is_named_by_line() {
+    let records = small("membench");
+    let with = |line: usize, text: &str| {
+        let whole = lines(&records);
+        let mut all: Vec<&str> = whole.lines().collect();
+        all[line - 1] = text;
+        load_error((all.join("\n") + "\n").as_bytes())
+    };
+    let phase_0 =
+        r#"{"record":"phase_start","phase":0,"variant":0,"repeat":1,"scenario":"baseline"}"#;
+    for (line, text, message) in [
+        (5, "{\"record\":\"sample\",", "line 5: not a record"),
+        (5, "{\"record\":\"unheard_of\"}", "line 5: not a record"),
+        (5, "\u{0}\u{0}\u{0}", "line 5: not a record"),
+        (3, &lines(&records)[..lines(&records).find('\n').unwrap()], "line 3: a second run"),
+        (3, "", "line 4: a sample outside its phase 0"),
+        (12, phase_0, "line 12: phase 0 starts a second time"),
+        (
+            3,
+            &phase_0.replace("\"repeat\":1", "\"repeat\":2"),
+            "line 3: variant 0, repeat 2 is not in the plan",
+        ),
+        (
+            3,
+            &phase_0.replace("\"variant\":0", "\"variant\":1"),
+            "line 3: variant 1, repeat 1 is not in the plan",
+        ),
+        (
+            4,
+            "{\"record\":\"end\",\"complete\":true,\"reason\":null}",
+            "line 5: a record after the end",
+        ),
+    ] {
+        let error = with(line, text);
+        assert!(error.contains(message), "{error}");
+    }
+    let mut foreign = plan("membench", &["default"], 1);
+    foreign.schema = 7;
+    let error = load_error(lines(&[start(foreign)]).as_bytes());
+    assert!(error.contains("line 1: written in schema 7, this program reads schema 1"), "{error}");
+    assert!(load_error(b"{\"name\":\"package\"}\n").contains("not the start of a run"));
+    assert!(load_error(b"PNG\n\x1a\xff\n").contains("line 1: not a record"));
+    assert!(load_error(b"").contains("died before it recorded anything"));
+
+    let missing = report::load(Path::new("/nonexistent")).unwrap_err();
+    assert!(missing.to_string().starts_with("/nonexistent/raw.jsonl: "), "{missing}");
+}
+
+const HOSTILE: &str = "<script>document.title='owned'</script><img src=http://192.0.2.1/ onerror=alert(1)>\x1b[2J\" onload=\"x";
+
+#[test]
+fn text_from_guests_stays_text() {
+    let scratch = Scratch::new("hostile");
+    let mut records = small("membench");
+    for r in &mut records {
+        match r {
+            Record::Run { plan, host, .. } => {
+                plan.command = HOSTILE.into();
+                plan.variants[0].label = HOSTILE.into();
+                plan.experiment = HOSTILE.into();
+                plan.competitors[0].name = HOSTILE.into();
+                host.cpu_model = HOSTILE.into();
+            }
+            Record::Guest { info, .. } => {
+                info.kernel = HOSTILE.into();
+                info.cmdline = HOSTILE.into();
+            }
+            Record::PhaseEnd { result, .. } => result.unit = HOSTILE.into(),
+            _ => {}
+        }
+    }
+    records.insert(1, Record::Notice { text: HOSTILE.into() });
+    let dir = scratch.run("run", &records);
+    let s = report::write(&dir).unwrap();
+    let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(page.contains("&lt;script&gt;document.title"));
+    assert!(!page.contains("<script") && !page.contains("<img"), "escaped");
+    for bad in ["\" onload", "\x1b"] {
+        let at = page.find(bad);
+        assert!(
+            at.is_none(),
+            "{}",
+            at.map(|i| page[i.saturating_sub(300)..].chars().take(400).collect::<String>())
+                .unwrap_or_default()
+        );
+    }
+    for text in [s.to_text(80), s.to_markdown()] {
+        assert!(text.contains("document.title") && !text.contains('\x1b'), "{text}");
+    }
+    assert!(!s.to_markdown().contains("<script"));
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    let scratch = Scratch::new("width");
+    let long = "rcutree.jiffies_till_first_fqs=0 rcutree.jiffies_till_next_fqs=1 nohz_full=1";
+    let mut records = vec![start(plan("membench", &["default", long], 1))];
+    for (i, scenario) in [Scenario::Baseline, Scenario::Overcommit].into_iter().enumerate() {
+        for variant in 0..2 {
+            let id = (2 * i + variant) as u32;
+            records.extend(phase(id, variant, 0, scenario, &[123, 4567], &[300, 200]));
+        }
+    }
+    records.push(Record::End { complete: true, reason: None });
+    let several = summary(&scratch.run("several", &records));
+    let one = summary(&scratch.run("one", &small("postmark")));
+    for width in [80, 132] {
+        for text in [one.to_text(width), several.to_text(width)] {
+            for line in text.lines().filter(|l| !l.contains(long)) {
+                assert!(line.chars().count() <= width, "{width}: {line}\n{text}");
+            }
+        }
+    }
+    let text = several.to_text(80);
+    assert!(text.contains(&format!("\nB  {long}\n")), "{text}");
+    assert!(text.contains("one repeat, so no spread is known"), "{text}");
+    let text = one.to_text(80);
+    let mean = text.lines().find(|l| l.contains("GP mean")).unwrap();
+    let figures: Vec<&str> = mean.split_whitespace().skip(3).collect();
+    assert_eq!(figures, ["5.00", "20.0", "4.00", "57.6", "126", "2.18"]);
+}
+
+#[test]
+fn markdown_has_a_table_per_variant() {
+    let scratch = Scratch::new("markdown");
+    let text = summary(&scratch.run("run", &small("membench"))).to_markdown();
+    let mean = text.lines().find(|l| l.contains("GP mean")).unwrap();
+    let cells: Vec<&str> = mean.trim_matches('|').split('|').map(str::trim).collect();
+    assert_eq!(cells, ["GP mean, ms", "5.00", "20.0", "4.00", "53.3", "69.4", "1.30"]);
+}
+
+#[test]
+fn the_summary_reads_back() {
+    let scratch = Scratch::new("write");
+    let dir = scratch.run("run", &small("membench"));
+    let s = report::write(&dir).unwrap();
+    let stored: Summary =
+        serde_json::from_slice(&std::fs::read(dir.join("summary.json")).unwrap()).unwrap();
+    assert_eq!((stored.schema, &stored.experiment), (1, &s.experiment));
+    close(stored.variants[0].row("gp_mean").unwrap().ratio, 4.0);
+    let mut files: Vec<_> =
+        std::fs::read_dir(&dir).unwrap().map(|f| f.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, ["raw.jsonl", "report.html", "summary.json"]);
+}
+
+#[test]
+fn runs_side_by_side() {
+    let scratch = Scratch::new("compare");
+    let a = scratch.run("before", &small("membench"));
+    let b = scratch.run("after", &small("membench"));
+    let other = scratch.run("other", &small("asym"));
+    let out = scratch.0.join("both.html");
+    let dirs = [a.clone(), b];
+    let summaries = report::compare(&dirs, &out).unwrap();
+    let text = report::comparison_text(&dirs, &summaries, 80);
+    assert_eq!(
+        text.lines().filter(|l| l.starts_with("before  ") || l.starts_with("after  ")).count(),
+        4,
+        "{text}"
+    );
+    let page = std::fs::read_to_string(&out).unwrap();
+    assert!(page.contains("Side by side") && page.contains("before") && page.contains("after"));
+
+    assert!(!text.contains("differ") && !page.contains("runs differ"), "{text}");
+
+    let mut longer = small("membench");
+    let Record::Run { plan, .. } = &mut longer[0] else { unreachable!() };
+    plan.phase_ms = 9000;
+    let dirs = [a.clone(), scratch.run("longer", &longer)];
+    let summaries = report::compare(&dirs, &out).unwrap();
+    let difference = "length of a phase: 2 s against 9 s";
+    assert!(report::comparison_text(&dirs, &summaries, 80).contains(difference));
+    assert!(std::fs::read_to_string(&out).unwrap().contains(difference));
+
+    let error = report::compare(&[a, other.clone()], &out).unwrap_err();
+    assert!(matches!(error, Error::Usage(_)), "{error:?}");
+    assert!(
+        error.to_string().contains("(membench)") && error.to_string().contains("(asym)"),
+        "{error}"
+    );
+    assert!(matches!(report::compare(&[], &out), Err(Error::Usage(_))));
+    // A file that cannot be written is named.
+    let error = report::compare(&[other], &scratch.0.join("none/x.html")).unwrap_err();
+    assert!(error.to_string().contains("none/x.html"), "{error}");
+}
+
+/// A guest may send any number: the report may look odd, but there must be one, soon.
+#[test]
+fn absurd_figures_do_no_harm() {
+    use reprieve_init::protocol::Sample;
+    let scratch = Scratch::new("absurd");
+    let huge = u64::MAX;
+    let samples = [
+        Sample::GracePeriod { start_ns: 0, end_ns: huge, cpu_ns: huge },
+        Sample::GracePeriod { start_ns: huge, end_ns: 0, cpu_ns: 0 },
+        Sample::Memory { t_ns: 0, free_kb: huge, slab_kb: huge, used_kb: huge },
+        Sample::Memory { t_ns: huge, free_kb: 0, slab_kb: 0, used_kb: 0 },
+        Sample::Fragmentation { t_ns: huge, unusable: vec![f64::MAX; 64] },
+        Sample::Fragmentation { t_ns: 0, unusable: vec![] },
+        Sample::Cpu {
+            t_ns: huge,
+            steal: f64::MAX,
+            kernel: -1.0,
+            user: 0.0,
+            idle: 0.0,
+            callbacks: Some(huge),
+        },
+        Sample::Callback { t_ns: huge, cpu: u32::MAX, latency_ns: huge },
+        Sample::Callback { t_ns: 0, cpu: 0, latency_ns: 0 },
+    ];
+    // Each alone, to have empty and one-point figures too, then all together.
+    let sets = samples.iter().map(std::slice::from_ref).chain([&samples[..], &[]]);
+    for (i, set) in sets.enumerate() {
+        let mut records = small("dbench");
+        records.retain(|r| !matches!(r, Record::Sample { .. }));
+        for r in &mut records {
+            match r {
+                Record::Run { plan, .. } => plan.measure.callback_probe_hz = 1,
+                Record::PhaseEnd { result, host, .. } => {
+                    result.elapsed_ns = huge;
+                    result.operations = f64::MAX;
+                    host.cpu_ns.values_mut().for_each(|ns| *ns = huge);
+                }
+                _ => {}
+            }
+        }
+        let at = records.iter().position(|r| matches!(r, Record::PhaseEnd { .. })).unwrap();
+        records.splice(at..at, set.iter().map(|s| Record::Sample { phase: 0, sample: s.clone() }));
+        let dir = scratch.run(&format!("run{i}"), &records);
+        let started = std::time::Instant::now();
+        let s = report::write(&dir).unwrap();
+        assert!(started.elapsed().as_secs() < 20, "set {i} took {:?}", started.elapsed());
+        assert!(s.to_text(80).lines().count() > 20);
+        let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+        assert!(!page.contains("NaN") && !page.contains(">inf"), "set {i}");
+        assert!(page.len() < 1 << 20, "set {i}: {} bytes", page.len());
+    }
+}
