@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `reprieve` command. Results go to standard output, progress to standard error; it exits with 0, 1 (failed) or 2 (bad usage).
 
+mod bench;
 mod lab;
 mod output;
 mod progress;
@@ -31,22 +32,27 @@ enum Command {
     Lab(lab::Command),
     /// Check that restartable code in ELF files never leaves its section
     Verify(verify::Options),
+    /// The runtime beside its peers, in one run
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Lab(command) => lab::main(command).map(|()| ExitCode::SUCCESS),
         Command::Verify(options) => verify::main(&options),
+        Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,
         Err(error) => {
             // A closed standard error must not turn the exit status into a panic's.
             let _ = writeln!(std::io::stderr(), "reprieve: {}", harmless(&format!("{error:#}")));
-            match error.downcast_ref() {
-                Some(Error::Usage(_)) => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
-            }
+            if bad_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
+}
+
+fn bad_usage(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Usage(_)))
+        || matches!(error.downcast_ref(), Some(reprieve_bench::Error::Usage(_)))
 }

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+#define _LGPL_SOURCE
+#define URCU_API_MAP
+#include <urcu/urcu-memb.h>
+
+#define NAME(x) reprieve_bench_memb_##x
+#define EMPTY() (rcu_read_lock(), rcu_read_unlock())
+#define AFTER() ((void)0)
+#define ONLINE() ((void)0)
+#define OFFLINE() ((void)0)
+#include "flavor.h"

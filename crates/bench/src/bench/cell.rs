@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One read-mostly pointer: what arc-swap is made for.
+//!
+//! **load**: read the pointer, check what it leads to, let go. One thread alone, and several beside a writer that replaces it 1000 times a second
+//! (CPU time per load). **replace**: one thread alone puts a new node in place and hands the old one over to be freed, which includes
+//! allocating and, in the background, freeing.
+
+use super::{Prepared, alone, column, crowded, reader_alone, readers, rows};
+use crate::Options;
+use crate::crew::Work;
+use crate::error::Result;
+use crate::result::{Recorder, Unit};
+use crate::schedule::Job;
+use crate::subject::{Kind, choose};
+use crate::table::Table;
+
+pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
+    let mut columns = vec![column("load", Unit::Nanoseconds), column("replace", Unit::Nanoseconds)];
+    columns.extend(
+        options.readers.iter().map(|&n| column(format!("load, {}", readers(n)), Unit::Nanoseconds)),
+    );
+    let mut recorder = Recorder::new(columns);
+    let rows = rows(&mut recorder, &choose(&Kind::ALL, &options.against)?);
+    let mut jobs = vec![];
+    for &(kind, row) in &rows {
+        jobs.push(Job {
+            what: format!("load, {}", kind.name()),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                let table = Table::cell();
+                let time = reader_alone(kind, &table, length, |reader, n| reader.gets(n))?;
+                recorder.add(row, 0, time);
+                Ok(())
+            }),
+        });
+    }
+    // The floor keeps what it replaces.
+    for &(kind, row) in rows.iter().filter(|r| !matches!(r.0, Kind::Floor | Kind::FloorC)) {
+        jobs.push(Job {
+            what: format!("replace, {}", kind.name()),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                let table = Table::cell();
+                let (time, _) = crate::crew::run(kind, &table, 0, Work::Gets, |writer| {
+                    alone(length, |n| {
+                        (0..n).for_each(|_| writer.replace(0));
+                        0
+                    })
+                })?;
+                recorder.add(row, 1, time);
+                Ok(())
+            }),
+        });
+    }
+    for (i, &n) in options.readers.iter().enumerate() {
+        for &(kind, row) in &rows {
+            jobs.push(Job {
+                what: format!("{}, {}", readers(n), kind.name()),
+                weight: 4.0,
+                run: Box::new(move |length, recorder| {
+                    let table = Table::cell();
+                    let time = crowded(kind, &table, n, Work::Gets, length, options)?;
+                    recorder.add(row, 2 + i, time);
+                    Ok(())
+                }),
+            });
+        }
+    }
+    let notes = vec![
+        "load: alone; with readers: CPU time per load beside a writer that replaces it 1000 times/s. replace: includes allocation".into(),
+    ];
+    Ok(Prepared { title: "one read-mostly pointer", notes, recorder, jobs })
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A linked list: walks along 64 nodes, while a writer replaces 1000 nodes a second. CPU time per node.
+
+use super::{Prepared, column, crowded, reader_alone, readers, rows};
+use crate::Options;
+use crate::crew::Work;
+use crate::error::Result;
+use crate::result::{Recorder, Unit};
+use crate::schedule::Job;
+use crate::subject::{Kind, choose};
+use crate::table::Table;
+
+/// Nodes of the list.
+const LENGTH: u64 = 64;
+
+pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
+    let mut columns = vec![column("per node", Unit::Nanoseconds)];
+    columns.extend(
+        options
+            .readers
+            .iter()
+            .map(|&n| column(format!("per node, {}", readers(n)), Unit::Nanoseconds)),
+    );
+    let mut recorder = Recorder::new(columns);
+    let mut kinds = choose(&Kind::ALL, &options.against)?;
+    // One pointer is no list; and a walk protects no single node.
+    kinds.retain(|k| !matches!(k, Kind::ArcSwap | Kind::Protect));
+    let rows = rows(&mut recorder, &kinds);
+    let mut jobs = vec![];
+    for &(kind, row) in &rows {
+        jobs.push(Job {
+            what: format!("walk, {}", kind.name()),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                let table = Table::list(LENGTH);
+                let time = reader_alone(kind, &table, length, |reader, n| reader.walks(n))?;
+                recorder.add(row, 0, time / LENGTH as f64);
+                Ok(())
+            }),
+        });
+    }
+    for (i, &n) in options.readers.iter().enumerate() {
+        for &(kind, row) in &rows {
+            jobs.push(Job {
+                what: format!("{}, {}", readers(n), kind.name()),
+                weight: 4.0,
+                run: Box::new(move |length, recorder| {
+                    let table = Table::list(LENGTH);
+                    let time = crowded(kind, &table, n, Work::Walks, length, options)?;
+                    recorder.add(row, 1 + i, time / LENGTH as f64);
+                    Ok(())
+                }),
+            });
+        }
+    }
+    let notes = vec![format!(
+        "walks along {LENGTH} nodes; with readers: CPU time beside a writer that replaces 1000 nodes/s"
+    )];
+    Ok(Prepared { title: "walks along a list", notes, recorder, jobs })
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The benchmarks, one per file, and what they share.
+
+mod callbacks;
+mod cell;
+mod dcache;
+mod flood;
+mod grace;
+mod list;
+mod read;
+
+use crate::crew::{self, Work};
+use crate::error::{Error, Result};
+use crate::peer::{Reader, Writer};
+use crate::result::{Column, Outcome, Recorder, Unit, median};
+use crate::schedule::{self, Job};
+use crate::subject::{self, Kind};
+use crate::table::{Table, next_seed};
+use crate::{Options, clock, machine};
+use std::time::{Duration, Instant};
+
+/// A benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bench {
+    Read,
+    Grace,
+    Flood,
+    Cell,
+    List,
+    Dcache,
+    Callbacks,
+}
+
+impl Bench {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bench::Read => "read",
+            Bench::Grace => "grace",
+            Bench::Flood => "flood",
+            Bench::Cell => "cell",
+            Bench::List => "list",
+            Bench::Dcache => "dcache",
+            Bench::Callbacks => "callbacks",
+        }
+    }
+
+    /// Numbers of threads when the user names none: readers, or in `callbacks` registering threads.
+    pub fn default_readers(self) -> &'static [usize] {
+        match self {
+            Bench::Read | Bench::Grace | Bench::Callbacks => &[1, 4, 16, 64],
+            Bench::Cell | Bench::List => &[1, 16],
+            Bench::Flood => &[16],
+            Bench::Dcache => &[4],
+        }
+    }
+}
+
+/// A benchmark with its samples still to be taken.
+struct Prepared<'a> {
+    title: &'static str,
+    notes: Vec<String>,
+    recorder: Recorder,
+    jobs: Vec<Job<'a>>,
+}
+
+/// Runs a benchmark. `progress` is told what runs, and which share is over.
+///
+/// # Errors
+/// [`Error::Usage`] for options that make no sense, [`Error::Broken`] when a subject fails, [`Error::Cancelled`].
+pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Result<Outcome> {
+    check(options)?;
+    let conditions = machine::conditions(options);
+    let grace_samples = grace::Samples::default();
+    let mut prepared = match bench {
+        Bench::Read => read::prepare(options)?,
+        Bench::Grace => grace::prepare(options, &grace_samples)?,
+        Bench::Flood => flood::prepare(options)?,
+        Bench::Cell => cell::prepare(options)?,
+        Bench::List => list::prepare(options)?,
+        Bench::Dcache => dcache::prepare(options)?,
+        Bench::Callbacks => callbacks::prepare(options)?,
+    };
+    if !subject::URCU && options.against.iter().any(|a| a == "urcu") {
+        prepared.notes.push(subject::NO_URCU.into());
+    }
+    if cfg!(debug_assertions) {
+        prepared.notes.push(
+            "this command was built without optimization: the figures of the Rust subjects say nothing (build with --release)".into(),
+        );
+    }
+    schedule::rounds(prepared.jobs, options, &mut prepared.recorder, progress)?;
+    grace_samples.pool(&mut prepared.recorder);
+    let (columns, rows) = prepared.recorder.finish();
+    Ok(Outcome {
+        bench: bench.name().into(),
+        title: prepared.title.into(),
+        conditions,
+        columns,
+        rows,
+        notes: prepared.notes,
+    })
+}
+
+fn check(options: &Options) -> Result<()> {
+    let usage = |what: &str| Err(Error::Usage(what.into()));
+    if options.readers.is_empty() || options.readers.iter().any(|&n| n == 0 || n > 512) {
+        return usage("--readers: numbers from 1 to 512");
+    }
+    if options.rounds == 0 || options.rounds > 1000 {
+        return usage("--rounds: from 1 to 1000");
+    }
+    if options.length < Duration::from_millis(100) || options.length > Duration::from_secs(86_400) {
+        return usage("--seconds: from 0.1 to 86400");
+    }
+    Ok(())
+}
+
+fn column(title: impl Into<String>, unit: Unit) -> Column {
+    Column { title: title.into(), unit, more_is_better: false, charted: true }
+}
+
+fn readers(n: usize) -> String {
+    if n == 1 { "1 reader".into() } else { format!("{n} readers") }
+}
+
+/// Rows for subjects, and their indices.
+fn rows(recorder: &mut Recorder, kinds: &[Kind]) -> Vec<(Kind, usize)> {
+    kinds.iter().map(|&k| (k, recorder.row("", k.name(), k.class()))).collect()
+}
+
+/// Nanoseconds per operation of a thread that is alone: `operation` does as many as it is told. Batches take some 100 us; the median of all is taken, so
+/// that those in which somebody else had the CPU do not count.
+fn alone(length: Duration, mut operation: impl FnMut(u64) -> u64) -> Result<f64> {
+    const BATCH: u64 = 100_000;
+    let mut n = 64;
+    let mut bad = 0;
+    // Warms up, too.
+    while {
+        let start = clock::now();
+        bad += operation(n);
+        clock::now() - start < BATCH / 2
+    } {
+        n *= 2;
+    }
+    let end = Instant::now() + length;
+    let mut batches = vec![];
+    loop {
+        let start = clock::now();
+        bad += operation(n);
+        batches.push((clock::now() - start) as f64 / n as f64);
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    if bad != 0 {
+        return Err(Error::Broken {
+            subject: "a reader".into(),
+            what: format!("{bad} reads were wrong"),
+        });
+    }
+    Ok(median(&batches))
+}
+
+/// [`alone`] for an operation of a subject's reader.
+fn reader_alone(
+    kind: Kind,
+    table: &Table,
+    length: Duration,
+    operation: impl Fn(&mut dyn Reader, u64) -> u64,
+) -> Result<f64> {
+    let peer = crate::peer::make(kind);
+    let mut reader = peer.reader(table);
+    alone(length, |n| operation(&mut *reader, n))
+}
+
+/// Replaces a random key each millisecond.
+fn replace_at_times(
+    writer: &mut dyn Writer,
+    table: &Table,
+    length: Duration,
+    options: &Options,
+) -> Result<()> {
+    let end = Instant::now() + length;
+    let mut seed = 12345;
+    while Instant::now() < end {
+        options.check()?;
+        seed = next_seed(seed);
+        writer.replace(table.key(seed));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// CPU time per operation of `readers` threads beside a writer that replaces 1000 nodes per second at most.
+fn crowded(
+    kind: Kind,
+    table: &Table,
+    readers: usize,
+    work: Work,
+    length: Duration,
+    options: &Options,
+) -> Result<f64> {
+    let ((), totals) = crew::run(kind, table, readers, work, |writer| {
+        replace_at_times(writer, table, length, options)
+    })?;
+    Ok(totals.each())
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What reading costs.
+//!
+//! - **empty section**, one thread: enter and leave. **quiescent state** for the QSBR forms, whose sections are free.
+//! - **get and drop**, one thread: read one pointer, check the node, let it go; for protected references, hazard pointers and arc-swap this is the
+//!   shortest use there is.
+//! - **lookup**: a random one of 4096 keys in 1024 chains, by 1 to 64 readers at once, while a writer replaces 1000 nodes a second. CPU time per lookup.
+
+use super::{Prepared, column, crowded, reader_alone, readers, rows};
+use crate::Options;
+use crate::crew::Work;
+use crate::error::Result;
+use crate::result::{Recorder, Unit};
+use crate::schedule::Job;
+use crate::subject::{Flavor, Kind, choose};
+use crate::table::{Node, Table};
+
+pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
+    let mut columns =
+        vec![column("empty section", Unit::Nanoseconds), column("get and drop", Unit::Nanoseconds)];
+    columns.extend(
+        options
+            .readers
+            .iter()
+            .map(|&n| column(format!("lookup, {}", readers(n)), Unit::Nanoseconds)),
+    );
+    let mut recorder = Recorder::new(columns);
+    let rows = rows(&mut recorder, &choose(&Kind::ALL, &options.against)?);
+    let mut jobs = vec![];
+    for &(kind, row) in &rows {
+        // These have no section: what they do is in the next column.
+        if !matches!(kind, Kind::Protect | Kind::Haphazard | Kind::ArcSwap) {
+            jobs.push(Job {
+                what: format!("empty section, {}", kind.name()),
+                weight: 1.0,
+                run: Box::new(move |length, recorder| {
+                    let table = Table::cell();
+                    let time = reader_alone(kind, &table, length, |reader, n| {
+                        reader.empty(n);
+                        0
+                    })?;
+                    let quiescent = matches!(kind, Kind::Qsbr | Kind::Urcu(Flavor::Qsbr));
+                    recorder.add(row, quiescent as usize, time);
+                    Ok(())
+                }),
+            });
+        }
+    }
+    for &(kind, row) in &rows {
+        jobs.push(Job {
+            what: format!("get and drop, {}", kind.name()),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                let table = Table::cell();
+                let time = reader_alone(kind, &table, length, |reader, n| reader.gets(n))?;
+                recorder.add(row, 2, time);
+                Ok(())
+            }),
+        });
+    }
+    for (i, &n) in options.readers.iter().enumerate() {
+        for &(kind, row) in rows.iter().filter(|r| r.0 != Kind::ArcSwap) {
+            jobs.push(Job {
+                what: format!("{}, {}", readers(n), kind.name()),
+                weight: 4.0,
+                run: Box::new(move |length, recorder| {
+                    let table = Table::hash(size_of::<Node>());
+                    let time = crowded(kind, &table, n, Work::Lookups, length, options)?;
+                    recorder.add(row, 3 + i, time);
+                    Ok(())
+                }),
+            });
+        }
+    }
+    let notes = vec![
+        "lookup: CPU time of the readers by their lookups, beside a writer that replaces 1000 nodes/s".into(),
+        format!("QSBR readers announce a quiescent state after each {} lookups", crate::crew::BATCH),
+    ];
+    Ok(Prepared { title: "what reading costs", notes, recorder, jobs })
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reader threads around a writer: started together, warmed up, measured, stopped, joined, and their garbage freed.
+//!
+//! They start at a [`Gate`], not at a `std::sync::Barrier`: that hands its mutex from thread to thread, and with more threads than CPUs each hand-over
+//! waits for those that are through already, for seconds in all.
+//!
+//! A reader counts operations and its own CPU time between the first batch that it begins in the measured phase and the last that it
+//! ends there. So the time per operation is what the CPU spent on it, whoever else had the CPUs meanwhile.
+
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::peer::{Peer, Writer};
+use crate::subject::Kind;
+use crate::table::Table;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Operations between two looks at the phase. QSBR readers announce a quiescent state as often.
+pub const BATCH: u64 = 256;
+/// Readers run this long before anything counts.
+pub const WARM_UP: Duration = Duration::from_millis(100);
+/// Longest wait for garbage at the end.
+const LONGEST_DRAIN: Duration = Duration::from_secs(60);
+
+/// What readers do all the time.
+#[derive(Clone, Copy)]
+pub enum Work {
+    Lookups,
+    Gets,
+    Walks,
+}
+
+/// What the readers did in the measured phase.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Operations.
+    pub operations: u64,
+    /// CPU time of all readers, in nanoseconds.
+    pub cpu: u64,
+    bad: u64,
+}
+
+impl Totals {
+    /// CPU time per operation in nanoseconds.
+    pub fn each(&self) -> f64 {
+        self.cpu as f64 / self.operations.max(1) as f64
+    }
+}
+
+/// Threads gather; whoever opens it waits until all have come.
+#[derive(Default)]
+pub struct Gate {
+    waiting: AtomicUsize,
+    open: AtomicBool,
+}
+
+impl Gate {
+    const LOOK: Duration = Duration::from_micros(500);
+
+    /// Waits until the gate is opened.
+    pub fn pass(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        while !self.open.load(Ordering::SeqCst) {
+            std::thread::sleep(Gate::LOOK);
+        }
+    }
+
+    /// Opens it when `threads` wait there.
+    pub fn open(&self, threads: usize) {
+        while self.waiting.load(Ordering::SeqCst) < threads {
+            std::thread::sleep(Gate::LOOK);
+        }
+        self.open.store(true, Ordering::SeqCst);
+    }
+}
+
+const WARMING: u32 = 0;
+const MEASURING: u32 = 1;
+const STOPPED: u32 = 2;
+
+/// Stops the readers however the writer's part ends.
+struct Stop<'a>(&'a AtomicU32);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(STOPPED, Ordering::SeqCst);
+    }
+}
+
+/// Runs `body` on this thread, which is the writer, while `readers` threads do `work`. What `body` returns comes back with what they did.
+///
+/// # Errors
+/// What `body` returns; [`Error::Broken`] if a reader saw a wrong value or if memory is not freed in the end.
+pub fn run<R>(
+    kind: Kind,
+    table: &Table,
+    readers: usize,
+    work: Work,
+    body: impl FnOnce(&mut dyn Writer) -> Result<R>,
+) -> Result<(R, Totals)> {
+    let peer = crate::peer::make(kind);
+    let peer = &*peer;
+    let phase = AtomicU32::new(WARMING);
+    let (start, warm) = (Gate::default(), AtomicUsize::new(0));
+    let mut writer = peer.writer(table);
+    let (result, totals) = std::thread::scope(|scope| {
+        let stop = Stop(&phase);
+        let (start, warm, phase) = (&start, &warm, &phase);
+        let handles: Vec<_> = (0..readers)
+            .map(|i| scope.spawn(move || read(peer, table, i as u64, work, (start, warm), phase)))
+            .collect();
+        start.open(readers);
+        // Each has run before anything counts, however many there are.
+        while warm.load(Ordering::SeqCst) < readers {
+            std::thread::sleep(Gate::LOOK);
+        }
+        std::thread::sleep(WARM_UP);
+        phase.store(MEASURING, Ordering::SeqCst);
+        let result = body(&mut *writer);
+        drop(stop);
+        let mut totals = Totals::default();
+        for handle in handles {
+            // A reader panics on no input; if one does, so does this thread.
+            let one = handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+            totals.operations += one.operations;
+            totals.cpu += one.cpu;
+            totals.bad += one.bad;
+        }
+        (result, totals)
+    });
+    let drained = drain(&mut *writer, table);
+    let broken = |what: String| Error::Broken { subject: kind.name().into(), what };
+    if !drained {
+        // The garbage's owner may still refer to it: an error must not make it a use after free.
+        std::mem::forget(writer);
+        return Err(broken(format!(
+            "{} nodes were not freed within {} s after the last reader had gone",
+            table.ledger().garbage(),
+            LONGEST_DRAIN.as_secs()
+        )));
+    }
+    drop(writer);
+    if totals.bad != 0 {
+        return Err(broken(format!("{} of {} reads were wrong", totals.bad, totals.operations)));
+    }
+    match result {
+        // Found deep inside, where the name is not known.
+        Err(Error::Broken { what, .. }) => Err(broken(what)),
+        result => Ok((result?, totals)),
+    }
+}
+
+fn drain(writer: &mut dyn Writer, table: &Table) -> bool {
+    let limit = Instant::now() + LONGEST_DRAIN;
+    loop {
+        writer.drain();
+        if table.ledger().garbage() == 0 {
+            return true;
+        }
+        if Instant::now() > limit {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn read(
+    peer: &dyn Peer,
+    table: &Table,
+    index: u64,
+    work: Work,
+    (start, warm): (&Gate, &AtomicUsize),
+    phase: &AtomicU32,
+) -> Totals {
+    let mut reader = peer.reader(table);
+    let mut seed = index * 7919 + 1;
+    let (mut totals, mut began, mut measuring) = (Totals::default(), 0, false);
+    // Walks are long: as many nodes per batch as lookups.
+    let walks = (BATCH / table.keys()).max(1);
+    start.pass();
+    let mut first = true;
+    loop {
+        match phase.load(Ordering::Relaxed) {
+            STOPPED => break,
+            MEASURING if !measuring => {
+                measuring = true;
+                totals.operations = 0;
+                began = clock::thread_cpu();
+            }
+            _ => {}
+        }
+        let (bad, done) = match work {
+            Work::Lookups => (reader.lookups(&mut seed, BATCH), BATCH),
+            Work::Gets => (reader.gets(BATCH), BATCH),
+            Work::Walks => (reader.walks(walks), walks),
+        };
+        totals.bad += bad;
+        totals.operations += done;
+        if std::mem::take(&mut first) {
+            warm.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    if measuring {
+        totals.cpu = clock::thread_cpu() - began;
+    } else {
+        totals.operations = 0;
+    }
+    totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every subject, with more readers than CPUs: nothing wrong is seen, nothing is left.
+    #[test]
+    fn every_subject_reads_right_and_frees_everything() {
+        let kinds =
+            crate::subject::choose(&Kind::ALL, &crate::subject::FAMILIES.map(str::to_owned))
+                .unwrap();
+        for kind in kinds {
+            for (work, table) in [
+                (Work::Lookups, Table::hash(64)),
+                (Work::Gets, Table::cell()),
+                (Work::Walks, Table::list(64)),
+            ] {
+                let keys = table.keys();
+                let ((), totals) = run(kind, &table, 4, work, |writer| {
+                    for i in 0..2000 {
+                        writer.replace(i * 7 % keys);
+                    }
+                    for i in 0..3 {
+                        writer.replace_and_wait(i % keys)?;
+                    }
+                    Ok(())
+                })
+                .unwrap();
+                assert_eq!(totals.bad, 0);
+                assert_eq!(table.ledger().garbage(), 0, "{}", kind.name());
+                if kind != Kind::ArcSwap {
+                    assert!(table.ledger().freed() >= 2003, "{}", kind.name());
+                }
+            }
+        }
+    }
+
+    /// The check can fail: a reader is told of a value that does not belong to its key.
+    #[test]
+    fn a_reader_that_sees_poison_is_an_error() {
+        let table = Table::hash(64);
+        let result = run(Kind::Floor, &table, 1, Work::Lookups, |_| {
+            // SAFETY: the nodes stay allocated; the reader copes with any value.
+            unsafe {
+                for key in 0..table.keys() {
+                    let node = table.head(key).load(Ordering::Relaxed);
+                    (&raw mut (*node).value).write_volatile(0xdead);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            Ok(())
+        });
+        assert!(matches!(result, Err(Error::Broken { .. })), "{result:?}");
+    }
+}

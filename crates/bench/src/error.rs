@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong.
+
+use std::path::PathBuf;
+
+/// Errors of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The options make no sense: exit status 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted")]
+    Cancelled,
+    /// A reader saw memory that had been freed, or a subject kept memory for ever: its figures mean nothing.
+    #[error("{subject}: {what}; its figures mean nothing")]
+    Broken {
+        /// The subject's name.
+        subject: String,
+        /// What was seen.
+        what: String,
+    },
+    /// The runtime could not do what a benchmark needs.
+    #[error(transparent)]
+    Runtime(#[from] reprieve::Error),
+    /// The page could not be written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A chart could not be drawn.
+    #[error("cannot draw the chart: {0}")]
+    Chart(String),
+}
+
+/// Result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;

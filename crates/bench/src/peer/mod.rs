@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What every subject does, in its own way: the same operations on the same data.
+//!
+//! Operations come in batches of one virtual call, so that neither the call nor a way into C is part of the figure. The loops around them are
+//! the functions below for Rust and `c/reader.h` for C, statement by statement the same.
+
+mod arc_swap;
+mod crossbeam;
+mod floor;
+mod haphazard;
+mod reprieve;
+mod rwlock;
+mod seize;
+#[cfg(urcu)]
+pub mod urcu;
+
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::subject::Kind;
+use crate::table::{Ledger, Node, Table, next_seed, value_of};
+use std::sync::atomic::AtomicPtr;
+use std::time::{Duration, Instant};
+
+/// A subject at work on one table.
+pub trait Peer: Sync {
+    /// For the calling thread, which is registered as long as the reader lives.
+    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a>;
+
+    /// For the one thread that updates.
+    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a>;
+}
+
+/// Read-side operations. Each returns how many of `n` results were wrong.
+pub trait Reader {
+    /// Sections with nothing inside. For QSBR forms: quiescent states.
+    fn empty(&mut self, n: u64);
+    /// Lookups of random keys.
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64;
+    /// Reads of the first node.
+    fn gets(&mut self, n: u64) -> u64;
+    /// Walks along the first chain.
+    fn walks(&mut self, n: u64) -> u64;
+}
+
+/// Updates.
+pub trait Writer {
+    /// Replaces a key's node. The old one is freed when the subject sees fit.
+    fn replace(&mut self, key: u64);
+
+    /// Replaces a key's node, waits until the old one may be freed, frees it, and returns how long it was not.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] if that takes a minute.
+    fn replace_and_wait(&mut self, key: u64) -> Result<Duration>;
+
+    /// Does what is needed once for all garbage to be freed. There are no readers any more. Called until the garbage is gone.
+    fn drain(&mut self);
+}
+
+/// Makes a subject.
+pub fn make(kind: Kind) -> Box<dyn Peer> {
+    match kind {
+        Kind::Floor => Box::new(floor::Rust),
+        Kind::FloorC => Box::new(floor::C),
+        Kind::Restart => Box::new(reprieve::Restart),
+        Kind::Protect => Box::new(reprieve::Protect),
+        Kind::Plain => Box::new(reprieve::Plain),
+        Kind::Qsbr => Box::new(reprieve::Qsbr),
+        #[cfg(urcu)]
+        Kind::Urcu(flavor) => Box::new(urcu::Urcu(flavor.functions())),
+        #[cfg(not(urcu))]
+        Kind::Urcu(_) => unreachable!("subject::choose leaves out what is not compiled in"),
+        Kind::Crossbeam => Box::new(crossbeam::Crossbeam),
+        Kind::Seize => Box::<seize::Seize>::default(),
+        Kind::SeizeFlushed => Box::new(seize::Seize::flushed()),
+        Kind::Haphazard => Box::new(haphazard::Haphazard),
+        Kind::ArcSwap => Box::<arc_swap::Swapped>::default(),
+        Kind::StdRwLock => Box::<rwlock::Locked<std::sync::RwLock<()>>>::default(),
+        Kind::ParkingLot => Box::<rwlock::Locked<parking_lot::RwLock<()>>>::default(),
+    }
+}
+
+/// The loop of [`Reader::lookups`]; `find` returns a value, 0 if there is none.
+#[inline(always)]
+fn lookups(
+    table: &Table,
+    seed: &mut u64,
+    n: u64,
+    mut find: impl FnMut(&AtomicPtr<Node>, u64) -> u64,
+) -> u64 {
+    let mut bad = 0;
+    let mut s = *seed;
+    for _ in 0..n {
+        s = next_seed(s);
+        let key = table.key(s);
+        bad += (find(table.head(key), key) != value_of(key)) as u64;
+    }
+    *seed = s;
+    bad
+}
+
+/// A loop of `n` operations of which `one` tells whether it went wrong.
+#[inline(always)]
+fn repeat(n: u64, mut one: impl FnMut() -> bool) -> u64 {
+    let mut bad = 0;
+    for _ in 0..n {
+        bad += one() as u64;
+    }
+    bad
+}
+
+/// Finds a key's value in a chain, by loads of the subject's own.
+///
+/// # Safety
+/// What `load` returns stays valid until this returns.
+#[inline(always)]
+unsafe fn find(
+    head: &AtomicPtr<Node>,
+    key: u64,
+    load: impl Fn(&AtomicPtr<Node>) -> *mut Node,
+) -> u64 {
+    let mut node = load(head);
+    // SAFETY: the caller's promise.
+    while let Some(here) = unsafe { node.as_ref() } {
+        if here.key == key {
+            return here.value;
+        }
+        node = load(&here.next);
+    }
+    0
+}
+
+/// The sum of the values of a chain.
+///
+/// # Safety
+/// As [`find`].
+#[inline(always)]
+unsafe fn walk(head: &AtomicPtr<Node>, load: impl Fn(&AtomicPtr<Node>) -> *mut Node) -> u64 {
+    let mut sum = 0;
+    let mut node = load(head);
+    // SAFETY: the caller's promise.
+    while let Some(here) = unsafe { node.as_ref() } {
+        sum += here.value;
+        node = load(&here.next);
+    }
+    sum
+}
+
+/// Whether the first node is wrong.
+///
+/// # Safety
+/// As [`find`].
+#[inline(always)]
+unsafe fn wrong(head: &AtomicPtr<Node>, load: impl Fn(&AtomicPtr<Node>) -> *mut Node) -> bool {
+    // SAFETY: the caller's promise; a cell is never empty.
+    let node = unsafe { &*load(head) };
+    node.value != value_of(node.key)
+}
+
+/// Waits until `frees` nodes have been freed and returns the time from `start` to the last of them, taken where it was freed. `nudge` is what a user of
+/// the subject can do to hurry it.
+fn await_frees(
+    ledger: &Ledger,
+    frees: u64,
+    start: u64,
+    mut nudge: impl FnMut(),
+) -> Result<Duration> {
+    const LONGEST: Duration = Duration::from_secs(60);
+    let limit = Instant::now() + LONGEST;
+    let mut tries = 0u32;
+    while ledger.freed() < frees {
+        nudge();
+        match tries {
+            // At once, then by sleeps that leave the CPU to the readers: the same patience for all.
+            0..16 => std::hint::spin_loop(),
+            _ => std::thread::sleep(Duration::from_micros(50)),
+        }
+        tries += 1;
+        if Instant::now() > limit {
+            return Err(Error::Broken {
+                subject: "a node".into(),
+                what: format!("not freed within {} s", LONGEST.as_secs()),
+            });
+        }
+    }
+    Ok(Duration::from_nanos(ledger.last_free().saturating_sub(start)))
+}
+
+/// Times `wait`, then frees the node: for subjects whose writers wait.
+fn wait_and_free(node: *mut Node, wait: impl FnOnce()) -> Result<Duration> {
+    let start = clock::now();
+    wait();
+    let time = clock::now() - start;
+    // SAFETY: unlinked, and a grace period has passed.
+    unsafe { crate::table::free(node) };
+    Ok(Duration::from_nanos(time))
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! This project's read sides: restartable lookups, protected references, plain sections, QSBR. All in the default domain, whose
+//! engine is `Restart`, with its default cap.
+
+use super::{Peer, Reader, Writer, find, lookups, repeat, wait_and_free, walk, wrong};
+use crate::error::Result;
+use crate::table::{Node, Table, free, value_of};
+use reprieve::{Domain, Head, Lookup, ReadSide, Section};
+use std::hint::black_box;
+use std::sync::atomic::AtomicPtr;
+use std::time::Duration;
+
+pub struct Restart;
+pub struct Protect;
+pub struct Plain;
+pub struct Qsbr;
+
+macro_rules! peer {
+    ($($name:ident, $reader:ident;)*) => { $(
+        impl Peer for $name {
+            fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
+                Box::new($reader::new(table))
+            }
+
+            fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
+                Box::new(Retirer(table))
+            }
+        }
+    )* };
+}
+peer! { Restart, Restarter; Protect, Protector; Plain, Sections; Qsbr, Online; }
+
+struct Nothing;
+// SAFETY: does nothing.
+unsafe impl Lookup for Nothing {
+    type Output = ();
+    #[inline(always)]
+    unsafe fn run(&self, _: &Section) {}
+}
+
+/// The value of a key in a chain.
+struct Find<'a>(&'a AtomicPtr<Node>, u64);
+// SAFETY: inlined, loads through the section only, no panic; what it loads is freed through the domain.
+unsafe impl Lookup for Find<'_> {
+    type Output = u64;
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> u64 {
+        let mut node = section.load(self.0);
+        while !node.is_null() {
+            // SAFETY: alive in this section.
+            unsafe {
+                if section.read(&raw const (*node).key) == self.1 {
+                    return section.read(&raw const (*node).value);
+                }
+                node = section.load(&(*node).next);
+            }
+        }
+        0
+    }
+}
+
+/// The node of a key in a chain.
+struct Locate<'a>(&'a AtomicPtr<Node>, u64);
+// SAFETY: as above.
+unsafe impl Lookup for Locate<'_> {
+    type Output = *const Node;
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> *const Node {
+        let mut node = section.load(self.0);
+        // SAFETY: alive in this section.
+        while !node.is_null() && unsafe { section.read(&raw const (*node).key) } != self.1 {
+            // SAFETY: as above.
+            node = section.load(unsafe { &(*node).next });
+        }
+        node
+    }
+}
+
+/// The first node.
+struct First<'a>(&'a AtomicPtr<Node>);
+// SAFETY: as above.
+unsafe impl Lookup for First<'_> {
+    type Output = *const Node;
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> *const Node {
+        section.load(self.0)
+    }
+}
+
+/// The first node's value, 0 if it does not belong to its key.
+struct FirstValue<'a>(&'a AtomicPtr<Node>);
+// SAFETY: as above; a cell is never empty.
+unsafe impl Lookup for FirstValue<'_> {
+    type Output = u64;
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> u64 {
+        let node = section.load(self.0);
+        // SAFETY: alive in this section.
+        unsafe {
+            let value = section.read(&raw const (*node).value);
+            if value == value_of(section.read(&raw const (*node).key)) { value } else { 0 }
+        }
+    }
+}
+
+/// The sum of a chain's values.
+struct Sum<'a>(&'a AtomicPtr<Node>);
+// SAFETY: as above; the sum wraps.
+unsafe impl Lookup for Sum<'_> {
+    type Output = u64;
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> u64 {
+        let mut sum = 0u64;
+        let mut node = section.load(self.0);
+        while !node.is_null() {
+            // SAFETY: alive in this section.
+            unsafe {
+                sum = sum.wrapping_add(section.read(&raw const (*node).value));
+                node = section.load(&(*node).next);
+            }
+        }
+        sum
+    }
+}
+
+struct Restarter<'a>(&'a Table);
+
+impl<'a> Restarter<'a> {
+    fn new(table: &'a Table) -> Self {
+        Restarter(table)
+    }
+}
+
+// SAFETY for all lookups below: nodes of a table are freed through the default domain, by `Retirer`.
+impl Reader for Restarter<'_> {
+    fn empty(&mut self, n: u64) {
+        for _ in 0..n {
+            // SAFETY: reaches nothing.
+            unsafe { reprieve::lookup(&Nothing) };
+        }
+    }
+
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        // SAFETY: see above.
+        lookups(self.0, seed, n, |head, key| unsafe { reprieve::lookup(&Find(head, key)) })
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        let head = self.0.head(0);
+        // SAFETY: see above.
+        repeat(n, || unsafe { reprieve::lookup(&FirstValue(head)) == 0 })
+    }
+
+    fn walks(&mut self, n: u64) -> u64 {
+        let (head, sum) = (self.0.head(0), self.0.sum());
+        // SAFETY: see above.
+        repeat(n, || unsafe { reprieve::lookup(&Sum(head)) } != sum)
+    }
+}
+
+struct Protector<'a>(&'a Table);
+
+impl<'a> Protector<'a> {
+    fn new(table: &'a Table) -> Self {
+        Protector(table)
+    }
+}
+
+impl Reader for Protector<'_> {
+    fn empty(&mut self, n: u64) {
+        self.gets(n);
+    }
+
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        lookups(self.0, seed, n, |head, key| {
+            // SAFETY: see above; nodes are retired with the address that is protected.
+            let node = unsafe { reprieve::protect(&Locate(head, key)) };
+            node.map_or(0, |node| node.value)
+        })
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        let head = self.0.head(0);
+        repeat(n, || {
+            // SAFETY: as above.
+            let node = black_box(unsafe { reprieve::protect(&First(head)) });
+            node.is_none_or(|node| node.value != value_of(node.key))
+        })
+    }
+
+    fn walks(&mut self, n: u64) -> u64 {
+        // A walk protects no node; it is a lookup.
+        Restarter(self.0).walks(n)
+    }
+}
+
+struct Sections<'a>(&'a Table);
+
+impl<'a> Sections<'a> {
+    fn new(table: &'a Table) -> Self {
+        Sections(table)
+    }
+}
+
+impl Reader for Sections<'_> {
+    fn empty(&mut self, n: u64) {
+        for _ in 0..n {
+            drop(reprieve::read_lock());
+        }
+    }
+
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        lookups(self.0, seed, n, |head, key| {
+            let guard = reprieve::read_lock();
+            // SAFETY: inside a section; see above.
+            unsafe { find(head, key, |p| guard.section().load(p)) }
+        })
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        let head = self.0.head(0);
+        repeat(n, || {
+            let guard = reprieve::read_lock();
+            // SAFETY: as above.
+            unsafe { wrong(head, |p| guard.section().load(p)) }
+        })
+    }
+
+    fn walks(&mut self, n: u64) -> u64 {
+        let (head, sum) = (self.0.head(0), self.0.sum());
+        repeat(n, || {
+            let guard = reprieve::read_lock();
+            // SAFETY: as above.
+            unsafe { walk(head, |p| guard.section().load(p)) != sum }
+        })
+    }
+}
+
+struct Online<'a>(&'a Table, reprieve::Qsbr<'static>);
+
+impl<'a> Online<'a> {
+    fn new(table: &'a Table) -> Self {
+        Online(table, Domain::global().qsbr())
+    }
+}
+
+/// Sections cost nothing here; as in liburcu's flavor a thread announces a quiescent state after each batch.
+impl Reader for Online<'_> {
+    fn empty(&mut self, n: u64) {
+        for _ in 0..n {
+            self.1.quiescent_state();
+        }
+    }
+
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        let bad = lookups(self.0, seed, n, |head, key| {
+            let guard = self.1.read_lock();
+            // SAFETY: inside a section; see above.
+            unsafe { find(head, key, |p| guard.section().load(p)) }
+        });
+        self.1.quiescent_state();
+        bad
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        let head = self.0.head(0);
+        let bad = repeat(n, || {
+            let guard = self.1.read_lock();
+            // SAFETY: as above.
+            unsafe { wrong(head, |p| guard.section().load(p)) }
+        });
+        self.1.quiescent_state();
+        bad
+    }
+
+    fn walks(&mut self, n: u64) -> u64 {
+        let (head, sum) = (self.0.head(0), self.0.sum());
+        let bad = repeat(n, || {
+            let guard = self.1.read_lock();
+            // SAFETY: as above.
+            unsafe { walk(head, |p| guard.section().load(p)) != sum }
+        });
+        self.1.quiescent_state();
+        bad
+    }
+}
+
+struct Retirer<'a>(&'a Table);
+
+unsafe extern "C" fn free_head(head: *mut Head) {
+    let offset = std::mem::offset_of!(Node, reclaim);
+    // SAFETY: the head lies in a node that was retired, and whose turn has come.
+    unsafe { free(head.byte_sub(offset).cast()) };
+}
+
+impl Writer for Retirer<'_> {
+    fn replace(&mut self, key: u64) {
+        const { assert!(size_of::<Head>() <= 32 && align_of::<Head>() <= 8) };
+        let node = self.0.replace(key, false);
+        let bytes = self.0.ledger().node_bytes() as usize;
+        // SAFETY: unlinked; the head is in the node, which is ours; freeing takes no lock of ours.
+        unsafe {
+            let head: *mut Head = (*node).reclaim.get().cast();
+            Domain::global().retire(node.cast_const().cast(), head, free_head, bytes, true);
+        }
+    }
+
+    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
+        wait_and_free(self.0.replace(key, false), reprieve::synchronize_rcu)
+    }
+
+    fn drain(&mut self) {
+        // Not called by a callback: it cannot fail.
+        let _ = reprieve::rcu_barrier();
+    }
+}

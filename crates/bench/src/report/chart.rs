@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The chart: a line per subject, a dot per figure on a logarithmic axis, a bar from the smallest to the largest round.
+//!
+//! Without groups there is a panel per unit and a colour per column; with groups (numbers of readers) a panel per column and a colour per group. Drawn
+//! with stand-in colours that are then replaced by CSS variables, so that the page decides on them, for light and for dark.
+
+use crate::error::{Error, Result};
+use crate::report::{heading, number};
+use crate::result::{Figure, Outcome, Row};
+use plotters::coord::combinators::BindKeyPoints;
+use plotters::prelude::*;
+
+/// Colours of series; they repeat.
+pub const COLOURS: usize = 7;
+const VARIABLES: [&str; 3 + COLOURS] =
+    ["--ink", "--grid", "--axis", "--s0", "--s1", "--s2", "--s3", "--s4", "--s5", "--s6"];
+const WIDTH: u32 = 1500;
+const TEXT: u32 = 27;
+
+/// A chart with its legend.
+pub struct Panel {
+    pub title: String,
+    pub series: Vec<String>,
+    pub svg: String,
+}
+
+/// Figures of one colour: subject and figure.
+type Series<'a> = Vec<(&'a str, Figure)>;
+
+pub fn panels(outcome: &Outcome) -> Result<Vec<Panel>> {
+    let mut subjects: Vec<&str> = vec![];
+    for row in &outcome.rows {
+        if !subjects.contains(&row.subject.as_str()) {
+            subjects.push(&row.subject);
+        }
+    }
+    let mut groups: Vec<&str> = outcome.rows.iter().map(|r| r.group.as_str()).collect();
+    groups.dedup();
+    let series = |column: usize, of: &dyn Fn(&Row) -> bool| -> Series<'_> {
+        let rows = outcome.rows.iter().filter(|r| of(r));
+        rows.filter_map(|r| Some((r.subject.as_str(), r.figures[column]?))).collect()
+    };
+    let charted = || outcome.columns.iter().enumerate().filter(|(_, c)| c.charted);
+    let mut panels = vec![];
+    if groups.len() > 1 {
+        for (i, column) in charted() {
+            let lines = groups.iter().map(|&g| (g.to_owned(), series(i, &|r| r.group == g)));
+            panels.push(panel(heading(&column.title, column.unit), &subjects, lines.collect())?);
+        }
+    } else {
+        let mut units: Vec<_> = charted().map(|(_, c)| c.unit).collect();
+        units.dedup();
+        for unit in units {
+            let columns = charted().filter(|(_, c)| c.unit == unit);
+            let lines: Vec<_> =
+                columns.map(|(i, c)| (c.title.clone(), series(i, &|_| true))).collect();
+            panels.push(panel(unit.text().to_owned(), &subjects, lines)?);
+        }
+    }
+    Ok(panels)
+}
+
+fn panel(title: String, subjects: &[&str], lines: Vec<(String, Series<'_>)>) -> Result<Panel> {
+    let shown =
+        |subject: &&&str| lines.iter().any(|(_, s)| s.iter().any(|(name, _)| *name == **subject));
+    let subjects: Vec<&str> = subjects.iter().filter(shown).copied().collect();
+    let mut svg = String::new();
+    let size = (WIDTH, 110 + 46 * subjects.len() as u32);
+    draw(&mut svg, size, &subjects, &lines).map_err(|e| Error::Chart(e.to_string()))?;
+    let svg = themed(&svg, size, &title);
+    Ok(Panel { title, series: lines.into_iter().map(|(name, _)| name).collect(), svg })
+}
+
+fn colour(variable: usize) -> RGBColor {
+    RGBColor(0, 0, variable as u8)
+}
+
+fn draw(
+    svg: &mut String,
+    size: (u32, u32),
+    subjects: &[&str],
+    lines: &[(String, Series<'_>)],
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let positive = || {
+        let figures = lines.iter().flat_map(|(_, s)| s.iter().map(|(_, f)| f));
+        figures.flat_map(|f| [f.value, f.min, f.max]).filter(|v| *v > 0.0)
+    };
+    let low = positive().fold(f64::INFINITY, f64::min);
+    let high = positive().fold(0.0, f64::max);
+    let range = if low.is_finite() { low / 1.4..high * 1.4 } else { 0.1..1.0 };
+    let count = subjects.len();
+    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    let key_points = decades(&range);
+    let mut chart = ChartBuilder::on(&root)
+        .margin(20)
+        .set_label_area_size(LabelAreaPosition::Left, 330)
+        .set_label_area_size(LabelAreaPosition::Bottom, 56)
+        .build_cartesian_2d(
+            range.clone().log_scale().with_key_points(key_points),
+            0.0..count as f64 + 1.0,
+        )?;
+    let label = |y: &f64| {
+        let row = y.round();
+        let known = (y - row).abs() < 1e-6 && row >= 1.0 && row <= count as f64;
+        if known { subjects[count - row as usize].to_owned() } else { String::new() }
+    };
+    let ink = colour(0);
+    let style = TextStyle::from(("sans-serif", TEXT).into_font()).color(&ink);
+    chart
+        .configure_mesh()
+        .y_labels(count + 2)
+        .y_label_formatter(&label)
+        .x_label_formatter(&|v| number(*v))
+        .label_style(style)
+        .axis_style(colour(2).stroke_width(2))
+        .bold_line_style(colour(1).stroke_width(1))
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    let each = lines.len() as f64;
+    for (i, (_, figures)) in lines.iter().enumerate() {
+        let ink = colour(3 + i % COLOURS);
+        // Colours of one subject beside each other.
+        let offset = ((each - 1.0) / 2.0 - i as f64) * (0.7 / each);
+        for (subject, figure) in figures.iter().filter(|(_, f)| f.value > 0.0) {
+            let row = subjects.iter().position(|s| s == subject).unwrap_or(0);
+            let y = (count - row) as f64 + offset;
+            let bar = [(figure.min.max(range.start), y), (figure.max, y)];
+            chart.draw_series([PathElement::new(bar, ink.stroke_width(3))])?;
+            chart.draw_series([Circle::new((figure.value, y), 6, ink.filled())])?;
+        }
+    }
+    root.present()?;
+    drop(chart);
+    drop(root);
+    Ok(())
+}
+
+/// Round numbers in `range`.
+fn decades(range: &std::ops::Range<f64>) -> Vec<f64> {
+    let steps: &[f64] =
+        if (range.end / range.start).log10() < 2.2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let powers = range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
+    let all = powers.flat_map(|p| steps.iter().map(move |s| s * 10f64.powi(p)));
+    all.filter(|v| range.contains(v)).collect()
+}
+
+/// Fits a plotters drawing into the page.
+fn themed(svg: &str, size: (u32, u32), description: &str) -> String {
+    let mut body = svg.split_once('>').map_or("", |(_, body)| body).to_owned();
+    for (i, name) in VARIABLES.iter().enumerate() {
+        body = body.replace(&format!("=\"#0000{i:02X}\""), &format!("=\"var({name})\""));
+    }
+    let label = description.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+    format!(
+        "<svg class=\"chart\" role=\"img\" aria-label=\"{label}\" viewBox=\"0 0 {} {}\">{body}",
+        size.0, size.1
+    )
+}

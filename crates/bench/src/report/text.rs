@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table for a terminal: a figure, its spread, its ratio to the best peer.
+
+use super::{conditions, heading, number};
+use crate::result::{Figure, Outcome};
+use crate::subject::Class;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// The table, for a terminal of `width` columns.
+pub fn text(outcome: &Outcome, width: usize) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width.clamp(60, 400) as u16);
+    let mut header = vec![String::new()];
+    header.extend(outcome.columns.iter().map(|c| heading(&c.title, c.unit)));
+    table.set_header(header);
+    let mut group = "";
+    for row in &outcome.rows {
+        if row.group != group {
+            group = &row.group;
+            table.add_row(vec![format!("-- {group}")]);
+        }
+        let mark = if row.class == Class::Reprieve { "*" } else { "" };
+        let mut cells = vec![format!("{}{mark}", row.subject)];
+        cells.extend(row.figures.iter().map(|f| f.as_ref().map_or("-".into(), figure)));
+        table.add_row(cells);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut out = format!("{}: {}\n{table}\n", outcome.bench, outcome.title);
+    out += "* Reprieve. Each figure: median, x times the best peer's; below, smallest..largest round.\n";
+    for note in &outcome.notes {
+        out += &format!("- {note}\n");
+    }
+    out + &format!("- {}\n", conditions(&outcome.conditions))
+}
+
+fn figure(f: &Figure) -> String {
+    let ratio = f.to_best_peer.map(|r| format!(" x{}", number(r))).unwrap_or_default();
+    format!("{}{ratio}\n{}..{}", number(f.value), number(f.min), number(f.max))
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a benchmark returns: one table of figures with their spread. `--json` prints it as it is.
+
+use crate::subject::Class;
+use serde::Serialize;
+
+/// What a column's figures are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    Nanoseconds,
+    Microseconds,
+    Milliseconds,
+    /// 10^6 bytes.
+    Megabytes,
+    /// Operations per second, in thousands.
+    KiloPerSecond,
+    Percent,
+}
+
+impl Unit {
+    /// Its abbreviation.
+    pub fn text(self) -> &'static str {
+        match self {
+            Unit::Nanoseconds => "ns",
+            Unit::Microseconds => "us",
+            Unit::Milliseconds => "ms",
+            Unit::Megabytes => "MB",
+            Unit::KiloPerSecond => "K/s",
+            Unit::Percent => "%",
+        }
+    }
+}
+
+/// One measure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Column {
+    /// What is measured.
+    pub title: String,
+    /// In what.
+    pub unit: Unit,
+    /// Whether more is better.
+    pub more_is_better: bool,
+    /// Whether the chart shows it.
+    pub charted: bool,
+}
+
+/// One figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Median of the rounds, or of all rounds' samples together where the benchmark says so.
+    pub value: f64,
+    /// Smallest of the rounds.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// How many there were.
+    pub rounds: usize,
+    /// `value` by that of the best peer, if there is one and this is not it.
+    pub to_best_peer: Option<f64>,
+}
+
+/// A subject's figures, by column; `None` where it does not take part.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Rows are compared within their group, e.g. `16 readers`. Empty where there is but one.
+    pub group: String,
+    /// Its name.
+    pub subject: String,
+    /// What it is.
+    pub class: Class,
+    /// As many as there are columns.
+    pub figures: Vec<Option<Figure>>,
+}
+
+/// Where and how it was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conditions {
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// Their name.
+    pub cpu: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Whether lookups restart, or why not.
+    pub restartable: String,
+    /// Whether readers run without fences.
+    pub membarrier: bool,
+    /// The C compiler of the liburcu loops.
+    pub c_compiler: String,
+    /// Load average over the last minute when it began: other work disturbs the figures.
+    pub load: f64,
+    /// Measured time that was asked for, in seconds.
+    pub seconds: f64,
+    /// Rounds over all subjects.
+    pub rounds: usize,
+}
+
+/// One benchmark's result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Its name.
+    pub bench: String,
+    /// What it measures, in a sentence.
+    pub title: String,
+    pub conditions: Conditions,
+    pub columns: Vec<Column>,
+    pub rows: Vec<Row>,
+    /// What a reader of the figures should know.
+    pub notes: Vec<String>,
+}
+
+/// The median; 0 of nothing.
+pub fn median(samples: &[f64]) -> f64 {
+    quantile(samples, 0.5)
+}
+
+/// The smallest sample that at least a share `q` of them does not exceed; the mean of the middle two for an even median.
+pub fn quantile(samples: &[f64], q: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    if n == 0 {
+        return 0.0;
+    }
+    if q == 0.5 && n % 2 == 0 {
+        return (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0;
+    }
+    sorted[((n as f64 * q).ceil() as usize).clamp(1, n) - 1]
+}
+
+/// Samples on their way into a table.
+pub struct Recorder {
+    columns: Vec<Column>,
+    rows: Vec<(Row, Vec<Samples>)>,
+}
+
+#[derive(Clone, Default)]
+struct Samples {
+    rounds: Vec<f64>,
+    pooled: Option<f64>,
+}
+
+impl Recorder {
+    /// A table without figures.
+    pub fn new(columns: Vec<Column>) -> Recorder {
+        Recorder { columns, rows: vec![] }
+    }
+
+    /// Adds a row without figures and returns its index.
+    pub fn row(&mut self, group: &str, subject: &str, class: Class) -> usize {
+        let samples = vec![Samples::default(); self.columns.len()];
+        let (group, subject) = (group.to_owned(), subject.to_owned());
+        self.rows.push((Row { group, subject, class, figures: vec![] }, samples));
+        self.rows.len() - 1
+    }
+
+    /// Adds one round's figure.
+    pub fn add(&mut self, row: usize, column: usize, value: f64) {
+        self.rows[row].1[column].rounds.push(value);
+    }
+
+    /// Sets the value that stands for all rounds, in place of their median.
+    pub fn pool(&mut self, row: usize, column: usize, value: f64) {
+        self.rows[row].1[column].pooled = Some(value);
+    }
+
+    /// The table.
+    pub fn finish(self) -> (Vec<Column>, Vec<Row>) {
+        let mut rows: Vec<Row> = self
+            .rows
+            .into_iter()
+            .map(|(mut row, samples)| {
+                row.figures = samples.iter().map(Samples::figure).collect();
+                row
+            })
+            .filter(|row| row.figures.iter().any(Option::is_some))
+            .collect();
+        for group in rows.chunk_by_mut(|a, b| a.group == b.group) {
+            for (i, column) in self.columns.iter().enumerate() {
+                compare(group, i, column.more_is_better);
+            }
+        }
+        (self.columns, rows)
+    }
+}
+
+impl Samples {
+    fn figure(&self) -> Option<Figure> {
+        let value = self.pooled.unwrap_or_else(|| median(&self.rounds));
+        (!self.rounds.is_empty()).then(|| Figure {
+            value,
+            min: self.rounds.iter().copied().fold(f64::INFINITY, f64::min),
+            max: self.rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            rounds: self.rounds.len(),
+            to_best_peer: None,
+        })
+    }
+}
+
+/// Fills in the ratios of one column of one group.
+fn compare(rows: &mut [Row], column: usize, more_is_better: bool) {
+    let peers = rows.iter().enumerate().filter(|(_, r)| r.class == Class::Peer);
+    let values = peers.filter_map(|(i, r)| Some((i, r.figures[column]?.value)));
+    let best = if more_is_better {
+        values.max_by(|a, b| a.1.total_cmp(&b.1))
+    } else {
+        values.min_by(|a, b| a.1.total_cmp(&b.1))
+    };
+    let Some((best, value)) = best.filter(|b| b.1 > 0.0) else { return };
+    for (i, row) in rows.iter_mut().enumerate().filter(|(_, r)| r.class != Class::Floor) {
+        if let Some(figure) = row.figures[column].as_mut().filter(|_| i != best) {
+            figure.to_best_peer = Some(figure.value / value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(more_is_better: bool) -> Column {
+        Column { title: "t".into(), unit: Unit::Nanoseconds, more_is_better, charted: true }
+    }
+
+    #[test]
+    fn medians_and_quantiles() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!((quantile(&hundred, 0.99), quantile(&hundred, 1.0)), (99.0, 100.0));
+        assert_eq!(quantile(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn ratios_are_to_the_best_peer() {
+        let subjects = [
+            ("ours", Class::Reprieve),
+            ("fast", Class::Peer),
+            ("slow", Class::Peer),
+            ("floor", Class::Floor),
+            ("absent", Class::Peer),
+        ];
+        let mut recorder = Recorder::new(vec![column(false), column(true)]);
+        for (subject, class) in subjects {
+            recorder.row("", subject, class);
+        }
+        for (row, value) in [1.0, 2.0, 4.0, 0.5].into_iter().enumerate() {
+            for round in [value, value, value * 3.0] {
+                recorder.add(row, 0, round);
+                recorder.add(row, 1, round);
+            }
+        }
+        recorder.pool(1, 0, 2.5);
+        let (_, rows) = recorder.finish();
+        assert_eq!(rows.len(), 4, "who has no figures has no row");
+        let ratio = |row: usize, column: usize| rows[row].figures[column].unwrap().to_best_peer;
+        assert_eq!([ratio(0, 0), ratio(1, 0), ratio(2, 0)], [Some(0.4), None, Some(1.6)]);
+        assert_eq!([ratio(0, 1), ratio(1, 1), ratio(2, 1)], [Some(0.25), Some(0.5), None]);
+        let figure = rows[1].figures[0].unwrap();
+        assert_eq!((figure.value, figure.min, figure.max, figure.rounds), (2.5, 2.0, 6.0, 3));
+    }
+}
