@@ -259,6 +259,7 @@ struct Find<'a, T>(&'a AtomicPtr<T>);
 // SAFETY: one load through the section.
 unsafe impl<T> Lookup for Find<'_, T> {
     type Output = *const T;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> *const T {
@@ -271,6 +272,7 @@ struct Copied<'a, T, const N: usize>(&'a AtomicPtr<T>);
 // SAFETY: one load through the section, and a copy in line of a value that nobody writes to.
 unsafe impl<T: Copy, const N: usize> Lookup for Copied<'_, T, N> {
     type Output = Words<N>;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> Words<N> {

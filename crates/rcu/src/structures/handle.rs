@@ -140,6 +140,7 @@ pub(crate) unsafe fn protect_found<T: 'static>(
     // SAFETY: returns a constant.
     unsafe impl<T> Lookup for Found<T> {
         type Output = *const T;
+        const UNOPTIMIZED: bool = true;
 
         #[inline(always)]
         unsafe fn run(&self, _: &Section) -> *const T {

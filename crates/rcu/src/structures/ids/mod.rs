@@ -395,6 +395,7 @@ mod api {
     // SAFETY: loads through the section, in the order of `Table::get`, in line.
     unsafe impl<T> Lookup for Find<'_, T> {
         type Output = *const Entry<T>;
+        const UNOPTIMIZED: bool = true;
 
         #[inline(always)]
         unsafe fn run(&self, section: &Section) -> *const Entry<T> {

@@ -49,6 +49,7 @@ impl<K, V> Find<'_, K, V> {
 // SAFETY: loads through the section, and arithmetic that does not overflow, in line.
 unsafe impl<K, V> Lookup for Find<'_, K, V> {
     type Output = *const Item<K, V>;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> *const Item<K, V> {
@@ -71,6 +72,7 @@ pub(super) struct Pairs {
 // SAFETY: as above, and a copy in line of what nobody writes to.
 unsafe impl<K: Copy, V: Copy> Lookup for Copied<'_, K, V> {
     type Output = Pairs;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> Pairs {
