@@ -36,8 +36,7 @@ void NAME(synchronize)(void)
 static void free_head(struct rcu_head *head)
 {
 	reprieve_bench_free(
-		(struct node *)((char *)head -
-				__builtin_offsetof(struct node, reclaim)));
+		(struct node *)((char *)head - __builtin_offsetof(struct node, reclaim)));
 }
 
 void NAME(retire)(struct node *node)

@@ -12,8 +12,7 @@
  */
 #include "node.h"
 
-static inline __attribute__((always_inline)) uint64_t find(struct node **head,
-							   uint64_t key)
+static inline __attribute__((always_inline)) uint64_t find(struct node **head, uint64_t key)
 {
 	struct node *node = LOAD(*head);
 
@@ -80,8 +79,7 @@ uint64_t NAME(walks)(const struct chains *chains, uint64_t sum, uint64_t n)
 		uint64_t seen = 0;
 
 		ENTER();
-		for (node = LOAD(chains->heads[0]); node;
-		     node = LOAD(node->next))
+		for (node = LOAD(chains->heads[0]); node; node = LOAD(node->next))
 			seen += node->value;
 		LEAVE();
 		bad += seen != sum;

@@ -35,7 +35,8 @@ struct reprieve_thread_block {
 #define REPRIEVE_SECTION_ENDED_ ((uint64_t)1 << 32)
 
 #ifdef __x86_64__
-extern __thread struct reprieve_thread_block reprieve_thread __attribute__((tls_model("initial-exec")));
+extern __thread struct reprieve_thread_block reprieve_thread
+	__attribute__((tls_model("initial-exec")));
 #define REPRIEVE_RECORD_() (reprieve_thread.fast[0])
 #else
 #define REPRIEVE_RECORD_() ((struct reprieve_record *)NULL)

@@ -78,7 +78,8 @@
 	for (pos = (head)->next; REPRIEVE_AT_(e, pos, member); pos = pos->next)
 #define cds_hlist_for_each_entry_safe(e, pos, n, head, member) \
 	for (pos = (head)->next; REPRIEVE_AT_(e, pos, member) && (n = pos->next, 1); pos = n)
-#define cds_hlist_for_each_entry_rcu(e, pos, head, member) \
-	for (pos = reprieve_dereference((head)->next); REPRIEVE_AT_(e, pos, member); pos = reprieve_dereference(pos->next))
+#define cds_hlist_for_each_entry_rcu(e, pos, head, member)                           \
+	for (pos = reprieve_dereference((head)->next); REPRIEVE_AT_(e, pos, member); \
+	     pos = reprieve_dereference(pos->next))
 
 #endif

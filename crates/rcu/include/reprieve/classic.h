@@ -46,7 +46,12 @@ struct rcu_head {
 	void *arg;
 };
 
-#define RCU_HEAD_INIT(head) { { 0 } }
+#define RCU_HEAD_INIT(head) \
+	{                   \
+		{           \
+			0   \
+		}           \
+	}
 #define INIT_RCU_HEAD(head) ((void)(head))
 
 static inline __attribute__((unused)) void reprieve_classic_run_(struct reprieve_head *head)
@@ -74,8 +79,8 @@ REPRIEVE_INLINE_ void call_rcu(struct rcu_head *head, void (*func)(void *arg), v
 #define list_add_rcu_tail reprieve_list_add_tail_rcu
 #define list_del_rcu reprieve_list_del_rcu
 #define list_for_each_rcu(p, head) reprieve_list_for_each_rcu(p, head)
-#define list_for_each_safe_rcu(p, n, head) \
-	for (p = reprieve_dereference((head)->next), n = reprieve_dereference(p->next); p != (head); \
-	     p = n, n = reprieve_dereference(p->next))
+#define list_for_each_safe_rcu(p, n, head)                                              \
+	for (p = reprieve_dereference((head)->next), n = reprieve_dereference(p->next); \
+	     p != (head); p = n, n = reprieve_dereference(p->next))
 
 #endif

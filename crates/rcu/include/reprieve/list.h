@@ -38,7 +38,10 @@ struct reprieve_list_head {
 	struct reprieve_list_head *next, *prev;
 };
 
-#define REPRIEVE_LIST_HEAD_INIT(name) { &(name), &(name) }
+#define REPRIEVE_LIST_HEAD_INIT(name) \
+	{                             \
+		&(name), &(name)      \
+	}
 
 REPRIEVE_INLINE_ void reprieve_list_init(struct reprieve_list_head *head)
 {
@@ -51,7 +54,9 @@ REPRIEVE_INLINE_ int reprieve_list_empty(const struct reprieve_list_head *head)
 }
 
 /* Complete first, then reachable. */
-REPRIEVE_INLINE_ void reprieve_list_insert_(struct reprieve_list_head *element, struct reprieve_list_head *prev, struct reprieve_list_head *next)
+REPRIEVE_INLINE_ void reprieve_list_insert_(struct reprieve_list_head *element,
+					    struct reprieve_list_head *prev,
+					    struct reprieve_list_head *next)
 {
 	element->next = next;
 	element->prev = prev;
@@ -59,12 +64,14 @@ REPRIEVE_INLINE_ void reprieve_list_insert_(struct reprieve_list_head *element, 
 	__atomic_store_n(&prev->next, element, __ATOMIC_RELEASE);
 }
 
-REPRIEVE_INLINE_ void reprieve_list_add_rcu(struct reprieve_list_head *element, struct reprieve_list_head *head)
+REPRIEVE_INLINE_ void reprieve_list_add_rcu(struct reprieve_list_head *element,
+					    struct reprieve_list_head *head)
 {
 	reprieve_list_insert_(element, head, head->next);
 }
 
-REPRIEVE_INLINE_ void reprieve_list_add_tail_rcu(struct reprieve_list_head *element, struct reprieve_list_head *head)
+REPRIEVE_INLINE_ void reprieve_list_add_tail_rcu(struct reprieve_list_head *element,
+						 struct reprieve_list_head *head)
 {
 	reprieve_list_insert_(element, head->prev, head);
 }
@@ -76,7 +83,8 @@ REPRIEVE_INLINE_ void reprieve_list_del_rcu(struct reprieve_list_head *element)
 	__atomic_store_n(&element->prev->next, element->next, __ATOMIC_RELEASE);
 }
 
-REPRIEVE_INLINE_ void reprieve_list_replace_rcu(struct reprieve_list_head *old, struct reprieve_list_head *fresh)
+REPRIEVE_INLINE_ void reprieve_list_replace_rcu(struct reprieve_list_head *old,
+						struct reprieve_list_head *fresh)
 {
 	fresh->next = old->next;
 	fresh->prev = old->prev;
@@ -95,20 +103,23 @@ REPRIEVE_INLINE_ void reprieve_list_del_init(struct reprieve_list_head *element)
 	reprieve_list_init(element);
 }
 
-REPRIEVE_INLINE_ void reprieve_list_replace_init(struct reprieve_list_head *old, struct reprieve_list_head *fresh)
+REPRIEVE_INLINE_ void reprieve_list_replace_init(struct reprieve_list_head *old,
+						 struct reprieve_list_head *fresh)
 {
 	reprieve_list_replace(old, fresh);
 	reprieve_list_init(old);
 }
 
-REPRIEVE_INLINE_ void reprieve_list_move(struct reprieve_list_head *element, struct reprieve_list_head *head)
+REPRIEVE_INLINE_ void reprieve_list_move(struct reprieve_list_head *element,
+					 struct reprieve_list_head *head)
 {
 	reprieve_list_del(element);
 	reprieve_list_add(element, head);
 }
 
 /* Puts all elements of `from` at the beginning of the list. `from` is to be initialized anew. */
-REPRIEVE_INLINE_ void reprieve_list_splice(struct reprieve_list_head *from, struct reprieve_list_head *head)
+REPRIEVE_INLINE_ void reprieve_list_splice(struct reprieve_list_head *from,
+					   struct reprieve_list_head *head)
 {
 	struct reprieve_list_head *first = from->next, *last = from->prev;
 
@@ -121,8 +132,10 @@ REPRIEVE_INLINE_ void reprieve_list_splice(struct reprieve_list_head *from, stru
 }
 
 #define reprieve_list_entry(pointer, type, member) reprieve_container_of(pointer, type, member)
-#define reprieve_list_first_entry(head, type, member) reprieve_list_entry((head)->next, type, member)
-#define REPRIEVE_ENTRY_(pointer, like, member) reprieve_container_of(pointer, __typeof__(*(like)), member)
+#define reprieve_list_first_entry(head, type, member) \
+	reprieve_list_entry((head)->next, type, member)
+#define REPRIEVE_ENTRY_(pointer, like, member) \
+	reprieve_container_of(pointer, __typeof__(*(like)), member)
 
 #define reprieve_list_for_each(p, head) for (p = (head)->next; p != (head); p = p->next)
 #define reprieve_list_for_each_prev(p, head) for (p = (head)->prev; p != (head); p = p->prev)
@@ -130,29 +143,36 @@ REPRIEVE_INLINE_ void reprieve_list_splice(struct reprieve_list_head *from, stru
 	for (p = (head)->next, n = p->next; p != (head); p = n, n = p->next)
 #define reprieve_list_for_each_prev_safe(p, n, head) \
 	for (p = (head)->prev, n = p->prev; p != (head); p = n, n = p->prev)
-#define reprieve_list_for_each_entry(e, head, member) \
-	for (e = REPRIEVE_ENTRY_((head)->next, e, member); &e->member != (head); e = REPRIEVE_ENTRY_(e->member.next, e, member))
-#define reprieve_list_for_each_entry_reverse(e, head, member) \
-	for (e = REPRIEVE_ENTRY_((head)->prev, e, member); &e->member != (head); e = REPRIEVE_ENTRY_(e->member.prev, e, member))
+#define reprieve_list_for_each_entry(e, head, member)                            \
+	for (e = REPRIEVE_ENTRY_((head)->next, e, member); &e->member != (head); \
+	     e = REPRIEVE_ENTRY_(e->member.next, e, member))
+#define reprieve_list_for_each_entry_reverse(e, head, member)                    \
+	for (e = REPRIEVE_ENTRY_((head)->prev, e, member); &e->member != (head); \
+	     e = REPRIEVE_ENTRY_(e->member.prev, e, member))
 #define reprieve_list_for_each_entry_safe(e, n, head, member) \
-	for (e = REPRIEVE_ENTRY_((head)->next, e, member), n = REPRIEVE_ENTRY_(e->member.next, e, member); &e->member != (head); \
-	     e = n, n = REPRIEVE_ENTRY_(e->member.next, e, member))
+	for (e = REPRIEVE_ENTRY_((head)->next, e, member),    \
+	    n = REPRIEVE_ENTRY_(e->member.next, e, member);   \
+	     &e->member != (head); e = n, n = REPRIEVE_ENTRY_(e->member.next, e, member))
 
 #define reprieve_list_for_each_rcu(p, head) \
 	for (p = reprieve_dereference((head)->next); p != (head); p = reprieve_dereference(p->next))
-#define reprieve_list_for_each_entry_rcu(e, head, member) \
-	for (e = REPRIEVE_ENTRY_(reprieve_dereference((head)->next), e, member); &e->member != (head); \
+#define reprieve_list_for_each_entry_rcu(e, head, member)                        \
+	for (e = REPRIEVE_ENTRY_(reprieve_dereference((head)->next), e, member); \
+	     &e->member != (head);                                               \
 	     e = REPRIEVE_ENTRY_(reprieve_dereference(e->member.next), e, member))
 
 struct reprieve_hlist_node {
-	struct reprieve_hlist_node *next, **link;	/* link: the pointer that leads here */
+	struct reprieve_hlist_node *next, **link; /* link: the pointer that leads here */
 };
 
 struct reprieve_hlist_head {
 	struct reprieve_hlist_node *next;
 };
 
-#define REPRIEVE_HLIST_HEAD_INIT(name) { NULL }
+#define REPRIEVE_HLIST_HEAD_INIT(name) \
+	{                              \
+		NULL                   \
+	}
 
 REPRIEVE_INLINE_ void reprieve_hlist_init(struct reprieve_hlist_head *head)
 {
@@ -164,7 +184,8 @@ REPRIEVE_INLINE_ int reprieve_hlist_empty(const struct reprieve_hlist_head *head
 	return !__atomic_load_n(&head->next, __ATOMIC_RELAXED);
 }
 
-REPRIEVE_INLINE_ void reprieve_hlist_add_head_rcu(struct reprieve_hlist_node *element, struct reprieve_hlist_head *head)
+REPRIEVE_INLINE_ void reprieve_hlist_add_head_rcu(struct reprieve_hlist_node *element,
+						  struct reprieve_hlist_head *head)
 {
 	element->next = head->next;
 	element->link = &head->next;
@@ -184,21 +205,24 @@ REPRIEVE_INLINE_ void reprieve_hlist_del_rcu(struct reprieve_hlist_node *element
 #define reprieve_hlist_del reprieve_hlist_del_rcu
 
 #define reprieve_hlist_entry(pointer, type, member) reprieve_container_of(pointer, type, member)
-#define REPRIEVE_HENTRY_(pointer, like, member) \
-	__extension__({ \
-		struct reprieve_hlist_node *reprieve_node_ = (pointer); \
+#define REPRIEVE_HENTRY_(pointer, like, member)                                        \
+	__extension__({                                                                \
+		struct reprieve_hlist_node *reprieve_node_ = (pointer);                \
 		reprieve_node_ ? REPRIEVE_ENTRY_(reprieve_node_, like, member) : NULL; \
 	})
 
 #define reprieve_hlist_for_each(p, head) for (p = (head)->next; p; p = p->next)
-#define reprieve_hlist_for_each_safe(p, n, head) for (p = (head)->next; p && (n = p->next, 1); p = n)
-#define reprieve_hlist_for_each_entry(e, head, member) \
-	for (e = REPRIEVE_HENTRY_((head)->next, e, member); e; e = REPRIEVE_HENTRY_(e->member.next, e, member))
+#define reprieve_hlist_for_each_safe(p, n, head) \
+	for (p = (head)->next; p && (n = p->next, 1); p = n)
+#define reprieve_hlist_for_each_entry(e, head, member)         \
+	for (e = REPRIEVE_HENTRY_((head)->next, e, member); e; \
+	     e = REPRIEVE_HENTRY_(e->member.next, e, member))
 #define reprieve_hlist_for_each_entry_safe(e, n, head, member) \
-	for (e = REPRIEVE_HENTRY_((head)->next, e, member); e && (n = REPRIEVE_HENTRY_(e->member.next, e, member), 1); e = n)
+	for (e = REPRIEVE_HENTRY_((head)->next, e, member);    \
+	     e && (n = REPRIEVE_HENTRY_(e->member.next, e, member), 1); e = n)
 #define reprieve_hlist_for_each_rcu(p, head) \
 	for (p = reprieve_dereference((head)->next); p; p = reprieve_dereference(p->next))
-#define reprieve_hlist_for_each_entry_rcu(e, head, member) \
+#define reprieve_hlist_for_each_entry_rcu(e, head, member)                           \
 	for (e = REPRIEVE_HENTRY_(reprieve_dereference((head)->next), e, member); e; \
 	     e = REPRIEVE_HENTRY_(reprieve_dereference(e->member.next), e, member))
 

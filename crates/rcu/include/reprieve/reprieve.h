@@ -107,7 +107,8 @@ template <typename T> REPRIEVE_INLINE_ T reprieve_load_(T const volatile *from)
 	return __atomic_load_n(const_cast<T *>(from), __ATOMIC_ACQUIRE);
 }
 #define reprieve_dereference(p) reprieve_load_(&(p))
-#define reprieve_assign_pointer(p, value) __atomic_store_n(&(p), (__typeof__(p))(value), __ATOMIC_RELEASE)
+#define reprieve_assign_pointer(p, value) \
+	__atomic_store_n(&(p), (__typeof__(p))(value), __ATOMIC_RELEASE)
 extern "C" {
 #else
 #define reprieve_dereference(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
@@ -115,7 +116,7 @@ extern "C" {
 #endif
 
 #define reprieve_container_of(pointer, type, member) \
-	((type *)((char *)(pointer) - offsetof(type, member)))
+	((type *)((char *)(pointer)-offsetof(type, member)))
 
 /*
  * The part of a node that a waiting callback needs. Need not be initialized.
@@ -151,7 +152,8 @@ void reprieve_call(struct reprieve_head *head, reprieve_function *function, size
  * Like reprieve_call, and waits moreover until no thread protects the node. Every node that reprieve_protect can find is freed this way,
  * and only so. node: the address that the lookup returns. flags: 0 or REPRIEVE_LEAF.
  */
-void reprieve_retire(const void *node, struct reprieve_head *head, reprieve_function *function, size_t bytes, unsigned int flags);
+void reprieve_retire(const void *node, struct reprieve_head *head, reprieve_function *function,
+		     size_t bytes, unsigned int flags);
 
 /* Calls function(argument) after a grace period. Allocates. */
 void reprieve_defer(void (*function)(void *argument), void *argument);
@@ -173,14 +175,14 @@ int reprieve_restartable(const char **why);
 
 struct reprieve_stats {
 	uint64_t grace_periods;
-	uint64_t waiting;	/* callbacks */
+	uint64_t waiting; /* callbacks */
 	uint64_t waiting_bytes;
-	uint64_t run;		/* callbacks */
-	uint64_t over_cap;	/* registrations that found the cap exceeded */
-	uint64_t helped;	/* of those, the ones that ran callbacks */
-	uint64_t restarts;	/* lookups sent back to their start */
-	uint64_t fallbacks;	/* lookups run in a plain section */
-	uint64_t threads;	/* registered */
+	uint64_t run; /* callbacks */
+	uint64_t over_cap; /* registrations that found the cap exceeded */
+	uint64_t helped; /* of those, the ones that ran callbacks */
+	uint64_t restarts; /* lookups sent back to their start */
+	uint64_t fallbacks; /* lookups run in a plain section */
+	uint64_t threads; /* registered */
 };
 
 void reprieve_get_stats(struct reprieve_stats *stats);
@@ -192,10 +194,10 @@ void reprieve_get_stats(struct reprieve_stats *stats);
 struct reprieve_domain;
 
 enum reprieve_engine {
-	REPRIEVE_ENGINE_RESTART,	/* one membarrier; plain sections are polled */
-	REPRIEVE_ENGINE_POLL,		/* ask at once, everywhere (rcu-poll) */
-	REPRIEVE_ENGINE_LTIMER,		/* look on each tick, batch (rcu-ltimer) */
-	REPRIEVE_ENGINE_SCHED,		/* a token goes round (rcu-sched) */
+	REPRIEVE_ENGINE_RESTART, /* one membarrier; plain sections are polled */
+	REPRIEVE_ENGINE_POLL, /* ask at once, everywhere (rcu-poll) */
+	REPRIEVE_ENGINE_LTIMER, /* look on each tick, batch (rcu-ltimer) */
+	REPRIEVE_ENGINE_SCHED, /* a token goes round (rcu-sched) */
 };
 
 /* tick_us: microseconds, for the last two. Null: unknown engine, or 1023 domains exist. */
@@ -204,7 +206,8 @@ void reprieve_domain_free(struct reprieve_domain *domain);
 void reprieve_domain_read_lock(const struct reprieve_domain *domain);
 void reprieve_domain_read_unlock(const struct reprieve_domain *domain);
 void reprieve_domain_synchronize(const struct reprieve_domain *domain);
-void reprieve_domain_call(const struct reprieve_domain *domain, struct reprieve_head *head, reprieve_function *function, size_t bytes);
+void reprieve_domain_call(const struct reprieve_domain *domain, struct reprieve_head *head,
+			  reprieve_function *function, size_t bytes);
 int reprieve_domain_barrier(const struct reprieve_domain *domain);
 
 /*

@@ -78,17 +78,22 @@
 #define REPRIEVE_NO_PROTECTOR_
 #endif
 #ifdef __clang__
-#define REPRIEVE_UNCHECKED_ \
-	no_instrument_function, no_sanitize("address", "thread", "memory", "undefined", "coverage") REPRIEVE_NO_PROTECTOR_
-#define REPRIEVE_RESTARTABLE __attribute__((section("reprieve_restart"), noinline, REPRIEVE_UNCHECKED_))
+#define REPRIEVE_UNCHECKED_                                                             \
+	no_instrument_function, no_sanitize("address", "thread", "memory", "undefined", \
+					    "coverage") REPRIEVE_NO_PROTECTOR_
+#define REPRIEVE_RESTARTABLE \
+	__attribute__((section("reprieve_restart"), noinline, REPRIEVE_UNCHECKED_))
 #else
-#define REPRIEVE_UNCHECKED_ \
-	no_instrument_function, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined REPRIEVE_NO_PROTECTOR_
-#define REPRIEVE_RESTARTABLE __attribute__((section("reprieve_restart"), noinline, noclone, noipa, REPRIEVE_UNCHECKED_))
+#define REPRIEVE_UNCHECKED_                                              \
+	no_instrument_function, no_sanitize_address, no_sanitize_thread, \
+		no_sanitize_undefined REPRIEVE_NO_PROTECTOR_
+#define REPRIEVE_RESTARTABLE \
+	__attribute__((section("reprieve_restart"), noinline, noclone, noipa, REPRIEVE_UNCHECKED_))
 #endif
 
 /* A function for use in restartable ones. */
-#define REPRIEVE_RESTARTABLE_INLINE static inline __attribute__((always_inline, unused, REPRIEVE_UNCHECKED_))
+#define REPRIEVE_RESTARTABLE_INLINE \
+	static inline __attribute__((always_inline, unused, REPRIEVE_UNCHECKED_))
 
 /* A node that this thread protects. */
 struct reprieve_protected {
@@ -161,8 +166,10 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 
 /* AVX-512 registers are lost in calls, too. */
 #ifdef __AVX512F__
-#define REPRIEVE_LOST_AVX512_ , "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", \
-	"xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2", "k3", "k4", "k5", "k6", "k7"
+#define REPRIEVE_LOST_AVX512_                                                                    \
+	, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24",       \
+		"xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2", "k3", \
+		"k4", "k5", "k6", "k7"
 #else
 #define REPRIEVE_LOST_AVX512_
 #endif
@@ -172,49 +179,52 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
  * stack pointer to go back to is in the thread's block, rbx and rbp lie above it; all other registers are given up. Steps over the red zone, keeps the
  * stack aligned, and keeps the block's value for a section that a signal handler interrupted.
  */
-#define REPRIEVE_ATTEMPT_(function, a, b, cs, value, done, before, last) \
-	__asm__ volatile("movq reprieve_thread@gottpoff(%%rip), %%rax\n\t" \
-			 "movq %%rsp, %%rcx\n\t" \
-			 "leaq -160(%%rsp), %%rsp\n\t" \
-			 "andq $-16, %%rsp\n\t" \
-			 "movq %%rcx, (%%rsp)\n\t" \
-			 "movq %%rbx, 8(%%rsp)\n\t" \
-			 "movq %%rbp, 16(%%rsp)\n\t" \
-			 "movq %%fs:(%%rax), %%rcx\n\t" \
-			 "movq %%rcx, 24(%%rsp)\n\t" \
-			 "movq %%rsp, %%fs:(%%rax)\n\t" \
-			 "call reprieve_attempt_%=\n\t" \
-			 "movq reprieve_thread@gottpoff(%%rip), %%rcx\n\t" \
-			 "movq 24(%%rsp), %%rsi\n\t" \
-			 "movq %%rsi, %%fs:(%%rcx)\n\t" \
-			 "movq (%%rsp), %%rsp\n\t" \
-			 ".pushsection reprieve_restart,\"ax?\",@progbits\n\t" \
-			 ".type reprieve_attempt_%=, @function\n" \
-			 "reprieve_attempt_%=:\n\t" \
-			 "pushq %%rdx\n\t" \
-			 "leaq reprieve_image_cs(%%rip), %%rax\n\t" \
-			 "movq %%rax, (%%rdx)\n\t" before \
-			 "call %P[body]\n\t" last \
-			 "popq %%rdx\n\t" \
-			 "movq $0, (%%rdx)\n\t" \
-			 "movl $1, %%edx\n\t" \
-			 "ret\n\t" \
-			 ".size reprieve_attempt_%=, . - reprieve_attempt_%=\n\t" \
-			 ".popsection" \
-			 : "=a"(value), "=d"(done), "+D"(a), "+S"(b) \
-			 : "1"(cs), [body] "i"(function) \
-			 : "rcx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", \
-			   "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", \
+#define REPRIEVE_ATTEMPT_(function, a, b, cs, value, done, before, last)                           \
+	__asm__ volatile("movq reprieve_thread@gottpoff(%%rip), %%rax\n\t"                         \
+			 "movq %%rsp, %%rcx\n\t"                                                   \
+			 "leaq -160(%%rsp), %%rsp\n\t"                                             \
+			 "andq $-16, %%rsp\n\t"                                                    \
+			 "movq %%rcx, (%%rsp)\n\t"                                                 \
+			 "movq %%rbx, 8(%%rsp)\n\t"                                                \
+			 "movq %%rbp, 16(%%rsp)\n\t"                                               \
+			 "movq %%fs:(%%rax), %%rcx\n\t"                                            \
+			 "movq %%rcx, 24(%%rsp)\n\t"                                               \
+			 "movq %%rsp, %%fs:(%%rax)\n\t"                                            \
+			 "call reprieve_attempt_%=\n\t"                                            \
+			 "movq reprieve_thread@gottpoff(%%rip), %%rcx\n\t"                         \
+			 "movq 24(%%rsp), %%rsi\n\t"                                               \
+			 "movq %%rsi, %%fs:(%%rcx)\n\t"                                            \
+			 "movq (%%rsp), %%rsp\n\t"                                                 \
+			 ".pushsection reprieve_restart,\"ax?\",@progbits\n\t"                     \
+			 ".type reprieve_attempt_%=, @function\n"                                  \
+			 "reprieve_attempt_%=:\n\t"                                                \
+			 "pushq %%rdx\n\t"                                                         \
+			 "leaq reprieve_image_cs(%%rip), %%rax\n\t"                                \
+			 "movq %%rax, (%%rdx)\n\t" before "call %P[body]\n\t" last                 \
+			 "popq %%rdx\n\t"                                                          \
+			 "movq $0, (%%rdx)\n\t"                                                    \
+			 "movl $1, %%edx\n\t"                                                      \
+			 "ret\n\t"                                                                 \
+			 ".size reprieve_attempt_%=, . - reprieve_attempt_%=\n\t"                  \
+			 ".popsection"                                                             \
+			 : "=a"(value), "=d"(done), "+D"(a), "+S"(b)                               \
+			 : "1"(cs), [body] "i"(function)                                           \
+			 : "rcx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0",    \
+			   "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
+			   "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory",         \
 			   "cc" REPRIEVE_LOST_AVX512_)
 
-#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) REPRIEVE_ATTEMPT_(f, a, b, cs, value, done, "", "")
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) \
+	REPRIEVE_ATTEMPT_(f, a, b, cs, value, done, "", "")
 /* The store to the slot is the last act inside. */
-#define REPRIEVE_ATTEMPT_PROTECT_(f, a, b, cs, value, done) \
-	REPRIEVE_ATTEMPT_(f, a, b, cs, value, done, "pushq %%rsi\n\tsubq $8, %%rsp\n\txorl %%esi, %%esi\n\t", \
+#define REPRIEVE_ATTEMPT_PROTECT_(f, a, b, cs, value, done)                         \
+	REPRIEVE_ATTEMPT_(f, a, b, cs, value, done,                                 \
+			  "pushq %%rsi\n\tsubq $8, %%rsp\n\txorl %%esi, %%esi\n\t", \
 			  "addq $8, %%rsp\n\tpopq %%rsi\n\tmovq %%rax, (%%rsi)\n\t")
 
 #else /* not x86-64: the library never says that a lookup may restart. */
-#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) ((value) = 0, (done) = 0, (void)(cs), (void)(a), (void)(b))
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) \
+	((value) = 0, (done) = 0, (void)(cs), (void)(a), (void)(b))
 #define REPRIEVE_ATTEMPT_PROTECT_ REPRIEVE_ATTEMPT_LOOKUP_
 #endif
 
@@ -244,27 +254,28 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(void)
  * function: the name of a REPRIEVE_RESTARTABLE function of this program or shared object (static or hidden), uintptr_t f(const void *, void *).
  * Allowed in signal handlers.
  */
-#define reprieve_lookup(function, argument, result) \
-	__extension__({ \
-		const void *reprieve_argument_ = (argument); \
-		void *reprieve_result_ = (result); \
-		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_; \
-		unsigned int reprieve_attempt_ = 0; \
-		for (;;) { \
-			const void *reprieve_a_ = reprieve_argument_; \
-			void *reprieve_b_ = reprieve_result_; \
-			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++); \
-			if (!REPRIEVE_LIKELY_(reprieve_cs_)) { \
-				reprieve_fallback(); \
-				reprieve_value_ = function(reprieve_argument_, reprieve_result_); \
-				reprieve_read_unlock(); \
-				break; \
-			} \
-			REPRIEVE_ATTEMPT_LOOKUP_(function, reprieve_a_, reprieve_b_, reprieve_cs_, reprieve_value_, reprieve_done_); \
-			if (REPRIEVE_LIKELY_(reprieve_done_)) \
-				break; \
-		} \
-		reprieve_value_; \
+#define reprieve_lookup(function, argument, result)                                                \
+	__extension__({                                                                            \
+		const void *reprieve_argument_ = (argument);                                       \
+		void *reprieve_result_ = (result);                                                 \
+		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                           \
+		unsigned int reprieve_attempt_ = 0;                                                \
+		for (;;) {                                                                         \
+			const void *reprieve_a_ = reprieve_argument_;                              \
+			void *reprieve_b_ = reprieve_result_;                                      \
+			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                     \
+			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                     \
+				reprieve_fallback();                                               \
+				reprieve_value_ = function(reprieve_argument_, reprieve_result_);  \
+				reprieve_read_unlock();                                            \
+				break;                                                             \
+			}                                                                          \
+			REPRIEVE_ATTEMPT_LOOKUP_(function, reprieve_a_, reprieve_b_, reprieve_cs_, \
+						 reprieve_value_, reprieve_done_);                 \
+			if (REPRIEVE_LIKELY_(reprieve_done_))                                      \
+				break;                                                             \
+		}                                                                                  \
+		reprieve_value_;                                                                   \
 	})
 
 /*
@@ -273,32 +284,34 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(void)
  * Returns the node that function(argument) finds, const void *f(const void *), or null. The node stays alive until reprieve_release(held),
  * which this thread calls unless it got null; grace periods do not wait for that. Such nodes are freed with reprieve_retire only.
  */
-#define reprieve_protect(function, argument, held) \
-	__extension__({ \
-		const void *reprieve_argument_ = (argument); \
-		struct reprieve_protected *reprieve_held_ = (held); \
-		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_; \
-		unsigned int reprieve_attempt_ = 0; \
-		uintptr_t *const reprieve_slot_found_ = reprieve_slot_(); \
-		for (;;) { \
-			const void *reprieve_a_ = reprieve_argument_; \
-			uintptr_t *reprieve_b_ = reprieve_slot_found_; \
-			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++); \
-			if (!REPRIEVE_LIKELY_(reprieve_cs_)) { \
-				reprieve_fallback(); \
-				reprieve_value_ = (uintptr_t)function(reprieve_argument_); \
-				/* Before the section ends. */ \
-				__atomic_store_n(reprieve_slot_found_, reprieve_value_, __ATOMIC_RELEASE); \
-				reprieve_read_unlock(); \
-				break; \
-			} \
-			REPRIEVE_ATTEMPT_PROTECT_(function, reprieve_a_, reprieve_b_, reprieve_cs_, reprieve_value_, reprieve_done_); \
-			if (REPRIEVE_LIKELY_(reprieve_done_)) \
-				break; \
-		} \
-		reprieve_held_->node = (const void *)reprieve_value_; \
-		reprieve_held_->slot = reprieve_slot_found_; \
-		reprieve_held_->node; \
+#define reprieve_protect(function, argument, held)                                                \
+	__extension__({                                                                           \
+		const void *reprieve_argument_ = (argument);                                      \
+		struct reprieve_protected *reprieve_held_ = (held);                               \
+		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                          \
+		unsigned int reprieve_attempt_ = 0;                                               \
+		uintptr_t *const reprieve_slot_found_ = reprieve_slot_();                         \
+		for (;;) {                                                                        \
+			const void *reprieve_a_ = reprieve_argument_;                             \
+			uintptr_t *reprieve_b_ = reprieve_slot_found_;                            \
+			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                    \
+			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                    \
+				reprieve_fallback();                                              \
+				reprieve_value_ = (uintptr_t)function(reprieve_argument_);        \
+				/* Before the section ends. */                                    \
+				__atomic_store_n(reprieve_slot_found_, reprieve_value_,           \
+						 __ATOMIC_RELEASE);                               \
+				reprieve_read_unlock();                                           \
+				break;                                                            \
+			}                                                                         \
+			REPRIEVE_ATTEMPT_PROTECT_(function, reprieve_a_, reprieve_b_,             \
+						  reprieve_cs_, reprieve_value_, reprieve_done_); \
+			if (REPRIEVE_LIKELY_(reprieve_done_))                                     \
+				break;                                                            \
+		}                                                                                 \
+		reprieve_held_->node = (const void *)reprieve_value_;                             \
+		reprieve_held_->slot = reprieve_slot_found_;                                      \
+		reprieve_held_->node;                                                             \
 	})
 
 /* Lets the node go. */

@@ -47,15 +47,15 @@
 #define CMM_ACCESS_ONCE(x) (*(__volatile__ __typeof__(x) *)&(x))
 #define CMM_LOAD_SHARED(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define _CMM_LOAD_SHARED(x) CMM_LOAD_SHARED(x)
-#define CMM_STORE_SHARED(x, v) \
-	__extension__({ \
-		__typeof__(x) reprieve_stored_ = (v); \
+#define CMM_STORE_SHARED(x, v)                                              \
+	__extension__({                                                     \
+		__typeof__(x) reprieve_stored_ = (v);                       \
 		__atomic_store_n(&(x), reprieve_stored_, __ATOMIC_RELAXED); \
-		reprieve_stored_; \
+		reprieve_stored_;                                           \
 	})
 #define _CMM_STORE_SHARED(x, v) CMM_STORE_SHARED(x, v)
 
-#define caa_container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define caa_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define CAA_ARRAY_SIZE(x) (sizeof(x) / sizeof((x)[0]))
 #define caa_max(a, b) ((a) > (b) ? (a) : (b))
 #define caa_min(a, b) ((a) < (b) ? (a) : (b))
@@ -65,11 +65,12 @@
 #define uatomic_set(addr, v) __atomic_store_n(addr, REPRIEVE_AS_(addr, v), __ATOMIC_RELAXED)
 #define uatomic_read(addr) __atomic_load_n(addr, __ATOMIC_RELAXED)
 #define uatomic_xchg(addr, v) __atomic_exchange_n(addr, REPRIEVE_AS_(addr, v), __ATOMIC_SEQ_CST)
-#define uatomic_cmpxchg(addr, old, v) \
-	__extension__({ \
-		__typeof__(*(addr)) reprieve_old_ = REPRIEVE_AS_(addr, old); \
-		__atomic_compare_exchange_n(addr, &reprieve_old_, REPRIEVE_AS_(addr, v), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-		reprieve_old_; \
+#define uatomic_cmpxchg(addr, old, v)                                                       \
+	__extension__({                                                                     \
+		__typeof__(*(addr)) reprieve_old_ = REPRIEVE_AS_(addr, old);                \
+		__atomic_compare_exchange_n(addr, &reprieve_old_, REPRIEVE_AS_(addr, v), 0, \
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);            \
+		reprieve_old_;                                                              \
 	})
 #define uatomic_add_return(addr, v) __atomic_add_fetch(addr, (v), __ATOMIC_SEQ_CST)
 #define uatomic_sub_return(addr, v) __atomic_sub_fetch(addr, (v), __ATOMIC_SEQ_CST)

@@ -87,52 +87,154 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 /*
  * The functions of a flavor; `base` names the primitives it consists of.
  */
-#define REPRIEVE_URCU_FLAVOR_(flavor, base) \
-	REPRIEVE_INLINE_ void flavor##_init(void) {} \
-	REPRIEVE_INLINE_ void flavor##_read_lock(void) { base##_lock_(); } \
-	REPRIEVE_INLINE_ void flavor##_read_unlock(void) { base##_unlock_(); } \
-	REPRIEVE_INLINE_ int flavor##_read_ongoing(void) { return base##_ongoing(); } \
-	REPRIEVE_INLINE_ void flavor##_register_thread(void) { base##_begin_(); } \
-	REPRIEVE_INLINE_ void flavor##_unregister_thread(void) { base##_end_(); } \
-	REPRIEVE_INLINE_ void flavor##_quiescent_state(void) { base##_quiescent_(); } \
-	REPRIEVE_INLINE_ void flavor##_thread_offline(void) { base##_away_(); } \
-	REPRIEVE_INLINE_ void flavor##_thread_online(void) { base##_back_(); } \
-	REPRIEVE_INLINE_ void flavor##_synchronize_rcu(void) { base##_synchronize(); } \
-	REPRIEVE_INLINE_ void flavor##_call_rcu(struct rcu_head *head, void (*func)(struct rcu_head *head)) { base##_call(head, func, 0); } \
-	REPRIEVE_INLINE_ void flavor##_barrier(void) { base##_barrier(); } \
-	REPRIEVE_INLINE_ struct urcu_gp_poll_state flavor##_start_poll_synchronize_rcu(void) \
-	{ \
-		struct urcu_gp_poll_state state; \
-		state.grace_period_id = (unsigned long)base##_start_poll(); \
-		return state; \
-	} \
+#define REPRIEVE_URCU_FLAVOR_(flavor, base)                                                        \
+	REPRIEVE_INLINE_ void flavor##_init(void)                                                  \
+	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_read_lock(void)                                             \
+	{                                                                                          \
+		base##_lock_();                                                                    \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_read_unlock(void)                                           \
+	{                                                                                          \
+		base##_unlock_();                                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ int flavor##_read_ongoing(void)                                           \
+	{                                                                                          \
+		return base##_ongoing();                                                           \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_register_thread(void)                                       \
+	{                                                                                          \
+		base##_begin_();                                                                   \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_unregister_thread(void)                                     \
+	{                                                                                          \
+		base##_end_();                                                                     \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_quiescent_state(void)                                       \
+	{                                                                                          \
+		base##_quiescent_();                                                               \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_thread_offline(void)                                        \
+	{                                                                                          \
+		base##_away_();                                                                    \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_thread_online(void)                                         \
+	{                                                                                          \
+		base##_back_();                                                                    \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_synchronize_rcu(void)                                       \
+	{                                                                                          \
+		base##_synchronize();                                                              \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_call_rcu(struct rcu_head *head,                             \
+						void (*func)(struct rcu_head * head))              \
+	{                                                                                          \
+		base##_call(head, func, 0);                                                        \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_barrier(void)                                               \
+	{                                                                                          \
+		base##_barrier();                                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ struct urcu_gp_poll_state flavor##_start_poll_synchronize_rcu(void)       \
+	{                                                                                          \
+		struct urcu_gp_poll_state state;                                                   \
+		state.grace_period_id = (unsigned long)base##_start_poll();                        \
+		return state;                                                                      \
+	}                                                                                          \
 	REPRIEVE_INLINE_ bool flavor##_poll_state_synchronize_rcu(struct urcu_gp_poll_state state) \
-	{ \
-		return base##_poll(state.grace_period_id) != 0; \
-	} \
-	REPRIEVE_INLINE_ void flavor##_defer_rcu(void (*fct)(void *p), void *p) { base##_defer(fct, p); } \
-	REPRIEVE_INLINE_ int flavor##_defer_register_thread(void) { return 0; } \
-	REPRIEVE_INLINE_ void flavor##_defer_unregister_thread(void) { base##_barrier(); } \
-	REPRIEVE_INLINE_ void flavor##_defer_barrier(void) { base##_barrier(); } \
-	REPRIEVE_INLINE_ void flavor##_defer_barrier_thread(void) { base##_barrier(); } \
-	REPRIEVE_INLINE_ void flavor##_defer_exit(void) { base##_barrier(); } \
-	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_create_call_rcu_data(unsigned long flags, int cpu) { return reprieve_helper_new(flags, cpu); } \
-	REPRIEVE_INLINE_ void flavor##_call_rcu_data_free(struct call_rcu_data *crdp) { base##_barrier(); reprieve_helper_free(crdp); } \
-	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_default_call_rcu_data(void) { return reprieve_helper_default(); } \
-	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_cpu_call_rcu_data(int cpu) { return reprieve_helper_of_cpu(cpu); } \
-	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_thread_call_rcu_data(void) { return reprieve_helper_of_thread(); } \
-	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_call_rcu_data(void) { return reprieve_helper_current(); } \
-	REPRIEVE_INLINE_ pthread_t flavor##_get_call_rcu_thread(struct call_rcu_data *crdp) { return reprieve_helper_thread(crdp); } \
-	REPRIEVE_INLINE_ void flavor##_set_thread_call_rcu_data(struct call_rcu_data *crdp) { reprieve_helper_set_thread(crdp); } \
-	REPRIEVE_INLINE_ int flavor##_set_cpu_call_rcu_data(int cpu, struct call_rcu_data *crdp) { return reprieve_helper_set_cpu(cpu, crdp); } \
-	REPRIEVE_INLINE_ int flavor##_create_all_cpu_call_rcu_data(unsigned long flags) { return reprieve_helper_create_all(flags); } \
-	REPRIEVE_INLINE_ void flavor##_free_all_cpu_call_rcu_data(void) { base##_barrier(); reprieve_helper_free_all(); } \
-	REPRIEVE_INLINE_ void flavor##_call_rcu_before_fork(void) {} \
-	REPRIEVE_INLINE_ void flavor##_call_rcu_after_fork_parent(void) {} \
-	REPRIEVE_INLINE_ void flavor##_call_rcu_after_fork_child(void) {} \
-	REPRIEVE_INLINE_ void flavor##_before_fork(void) {} \
-	REPRIEVE_INLINE_ void flavor##_after_fork_parent(void) {} \
-	REPRIEVE_INLINE_ void flavor##_after_fork_child(void) {}
+	{                                                                                          \
+		return base##_poll(state.grace_period_id) != 0;                                    \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_defer_rcu(void (*fct)(void *p), void *p)                    \
+	{                                                                                          \
+		base##_defer(fct, p);                                                              \
+	}                                                                                          \
+	REPRIEVE_INLINE_ int flavor##_defer_register_thread(void)                                  \
+	{                                                                                          \
+		return 0;                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_defer_unregister_thread(void)                               \
+	{                                                                                          \
+		base##_barrier();                                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_defer_barrier(void)                                         \
+	{                                                                                          \
+		base##_barrier();                                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_defer_barrier_thread(void)                                  \
+	{                                                                                          \
+		base##_barrier();                                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_defer_exit(void)                                            \
+	{                                                                                          \
+		base##_barrier();                                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_create_call_rcu_data(unsigned long flags,  \
+									     int cpu)              \
+	{                                                                                          \
+		return reprieve_helper_new(flags, cpu);                                            \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_call_rcu_data_free(struct call_rcu_data *crdp)              \
+	{                                                                                          \
+		base##_barrier();                                                                  \
+		reprieve_helper_free(crdp);                                                        \
+	}                                                                                          \
+	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_default_call_rcu_data(void)            \
+	{                                                                                          \
+		return reprieve_helper_default();                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_cpu_call_rcu_data(int cpu)             \
+	{                                                                                          \
+		return reprieve_helper_of_cpu(cpu);                                                \
+	}                                                                                          \
+	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_thread_call_rcu_data(void)             \
+	{                                                                                          \
+		return reprieve_helper_of_thread();                                                \
+	}                                                                                          \
+	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_call_rcu_data(void)                    \
+	{                                                                                          \
+		return reprieve_helper_current();                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ pthread_t flavor##_get_call_rcu_thread(struct call_rcu_data *crdp)        \
+	{                                                                                          \
+		return reprieve_helper_thread(crdp);                                               \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_set_thread_call_rcu_data(struct call_rcu_data *crdp)        \
+	{                                                                                          \
+		reprieve_helper_set_thread(crdp);                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ int flavor##_set_cpu_call_rcu_data(int cpu, struct call_rcu_data *crdp)   \
+	{                                                                                          \
+		return reprieve_helper_set_cpu(cpu, crdp);                                         \
+	}                                                                                          \
+	REPRIEVE_INLINE_ int flavor##_create_all_cpu_call_rcu_data(unsigned long flags)            \
+	{                                                                                          \
+		return reprieve_helper_create_all(flags);                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_free_all_cpu_call_rcu_data(void)                            \
+	{                                                                                          \
+		base##_barrier();                                                                  \
+		reprieve_helper_free_all();                                                        \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_call_rcu_before_fork(void)                                  \
+	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_call_rcu_after_fork_parent(void)                            \
+	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_call_rcu_after_fork_child(void)                             \
+	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_before_fork(void)                                           \
+	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_after_fork_parent(void)                                     \
+	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_after_fork_child(void)                                      \
+	{                                                                                          \
+	}
 
 #define reprieve_lock_ reprieve_read_lock
 #define reprieve_unlock_ reprieve_read_unlock

@@ -31,7 +31,8 @@ static int sum(void)
 	int total = 0;
 
 	rcu_read_lock();
-	list_for_each_rcu(p, &elements) {
+	list_for_each_rcu(p, &elements)
+	{
 		CHECK(list_entry(p, struct element, list)->value > 0);
 		total += list_entry(p, struct element, list)->value;
 	}
@@ -69,7 +70,8 @@ int main(void)
 		CHECK(sum() == 55);
 		CHECK(list_entry(elements.next, struct element, list)->value == 9);
 		CHECK(list_entry(elements.prev, struct element, list)->value == 10);
-		list_for_each_safe_rcu(p, n, &elements) {
+		list_for_each_safe_rcu(p, n, &elements)
+		{
 			e = list_entry(p, struct element, list);
 			list_del_rcu(p);
 			if (e->value & 1) {

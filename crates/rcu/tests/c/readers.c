@@ -152,7 +152,9 @@ int main(void)
 			pthread_join(leaving, NULL);
 		}
 		clock_gettime(CLOCK_MONOTONIC, &now);
-		if ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 > 700 && lookups > 100)
+		if ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 >
+			    700 &&
+		    lookups > 100)
 			break;
 	}
 	child = fork();
@@ -175,8 +177,9 @@ int main(void)
 	/* A system that restarts must not run everything in plain sections. */
 	CHECK(!restartable || stats.fallbacks < lookups);
 	CHECK(restartable || stats.restarts == 0);
-	printf("%s: %llu looks, %llu grace periods, %llu restarts, %llu in plain sections\n", why, (unsigned long long)lookups,
-	       (unsigned long long)stats.grace_periods, (unsigned long long)stats.restarts, (unsigned long long)stats.fallbacks);
+	printf("%s: %llu looks, %llu grace periods, %llu restarts, %llu in plain sections\n", why,
+	       (unsigned long long)lookups, (unsigned long long)stats.grace_periods,
+	       (unsigned long long)stats.restarts, (unsigned long long)stats.fallbacks);
 	free(current);
 	return 0;
 }

@@ -70,12 +70,9 @@ static void *reader(void *argument)
 		rcu_read_lock();
 		n = rcu_dereference(current);
 		CHECK(n->value >= 0);
-		cds_list_for_each_entry_rcu(n, &list, list)
-			CHECK(n->value >= 0);
-		cds_hlist_for_each_entry_rcu(n, pos, &bucket, hash)
-			CHECK(n->value >= 0);
-		cds_hlist_for_each_entry_rcu_2(n, &bucket, hash)
-			CHECK(n->value >= 0);
+		cds_list_for_each_entry_rcu(n, &list, list) CHECK(n->value >= 0);
+		cds_hlist_for_each_entry_rcu(n, pos, &bucket, hash) CHECK(n->value >= 0);
+		cds_hlist_for_each_entry_rcu_2(n, &bucket, hash) CHECK(n->value >= 0);
 		rcu_read_unlock();
 		rest();
 		uatomic_inc(&reads);
@@ -107,21 +104,20 @@ static void updates(void)
 	m = node_new(100);
 	cds_list_replace_rcu(&n->list, &m->list);
 	call_rcu(&n->rcu, node_free);
-	cds_list_for_each(p, &list)
-		count++;
+	cds_list_for_each(p, &list) count++;
 	CHECK(count == 10);
-	cds_list_for_each_safe(p, q, &list)
-		count--;
+	cds_list_for_each_safe(p, q, &list) count--;
 	CHECK(count == 0);
-	cds_list_for_each_entry_reverse(n, &list, list)
-		count++;
+	cds_list_for_each_entry_reverse(n, &list, list) count++;
 	CHECK(count == 10 && cds_list_first_entry(&list, struct node, list)->value == 100);
-	cds_list_for_each_entry_safe(n, m, &list, list) {
+	cds_list_for_each_entry_safe(n, m, &list, list)
+	{
 		cds_list_del_rcu(&n->list);
 		call_rcu(&n->rcu, node_free);
 	}
 	CHECK(cds_list_empty(&list));
-	cds_hlist_for_each_entry_safe_2(n, m, &bucket, hash) {
+	cds_hlist_for_each_entry_safe_2(n, m, &bucket, hash)
+	{
 		cds_hlist_del_rcu(&n->hash);
 		call_rcu(&n->rcu, node_free);
 	}
@@ -175,7 +171,8 @@ static void atomics(void)
 	CHECK(uatomic_add_return(&l, 3) == 8 && uatomic_sub_return(&l, 10) == -2);
 	uatomic_sub(&l, 1);
 	uatomic_dec(&l);
-	CHECK(uatomic_xchg(&l, 9) == -4 && uatomic_cmpxchg(&l, 9, 1) == 9 && uatomic_cmpxchg(&l, 9, 2) == 1);
+	CHECK(uatomic_xchg(&l, 9) == -4 && uatomic_cmpxchg(&l, 9, 1) == 9 &&
+	      uatomic_cmpxchg(&l, 9, 2) == 1);
 	uatomic_set(&byte, 200);
 	CHECK(uatomic_read(&byte) == 200 && CMM_STORE_SHARED(l, 4) == 4 && CMM_ACCESS_ONCE(l) == 4);
 	cmm_smp_mb__before_uatomic_inc();
