@@ -231,3 +231,8 @@ mod api {
 }
 #[cfg(not(loom))]
 pub use api::*;
+
+/// The guide's examples, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Guide;
