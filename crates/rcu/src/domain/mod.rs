@@ -319,8 +319,10 @@ impl restart::Place for Global {
         0
     }
 
+    /// Not asked of the domain, which need not exist yet: making it would allocate, and a signal handler may be here first. It gets
+    /// the same answer when it is made (see `startup::barrier`).
     fn may_restart(&self) -> bool {
-        Domain::global().core.barrier == Kind::Restart
+        crate::startup::barrier(true) == Kind::Restart
     }
 }
 
