@@ -396,20 +396,22 @@ fn without_membarrier() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "no_membarrier", "--ignored", "--nocapture"]);
     // SAFETY: prctl only, between fork and exec.
-    unsafe { command.pre_exec(filter_membarrier) };
+    unsafe { command.pre_exec(|| forbid(&[libc::SYS_membarrier], libc::ENOSYS)) };
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// A seccomp filter that answers membarrier with ENOSYS.
-fn filter_membarrier() -> std::io::Result<()> {
+/// A seccomp filter that answers these system calls with an error. For this thread and those it creates.
+fn forbid(calls: &[libc::c_long], error: i32) -> std::io::Result<()> {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let filter = [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_membarrier as u32),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
+    // No allocation: this may be the child of a fork.
+    let mut filter = [statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW); 16];
+    filter[0] = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
+    for (pair, call) in filter[1..15].chunks_mut(2).zip(calls) {
+        pair[0] = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, *call as u32);
+        pair[1] =
+            statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | error as u32);
+    }
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the program outlives the calls.
     unsafe {
@@ -455,6 +457,28 @@ fn no_membarrier() {
     stop.store(true, Relaxed);
     readers.into_iter().for_each(|r| r.join().unwrap());
     domain.barrier().unwrap();
+}
+
+/// Where no worker can be started `barrier` runs the callbacks itself.
+#[test]
+fn without_threads() {
+    let domain = Domain::builder().build().unwrap();
+    let ran = Arc::new(AtomicU64::new(0));
+    let status = in_child(|| {
+        // A filter is for ever: hence the child.
+        if forbid(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN).is_err() {
+            return false;
+        }
+        for _ in 0..100 {
+            let ran = ran.clone();
+            domain.defer(move || {
+                ran.fetch_add(1, SeqCst);
+            });
+        }
+        domain.barrier().unwrap();
+        ran.load(SeqCst) == 100
+    });
+    assert_eq!(status, Some(0));
 }
 
 /// Callbacks that wait when the process exits are not run, and do not keep it from exiting.

@@ -4,7 +4,7 @@
 use super::{Builder, Engine};
 use crate::barrier::Kind;
 use crate::callback::cap::{self, Cap};
-use crate::callback::queue::Queue;
+use crate::callback::queue::{Queue, Who};
 use crate::callback::{Function, Head, worker};
 use crate::engine::{self, Attempt};
 use crate::grace::{Cookie, Grace};
@@ -246,7 +246,13 @@ impl Core {
             for (index, queue) in self.queues.iter().enumerate() {
                 while queue.list.account(phase).callbacks() != 0 {
                     self.ensure_worker(index);
-                    queue.wake();
+                    if queue.started.load(Ordering::Relaxed) {
+                        queue.wake();
+                    } else {
+                        // The system has no thread for us. The caller waits for the callbacks, whatever they wait for, so it
+                        // can as well run them.
+                        queue.step(self, Who::Worker);
+                    }
                     self.await_progress(Duration::from_millis(1));
                 }
             }
