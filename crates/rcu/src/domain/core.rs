@@ -95,9 +95,18 @@ pub(super) fn reserve() -> Option<usize> {
 
 /// Makes a core known to the fork handlers, not in the middle of a fork: they undo what they did to the cores they saw.
 pub(super) fn publish(core: &Arc<Core>) {
+    publish_if(core, || ((), true));
+}
+
+/// The same if `f` says so, which runs while there is no fork.
+pub(super) fn publish_if<R>(core: &Arc<Core>, f: impl FnOnce() -> (R, bool)) -> R {
     crate::fork::excluded(|| {
-        CORES[core.index].store(Arc::as_ptr(core).cast_mut(), Ordering::Release)
-    });
+        let (result, publish) = f();
+        if publish {
+            CORES[core.index].store(Arc::as_ptr(core).cast_mut(), Ordering::Release);
+        }
+        result
+    })
 }
 
 impl Core {

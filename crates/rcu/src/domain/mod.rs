@@ -78,17 +78,16 @@ impl Domain {
             index: 0,
             core: Arc::new(Core::new(0, &Domain::builder())),
         }));
-        match GLOBAL.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                // SAFETY: never dropped from here on.
-                let domain = unsafe { &*made };
-                core::publish(&domain.core);
-                domain
-            }
-            // Ours is a leak: it has no threads yet, and this happens once at most per thread.
-            // SAFETY: the first is never dropped.
-            Err(first) => unsafe { &*first },
-        }
+        // SAFETY: fresh, and never dropped.
+        let core = unsafe { &(*made).core };
+        // Known to its users and to the fork handlers at once: else a fork in between would not put right what users hold.
+        let first = core::publish_if(core, || {
+            GLOBAL
+                .compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire)
+                .map_or_else(|first| (first, false), |_| (made, true))
+        });
+        // SAFETY: never dropped. If it is not ours, ours is a leak: it has no threads yet, and this happens once at most per thread.
+        unsafe { &*first }
     }
 
     /// What tells this domain from others.
