@@ -459,6 +459,57 @@ fn no_membarrier() {
     domain.barrier().unwrap();
 }
 
+/// A process that was bound to some CPUs stays there.
+#[test]
+fn workers_stay_on_the_cpus_of_their_process() {
+    let cpus = || {
+        // SAFETY: plain data of the size given.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+            (0..libc::CPU_SETSIZE as usize)
+                .filter(|&cpu| libc::CPU_ISSET(cpu, &set))
+                .collect::<Vec<_>>()
+        }
+    };
+    let Some(&last) = cpus().last() else { panic!("a thread runs nowhere") };
+    if last == 0 {
+        // One CPU: nowhere else to go.
+        return;
+    }
+    thread::spawn(move || {
+        // SAFETY: as above. This thread only, and those it creates.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(last, &mut set);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+        }
+        let domain = Domain::builder().build().unwrap();
+        // The first queue's worker, started for the grace period.
+        let cookie = domain.start_poll();
+        let end = Instant::now() + Duration::from_secs(10);
+        while !domain.poll(cookie) {
+            assert!(Instant::now() < end);
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut found = Vec::new();
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        for task in tasks.flatten() {
+            let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            // Other tests have workers, too, which may be anywhere.
+            if read("comm").trim() == "reprieve-cb/0" {
+                let status = read("status");
+                let line = status.lines().find(|l| l.starts_with("Cpus_allowed_list:"));
+                found.push(line.unwrap_or_default().to_string());
+            }
+        }
+        let expected = format!("Cpus_allowed_list:\t{last}");
+        assert!(found.contains(&expected), "{found:?}");
+    })
+    .join()
+    .unwrap();
+}
+
 /// Where no worker can be started `barrier` runs the callbacks itself.
 #[test]
 fn without_threads() {
