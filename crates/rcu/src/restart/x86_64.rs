@@ -22,8 +22,9 @@
 //! saves and restores it: a cold path. (A handler that leaves by `longjmp` leaves it nonzero: from then on the cold path is
 //! taken, which is always right.)
 //!
-//! User shadow stacks (CET) are off in images that contain this code: the assembler does not mark it as compatible, so the
-//! linker does not mark the image.
+//! A user shadow stack (CET) would keep the return addresses that an abort leaves behind, and the next return would fault. Images that contain this
+//! code are not marked as compatible unless the compiler was told to mark everything, or the loader to ignore marks, so start-up looks
+//! ([`shadow_stack`]) and then lookups run in plain sections.
 
 use super::selftest::Probe;
 use crate::thread::Thread;
@@ -160,6 +161,16 @@ pub(crate) fn rseq_cs() -> Option<usize> {
         // Negative: not registered, or registration failed.
         (cpu >= 0).then_some(area + RSEQ_CS)
     }
+}
+
+/// Whether the calling thread has a shadow stack.
+pub(crate) fn shadow_stack() -> bool {
+    let pointer: usize;
+    // SAFETY: `rdsspq rax`, written out for assemblers without it: reads the shadow stack pointer, and does nothing where there is none.
+    unsafe {
+        asm!("xor eax, eax", ".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8", out("rax") pointer, options(nomem, nostack));
+    }
+    pointer != 0
 }
 
 /// The CPU the calling thread runs on.
