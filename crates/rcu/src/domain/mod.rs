@@ -273,7 +273,8 @@ impl Domain {
         register(self, f);
     }
 
-    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too.
+    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too: a thread
+    /// that holds a [`Protected`] guard of a retired node waits for itself, for ever.
     ///
     /// # Errors
     /// [`Error::InCallback`] when called by a callback, which would wait for itself.

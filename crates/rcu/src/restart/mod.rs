@@ -18,6 +18,10 @@
 //! preempted, and leaves the kernel there too. One that was arming is, after its store, inside. One that had just disarmed is
 //! done, and its result (a copied value, or a filled slot: `slots.rs`) is visible to the caller.
 //!
+//! # What must not reach inside
+//! Whatever executes the section's instructions elsewhere: a uprobe (`perf probe`) or a debugger's displaced stepping runs a copy out of line, where
+//! a preemption does not find the thread inside. Instrument code outside the section.
+//!
 //! # Storms
 //! After [`RESTARTS`] restarts a lookup runs in a plain section, which cannot be sent back: a storm of grace periods, or a debugger that
 //! single-steps, delays it and cannot starve it.
