@@ -179,6 +179,30 @@ pub(crate) fn current_cpu(cs: usize) -> u32 {
     unsafe { ((cs - RSEQ_CS + CPU_ID) as *const u32).read_volatile() }
 }
 
+/// Where this function's code is: in its caller, if it is inlined.
+#[inline]
+pub(crate) fn here() -> usize {
+    let here;
+    // SAFETY: an address.
+    unsafe { asm!("lea {}, [rip]", out(reg) here, options(pure, nomem, nostack, preserves_flags)) };
+    here
+}
+
+/// Whether code at that address is in the section.
+#[inline(always)]
+pub(crate) fn in_section(code: usize) -> bool {
+    let (start, stop): (usize, usize);
+    // SAFETY: two addresses.
+    unsafe {
+        asm!(
+            "lea {0}, [rip + __start_reprieve_restart]",
+            "lea {1}, [rip + __stop_reprieve_restart]",
+            out(reg) start, out(reg) stop, options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    code.wrapping_sub(start) < stop.wrapping_sub(start)
+}
+
 /// Begins the restartable part of a function that lies in the section.
 ///
 /// # Safety
