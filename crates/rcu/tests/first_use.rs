@@ -2,6 +2,7 @@
 //! The first use of the crate in a process may be a lookup in a signal handler, which may have interrupted the allocator: so it must
 //! not allocate. A process of its own, since any other test would come first.
 
+#[allow(dead_code, reason = "not every test needs all of it")]
 mod common;
 
 use common::Cell;

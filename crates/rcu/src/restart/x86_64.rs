@@ -343,3 +343,102 @@ pub(crate) unsafe fn start_helper(
     }
     result > 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    global_asm!(
+        // A section that ruins everything an abort has to put right, and never ends by itself. rdx: address of rseq_cs.
+        ".pushsection reprieve_restart,\"ax\",@progbits",
+        ".globl reprieve_restart_wreck",
+        ".hidden reprieve_restart_wreck",
+        "reprieve_restart_wreck:",
+        "lea rax, [rip + reprieve_restart_cs]",
+        "mov qword ptr [rdx], rax",
+        "mov rbx, -1",
+        "mov rbp, -1",
+        "mov r12, -1",
+        "mov r13, -1",
+        "mov r14, -1",
+        "mov r15, -1",
+        "sub rsp, 256",
+        "std",
+        "2: pause",
+        "jmp 2b",
+        ".popsection",
+        // Calls rdi(rsi) with known values in rbx and rbp; 0 if they, the stack pointer and the direction flag are as the ABI wants them.
+        ".pushsection .text.reprieve_test_keeps,\"ax\",@progbits",
+        ".globl reprieve_test_keeps",
+        ".hidden reprieve_test_keeps",
+        "reprieve_test_keeps:",
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "mov rbx, 0x1234567",
+        "mov rbp, 0x7654321",
+        "mov r12, rsp",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "pushfq",
+        "pop rax",
+        "and rax, 0x400",
+        "xor rbx, 0x1234567",
+        "xor rbp, 0x7654321",
+        "sub r12, rsp",
+        "or rax, rbx",
+        "or rax, rbp",
+        "or rax, r12",
+        "lea rsp, [rsp + r12]",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "cld",
+        "ret",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        fn reprieve_restart_wreck(a: usize, b: usize, cs: usize) -> Ret;
+        fn reprieve_test_keeps(f: unsafe extern "C" fn(usize), cs: usize) -> usize;
+    }
+
+    unsafe extern "C" fn aborted(cs: usize) {
+        // SAFETY: the function lies in the section, and is left by an abort only.
+        let ret = unsafe { enter!(reprieve_restart_wreck, 0usize, 0usize, cs) };
+        assert_eq!(ret.done, 0);
+    }
+
+    #[test]
+    fn an_abort_puts_everything_right() {
+        use crate::startup::{Restartable, restartable};
+        static END: AtomicBool = AtomicBool::new(false);
+        if restartable() != Restartable::Yes {
+            return;
+        }
+        let interrupter = std::thread::spawn(|| {
+            while !END.load(SeqCst) {
+                crate::sys::membarrier(crate::sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ);
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        });
+        let cs = rseq_cs().unwrap();
+        for outer in [0, 1] {
+            // With 1, as in a signal handler that interrupted another `enter`: the cold path, which leaves the value as it was.
+            // SAFETY: this thread's block, in no `enter`. `aborted` is what `keeps` calls.
+            unsafe {
+                let stack = &raw mut (*crate::thread::this()).stack;
+                *stack = outer;
+                for _ in 0..100 {
+                    assert_eq!(reprieve_test_keeps(aborted, cs), 0);
+                    assert_eq!(*stack, outer);
+                }
+                *stack = 0;
+            }
+        }
+        END.store(true, SeqCst);
+        interrupter.join().unwrap();
+    }
+}
