@@ -127,7 +127,8 @@ impl Domain {
     ///
     /// # Safety
     /// As for [`lookup`](Domain::lookup). The node is freed through [`retire`](Domain::retire) only, with the
-    /// address that the lookup returns; its owner does not write to it while it can be protected, except through shared references.
+    /// address that the lookup returns; its owner does not write to it while it can be protected, except through shared references. Threads
+    /// that protect it at the same time share it: they use no more of `T` than several threads may at once (all of it if `T` is `Sync`).
     #[inline(always)]
     pub unsafe fn protect<T, L: Lookup<Output = *const T>>(
         &self,
