@@ -31,10 +31,11 @@ pub(crate) fn install() {
 }
 
 /// Runs `f` while no fork is being prepared.
-pub(crate) fn excluded(f: impl FnOnce()) {
+pub(crate) fn excluded<R>(f: impl FnOnce() -> R) -> R {
     ONE.lock();
-    f();
+    let result = f();
     ONE.unlock();
+    result
 }
 
 pub(crate) fn waiting() -> bool {

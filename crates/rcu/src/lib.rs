@@ -85,8 +85,9 @@
 //! - **The process forks**: the child goes on with the forking thread's sections; waiting callbacks run in both. See `fork`.
 //! - **The process exits**: callbacks that wait are not run. Call [`rcu_barrier`] first if they do more than free memory.
 //! - **A callback registers another**: allowed, without end; [`rcu_barrier`] waits for those registered before it.
-//! - **A signal handler** may enter plain sections, look up and protect, even as the first user in its thread. It may not register
-//!   callbacks or wait for grace periods.
+//! - **A signal handler** may enter plain sections, look up and protect, even as the first user in its thread. It
+//!   drops its guards before it returns: code that it interrupted may be about to fill the slot, or write the count, that a guard
+//!   kept longer relies on. It may not register callbacks or wait for grace periods.
 //! - **`dlclose`**: the image that contains this crate stays loaded. Functions registered as callbacks must stay loaded until they have
 //!   run ([`rcu_barrier`]).
 

@@ -3,7 +3,8 @@
 //!
 //! Threads claim a free record with one compare-and-swap and publish a new chunk with another, so registration is lock-free and
 //! may happen in a signal handler. Records are never unlinked or freed: a reclaimer walks the list without protection, and a thread that
-//! ends in an unusual way costs one record, not safety.
+//! ends in an unusual way (without its thread-specific destructors) costs one record, not safety; if it was inside a section, it costs the
+//! grace periods of the domain as well.
 //!
 //! A reclaimer may miss a chunk that is being linked, and need not see it: the linking comes before the first section of that thread, so by
 //! the argument in `record.rs` a section that the reclaimer's walk misses began after its heavy barrier.

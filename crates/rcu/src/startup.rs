@@ -31,14 +31,25 @@ pub enum Restartable {
     SelfTestFailed,
     /// The self-test could not create its helper or was not conclusive in time.
     SelfTestInconclusive,
+    /// The process has user shadow stacks (CET), which the abort handler does not unwind.
+    ShadowStack,
 }
 
 impl Restartable {
     fn from(value: u8) -> Option<Restartable> {
         use Restartable::*;
-        [Yes, Architecture, ForcedPlain, NoRseq, NoMembarrier, SelfTestFailed, SelfTestInconclusive]
-            .into_iter()
-            .find(|&r| r as u8 == value)
+        [
+            Yes,
+            Architecture,
+            ForcedPlain,
+            NoRseq,
+            NoMembarrier,
+            SelfTestFailed,
+            SelfTestInconclusive,
+            ShadowStack,
+        ]
+        .into_iter()
+        .find(|&r| r as u8 == value)
     }
 }
 
@@ -52,6 +63,7 @@ impl std::fmt::Display for Restartable {
             Restartable::NoMembarrier => "plain sections: no membarrier command for rseq (needs Linux 5.10, unfiltered)",
             Restartable::SelfTestFailed => "plain sections: this kernel lets a preempted section go on",
             Restartable::SelfTestInconclusive => "plain sections: the self-test could not run",
+            Restartable::ShadowStack => "plain sections: user shadow stacks are on (glibc.cpu.x86_shstk=off turns them off)",
         })
     }
 }
@@ -125,6 +137,9 @@ fn find_restartable() -> u8 {
     }
     if force(c"plain") {
         return Restartable::ForcedPlain as u8;
+    }
+    if crate::restart::arch::shadow_stack() {
+        return Restartable::ShadowStack as u8;
     }
     if crate::restart::arch::rseq_cs().is_none() {
         return Restartable::NoRseq as u8;

@@ -18,7 +18,8 @@ pub(crate) fn membarrier(command: i32) -> i64 {
 
 fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
-        tv_sec: time.as_secs() as libc::time_t,
+        // The kernel refuses what it takes for a negative time, and callers would not sleep at all.
+        tv_sec: time.as_secs().min(libc::time_t::MAX as u64) as libc::time_t,
         tv_nsec: time.subsec_nanos() as libc::c_long,
     }
 }
@@ -74,8 +75,11 @@ pub(crate) fn monotonic() -> Duration {
 
 pub(crate) fn sleep(time: Duration) {
     let time = timespec(time);
+    // Not the C library's function, which is a point where pthread_cancel ends a thread: the leader of a grace period would go with its lock.
     // SAFETY: `time` outlives the call. An early return by a signal is harmless: callers look again.
-    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+    unsafe {
+        libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>())
+    };
 }
 
 /// All signals blocked while it lives, so that no handler can find a thread half registered. Keeps `errno`.
@@ -117,4 +121,25 @@ pub(crate) fn die(message: &str) -> ! {
     }
     // SAFETY: abort has no preconditions.
     unsafe { libc::abort() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_times_are_slept() {
+        let word = std::sync::Arc::new(AtomicU32::new(0));
+        let sleeper = word.clone();
+        let thread = std::thread::spawn(move || {
+            while sleeper.load(std::sync::atomic::Ordering::SeqCst) == 0 {
+                futex_wait(&sleeper, 0, Some(Duration::MAX));
+                assert_ne!(sleeper.load(std::sync::atomic::Ordering::SeqCst), 0, "woke early");
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        word.store(1, std::sync::atomic::Ordering::SeqCst);
+        futex_wake(&word, 1);
+        thread.join().unwrap();
+    }
 }

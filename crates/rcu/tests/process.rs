@@ -396,20 +396,22 @@ fn without_membarrier() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "no_membarrier", "--ignored", "--nocapture"]);
     // SAFETY: prctl only, between fork and exec.
-    unsafe { command.pre_exec(filter_membarrier) };
+    unsafe { command.pre_exec(|| forbid(&[libc::SYS_membarrier], libc::ENOSYS)) };
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// A seccomp filter that answers membarrier with ENOSYS.
-fn filter_membarrier() -> std::io::Result<()> {
+/// A seccomp filter that answers these system calls with an error. For this thread and those it creates.
+fn forbid(calls: &[libc::c_long], error: i32) -> std::io::Result<()> {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let filter = [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_membarrier as u32),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
+    // No allocation: this may be the child of a fork.
+    let mut filter = [statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW); 16];
+    filter[0] = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
+    for (pair, call) in filter[1..15].chunks_mut(2).zip(calls) {
+        pair[0] = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, *call as u32);
+        pair[1] =
+            statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | error as u32);
+    }
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the program outlives the calls.
     unsafe {
@@ -455,6 +457,79 @@ fn no_membarrier() {
     stop.store(true, Relaxed);
     readers.into_iter().for_each(|r| r.join().unwrap());
     domain.barrier().unwrap();
+}
+
+/// A process that was bound to some CPUs stays there.
+#[test]
+fn workers_stay_on_the_cpus_of_their_process() {
+    let cpus = || {
+        // SAFETY: plain data of the size given.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+            (0..libc::CPU_SETSIZE as usize)
+                .filter(|&cpu| libc::CPU_ISSET(cpu, &set))
+                .collect::<Vec<_>>()
+        }
+    };
+    let Some(&last) = cpus().last() else { panic!("a thread runs nowhere") };
+    if last == 0 {
+        // One CPU: nowhere else to go.
+        return;
+    }
+    thread::spawn(move || {
+        // SAFETY: as above. This thread only, and those it creates.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(last, &mut set);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+        }
+        let domain = Domain::builder().build().unwrap();
+        // The first queue's worker, started for the grace period.
+        let cookie = domain.start_poll();
+        let end = Instant::now() + Duration::from_secs(10);
+        while !domain.poll(cookie) {
+            assert!(Instant::now() < end);
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut found = Vec::new();
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        for task in tasks.flatten() {
+            let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            // Other tests have workers, too, which may be anywhere.
+            if read("comm").trim() == "reprieve-cb/0" {
+                let status = read("status");
+                let line = status.lines().find(|l| l.starts_with("Cpus_allowed_list:"));
+                found.push(line.unwrap_or_default().to_string());
+            }
+        }
+        let expected = format!("Cpus_allowed_list:\t{last}");
+        assert!(found.contains(&expected), "{found:?}");
+    })
+    .join()
+    .unwrap();
+}
+
+/// Where no worker can be started `barrier` runs the callbacks itself.
+#[test]
+fn without_threads() {
+    let domain = Domain::builder().build().unwrap();
+    let ran = Arc::new(AtomicU64::new(0));
+    let status = in_child(|| {
+        // A filter is for ever: hence the child.
+        if forbid(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN).is_err() {
+            return false;
+        }
+        for _ in 0..100 {
+            let ran = ran.clone();
+            domain.defer(move || {
+                ran.fetch_add(1, SeqCst);
+            });
+        }
+        domain.barrier().unwrap();
+        ran.load(SeqCst) == 100
+    });
+    assert_eq!(status, Some(0));
 }
 
 /// Callbacks that wait when the process exits are not run, and do not keep it from exiting.

@@ -11,6 +11,10 @@
 //! periods driven at once, then helps itself: it drives one, with a deadline, and runs the callbacks that are mere frees; or
 //! it waits for the worker, a bounded time. It does neither inside a section, or in a callback, and never runs a callback that
 //! may take a lock, since the caller may hold that lock. Below the cap a registration waits for nothing.
+//!
+//! So the cap bounds what piles up because nobody drives grace periods or runs callbacks. It cannot bound what waits for a plain section that does not
+//! end: then each thread that registers still gets through 32 callbacks in some 20 ms, and a thread inside a section (every online `Qsbr`
+//! thread is) as many as it likes.
 
 pub(crate) mod list;
 

@@ -156,7 +156,7 @@ impl Queue {
         let protected = early.unwrap_or_else(|| core.scan());
         #[cfg(not(reprieve_fault))]
         let protected = core.scan();
-        let ran = self.run(core, &protected, who);
+        let ran = self.run(core, protected, who);
         self.lock.unlock();
         match ran {
             0 if idle => Step::Held,
@@ -176,7 +176,7 @@ impl Queue {
     }
 
     /// Runs the ready callbacks under the lock; returns how many. Those whose node is protected go to `held`.
-    fn run(&self, core: &Core, protected: &Protected, who: Who) -> u64 {
+    fn run(&self, core: &Core, mut protected: Protected, who: Who) -> u64 {
         /// Settle accounts now and then: others look at them.
         const OFTEN: u64 = 64;
         let thread = crate::thread::this();
@@ -211,6 +211,8 @@ impl Queue {
                 }
                 if crate::fork::waiting() && who == Who::Worker {
                     crate::fork::let_pass(&self.lock);
+                    // Whoever had the lock meanwhile may have made another batch ready, whose grace period ended after our look.
+                    protected = core.scan();
                 }
             }
             join(kept, &mut (*self.batch.get()).ready);

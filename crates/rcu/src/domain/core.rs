@@ -4,7 +4,7 @@
 use super::{Builder, Engine};
 use crate::barrier::Kind;
 use crate::callback::cap::{self, Cap};
-use crate::callback::queue::Queue;
+use crate::callback::queue::{Queue, Who};
 use crate::callback::{Function, Head, worker};
 use crate::engine::{self, Attempt};
 use crate::grace::{Cookie, Grace};
@@ -95,9 +95,18 @@ pub(super) fn reserve() -> Option<usize> {
 
 /// Makes a core known to the fork handlers, not in the middle of a fork: they undo what they did to the cores they saw.
 pub(super) fn publish(core: &Arc<Core>) {
+    publish_if(core, || ((), true));
+}
+
+/// The same if `f` says so, which runs while there is no fork.
+pub(super) fn publish_if<R>(core: &Arc<Core>, f: impl FnOnce() -> (R, bool)) -> R {
     crate::fork::excluded(|| {
-        CORES[core.index].store(Arc::as_ptr(core).cast_mut(), Ordering::Release)
-    });
+        let (result, publish) = f();
+        if publish {
+            CORES[core.index].store(Arc::as_ptr(core).cast_mut(), Ordering::Release);
+        }
+        result
+    })
 }
 
 impl Core {
@@ -246,7 +255,13 @@ impl Core {
             for (index, queue) in self.queues.iter().enumerate() {
                 while queue.list.account(phase).callbacks() != 0 {
                     self.ensure_worker(index);
-                    queue.wake();
+                    if queue.started.load(Ordering::Relaxed) {
+                        queue.wake();
+                    } else {
+                        // The system has no thread for us. The caller waits for the callbacks, whatever they wait for, so it
+                        // can as well run them.
+                        queue.step(self, Who::Worker);
+                    }
                     self.await_progress(Duration::from_millis(1));
                 }
             }

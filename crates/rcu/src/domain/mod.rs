@@ -78,17 +78,16 @@ impl Domain {
             index: 0,
             core: Arc::new(Core::new(0, &Domain::builder())),
         }));
-        match GLOBAL.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                // SAFETY: never dropped from here on.
-                let domain = unsafe { &*made };
-                core::publish(&domain.core);
-                domain
-            }
-            // Ours is a leak: it has no threads yet, and this happens once at most per thread.
-            // SAFETY: the first is never dropped.
-            Err(first) => unsafe { &*first },
-        }
+        // SAFETY: fresh, and never dropped.
+        let core = unsafe { &(*made).core };
+        // Known to its users and to the fork handlers at once: else a fork in between would not put right what users hold.
+        let first = core::publish_if(core, || {
+            GLOBAL
+                .compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire)
+                .map_or_else(|first| (first, false), |_| (made, true))
+        });
+        // SAFETY: never dropped. If it is not ours, ours is a leak: it has no threads yet, and this happens once at most per thread.
+        unsafe { &*first }
     }
 
     /// What tells this domain from others.
@@ -128,7 +127,8 @@ impl Domain {
     ///
     /// # Safety
     /// As for [`lookup`](Domain::lookup). The node is freed through [`retire`](Domain::retire) only, with the
-    /// address that the lookup returns; its owner does not write to it while it can be protected, except through shared references.
+    /// address that the lookup returns; its owner does not write to it while it can be protected, except through shared references. Threads
+    /// that protect it at the same time share it: they use no more of `T` than several threads may at once (all of it if `T` is `Sync`).
     #[inline(always)]
     pub unsafe fn protect<T, L: Lookup<Output = *const T>>(
         &self,
@@ -274,7 +274,8 @@ impl Domain {
         register(self, f);
     }
 
-    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too.
+    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too: a thread
+    /// that holds a [`Protected`] guard of a retired node waits for itself, for ever.
     ///
     /// # Errors
     /// [`Error::InCallback`] when called by a callback, which would wait for itself.
@@ -319,8 +320,10 @@ impl restart::Place for Global {
         0
     }
 
+    /// Not asked of the domain, which need not exist yet: making it would allocate, and a signal handler may be here first. It gets
+    /// the same answer when it is made (see `startup::barrier`).
     fn may_restart(&self) -> bool {
-        Domain::global().core.barrier == Kind::Restart
+        crate::startup::barrier(true) == Kind::Restart
     }
 }
 

@@ -18,6 +18,10 @@
 //! preempted, and leaves the kernel there too. One that was arming is, after its store, inside. One that had just disarmed is
 //! done, and its result (a copied value, or a filled slot: `slots.rs`) is visible to the caller.
 //!
+//! # What must not reach inside
+//! Whatever executes the section's instructions elsewhere: a uprobe (`perf probe`) or a debugger's displaced stepping runs a copy out of line, where
+//! a preemption does not find the thread inside. Instrument code outside the section.
+//!
 //! # Storms
 //! After [`RESTARTS`] restarts a lookup runs in a plain section, which cannot be sent back: a storm of grace periods, or a debugger that
 //! single-steps, delays it and cannot starve it.
@@ -53,7 +57,8 @@ pub unsafe trait Lookup {
     type Output: Copy;
 
     /// Whether the promise holds in unoptimized builds, too, where a call of any function that is not `#[inline(always)]` (as `is_null` of
-    /// a pointer is not) leaves the section. If not, builds with debug assertions run the lookup in a plain section. Say so
+    /// a pointer is not) leaves the section. If not, builds with debug assertions run the lookup in a plain section, and so do
+    /// builds that do not inline (whatever this crate's own profile is). Say so
     /// only of code that consists of [`Section`]'s methods, the language's own operators and functions of the same kind.
     const UNOPTIMIZED: bool = false;
 
@@ -89,6 +94,13 @@ mod armed {
         unsafe { arm(cs) };
     }
 
+    /// Whether the crate that this is compiled for, which is the lookup's and not this one, inlines functions that are merely `#[inline]`. Its profile
+    /// need not be ours: `cfg!(debug_assertions)` says nothing about it. Called in the section.
+    #[inline(always)]
+    fn optimized<L: Lookup>() -> bool {
+        L::UNOPTIMIZED || super::arch::in_section(super::arch::here())
+    }
+
     #[inline(never)]
     #[unsafe(link_section = "reprieve_restart")]
     unsafe extern "C" fn lookup_body<L: Lookup>(
@@ -99,6 +111,10 @@ mod armed {
         // SAFETY: called by `attempt_lookup` with a valid lookup, a place for the result unless it fits a register, and
         // this thread's rseq_cs. This function lies in the section.
         unsafe {
+            if !optimized::<L>() {
+                // As if aborted: in the end it runs in a plain section.
+                return Ret { value: MaybeUninit::uninit(), done: 0 };
+            }
             begin(cs);
             let result = lookup.run(&Section::new());
             let mut register = Register { value: MaybeUninit::uninit() };
@@ -128,6 +144,9 @@ mod armed {
     ) -> Ret {
         // SAFETY: as above; `slot` is the address of a slot of this thread's.
         unsafe {
+            if !optimized::<L>() {
+                return Ret { value: MaybeUninit::uninit(), done: 0 };
+            }
             begin(cs);
             let node = lookup.run(&Section::new());
             // The last act inside, and the only store. On x86 every store releases.

@@ -16,6 +16,10 @@ pub(crate) fn rseq_cs() -> Option<usize> {
     None
 }
 
+pub(crate) fn shadow_stack() -> bool {
+    false
+}
+
 pub(crate) fn current_cpu(_: usize) -> u32 {
     0
 }

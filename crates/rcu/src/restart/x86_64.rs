@@ -22,8 +22,9 @@
 //! saves and restores it: a cold path. (A handler that leaves by `longjmp` leaves it nonzero: from then on the cold path is
 //! taken, which is always right.)
 //!
-//! User shadow stacks (CET) are off in images that contain this code: the assembler does not mark it as compatible, so the
-//! linker does not mark the image.
+//! A user shadow stack (CET) would keep the return addresses that an abort leaves behind, and the next return would fault. Images that contain this
+//! code are not marked as compatible unless the compiler was told to mark everything, or the loader to ignore marks, so start-up looks
+//! ([`shadow_stack`]) and then lookups run in plain sections.
 
 use super::selftest::Probe;
 use crate::thread::Thread;
@@ -162,10 +163,44 @@ pub(crate) fn rseq_cs() -> Option<usize> {
     }
 }
 
+/// Whether the calling thread has a shadow stack.
+pub(crate) fn shadow_stack() -> bool {
+    let pointer: usize;
+    // SAFETY: `rdsspq rax`, written out for assemblers without it: reads the shadow stack pointer, and does nothing where there is none.
+    unsafe {
+        asm!("xor eax, eax", ".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8", out("rax") pointer, options(nomem, nostack));
+    }
+    pointer != 0
+}
+
 /// The CPU the calling thread runs on.
 pub(crate) fn current_cpu(cs: usize) -> u32 {
     // SAFETY: `cs` is from `rseq_cs`, and lies in this thread's rseq area.
     unsafe { ((cs - RSEQ_CS + CPU_ID) as *const u32).read_volatile() }
+}
+
+/// Where this function's code is: in its caller, if it is inlined.
+#[inline]
+pub(crate) fn here() -> usize {
+    let here;
+    // SAFETY: an address.
+    unsafe { asm!("lea {}, [rip]", out(reg) here, options(pure, nomem, nostack, preserves_flags)) };
+    here
+}
+
+/// Whether code at that address is in the section.
+#[inline(always)]
+pub(crate) fn in_section(code: usize) -> bool {
+    let (start, stop): (usize, usize);
+    // SAFETY: two addresses.
+    unsafe {
+        asm!(
+            "lea {0}, [rip + __start_reprieve_restart]",
+            "lea {1}, [rip + __stop_reprieve_restart]",
+            out(reg) start, out(reg) stop, options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    code.wrapping_sub(start) < stop.wrapping_sub(start)
 }
 
 /// Begins the restartable part of a function that lies in the section.
@@ -307,4 +342,103 @@ pub(crate) unsafe fn start_helper(
         );
     }
     result > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    global_asm!(
+        // A section that ruins everything an abort has to put right, and never ends by itself. rdx: address of rseq_cs.
+        ".pushsection reprieve_restart,\"ax\",@progbits",
+        ".globl reprieve_restart_wreck",
+        ".hidden reprieve_restart_wreck",
+        "reprieve_restart_wreck:",
+        "lea rax, [rip + reprieve_restart_cs]",
+        "mov qword ptr [rdx], rax",
+        "mov rbx, -1",
+        "mov rbp, -1",
+        "mov r12, -1",
+        "mov r13, -1",
+        "mov r14, -1",
+        "mov r15, -1",
+        "sub rsp, 256",
+        "std",
+        "2: pause",
+        "jmp 2b",
+        ".popsection",
+        // Calls rdi(rsi) with known values in rbx and rbp; 0 if they, the stack pointer and the direction flag are as the ABI wants them.
+        ".pushsection .text.reprieve_test_keeps,\"ax\",@progbits",
+        ".globl reprieve_test_keeps",
+        ".hidden reprieve_test_keeps",
+        "reprieve_test_keeps:",
+        "push rbx",
+        "push rbp",
+        "push r12",
+        "mov rbx, 0x1234567",
+        "mov rbp, 0x7654321",
+        "mov r12, rsp",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "pushfq",
+        "pop rax",
+        "and rax, 0x400",
+        "xor rbx, 0x1234567",
+        "xor rbp, 0x7654321",
+        "sub r12, rsp",
+        "or rax, rbx",
+        "or rax, rbp",
+        "or rax, r12",
+        "lea rsp, [rsp + r12]",
+        "pop r12",
+        "pop rbp",
+        "pop rbx",
+        "cld",
+        "ret",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        fn reprieve_restart_wreck(a: usize, b: usize, cs: usize) -> Ret;
+        fn reprieve_test_keeps(f: unsafe extern "C" fn(usize), cs: usize) -> usize;
+    }
+
+    unsafe extern "C" fn aborted(cs: usize) {
+        // SAFETY: the function lies in the section, and is left by an abort only.
+        let ret = unsafe { enter!(reprieve_restart_wreck, 0usize, 0usize, cs) };
+        assert_eq!(ret.done, 0);
+    }
+
+    #[test]
+    fn an_abort_puts_everything_right() {
+        use crate::startup::{Restartable, restartable};
+        static END: AtomicBool = AtomicBool::new(false);
+        if restartable() != Restartable::Yes {
+            return;
+        }
+        let interrupter = std::thread::spawn(|| {
+            while !END.load(SeqCst) {
+                crate::sys::membarrier(crate::sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ);
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        });
+        let cs = rseq_cs().unwrap();
+        for outer in [0, 1] {
+            // With 1, as in a signal handler that interrupted another `enter`: the cold path, which leaves the value as it was.
+            // SAFETY: this thread's block, in no `enter`. `aborted` is what `keeps` calls.
+            unsafe {
+                let stack = &raw mut (*crate::thread::this()).stack;
+                *stack = outer;
+                for _ in 0..100 {
+                    assert_eq!(reprieve_test_keeps(aborted, cs), 0);
+                    assert_eq!(*stack, outer);
+                }
+                *stack = 0;
+            }
+        }
+        END.store(true, SeqCst);
+        interrupter.join().unwrap();
+    }
 }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The first use of the crate in a process may be a lookup in a signal handler, which may have interrupted the allocator: so it must
+//! not allocate. A process of its own, since any other test would come first.
+
+#[allow(dead_code, reason = "not every test needs all of it")]
+mod common;
+
+use common::Cell;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+
+/// Counts what is allocated while a handler runs.
+struct Counting;
+
+static IN_HANDLER: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(IN_HANDLER.load(Relaxed) as u64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static TARGET: AtomicPtr<Cell> = AtomicPtr::new(std::ptr::null_mut());
+static READ: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn read_in_handler(_: i32) {
+    IN_HANDLER.store(true, SeqCst);
+    // SAFETY: the cell is never replaced, and set before the signal.
+    unsafe {
+        let cell = &*TARGET.load(SeqCst);
+        let node = reprieve::protect(&cell.node()).unwrap();
+        READ.store(reprieve::lookup(&cell.value()) + node.value, SeqCst);
+    }
+    drop(reprieve::read_lock());
+    IN_HANDLER.store(false, SeqCst);
+}
+
+#[test]
+fn a_handler_that_comes_first_allocates_nothing() {
+    TARGET.store(Box::into_raw(Box::new(Cell::new(3))), SeqCst);
+    // SAFETY: the handler reads only, which it may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = read_in_handler as extern "C" fn(i32) as usize;
+        libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
+        libc::raise(libc::SIGUSR2);
+    }
+    assert_eq!(READ.load(SeqCst), 6);
+    assert_eq!(ALLOCATIONS.load(SeqCst), 0);
+}
