@@ -2,6 +2,7 @@
 //! The `reprieve` command. Results go to standard output, progress to standard error; it exits with 0, 1 (failed) or 2 (bad usage).
 
 mod bench;
+mod doctor;
 mod lab;
 mod output;
 mod progress;
@@ -34,12 +35,15 @@ enum Command {
     Verify(verify::Options),
     /// The runtime beside its peers, in one run
     Bench(bench::BenchArgs),
+    /// What this machine supports, and what each missing thing would take
+    Doctor(doctor::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Lab(command) => lab::main(command).map(|()| ExitCode::SUCCESS),
         Command::Verify(options) => verify::main(&options),
+        Command::Doctor(options) => doctor::main(&options),
         Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
     };
     match result {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve doctor` tells what is, not what should be.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+fn doctor(force: Option<&str>) -> (i32, Vec<Value>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+    command.args(["doctor", "--json"]).env_remove("REPRIEVE_FORCE");
+    if let Some(force) = force {
+        command.env("REPRIEVE_FORCE", force);
+    }
+    let output = command.output().unwrap();
+    let checks = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code().unwrap(), checks)
+}
+
+fn find(checks: &[Value], name: &str) -> Value {
+    checks.iter().find(|c| c["name"] == name).unwrap().clone()
+}
+
+#[test]
+fn the_runtimes_choice_is_shown() {
+    let (status, checks) = doctor(Some("plain"));
+    let forced = find(&checks, "restartable sections");
+    assert_eq!((status, &forced["present"]), (1, &Value::Bool(false)));
+    assert!(forced["detail"].as_str().unwrap().contains("REPRIEVE_FORCE=plain"), "{forced}");
+    let (_, checks) = doctor(None);
+    let chosen = find(&checks, "restartable sections");
+    assert!(!chosen["detail"].as_str().unwrap().contains("REPRIEVE_FORCE"), "{chosen}");
+}
+
+#[test]
+fn the_exit_status_says_whether_all_is_there() {
+    let (status, checks) = doctor(None);
+    assert_eq!(find(&checks, "KVM")["present"], Path::new("/dev/kvm").exists());
+    assert_eq!(status == 0, checks.iter().all(|c| c["present"] == true));
+}
