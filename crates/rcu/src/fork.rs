@@ -11,7 +11,7 @@
 //!
 //! `vfork` and raw `clone` run none of this; a child that only execs needs none.
 
-use crate::domain::{Core, cores};
+use crate::domain::core::{Core, cores};
 use crate::sync::Lock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -93,9 +93,7 @@ impl<'d> Qsbr<'d> {
     /// is inside other sections of the domain as well.
     #[inline(always)]
     pub fn quiescent_state(&mut self) {
-        if self.record.nesting() == 1 {
-            self.record.quiesce();
-        }
+        self.record.quiesce();
         self.begin();
     }
 
@@ -152,6 +150,21 @@ unsafe impl ReadSide for QsbrGuard<'_> {
 
 /// A reference to one node that a restartable lookup found. Keeps this node alive, and nothing else; may be held for any
 /// time, across blocking calls. No grace period waits for it.
+///
+/// What it leads to cannot outlive it, and it cannot leave its thread:
+///
+/// ```compile_fail,E0505
+/// fn keep(node: reprieve::Protected<'_, u64>) -> u64 {
+///     let value: &u64 = &node;
+///     drop(node);
+///     *value
+/// }
+/// ```
+/// ```compile_fail,E0277
+/// fn send(node: reprieve::Protected<'static, u64>) {
+///     std::thread::spawn(move || drop(node));
+/// }
+/// ```
 #[must_use = "the node is let go when this is dropped"]
 pub struct Protected<'d, T> {
     // Not a reference: the node may be freed while `drop` returns.

@@ -21,6 +21,59 @@
 //!
 //! Where restartable sections do not work (see [`support`]), the last two run in plain sections.
 //!
+//! # The least there is
+//! One pointer to one node, read in each of the three ways. (Structures that hide the `unsafe` are built on this.)
+//!
+//! ```
+//! use reprieve::{Domain, Lookup, ReadSide, Section};
+//! use std::sync::atomic::{AtomicPtr, Ordering};
+//!
+//! struct Config { limit: u64 }
+//! static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
+//!
+//! struct Find;
+//! // SAFETY: one load through the section, always inlined.
+//! unsafe impl Lookup for Find {
+//!     type Output = *const Config;
+//!     #[inline(always)]
+//!     unsafe fn run(&self, section: &Section) -> *const Config {
+//!         section.load(&CONFIG)
+//!     }
+//! }
+//!
+//! struct Limit;
+//! // SAFETY: two loads through the section, always inlined.
+//! unsafe impl Lookup for Limit {
+//!     type Output = u64;
+//!     #[inline(always)]
+//!     unsafe fn run(&self, section: &Section) -> u64 {
+//!         let config = section.load(&CONFIG);
+//!         unsafe { section.read(&raw const (*config).limit) }
+//!     }
+//! }
+//!
+//! let domain = Domain::global();
+//! CONFIG.store(Box::into_raw(Box::new(Config { limit: 1 })), Ordering::Release);
+//!
+//! // SAFETY, here and below: configurations are reclaimed through the default domain only, by `retire_box`.
+//! unsafe {
+//!     // A plain section.
+//!     let section = reprieve::read_lock();
+//!     assert_eq!((*section.section().load(&CONFIG)).limit, 1);
+//!     drop(section);
+//!     // A restartable lookup.
+//!     assert_eq!(domain.lookup(&Limit), 1);
+//!     // A protected reference, which survives the update.
+//!     let config = domain.protect(&Find).unwrap();
+//!     let old = CONFIG.swap(Box::into_raw(Box::new(Config { limit: 2 })), Ordering::AcqRel);
+//!     domain.retire_box(Box::from_raw(old));
+//!     assert_eq!((config.limit, domain.lookup(&Limit)), (1, 2));
+//! }
+//! domain.barrier()?;
+//! assert_eq!(domain.stats().waiting, 0);
+//! # Ok::<(), reprieve::Error>(())
+//! ```
+//!
 //! # Where the arguments are
 //! Each module that holds a protocol opens with what it guarantees and why:
 //! `record` (the reader's word, and why entering needs no fence), `registry` (threads come and go), `engine` (what a grace period does), `grace` (sharing
@@ -36,6 +89,11 @@
 //!   callbacks or wait for grace periods.
 //! - **`dlclose`**: the image that contains this crate stays loaded. Functions registered as callbacks must stay loaded until they have
 //!   run ([`rcu_barrier`]).
+
+#![cfg_attr(
+    loom,
+    allow(dead_code, reason = "a model uses the protocols, not what is built on them")
+)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("this crate needs Linux: membarrier and rseq are its system calls");

@@ -20,7 +20,8 @@
 //! after its store, the reclaimer sees the store and waits. If it falls before, every later load of the reader sees the
 //! unlinking. There is no third place. Without membarrier, light is a real fence (`Guard` takes the slow path).
 //!
-//! Leaving is a release store that the reclaimer's acquiring load pairs with: what the section read is read before the free.
+//! Both stores release, and the reclaimer's load acquires: what a section read is read before the free, whether the reclaimer learns
+//! of its end from the store that left it or from the one that entered the next.
 //!
 //! A quiescent state (QSBR) is leaving and entering in one store: the thread stays nested, the high half advances.
 //!
@@ -87,7 +88,9 @@ impl Record {
         if word as u32 >= DEEPEST {
             too_deep();
         }
-        self.word.store(word + 1, Ordering::Relaxed);
+        // Release, though nothing is published: a reclaimer that reads this store, and takes from its high half that the previous section has
+        // ended, must be ordered after that section. A release store is no more than a store on x86.
+        self.word.store(word + 1, Ordering::Release);
     }
 
     /// Leaves a section.
@@ -98,11 +101,14 @@ impl Record {
         self.word.store(word.wrapping_add(ended).wrapping_sub(1), Ordering::Release);
     }
 
-    /// Ends one section and begins the next. The caller is nested exactly once and executes a light barrier next.
+    /// Ends one section and begins the next, if the caller is nested exactly once: otherwise other sections go on. The caller executes a
+    /// light barrier next.
     #[inline(always)]
     pub(crate) fn quiesce(&self) {
         let word = self.word.load(Ordering::Relaxed);
-        self.word.store(word.wrapping_add(SECTION), Ordering::Release);
+        if word & NESTING == 1 {
+            self.word.store(word.wrapping_add(SECTION), Ordering::Release);
+        }
     }
 
     /// How deep the owner is nested.

@@ -12,6 +12,9 @@
 //! after the unlinking was visible and cannot have found the node, or was a restartable one that the grace period sent
 //! back to its start before it could end. A look *before* the grace period proves nothing: the store may follow it.
 //!
+//! Filling a slot releases, as emptying it does: a reclaimer that finds a slot filled with another node concludes that the
+//! guard for the first is gone, and must be ordered after what that guard's owner did with it.
+//!
 //! # Which slot
 //! A slot with 0 is free; only the owning thread fills its slots, so taking one needs no atomic operation, and a signal handler that
 //! takes slots has given them back when the interrupted code goes on. The first slots lie in the record;

@@ -108,8 +108,12 @@ pub(crate) fn register_membarrier() {
 }
 
 fn force(value: &std::ffi::CStr) -> bool {
-    // SAFETY: the environment is not written while the process starts; getenv returns null or a string.
+    // SAFETY: the environment is not written while the process starts; getenv returns null or a string. A program that runs with more
+    // privileges than its caller does not listen to it.
     unsafe {
+        if libc::getauxval(libc::AT_SECURE) != 0 {
+            return false;
+        }
         let found = libc::getenv(c"REPRIEVE_FORCE".as_ptr());
         !found.is_null() && std::ffi::CStr::from_ptr(found) == value
     }
@@ -199,17 +203,29 @@ pub(crate) fn after_fork() {
     }
 }
 
+/// Rounds of destructors before a thread's records are given up: one less than the C library is bound to make
+/// (`PTHREAD_DESTRUCTOR_ITERATIONS`, at least 4), so that guards which other keys' destructors drop are gone by then.
+const ROUNDS: usize = 3;
+
 /// Makes [`crate::thread::unregister`] run when this thread exits.
 pub(crate) fn run_at_thread_exit() {
+    run_after(ROUNDS);
+}
+
+fn run_after(rounds: usize) {
     let key = KEY.load(Ordering::Relaxed);
     if key != u32::MAX {
-        // SAFETY: the key exists. glibc allocates for keys beyond the 32nd only, and ours was made before `main`.
-        unsafe { libc::pthread_setspecific(key, std::ptr::dangling::<u8>().cast()) };
+        // SAFETY: the key exists; the value is a number that nobody follows. glibc allocates for keys beyond the 32nd only, and ours was
+        // made before `main`.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(rounds + 1)) };
     }
 }
 
-extern "C" fn at_thread_exit(_: *mut libc::c_void) {
-    crate::thread::unregister();
+extern "C" fn at_thread_exit(value: *mut libc::c_void) {
+    match value.addr().saturating_sub(1) {
+        0 => crate::thread::unregister(),
+        rounds => run_after(rounds - 1),
+    }
 }
 
 /// Keeps the image that contains this code loaded: key destructors and fork handlers point into it.

@@ -2,8 +2,12 @@
 //! Counters of a domain, cheap enough to stay on: written by leaders of grace periods and by workers, never on a read side's
 //! fast path.
 
-use crate::sync::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use crate::sync::AtomicU64;
+#[cfg(not(loom))]
+use crate::sync::Ordering;
+use std::time::Duration;
+#[cfg(not(loom))]
+use std::time::Instant;
 
 /// Buckets of [`Latency`]: four per power of two, from 1 ns to beyond an hour.
 pub const BUCKETS: usize = 4 * 42;

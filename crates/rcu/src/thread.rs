@@ -12,9 +12,10 @@
 //!
 //! # Registration and exit
 //! A thread registers itself the first time it enters a section of a domain, with all signals blocked, without
-//! allocating from the heap or taking a lock. A thread-specific key's destructor gives its records back. It runs after the
-//! destructors of `thread_local!` and C++ objects; sections entered in destructors of later keys register once more, and
-//! the destructor runs again, as often as POSIX allows. Whatever sections and protections a thread leaves open end there.
+//! allocating from the heap or taking a lock. A thread-specific key's destructor gives its records back, in the last round of
+//! destructors: after those of `thread_local!` and C++ objects, and of other keys, whose guards must not be dropped when the record is another
+//! thread's already. Whatever sections and protections a thread leaves open end there. A section entered later still,
+//! by a destructor in the same round, registers anew and costs a record for good.
 
 use crate::record::Record;
 use crate::registry::Registry;

@@ -210,6 +210,37 @@ fn a_thread_that_exits_inside_a_section_is_not_waited_for() {
 }
 
 #[test]
+fn a_protection_ends_with_its_thread() {
+    let domain = Arc::new(domain(Engine::Restart));
+    let cell = Arc::new(Cell::new(1));
+    let (other, its_cell) = (domain.clone(), cell.clone());
+    // SAFETY: the cell is replaced through this domain only.
+    let leak = move || std::mem::forget(unsafe { other.protect(&its_cell.node()) });
+    thread::spawn(leak).join().unwrap();
+    // SAFETY: as above.
+    unsafe { cell.replace(&domain, 2) };
+    domain.barrier().unwrap();
+    assert_eq!(domain.stats().waiting, 0);
+}
+
+#[test]
+fn leaked_guards_end_with_their_domain() {
+    for _ in 0..3 {
+        let domain = domain(Engine::Restart);
+        let cell = Cell::new(1);
+        std::mem::forget(domain.read_lock());
+        // SAFETY: the cell is replaced through this domain only.
+        unsafe {
+            std::mem::forget(domain.protect(&cell.node()));
+            cell.replace(&domain, 2);
+        }
+        // Neither hangs, nor leaves anything behind for the next domain of this index.
+        drop(domain);
+    }
+    domain(Engine::Restart).synchronize();
+}
+
+#[test]
 fn records_are_passed_on() {
     let domain = Arc::new(domain(Engine::Restart));
     let before = domain.stats().threads;
@@ -356,6 +387,30 @@ fn the_cap_holds_and_registering_threads_help() {
     let stats = domain.stats();
     assert_eq!(stats.run, 20_000);
     assert!(most < 4 * cap.bytes, "{most} {stats:?}");
+}
+
+#[test]
+fn protected_nodes_do_not_count_for_the_cap() {
+    let domain = Domain::builder().cap(Cap { bytes: u64::MAX, callbacks: 100 }).build().unwrap();
+    let cells: Vec<_> = (0..1000).map(Cell::new).collect();
+    // SAFETY: the cells are replaced through this domain only.
+    let held: Vec<_> =
+        cells.iter().map(|c| unsafe { domain.protect(&c.node()) }.unwrap()).collect();
+    for cell in &cells {
+        // SAFETY: as above.
+        unsafe { cell.replace(&domain, 0) };
+    }
+    domain.synchronize();
+    thread::sleep(Duration::from_millis(30));
+    let start = Instant::now();
+    for _ in 0..20_000 {
+        // SAFETY: nobody else knows the value.
+        unsafe { domain.retire_box(Box::new(0u64)) };
+    }
+    // Each 32nd would have waited 20 ms.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", domain.stats());
+    drop(held);
+    domain.barrier().unwrap();
 }
 
 #[test]

@@ -2,11 +2,12 @@
 //! The cap on waiting callbacks, and what a registration does when it is exceeded.
 
 use super::queue::{Step, Who};
-use crate::domain::Core;
+use crate::domain::core::Core;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Most that may wait in a domain before its registering threads help. `u64::MAX` is no limit.
+/// Most that may wait in a domain before its registering threads help. `u64::MAX` is no limit. What waits for
+/// [`Protected`](crate::Protected) guards only does not count: nobody but their owners can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap {
     /// Bytes announced by the registrations.

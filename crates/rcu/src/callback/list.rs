@@ -33,6 +33,23 @@ impl Load {
         (self.0 >> 32) * 16
     }
 
+    /// `self` without `other`, which is a part of it, or was a moment ago: then nothing is left.
+    #[cfg(not(loom))]
+    pub(crate) fn less(self, other: Load) -> Load {
+        let callbacks = self.callbacks().saturating_sub(other.callbacks());
+        Load((self.0 >> 32).saturating_sub(other.0 >> 32) << 32 | callbacks)
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn from_bits(bits: u64) -> Load {
+        Load(bits)
+    }
+
     pub(crate) fn add(self, other: Load) -> Load {
         Load(self.0.wrapping_add(other.0))
     }

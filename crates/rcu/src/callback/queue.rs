@@ -13,13 +13,13 @@
 
 use super::list::{List, Load};
 use super::{Head, LEAF, PHASE};
-use crate::domain::Core;
+use crate::domain::core::Core;
 use crate::grace::Cookie;
 use crate::slots::Protected;
 use crate::sync::Lock;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Chains of heads that have been taken from the list. Under the queue's lock.
@@ -55,6 +55,8 @@ pub(crate) struct Queue {
     pub(crate) lock: Lock,
     /// The fork that is being prepared could not have the lock.
     pub(crate) missed: AtomicBool,
+    /// Of `Batch::held`: waits for guards, which no grace period helps with. Written under the lock.
+    held: AtomicU64,
     batch: UnsafeCell<Batch>,
 }
 
@@ -93,12 +95,18 @@ impl Queue {
             started: AtomicBool::new(false),
             lock: Lock::new(),
             missed: AtomicBool::new(false),
+            held: AtomicU64::new(0),
             batch: UnsafeCell::new(Batch::EMPTY),
         }
     }
 
     pub(crate) fn load(&self) -> Load {
         self.list.account(0).add(self.list.account(1))
+    }
+
+    /// What waits for a grace period or for being run, and not for a guard.
+    pub(crate) fn load_unheld(&self) -> Load {
+        self.load().less(Load::from_bits(self.held.load(Ordering::Relaxed)))
     }
 
     pub(crate) fn wake(&self) {
@@ -143,6 +151,7 @@ impl Queue {
             batch.waiting = join(batch.waiting, &mut batch.ready);
         }
         batch.held = join(batch.held, &mut batch.ready);
+        self.held.store(0, Ordering::Relaxed);
         #[cfg(reprieve_fault)]
         let protected = early.unwrap_or_else(|| core.scan());
         #[cfg(not(reprieve_fault))]
@@ -181,6 +190,7 @@ impl Queue {
                 if head.node != 0 && protected.contains(head.node) {
                     head.next = (*self.batch.get()).held;
                     (*self.batch.get()).held = head;
+                    self.held.fetch_add(Load::one(head.units).bits(), Ordering::Relaxed);
                     continue;
                 }
                 if who != Who::Worker && head.flags & LEAF == 0 {
@@ -237,6 +247,7 @@ impl Queue {
             }
             batch.ready = join(batch.ready, &mut batch.waiting);
             batch.held = join(batch.held, &mut batch.waiting);
+            self.held.store(0, Ordering::Relaxed);
         }
         batch.cookie = core.grace.cookie();
         let mut loads = batch.unsettled;

@@ -6,7 +6,7 @@
 
 use super::list::Load;
 use super::queue::{Queue, Step, Who};
-use crate::domain::Core;
+use crate::domain::core::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

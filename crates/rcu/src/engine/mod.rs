@@ -26,7 +26,9 @@ pub(crate) mod sched;
 use crate::barrier::Kind;
 use crate::grace::Urgency;
 use crate::registry::Registry;
-use std::time::{Duration, Instant};
+#[cfg(not(loom))]
+use std::time::Duration;
+use std::time::Instant;
 
 /// What a grace period has to work with.
 pub(crate) struct Attempt<'a> {

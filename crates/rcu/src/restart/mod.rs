@@ -7,7 +7,8 @@
 //! membarrier: inside, the thread goes to the abort handler and starts over; outside, it would go on with pointers to freed memory.
 //! Hence no call or jump out, which includes whatever the compiler calls for us: `memcpy` for large copies,
 //! panics, and in unoptimized builds every function that is not `#[inline(always)]`, the methods of `AtomicPtr` among them. No
-//! system call, no lock, no allocation; no store except to the caller's result. [`Section`] offers the loads that keep the rules at every optimization level.
+//! system call, no lock, no allocation; no store except to the caller's result. [`Section`] offers the loads that keep the rules at every
+//! optimization level; [`Lookup::UNOPTIMIZED`] is the implementor's word that nothing else is used.
 //!
 //! # What a grace period promises
 //! > **Invariant.** When the membarrier's rseq command has returned, no thread will execute another instruction of a restartable
@@ -51,6 +52,11 @@ pub unsafe trait Lookup {
     /// What it returns: copied out of the section. At most 64 bytes, so that the compiler copies it in line.
     type Output: Copy;
 
+    /// Whether the promise holds in unoptimized builds, too, where a call of any function that is not `#[inline(always)]` (as `is_null` of
+    /// a pointer is not) leaves the section. If not, builds with debug assertions run the lookup in a plain section. Say so
+    /// only of code that consists of [`Section`]'s methods, the language's own operators and functions of the same kind.
+    const UNOPTIMIZED: bool = false;
+
     /// Traverses.
     ///
     /// # Safety
@@ -58,22 +64,19 @@ pub unsafe trait Lookup {
     unsafe fn run(&self, section: &Section) -> Self::Output;
 }
 
-/// Results up to a register's size return in one.
-const fn in_register<T>() -> bool {
-    const {
-        assert!(
-            size_of::<T>() <= 64,
-            "the result of a restartable lookup may have 64 bytes at most"
-        )
-    };
-    size_of::<T>() <= size_of::<usize>()
-}
+/// The most that a lookup may return: larger copies are calls of `memcpy`, which lies outside.
+const LARGEST: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
 mod armed {
     use super::arch::{Ret, arm, disarm};
-    use super::{Lookup, Section, in_register};
-    use std::mem::MaybeUninit;
+    use super::{Lookup, Section};
+    use std::mem::{ManuallyDrop, MaybeUninit};
+
+    /// Results up to a register's size return in one.
+    const fn in_register<T>() -> bool {
+        size_of::<T>() <= size_of::<usize>()
+    }
 
     /// Shared or not, faults excepted: a build that arms outside the section must be caught by the tests.
     #[inline(always)]
@@ -89,38 +92,45 @@ mod armed {
     #[inline(never)]
     #[unsafe(link_section = "reprieve_restart")]
     unsafe extern "C" fn lookup_body<L: Lookup>(
-        lookup: *const L,
-        out: *mut L::Output,
+        lookup: &L,
+        out: Option<&mut MaybeUninit<L::Output>>,
         cs: usize,
     ) -> Ret {
         // SAFETY: called by `attempt_lookup` with a valid lookup, a place for the result unless it fits a register, and
         // this thread's rseq_cs. This function lies in the section.
         unsafe {
             begin(cs);
-            let result = (*lookup).run(&Section::new());
-            let mut value = MaybeUninit::<usize>::uninit();
+            let result = lookup.run(&Section::new());
+            let mut register = Register { value: MaybeUninit::uninit() };
             if const { in_register::<L::Output>() } {
-                *(&raw mut value as *mut L::Output) = result;
-            } else {
-                *out = result;
+                register.output = ManuallyDrop::new(result);
+            } else if let Some(out) = out {
+                *out = MaybeUninit::new(result);
             }
             disarm(cs);
-            Ret { value, done: 1 }
+            Ret { value: register.value, done: 1 }
         }
+    }
+
+    /// A result that fits a register, as the register. (Raw pointers would do, and come with checks in debug builds.)
+    #[repr(C)]
+    union Register<T: Copy> {
+        value: MaybeUninit<usize>,
+        output: ManuallyDrop<T>,
     }
 
     #[inline(never)]
     #[unsafe(link_section = "reprieve_restart")]
     unsafe extern "C" fn protect_body<T, L: Lookup<Output = *const T>>(
-        lookup: *const L,
+        lookup: &L,
         slot: usize,
         cs: usize,
     ) -> Ret {
         // SAFETY: as above; `slot` is the address of a slot of this thread's.
         unsafe {
             begin(cs);
-            let node = (*lookup).run(&Section::new());
-            // The last act inside, and the only store.
+            let node = lookup.run(&Section::new());
+            // The last act inside, and the only store. On x86 every store releases.
             std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node, options(nostack, preserves_flags));
             disarm(cs);
             Ret { value: MaybeUninit::new(node as usize), done: 1 }
@@ -186,6 +196,11 @@ pub(crate) trait Place {
     fn may_restart(&self) -> bool;
 }
 
+/// Whether this build may run the lookup in a restartable section.
+const fn vouched<L: Lookup>() -> bool {
+    L::UNOPTIMIZED || !cfg!(debug_assertions)
+}
+
 fn count(counter: &std::sync::atomic::AtomicU64) {
     // Only the owner writes.
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -210,9 +225,10 @@ fn find_restart(record: &Record, place: &impl Place) -> usize {
 /// Everything the lookup can reach is reclaimed through this domain.
 #[inline(always)]
 pub(crate) unsafe fn lookup<L: Lookup>(place: impl Place, lookup: &L) -> L::Output {
+    const { assert!(size_of::<L::Output>() <= LARGEST, "a lookup may return 64 bytes at most") };
     if let Some(record) = thread::fast(place.index()) {
         let cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 {
+        if cs != 0 && vouched::<L>() {
             // SAFETY: the address is this thread's own.
             if let Some(result) = unsafe { armed::attempt_lookup(lookup, cs) } {
                 return result;
@@ -228,11 +244,14 @@ pub(crate) unsafe fn lookup<L: Lookup>(place: impl Place, lookup: &L) -> L::Outp
 #[inline(never)]
 unsafe fn lookup_slow<L: Lookup>(place: impl Place, lookup: &L) -> L::Output {
     let record = thread::record(place.index());
-    let mut cs = record.restart.load(Ordering::Relaxed);
-    if cs != 0 {
-        count(&record.restarts);
-    } else {
-        cs = find_restart(record, &place);
+    let mut cs = 0;
+    if vouched::<L>() {
+        cs = record.restart.load(Ordering::Relaxed);
+        if cs != 0 {
+            count(&record.restarts);
+        } else {
+            cs = find_restart(record, &place);
+        }
     }
     if cs != 0 {
         for _ in 0..RESTARTS {
@@ -263,7 +282,7 @@ pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>>(
 ) -> (*const T, &'static AtomicUsize) {
     if let Some(record) = thread::fast(place.index()) {
         let cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 {
+        if cs != 0 && vouched::<L>() {
             let slot = record.slots.free();
             // SAFETY: the address and the slot are this thread's own.
             if let Some(node) = unsafe { armed::attempt_protect(lookup, slot, cs) } {
@@ -287,11 +306,14 @@ unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
     slot: &'static AtomicUsize,
 ) -> (*const T, &'static AtomicUsize) {
     let record = thread::record(place.index());
-    let mut cs = record.restart.load(Ordering::Relaxed);
-    if cs != 0 {
-        count(&record.restarts);
-    } else {
-        cs = find_restart(record, &place);
+    let mut cs = 0;
+    if vouched::<L>() {
+        cs = record.restart.load(Ordering::Relaxed);
+        if cs != 0 {
+            count(&record.restarts);
+        } else {
+            cs = find_restart(record, &place);
+        }
     }
     if cs != 0 {
         for _ in 0..RESTARTS {
@@ -306,8 +328,8 @@ unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
     thread::enter(place.index());
     // SAFETY: inside a plain section of the domain.
     let node = unsafe { lookup.run(&Section::new()) };
-    // Before the section ends (a release store), so that whoever waited for it sees the slot filled.
-    slot.store(node as usize, Ordering::Relaxed);
+    // Before the section ends, so that whoever waited for it sees the slot filled. Release: see `slots.rs`.
+    slot.store(node as usize, Ordering::Release);
     record.leave();
     (node, slot)
 }

@@ -3,7 +3,7 @@
 //!
 //! For aarch64 the assembly goes into a file of its own beside `x86_64.rs`, with the same items: the descriptor and abort handler
 //! (signature 0xd428bc00), `arm`/`disarm` as a store to `tpidr_el0 + __rseq_offset + 8`, `enter!` with x19-x30, d8-d15 and sp, the
-//! probe, and `start_helper`. Linux 6.19 on arm64 did not abort every preempted section: the self-test decides.
+//! probe, and `start_helper`; filling a slot is `stlr` there. Linux 6.19 on arm64 did not abort every preempted section: the self-test decides.
 
 use super::selftest::Probe;
 use std::sync::atomic::AtomicU32;

@@ -5,6 +5,7 @@
 //! the language expands itself. On other architectures (plain sections only) they are the atomics they stand for.
 
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicPtr;
 
 /// Proof of being inside a read-side section, of whatever kind.
@@ -74,6 +75,15 @@ impl Section {
     pub fn load<T>(&self, from: &AtomicPtr<T>) -> *mut T {
         // SAFETY: an AtomicPtr has the size and alignment of a pointer; the reference keeps it alive.
         unsafe { self.read(from as *const AtomicPtr<T> as *const usize) as *mut T }
+    }
+
+    /// Like [`load`](Section::load), with null told apart by the type: testing a pointer with `is_null` is a call in unoptimized
+    /// builds, and a call leaves the section.
+    #[inline(always)]
+    pub fn follow<T>(&self, from: &AtomicPtr<T>) -> Option<NonNull<T>> {
+        let pointer = self.load(from);
+        // SAFETY: `None` is the null pointer, and the layouts are the same: the documentation of `Option` guarantees it.
+        unsafe { std::mem::transmute::<*mut T, Option<NonNull<T>>>(pointer) }
     }
 
     /// Reads a word.

@@ -43,6 +43,7 @@ pub struct Value<'a>(&'a Cell);
 // SAFETY: two loads through the section, inlined.
 unsafe impl Lookup for Value<'_> {
     type Output = u64;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> u64 {
@@ -57,6 +58,7 @@ pub struct Find<'a>(&'a Cell);
 // SAFETY: one load through the section, inlined.
 unsafe impl Lookup for Find<'_> {
     type Output = *const Node;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> *const Node {
@@ -70,6 +72,7 @@ pub struct Never;
 // SAFETY: does nothing.
 unsafe impl Lookup for Never {
     type Output = *const Node;
+    const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
     unsafe fn run(&self, _: &Section) -> *const Node {

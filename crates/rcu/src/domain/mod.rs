@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Domains: readers, grace periods and callbacks that know nothing of other domains'.
+
+pub(crate) mod builder;
+pub(crate) mod core;
+
+pub use builder::{Builder, Engine};
+
+use crate::barrier::Kind;
+use crate::callback::cap::Cap;
+use crate::callback::{Function, Head, LEAF};
+use crate::error::Error;
+use crate::grace::Cookie;
+use crate::guard::{DomainId, Guard, Protected, Qsbr};
+use crate::restart::{self, Lookup};
+use crate::stats::Stats;
+use crate::thread;
+use core::Core;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Readers and the grace periods and callbacks that wait for them.
+///
+/// ```
+/// use reprieve::{Domain, Engine};
+/// let domain = Domain::builder().engine(Engine::Poll).build()?;
+/// let reader = domain.read_lock();
+/// drop(reader);
+/// domain.synchronize();
+/// # Ok::<(), reprieve::Error>(())
+/// ```
+///
+/// A guard cannot outlive its domain, nor leave its thread:
+///
+/// ```compile_fail,E0505
+/// let domain = reprieve::Domain::builder().build().unwrap();
+/// let guard = domain.read_lock();
+/// drop(domain);
+/// drop(guard);
+/// ```
+/// ```compile_fail,E0277
+/// let guard = reprieve::read_lock();
+/// std::thread::spawn(move || drop(guard));
+/// ```
+/// ```compile_fail,E0502
+/// let domain = reprieve::Domain::global();
+/// let mut thread = domain.qsbr();
+/// let section = thread.read_lock();
+/// thread.quiescent_state();
+/// drop(section);
+/// ```
+pub struct Domain {
+    index: usize,
+    core: Arc<Core>,
+}
+
+/// The default domain, once somebody has asked for it.
+static GLOBAL: AtomicPtr<Domain> = AtomicPtr::new(null_mut());
+
+impl Domain {
+    /// Settings for a new domain.
+    pub fn builder() -> Builder {
+        Builder { engine: Engine::default(), cap: Cap::default(), single_list: false }
+    }
+
+    /// The default domain: [`Engine::Restart`], default cap. The free functions of the crate use it.
+    #[inline]
+    pub fn global() -> &'static Domain {
+        // SAFETY: null or a domain that is never dropped.
+        unsafe { GLOBAL.load(Ordering::Acquire).as_ref() }.unwrap_or_else(Domain::make_global)
+    }
+
+    #[cold]
+    fn make_global() -> &'static Domain {
+        // Not a `OnceLock`: a fork in the middle would leave the child's locked.
+        let made = Box::into_raw(Box::new(Domain {
+            index: 0,
+            core: Arc::new(Core::new(0, &Domain::builder())),
+        }));
+        match GLOBAL.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                // SAFETY: never dropped from here on.
+                let domain = unsafe { &*made };
+                core::publish(&domain.core);
+                domain
+            }
+            // Ours is a leak: it has no threads yet, and this happens once at most per thread.
+            // SAFETY: the first is never dropped.
+            Err(first) => unsafe { &*first },
+        }
+    }
+
+    /// What tells this domain from others.
+    #[inline(always)]
+    pub fn id(&self) -> DomainId {
+        DomainId(self.index as u16)
+    }
+
+    /// The engine it was built with.
+    pub fn engine(&self) -> Engine {
+        self.core.kind
+    }
+
+    /// Begins a plain section: wait-free, nestable, allowed in signal handlers.
+    #[inline(always)]
+    pub fn read_lock(&self) -> Guard<'_> {
+        Guard::new(self.index)
+    }
+
+    /// Puts this thread online: inside a section except at its quiescent states.
+    pub fn qsbr(&self) -> Qsbr<'_> {
+        Qsbr::new(self.index)
+    }
+
+    /// Runs `lookup` in a restartable section if the domain's engine is [`Engine::Restart`] and the system can, else in a plain one. Allowed
+    /// in signal handlers.
+    ///
+    /// # Safety
+    /// Everything the lookup can reach is reclaimed through this domain.
+    #[inline(always)]
+    pub unsafe fn lookup<L: Lookup>(&self, lookup: &L) -> L::Output {
+        // SAFETY: the caller's promise.
+        unsafe { restart::lookup(self, lookup) }
+    }
+
+    /// Like [`lookup`](Domain::lookup), and protects the node found for as long as the returned guard lives. `None` if the lookup returned null.
+    ///
+    /// # Safety
+    /// As for [`lookup`](Domain::lookup). The node is freed through [`retire`](Domain::retire) only, with the
+    /// address that the lookup returns; its owner does not write to it while it can be protected, except through shared references.
+    #[inline(always)]
+    pub unsafe fn protect<T, L: Lookup<Output = *const T>>(
+        &self,
+        lookup: &L,
+    ) -> Option<Protected<'_, T>> {
+        // SAFETY: the caller's promise; the node found is in the slot.
+        unsafe {
+            let (node, slot) = restart::protect(self, lookup);
+            NonNull::new(node.cast_mut()).map(|node| Protected::new(node, slot))
+        }
+    }
+
+    /// Waits until every section that is running now has ended. Shared with all others who wait.
+    ///
+    /// # Panics
+    /// If this thread is itself inside a plain section of the domain: it would wait for ever.
+    pub fn synchronize(&self) {
+        self.cond_synchronize(self.cookie());
+    }
+
+    /// Like [`synchronize`](Domain::synchronize), at the best pace the engine has, whatever its tick.
+    ///
+    /// # Panics
+    /// As [`synchronize`](Domain::synchronize).
+    pub fn synchronize_expedited(&self) {
+        self.core.grace.urgency.begin();
+        // A panic must not leave the domain in a hurry.
+        struct End<'a>(&'a Core);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.grace.urgency.end();
+            }
+        }
+        let _end = End(&self.core);
+        self.synchronize();
+    }
+
+    /// Names the next full grace period without starting it.
+    pub fn cookie(&self) -> Cookie {
+        self.core.grace.cookie()
+    }
+
+    /// Names the next full grace period and has it run in the background.
+    pub fn start_poll(&self) -> Cookie {
+        let cookie = self.cookie();
+        self.core.start(cookie);
+        cookie
+    }
+
+    /// Has it ended?
+    #[inline]
+    pub fn poll(&self, cookie: Cookie) -> bool {
+        self.core.grace.done(cookie)
+    }
+
+    /// Waits for it, if it has not ended.
+    ///
+    /// # Panics
+    /// As [`synchronize`](Domain::synchronize).
+    pub fn cond_synchronize(&self, cookie: Cookie) {
+        if self.poll(cookie) {
+            return;
+        }
+        assert!(
+            !self.core.in_section(),
+            "a thread waits for a grace period inside a read-side section of the same domain"
+        );
+        self.core.run_until(cookie, None);
+    }
+
+    /// Has `function(head)` called once every section running now has ended. Returns without waiting for anything while the domain is below its
+    /// [`Cap`]; beyond it the caller may be made to wait some milliseconds, and to free memory of [`retire`](Domain::retire) calls. Not for
+    /// signal handlers.
+    ///
+    /// `bytes`: what the callback will free, for the cap.
+    ///
+    /// # Safety
+    /// `head` is not registered already, and valid until `function` is called; the function may be called on another thread, and does not unwind.
+    pub unsafe fn call_rcu(&self, head: *mut Head, function: Function, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.core.register(head, function, 0, bytes, 0) }
+    }
+
+    /// Like [`call_rcu`](Domain::call_rcu), and waits moreover until no [`Protected`] guard holds `node`.
+    ///
+    /// `leaf`: the function does nothing but free memory: it takes no lock that a caller of `retire` may hold, and calls
+    /// nothing of this crate. Such callbacks may run in any thread that registers one beyond the cap.
+    ///
+    /// # Safety
+    /// As for [`call_rcu`](Domain::call_rcu); `node` is the address that lookups of `protect` return, and can no longer be found by new
+    /// ones.
+    pub unsafe fn retire(
+        &self,
+        node: *const (),
+        head: *mut Head,
+        function: Function,
+        bytes: usize,
+        leaf: bool,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.core.register(head, function, node.addr(), bytes, if leaf { LEAF } else { 0 })
+        }
+    }
+
+    /// Drops `value` after a grace period in which no guard holds its address.
+    ///
+    /// # Safety
+    /// The value can no longer be found by new sections.
+    pub unsafe fn retire_box<T: Send + 'static>(&self, value: Box<T>) {
+        #[repr(C)]
+        struct Retired<T>(Head, *mut T);
+        unsafe extern "C" fn free<T>(head: *mut Head) {
+            // SAFETY: `head` is the first field of the allocation made below, whose value nobody refers to any more. A
+            // panicking destructor aborts, as this is not an unwinding ABI.
+            unsafe {
+                let retired = Box::from_raw(head.cast::<Retired<T>>());
+                drop(Box::from_raw(retired.1));
+            }
+        }
+        let bytes = size_of::<T>() + size_of::<Retired<T>>();
+        let value = Box::into_raw(value);
+        let retired = Box::into_raw(Box::new(Retired(Head::new(), value)));
+        let leaf = !std::mem::needs_drop::<T>();
+        // SAFETY: the head is the first field of the allocation, fresh, and freed by `free`.
+        unsafe { self.retire(value.cast_const().cast(), retired.cast(), free::<T>, bytes, leaf) };
+    }
+
+    /// Calls `f` after a grace period, on a worker thread.
+    pub fn defer(&self, f: impl FnOnce() + Send + 'static) {
+        #[repr(C)]
+        struct Deferred<F>(Head, F);
+        unsafe extern "C" fn call<F: FnOnce()>(head: *mut Head) {
+            // SAFETY: `head` is the first field of the allocation made below.
+            let deferred = unsafe { Box::from_raw(head.cast::<Deferred<F>>()) };
+            (deferred.1)();
+        }
+        fn register<F: FnOnce() + Send + 'static>(domain: &Domain, f: F) {
+            let head = Box::into_raw(Box::new(Deferred(Head::new(), f)));
+            // SAFETY: the head is fresh, heads its allocation, and is freed by `call`.
+            unsafe { domain.call_rcu(head.cast(), call::<F>, size_of::<Deferred<F>>()) };
+        }
+        register(self, f);
+    }
+
+    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too.
+    ///
+    /// # Errors
+    /// [`Error::InCallback`] when called by a callback, which would wait for itself.
+    ///
+    /// # Panics
+    /// As [`synchronize`](Domain::synchronize).
+    pub fn barrier(&self) -> Result<(), Error> {
+        if thread::in_callback() {
+            return Err(Error::InCallback);
+        }
+        assert!(
+            !self.core.in_section(),
+            "a thread waits for callbacks inside a read-side section of the same domain"
+        );
+        self.core.barrier();
+        Ok(())
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        self.core.stats()
+    }
+}
+
+impl restart::Place for &Domain {
+    #[inline(always)]
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn may_restart(&self) -> bool {
+        self.core.barrier == Kind::Restart
+    }
+}
+
+/// The default domain, whose index is a constant.
+pub(crate) struct Global;
+
+impl restart::Place for Global {
+    #[inline(always)]
+    fn index(&self) -> usize {
+        0
+    }
+
+    fn may_restart(&self) -> bool {
+        Domain::global().core.barrier == Kind::Restart
+    }
+}
+
+/// Waits for the callbacks, then stops the workers. Guards of the domain are gone, except leaked ones, whose sections and protections end here.
+impl Drop for Domain {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shared and polled grace periods.
+
+use super::tools::{Node, World, check};
+use crate::barrier::Kind;
+use crate::engine::poll::Poll;
+use crate::grace::{Cookie, Grace};
+use crate::stats;
+use crate::sync::Ordering;
+use loom::sync::Arc;
+use loom::thread;
+
+struct Shared {
+    world: Arc<World>,
+    grace: Grace,
+    stats: stats::Grace,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        Arc::new(Shared { world: World::new(), grace: Grace::new(), stats: stats::Grace::new() })
+    }
+
+    fn run_until(&self, cookie: Cookie) {
+        assert!(self.grace.run_until(
+            cookie,
+            &self.world.attempt(Kind::Membarrier),
+            &Poll,
+            &self.stats
+        ));
+    }
+
+    fn reader(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
+        let shared = shared.clone();
+        thread::spawn(move || shared.world.read_once(1))
+    }
+}
+
+#[test]
+fn two_requests_share() {
+    check(2, || {
+        let shared = Shared::new();
+        let reader = Shared::reader(&shared);
+        let other = shared.clone();
+        let other = thread::spawn(move || {
+            let old = other.world.replace(2);
+            other.run_until(other.grace.cookie());
+            Node::free(old);
+        });
+        let old = shared.world.replace(3);
+        shared.run_until(shared.grace.cookie());
+        Node::free(old);
+        other.join().unwrap();
+        reader.join().unwrap();
+    });
+}
+
+/// A free by somebody who polls and never leads.
+fn polled(cookie: fn(&Shared) -> Cookie) {
+    check(3, move || {
+        let shared = Shared::new();
+        let reader = Shared::reader(&shared);
+        let leader = shared.clone();
+        let leader = thread::spawn(move || leader.run_until(leader.grace.cookie()));
+        let old = shared.world.replace(2);
+        let cookie = cookie(&shared);
+        let early = shared.grace.done(cookie);
+        if early {
+            Node::free(old);
+        }
+        leader.join().unwrap();
+        if !early && shared.grace.done(cookie) {
+            Node::free(old);
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn polled_grace_periods() {
+    polled(|shared| shared.grace.cookie());
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_cookie_for_a_running_grace_period_is_caught() {
+    polled(|shared| {
+        let Cookie(full) = shared.grace.cookie();
+        // 2 is the end of the first grace period, whether it runs already or not.
+        Cookie(full.min(2))
+    });
+}
+
+/// A leader that gives up leaves no cookie satisfied.
+#[test]
+fn giving_up_promises_nothing() {
+    struct GivesUp;
+    impl crate::engine::Engine for GivesUp {
+        fn grace_period(&self, _: &crate::engine::Attempt<'_>) -> bool {
+            false
+        }
+    }
+    check(2, || {
+        let shared = Shared::new();
+        let reader = Shared::reader(&shared);
+        let other = shared.clone();
+        let other = thread::spawn(move || {
+            let attempt = other.world.attempt(Kind::Membarrier);
+            other.grace.run_until(other.grace.cookie(), &attempt, &GivesUp, &other.stats);
+        });
+        let old = shared.world.replace(2);
+        let cookie = shared.grace.cookie();
+        if shared.grace.done(cookie) {
+            Node::free(old);
+        } else {
+            shared.run_until(cookie);
+            Node::free(old);
+        }
+        other.join().unwrap();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn locks_exclude() {
+    check(3, || {
+        let shared = Arc::new((crate::sync::Lock::new(), crate::sync::AtomicU32::new(0)));
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    shared.0.lock();
+                    let n = shared.1.load(Ordering::Relaxed);
+                    shared.1.store(n + 1, Ordering::Relaxed);
+                    shared.0.unlock();
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(shared.1.load(Ordering::Relaxed), 2);
+    });
+}

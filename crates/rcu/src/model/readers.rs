@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plain sections, quiescent states, registration and exit, against each engine.
+
+use super::tools::{Node, World, check};
+use crate::barrier::{Kind, light};
+use crate::engine::ltimer::Ltimer;
+use crate::engine::poll::Poll;
+use crate::engine::restart::Restart;
+use crate::engine::sched::Sched;
+use crate::engine::{Attempt, Engine};
+use loom::thread;
+use std::time::Duration;
+
+fn one_reader(engine: fn() -> Box<dyn Engine>, barrier: Kind) {
+    check(5, move || {
+        let world = World::new();
+        let reader = world.clone();
+        let reader = thread::spawn(move || {
+            let record = reader.registry.claim(1).unwrap();
+            reader.section(record);
+            // Again: the grace period may have begun in between.
+            reader.section(record);
+            record.release();
+        });
+        world.replace_and_free(&*engine(), barrier);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn poll() {
+    one_reader(|| Box::new(Poll), Kind::Membarrier);
+}
+
+#[test]
+fn restart() {
+    one_reader(|| Box::new(Restart), Kind::Restart);
+}
+
+#[test]
+fn ltimer() {
+    one_reader(|| Box::new(Ltimer { tick: Duration::from_millis(1) }), Kind::Membarrier);
+}
+
+#[test]
+fn sched() {
+    one_reader(|| Box::new(Sched { tick: Duration::from_millis(1) }), Kind::Membarrier);
+}
+
+#[test]
+fn sched_two_readers() {
+    check(3, || {
+        let world = World::new();
+        let readers: Vec<_> = (1..3)
+            .map(|id| {
+                let world = world.clone();
+                thread::spawn(move || world.read_once(id))
+            })
+            .collect();
+        world.replace_and_free(&Sched { tick: Duration::from_millis(1) }, Kind::Membarrier);
+        readers.into_iter().for_each(|r| r.join().unwrap());
+    });
+}
+
+#[test]
+fn nested_sections_end_nothing() {
+    check(5, || {
+        let world = World::new();
+        let reader = world.clone();
+        let reader = thread::spawn(move || {
+            let record = reader.registry.claim(1).unwrap();
+            record.enter();
+            light();
+            let node = reader.load();
+            record.enter();
+            light();
+            record.leave();
+            assert_ne!(Node::read(node), u64::MAX);
+            record.leave();
+        });
+        world.replace_and_free(&Poll, Kind::Membarrier);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn quiescent_states() {
+    check(5, || {
+        let world = World::new();
+        let reader = world.clone();
+        let reader = thread::spawn(move || {
+            let record = reader.registry.claim(1).unwrap();
+            record.enter();
+            light();
+            for _ in 0..2 {
+                assert_ne!(Node::read(reader.load()), u64::MAX);
+                record.quiesce();
+                light();
+            }
+            assert_ne!(Node::read(reader.load()), u64::MAX);
+            record.leave();
+        });
+        world.replace_and_free(&Poll, Kind::Membarrier);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn two_threads_register_at_once() {
+    check(3, || {
+        let world = World::new();
+        let readers: Vec<_> = (1..3)
+            .map(|id| {
+                let world = world.clone();
+                thread::spawn(move || {
+                    let record = world.registry.claim(id).unwrap();
+                    assert_eq!(record.owner(), id);
+                    world.section(record);
+                    assert_eq!(record.owner(), id);
+                    record.release();
+                })
+            })
+            .collect();
+        world.replace_and_free(&Poll, Kind::Membarrier);
+        readers.into_iter().for_each(|r| r.join().unwrap());
+    });
+}
+
+#[test]
+fn a_record_changes_hands_during_a_grace_period() {
+    check(5, || {
+        let world = World::new();
+        let reader = world.clone();
+        let reader = thread::spawn(move || {
+            reader.read_once(1);
+            // The next owner, most likely of the same record.
+            reader.read_once(2);
+        });
+        world.replace_and_free(&Poll, Kind::Membarrier);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_thread_exits_inside_a_section() {
+    check(5, || {
+        let world = World::new();
+        let reader = world.clone();
+        let reader = thread::spawn(move || {
+            let record = reader.registry.claim(1).unwrap();
+            record.enter();
+            light();
+            assert_ne!(Node::read(reader.load()), u64::MAX);
+            record.release();
+        });
+        world.replace_and_free(&Poll, Kind::Membarrier);
+        reader.join().unwrap();
+    });
+}
+
+/// `Poll` without its heavy barrier.
+struct NoBarrier;
+
+impl Engine for NoBarrier {
+    fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
+        let mut waiting = false;
+        for record in attempt.registry.records() {
+            waiting |= record.look();
+        }
+        while waiting && !attempt.registry.records().all(|r| r.passed()) {
+            thread::yield_now();
+        }
+        true
+    }
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_no_barrier_is_caught() {
+    one_reader(|| Box::new(NoBarrier), Kind::Membarrier);
+}
+
+/// `Poll` that looks at the readers before the barrier.
+struct LooksFirst;
+
+impl Engine for LooksFirst {
+    fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
+        let mut waiting = false;
+        for record in attempt.registry.records() {
+            waiting |= record.look();
+        }
+        crate::barrier::heavy(attempt.barrier, attempt.registry);
+        while waiting && !attempt.registry.records().all(|r| r.passed()) {
+            thread::yield_now();
+        }
+        true
+    }
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_look_before_barrier_is_caught() {
+    one_reader(|| Box::new(LooksFirst), Kind::Membarrier);
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! fork, exit, signals and start-up, each in the situation it is dangerous in.
+
+mod common;
+
+use common::Cell;
+use reprieve::{Domain, Engine};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Runs `f` in a forked child; its exit status. Kills it after 20 s.
+fn in_child(f: impl FnOnce() -> bool) -> Option<i32> {
+    // SAFETY: the child runs `f` and leaves by _exit; the C library makes malloc usable in it.
+    match unsafe { libc::fork() } {
+        0 => {
+            let ok = f();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if ok { 0 } else { 1 }) }
+        }
+        child => {
+            assert!(child > 0);
+            let end = Instant::now() + Duration::from_secs(20);
+            loop {
+                let mut status = 0;
+                // SAFETY: our own child.
+                if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
+                    return Some(status);
+                }
+                if Instant::now() > end {
+                    // SAFETY: our own child.
+                    unsafe {
+                        libc::kill(child, libc::SIGKILL);
+                        libc::waitpid(child, &mut status, 0);
+                    }
+                    return None;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_child_forgets_the_other_readers_of_its_parent() {
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    let cell = Cell::new(5);
+    let (ready, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let readers: Vec<_> = (0..4)
+        .map(|_| {
+            let (domain, ready, stop) = (domain.clone(), ready.clone(), stop.clone());
+            thread::spawn(move || {
+                let _guard = domain.read_lock();
+                ready.fetch_add(1, SeqCst);
+                while !stop.load(SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            })
+        })
+        .collect();
+    while ready.load(SeqCst) < 4 {
+        thread::yield_now();
+    }
+    // A grace period is running, and will not end in the parent.
+    let cookie = domain.start_poll();
+    thread::sleep(Duration::from_millis(20));
+    let status = in_child(|| {
+        let early = domain.poll(cookie);
+        domain.synchronize();
+        // SAFETY: used through this domain only.
+        let read = unsafe { domain.lookup(&cell.value()) };
+        !early && domain.poll(cookie) && read == 5
+    });
+    assert_eq!(status, Some(0));
+    assert!(!domain.poll(cookie), "the parent's readers are still there");
+    stop.store(true, SeqCst);
+    readers.into_iter().for_each(|r| r.join().unwrap());
+    domain.synchronize();
+}
+
+#[test]
+fn a_section_of_the_forking_thread_goes_on_in_the_child() {
+    let domain = Arc::new(Domain::builder().engine(Engine::Poll).build().unwrap());
+    let guard = domain.read_lock();
+    let cookie = domain.start_poll();
+    thread::sleep(Duration::from_millis(10));
+    let status = in_child(|| {
+        let other = domain.clone();
+        let waiter = thread::spawn(move || other.cond_synchronize(cookie));
+        thread::sleep(Duration::from_millis(20));
+        let waited = !domain.poll(cookie);
+        drop(guard);
+        waiter.join().is_ok() && waited
+    });
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn waiting_callbacks_run_in_both_processes() {
+    for held in [false, true] {
+        let domain = Domain::builder().build().unwrap();
+        let ran = Arc::new(AtomicU64::new(0));
+        let guard = held.then(|| domain.read_lock());
+        for _ in 0..1000 {
+            let ran = ran.clone();
+            domain.defer(move || {
+                ran.fetch_add(1, SeqCst);
+            });
+        }
+        let mut guard = Some(guard);
+        let status = in_child(|| {
+            drop(guard.take());
+            domain.barrier().unwrap();
+            domain.defer(|| ());
+            domain.barrier().unwrap();
+            ran.load(SeqCst) == 1000
+        });
+        assert_eq!(status, Some(0), "held: {held}");
+        drop(guard);
+        domain.barrier().unwrap();
+        assert_eq!(ran.load(SeqCst), 1000);
+    }
+}
+
+#[test]
+fn protections_of_the_parents_other_threads_are_forgotten() {
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    let cell = Arc::new(Cell::new(5));
+    let (ready, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let holder = {
+        let (domain, cell, ready, stop) =
+            (domain.clone(), cell.clone(), ready.clone(), stop.clone());
+        thread::spawn(move || {
+            // SAFETY: used through this domain only.
+            let node = unsafe { domain.protect(&cell.node()) }.unwrap();
+            ready.store(true, SeqCst);
+            while !stop.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            node.value
+        })
+    };
+    while !ready.load(SeqCst) {
+        thread::yield_now();
+    }
+    // SAFETY: as above.
+    unsafe { cell.replace(&domain, 6) };
+    let status = in_child(|| {
+        domain.barrier().unwrap();
+        domain.stats().waiting == 0
+    });
+    assert_eq!(status, Some(0));
+    assert_eq!(domain.stats().waiting, 1, "held in the parent");
+    stop.store(true, SeqCst);
+    assert_eq!(holder.join().unwrap(), 5);
+    domain.barrier().unwrap();
+}
+
+#[test]
+fn a_callback_may_fork() {
+    let domain = Domain::builder().build().unwrap();
+    let status = Arc::new(AtomicU64::new(u64::MAX));
+    let result = status.clone();
+    domain.defer(move || {
+        let status = in_child(|| {
+            reprieve::synchronize_rcu();
+            true
+        });
+        result.store(status.map_or(1, |s| s as u64), SeqCst);
+    });
+    domain.barrier().unwrap();
+    assert_eq!(status.load(SeqCst), 0);
+}
+
+#[test]
+fn forks_during_a_flood_of_callbacks() {
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    let stop = Arc::new(AtomicBool::new(false));
+    let flood = {
+        let (domain, stop) = (domain.clone(), stop.clone());
+        thread::spawn(move || {
+            while !stop.load(Relaxed) {
+                domain.defer(|| ());
+            }
+        })
+    };
+    for _ in 0..20 {
+        let status = in_child(|| {
+            domain.defer(|| ());
+            domain.barrier().is_ok() && domain.stats().waiting == 0
+        });
+        assert_eq!(status, Some(0));
+    }
+    stop.store(true, Relaxed);
+    flood.join().unwrap();
+    domain.barrier().unwrap();
+}
+
+/// The membarrier registration must hold in the child, too: threads of the child read while it frees.
+#[test]
+fn a_child_has_working_grace_periods_of_its_own() {
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    let cell = Arc::new(Cell::new(0));
+    // SAFETY: used through this domain only, here and below.
+    assert_eq!(unsafe { domain.lookup(&cell.value()) }, 0);
+    let status = in_child(|| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                let (domain, cell, stop) = (domain.clone(), cell.clone(), stop.clone());
+                thread::spawn(move || {
+                    let mut last = 0;
+                    while !stop.load(Relaxed) {
+                        // SAFETY: as above.
+                        let now = unsafe { domain.lookup(&cell.value()) };
+                        if now < last || now > 2000 {
+                            return false;
+                        }
+                        last = now;
+                    }
+                    true
+                })
+            })
+            .collect();
+        for i in 1..=2000 {
+            // SAFETY: as above.
+            unsafe { cell.replace(&domain, i) };
+            if i % 20 == 0 {
+                domain.synchronize();
+            }
+        }
+        stop.store(true, Relaxed);
+        let right = readers.into_iter().all(|r| r.join().unwrap_or(false));
+        domain.barrier().unwrap();
+        right && domain.stats().grace_periods.count >= 100
+    });
+    assert_eq!(status, Some(0));
+}
+
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+static TARGET: AtomicPtr<Cell> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn read_in_handler(_: i32) {
+    let _guard = reprieve::read_lock();
+    // SAFETY: the cell is never replaced, and set before the signal.
+    unsafe {
+        let cell = &*TARGET.load(SeqCst);
+        let value = reprieve::lookup(&cell.value());
+        let node = reprieve::protect(&cell.node()).unwrap();
+        HANDLED.fetch_add((value == 3 && node.value == 3) as u64, SeqCst);
+    }
+}
+
+#[test]
+fn a_signal_handler_may_be_the_first_reader_of_its_thread() {
+    TARGET.store(Box::into_raw(Box::new(Cell::new(3))), SeqCst);
+    for _ in 0..20 {
+        thread::spawn(|| {
+            // SAFETY: the handler reads only, which it may.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = read_in_handler as extern "C" fn(i32) as usize;
+                libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
+                libc::raise(libc::SIGUSR2);
+            }
+        })
+        .join()
+        .unwrap();
+    }
+    assert_eq!(HANDLED.load(SeqCst), 20);
+}
+
+#[test]
+fn sections_in_destructors_of_other_thread_locals() {
+    struct Late;
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _guard = reprieve::read_lock();
+        }
+    }
+    thread_local! { static LATE: Late = const { Late }; }
+    for _ in 0..50 {
+        thread::spawn(|| {
+            // Registered before and after the crate's own.
+            drop(reprieve::read_lock());
+            LATE.with(|_| ());
+        })
+        .join()
+        .unwrap();
+    }
+    reprieve::synchronize_rcu();
+}
+
+static LATE_KEY: std::sync::OnceLock<libc::pthread_key_t> = std::sync::OnceLock::new();
+
+/// A guard kept in a thread-specific key of the program's own ends before the thread's record goes to another thread.
+#[test]
+fn a_guard_in_a_thread_specific_key() {
+    unsafe extern "C" fn end(guard: *mut libc::c_void) {
+        // SAFETY: the box made below.
+        drop(unsafe { Box::from_raw(guard.cast::<(reprieve::Guard<'static>, u64)>()) });
+    }
+    // SAFETY: the destructor stays.
+    let key = *LATE_KEY.get_or_init(|| unsafe {
+        let mut key = 0;
+        assert_eq!(libc::pthread_key_create(&mut key, Some(end)), 0);
+        key
+    });
+    for _ in 0..50 {
+        let thread = thread::spawn(move || {
+            let guard = Box::into_raw(Box::new((reprieve::read_lock(), 0u64)));
+            // SAFETY: the key exists.
+            unsafe { libc::pthread_setspecific(key, guard.cast()) };
+        });
+        let other = thread::spawn(|| {
+            for _ in 0..100 {
+                let _guard = reprieve::read_lock();
+                thread::yield_now();
+            }
+        });
+        thread.join().unwrap();
+        other.join().unwrap();
+    }
+    // A count that went below zero would look like a section without end.
+    reprieve::synchronize_rcu();
+}
+
+/// The tests of `basic` with lookups forced into plain sections, and into restartable ones.
+#[test]
+fn forced_either_way() {
+    let basic = std::env::current_exe().unwrap();
+    for force in ["plain", "restart"] {
+        // This binary again: a test that reads in every way.
+        let output = Command::new(&basic)
+            .args(["--exact", "forced", "--ignored", "--nocapture"])
+            .env("REPRIEVE_FORCE", force)
+            .env_remove("GLIBC_TUNABLES")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{force}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+#[test]
+#[ignore = "run by forced_either_way"]
+fn forced() {
+    let domain = Domain::builder().build().unwrap();
+    let cell = Cell::new(0);
+    for i in 0..1000 {
+        // SAFETY: used through this domain only.
+        unsafe {
+            let node = domain.protect(&cell.node()).unwrap();
+            assert_eq!((domain.lookup(&cell.value()), node.value), (i, i));
+            cell.replace(&domain, i + 1);
+        }
+    }
+    domain.barrier().unwrap();
+    let plain = std::env::var("REPRIEVE_FORCE").unwrap() == "plain";
+    assert_eq!(domain.stats().fallbacks > 1000, plain, "{:?}", domain.stats());
+    if plain {
+        assert_eq!(reprieve::support().restartable, reprieve::Restartable::ForcedPlain);
+    }
+}
+
+/// glibc told not to register rseq: lookups run in plain sections.
+#[test]
+#[cfg(target_env = "gnu")]
+fn without_rseq() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "no_rseq", "--ignored", "--nocapture"])
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+        .env_remove("REPRIEVE_FORCE")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[ignore = "run by without_rseq"]
+fn no_rseq() {
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(reprieve::support().restartable, reprieve::Restartable::NoRseq);
+    }
+    let cell = Cell::new(3);
+    // SAFETY: never replaced.
+    assert_eq!(unsafe { reprieve::lookup(&cell.value()) }, 3);
+    reprieve::synchronize_rcu();
+}
+
+/// membarrier filtered from the start: readers execute fences.
+#[test]
+fn without_membarrier() {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "no_membarrier", "--ignored", "--nocapture"]);
+    // SAFETY: prctl only, between fork and exec.
+    unsafe { command.pre_exec(filter_membarrier) };
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// A seccomp filter that answers membarrier with ENOSYS.
+fn filter_membarrier() -> std::io::Result<()> {
+    let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_membarrier as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the program outlives the calls.
+    unsafe {
+        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) != 0
+        {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "run by without_membarrier"]
+fn no_membarrier() {
+    let support = reprieve::support();
+    assert!(!support.membarrier);
+    assert_ne!(support.restartable, reprieve::Restartable::Yes);
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    let cell = Arc::new(Cell::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..4)
+        .map(|_| {
+            let (domain, cell, stop) = (domain.clone(), cell.clone(), stop.clone());
+            thread::spawn(move || {
+                let mut last = 0;
+                while !stop.load(Relaxed) {
+                    // SAFETY: used through this domain only.
+                    let now = unsafe { domain.lookup(&cell.value()) };
+                    assert!(now >= last);
+                    last = now;
+                }
+            })
+        })
+        .collect();
+    for i in 1..500 {
+        // SAFETY: as above.
+        unsafe { cell.replace(&domain, i) };
+        if i % 50 == 0 {
+            domain.synchronize();
+        }
+    }
+    stop.store(true, Relaxed);
+    readers.into_iter().for_each(|r| r.join().unwrap());
+    domain.barrier().unwrap();
+}
+
+/// Callbacks that wait when the process exits are not run, and do not keep it from exiting.
+#[test]
+fn exit_with_callbacks_waiting() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "exits", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7));
+}
+
+#[test]
+#[ignore = "run by exit_with_callbacks_waiting"]
+fn exits() {
+    let _guard = reprieve::read_lock();
+    for _ in 0..100 {
+        Domain::global().defer(|| std::process::abort());
+    }
+    std::process::exit(7);
+}

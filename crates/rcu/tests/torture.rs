@@ -1,0 +1,577 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Torture: all read sides on all engines at once, by threads that come, go, get signals and fork, while writers replace and
+//! free what is read. Freed nodes are poisoned first, and their memory is kept mapped for a while, so that a reader that sees one is caught.
+//!
+//! `REPRIEVE_TORTURE=SECONDS[:SEED]` runs longer or again; default 20 s, and the seed is printed.
+//!
+//! A build with `RUSTFLAGS="--cfg reprieve_fault"` breaks the protocol on purpose (`src/fault.rs`) and runs `faults_are_caught` in place of
+//! the torture itself.
+
+use reprieve::{Cap, Domain, Engine, Head, Lookup, ReadSide, Section};
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CHAINS: usize = 16;
+const KEYS: u64 = 64;
+const POISON: u64 = 0xdead_dead_dead_dead;
+
+/// What a reader must see: `check == key * MARK + version`, and never poison.
+#[repr(C)]
+struct Node {
+    head: Head,
+    next: AtomicPtr<Node>,
+    key: u64,
+    version: AtomicU64,
+    check: AtomicU64,
+}
+
+const MARK: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Nodes are taken from here and given back: a freed one stays readable, poisoned, until it is used again.
+struct Pool {
+    free: std::sync::Mutex<std::collections::VecDeque<usize>>,
+    taken: AtomicUsize,
+}
+
+static POOL: Pool = Pool {
+    free: std::sync::Mutex::new(std::collections::VecDeque::new()),
+    taken: AtomicUsize::new(0),
+};
+
+impl Pool {
+    fn take(&self, key: u64, version: u64, next: *mut Node) -> *mut Node {
+        // Long out of use, so that poison is seen rather than the next life.
+        let old = {
+            let mut free = self.free.lock().unwrap();
+            if free.len() > 4096 { free.pop_front() } else { None }
+        };
+        let node = old.map_or_else(
+            || {
+                self.taken.fetch_add(1, Relaxed);
+                Box::into_raw(Box::<Node>::new_uninit()).cast()
+            },
+            |n| n as *mut Node,
+        );
+        // SAFETY: nobody's but ours.
+        unsafe {
+            node.write(Node {
+                head: Head::new(),
+                next: AtomicPtr::new(next),
+                key,
+                version: AtomicU64::new(version),
+                check: AtomicU64::new(key.wrapping_mul(MARK).wrapping_add(version)),
+            })
+        };
+        node
+    }
+}
+
+unsafe extern "C" fn free(head: *mut Head) {
+    let node: *mut Node = head.cast();
+    // SAFETY: the callback has the node for itself, unless the protocol is broken; then a reader may look, and finds poison.
+    unsafe {
+        (*node).check.store(POISON, Relaxed);
+        (*node).version.store(POISON, Relaxed);
+        // A traversal that is here ends.
+        (*node).next.store(std::ptr::null_mut(), Relaxed);
+    }
+    POOL.free.lock().unwrap().push_back(node as usize);
+}
+
+struct Table {
+    chains: [AtomicPtr<Node>; CHAINS],
+    writer: [std::sync::Mutex<()>; CHAINS],
+}
+
+impl Table {
+    fn new() -> Table {
+        let table = Table {
+            chains: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHAINS],
+            writer: [const { std::sync::Mutex::new(()) }; CHAINS],
+        };
+        for key in 0..KEYS {
+            let chain = &table.chains[key as usize % CHAINS];
+            chain.store(POOL.take(key, 0, chain.load(Relaxed)), Release);
+        }
+        table
+    }
+
+    /// Replaces the node of `key` and hands the old one to `reclaim`.
+    fn replace(&self, key: u64, reclaim: impl FnOnce(*mut Node)) {
+        let old = {
+            let _writer = self.writer[key as usize % CHAINS].lock().unwrap();
+            let mut link = &self.chains[key as usize % CHAINS];
+            // SAFETY: only writers of this chain unlink, and we are the one.
+            unsafe {
+                while (*link.load(Relaxed)).key != key {
+                    link = &(*link.load(Relaxed)).next;
+                }
+                let old = link.load(Relaxed);
+                let version = (*old).version.load(Relaxed) + 1;
+                link.store(POOL.take(key, version, (*old).next.load(Relaxed)), Release);
+                old
+            }
+        };
+        reclaim(old);
+    }
+}
+
+/// The lookup of all read sides. `delay` turns with the node in hand make sure that it is interrupted there, too.
+struct Find<'a> {
+    chain: &'a AtomicPtr<Node>,
+    key: u64,
+    delay: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Found {
+    version: u64,
+    check: u64,
+}
+
+impl Find<'_> {
+    #[inline(always)]
+    unsafe fn node(&self, section: &Section) -> Option<NonNull<Node>> {
+        let mut next = section.follow(self.chain);
+        // SAFETY: nodes are alive in the section.
+        unsafe {
+            while let Some(node) = next {
+                let node = node.as_ptr();
+                if section.read(&raw const (*node).key) == self.key {
+                    let mut left = self.delay;
+                    while left > 0 {
+                        section.read(&raw const (*node).key);
+                        left -= 1;
+                    }
+                    return next;
+                }
+                next = section.follow(&(*node).next);
+            }
+        }
+        None
+    }
+}
+
+struct Value<'a>(Find<'a>);
+
+// SAFETY: loops of loads through the section; everything is inlined; the integer operations cannot overflow.
+unsafe impl Lookup for Value<'_> {
+    type Output = Found;
+    const UNOPTIMIZED: bool = true;
+
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> Found {
+        // SAFETY: as the caller's.
+        unsafe {
+            match self.0.node(section) {
+                None => Found { version: 0, check: 0 },
+                Some(node) => Found {
+                    version: section.read(&raw const (*node.as_ptr()).version as *const u64),
+                    check: section.read(&raw const (*node.as_ptr()).check as *const u64),
+                },
+            }
+        }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Lookup for Find<'_> {
+    type Output = *const Node;
+    const UNOPTIMIZED: bool = true;
+
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> *const Node {
+        // SAFETY: as the caller's.
+        match unsafe { self.node(section) } {
+            None => std::ptr::null(),
+            Some(node) => node.as_ptr(),
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// Mostly nothing, now and then long enough to be preempted.
+    fn delay(&mut self) -> u64 {
+        match self.below(1000) {
+            0 => 200_000,
+            1..20 => 2_000,
+            _ => 0,
+        }
+    }
+}
+
+struct Arena {
+    domain: Domain,
+    table: Table,
+    broken: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Arena {
+    fn check(&self, key: u64, found: Found) {
+        self.reads.fetch_add(1, Relaxed);
+        // A node freed in the middle of the two reads is caught by either being poison.
+        if found.check == POISON
+            || found.version == POISON
+            || found.check != key.wrapping_mul(MARK).wrapping_add(found.version)
+        {
+            self.broken.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn look(&self, node: *const Node) -> Found {
+        // SAFETY: nodes are never unmapped; whether it is alive is what is being tested.
+        unsafe {
+            Found { version: (*node).version.load(Relaxed), check: (*node).check.load(Relaxed) }
+        }
+    }
+
+    fn read(&self, random: &mut Random) {
+        let key = random.below(KEYS);
+        let find =
+            Find { chain: &self.table.chains[key as usize % CHAINS], key, delay: random.delay() };
+        match random.below(4) {
+            // SAFETY: the table is reclaimed through this domain only.
+            0 | 1 => self.check(key, unsafe { self.domain.lookup(&Value(find)) }),
+            2 => {
+                let guard = self.domain.read_lock();
+                let nested = (random.below(4) == 0).then(|| self.domain.read_lock());
+                // SAFETY: as above.
+                let node = unsafe { find.run(guard.section()) };
+                let found = self.look(node);
+                drop(nested);
+                self.check(key, found);
+                self.check(key, self.look(node));
+                drop(guard);
+            }
+            _ => {
+                // SAFETY: as above, and nodes are retired with their address.
+                let held: Vec<_> = (0..=random.below(3) * random.below(6))
+                    .filter_map(|_| unsafe { self.domain.protect(&find) })
+                    .collect();
+                for _ in 0..random.delay().min(2_000) {
+                    std::hint::spin_loop();
+                }
+                if random.below(100) == 0 {
+                    thread::sleep(Duration::from_micros(random.below(300)));
+                }
+                for node in &held {
+                    self.check(key, self.look(&**node));
+                }
+            }
+        }
+    }
+
+    fn write(&self, random: &mut Random) {
+        self.writes.fetch_add(1, Relaxed);
+        let slow = matches!(self.domain.engine(), Engine::Ltimer { .. } | Engine::Sched { .. });
+        let key = random.below(KEYS);
+        self.table.replace(key, |old| {
+            let retire = || {
+                // SAFETY: unlinked, retired once.
+                unsafe { self.domain.retire(old.cast(), old.cast(), free, size_of::<Node>(), true) }
+            };
+            match random.below(20) {
+                0 if !slow => {
+                    // The node may still be protected: the retirement sees to that.
+                    self.domain.synchronize();
+                    retire();
+                }
+                1 => {
+                    let cookie = self.domain.start_poll();
+                    let end = Instant::now() + Duration::from_millis(random.below(3));
+                    while !self.domain.poll(cookie) && Instant::now() < end {
+                        thread::yield_now();
+                    }
+                    retire();
+                }
+                2 if !slow => {
+                    self.domain.synchronize_expedited();
+                    retire();
+                }
+                _ => retire(),
+            }
+        });
+    }
+}
+
+thread_local! {
+    /// For the signal handler: what to read.
+    static ARENA: Cell<*const Arena> = const { Cell::new(std::ptr::null()) };
+    static SIGNAL_SEED: Cell<u64> = const { Cell::new(1) };
+}
+
+/// Reads in every way that is allowed in a handler.
+extern "C" fn on_signal(_: i32) {
+    let arena = ARENA.get();
+    if arena.is_null() {
+        return;
+    }
+    // SAFETY: set while the arena lives.
+    let arena = unsafe { &*arena };
+    let mut random = Random(SIGNAL_SEED.get());
+    let key = random.below(KEYS);
+    SIGNAL_SEED.set(random.next() | 1);
+    let find =
+        Find { chain: &arena.table.chains[key as usize % CHAINS], key, delay: random.below(300) };
+    // SAFETY: as in `read`.
+    unsafe {
+        arena.check(key, arena.domain.lookup(&Value(Find { ..find })));
+        let protected = arena.domain.protect(&find).unwrap();
+        let guard = arena.domain.read_lock();
+        let node = find.run(guard.section());
+        arena.check(key, arena.look(node));
+        drop(guard);
+        arena.check(key, arena.look(&*protected));
+    }
+}
+
+/// The child of a fork reads, writes, waits and ends.
+fn fork_and_check(arena: &Arena, random: &mut Random) {
+    let seed = random.next() | 1;
+    // SAFETY: the child uses this crate and memory only (the C library makes malloc usable), and leaves by _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let mut random = Random(seed);
+            let before = arena.broken.load(Relaxed);
+            for _ in 0..20 {
+                // Not the shared pool's lock: its holder may not exist here.
+                let key = random.below(KEYS);
+                let find =
+                    Find { chain: &arena.table.chains[key as usize % CHAINS], key, delay: 0 };
+                // SAFETY: as in `read`.
+                arena.check(key, unsafe { arena.domain.lookup(&Value(find)) });
+                arena.domain.synchronize_expedited();
+            }
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit((arena.broken.load(Relaxed) != before) as i32) };
+        }
+        -1 => {}
+        child => {
+            let end = Instant::now() + Duration::from_secs(60);
+            loop {
+                let mut status = 0;
+                // SAFETY: our own child.
+                if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
+                    if status != 0 {
+                        eprintln!("child of a fork: status {status:#x}");
+                        arena.broken.fetch_add(1, Relaxed);
+                    }
+                    return;
+                }
+                if Instant::now() > end {
+                    // SAFETY: our own child.
+                    unsafe { libc::kill(child, libc::SIGKILL) };
+                    eprintln!("child of a fork hangs");
+                    arena.broken.fetch_add(1, Relaxed);
+                    return;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+#[cfg_attr(reprieve_fault, expect(dead_code, reason = "a fault is looked for in `broken` only"))]
+struct Report {
+    broken: u64,
+    reads: u64,
+    writes: u64,
+    text: String,
+}
+
+/// One arena with `readers` reading threads and some writers, for `time`.
+fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool) -> Report {
+    let domain = Domain::builder()
+        .engine(engine)
+        .cap(Cap { bytes: 1 << 18, callbacks: 4096 })
+        .build()
+        .unwrap();
+    let arena = Arc::new(Arena {
+        domain,
+        table: Table::new(),
+        broken: AtomicU64::new(0),
+        reads: AtomicU64::new(0),
+        writes: AtomicU64::new(0),
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = 1 + readers / 8;
+    let threads: Vec<_> = (0..readers + writers)
+        .map(|id| {
+            let (arena, stop) = (arena.clone(), stop.clone());
+            thread::spawn(move || {
+                let mut random = Random(seed.wrapping_add(id.wrapping_mul(MARK)) | 1);
+                while !stop.load(Relaxed) {
+                    // A short life, so that threads come and go.
+                    let (arena, stop, seed) = (arena.clone(), stop.clone(), random.next() | 1);
+                    let body = move || {
+                        let mut random = Random(seed);
+                        SIGNAL_SEED.set(seed);
+                        ARENA.set(&*arena);
+                        let turns = random.below(30_000);
+                        for turn in 0..turns {
+                            if stop.load(Relaxed) {
+                                break;
+                            }
+                            if id < writers {
+                                arena.write(&mut random);
+                            } else {
+                                arena.read(&mut random);
+                            }
+                            if turn % 256 == 0 && random.below(4) == 0 {
+                                // SAFETY: a signal to this thread, whose handler is installed.
+                                unsafe { libc::raise(libc::SIGUSR1) };
+                            }
+                            if forks && id == writers && turn % 8192 == 0 {
+                                fork_and_check(&arena, &mut random);
+                            }
+                        }
+                        ARENA.set(std::ptr::null());
+                        // Some leave a section open.
+                        if random.below(8) == 0 {
+                            std::mem::forget(arena.domain.read_lock());
+                        }
+                    };
+                    thread::spawn(body).join().unwrap();
+                }
+            })
+        })
+        .collect();
+    // Signals at arbitrary moments: a timer of the process's, taken by whatever thread runs.
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        thread::sleep(Duration::from_millis(20));
+    }
+    stop.store(true, Relaxed);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    arena.domain.barrier().unwrap();
+    let stats = arena.domain.stats();
+    assert_eq!(stats.waiting, 0);
+    let text = format!(
+        "{engine:?}, {readers} readers: {} reads, {} writes, {} grace periods, mean {:?}, p99 {:?}, {} restarts, {} fallbacks, {} broken",
+        arena.reads.load(Relaxed),
+        arena.writes.load(Relaxed),
+        stats.grace_periods.count,
+        stats.grace_periods.mean(),
+        stats.grace_periods.quantile(0.99),
+        stats.restarts,
+        stats.fallbacks,
+        arena.broken.load(Relaxed),
+    );
+    Report {
+        broken: arena.broken.load(Relaxed),
+        reads: arena.reads.load(Relaxed),
+        writes: arena.writes.load(Relaxed),
+        text,
+    }
+}
+
+fn install_signals() {
+    // SAFETY: the handler reads only, which it may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+        libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut());
+        let often = libc::timeval { tv_sec: 0, tv_usec: 700 };
+        let timer = libc::itimerval { it_interval: often, it_value: often };
+        libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
+    }
+}
+
+/// Seconds and seed.
+fn settings() -> (f64, u64) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
+        as u64;
+    let text = std::env::var("REPRIEVE_TORTURE").unwrap_or_default();
+    let (seconds, seed) = text.split_once(':').unwrap_or((&text, ""));
+    (seconds.parse().unwrap_or(20.0), seed.parse().unwrap_or(now))
+}
+
+#[test]
+#[cfg(not(reprieve_fault))]
+fn torture_everything() {
+    let (seconds, seed) = settings();
+    println!("REPRIEVE_TORTURE={seconds}:{seed}");
+    install_signals();
+    let tick = Duration::from_millis(3);
+    let engines = [
+        Engine::Restart,
+        Engine::Poll,
+        Engine::Ltimer { tick },
+        Engine::Sched { tick },
+        Engine::Restart,
+    ];
+    let readers = [1, 4, 16, 64];
+    let each = Duration::from_secs_f64(seconds / (engines.len() * readers.len()) as f64);
+    let mut random = Random(seed | 1);
+    let (mut broken, mut reads, mut writes) = (0, 0, 0);
+    for engine in engines {
+        for readers in readers {
+            let report = torture(engine, readers, each, random.next(), true);
+            println!("{}", report.text);
+            reads += report.reads;
+            writes += report.writes;
+            broken += report.broken;
+        }
+    }
+    assert!(reads > 0 && writes > 0, "nothing happened");
+    assert_eq!(broken, 0, "REPRIEVE_TORTURE={seconds}:{seed}");
+}
+
+/// One fault, in a process of its own: fails if the fault shows.
+#[test]
+#[cfg(reprieve_fault)]
+#[ignore = "run by faults_are_caught"]
+fn tortured_fault() {
+    let (seconds, seed) = settings();
+    install_signals();
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    while Instant::now() < end {
+        for readers in [2, 16] {
+            let report = torture(Engine::Restart, readers, Duration::from_millis(500), seed, false);
+            println!("{}", report.text);
+            assert_eq!(report.broken, 0, "{}", report.text);
+        }
+    }
+}
+
+#[test]
+#[cfg(reprieve_fault)]
+fn faults_are_caught() {
+    let run = |fault: &str| {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tortured_fault", "--ignored", "--nocapture"])
+            .env("REPRIEVE_FAULT", fault)
+            .env("REPRIEVE_TORTURE", if fault == "none" { "2" } else { "20" })
+            .output()
+            .unwrap()
+    };
+    assert!(run("none").status.success(), "the build without a fault must pass");
+    for fault in ["skip-membarrier", "arm-outside", "scan-first"] {
+        let output = run(fault);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{fault} was not caught: {text}");
+        println!("{fault}: {}", text.lines().rfind(|l| l.contains(" broken")).unwrap_or("crashed"));
+    }
+}
