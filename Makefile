@@ -18,6 +18,7 @@ help:
 	@echo 'make bench     the runtime beside its peers: tables, and pages with charts in bench-results/'
 	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
+	@echo 'make test-rcu  the tests of the runtime alone: also its loom models, and builds broken on purpose'
 	@echo 'make test-lab  the long tests: every kernel, every experiment, in a lab host'
 	@echo 'make lint      format and lint checks only'
 	@echo 'make fmt       format the sources'
@@ -55,8 +56,17 @@ lint: setup-test
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(if $(C_FILES),clang-format --dry-run -Werror $(C_FILES))
 
-test: lint init
+test: lint init test-rcu
 	REPRIEVE_INIT=$(INIT) $(CARGO) test --locked --workspace
+
+# The runtime as users run it, then its models, then broken on purpose: the torture test must notice. Each configuration has a directory of
+# its own, so that none rebuilds the other.
+test-rcu: setup-test
+	REPRIEVE_TORTURE=60 $(CARGO) test --locked --release -p reprieve
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
+		$(CARGO) test --locked --release --lib -p reprieve
+	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \
+		$(CARGO) test --locked --release --test torture -p reprieve
 
 test-lab: setup-test init
 	REPRIEVE_INIT=$(INIT) $(CARGO) test --locked --workspace -- --ignored
@@ -79,4 +89,4 @@ clean:
 # Set-up must not run twice at the same time, and cargo uses all CPUs by itself.
 .NOTPARALLEL:
 
-.PHONY: help demo bench setup setup-test build init lint test test-lab fmt install clean
+.PHONY: help demo bench setup setup-test build init lint test test-rcu test-lab fmt install clean

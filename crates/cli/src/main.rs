@@ -7,6 +7,7 @@ mod output;
 mod progress;
 mod signals;
 
+use crate::output::harmless;
 use clap::{Parser, Subcommand};
 use reprieve_lab::error::Error;
 use std::io::Write;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A closed standard error must not turn the exit status into a panic's.
-            let _ = writeln!(std::io::stderr(), "reprieve: {error:#}");
+            let _ = writeln!(std::io::stderr(), "reprieve: {}", harmless(&format!("{error:#}")));
             if bad_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Progress on standard error: a live line on a terminal, plain lines elsewhere.
 
+use crate::output::harmless;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use reprieve_lab::host::Message;
 use reprieve_lab::progress::Progress;
@@ -54,7 +55,7 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {clock}") {
             self.bar.set_style(style.with_key("clock", elapsed));
         }
-        self.bar.set_message(format!("{what}{}:", self.end.left()));
+        self.bar.set_message(harmless(&format!("{what}{}:", self.end.left())));
     }
 }
 
@@ -68,7 +69,7 @@ impl Progress for Live {
     }
 
     fn notice(&self, text: &str) {
-        self.bar.println(text);
+        self.bar.println(harmless(text));
     }
 
     fn remaining(&self, left: Duration) {
@@ -92,8 +93,12 @@ impl Plain {
 
     fn line(&self, text: std::fmt::Arguments) {
         // A closed standard error must not end a run.
-        let _ =
-            writeln!(std::io::stderr(), "[{:>5.1} s] {text}", self.start.elapsed().as_secs_f64());
+        let _ = writeln!(
+            std::io::stderr(),
+            "[{:>5.1} s] {}",
+            self.start.elapsed().as_secs_f64(),
+            harmless(&text.to_string())
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -88,6 +89,12 @@ fn bad_usage_is_named_and_exits_with_2() {
         (vec!["lab", "run", "postmrk"], "postmark"),
         (vec!["lab", "run", "churn", "--scale", "paper"], "64 CPUs"),
         (vec!["lab", "run", "churn", "--repeat", "0"], "--repeat 0"),
+        (vec!["lab", "run", "churn", "--repeat", "4294967295"], "--repeat"),
+        (vec!["lab", "run", "churn", "churn"], "twice"),
+        (vec!["lab", "run", "churn", "--warmup", "9days"], "--warmup"),
+        (vec!["lab", "run", "membench", "--rate", "99999999"], "--rate"),
+        (vec!["lab", "run", "churn", "--guest-kernel", ""], "--guest-kernel"),
+        (vec!["lab", "run", "churn", "--host-kernel", "deb:new"], "deb:new"),
         (vec!["lab", "run", "churn", "--policy", "fair"], "eevdf"),
         (vec!["lab", "run", "churn", "--phase", "1ms"], "1 s"),
         (vec!["lab", "run", "churn", "--guest-kernel", "deb:one"], "deb:one"),
@@ -107,6 +114,7 @@ fn bad_usage_is_named_and_exits_with_2() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(named), "{args:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty());
+        assert!(!Path::new(&out).exists(), "{args:?} left an empty directory");
     }
 }
 
@@ -202,6 +210,32 @@ fn a_killed_run_takes_its_vms_with_it() {
     signal(&child, libc::SIGKILL);
     child.wait().unwrap();
     wait_for("the end of its VMs", Duration::from_secs(10), || vms(&out).is_empty());
+}
+
+/// A QEMU that ends before it has said anything, as one does that is refused KVM or memory.
+#[test]
+fn a_qemu_that_does_not_start_is_named() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let qemu = dir.path().join("qemu");
+    let script = "#!/bin/sh\ncase \"$*\" in *-version*|*help*) echo 'QEMU emulator version 10.0.0';; *) echo 'no luck today' >&2; exit 1;; esac\n";
+    fs::write(&qemu, script).unwrap();
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    let out = dir.path().join("out");
+    let output = short(&out, &[]).env("REPRIEVE_QEMU", &qemu).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no luck today"), "{}", stderr(&output));
+    assert_eq!(records(&out).pop().unwrap()["complete"], false);
+}
+
+#[test]
+fn odd_directory_names_reach_qemu_whole() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("50 %d, a,,b=c");
+    let output = short(&out, &[]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(records(&out).pop().unwrap()["complete"], true);
 }
 
 #[test]

@@ -22,11 +22,12 @@ pub enum Error {
     #[error("{what} took longer than {} s{}", after.as_secs(), log_hint(log))]
     Timeout { what: String, after: Duration, log: Option<PathBuf> },
     /// A VM ended, or its connections broke, while it was needed. Under TCG that happens now and then; see [`Error::is_crash`].
-    #[error("VM {vm}: {message}{}", log_hint(log))]
-    Died { vm: String, message: String, log: Option<PathBuf> },
+    /// `detail`: what its logs tell, in lines.
+    #[error("VM {vm}: {message}{}{}", log_hint(log), indented(detail))]
+    Died { vm: String, message: String, detail: String, log: Option<PathBuf> },
     /// A VM misbehaved or said that it cannot do what it was asked.
-    #[error("VM {vm}: {message}{}", log_hint(log))]
-    Guest { vm: String, message: String, log: Option<PathBuf> },
+    #[error("VM {vm}: {message}{}{}", log_hint(log), indented(detail))]
+    Guest { vm: String, message: String, detail: String, log: Option<PathBuf> },
     /// Results or images that cannot be read.
     #[error("{}: {message}", path.display())]
     Format { path: PathBuf, message: String },
@@ -47,9 +48,19 @@ impl Error {
         matches!(self, Error::Died { .. } | Error::Timeout { .. })
     }
 
+    /// The error in one line, without details.
+    pub fn brief(&self) -> String {
+        let text = self.to_string();
+        text.lines().next().unwrap_or_default().to_string()
+    }
+
     pub fn missing(thing: impl Into<String>, remedy: impl Into<String>) -> Error {
         Error::Missing { thing: thing.into(), remedy: remedy.into() }
     }
+}
+
+fn indented(detail: &str) -> String {
+    detail.lines().map(|line| format!("\n    {line}")).collect()
 }
 
 fn log_hint(log: &Option<PathBuf>) -> String {

@@ -4,7 +4,7 @@
 //! All VMs of the plan are booted once and stay; a phase is measured with one guest under test running and everything that does not
 //! belong to the phase paused. The order is: boots; one discarded warm-up per guest under test (the first seconds after boot are JIT
 //! translation under TCG and cold caches anywhere); then per repeat and variant the baseline and the overcommit phase. Odd repeats go
-//! through the variants backwards, so that slow drift of the machine hits all of them alike.
+//! through all that backwards, so that slow drift of the machine and of the guests (uptime, fragmentation) hits all of them alike.
 //!
 //! When a VM dies in the middle, all are booted again and the run goes on with the phase that was lost.
 
@@ -55,7 +55,7 @@ pub fn execute(
     let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     sink(Record::Run { plan: Box::new(plan.clone()), started, host })?;
     let logs = BTreeMap::new();
-    let outcome = Run { plan, context, sink, next: from, measuring: false, logs }.all();
+    let outcome = Run { plan, context, sink, next: from, booting: false, logs }.all();
     let reason = outcome.as_ref().err().map(ToString::to_string);
     let end = sink(Record::End { complete: reason.is_none(), reason });
     outcome.and(end)
@@ -67,8 +67,8 @@ struct Run<'a> {
     sink: &'a mut dyn FnMut(Record) -> Result<()>,
     /// First phase that is not measured yet.
     next: u32,
-    /// All VMs are up and warm.
-    measuring: bool,
+    /// A VM has not announced itself yet.
+    booting: bool,
     /// Console logs so far, by VM.
     logs: BTreeMap<String, u32>,
 }
@@ -76,12 +76,12 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn all(mut self) -> Result<()> {
         for tried in 1.. {
-            self.measuring = false;
+            self.booting = false;
             match self.attempt() {
-                // Before that, boots have been tried again already.
-                Err(error) if self.measuring && error.is_crash() && tried < TRIES => {
-                    let text = format!("all VMs are booted again for phase {}: {error}", self.next);
-                    self.notice(text)?;
+                // A boot has been tried again by itself.
+                Err(error) if !self.booting && error.is_crash() && tried < TRIES => {
+                    let text = format!("all VMs are booted again for phase {}", self.next);
+                    self.notice(text, &error)?;
                 }
                 outcome => return outcome,
             }
@@ -116,7 +116,6 @@ impl<'a> Run<'a> {
         for vm in &mut subjects {
             self.warm_up(vm, &mut competitors)?;
         }
-        self.measuring = true;
         let schedule = schedule(plan);
         for (phase, &(repeat, variant, scenario)) in schedule.iter().enumerate() {
             let phase = phase as u32;
@@ -153,6 +152,7 @@ impl<'a> Run<'a> {
     ) -> Result<Vm> {
         let context = self.context;
         let mut tried = 1;
+        self.booting = true;
         let mut booted = loop {
             context
                 .progress
@@ -173,12 +173,13 @@ impl<'a> Run<'a> {
             match Vm::boot(&config, &context.images.qemu, context.boot_limit, context.cancel) {
                 Ok(vm) => break vm,
                 Err(error) if error.is_crash() && tried < TRIES => {
-                    self.notice(format!("boot {tried} of {name} failed, trying again: {error}"))?;
+                    self.notice(format!("boot {tried} of {name} failed, trying again"), &error)?;
                     tried += 1;
                 }
                 Err(error) => return Err(error),
             }
         };
+        self.booting = false;
         booted.threads().pin(&vm.pin, &vm.pin_other)?;
         let boot_ms = booted.boot_time.as_millis() as u64;
         let info = booted.info.clone();
@@ -198,7 +199,9 @@ impl<'a> Run<'a> {
             ))),
             (Some(asked), None) => {
                 let name = &vm.name;
-                self.notice(format!("{name} does not tell whether preempt={asked} took effect"))
+                let text = format!("{name} does not tell whether preempt={asked} took effect");
+                self.context.progress.notice(&text);
+                (self.sink)(Record::Notice { text })
             }
             _ => Ok(()),
         }
@@ -259,7 +262,7 @@ impl<'a> Run<'a> {
                     // The guest has its samples still to send: no need to compete for that.
                     pause_all(competitors)?;
                 }
-                Event::Sample { phase, sample } => sink(Record::Sample { phase, sample })?,
+                Event::Sample { sample, .. } => sink(Record::Sample { phase, sample })?,
                 Event::Notice { text } => sink(Record::Notice { text })?,
                 _ => {}
             }
@@ -271,6 +274,7 @@ impl<'a> Run<'a> {
             return Err(Error::Guest {
                 vm: subjects[variant].name.clone(),
                 message: "left out a step of the phase".into(),
+                detail: String::new(),
                 log: None,
             });
         };
@@ -293,9 +297,10 @@ impl<'a> Run<'a> {
         self.context.progress.remaining(one * phases);
     }
 
-    fn notice(&mut self, text: String) -> Result<()> {
-        self.context.progress.notice(&text);
-        (self.sink)(Record::Notice { text })
+    /// Tells the user all about `error`, and the report in one line.
+    fn notice(&mut self, text: String, error: &Error) -> Result<()> {
+        self.context.progress.notice(&format!("{text}: {error}"));
+        (self.sink)(Record::Notice { text: format!("{text}: {}", error.brief()) })
     }
 }
 
@@ -303,14 +308,14 @@ impl<'a> Run<'a> {
 fn schedule(plan: &Plan) -> Vec<(u32, usize, Scenario)> {
     let mut phases = Vec::new();
     for repeat in 0..plan.repeat {
-        let mut order: Vec<usize> = (0..plan.variants.len()).collect();
+        let both = [Scenario::Baseline, Scenario::Overcommit];
+        let mut round: Vec<_> = (0..plan.variants.len())
+            .flat_map(|variant| both.map(|scenario| (repeat, variant, scenario)))
+            .collect();
         if repeat % 2 == 1 {
-            order.reverse();
+            round.reverse();
         }
-        for variant in order {
-            phases.push((repeat, variant, Scenario::Baseline));
-            phases.push((repeat, variant, Scenario::Overcommit));
-        }
+        phases.extend(round);
     }
     phases
 }
@@ -335,7 +340,6 @@ struct Observation {
     at: Instant,
     vcpus: SchedCounters,
     all: BTreeMap<String, SchedCounters>,
-    load: f64,
 }
 
 impl Observer {
@@ -352,7 +356,6 @@ impl Observer {
             at: Instant::now(),
             vcpus: self.subject.vcpu_counters(),
             all: self.all.iter().map(|(name, vm)| (name.clone(), vm.counters())).collect(),
-            load: crate::host::load_average(),
         }
     }
 }
@@ -369,7 +372,7 @@ impl Observation {
             vcpu_wait_ns: vcpus.wait_ns,
             cpu_ns: self.all.iter().map(ran).collect(),
             elapsed_ns: (self.at - before.at).as_nanos() as u64,
-            load: before.load,
+            other_busy: None,
         }
     }
 }

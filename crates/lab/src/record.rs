@@ -79,6 +79,8 @@ pub struct HostPhase {
     /// Host CPU time by VM name, all threads of the VMM.
     pub cpu_ns: std::collections::BTreeMap<String, u64>,
     pub elapsed_ns: u64,
-    /// Load average of the carrying machine when the phase began (1 minute).
-    pub load: f64,
+    /// Share (0 to 1) of the carrying machine's CPU time in the phase that something else than the run used or stole. `None` where it is not
+    /// known.
+    #[serde(default)]
+    pub other_busy: Option<f64>,
 }

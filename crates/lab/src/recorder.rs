@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::record::Record;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::PathBuf;
 
 pub struct Recorder {
@@ -12,21 +12,29 @@ pub struct Recorder {
     file: BufWriter<File>,
     begun: bool,
     ended: bool,
+    complete: bool,
     phases_done: u32,
 }
 
 impl Recorder {
     pub fn create(path: PathBuf) -> Result<Recorder> {
-        let file = BufWriter::new(File::create(&path).map_err(Error::io(&path))?);
-        Ok(Recorder { path, file, begun: false, ended: false, phases_done: 0 })
+        let file = File::create_new(&path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                Error::Usage(format!("{} is there already: give another --out", path.display()))
+            }
+            _ => Error::Io { path: path.clone(), source: error },
+        })?;
+        let file = BufWriter::new(file);
+        Ok(Recorder { path, file, begun: false, ended: false, complete: false, phases_done: 0 })
     }
 
-    /// Appends `record`. A run that was started again begins only once.
+    /// Appends `record`. A run that was started again begins only once, and nothing comes after its end.
     pub fn write(&mut self, record: Record) -> Result<()> {
         match &record {
+            _ if self.ended => return Ok(()),
             Record::Run { .. } if self.begun => return Ok(()),
             Record::PhaseEnd { phase, .. } => self.phases_done = phase + 1,
-            Record::End { .. } => self.ended = true,
+            Record::End { complete, .. } => (self.ended, self.complete) = (true, *complete),
             _ => {}
         }
         self.begun = true;
@@ -42,6 +50,16 @@ impl Recorder {
     /// Phases that are complete.
     pub fn phases_done(&self) -> u32 {
         self.phases_done
+    }
+
+    /// Whether the run has said its last.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether it said that everything was measured.
+    pub fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// Makes sure that a run that began has an end.

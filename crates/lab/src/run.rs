@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::experiments::{Machine, Request, Size};
 use crate::host::{self, Carrier, Mode, Setting};
+use crate::images::kernels::KernelSpec;
 use crate::images::{Images, Program};
 use crate::plan::Plan;
 use crate::process::Cancel;
@@ -45,13 +46,23 @@ pub fn run(
         cpus: host::cpus(),
         memory_mib: host::free_memory_mib().saturating_sub(SPARE_MIB) * 9 / 10,
     };
+    for (i, request) in requests.iter().enumerate() {
+        if requests[..i].iter().any(|other| other.experiment == request.experiment) {
+            let name = &request.experiment;
+            return Err(Error::Usage(format!("{name} is asked for twice: use --repeat")));
+        }
+    }
+    if let Some(kernel) = &settings.host_kernel {
+        kernel.parse::<KernelSpec>()?;
+    }
     let plans = requests.iter().map(|r| r.plan(&machine)).collect::<Result<Vec<_>>>()?;
-    let dirs = out_dirs(&plans, &settings.out)?;
-
     let mut kernels: Vec<String> = Vec::new();
     let mut programs = Vec::new();
     for plan in &plans {
-        kernels.extend(plan.variants.iter().map(|v| v.guest_kernel.clone()));
+        for variant in &plan.variants {
+            variant.guest_kernel.parse::<KernelSpec>()?;
+            kernels.push(variant.guest_kernel.clone());
+        }
         let vms = plan.competitors.iter().chain([&plan.subject]);
         programs.extend(vms.filter_map(|vm| program_of(&vm.workload)));
     }
@@ -59,6 +70,7 @@ pub fn run(
     kernels.dedup();
     programs.sort();
     programs.dedup();
+    let dirs = out_dirs(&plans, &settings.out)?;
     let images = Images::open(cancel, progress)?;
     let set = images.prepare(&kernels, &programs)?;
 

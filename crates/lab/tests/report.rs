@@ -56,6 +56,7 @@ fn figures_worked_out_by_hand() {
         ("gp_p50", 4.0, 20.0),
         ("gp_count", 4.0, 3.0),
         ("gp_cpu", 50.0, 200.0),
+        ("gp_cpu_p50", 40.0, 200.0),
         ("memory_peak", 110.0, 150.0),
         // 300 to 290 and 310 to 305; 300 to 260 and 310 to 250.
         ("memory_growth", 10.0, 60.0),
@@ -67,9 +68,11 @@ fn figures_worked_out_by_hand() {
         ("vcpu_preemptions", 0.0, 300.0),
         ("vcpu_wait", 0.0, 25.0),
         ("steal", 25.0, 25.0),
-        ("kernel_share", 50.0, 50.0),
+        // 0.5 in the kernel and 0.25 in programs of each second.
+        ("kernel_share", 200.0 / 3.0, 200.0 / 3.0),
         ("host_cpu_subject", 50.0, 50.0),
         ("host_cpu.hog", 0.0, 50.0),
+        ("host_other", 1.0, 1.0),
         ("sampler_share", 1.0, 1.0),
         ("trace_rate", 500.0, 500.0),
         ("trace_share", 0.02, 0.02),
@@ -138,6 +141,35 @@ fn what_was_not_measured_is_a_dash() {
 }
 
 #[test]
+fn a_machine_that_was_not_quiet_is_told() {
+    let scratch = Scratch::new("quiet");
+    let with = |name: &str, shares: [Option<f64>; 4]| {
+        let mut records = small("membench");
+        let hosts = records.iter_mut().filter_map(|r| match r {
+            Record::PhaseEnd { host, .. } => Some(host),
+            _ => None,
+        });
+        for (host, share) in hosts.zip(shares) {
+            host.other_busy = share;
+        }
+        summary(&scratch.run(name, &records))
+    };
+    // Phases in the order baseline, overcommit, baseline, overcommit.
+    let s = with("loud", [Some(0.01), Some(0.05), Some(0.03), Some(0.25)]);
+    let row = s.variants[0].row("host_other").unwrap();
+    close(row.baseline.as_ref().map(|c| c.value), 2.0);
+    close(row.overcommit.as_ref().map(|c| c.value), 15.0);
+    let text = s.to_text(200);
+    let notice = "this machine was not quiet: something else used more than 5 % of its CPU time in 1 of 4 phases, up to 25 %";
+    assert!(text.contains(notice) && text.contains("Other load on the machine, %"), "{text}");
+
+    let s = with("quiet", [Some(0.05), None, Some(0.0), Some(f64::MIN)]);
+    assert!(s.notices.is_empty(), "{:?}", s.notices);
+    let s = with("unknown", [None; 4]);
+    assert!(s.variants[0].row("host_other").is_none() && s.notices.is_empty());
+}
+
+#[test]
 fn a_run_that_died_is_kept_and_marked() {
     let scratch = Scratch::new("died");
     let records = small("membench");
@@ -191,6 +223,26 @@ fn a_phase_run_again_replaces_the_first_try() {
     let s = summary(&scratch.run("run", &records));
     let baseline = s.variants[0].row("gp_mean").unwrap().baseline.clone().unwrap();
     assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
+}
+
+/// A VM died in the middle of a phase, all were booted again, and the phase was measured anew under its own number.
+#[test]
+fn a_phase_lost_to_a_crash_and_measured_again_counts_once() {
+    let scratch = Scratch::new("crash");
+    let mut records = small("membench");
+    let end = records.pop().unwrap();
+    let guest = records.iter().find(|r| matches!(r, Record::Guest { .. })).cloned().unwrap();
+    let mut lost = phase(4, 0, 1, Scenario::Baseline, &[500], &[30]);
+    lost.pop();
+    records.extend(lost);
+    records.extend([guest]);
+    records.extend(phase(4, 0, 1, Scenario::Baseline, &[16], &[300]));
+    records.push(end);
+    let s = summary(&scratch.run("run", &records));
+    let baseline = s.variants[0].row("gp_mean").unwrap().baseline.clone().unwrap();
+    assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
+    assert_eq!(s.guests.len(), summary(&scratch.run("whole", &small("membench"))).guests.len());
+    assert!(s.complete);
 }
 
 #[test]

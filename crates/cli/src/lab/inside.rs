@@ -38,16 +38,44 @@ pub fn execute(plan: &str, from: u32, images: &str) -> Result<()> {
         let text =
             String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_MAX)..]).into_owned();
         let name = entry.file_name().to_string_lossy().into_owned();
-        Messages::send(&Message::Log { name, text })?;
+        for piece in pieces(&text, LOG_PIECE) {
+            Messages::send(&Message::Log { name: name.clone(), text: piece.into() })?;
+        }
     }
     Ok(ran?)
 }
 
-/// Bytes of a guest's console that leave the lab host.
+/// Bytes of a guest's console that leave the lab host, and how many at a time: a message is a line, and lines are bounded.
 const LOG_MAX: usize = 64 << 10;
+const LOG_PIECE: usize = 4 << 10;
+
+/// `text` in pieces of at most `most` bytes, cut between characters.
+fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = (0..=most.min(rest.len())).rev().find(|&i| rest.is_char_boundary(i));
+        let (piece, after) = rest.split_at(end.unwrap_or(0));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
 
 pub fn probe(images: &str) -> Result<()> {
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
     let logs = tempfile::tempdir().context("log directory")?;
     Ok(host::prove_kvm(&images, logs.path(), &cancel_on_signal()?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces;
+
+    #[test]
+    fn pieces_hold_everything_and_cut_no_character() {
+        let text = "aä€😀".repeat(1000);
+        let all: Vec<&str> = pieces(&text, 10).collect();
+        assert_eq!(all.concat(), text);
+        assert!(all.iter().all(|piece| piece.len() <= 10));
+        assert_eq!(pieces("", 10).count(), 0);
+    }
 }

@@ -16,6 +16,7 @@ use reprieve_lab::plan::Scale;
 use reprieve_lab::protocol::Namespace;
 use reprieve_lab::report::{self, REPORT_FILE};
 use reprieve_lab::run::{self, Outcome, Settings};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -185,7 +186,7 @@ pub fn main(command: Command) -> Result<()> {
 fn list(json: bool) -> Result<()> {
     if json {
         let all = experiments::ALL.iter().map(|e| {
-            serde_json::json!({
+            json!({
                 "name": e.name(), "guest": e.summary(), "competitors": e.competition(), "source": e.source(),
             })
         });
@@ -242,6 +243,9 @@ fn run(args: RunArgs) -> Result<()> {
     };
     let requests: Vec<Request> = args.experiment.iter().map(request).collect();
     let out = args.out.unwrap_or_else(|| default_out(&args.experiment));
+    if out.to_str().is_none() {
+        return Err(Error::Usage(format!("--out {}: give a name in UTF-8", out.display())).into());
+    }
     let settings = Settings {
         mode: match args.host {
             HostArg::Auto => Mode::Auto,

@@ -5,7 +5,7 @@
 //! not wait for the current one (`PowerOff`, `Interrupt`); anyone may send events. On a virtio-serial port that nobody has
 //! opened on the other side, reads return nothing and writes wait, so the first event is not lost.
 
-use crate::protocol::{Event, PORT};
+use crate::protocol::{Event, LINE_MAX, PORT};
 use crate::sys::{self, Context, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 /// The port appears when its driver has talked to the device, shortly after the module is loaded.
 const PORT_WAIT: Duration = Duration::from_secs(3);
 const SERIAL: &str = "/dev/ttyS1";
-/// A longer line is not a command.
-const LONGEST_LINE: usize = 1 << 20;
 
 /// The sending side; clones share the line.
 #[derive(Clone)]
@@ -130,7 +128,7 @@ fn take_line(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
         line.pop();
         return Some(line);
     }
-    if buffer.len() > LONGEST_LINE {
+    if buffer.len() > LINE_MAX {
         buffer.clear();
     }
     None
@@ -152,7 +150,7 @@ mod tests {
 
     #[test]
     fn endless_line_does_not_eat_the_memory() {
-        let mut buffer = vec![b'x'; LONGEST_LINE + 1];
+        let mut buffer = vec![b'x'; LINE_MAX + 1];
         assert_eq!(take_line(&mut buffer), None);
         assert!(buffer.is_empty());
     }

@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running a program for the lab: in a lab host this is the lab itself.
+//!
+//! What it writes arrives whole and before its end is told: the pipes are read until they close. Only if a grandchild holds them open and has
+//! nothing more to say is that not waited for.
 
 use crate::channel::Sender;
 use crate::children::Process;
-use crate::protocol::Event;
+use crate::protocol::{Event, LINE_MAX};
 use crate::sys::{self, Result};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 /// The program that runs, for [`interrupt`]; 0 for none.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
 
-/// Longer lines are broken up.
-const LONGEST_LINE: u64 = 64 << 10;
-/// How long output may take to end after the program has.
-const OUTPUT_LIMIT: Duration = Duration::from_secs(2);
+/// Longer lines are broken up: far above any record of the lab, which would not be understood in parts.
+const LONGEST_LINE: u64 = 256 << 10;
+/// Most bytes of a line as JSON, which can be six times as long. The rest of [`LINE_MAX`] is for what is around it.
+const LONGEST_JSON: usize = LINE_MAX - 256;
+/// How long after its end a program's output may be silent, and how long it may go on, before it is given up.
+const SILENCE: Duration = Duration::from_secs(2);
+const OUTPUT_LIMIT: Duration = Duration::from_secs(120);
 
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
@@ -46,38 +52,100 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = Process::spawn(&mut command)?;
     RUNNING.store(process.pid(), Ordering::Release);
-    let (done, ended) = mpsc::channel();
+    let (open, output) = output();
+    let to_lab = |stderr| {
+        let out = out.clone();
+        move |line| out.send(&Event::Output { stderr, line })
+    };
     if let Some(pipe) = process.child.stdout.take() {
-        forward(pipe, false, out.clone(), done.clone())?;
+        forward(pipe, open.clone(), to_lab(false))?;
     }
     if let Some(pipe) = process.child.stderr.take() {
-        forward(pipe, true, out.clone(), done.clone())?;
+        forward(pipe, open.clone(), to_lab(true))?;
     }
-    drop(done);
+    drop(open);
     let status = loop {
         if let Some(status) = process.wait(Duration::from_secs(3600)) {
             break status;
         }
     };
     RUNNING.store(0, Ordering::Release);
-    // A grandchild may hold the pipes open; its output is no longer waited for.
-    while let Ok(()) = ended.recv_timeout(OUTPUT_LIMIT) {}
+    output.wait(SILENCE, OUTPUT_LIMIT);
     Ok(status)
+}
+
+/// Lines read from the pipes, and lines handed on.
+#[derive(Default)]
+struct Lines {
+    read: AtomicU64,
+    sent: AtomicU64,
+}
+
+/// Held by whoever reads a pipe, for as long as it is open.
+#[derive(Clone)]
+struct Open {
+    lines: Arc<Lines>,
+    _open: mpsc::Sender<()>,
+}
+
+impl Open {
+    fn read(&self) {
+        self.lines.read.fetch_add(1, Ordering::Release);
+    }
+
+    fn sent(&self) {
+        self.lines.sent.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The other side of all [`Open`]s.
+struct Output {
+    lines: Arc<Lines>,
+    closed: mpsc::Receiver<()>,
+}
+
+fn output() -> (Open, Output) {
+    let (open, closed) = mpsc::channel();
+    let lines = Arc::new(Lines::default());
+    (Open { lines: lines.clone(), _open: open }, Output { lines, closed })
+}
+
+impl Output {
+    /// Waits until every pipe is closed, or none has brought a line for `silence`, or `limit` is over. A line that waits to be sent is no
+    /// silence: the lab is slow then, not the program.
+    fn wait(&self, silence: Duration, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut before = None;
+        while Instant::now() < deadline {
+            let sent = self.lines.sent.load(Ordering::Acquire);
+            let idle = self.lines.read.load(Ordering::Acquire) == sent;
+            if idle && before == Some(sent) {
+                return;
+            }
+            before = Some(sent);
+            match self.closed.recv_timeout(silence) {
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                _ => return,
+            }
+        }
+    }
 }
 
 /// Sends what comes out of `pipe` line by line.
 fn forward(
     pipe: impl Read + Send + 'static,
-    stderr: bool,
-    out: Sender,
-    done: mpsc::Sender<()>,
+    open: Open,
+    send: impl Fn(String) + Send + 'static,
 ) -> Result<()> {
     let run = move || {
         let mut pipe = BufReader::new(pipe);
         while let Some(line) = next_line(&mut pipe) {
-            out.send(&Event::Output { stderr, line });
+            open.read();
+            for part in parts(&line, LONGEST_JSON) {
+                send(part.into());
+            }
+            open.sent();
         }
-        let _ = done.send(());
     };
     std::thread::Builder::new()
         .name("output".into())
@@ -98,6 +166,26 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     Some(String::from_utf8_lossy(&line).into_owned())
 }
 
+/// Cuts `line` into as few parts as make at most `most` bytes of JSON each; an empty line is one part.
+fn parts(line: &str, most: usize) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut start, mut length) = (0, 0);
+    for (at, c) in line.char_indices() {
+        let bytes = match c {
+            '"' | '\\' => 2,
+            c if c.is_ascii_control() => 6,
+            c => c.len_utf8(),
+        };
+        if length + bytes > most && at > start {
+            parts.push(&line[start..at]);
+            (start, length) = (at, 0);
+        }
+        length += bytes;
+    }
+    parts.push(&line[start..]);
+    parts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,5 +204,50 @@ mod tests {
         assert_eq!(next_line(&mut input).unwrap().len(), LONGEST_LINE as usize);
         assert_eq!(next_line(&mut input).unwrap().len(), 10);
         assert_eq!(next_line(&mut input), None);
+    }
+
+    #[test]
+    fn every_line_sent_is_one_that_the_lab_accepts() {
+        let most = LONGEST_LINE as usize;
+        let dearest = ["x", "\"", "\\", "\u{1}", "\u{1b}", "\u{7f}", "\u{fffd}", "\u{10ffff}"];
+        for text in dearest.map(|c| c.repeat(most)) {
+            // Each byte that is no UTF-8 becomes three.
+            let text = if text.starts_with('\u{fffd}') { text } else { text[..most].into() };
+            let parts = parts(&text, LONGEST_JSON);
+            assert_eq!(parts.concat(), text);
+            for part in parts {
+                let event = Event::Output { stderr: false, line: part.into() };
+                assert!(serde_json::to_string(&event).unwrap().len() < LINE_MAX);
+            }
+        }
+        let record = r#"{"text":"a \"b\""}"#.repeat(most / 17);
+        assert_eq!(parts(&record, LONGEST_JSON).len(), 1, "a record stays whole");
+        assert_eq!(parts("", 10), [""]);
+        assert_eq!(parts("ab\u{1}c", 7), ["ab", "\u{1}c"]);
+    }
+
+    /// Writes a line every 50 ms for a second, long after a silence would have ended the wait; then holds the pipe open.
+    #[test]
+    fn output_is_waited_for_while_it_goes_on_and_not_longer() {
+        use std::io::Write;
+        let (mut pipe, end) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (lines, received) = mpsc::channel();
+        let (open, output) = output();
+        forward(end, open, move |line| drop(lines.send(line))).unwrap();
+        let writer = std::thread::spawn(move || {
+            for i in 0..20 {
+                writeln!(pipe, "{i}").unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            pipe
+        });
+        let started = Instant::now();
+        output.wait(Duration::from_millis(500), Duration::from_secs(60));
+        assert!(started.elapsed() < Duration::from_secs(30), "a pipe held open ends the wait");
+        assert_eq!(received.try_iter().count(), 20);
+        drop(writer.join().unwrap());
+        // Closed now: no need to wait for a silence.
+        output.wait(Duration::from_secs(50), Duration::from_secs(50));
+        assert!(started.elapsed() < Duration::from_secs(45));
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::sys::{Context, Result};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -77,8 +77,8 @@ pub struct Gate(Arc<Map>);
 impl Gate {
     /// A closed gate for `slots` workers.
     pub fn new(slots: usize) -> Result<Gate> {
-        // SAFETY: a valid C string; the new descriptor is owned below. Not close-on-exec: worker processes inherit it.
-        let fd = unsafe { libc::memfd_create(c"reprieve-gate".as_ptr(), 0) };
+        // SAFETY: a valid C string; the new descriptor is owned below.
+        let fd = unsafe { libc::memfd_create(c"reprieve-gate".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error()).context("memory shared with workers");
         }
@@ -91,19 +91,18 @@ impl Gate {
         Self::map(fd, slots)
     }
 
-    /// The gate behind a descriptor inherited from init.
-    pub fn inherited(fd: RawFd, slots: usize) -> Result<Gate> {
+    /// The gate behind a descriptor that init has handed over.
+    pub fn from_fd(fd: OwnedFd, slots: usize) -> Result<Gate> {
         // SAFETY: a zeroed stat is valid and filled in by fstat.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` is valid for the write; a bad descriptor is an error.
-        if unsafe { libc::fstat(fd, &mut stat) } != 0 {
-            return Err(io::Error::last_os_error()).context(format_args!("gate descriptor {fd}"));
+        if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
+            return Err(io::Error::last_os_error()).context("memory shared with init");
         }
         if (stat.st_size as u64) < bytes(slots) as u64 {
-            return Err(format!("gate descriptor {fd}: too small for {slots} workers"));
+            return Err(format!("memory shared with init: too small for {slots} workers"));
         }
-        // SAFETY: init opened it for this process, which uses it for nothing else.
-        Self::map(unsafe { OwnedFd::from_raw_fd(fd) }, slots)
+        Self::map(fd, slots)
     }
 
     fn map(fd: OwnedFd, slots: usize) -> Result<Gate> {
@@ -125,9 +124,9 @@ impl Gate {
         Ok(Gate(Arc::new(Map { fd, base: base.cast(), slots })))
     }
 
-    /// What a worker process needs to find the gate.
-    pub fn fd(&self) -> RawFd {
-        self.0.fd.as_raw_fd()
+    /// The gate's memory, to be handed to a worker process ([`Gate::from_fd`]). No program gets it unasked: it is close-on-exec.
+    pub fn fd(&self) -> Result<OwnedFd> {
+        self.0.fd.try_clone().context("memory shared with workers")
     }
 
     fn word(&self) -> &AtomicU32 {
@@ -282,10 +281,20 @@ mod tests {
     #[test]
     fn gate_of_the_wrong_size_is_refused() {
         let gate = Gate::new(1).unwrap();
-        // SAFETY: duplicating an open descriptor.
-        let fd = unsafe { libc::dup(gate.fd()) };
-        assert!(Gate::inherited(fd, 100).is_err());
-        // SAFETY: refused, so still ours.
-        unsafe { libc::close(fd) };
+        assert!(Gate::from_fd(gate.fd().unwrap(), 100).is_err());
+        assert!(Gate::from_fd(gate.fd().unwrap(), 1).is_ok());
+    }
+
+    #[test]
+    fn only_workers_inherit_the_gate() {
+        use std::process::{Command, Stdio};
+        let gate = Gate::new(1).unwrap();
+        let open_in_child = |input: Stdio| {
+            let child = Command::new("ls").args(["-l", "/proc/self/fd"]).stdin(input).output();
+            String::from_utf8(child.unwrap().stdout).unwrap()
+        };
+        let unrelated = open_in_child(Stdio::null());
+        assert!(unrelated.contains("/dev/null") && !unrelated.contains("gate"), "{unrelated}");
+        assert!(open_in_child(gate.fd().unwrap().into()).contains("reprieve-gate"));
     }
 }

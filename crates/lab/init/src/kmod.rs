@@ -59,7 +59,7 @@ pub struct Probe {
 }
 
 /// Size of the module's `struct probe_record`.
-const RECORD: usize = 24;
+pub const RECORD: usize = 24;
 
 /// Calls `each` for every probe recorded, a buffer at a time. Not while probes run.
 pub fn probes(mut each: impl FnMut(Probe)) -> Result<()> {

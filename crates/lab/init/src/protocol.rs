@@ -15,6 +15,9 @@ pub const PORT: &str = "reprieve.lab";
 /// Raised when either side would misread the other.
 pub const PROTOCOL: u32 = 1;
 
+/// Longest line of either side, bytes, its end included; a longer one is damage.
+pub const LINE_MAX: usize = 1 << 20;
+
 /// From the lab to a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case", deny_unknown_fields)]
@@ -88,7 +91,7 @@ pub enum Namespace {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measure {
-    /// Interval of [`Sample::Memory`], ms.
+    /// Interval of [`Sample::Memory`], ms; doubled as often as it takes for a phase to have at most 200,000.
     pub memory_ms: u32,
     /// Interval of [`Sample::Fragmentation`] and [`Sample::Cpu`], ms.
     pub slow_ms: u32,
@@ -114,7 +117,7 @@ pub enum Event {
     Sample { phase: u32, sample: Sample },
     /// The phase is over and all its samples were sent.
     PhaseDone { phase: u32, result: PhaseResult },
-    /// A line that the program of [`Command::Exec`] wrote.
+    /// A line that the program of [`Command::Exec`] wrote; one too long for this line comes in parts.
     Output { stderr: bool, line: String },
     /// The program of [`Command::Exec`] ended: its exit status, or 128 + the signal that killed it.
     Exited { status: i32 },
@@ -147,7 +150,8 @@ pub enum Sample {
     /// A completed grace period that began in the phase. `cpu_ns`: time on a vCPU of RCU's own threads and of its softirq between
     /// `start_ns` and `end_ns`, as the guest's clock sees it.
     GracePeriod { start_ns: u64, end_ns: u64, cpu_ns: u64 },
-    /// `used_kb` = total - free - page cache (tmpfs files included) - buffers: what programs and the kernel hold, all slab memory included.
+    /// `used_kb` = total - free - page cache (tmpfs files included) - buffers - what measuring takes (trace buffers, samples): what programs
+    /// and the kernel hold, all slab memory included.
     Memory { t_ns: u64, free_kb: u64, slab_kb: u64, used_kb: u64 },
     /// Unusable free space index, 0 to 1, by page order (index 0 is order 0), as the kernel's `extfrag/unusable_index`,
     /// weighted over the zones by their free pages.
@@ -173,7 +177,8 @@ pub struct PhaseResult {
 /// What measuring cost the guest during a phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasureCost {
-    /// CPU time of the sampling threads.
+    /// CPU time of sampling: of each sampling thread, the median CPU time of a sample times their number. (The threads' own
+    /// CPU time would contain what the hypervisor stole from them.)
     pub sampler_ns: u64,
     /// Trace events recorded, and those lost to a full buffer.
     pub trace_events: u64,

@@ -96,6 +96,13 @@ pub struct Request {
     pub command: String,
 }
 
+/// Most repeats, longest phase, largest object (the kernel module's limit), highest rate (likewise), longest kernel parameters.
+const MAX_REPEAT: u32 = 1000;
+const MAX_PHASE: Duration = Duration::from_secs(3600);
+const MAX_OBJECT: u32 = 1 << 20;
+const MAX_RATE: u32 = 10_000_000;
+const MAX_ARGS: usize = 1500;
+
 /// Host scheduling policies that `--policy` takes.
 pub const POLICIES: &[&str] = &["eevdf"];
 
@@ -107,12 +114,26 @@ impl Request {
     pub fn plan(&self, machine: &Machine) -> Result<Plan> {
         let experiment = find(&self.experiment)?;
         let usage = |text: String| Err(Error::Usage(text));
-        if self.repeat == 0 {
-            return usage("--repeat 0 would measure nothing: give 1 or more".into());
+        if !(1..=MAX_REPEAT).contains(&self.repeat) {
+            return usage(format!("--repeat {}: give 1 to {MAX_REPEAT}", self.repeat));
         }
-        if self.options.object_bytes < 16 || self.options.object_bytes > 4 << 20 {
-            let bytes = self.options.object_bytes;
-            return usage(format!("--object-bytes {bytes}: give 16 to 4194304"));
+        let Options { rate, object_bytes, .. } = self.options;
+        if !(16..=MAX_OBJECT).contains(&object_bytes) {
+            return usage(format!("--object-bytes {object_bytes}: give 16 to {MAX_OBJECT}"));
+        }
+        if rate > MAX_RATE {
+            return usage(format!("--rate {rate}: give 0 (as many as it can) to {MAX_RATE}"));
+        }
+        if let Some(kernel) = self.guest_kernels.iter().find(|k| k.is_empty()) {
+            return usage(format!(
+                "--guest-kernel {kernel:?} is empty: give deb:VERSION or a path"
+            ));
+        }
+        if let Some(args) = self.guest_args.iter().find(|a| a.len() > MAX_ARGS) {
+            return usage(format!(
+                "--guest-args of {} bytes: a kernel takes {MAX_ARGS} at most",
+                args.len()
+            ));
         }
         if let Some(policy) = self.policies.iter().find(|p| !POLICIES.contains(&p.as_str())) {
             return usage(format!(
@@ -127,8 +148,11 @@ impl Request {
             Scale::Machine | Scale::Paper => (Duration::from_secs(10), experiment.phase()),
         };
         let (warmup, phase) = (self.warmup.unwrap_or(warmup), self.phase.unwrap_or(phase));
-        if phase < Duration::from_secs(1) || phase > Duration::from_secs(24 * 3600) {
-            return usage(format!("a phase of {phase:?} cannot be measured: give 1 s to 24 h"));
+        if phase < Duration::from_secs(1) || phase.max(warmup) > MAX_PHASE {
+            return usage(format!(
+                "--phase {phase:?}, --warmup {warmup:?}: a phase takes 1 s to {} s, a warm-up no more",
+                MAX_PHASE.as_secs()
+            ));
         }
         let plan = Plan {
             schema: SCHEMA,
@@ -201,7 +225,7 @@ impl Request {
         if self.guest_args.len() > 1 {
             parts.push(match variant.guest_args.as_str() {
                 "" => "defaults".into(),
-                args => args.replace("rcutree.", ""),
+                args => args.into(),
             });
         }
         if self.policies.len() > 1 {

@@ -48,7 +48,7 @@ pub(super) fn bursty_pair(size: &Size, options: &Options) -> Vec<Vm> {
     let vcpus = size.bursty_vcpus();
     let mut pair = Vec::new();
     for (i, half) in size.halves().iter().enumerate() {
-        let load = bursty(vcpus, options.seed + 1 + i as u64);
+        let load = bursty(vcpus, options.seed.wrapping_add(1 + i as u64));
         let name = format!("bursty{}", i + 1);
         let memory = size.paper_or(4096, size.small_memory(vcpus));
         pair.push(vm(&name, vcpus, half, memory, load));

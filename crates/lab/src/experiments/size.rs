@@ -226,10 +226,10 @@ mod tests {
         };
         let plan = many.plan(&machine).unwrap();
         let labels: Vec<_> = plan.variants.iter().map(|v| v.label.as_str()).collect();
-        let last = "6.12, jiffies_till_first_fqs=0";
+        let last = "6.12, rcutree.jiffies_till_first_fqs=0";
         assert_eq!(
             labels,
-            ["6.1, defaults", "6.1, jiffies_till_first_fqs=0", "6.12, defaults", last]
+            ["6.1, defaults", "6.1, rcutree.jiffies_till_first_fqs=0", "6.12, defaults", last]
         );
         assert_eq!(plan.variants[3].kernel_args(), "preempt=full rcutree.jiffies_till_first_fqs=0");
     }

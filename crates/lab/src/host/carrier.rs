@@ -4,6 +4,7 @@
 //! Nested virtualization under TCG now and then ends a lab host without a word. Its program has passed on every record by then, so
 //! the run goes on in a new lab host with the first phase that is not complete.
 
+use super::quiet::CpuTime;
 use super::{Choice, LabHost, LabHostImage, Mode, Place, Setting, choose, info};
 use crate::error::{Error, Result};
 use crate::execute::{self, Context};
@@ -46,20 +47,25 @@ impl<'a> Carrier<'a> {
     ) -> Result<Carrier<'a>> {
         let choice = choose(mode, &setting)?;
         let mut carrier = Carrier { setting, choice, lab: None };
-        if let Place::LabHost(accel) = carrier.choice.place {
+        while let Place::LabHost(accel) = carrier.choice.place {
             let booted = images.lab_host(host_kernel, setting.set).and_then(|image| {
                 let lab = Lab { image, accel, vms_mib, boots: 0, running: None };
                 carrier.lab = Some(lab);
                 carrier.lab_host().map(drop)
             });
-            match booted {
-                Err(error) if mode == Mode::Auto && !matches!(error, Error::Cancelled) => {
-                    carrier.lab = None;
-                    carrier.choice.place = Place::Direct(Accel::Tcg);
-                    carrier.choice.why += &format!("; no lab host: {error}");
-                }
-                booted => booted?,
-            }
+            let Err(error) = booted else { break };
+            carrier.lab = None;
+            // The next best: KVM below may not do nested virtualization; a machine may be too small for a lab host.
+            let next = match accel {
+                _ if matches!(error, Error::Cancelled | Error::Usage(_)) => return Err(error),
+                Accel::Kvm => Place::LabHost(Accel::Tcg),
+                Accel::Tcg if mode == Mode::Auto => Place::Direct(Accel::Tcg),
+                Accel::Tcg => return Err(error),
+            };
+            setting.progress.notice(&format!("no lab host under {}: {error}", accel.name()));
+            carrier.choice.place = next;
+            carrier.choice.why +=
+                &format!("; no lab host under {}: {}", accel.name(), error.brief());
         }
         let place = match carrier.choice.place {
             Place::Direct(Accel::Kvm) => "KVM on this machine",
@@ -73,12 +79,30 @@ impl<'a> Carrier<'a> {
 
     /// Runs `plan` with console logs in `logs`, and ends `recorder` whatever happens.
     pub fn execute(&mut self, plan: &Plan, logs: &Path, recorder: &mut Recorder) -> Result<()> {
-        let outcome = self.try_execute(plan, logs, recorder);
+        let mut before = None;
+        let outcome = self.try_execute(plan, logs, recorder, &mut |mut record| {
+            match &mut record {
+                Record::PhaseStart { .. } => before = CpuTime::now(),
+                Record::PhaseEnd { host, .. } => {
+                    let both = CpuTime::now().zip(before);
+                    host.other_busy = both.and_then(|(after, before)| after.other_since(before));
+                }
+                _ => {}
+            }
+            record
+        });
         recorder.end(outcome.as_ref().err())?;
         outcome
     }
 
-    fn try_execute(&mut self, plan: &Plan, logs: &Path, recorder: &mut Recorder) -> Result<()> {
+    /// `look` sees each record of the run when it comes, and may add to it.
+    fn try_execute(
+        &mut self,
+        plan: &Plan,
+        logs: &Path,
+        recorder: &mut Recorder,
+        look: &mut dyn FnMut(Record) -> Record,
+    ) -> Result<()> {
         let setting = Setting { logs, ..self.setting };
         let qemu = &setting.set.qemu.version;
         let accel = match self.choice.place {
@@ -94,19 +118,27 @@ impl<'a> Carrier<'a> {
                 progress: setting.progress,
                 cancel: setting.cancel,
             };
-            return execute::execute(plan, 0, here, &context, &mut |record| recorder.write(record));
+            return execute::execute(plan, 0, here, &context, &mut |record| {
+                recorder.write(look(record))
+            });
         }
         for tried in 1.. {
             let lab_host = self.lab_host()?;
             let from = recorder.phases_done();
-            let ran = lab_host
-                .execute(plan, from, here.clone(), &setting, &mut |record| recorder.write(record));
+            let mut sink = |record| recorder.write(look(record));
+            let ran = lab_host.execute(plan, from, here.clone(), &setting, &mut sink);
             match ran {
-                Err(error) if error.is_crash() && tried < TRIES => {
+                Err(error) if error.is_crash() && tried < TRIES && !recorder.has_ended() => {
                     self.drop_lab_host();
-                    let text = format!("the lab host is booted again: {error}");
-                    setting.progress.notice(&text);
+                    let text = "the lab host is booted again";
+                    setting.progress.notice(&format!("{text}: {error}"));
+                    let text = format!("{text}: {}", error.brief());
                     recorder.write(Record::Notice { text })?;
+                }
+                // Everything was measured; only logs were still to come.
+                Err(error) if error.is_crash() && recorder.is_complete() => {
+                    self.drop_lab_host();
+                    return Ok(());
                 }
                 ran => return ran,
             }

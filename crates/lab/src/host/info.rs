@@ -6,18 +6,12 @@ use std::fs;
 
 /// CPUs that this process may use.
 pub fn cpus() -> u32 {
-    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
+    crate::vm::allowed_cpus().len() as u32
 }
 
 /// Memory that can be taken without swapping, MiB.
 pub fn free_memory_mib() -> u64 {
     meminfo_kb("MemAvailable:") / 1024
-}
-
-/// Load average over the last minute.
-pub fn load_average() -> f64 {
-    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_ascii_whitespace().next().and_then(|f| f.parse().ok()).unwrap_or(0.0)
 }
 
 /// Whether the CPU says that it has Intel's or AMD's virtualization.

@@ -7,9 +7,10 @@
 mod carrier;
 mod info;
 mod nested;
+mod quiet;
 
 pub use carrier::{BOOT_LIMIT, Carrier};
-pub use info::{cpus, free_memory_mib, info, load_average};
+pub use info::{cpus, free_memory_mib, info};
 pub use nested::{LabHost, LabHostImage, Message};
 
 use crate::error::{Error, Result};
@@ -69,21 +70,21 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         console: logs.join("probe.log"),
     };
     let limit = if info::has_virtualization() { PROOF_LIMIT } else { DOUBTFUL_PROOF_LIMIT };
-    match Vm::boot(&config, &images.qemu, limit, cancel) {
-        Ok(vm) => {
-            drop(vm);
-            let _ = std::fs::remove_file(&config.console);
-            Ok(())
-        }
+    let proof = Vm::boot(&config, &images.qemu, limit, cancel).map(drop);
+    // What it says is in the error; a run's own logs should not begin with a failure that is none.
+    for log in [config.console.with_extension("qemu.log"), config.console] {
+        let _ = std::fs::remove_file(log);
+    }
+    match proof {
+        Ok(()) => Ok(()),
         Err(Error::Cancelled) => Err(Error::Cancelled),
         Err(Error::Timeout { after, .. }) => Err(Error::Other(format!(
             "{device} opens but boots no stock kernel within {} s",
             after.as_secs()
         ))),
         Err(error) => {
-            let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default();
-            Err(Error::Other(format!("{device} opens but runs no stock kernel ({first})")))
+            let brief = error.brief();
+            Err(Error::Other(format!("{device} opens but runs no stock kernel ({brief})")))
         }
     }
 }

@@ -14,7 +14,9 @@ use crate::record::{HostInfo, Record};
 use crate::vm::{Accel, Config, Vm};
 use reprieve_init::protocol::{Command, Event};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 /// A lab host under TCG takes 5 s to boot.
@@ -104,7 +106,8 @@ impl LabHost {
         let (program, inside) = (host.program.clone(), host.inside.clone());
         let mut lab = LabHost { vm, program, inside };
         setting.progress.step("checking that KVM works in the lab host");
-        lab.exec(&["lab", "probe"], PROOF_LIMIT * 2, setting.cancel, &mut |_| Ok(()))?;
+        let exit = lab.exec(&["lab", "probe"], PROOF_LIMIT * 2, setting.cancel, &mut |_| Ok(()))?;
+        exit.check("lab probe")?;
         Ok(lab)
     }
 
@@ -141,12 +144,7 @@ impl LabHost {
                 Message::Timed { what, ms } => progress.timed(&what, Duration::from_millis(ms)),
                 Message::Notice { text } => progress.notice(&text),
                 Message::Remaining { ms } => progress.remaining(Duration::from_millis(ms)),
-                Message::Log { name, text } => {
-                    // A name from inside is not trusted with directories.
-                    let name = Path::new(&name).file_name().map(PathBuf::from).unwrap_or_default();
-                    let path = setting.logs.join(name);
-                    std::fs::write(&path, text).map_err(Error::io(&path))?;
-                }
+                Message::Log { name, text } => append_log(setting.logs, &name, &text)?,
             }
             Ok(())
         };
@@ -154,9 +152,11 @@ impl LabHost {
         let from = from.to_string();
         let args = ["lab", "execute", "--plan", &plan_text, "--from", &from];
         let outcome = self.exec(&args, run_limit(plan), setting.cancel, &mut on_message);
-        match (outcome, reason) {
-            (Err(Error::Program { .. }), Some(reason)) => Err(Error::Other(reason)),
-            (outcome, _) => outcome,
+        // The program inside fails as this one would: 2 is bad usage.
+        match (outcome?, reason) {
+            (Exit { status: 2, .. }, Some(reason)) => Err(Error::Usage(reason)),
+            (Exit { status: 1, .. }, Some(reason)) => Err(Error::Other(reason)),
+            (exit, _) => exit.check("lab execute"),
         }
     }
 
@@ -171,7 +171,7 @@ impl LabHost {
         limit: Duration,
         cancel: &Cancel,
         on_message: &mut dyn FnMut(Message) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Exit> {
         let images =
             serde_json::to_string(&self.inside).map_err(|e| Error::Other(e.to_string()))?;
         let mut argv = self.program.clone();
@@ -194,21 +194,47 @@ impl LabHost {
             _ => Ok(()),
         })?;
         match end {
-            Event::Exited { status: 0 } => Ok(()),
-            Event::Exited { status } => Err(Error::Program {
-                program: format!("reprieve {} in the lab host", args[..2].join(" ")),
-                status: format!("exit status {status}"),
-                detail: said.join("\n"),
-            }),
+            Event::Exited { status } => Ok(Exit { status, said: said.join("\n") }),
             other => Err(Error::Other(format!("the lab host answered {other:?}"))),
         }
     }
 }
 
+/// How the program inside ended, and the last it wrote on standard error.
+struct Exit {
+    status: i32,
+    said: String,
+}
+
+impl Exit {
+    fn check(self, command: &str) -> Result<()> {
+        if self.status == 0 {
+            return Ok(());
+        }
+        Err(Error::Program {
+            program: format!("reprieve {command} in the lab host"),
+            status: format!("exit status {}", self.status),
+            detail: self.said,
+        })
+    }
+}
+
+/// Adds to the log `name` of a guest. What comes out of a lab host is not trusted with names.
+fn append_log(logs: &Path, name: &str, text: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(Error::Other(format!("the lab host sent a log with an odd name: {name:?}")));
+    }
+    let path = logs.join(format!("guest-{name}"));
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::io(&path))
+}
+
 /// Bound of a whole run: every boot at its limit, every phase at its own.
 fn run_limit(plan: &Plan) -> Duration {
     let boots = (plan.variants.len() + plan.competitors.len()) as u32;
-    let phases = plan.repeat * plan.variants.len() as u32 * 2;
+    let phases = plan.repeat.saturating_mul(plan.variants.len() as u32 * 2);
     let phase = Duration::from_millis(plan.phase_ms) * 4 + Duration::from_secs(150);
-    Duration::from_secs(600) * boots + phase * phases
+    let tries = 3;
+    (Duration::from_secs(600) * boots).saturating_add(phase.saturating_mul(phases)) * tries
 }

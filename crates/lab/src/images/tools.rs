@@ -263,8 +263,10 @@ fn text(path: &Path) -> Result<String> {
     let text = path.to_str().ok_or_else(|| {
         Error::Usage(format!("{}: the lab cannot use paths that are not UTF-8", path.display()))
     })?;
-    if text.contains(':') {
-        return Err(Error::Usage(format!("{text}: the lab cannot use paths with a colon")));
+    if text.contains([':', ';']) {
+        return Err(Error::Usage(format!(
+            "{text}: the lab cannot use paths with a colon or semicolon"
+        )));
     }
     Ok(text.into())
 }

@@ -47,8 +47,8 @@ fn thousands(text: &str) -> String {
     out
 }
 
-/// Text from a guest or a file, made harmless for a terminal: control characters (escape sequences among them) and those
-/// that reorder what is shown become `?`.
+/// A line of text from a guest or a file, made harmless for a terminal: control characters (escape sequences, line feeds and tabs among
+/// them) and those that reorder what is shown become `?`. Split text into lines first.
 pub fn plain(text: &str) -> String {
     let reorders = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || reorders(c) { '?' } else { c }).collect()

@@ -124,6 +124,12 @@ impl Phase {
             + self.callbacks.len()
     }
 
+    /// Share (0 to 1) of the machine's CPU time that something else than the run used, where the host told.
+    pub fn other_busy(&self) -> Option<f64> {
+        let (_, host) = self.end.as_ref()?;
+        host.other_busy.filter(|share| share.is_finite()).map(|share| share.clamp(0.0, 1.0))
+    }
+
     fn add(&mut self, sample: Sample) {
         match sample {
             Sample::GracePeriod { start_ns, end_ns, cpu_ns } => {
@@ -183,6 +189,8 @@ pub fn load(dir: &Path) -> Result<Run> {
     };
     let mut phases: BTreeMap<u32, usize> = BTreeMap::new();
     let mut ended = false;
+    // A guest has booted since the last phase began.
+    let mut booted = false;
     while let Some(record) = lines.next()? {
         if ended {
             return Err(lines.wrong("a record after the end of the run"));
@@ -193,6 +201,9 @@ pub fn load(dir: &Path) -> Result<Run> {
                 if variant.is_some_and(|v| v >= run.plan.variants.len()) {
                     return Err(lines.wrong("a guest of a variant that is not in the plan"));
                 }
+                // Booted again after a VM died: the last boot is the one that was measured last.
+                booted = true;
+                run.guests.retain(|guest| guest.vm != vm);
                 run.guests.push(Guest { vm, variant, info, boot_ms });
             }
             Record::PhaseStart { phase, variant, repeat, scenario } => {
@@ -203,10 +214,19 @@ pub fn load(dir: &Path) -> Result<Run> {
                         run.plan.repeat
                     )));
                 }
-                if phases.insert(phase, run.phases.len()).is_some() {
-                    return Err(lines.wrong(format!("phase {phase} starts a second time")));
+                let new = Phase::new(phase, variant, repeat, scenario);
+                match phases.get(&phase).map(|&i| &mut run.phases[i]) {
+                    // A VM died in its first try, and all were booted again.
+                    Some(lost) if lost.end.is_none() && booted => *lost = new,
+                    Some(_) => {
+                        return Err(lines.wrong(format!("phase {phase} starts a second time")));
+                    }
+                    None => {
+                        phases.insert(phase, run.phases.len());
+                        run.phases.push(new);
+                    }
                 }
-                run.phases.push(Phase::new(phase, variant, repeat, scenario));
+                booted = false;
             }
             Record::Sample { phase, sample } => {
                 match phases.get(&phase).map(|&i| &mut run.phases[i]) {

@@ -206,6 +206,17 @@ fn host_rows(run: &Run) -> Vec<Metric> {
             m.host_share(|_| Some(vm.clone()))
         }));
     }
+    // Not known of runs of an earlier version, nor on every host.
+    if run.phases.iter().filter_map(Phase::other_busy).next().is_some() {
+        let label = "Other load on the machine";
+        rows.push(row(HOST, "host_other", label, "%", Better::Lower, |m| {
+            quotient(m.phases.iter().filter_map(|p| {
+                let (_, host) = p.end.as_ref()?;
+                let ns = host.elapsed_ns as f64;
+                Some((100.0 * p.other_busy()? * ns, ns))
+            }))
+        }));
+    }
     rows
 }
 
@@ -250,6 +261,11 @@ pub(super) fn fixed() -> Vec<Metric> {
             // No grace period is free: all zeroes mean that nothing told.
             quotient(all.map(|g| (g.cpu_ns as f64 / 1e3, 1.0))).filter(|&v| v > 0.0)
         }),
+        row(GP, "gp_cpu_p50", "CPU per GP, median", "us", Lower, |m| {
+            let all = m.phases.iter().flat_map(|p| &p.grace_periods);
+            let all = Distribution::new(all.map(|g| g.cpu_ns as f64 / 1e3))?;
+            Some(all.percentile(50.0)).filter(|_| all.max() > 0.0)
+        }),
         row(MEMORY, "memory_peak", "Peak memory used", "MiB", Lower, |m| {
             m.phases.iter().flat_map(|p| &p.memory).map(|s| mib(s.used_kb)).reduce(f64::max)
         }),
@@ -293,7 +309,11 @@ pub(super) fn fixed() -> Vec<Metric> {
             // Only KVM tells its guests.
             m.cpu_share(|c| c.steal).filter(|_| m.run.host.mode != "tcg")
         }),
-        row(WORK, "kernel_share", "Kernel CPU share", "%", Neither, |m| m.cpu_share(|c| c.kernel)),
+        row(WORK, "kernel_share", "Kernel, of CPU time used", "%", Neither, |m| {
+            // Of what the guest used, not of its capacity: time stolen or idle would dilute it.
+            let (kernel, user) = (m.cpu_share(|c| c.kernel)?, m.cpu_share(|c| c.user)?);
+            quotient(std::iter::once((100.0 * kernel, kernel + user)))
+        }),
     ];
     let waiting = |m: &Measured| {
         let all = m.phases.iter().flat_map(|p| &p.cpu);

@@ -22,6 +22,7 @@ pub mod stats;
 mod summary;
 mod table;
 
+pub use format::plain;
 pub use load::{Callback, Cpu, Fragmentation, GracePeriod, Guest, Memory, Phase, Run, load};
 pub use summary::{Cell, PaperFigure, Row, SUMMARY_SCHEMA, Summary, VariantSummary, summarize};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The result of a run: what `summary.json` holds (documented in `docs/results.md`) and every table shows.
 
-use super::load::{Guest, Run};
+use super::load::{Guest, Phase, Run};
 use super::metric::{Measured, Metric, MetricInfo, metrics};
 use super::papers;
 use super::stats::{Spread, spread};
@@ -96,6 +96,9 @@ impl Row {
     }
 }
 
+/// Share of the machine's CPU time that something else may use before the reader is told.
+const QUIET: f64 = 0.05;
+
 /// Computes every figure of `run`.
 pub fn summarize(run: &Run) -> Summary {
     let metrics = metrics(run);
@@ -180,6 +183,7 @@ fn notices(run: &Run) -> Vec<String> {
             phase.samples()
         ));
     }
+    notices.extend(disturbed(run));
     for (index, variant) in run.plan.variants.iter().enumerate() {
         for scenario in [Scenario::Baseline, Scenario::Overcommit] {
             let phases = run.measured(index, scenario);
@@ -215,6 +219,26 @@ fn notices(run: &Run) -> Vec<String> {
         }
     }
     notices
+}
+
+/// Whether something else than the run was at work on the machine, in phases that count.
+fn disturbed(run: &Run) -> Option<String> {
+    let scenarios = [Scenario::Baseline, Scenario::Overcommit];
+    let conditions = (0..run.plan.variants.len()).flat_map(|v| scenarios.map(|s| (v, s)));
+    let shares: Vec<f64> = conditions
+        .flat_map(|(variant, scenario)| run.measured(variant, scenario).into_values())
+        .filter_map(Phase::other_busy)
+        .collect();
+    let loud = shares.iter().filter(|&&share| share > QUIET).count();
+    let most = shares.iter().copied().fold(0.0, f64::max);
+    (loud > 0).then(|| {
+        format!(
+            "this machine was not quiet: something else used more than {:.0} % of its CPU time in {loud} of {} phases, up to {:.0} %",
+            100.0 * QUIET,
+            shares.len(),
+            100.0 * most
+        )
+    })
 }
 
 pub fn scenario_name(scenario: Scenario) -> &'static str {

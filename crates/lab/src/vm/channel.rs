@@ -6,17 +6,14 @@
 //! system. A guest is not trusted: lines are bounded, and what is not an event is an error, not a panic.
 
 use crate::error::{Error, Result};
-use reprieve_init::protocol::{Command, Event};
+use reprieve_init::protocol::{Command, Event, LINE_MAX};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Longest line accepted from a guest, bytes.
-const LINE_MAX: u64 = 1 << 20;
-
 /// Events buffered before a guest that talks too fast is made to wait.
-const EVENTS_MAX: usize = 4096;
+const EVENTS_MAX: usize = 256;
 
 pub struct Channel {
     lines: Vec<UnixStream>,
@@ -87,7 +84,7 @@ fn read_events(index: usize, line: UnixStream, send: mpsc::SyncSender<(usize, In
     let mut reader = BufReader::new(line);
     loop {
         let mut text = Vec::new();
-        let incoming = match (&mut reader).take(LINE_MAX).read_until(b'\n', &mut text) {
+        let incoming = match (&mut reader).take(LINE_MAX as u64).read_until(b'\n', &mut text) {
             Ok(0) | Err(_) => Incoming::Closed,
             Ok(_) => match serde_json::from_slice(&text) {
                 Ok(event) => Incoming::Event(Box::new(event)),
@@ -144,7 +141,7 @@ mod tests {
         virtio.write_all(b"{\"event\":\"ready\"}\n").unwrap();
         assert!(channel.receive(Duration::from_secs(5)).unwrap().is_some());
         let writer = std::thread::spawn(move || {
-            let _ = virtio.write_all(&vec![b'x'; LINE_MAX as usize + 10]);
+            let _ = virtio.write_all(&vec![b'x'; LINE_MAX + 10]);
         });
         assert!(channel.receive(Duration::from_secs(20)).is_err());
         writer.join().unwrap();

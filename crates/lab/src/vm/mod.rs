@@ -9,22 +9,29 @@ mod channel;
 mod threads;
 
 use channel::Channel;
-pub use threads::{SchedCounters, Threads};
+pub use threads::{SchedCounters, Threads, allowed_cpus};
 
 use crate::error::{Error, Result};
 use crate::images::Qemu;
 use crate::process::{self, Cancel};
 use qapi::qmp;
 use reprieve_init::protocol::{Command, Event, GuestInfo, PORT, PROTOCOL};
+use std::io::{BufRead, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// How long QEMU's control socket may take to answer. Generous: under TCG with many VMs QEMU's main thread starves.
 const QMP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Events of one command. A phase of an hour has half a million samples; a guest that sends more than this wants to fill the disk.
+const EVENTS_MAX: u32 = 20_000_000;
+
+/// Longest greeting of QEMU, bytes.
+const QMP_GREETING_MAX: u64 = 64 << 10;
 
 /// What runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +73,8 @@ pub struct Vm {
     /// From the start of QEMU to the guest's first event.
     pub boot_time: Duration,
     console: PathBuf,
+    /// Its logs are worth keeping.
+    failed: bool,
     child: std::process::Child,
     channel: Channel,
     qmp: Qmp,
@@ -86,7 +95,7 @@ impl Vm {
 
         let fds = [qemu_ctl, qemu_serial, qemu_monitor].map(OwnedFd::from);
         let mut command = command(config, qemu, fds.each_ref().map(AsRawFd::as_raw_fd));
-        let stderr = config.console.with_extension("qemu.log");
+        let stderr = qemu_log(&config.console);
         let log = std::fs::File::create(&stderr).map_err(Error::io(&stderr))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = process::spawn(&mut command)?;
@@ -101,12 +110,13 @@ impl Vm {
             info: GuestInfo::default(),
             boot_time: Duration::ZERO,
             console: config.console.clone(),
+            failed: false,
             child,
             channel: Channel::new(vec![ctl, serial]).map_err(Error::io("guest channel"))?,
             qmp: qapi::Qmp::new(qapi::Stream::new(std::io::BufReader::new(reader), monitor)),
             threads: Threads::new(0, Vec::new()),
         };
-        if let Err(error) = vm.qmp.handshake() {
+        if let Err(error) = vm.greet() {
             return Err(vm.death(format!("QEMU did not start: {error}")));
         }
         let cpus = vm.monitor(&qmp::query_cpus_fast {})?;
@@ -118,7 +128,6 @@ impl Vm {
         vm.threads = Threads::new(vm.child.id(), vcpus);
         vm.await_hello(start + limit, limit, cancel)?;
         vm.boot_time = start.elapsed();
-        let _ = std::fs::remove_file(&stderr);
         Ok(vm)
     }
 
@@ -151,15 +160,16 @@ impl Vm {
         let start = Instant::now();
         loop {
             cancel.check()?;
+            // Looked at even while events come: a guest that never stops talking is bounded like one that is silent.
+            if Instant::now() >= deadline {
+                return Err(Error::Timeout {
+                    what: format!("waiting for VM {}", self.name),
+                    after: start.elapsed(),
+                    log: Some(self.console.clone()),
+                });
+            }
             match self.channel.receive(Duration::from_millis(100)) {
                 Ok(Some(event)) => return Ok(event),
-                Ok(None) if Instant::now() >= deadline => {
-                    return Err(Error::Timeout {
-                        what: format!("waiting for VM {}", self.name),
-                        after: start.elapsed(),
-                        log: Some(self.console.clone()),
-                    });
-                }
                 Ok(None) => {}
                 Err(error) => return Err(self.death(error.to_string())),
             }
@@ -179,7 +189,7 @@ impl Vm {
     ) -> Result<Event> {
         self.send(command)?;
         let deadline = Instant::now() + limit;
-        loop {
+        for _ in 0..EVENTS_MAX {
             match self.next_event(deadline, cancel)? {
                 Event::Error { message } => return Err(self.failure(message)),
                 last @ (Event::Ready | Event::PhaseDone { .. } | Event::Exited { .. }) => {
@@ -188,6 +198,7 @@ impl Vm {
                 event => each(event)?,
             }
         }
+        Err(self.failure(format!("sent more than {EVENTS_MAX} events for one command")))
     }
 
     /// Stops the vCPUs.
@@ -213,15 +224,30 @@ impl Vm {
         }
     }
 
+    /// Reads QEMU's greeting, and does so itself: the crate's own `handshake` panics when QEMU has ended.
+    fn greet(&mut self) -> std::io::Result<()> {
+        let mut line = String::new();
+        let reader = self.qmp.inner_mut().get_mut_read();
+        if reader.take(QMP_GREETING_MAX).read_line(&mut line)? == 0 {
+            return Err(std::io::Error::other("it ended"));
+        }
+        self.qmp.execute(&qmp::qmp_capabilities { enable: None })?;
+        Ok(())
+    }
+
     fn monitor<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok> {
         self.qmp
             .execute(command)
             .map_err(|e| self.death(format!("QEMU does not do {}: {e}", C::NAME)))
     }
 
+    fn qemu_log(&self) -> PathBuf {
+        qemu_log(&self.console)
+    }
+
     fn death(&mut self, message: String) -> Error {
         match self.failure(message) {
-            Error::Guest { vm, message, log } => Error::Died { vm, message, log },
+            Error::Guest { vm, message, detail, log } => Error::Died { vm, message, detail, log },
             other => other,
         }
     }
@@ -237,21 +263,28 @@ impl Vm {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        for log in [self.console.with_extension("qemu.log"), self.console.clone()] {
+        self.failed = true;
+        let mut detail = String::new();
+        for log in [self.qemu_log(), self.console.clone()] {
             let text = std::fs::read(&log).unwrap_or_default();
-            let lines = telling_lines(&text);
-            if !lines.is_empty() {
-                message.push_str(&format!("; from {}:\n{lines}", log.display()));
-            }
+            detail += &telling_lines(&text);
         }
-        Error::Guest { vm: self.name.clone(), message, log: Some(self.console.clone()) }
+        Error::Guest { vm: self.name.clone(), message, detail, log: Some(self.console.clone()) }
     }
 }
 
 impl Drop for Vm {
     fn drop(&mut self) {
         process::kill(&mut self.child);
+        if !self.failed {
+            let _ = std::fs::remove_file(self.qemu_log());
+        }
     }
+}
+
+/// What QEMU itself said.
+fn qemu_log(console: &Path) -> PathBuf {
+    console.with_extension("qemu.log")
 }
 
 fn pair() -> Result<(UnixStream, UnixStream)> {
@@ -266,6 +299,11 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         Accel::Tcg => ("tcg,thread=multi", "max"),
     };
     let [ctl, serial, monitor] = fds;
+    if config.accel == Accel::Tcg {
+        // A VM that QEMU's emulation derails ends in a triple fault without a word: keep where its CPUs were. A few KiB per boot, on
+        // standard error.
+        command.args(["-d", "cpu_reset"]);
+    }
     command
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .args(["-name", &format!("{},debug-threads=on", config.name)])
@@ -302,12 +340,41 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
 /// What in a log explains an end: the lines from the first complaint of the kernel on, else the last ones.
 fn telling_lines(log: &[u8]) -> String {
     const LINES: usize = 6;
+    const REGISTERS: [&str; 24] = [
+        "CPU Reset",
+        "EAX=",
+        "ESI=",
+        "EIP=",
+        "RAX=",
+        "RSI=",
+        "R8 =",
+        "R12=",
+        "RIP=",
+        "ES =",
+        "CS =",
+        "SS =",
+        "DS =",
+        "FS =",
+        "GS =",
+        "LDT=",
+        "TR =",
+        "GDT=",
+        "IDT=",
+        "CR0=",
+        "DR",
+        "CC",
+        "EFER=",
+        "FCW=",
+    ];
     const COMPLAINTS: [&str; 4] = ["Kernel panic", "BUG:", "Oops:", "Out of memory"];
     let text = String::from_utf8_lossy(&log[log.len().saturating_sub(64 << 10)..]).into_owned();
-    let all: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
+    // Registers at a reset (`-d cpu_reset`) are for reading in the file.
+    let dump = |line: &&str| REGISTERS.iter().any(|r| line.starts_with(r));
+    let lines = text.lines().map(str::trim_end).filter(|l| !l.is_empty() && !dump(l));
+    let all: Vec<&str> = lines.collect();
     let complaint = all.iter().position(|line| COMPLAINTS.iter().any(|c| line.contains(c)));
     let from = complaint.unwrap_or(all.len().saturating_sub(LINES));
-    all[from..].iter().take(LINES).copied().collect::<Vec<_>>().join("\n")
+    all[from..].iter().take(LINES).map(|line| format!("{line}\n")).collect()
 }
 
 #[cfg(test)]
@@ -319,7 +386,7 @@ mod tests {
         let mut log = "booting\n".repeat(50) + "[ 2.3] Kernel panic - not syncing: no init\n";
         log += &"[ 2.4]  call trace\n".repeat(30);
         assert!(telling_lines(log.as_bytes()).starts_with("[ 2.3] Kernel panic"));
-        assert_eq!(telling_lines(b"one\r\n\r\ntwo\r\n"), "one\ntwo");
+        assert_eq!(telling_lines(b"one\r\n\r\ntwo\r\n"), "one\ntwo\n");
         assert_eq!(telling_lines(b""), "");
     }
 }

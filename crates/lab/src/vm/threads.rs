@@ -81,18 +81,48 @@ impl Threads {
         SchedCounters::of_threads(self.pid, &threads(self.pid))
     }
 
-    /// Pins vCPU `n` to `vcpus[n]`, and all other threads to `other`; an empty list leaves its threads alone.
+    /// Pins vCPU `n` to `vcpus[n]`, and all other threads to `other`; an empty list leaves its threads alone. CPU numbers count the
+    /// CPUs that this process may use: under `taskset` or in a cpuset, VMs stay within it.
     pub fn pin(&self, vcpus: &[Vec<u32>], other: &[u32]) -> Result<()> {
+        let allowed = allowed_cpus();
+        let real = |cpus: &[u32]| -> Result<Vec<u32>> {
+            let all = cpus.iter().map(|&cpu| allowed.get(cpu as usize).copied());
+            all.collect::<Option<_>>().ok_or_else(|| {
+                Error::Usage(format!(
+                    "the plan pins to CPUs {cpus:?} and this process may use {}",
+                    allowed.len()
+                ))
+            })
+        };
         for (&tid, cpus) in self.vcpus.iter().zip(vcpus).filter(|(_, cpus)| !cpus.is_empty()) {
-            set_affinity(tid, cpus)?;
+            set_affinity(tid, &real(cpus)?)?;
         }
         if !other.is_empty() {
             for tid in threads(self.pid).into_iter().filter(|tid| !self.vcpus.contains(tid)) {
-                set_affinity(tid, other)?;
+                set_affinity(tid, &real(other)?)?;
             }
         }
         Ok(())
     }
+}
+
+/// The CPUs that this process may use, by number.
+pub fn allowed_cpus() -> Vec<u32> {
+    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is ours and its size is given; the id is that of this process's main thread.
+    let done = unsafe {
+        libc::sched_getaffinity(std::process::id() as i32, std::mem::size_of_val(&set), &mut set)
+    };
+    if done != 0 {
+        // More CPUs than a set holds: as many as the machine says, from 0.
+        return (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32)).collect();
+    }
+    // SAFETY: all indices are below CPU_SETSIZE.
+    (0..libc::CPU_SETSIZE as usize)
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .map(|cpu| cpu as u32)
+        .collect()
 }
 
 /// The threads of process `pid`.
@@ -149,6 +179,29 @@ mod tests {
         assert!(threads(pid).contains(&pid));
         assert!(SchedCounters::of_thread(pid, pid).run_ns > 0);
         assert_eq!(SchedCounters::of_thread(u32::MAX, 1), SchedCounters::default());
+    }
+
+    #[test]
+    fn pins_within_what_is_allowed() {
+        let allowed = allowed_cpus();
+        assert!(!allowed.is_empty());
+        let (send, receive) = std::sync::mpsc::channel();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: no arguments, always succeeds.
+            send.send(unsafe { libc::gettid() } as u32).unwrap();
+            let _ = wait.recv();
+        });
+        let threads = Threads::new(std::process::id(), vec![receive.recv().unwrap()]);
+        let last = allowed.len() as u32 - 1;
+        threads.pin(&[vec![last]], &[]).unwrap();
+        let status = format!("/proc/self/task/{}/status", threads.vcpus[0]);
+        let status = fs::read_to_string(status).unwrap();
+        let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap();
+        assert_eq!(list.trim(), allowed[last as usize].to_string());
+        assert!(threads.pin(&[vec![last + 1]], &[]).is_err());
+        drop(done);
+        thread.join().unwrap();
     }
 
     #[test]

@@ -173,7 +173,7 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
             vcpu_wait_ns: if over { 1_000_000_000 } else { 0 },
             cpu_ns: cpu_ns.into(),
             elapsed_ns: ns,
-            load: 0.5,
+            other_busy: Some(0.01),
         },
     }
 }

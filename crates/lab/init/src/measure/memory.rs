@@ -4,8 +4,11 @@
 //! A real-time thread reads `/proc/meminfo` with one system call per sample, from a descriptor kept open, into memory touched beforehand: it
 //! neither allocates nor waits for the load's threads. Times are those of the reading, not of the plan; a sample that could not be taken in
 //! time (vCPU preempted) is left out and shows as a gap, whose longest is reported.
+//!
+//! However long the phase, a bounded number of samples is kept: when there is no more room, every other one is dropped and the interval doubled.
 
-use super::meminfo::{self, MemInfo};
+use super::cost;
+use super::meminfo;
 use crate::sys::{self, Context, Result, now_ns};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,19 +16,68 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// One reading: when (`CLOCK_MONOTONIC`, ns) and what.
-pub type Reading = (u64, MemInfo);
+/// Most readings kept: 8 MB, more than an hour at 20 ms.
+const MOST: usize = 200_000;
 
+/// One reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    pub free_kb: u64,
+    pub slab_kb: u64,
+    pub used_kb: u64,
+    /// CPU time from one reading to the next: waking up, reading, going to sleep.
+    cpu_ns: u64,
+}
+
+/// Readings at regular intervals, not more than there is room for.
+struct Series {
+    readings: Vec<Reading>,
+    room: usize,
+    interval_ns: u64,
+    /// Those dropped included.
+    taken: u64,
+}
+
+impl Series {
+    fn new(room: usize, interval_ns: u64) -> Series {
+        // Written once, so that the pages are there. An even number keeps the intervals even when every other reading goes.
+        let room = (room.max(2) + 1) & !1;
+        let mut readings = vec![Reading { time_ns: 1, ..Reading::default() }; room];
+        readings.clear();
+        Series { readings, room, interval_ns, taken: 0 }
+    }
+
+    fn push(&mut self, reading: Reading) {
+        if self.readings.len() >= self.room {
+            let mut odd = true;
+            self.readings.retain(|_| {
+                odd = !odd;
+                !odd
+            });
+            self.interval_ns = self.interval_ns.saturating_mul(2);
+        }
+        self.readings.push(reading);
+        self.taken += 1;
+    }
+}
+
+/// Samples until it is finished, or dropped.
 pub struct MemorySampler {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<(Vec<Reading>, u64)>,
+    thread: Option<JoinHandle<Series>>,
+    interval_ns: u64,
+    own_kb: u64,
 }
 
 /// What a sampler saw.
 pub struct Readings {
     pub readings: Vec<Reading>,
-    /// CPU time the thread took.
+    /// What its work cost ([`cost::sampling_ns`]).
     pub cpu_ns: u64,
+    /// The interval at the end, where it is not the one asked for.
+    pub widened_to_ns: Option<u64>,
 }
 
 impl MemorySampler {
@@ -33,40 +85,67 @@ impl MemorySampler {
     pub fn start(interval_ms: u32, duration_ms: u64) -> Result<MemorySampler> {
         let interval = u64::from(interval_ms.max(1)) * 1_000_000;
         let file = File::open("/proc/meminfo").context("/proc/meminfo")?;
-        let capacity = (duration_ms * 1_000_000 / interval * 2 + 1_000) as usize;
+        let expected = duration_ms.saturating_mul(1_000_000) / interval * 2 + 1_000;
+        let room = MOST.min(expected as usize);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let run = move || {
-            // Written once, so that the pages are there.
-            let mut readings = vec![(1, MemInfo::default()); capacity];
-            readings.clear();
+            let mut series = Series::new(room, interval);
             let mut text = vec![1; 16 << 10];
             let _ = sys::make_realtime();
-            let cpu = sys::thread_cpu_ns();
+            let mut cpu = sys::thread_cpu_ns();
             let mut due = now_ns();
-            while !stopped.load(Ordering::Relaxed) && readings.len() < capacity {
+            while !stopped.load(Ordering::Relaxed) {
                 let n = file.read_at(&mut text, 0).unwrap_or(0);
                 let t = now_ns();
+                let before = std::mem::replace(&mut cpu, sys::thread_cpu_ns());
                 if let Some(info) = meminfo::parse(&text[..n]) {
-                    readings.push((t, info));
+                    series.push(Reading {
+                        time_ns: t,
+                        free_kb: info.free_kb,
+                        slab_kb: info.slab_kb,
+                        used_kb: info.used_kb(),
+                        cpu_ns: cpu.saturating_sub(before),
+                    });
                 }
-                due = next_due(due, now_ns(), interval);
+                due = next_due(due, now_ns(), series.interval_ns);
                 sys::sleep_until(due);
             }
-            (readings, sys::thread_cpu_ns() - cpu)
+            series
         };
         let thread = std::thread::Builder::new()
             .name("memory".into())
             .stack_size(128 << 10)
             .spawn(run)
             .context("starting the memory sampler")?;
-        Ok(MemorySampler { stop, thread })
+        let own_kb = (room * size_of::<Reading>()) as u64 >> 10;
+        Ok(MemorySampler { stop, thread: Some(thread), interval_ns: interval, own_kb })
     }
 
-    pub fn finish(self) -> Result<Readings> {
+    /// Memory that the samples take.
+    pub fn own_kb(&self) -> u64 {
+        self.own_kb
+    }
+
+    pub fn finish(mut self) -> Result<Readings> {
+        let series = self.end().ok_or("the memory sampler died")?;
+        let each = series.readings.iter().map(|r| r.cpu_ns);
+        Ok(Readings {
+            cpu_ns: cost::sampling_ns(each, series.taken),
+            widened_to_ns: Some(series.interval_ns).filter(|i| *i != self.interval_ns),
+            readings: series.readings,
+        })
+    }
+
+    fn end(&mut self) -> Option<Series> {
         self.stop.store(true, Ordering::Relaxed);
-        let (readings, cpu_ns) = self.thread.join().map_err(|_| "the memory sampler died")?;
-        Ok(Readings { readings, cpu_ns })
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for MemorySampler {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -97,6 +176,40 @@ mod tests {
         assert_eq!(next_due(100, 120, 20), 140);
         assert_eq!(next_due(100, 205, 20), 220);
         assert_eq!(next_due(100, 90, 20), 100);
+    }
+
+    #[test]
+    fn a_long_phase_keeps_every_other_sample() {
+        let mut series = Series::new(7, 20);
+        let mut t = 0;
+        for _ in 0..10 {
+            series.push(Reading { time_ns: t, ..Reading::default() });
+            t += series.interval_ns;
+        }
+        let times: Vec<u64> = series.readings.iter().map(|r| r.time_ns).collect();
+        assert_eq!((series.interval_ns, series.taken), (40, 10));
+        assert_eq!(times, [0, 40, 80, 120, 160, 200]);
+        for _ in 0..100_000 {
+            series.push(Reading::default());
+        }
+        assert!(series.readings.len() <= 8 && series.readings.capacity() == 8);
+        assert!(MOST * size_of::<Reading>() <= 8 << 20);
+    }
+
+    #[test]
+    fn a_day_takes_no_more_memory_than_an_hour() {
+        let sampler = |ms| MemorySampler::start(20, ms).unwrap();
+        assert_eq!(sampler(24 * 3_600_000).own_kb(), (MOST * size_of::<Reading>()) as u64 >> 10);
+        assert!(sampler(5_000).own_kb() < 100);
+    }
+
+    #[test]
+    fn a_dropped_sampler_samples_no_more() {
+        let sampler = MemorySampler::start(1, 1_000).unwrap();
+        let stop = sampler.stop.clone();
+        assert_eq!(Arc::strong_count(&stop), 3);
+        drop(sampler);
+        assert_eq!(Arc::strong_count(&stop), 1, "its thread has ended");
     }
 
     #[test]

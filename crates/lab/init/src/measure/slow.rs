@@ -4,6 +4,7 @@
 //! No stock kernel tells how many callbacks wait in all. Where the kernel module runs membench, its own are known; they are reported as what they
 //! are: those of the load.
 
+use super::cost;
 use super::cpu::{self, CpuTimes, Shares};
 use super::fragmentation;
 use super::memory::next_due;
@@ -20,6 +21,8 @@ pub struct SlowReading {
     pub shares: Option<Shares>,
     pub unusable: Option<Vec<f64>>,
     pub callbacks: Option<u64>,
+    /// CPU time since the reading before.
+    cpu_ns: u64,
 }
 
 /// Readings stop being kept here: a day's worth at one per second.
@@ -32,9 +35,10 @@ struct Stop {
     wake: Condvar,
 }
 
+/// Samples until it is finished, or dropped.
 pub struct SlowSampler {
     stop: Arc<Stop>,
-    thread: JoinHandle<(Vec<SlowReading>, u64)>,
+    thread: Option<JoinHandle<Vec<SlowReading>>>,
 }
 
 impl SlowSampler {
@@ -43,23 +47,27 @@ impl SlowSampler {
         let stop = Arc::new(Stop::default());
         let stopped = stop.clone();
         let run = move || {
-            let cpu = sys::thread_cpu_ns();
             let mut readings = Vec::with_capacity(256);
             let mut before = times();
+            let mut cpu = sys::thread_cpu_ns();
             let mut due = now_ns();
             loop {
                 due = next_due(due, now_ns(), interval);
                 sleep_unless_stopped(&stopped, due);
                 if stopped.wanted.load(Ordering::Relaxed) || readings.len() == MOST {
-                    return (readings, sys::thread_cpu_ns() - cpu);
+                    return readings;
                 }
                 let time_ns = now_ns();
                 let after = times();
+                let unusable = fragmentation::read();
+                let callbacks = kmod::stats().ok().filter(|s| s.pairs > 0).map(|s| s.waiting);
+                let spent = std::mem::replace(&mut cpu, sys::thread_cpu_ns());
                 readings.push(SlowReading {
                     time_ns,
                     shares: before.zip(after).and_then(|(b, a)| cpu::shares(&b, &a)),
-                    unusable: fragmentation::read(),
-                    callbacks: kmod::stats().ok().filter(|s| s.pairs > 0).map(|s| s.waiting),
+                    unusable,
+                    callbacks,
+                    cpu_ns: cpu.saturating_sub(spent),
                 });
                 before = after;
             }
@@ -69,16 +77,28 @@ impl SlowSampler {
             .stack_size(128 << 10)
             .spawn(run)
             .context("starting the slow sampler")?;
-        Ok(SlowSampler { stop, thread })
+        Ok(SlowSampler { stop, thread: Some(thread) })
     }
 
-    /// The readings, and the CPU time the thread took.
-    pub fn finish(self) -> Result<(Vec<SlowReading>, u64)> {
+    /// The readings, and what taking them cost ([`cost::sampling_ns`]).
+    pub fn finish(mut self) -> Result<(Vec<SlowReading>, u64)> {
+        let readings = self.end().ok_or("the slow sampler died")?;
+        let cpu_ns = cost::sampling_ns(readings.iter().map(|r| r.cpu_ns), readings.len() as u64);
+        Ok((readings, cpu_ns))
+    }
+
+    fn end(&mut self) -> Option<Vec<SlowReading>> {
         self.stop.wanted.store(true, Ordering::Relaxed);
         // Under the lock, so that the thread is either before its look at the flag or asleep.
         drop(self.stop.lock.lock().unwrap_or_else(|e| e.into_inner()));
         self.stop.wake.notify_all();
-        self.thread.join().map_err(|_| "the slow sampler died".into())
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for SlowSampler {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -95,5 +115,20 @@ fn sleep_unless_stopped(stop: &Stop, due: u64) {
         }
         let wait = Duration::from_nanos(left);
         guard = stop.wake.wait_timeout(guard, wait).unwrap_or_else(|e| e.into_inner()).0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_sampler_samples_no_more() {
+        let sampler = SlowSampler::start(60_000).unwrap();
+        let stop = sampler.stop.clone();
+        let started = std::time::Instant::now();
+        drop(sampler);
+        assert_eq!(Arc::strong_count(&stop), 1, "its thread has ended");
+        assert!(started.elapsed() < Duration::from_secs(20), "without waiting for its next sample");
     }
 }

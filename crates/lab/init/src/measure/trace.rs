@@ -43,6 +43,7 @@ pub struct Trace {
     root: PathBuf,
     ids: Ids,
     cpus: usize,
+    memory_kb: u64,
 }
 
 /// Numbers of the events in the record, and where `sched_switch` keeps the names.
@@ -81,13 +82,20 @@ impl Trace {
             write(events.join(event).join("filter"), filter, false)?;
         }
         let ids = Ids::read(&events)?;
-        let trace = Trace { root, ids, cpus: sys::cpus() as usize };
+        let cpus = sys::cpus() as usize;
+        let memory_kb = (0..cpus).map(|cpu| buffer_memory_kb(&root, cpu)).sum();
+        let trace = Trace { root, ids, cpus, memory_kb };
         for (event, _) in filters {
             trace.enable(event, true)?;
         }
         trace.enable("reprieve/gp_init", true)?;
         trace.enable("reprieve/gp_cleanup", true)?;
         Ok(trace)
+    }
+
+    /// Memory that the buffers take.
+    pub fn memory_kb(&self) -> u64 {
+        self.memory_kb
     }
 
     /// Switches an event on or off in the instance.
@@ -155,6 +163,21 @@ impl Drop for Trace {
             let _ = self.enable(event, false);
         }
     }
+}
+
+/// Memory of one CPU's buffer, as the kernel says it is; 0 for a CPU without one.
+fn buffer_memory_kb(root: &Path, cpu: usize) -> u64 {
+    let size = fs::read_to_string(root.join(format!("per_cpu/cpu{cpu}/buffer_size_kb")));
+    pages(size.ok().and_then(|s| s.trim().parse().ok()).unwrap_or(0)).saturating_mul(PAGE_BYTES)
+        >> 10
+}
+
+/// What a page of the buffer takes: itself, and its `struct buffer_page`, a cache line.
+const PAGE_BYTES: u64 = 4096 + 64;
+
+/// Pages of a buffer of `size_kb`, which counts their room for events: all but the 16 bytes of the head. One more page is the reader's.
+fn pages(size_kb: u64) -> u64 {
+    if size_kb == 0 { 0 } else { size_kb.saturating_mul(1024).div_ceil(4096 - 16) + 1 }
 }
 
 /// How much was recorded.
@@ -369,6 +392,13 @@ mod tests {
             _ => None,
         };
         (time, kind)
+    }
+
+    #[test]
+    fn memory_of_a_buffer_is_more_than_its_size() {
+        // 3840 KiB asked for: 964 pages of 4080 bytes, told as 3840 again, and the reader's.
+        assert_eq!(pages(3_840), 965);
+        assert_eq!((pages(0), pages(8)), (0, 4));
     }
 
     #[test]

@@ -21,11 +21,12 @@ pub fn prepare(clients: u32) -> Result<Box<dyn Load>> {
             return Err(format!("{path} is not in this guest's image"));
         }
     }
-    Ok(Box::new(Dbench { clients, running: None }))
+    Ok(Box::new(Dbench { clients, started_ns: 0, running: None }))
 }
 
 struct Dbench {
     clients: u32,
+    started_ns: u64,
     /// The program goes before the directory with its files.
     running: Option<(Program, Directory)>,
 }
@@ -51,7 +52,8 @@ impl Load for Dbench {
     }
 
     fn start(&mut self) -> Result<u64> {
-        Ok(now_ns())
+        self.started_ns = now_ns();
+        Ok(self.started_ns)
     }
 
     fn stop(&mut self) -> Result<Done> {
@@ -65,12 +67,15 @@ impl Load for Dbench {
         drop(program);
         drop(directory);
         ended?;
-        let rate = rate(&lines)
+        let operations = operations(&lines, self.started_ns, end_ns)
             .ok_or("dbench reported less than two seconds: the phase is too short for it")?;
-        let first = lines.iter().find(|l| parse(&l.text).is_some()).map_or(end_ns, |l| l.time_ns);
-        let operations = rate * end_ns.saturating_sub(first) as f64 / 1e9;
         Ok(Done { end_ns, operations, unit: "MB", notice: None })
     }
+}
+
+/// Megabytes in a phase, whose ends lie between reports: the rate between those around it, for as long as the phase took.
+fn operations(lines: &[Line], started_ns: u64, end_ns: u64) -> Option<f64> {
+    Some(rate(lines)? * end_ns.saturating_sub(started_ns) as f64 / 1e9)
 }
 
 /// Megabytes per second between the first and the last report.
@@ -131,5 +136,19 @@ mod tests {
         let rate = rate(&[line(1, 100.0), line(2, 150.0), line(4, 175.0)]).unwrap();
         assert!((rate - 200.0).abs() < 1e-6, "{rate}");
         assert!(super::rate(&[line(1, 100.0)]).is_none());
+    }
+
+    #[test]
+    fn throughput_is_the_rate_whenever_the_phase_began() {
+        let line = |s: u64, mean: f64| Line {
+            time_ns: s * 1_000_000_000,
+            text: format!("1 1 {mean:.2} MB/sec execute {s} sec latency 1.0 ms"),
+        };
+        let lines = [line(1, 100.0), line(2, 150.0), line(4, 175.0)];
+        for (start, end) in [(1_000_000_000, 4_000_000_000), (1_900_000_000, 4_700_000_000)] {
+            let megabytes = operations(&lines, start, end).unwrap();
+            let per_second = megabytes / ((end - start) as f64 / 1e9);
+            assert!((per_second - 200.0).abs() < 1e-6, "{per_second}");
+        }
     }
 }

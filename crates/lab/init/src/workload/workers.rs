@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A load made of processes behind a [`Gate`]: this program again, told what to repeat by its arguments.
+//! A load made of processes behind a [`Gate`]: this program again, with the gate as standard input, told what to repeat by its arguments.
 
 use super::{Done, Load, Operation};
 use crate::children::Process;
 use crate::gate::Gate;
 use crate::sys::{Context, Result, now_ns};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -34,10 +35,10 @@ impl Workers {
         for index in 0..count {
             let mut command = Command::new("/proc/self/exe");
             command.args([ROLE, name]);
-            for n in [load.gate.fd() as u64, count.into(), index.into()].iter().chain(arguments) {
+            for n in [count.into(), index.into()].iter().chain(arguments) {
                 command.arg(n.to_string());
             }
-            command.stdin(Stdio::null()).stdout(Stdio::null());
+            command.stdin(load.gate.fd()?).stdout(Stdio::null());
             load.processes.push(Process::spawn(&mut command)?);
         }
         Ok(load)
@@ -84,7 +85,7 @@ impl Drop for Workers {
     }
 }
 
-/// The life of a worker process: `NAME GATE-DESCRIPTOR WORKERS INDEX ARGUMENTS...`.
+/// The life of a worker process: `NAME WORKERS INDEX ARGUMENTS...`, the gate as standard input.
 pub fn main(arguments: &[String]) -> Result<()> {
     let Some((name, numbers)) = arguments.split_first() else {
         return Err("no worker named".into());
@@ -93,7 +94,7 @@ pub fn main(arguments: &[String]) -> Result<()> {
         .iter()
         .map(|n| n.parse().context(format_args!("worker argument {n:?}")))
         .collect::<Result<_>>()?;
-    let [fd, count, index, rest @ ..] = &numbers[..] else {
+    let [count, index, rest @ ..] = &numbers[..] else {
         return Err(format!("worker {name}: too few arguments"));
     };
     let mut operation: Operation = match (name.as_str(), rest) {
@@ -103,6 +104,7 @@ pub fn main(arguments: &[String]) -> Result<()> {
         }
         _ => return Err(format!("no worker {name} with {} arguments", rest.len())),
     };
-    Gate::inherited(*fd as i32, *count as usize)?.work(*index as usize, &mut operation);
+    let gate = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
+    Gate::from_fd(gate, *count as usize)?.work(*index as usize, &mut operation);
     Ok(())
 }
