@@ -15,6 +15,7 @@ DEMO_OUT = lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
 
 help:
 	@echo 'make demo      set everything up, then show the problem in real VMs: two tables and a report'
+	@echo 'make bench     the runtime beside its peers: tables, and pages with charts in bench-results/'
 	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: also its loom models, and builds broken on purpose'
@@ -27,6 +28,12 @@ help:
 
 demo: build
 	$(OUT)/reprieve lab run membench asym --out $(DEMO_OUT)
+
+# One run each; a busy machine shows in the spread.
+BENCHES = read grace flood cell list callbacks dcache
+bench: build
+	@mkdir -p bench-results
+	@for name in $(BENCHES); do $(OUT)/reprieve bench $$name --html bench-results/$$name.html || exit 1; done
 
 setup:
 	@scripts/setup build
@@ -83,4 +90,4 @@ clean:
 # Set-up must not run twice at the same time, and cargo uses all CPUs by itself.
 .NOTPARALLEL:
 
-.PHONY: help demo setup setup-test build init lint test test-rcu test-lab fmt install clean
+.PHONY: help demo bench setup setup-test build init lint test test-rcu test-lab fmt install clean

@@ -13,8 +13,11 @@ pub struct Job<'a> {
     /// Its share of the time, relative to the others'.
     pub weight: f64,
     /// Runs for about the time given and records what it found.
-    pub run: Box<dyn FnMut(Duration, &mut Recorder) -> Result<()> + 'a>,
+    pub run: Box<Sample<'a>>,
 }
+
+/// Takes one sample.
+pub type Sample<'a> = dyn FnMut(Duration, &mut Recorder) -> Result<()> + 'a;
 
 /// The shortest sample that is worth taking.
 const SHORTEST: Duration = Duration::from_millis(5);

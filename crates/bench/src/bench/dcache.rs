@@ -2,7 +2,7 @@
 //! A directory-entry cache, per grace-period engine ([IPC], table 3).
 //!
 //! Threads resolve paths of three components, each a search of a hash table by parent and name, as the kernel's dcache does; after every sixteenth
-//! path a thread unlinks one of its own files and makes it anew, and the old entry is freed after a grace period. An iteration is a fixed number of
+//! path a thread replaces the entry it found by a new one, as a rename over it does, and the old entry is freed after a grace period. An iteration is a fixed number of
 //! paths per thread; iterations begin every 25 ms, so that what an engine costs beyond the paths shows as CPU time. Two figures, as in the paper: the share of the CPUs that the
 //! process uses, and the time from an iteration's beginning to the end of its last thread.
 //!
@@ -28,7 +28,7 @@ const BUCKETS: usize = 8192;
 /// Directories of the root, directories of each of those, files of each of those.
 const SHAPE: [u64; 3] = [16, 16, 16];
 /// Paths per thread and iteration.
-const PATHS: u64 = 20_000;
+const PATHS: u64 = 80_000;
 /// Paths between two updates of a thread.
 const PATHS_PER_UPDATE: u64 = 16;
 const PERIOD: Duration = Duration::from_millis(25);
@@ -172,21 +172,23 @@ impl Cache {
         &self.buckets[hash as usize % BUCKETS]
     }
 
-    fn add(&self, parent: u64, name: &Name) -> u64 {
-        let hash = hash(parent, name);
-        let bucket = self.bucket(hash);
-        let inode = inode(parent, name);
-        let entry = Box::new(Entry {
+    /// A new entry before `next`.
+    fn entry(&self, parent: u64, name: &Name, next: *mut Entry) -> *mut Entry {
+        Box::into_raw(Box::new(Entry {
             head: Head::new(),
-            next: AtomicPtr::new(bucket.load(Ordering::Relaxed)),
+            next: AtomicPtr::new(next),
             parent,
-            hash,
+            hash: hash(parent, name),
             name: *name,
-            inode,
+            inode: inode(parent, name),
             freed: &raw const *self.freed,
-        });
-        bucket.store(Box::into_raw(entry), Ordering::Release);
-        inode
+        }))
+    }
+
+    fn add(&self, parent: u64, name: &Name) -> u64 {
+        let bucket = self.bucket(hash(parent, name));
+        bucket.store(self.entry(parent, name, bucket.load(Ordering::Relaxed)), Ordering::Release);
+        inode(parent, name)
     }
 
     fn find(&self, parent: u64, name: &Name) -> u64 {
@@ -209,7 +211,7 @@ impl Cache {
         }
     }
 
-    /// Unlinks a file and makes it anew.
+    /// Replaces a file's entry by a new one.
     fn renew(&self, parent: u64, name: &Name) {
         let hash = hash(parent, name);
         let mut updates = self.writer.lock().unwrap_or_else(|e| e.into_inner());
@@ -227,15 +229,11 @@ impl Cache {
                 link = &(*entry).next;
             }
         };
-        // The new entry first, so that the file never seems missing.
-        self.add(parent, name);
-        if std::ptr::eq(link, self.bucket(hash)) {
-            // SAFETY: just added in front.
-            link = unsafe { &(*link.load(Ordering::Relaxed)).next };
-        }
-        // SAFETY: unlinked here, once; readers are out of it after a grace period, or are kept out by the lock.
+        // SAFETY: unlinked here, once; readers are out of it after a grace period, or are kept out by the lock. One store does both, so that no
+        // reader misses the file between the two.
         unsafe {
-            link.store((*entry).next.load(Ordering::Relaxed), Ordering::Release);
+            let next = (*entry).next.load(Ordering::Relaxed);
+            link.store(self.entry(parent, name, next), Ordering::Release);
             match held {
                 Some(_) => free_entry(entry.cast()),
                 None => {

@@ -16,8 +16,9 @@ use crate::subject::{Flavor, Kind, choose};
 use crate::table::{Node, Table};
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let mut columns =
-        vec![column("empty section", Unit::Nanoseconds), column("get and drop", Unit::Nanoseconds)];
+    let mut columns = ["empty section", "quiescent state", "get and drop"]
+        .map(|title| column(title, Unit::Nanoseconds))
+        .to_vec();
     columns.extend(
         options
             .readers

@@ -32,18 +32,26 @@ pub fn write_html(outcome: &Outcome, path: &Path) -> Result<()> {
 /// Three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
-        v if v == 0.0 => "0".into(),
+        0.0 => "0".into(),
         v if v < 0.001 => format!("{value:.5}"),
         v if v < 0.01 => format!("{value:.4}"),
         v if v < 1.0 => format!("{value:.3}"),
         v if v < 10.0 => format!("{value:.2}"),
         v if v < 100.0 => format!("{value:.1}"),
         v if v < 10_000.0 => format!("{value:.0}"),
-        _ => format!(
-            "{}{:03}",
-            number((value / 1000.0).trunc()) + ",",
-            (value % 1000.0).abs() as u64
-        ),
+        v if v < 1e15 => {
+            let sign = if value < 0.0 { "-" } else { "" };
+            format!("{sign}{}", grouped(v.round() as u64))
+        }
+        _ => format!("{value:.2e}"),
+    }
+}
+
+/// In groups of three digits.
+fn grouped(whole: u64) -> String {
+    match whole / 1000 {
+        0 => whole.to_string(),
+        above => format!("{},{:03}", grouped(above), whole % 1000),
     }
 }
 
@@ -80,7 +88,8 @@ mod tests {
             (12.34, "12.3"),
             (123.4, "123"),
             (1234.5, "1234"),
-            (12345.6, "12,345"),
+            (12345.6, "12,346"),
+            (-1234567.0, "-1,234,567"),
         ] {
             assert_eq!(number(value), text);
         }
