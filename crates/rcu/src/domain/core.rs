@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the threads of a domain share: registry, engine, grace periods, queues, accounts. And the table of all domains, for fork.
 
+use super::driver::Driver;
 use super::{Builder, Engine};
 use crate::barrier::Kind;
 use crate::callback::cap::{self, Cap};
@@ -37,8 +38,7 @@ pub(crate) struct Core {
     /// Which account registrations use: `callback/list.rs`.
     phase: AtomicU32,
     barrier_lock: Lock,
-    /// The last cookie that somebody started and will poll for.
-    wanted: AtomicU64,
+    pub(super) driver: Driver,
     stop: AtomicBool,
     progress: AtomicU32,
     progress_sleepers: AtomicU32,
@@ -135,7 +135,7 @@ impl Core {
             cap: settings.cap,
             phase: AtomicU32::new(0),
             barrier_lock: Lock::new(),
-            wanted: AtomicU64::new(0),
+            driver: Driver::new(),
             stop: AtomicBool::new(false),
             progress: AtomicU32::new(0),
             progress_sleepers: AtomicU32::new(0),
@@ -201,14 +201,6 @@ impl Core {
         self.progress_sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Runs the grace periods that were started to be polled for.
-    pub(crate) fn drive_wanted(&self) {
-        let wanted = Cookie(self.wanted.load(Ordering::Acquire));
-        if !self.grace.done(wanted) {
-            self.run_until(wanted, None);
-        }
-    }
-
     fn ensure_worker(self: &Arc<Core>, index: usize) {
         let started = &self.queues[index].started;
         if !started.load(Ordering::Relaxed)
@@ -270,13 +262,6 @@ impl Core {
         self.barrier_lock.unlock();
     }
 
-    /// Has the grace period run in the background.
-    pub(super) fn start(self: &Arc<Core>, cookie: Cookie) {
-        self.wanted.fetch_max(cookie.0, Ordering::Release);
-        self.ensure_worker(0);
-        self.queues[0].wake();
-    }
-
     /// The counters.
     pub(super) fn stats(&self) -> Stats {
         let registry = self.registry;
@@ -309,6 +294,9 @@ impl Core {
         }
         self.barrier();
         self.stop.store(true, Ordering::SeqCst);
+        // For good: a grace period that somebody started must not sleep through its ticks while we wait for the driver.
+        self.grace.urgency.begin();
+        self.driver.wake();
         self.queues.iter().for_each(Queue::wake);
         // The fork handlers walk the table: none may be between its two ends.
         crate::fork::excluded(|| CORES[self.index].store(RESERVED, Ordering::Release));
@@ -324,6 +312,7 @@ impl Core {
         self.barrier_lock.reset();
         self.progress_sleepers.store(0, Ordering::Relaxed);
         self.workers.after_fork();
+        self.driver.after_fork();
         self.queues.iter().for_each(|q| q.after_fork(self));
     }
 }

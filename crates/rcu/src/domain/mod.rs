@@ -3,6 +3,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod core;
+mod driver;
 
 pub use builder::{Builder, Engine};
 
@@ -171,17 +172,18 @@ impl Domain {
         self.core.grace.cookie()
     }
 
-    /// Names the next full grace period and has it run in the background.
+    /// Names the next full grace period and has it run in the background, by a thread that the domain keeps for this.
     pub fn start_poll(&self) -> Cookie {
         let cookie = self.cookie();
-        self.core.start(cookie);
+        self.core.driver.start(&self.core, cookie);
         cookie
     }
 
-    /// Has it ended?
+    /// Has it ended? Of use anywhere, in a callback too. (Where the system has no thread for grace periods in the background, a poll for one
+    /// that was started spends up to a millisecond on it.)
     #[inline]
     pub fn poll(&self, cookie: Cookie) -> bool {
-        self.core.grace.done(cookie)
+        self.core.grace.done(cookie) || self.core.driver.poll(&self.core, cookie)
     }
 
     /// Waits for it, if it has not ended.
@@ -189,7 +191,7 @@ impl Domain {
     /// # Panics
     /// As [`synchronize`](Domain::synchronize).
     pub fn cond_synchronize(&self, cookie: Cookie) {
-        if self.poll(cookie) {
+        if self.core.grace.done(cookie) {
             return;
         }
         assert!(
