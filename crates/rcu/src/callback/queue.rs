@@ -15,7 +15,7 @@ use super::list::{List, Load};
 use super::{Head, LEAF, PHASE};
 use crate::domain::core::Core;
 use crate::grace::Cookie;
-use crate::slots::Protected;
+use crate::slots::{Protected, Slots};
 use crate::sync::{Bell, Lock};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -158,6 +158,25 @@ impl Queue {
             0 => Step::Stuck,
             _ => Step::Progress,
         }
+    }
+
+    /// Whether a callback, of account `phase` or of either, waits for a guard of the thread whose slots these are. May miss one while a step
+    /// is being done.
+    pub(crate) fn waits_for(&self, slots: &Slots, phase: Option<usize>) -> bool {
+        if self.held.load(Ordering::Relaxed) == 0 || !self.lock.try_lock() {
+            return false;
+        }
+        // SAFETY: under the lock, which the chain's heads belong to.
+        let held =
+            std::iter::successors(unsafe { (*self.batch.get()).held.as_ref() }, |head| unsafe {
+                head.next.as_ref()
+            });
+        let ours = |head: &Head| {
+            phase.is_none_or(|p| p == (head.flags & PHASE) as usize) && slots.hold(head.node)
+        };
+        let found = held.into_iter().any(ours);
+        self.lock.unlock();
+        found
     }
 
     fn lock_for(&self, who: Who) -> bool {

@@ -8,6 +8,7 @@ use crate::callback::cap::{self, Cap};
 use crate::callback::queue::{Queue, Who};
 use crate::callback::{Function, Head, worker};
 use crate::engine::{self, Attempt};
+use crate::error::Error;
 use crate::grace::{Cookie, Grace};
 use crate::record::Record;
 use crate::registry::Registry;
@@ -239,27 +240,51 @@ impl Core {
         }
     }
 
-    pub(super) fn barrier(self: &Arc<Core>) {
-        self.barrier_lock.lock();
+    /// Whether a callback waits for a guard of this thread's: then it must not wait for the callback. See `Queue::waits_for`.
+    fn waits_for_us(&self, phase: Option<usize>) -> bool {
+        thread::existing(self.index)
+            .is_some_and(|r| self.queues.iter().any(|q| q.waits_for(&r.slots, phase)))
+    }
+
+    /// See `Domain::barrier`. An error if it would never end, because of this thread's own guards.
+    pub(super) fn barrier(self: &Arc<Core>) -> Result<(), Error> {
+        /// How often guards of our own are looked for. Once would not do: others may retire what we protect while we wait.
+        const LOOK: Duration = Duration::from_millis(1);
+        while !self.barrier_lock.lock_for(Some(LOOK)) {
+            // Whoever has the lock waits for the callback, or we shall.
+            if self.waits_for_us(None) {
+                return Err(Error::Protecting);
+            }
+        }
         self.grace.urgency.begin();
-        for _ in 0..2 {
+        let result = (0..2).try_for_each(|_| {
             let phase = self.phase.fetch_xor(1, Ordering::SeqCst) as usize & 1;
-            for (index, queue) in self.queues.iter().enumerate() {
-                while queue.list.account(phase).callbacks() != 0 {
-                    self.ensure_worker(index);
-                    if queue.started.load(Ordering::Relaxed) {
-                        queue.wake();
-                    } else {
-                        // The system has no thread for us. The caller waits for the callbacks, whatever they wait for, so it
-                        // can as well run them.
-                        queue.step(self, Who::Worker);
-                    }
-                    self.await_progress(Duration::from_millis(1));
+            self.drain(phase, LOOK)
+        });
+        self.grace.urgency.end();
+        self.barrier_lock.unlock();
+        result
+    }
+
+    /// Waits until the callbacks of account `phase` have run.
+    fn drain(self: &Arc<Core>, phase: usize, look: Duration) -> Result<(), Error> {
+        for (index, queue) in self.queues.iter().enumerate() {
+            while queue.list.account(phase).callbacks() != 0 {
+                self.ensure_worker(index);
+                if queue.started.load(Ordering::Relaxed) {
+                    queue.wake();
+                } else {
+                    // The system has no thread for us. The caller waits for the callbacks, whatever they wait for, so it
+                    // can as well run them.
+                    queue.step(self, Who::Worker);
+                }
+                self.await_progress(look);
+                if self.waits_for_us(Some(phase)) {
+                    return Err(Error::Protecting);
                 }
             }
         }
-        self.grace.urgency.end();
-        self.barrier_lock.unlock();
+        Ok(())
     }
 
     /// The counters.
@@ -292,7 +317,8 @@ impl Core {
             std::mem::forget(self.clone());
             return;
         }
-        self.barrier();
+        // No guard can be left, and so no error.
+        let _ = self.barrier();
         self.stop.store(true, Ordering::SeqCst);
         // For good: a grace period that somebody started must not sleep through its ticks while we wait for the driver.
         self.grace.urgency.begin();

@@ -276,11 +276,13 @@ impl Domain {
         register(self, f);
     }
 
-    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too: a thread
-    /// that holds a [`Protected`] guard of a retired node waits for itself, for ever.
+    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too, and so are
+    /// some that are registered meanwhile.
     ///
     /// # Errors
-    /// [`Error::InCallback`] when called by a callback, which would wait for itself.
+    /// [`Error::InCallback`] when called by a callback, which would wait for itself. [`Error::Protecting`] when one of the callbacks waits for a
+    /// [`Protected`] guard of this thread's; the others may have run. (Two threads of which each waits for a guard of the other's, one
+    /// of them by other means than this function, are not found out: they wait for ever.)
     ///
     /// # Panics
     /// As [`synchronize`](Domain::synchronize).
@@ -292,8 +294,7 @@ impl Domain {
             !self.core.in_section(),
             "a thread waits for callbacks inside a read-side section of the same domain"
         );
-        self.core.barrier();
-        Ok(())
+        self.core.barrier()
     }
 
     /// The counters.
