@@ -9,6 +9,8 @@ pub enum Error {
     TooManyDomains,
     /// A callback asked to wait until callbacks have run.
     InCallback,
+    /// A thread asked to wait until callbacks have run, one of which waits for a [`Protected`](crate::Protected) guard of this thread's.
+    Protecting,
 }
 
 impl std::fmt::Display for Error {
@@ -19,6 +21,9 @@ impl std::fmt::Display for Error {
             }
             Error::InCallback => f.write_str(
                 "a callback cannot wait for callbacks: call barrier() from another thread",
+            ),
+            Error::Protecting => f.write_str(
+                "this thread protects a node that is being retired, and barrier() waits until it is freed: drop the Protected guard first",
             ),
         }
     }

@@ -15,6 +15,10 @@ pub(crate) enum Fault {
     ArmOutside,
     /// Slots are looked at before the grace period.
     ScanFirst,
+    /// A plain section that protects a node is over before the slot is filled.
+    FillLate,
+    /// Leaving a nested section ends the outer one.
+    LeaveAll,
 }
 
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
@@ -25,6 +29,8 @@ fn choose() -> u8 {
         Ok("skip-membarrier") => Fault::SkipMembarrier,
         Ok("arm-outside") => Fault::ArmOutside,
         Ok("scan-first") => Fault::ScanFirst,
+        Ok("fill-late") => Fault::FillLate,
+        Ok("leave-all") => Fault::LeaveAll,
         _ => Fault::None,
     };
     CHOSEN.store(fault as u8, Ordering::Relaxed);
@@ -39,6 +45,15 @@ pub(crate) fn is(fault: Fault) -> bool {
 /// Reads the environment. Called when a process starts to use the crate.
 pub(crate) fn init() {
     choose();
+}
+
+/// The gap of [`Fault::FillLate`], widened: long enough for a worker to look into the slots.
+pub(crate) fn gap() {
+    if CHOSEN.load(Ordering::Relaxed) == Fault::FillLate as u8 {
+        for _ in 0..2000 {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// What a build that arms too early does, with the gap widened so that it is hit in seconds and not in days.

@@ -101,6 +101,11 @@ impl Record {
     #[inline(always)]
     pub(crate) fn leave(&self) {
         let word = self.word.load(Ordering::Relaxed);
+        #[cfg(all(reprieve_fault, not(loom)))]
+        if crate::fault::is(crate::fault::Fault::LeaveAll) {
+            // Outer ones have nothing left to end.
+            return self.forget_sections();
+        }
         let ended = if word & NESTING == 1 { SECTION } else { 0 };
         self.word.store(word.wrapping_add(ended).wrapping_sub(1), Ordering::Release);
     }

@@ -86,6 +86,12 @@ impl Slots {
         self.first.iter().chain(blocks.flat_map(|block| &block.slots))
     }
 
+    /// Whether a slot holds this node. For the owner.
+    #[cfg(not(loom))]
+    pub(crate) fn hold(&self, node: usize) -> bool {
+        self.all().any(|s| s.load(Ordering::Relaxed) == node)
+    }
+
     /// Empties all slots: the owner is gone.
     pub(crate) fn clear(&self) {
         self.all()

@@ -32,6 +32,45 @@ pub(crate) fn wake_all(word: &AtomicU32) {
 #[cfg(loom)]
 pub(crate) fn wake_all(_: &AtomicU32) {}
 
+/// What one thread sleeps on until another has work for it.
+#[cfg(not(loom))]
+pub(crate) struct Bell {
+    event: AtomicU32,
+    asleep: AtomicU32,
+}
+
+#[cfg(not(loom))]
+impl Bell {
+    pub(crate) const fn new() -> Bell {
+        Bell { event: AtomicU32::new(0), asleep: AtomicU32::new(0) }
+    }
+
+    /// To be read before looking for work.
+    pub(crate) fn event(&self) -> u32 {
+        self.event.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps unless it has rung since `event` was read. At most `time`; may return early.
+    pub(crate) fn sleep(&self, event: u32, time: Option<Duration>) {
+        // Pairs with `ring`: either it sees the sleeper or the kernel sees the new event.
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        wait(&self.event, event, time);
+        self.asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn ring(&self) {
+        self.event.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) != 0 {
+            wake_all(&self.event);
+        }
+    }
+
+    /// In the child of a fork: nobody sleeps.
+    pub(crate) fn after_fork(&self) {
+        self.asleep.store(0, Ordering::Relaxed);
+    }
+}
+
 /// A mutual-exclusion lock without an owner: the child of a fork may reset it when its holder did not come along.
 pub(crate) struct Lock(AtomicU32);
 

@@ -259,6 +259,82 @@ fn domains_do_not_wait_for_each_other() {
     b.synchronize();
 }
 
+/// In the queue of all CPUs as well, whose worker is the only one.
+#[test]
+fn a_callback_may_poll_for_a_grace_period_that_it_started() {
+    for (single, engine) in
+        [true, false].into_iter().flat_map(|s| engines().into_iter().map(move |e| (s, e)))
+    {
+        let domain =
+            Arc::new(Domain::builder().engine(engine).single_list(single).build().unwrap());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let other = domain.clone();
+        domain.defer(move || {
+            let cookie = other.start_poll();
+            let end = Instant::now() + Duration::from_secs(10);
+            while !other.poll(cookie) && Instant::now() < end {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let ended = other.poll(cookie);
+            drop(other);
+            sender.send(ended).unwrap();
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(true), "{engine:?}");
+    }
+}
+
+#[test]
+fn a_domain_can_be_dropped_while_a_polled_grace_period_sleeps() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for pause in [0, 20] {
+            let domain = domain(Engine::Ltimer { tick: Duration::from_secs(3600) });
+            domain.start_poll();
+            // The drop finds the grace period not begun, or asleep.
+            thread::sleep(Duration::from_millis(pause));
+        }
+        sender.send(()).unwrap();
+    });
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(()));
+}
+
+/// Whoever retires, whoever waits first, and with many slots in use.
+#[test]
+fn barrier_by_a_thread_that_protects_a_retired_node_is_an_error() {
+    for (engine, single) in engines().into_iter().zip([false, true, false, true]) {
+        let domain =
+            Arc::new(Domain::builder().engine(engine).single_list(single).build().unwrap());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (waiter, other) = (domain.clone(), domain.clone());
+        let cell = Arc::new(Cell::new(1));
+        let theirs = cell.clone();
+        thread::spawn(move || {
+            // SAFETY: used through this domain only.
+            let mut guards: Vec<_> =
+                (0..600).filter_map(|_| unsafe { waiter.protect(&theirs.node()) }).collect();
+            // Protected, but not retired.
+            assert_eq!(waiter.barrier(), Ok(()));
+            // SAFETY: as above.
+            unsafe { theirs.replace(&waiter, 2) };
+            waiter.synchronize();
+            guards.drain(..599);
+            assert_eq!(waiter.barrier(), Err(reprieve::Error::Protecting));
+            sender.send(()).unwrap();
+            // Behind a barrier of another thread's, which waits for us.
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(waiter.barrier(), Err(reprieve::Error::Protecting));
+            assert_eq!(guards[0].value, 1);
+            guards.clear();
+            assert_eq!(waiter.barrier(), Ok(()));
+            sender.send(()).unwrap();
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(()), "{engine:?}");
+        assert_eq!(other.barrier(), Ok(()));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(()), "{engine:?}");
+        assert_eq!(domain.stats().waiting, 0);
+    }
+}
+
 #[test]
 fn an_index_is_used_again_with_another_engine() {
     let cell = Cell::new(7);

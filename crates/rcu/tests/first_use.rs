@@ -7,18 +7,23 @@ mod common;
 
 use common::Cell;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering::*};
 
-/// Counts what is allocated while a handler runs.
+/// Counts what the thread of a handler allocates while it runs; the test harness has threads of its own.
 struct Counting;
 
-static IN_HANDLER: AtomicBool = AtomicBool::new(false);
+/// The thread that is in a handler, or 0.
+static IN_HANDLER: AtomicI32 = AtomicI32::new(0);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(IN_HANDLER.load(Relaxed) as u64, Relaxed);
+        let handler = IN_HANDLER.load(Relaxed);
+        // SAFETY: no arguments, always succeeds.
+        if handler != 0 && handler == unsafe { libc::gettid() } {
+            ALLOCATIONS.fetch_add(1, Relaxed);
+        }
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -36,15 +41,15 @@ static TARGET: AtomicPtr<Cell> = AtomicPtr::new(std::ptr::null_mut());
 static READ: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn read_in_handler(_: i32) {
-    IN_HANDLER.store(true, SeqCst);
     // SAFETY: the cell is never replaced, and set before the signal.
     unsafe {
+        IN_HANDLER.store(libc::gettid(), SeqCst);
         let cell = &*TARGET.load(SeqCst);
         let node = reprieve::protect(&cell.node()).unwrap();
         READ.store(reprieve::lookup(&cell.value()) + node.value, SeqCst);
     }
     drop(reprieve::read_lock());
-    IN_HANDLER.store(false, SeqCst);
+    IN_HANDLER.store(0, SeqCst);
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub unsafe extern "C" fn reprieve_retire(
     unsafe { Domain::global().retire(node.cast(), head, function, bytes, flags & LEAF != 0) }
 }
 
-/// 0, or `EDEADLK` in a callback.
+/// 0, or `EDEADLK` in a callback, or if one of the callbacks waits for a node that this thread protects.
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_barrier() -> c_int {
     if Domain::global().barrier().is_ok() { 0 } else { libc::EDEADLK }

@@ -15,11 +15,11 @@ use super::list::{List, Load};
 use super::{Head, LEAF, PHASE};
 use crate::domain::core::Core;
 use crate::grace::Cookie;
-use crate::slots::Protected;
-use crate::sync::Lock;
+use crate::slots::{Protected, Slots};
+use crate::sync::{Bell, Lock};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Chains of heads that have been taken from the list. Under the queue's lock.
@@ -49,8 +49,7 @@ impl Batch {
 pub(crate) struct Queue {
     pub(crate) list: List,
     /// The worker sleeps on it.
-    pub(crate) event: AtomicU32,
-    pub(crate) asleep: AtomicU32,
+    pub(crate) bell: Bell,
     pub(crate) started: AtomicBool,
     pub(crate) lock: Lock,
     /// The fork that is being prepared could not have the lock.
@@ -90,8 +89,7 @@ impl Queue {
     pub(crate) fn new() -> Queue {
         Queue {
             list: List::new(),
-            event: AtomicU32::new(0),
-            asleep: AtomicU32::new(0),
+            bell: Bell::new(),
             started: AtomicBool::new(false),
             lock: Lock::new(),
             missed: AtomicBool::new(false),
@@ -110,10 +108,7 @@ impl Queue {
     }
 
     pub(crate) fn wake(&self) {
-        self.event.fetch_add(1, Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) != 0 {
-            crate::sync::wake_all(&self.event);
-        }
+        self.bell.ring();
     }
 
     /// The next step. See the module's text.
@@ -163,6 +158,25 @@ impl Queue {
             0 => Step::Stuck,
             _ => Step::Progress,
         }
+    }
+
+    /// Whether a callback, of account `phase` or of either, waits for a guard of the thread whose slots these are. May miss one while a step
+    /// is being done.
+    pub(crate) fn waits_for(&self, slots: &Slots, phase: Option<usize>) -> bool {
+        if self.held.load(Ordering::Relaxed) == 0 || !self.lock.try_lock() {
+            return false;
+        }
+        // SAFETY: under the lock, which the chain's heads belong to.
+        let held =
+            std::iter::successors(unsafe { (*self.batch.get()).held.as_ref() }, |head| unsafe {
+                head.next.as_ref()
+            });
+        let ours = |head: &Head| {
+            phase.is_none_or(|p| p == (head.flags & PHASE) as usize) && slots.hold(head.node)
+        };
+        let found = held.into_iter().any(ours);
+        self.lock.unlock();
+        found
     }
 
     fn lock_for(&self, who: Who) -> bool {
@@ -238,7 +252,7 @@ impl Queue {
     /// it keeps the lock and its batch. If the lock could not be had before the fork, the batch is in an unknown state and is left alone.
     pub(crate) fn after_fork(&self, core: &Core) {
         self.started.store(false, Ordering::Relaxed);
-        self.asleep.store(0, Ordering::Relaxed);
+        self.bell.after_fork();
         // SAFETY: the only thread.
         let batch = unsafe { &mut *self.batch.get() };
         if !crate::thread::running(self) {

@@ -5,10 +5,9 @@
 //! grace period the next gathers by itself. The worker blocks all signals, so that handlers run on the program's own threads.
 
 use super::list::Load;
-use super::queue::{Queue, Step, Who};
+use super::queue::{Step, Who};
 use crate::domain::core::Core;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a small batch gathers.
@@ -60,32 +59,21 @@ fn work(core: &Core, index: usize) {
     let queue = &core.queues[index];
     let mut held_pause = HELD.0;
     loop {
-        let event = queue.event.load(Ordering::SeqCst);
-        // The first queue's worker also drives the grace periods that were started and are only polled.
-        if index == 0 {
-            core.drive_wanted();
-        }
+        let event = queue.bell.event();
         match queue.step(core, Who::Worker) {
             Step::Progress => held_pause = HELD.0,
             Step::Idle if core.stopping() => return,
             Step::Idle => {
-                sleep(queue, event, None);
+                queue.bell.sleep(event, None);
                 if !full(queue.load()) && !core.grace.urgency.any() && !core.stopping() {
                     // Let a batch gather. Whoever makes it full wakes us.
-                    sleep(queue, queue.event.load(Ordering::SeqCst), Some(LINGER));
+                    queue.bell.sleep(queue.bell.event(), Some(LINGER));
                 }
             }
             Step::Held | Step::Stuck => {
-                sleep(queue, event, Some(held_pause));
+                queue.bell.sleep(event, Some(held_pause));
                 held_pause = (held_pause * 2).min(HELD.1);
             }
         }
     }
-}
-
-fn sleep(queue: &Queue, event: u32, time: Option<Duration>) {
-    // Pairs with `Queue::wake`: either it sees the sleeper or the kernel sees the new event.
-    queue.asleep.fetch_add(1, Ordering::SeqCst);
-    crate::sync::wait(&queue.event, event, time);
-    queue.asleep.fetch_sub(1, Ordering::SeqCst);
 }

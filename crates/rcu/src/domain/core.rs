@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the threads of a domain share: registry, engine, grace periods, queues, accounts. And the table of all domains, for fork.
 
+use super::driver::Driver;
 use super::{Builder, Engine};
 use crate::barrier::Kind;
 use crate::callback::cap::{self, Cap};
 use crate::callback::queue::{Queue, Who};
 use crate::callback::{Function, Head, worker};
 use crate::engine::{self, Attempt};
+use crate::error::Error;
 use crate::grace::{Cookie, Grace};
 use crate::record::Record;
 use crate::registry::Registry;
@@ -37,8 +39,7 @@ pub(crate) struct Core {
     /// Which account registrations use: `callback/list.rs`.
     phase: AtomicU32,
     barrier_lock: Lock,
-    /// The last cookie that somebody started and will poll for.
-    wanted: AtomicU64,
+    pub(super) driver: Driver,
     stop: AtomicBool,
     progress: AtomicU32,
     progress_sleepers: AtomicU32,
@@ -135,7 +136,7 @@ impl Core {
             cap: settings.cap,
             phase: AtomicU32::new(0),
             barrier_lock: Lock::new(),
-            wanted: AtomicU64::new(0),
+            driver: Driver::new(),
             stop: AtomicBool::new(false),
             progress: AtomicU32::new(0),
             progress_sleepers: AtomicU32::new(0),
@@ -201,14 +202,6 @@ impl Core {
         self.progress_sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Runs the grace periods that were started to be polled for.
-    pub(crate) fn drive_wanted(&self) {
-        let wanted = Cookie(self.wanted.load(Ordering::Acquire));
-        if !self.grace.done(wanted) {
-            self.run_until(wanted, None);
-        }
-    }
-
     fn ensure_worker(self: &Arc<Core>, index: usize) {
         let started = &self.queues[index].started;
         if !started.load(Ordering::Relaxed)
@@ -247,34 +240,51 @@ impl Core {
         }
     }
 
-    pub(super) fn barrier(self: &Arc<Core>) {
-        self.barrier_lock.lock();
+    /// Whether a callback waits for a guard of this thread's: then it must not wait for the callback. See `Queue::waits_for`.
+    fn waits_for_us(&self, phase: Option<usize>) -> bool {
+        thread::existing(self.index)
+            .is_some_and(|r| self.queues.iter().any(|q| q.waits_for(&r.slots, phase)))
+    }
+
+    /// See `Domain::barrier`. An error if it would never end, because of this thread's own guards.
+    pub(super) fn barrier(self: &Arc<Core>) -> Result<(), Error> {
+        /// How often guards of our own are looked for. Once would not do: others may retire what we protect while we wait.
+        const LOOK: Duration = Duration::from_millis(1);
+        while !self.barrier_lock.lock_for(Some(LOOK)) {
+            // Whoever has the lock waits for the callback, or we shall.
+            if self.waits_for_us(None) {
+                return Err(Error::Protecting);
+            }
+        }
         self.grace.urgency.begin();
-        for _ in 0..2 {
+        let result = (0..2).try_for_each(|_| {
             let phase = self.phase.fetch_xor(1, Ordering::SeqCst) as usize & 1;
-            for (index, queue) in self.queues.iter().enumerate() {
-                while queue.list.account(phase).callbacks() != 0 {
-                    self.ensure_worker(index);
-                    if queue.started.load(Ordering::Relaxed) {
-                        queue.wake();
-                    } else {
-                        // The system has no thread for us. The caller waits for the callbacks, whatever they wait for, so it
-                        // can as well run them.
-                        queue.step(self, Who::Worker);
-                    }
-                    self.await_progress(Duration::from_millis(1));
+            self.drain(phase, LOOK)
+        });
+        self.grace.urgency.end();
+        self.barrier_lock.unlock();
+        result
+    }
+
+    /// Waits until the callbacks of account `phase` have run.
+    fn drain(self: &Arc<Core>, phase: usize, look: Duration) -> Result<(), Error> {
+        for (index, queue) in self.queues.iter().enumerate() {
+            while queue.list.account(phase).callbacks() != 0 {
+                self.ensure_worker(index);
+                if queue.started.load(Ordering::Relaxed) {
+                    queue.wake();
+                } else {
+                    // The system has no thread for us. The caller waits for the callbacks, whatever they wait for, so it
+                    // can as well run them.
+                    queue.step(self, Who::Worker);
+                }
+                self.await_progress(look);
+                if self.waits_for_us(Some(phase)) {
+                    return Err(Error::Protecting);
                 }
             }
         }
-        self.grace.urgency.end();
-        self.barrier_lock.unlock();
-    }
-
-    /// Has the grace period run in the background.
-    pub(super) fn start(self: &Arc<Core>, cookie: Cookie) {
-        self.wanted.fetch_max(cookie.0, Ordering::Release);
-        self.ensure_worker(0);
-        self.queues[0].wake();
+        Ok(())
     }
 
     /// The counters.
@@ -307,8 +317,12 @@ impl Core {
             std::mem::forget(self.clone());
             return;
         }
-        self.barrier();
+        // No guard can be left, and so no error.
+        let _ = self.barrier();
         self.stop.store(true, Ordering::SeqCst);
+        // For good: a grace period that somebody started must not sleep through its ticks while we wait for the driver.
+        self.grace.urgency.begin();
+        self.driver.wake();
         self.queues.iter().for_each(Queue::wake);
         // The fork handlers walk the table: none may be between its two ends.
         crate::fork::excluded(|| CORES[self.index].store(RESERVED, Ordering::Release));
@@ -324,6 +338,7 @@ impl Core {
         self.barrier_lock.reset();
         self.progress_sleepers.store(0, Ordering::Relaxed);
         self.workers.after_fork();
+        self.driver.after_fork();
         self.queues.iter().for_each(|q| q.after_fork(self));
     }
 }

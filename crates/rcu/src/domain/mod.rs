@@ -3,6 +3,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod core;
+mod driver;
 
 pub use builder::{Builder, Engine};
 
@@ -171,17 +172,18 @@ impl Domain {
         self.core.grace.cookie()
     }
 
-    /// Names the next full grace period and has it run in the background.
+    /// Names the next full grace period and has it run in the background, by a thread that the domain keeps for this.
     pub fn start_poll(&self) -> Cookie {
         let cookie = self.cookie();
-        self.core.start(cookie);
+        self.core.driver.start(&self.core, cookie);
         cookie
     }
 
-    /// Has it ended?
+    /// Has it ended? Of use anywhere, in a callback too. (Where the system has no thread for grace periods in the background, a poll for one
+    /// that was started spends up to a millisecond on it.)
     #[inline]
     pub fn poll(&self, cookie: Cookie) -> bool {
-        self.core.grace.done(cookie)
+        self.core.grace.done(cookie) || self.core.driver.poll(&self.core, cookie)
     }
 
     /// Waits for it, if it has not ended.
@@ -189,7 +191,7 @@ impl Domain {
     /// # Panics
     /// As [`synchronize`](Domain::synchronize).
     pub fn cond_synchronize(&self, cookie: Cookie) {
-        if self.poll(cookie) {
+        if self.core.grace.done(cookie) {
             return;
         }
         assert!(
@@ -274,11 +276,13 @@ impl Domain {
         register(self, f);
     }
 
-    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too: a thread
-    /// that holds a [`Protected`] guard of a retired node waits for itself, for ever.
+    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too, and so are
+    /// some that are registered meanwhile.
     ///
     /// # Errors
-    /// [`Error::InCallback`] when called by a callback, which would wait for itself.
+    /// [`Error::InCallback`] when called by a callback, which would wait for itself. [`Error::Protecting`] when one of the callbacks waits for a
+    /// [`Protected`] guard of this thread's; the others may have run. (Two threads of which each waits for a guard of the other's, one
+    /// of them by other means than this function, are not found out: they wait for ever.)
     ///
     /// # Panics
     /// As [`synchronize`](Domain::synchronize).
@@ -290,8 +294,7 @@ impl Domain {
             !self.core.in_section(),
             "a thread waits for callbacks inside a read-side section of the same domain"
         );
-        self.core.barrier();
-        Ok(())
+        self.core.barrier()
     }
 
     /// The counters.

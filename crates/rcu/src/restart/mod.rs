@@ -347,6 +347,13 @@ unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
     thread::enter(place.index());
     // SAFETY: inside a plain section of the domain.
     let node = unsafe { lookup.run(&Section::new()) };
+    #[cfg(reprieve_fault)]
+    if crate::fault::is(crate::fault::Fault::FillLate) {
+        record.leave();
+        crate::fault::gap();
+        slot.store(node as usize, Ordering::Release);
+        return (node, slot);
+    }
     // Before the section ends, so that whoever waited for it sees the slot filled. Release: see `slots.rs`.
     slot.store(node as usize, Ordering::Release);
     record.leave();

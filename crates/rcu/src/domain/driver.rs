@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The thread that runs the grace periods which were started and are only polled for.
+//!
+//! > **Invariant.** While a started grace period has not ended, a driver is at it or the next poll sees to one; and the driver runs
+//! > nothing but grace periods.
+//!
+//! So a program may poll wherever it likes, in a callback too: workers cannot drive, since a callback keeps its worker as long as it
+//! likes. Started by the first `start_poll`. A poll starts it anew in the child of a fork, and makes an attempt of its own where the
+//! system has no thread for us.
+
+use super::core::Core;
+use crate::grace::Cookie;
+use crate::sync::Bell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a poll without a driver tries.
+const ATTEMPT: Duration = Duration::from_millis(1);
+
+pub(super) struct Driver {
+    /// The last cookie that somebody will poll for.
+    wanted: AtomicU64,
+    started: AtomicBool,
+    bell: Bell,
+}
+
+impl Driver {
+    pub(super) const fn new() -> Driver {
+        Driver { wanted: AtomicU64::new(0), started: AtomicBool::new(false), bell: Bell::new() }
+    }
+
+    pub(super) fn wake(&self) {
+        self.bell.ring();
+    }
+
+    fn wanted(&self) -> Cookie {
+        Cookie(self.wanted.load(Ordering::Acquire))
+    }
+
+    /// Has the grace period run in the background.
+    pub(super) fn start(&self, core: &Arc<Core>, cookie: Cookie) {
+        self.wanted.fetch_max(cookie.0, Ordering::Release);
+        self.ensure(core);
+        self.wake();
+    }
+
+    /// Somebody polls for a grace period that has not ended. Tells whether it has by now.
+    #[cold]
+    pub(super) fn poll(&self, core: &Arc<Core>, cookie: Cookie) -> bool {
+        // Cookies that were not started are nobody's business.
+        self.wanted().0 >= cookie.0
+            && !self.ensure(core)
+            && core.run_until(cookie, Some(Instant::now() + ATTEMPT))
+    }
+
+    /// Whether there is a driver, started just now if need be.
+    fn ensure(&self, core: &Arc<Core>) -> bool {
+        if self.started.load(Ordering::Relaxed) || self.started.swap(true, Ordering::Relaxed) {
+            return true;
+        }
+        let _blocked = crate::sys::SignalsBlocked::new();
+        let thread_core = core.clone();
+        let thread = std::thread::Builder::new().name("reprieve-gp".into());
+        match thread.spawn(move || thread_core.driver.drive(&thread_core)) {
+            Ok(handle) => core.workers.add(handle),
+            Err(_) => self.started.store(false, Ordering::Relaxed),
+        }
+        self.started.load(Ordering::Relaxed)
+    }
+
+    fn drive(&self, core: &Core) {
+        loop {
+            let event = self.bell.event();
+            let wanted = self.wanted();
+            if !core.grace.done(wanted) {
+                core.run_until(wanted, None);
+            } else if core.stopping() {
+                return;
+            } else {
+                self.bell.sleep(event, None);
+            }
+        }
+    }
+
+    /// In the child of a fork: there is no driver.
+    pub(super) fn after_fork(&self) {
+        self.started.store(false, Ordering::Relaxed);
+        self.bell.after_fork();
+    }
+}
