@@ -23,9 +23,9 @@ pub struct BenchArgs {
     /// Measured time of the whole run; warming up and cleaning up come on top
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
-    /// Rounds over all subjects; each figure is their median
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    /// Rounds over all subjects; each figure is their median. The default is the benchmark's
+    #[arg(long)]
+    rounds: Option<usize>,
     /// Numbers of reader threads (list); in `callbacks`, of registering threads. The default is the benchmark's
     #[arg(long, value_delimiter = ',')]
     readers: Vec<usize>,
@@ -78,7 +78,7 @@ pub fn main(args: BenchArgs) -> Result<()> {
         against: args.against,
         // What is not a number of seconds is out of the range that `run` checks.
         length: Duration::try_from_secs_f64(args.seconds).unwrap_or_default(),
-        rounds: args.rounds,
+        rounds: args.rounds.unwrap_or(bench.default_rounds()),
         readers,
         cancel: cancel.flag(),
     };

@@ -39,6 +39,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         more_is_better: true,
         ..column("registered and run", Unit::KiloPerSecond)
     }]);
+    #[cfg_attr(not(urcu), allow(unused_mut))]
     let mut subjects = vec![
         ("per-CPU lists", Class::Reprieve, Lists::Reprieve { single: false, capped: true }),
         (

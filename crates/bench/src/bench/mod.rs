@@ -54,6 +54,11 @@ impl Bench {
             Bench::Dcache => &[4],
         }
     }
+
+    /// Rounds when the user does not say. Grace periods of a hundred milliseconds need longer samples, and all rounds' are put together anyway.
+    pub fn default_rounds(self) -> usize {
+        if self == Bench::Grace { 2 } else { 5 }
+    }
 }
 
 /// A benchmark with its samples still to be taken.
