@@ -27,7 +27,7 @@ help:
 	@echo 'make clean     remove what was built; `reprieve lab images clean` removes kernels and programs'
 
 demo: build
-	$(OUT)/reprieve bench grace --seconds 20
+	$(OUT)/reprieve bench grace --seconds 20 --rounds 1 --readers 1,16,64
 	$(OUT)/reprieve lab run membench asym --out $(DEMO_OUT)
 
 # One run each; a busy machine shows in the spread.
