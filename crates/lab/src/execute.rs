@@ -26,6 +26,9 @@ const TRIES: u32 = 3;
 /// Pause between starting the VMs of a phase and its time 0.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// What a boot takes in a lab host under TCG; elsewhere it is less.
+const BOOT_ESTIMATE: Duration = Duration::from_secs(6);
+
 /// Where the VMs run and what may disturb the run.
 pub struct Context<'a> {
     pub images: &'a ImageSet,
@@ -91,6 +94,8 @@ impl<'a> Run<'a> {
 
     fn attempt(&mut self) -> Result<()> {
         let plan = self.plan;
+        let schedule = schedule(plan);
+        self.tell_remaining(schedule.len() as u32 - self.next, self.ahead());
         let mut competitors = Vec::new();
         for vm in &plan.competitors {
             let variant = &plan.variants[0];
@@ -116,14 +121,13 @@ impl<'a> Run<'a> {
         for vm in &mut subjects {
             self.warm_up(vm, &mut competitors)?;
         }
-        let schedule = schedule(plan);
         for (phase, &(repeat, variant, scenario)) in schedule.iter().enumerate() {
             let phase = phase as u32;
             if phase < self.next {
                 continue;
             }
             (self.sink)(Record::PhaseStart { phase, variant, repeat, scenario })?;
-            self.tell_remaining(schedule.len() as u32 - phase);
+            self.tell_remaining(schedule.len() as u32 - phase, Duration::ZERO);
             self.measure(phase, variant, scenario, &mut subjects, &mut competitors)?;
             self.next = phase + 1;
         }
@@ -291,10 +295,17 @@ impl<'a> Run<'a> {
         .map(drop)
     }
 
-    /// Draining and sending add about a fifth to a phase.
-    fn tell_remaining(&self, phases: u32) {
+    /// `ahead`: what comes before the phases. Draining and sending add about a fifth to a phase.
+    fn tell_remaining(&self, phases: u32, ahead: Duration) {
         let one = (Duration::from_millis(self.plan.phase_ms) + SETTLE).mul_f64(1.2);
-        self.context.progress.remaining(one * phases);
+        self.context.progress.remaining(ahead + one * phases);
+    }
+
+    /// How long boots and warm-ups take.
+    fn ahead(&self) -> Duration {
+        let (subjects, others) =
+            (self.plan.variants.len() as u32, self.plan.competitors.len() as u32);
+        BOOT_ESTIMATE * (subjects + others) + Duration::from_millis(self.plan.warmup_ms) * subjects
     }
 
     /// Tells the user all about `error`, and the report in one line.
