@@ -19,7 +19,7 @@ mod semaphores;
 mod threads;
 pub mod workers;
 
-use crate::gate::Slot;
+use crate::gate::{Gate, Slot};
 use crate::protocol::Workload;
 use crate::sys::{Result, now_ns};
 use directory::Directory;
@@ -52,6 +52,20 @@ pub struct Done {
     pub unit: &'static str,
     /// Something worth telling about it.
     pub notice: Option<String>,
+}
+
+impl Done {
+    /// As `gate` counted it.
+    fn counted(gate: &Gate, end_ns: u64, unit: &'static str) -> Done {
+        let refusals = gate.refusals();
+        Done {
+            end_ns,
+            operations: gate.operations() as f64,
+            unit,
+            notice: (refusals > 0)
+                .then(|| format!("{refusals} attempts at a {unit} were refused and retried")),
+        }
+    }
 }
 
 pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {

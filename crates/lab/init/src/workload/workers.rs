@@ -63,15 +63,7 @@ impl Load for Workers {
             }
         }
         self.gate.settle(self.name, SETTLE)?;
-        let refusals = self.gate.refusals();
-        Ok(Done {
-            end_ns,
-            operations: self.gate.operations() as f64,
-            unit: self.unit,
-            notice: (refusals > 0).then(|| {
-                format!("{refusals} attempts at a {} were refused and retried", self.unit)
-            }),
-        })
+        Ok(Done::counted(&self.gate, end_ns, self.unit))
     }
 }
 
