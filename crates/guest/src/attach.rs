@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From a VM to its kernel.
+//!
+//! Candidates for VMCOREINFO are found by their first bytes. Each is tried with each possible layout of RAM, and believed when what it says
+//! holds together: its page tables map themselves to where it says they are, the running kernel's name is the one it gives, every symbol that it gives has
+//! this address in the symbol table too, and the kernel's own pointer to VMCOREINFO leads back to it. A page left from an earlier boot fails, as its page tables are
+//! overwritten; if it does not (after kexec), the kernel whose clock advances is the one that runs.
+
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::kernel::btf::Btf;
+use crate::kernel::kallsyms;
+use crate::kernel::symbols::Symbols;
+use crate::kernel::types::Types;
+use crate::kernel::vmcoreinfo::{self, KERNEL_BASE, VmCoreInfo};
+use crate::layout::TaskOffsets;
+use crate::liveness::Pulse;
+use crate::memory::{Memory, Physical, ProcessRam, scan, segment_of};
+use crate::rcu::map::RcuMap;
+use crate::source::Sources;
+use crate::vcpu::Cpus;
+use crate::vmm::{Segment, Vm};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Largest image of a kernel (`KERNEL_IMAGE_SIZE`).
+const IMAGE_MAX: u64 = 1 << 30;
+
+/// How long candidates are tried. A guest that makes up hundreds, each with a large symbol table, gets no more of its host's time.
+const TRY: Duration = Duration::from_secs(10);
+
+/// How long several kernels are watched for the one that runs. An idle one ticks at least once a second.
+const WATCH: Duration = Duration::from_millis(2500);
+
+/// RAM that the firmware keeps at the end of a stretch of it, at most.
+const FIRMWARE_MAX: u64 = 64 << 20;
+
+/// A kernel that holds together, not yet believed to run.
+struct Found {
+    memory: Memory,
+    info: VmCoreInfo,
+    info_address: u64,
+    symbols: Symbols,
+    jiffies: u64,
+}
+
+/// Puts something between a guest's memory and its readers.
+pub type Through<'a> = dyn Fn(Arc<dyn Physical>) -> Arc<dyn Physical> + 'a;
+
+/// How to attach.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// Files to read symbols and types from.
+    pub sources: Sources,
+    /// Comes between the guest's memory and what reads it: to record it, to damage it. What it does, it does to all reads but the search for the kernel.
+    pub through: Option<&'a Through<'a>>,
+}
+
+impl Guest {
+    /// Finds the kernel that runs in `vm`. Takes well under a second for some GiB of used memory.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::Unsupported`], [`Error::Corrupt`], [`Error::Permission`], [`Error::Gone`].
+    pub fn attach(vm: &Vm) -> Result<Guest> {
+        Guest::attach_with(vm, &Options::default())
+    }
+
+    /// As [`Guest::attach`], with `options`.
+    ///
+    /// # Errors
+    /// Those, and [`Error::Source`].
+    pub fn attach_with(vm: &Vm, options: &Options) -> Result<Guest> {
+        if let Some(how) = &vm.encrypted {
+            return Err(Error::Encrypted { how: how.clone() });
+        }
+        let mut scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false)?;
+        let (mut found, mut why) = kernels(vm, &scanned.found, options)?;
+        if found.is_empty() && scanned.swapped > 0 {
+            scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, true)?;
+            (found, why) = kernels(vm, &scanned.found, options)?;
+        }
+        let Some(found) = running(found) else {
+            let mib = scanned.read * 4 / 1024;
+            let reason = match why {
+                Some(why) => format!("a page looks like VMCOREINFO, but {why}"),
+                None => format!("no VMCOREINFO in {mib} MiB of used memory"),
+            };
+            return Err(Error::NoKernel { reason });
+        };
+        Guest::new(vm, found, options)
+    }
+
+    fn new(vm: &Vm, found: Found, options: &Options) -> Result<Guest> {
+        let Found { memory, info, info_address, symbols, jiffies } = found;
+        let given = options.sources.types(&info)?;
+        let types = match symbols.get("__start_BTF") {
+            _ if given.is_some() => given,
+            Some(start) => {
+                let end = symbols.get("__stop_BTF").map(|s| s.address);
+                Some(Types::new(Btf::read(&memory, start.address, end)?))
+            }
+            None => None,
+        };
+        let cpus = Cpus::new(&memory, &symbols, types.as_ref(), info.version())?;
+        let task = types.as_ref().map(TaskOffsets::new).transpose()?;
+        let rcu = match &types {
+            // Without the symbol it is a kernel for one CPU.
+            Some(types) if symbols.get("rcu_state").is_some() => {
+                Some(RcuMap::new(&memory, &symbols, types)?)
+            }
+            _ => None,
+        };
+        let direct_map = match symbols.get("page_offset_base") {
+            Some(base) => memory.u64(base.address)?,
+            None if memory.page_tables().five_levels => 0xff11_0000_0000_0000,
+            None => 0xffff_8880_0000_0000,
+        };
+        let start =
+            symbols.get("_text").or(symbols.get("_stext")).map_or(KERNEL_BASE, |s| s.address);
+        let end = symbols.get("_end").map_or(start, |s| s.address);
+        if start < KERNEL_BASE || end < start || end - start > IMAGE_MAX {
+            return Err(Error::corrupt("kernel image", format!("{start:#x} to {end:#x}")));
+        }
+        let vm = Vm { memory: memory.segments().to_vec(), alternatives: Vec::new(), ..vm.clone() };
+        let mut guest = Guest {
+            threads: Mutex::new(vm.vcpus.clone()),
+            hz: hz(&memory, &symbols, types.as_ref()),
+            jiffies: memory.translate(jiffies)?,
+            vm,
+            memory,
+            info,
+            info_address,
+            symbols,
+            types,
+            image: start..end,
+            direct_map,
+            cpus,
+            task,
+            rcu,
+            boot: 0,
+            pulse: Mutex::new(Pulse::default()),
+            modules: Mutex::default(),
+        };
+        guest.boot = guest.fingerprint()?;
+        guest.beat()?;
+        Ok(guest)
+    }
+
+    /// Differs between boots, even of the same kernel at the same addresses: has the first task's stack canary in it, which is random.
+    pub(crate) fn fingerprint(&self) -> Result<u64> {
+        let mut page = vec![0; vmcoreinfo::LEN];
+        self.memory.read_physical(self.info_address, &mut page)?;
+        let mut hasher = DefaultHasher::new();
+        page.hash(&mut hasher);
+        let canary =
+            self.types.as_ref().and_then(|t| t.offset_of("task_struct", "stack_canary").ok());
+        if let (Some(offset), Some(task)) = (canary, self.symbols.get("init_task")) {
+            self.memory.u64(task.address.wrapping_add(offset))?.hash(&mut hasher);
+        }
+        if let Some(base) = self.symbols.get("page_offset_base") {
+            self.memory.u64(base.address)?.hash(&mut hasher);
+        }
+        Ok(hasher.finish())
+    }
+}
+
+/// The kernels that hold together, each with the best layout of RAM, and what is wrong with another. `pages`: addresses in the VMM.
+fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Option<Error>)> {
+    let mut rams: Vec<Arc<dyn Physical>> = Vec::new();
+    for layout in std::iter::once(&vm.memory).chain(&vm.alternatives) {
+        let ram: Arc<dyn Physical> = Arc::new(ProcessRam::open(vm, layout.clone())?);
+        rams.push(options.through.map_or(ram.clone(), |through| through(ram)));
+    }
+    let mut kernels = Vec::new();
+    let (mut wrong, start) = (None, Instant::now());
+    for &page in pages {
+        let mut best: Option<Found> = None;
+        for ram in &rams {
+            if start.elapsed() > TRY {
+                break;
+            }
+            match kernel(ram, page, &options.sources) {
+                Ok(found) => {
+                    let fits = fits(&found);
+                    if fits || best.is_none() {
+                        best = Some(found);
+                    }
+                    if fits {
+                        break;
+                    }
+                }
+                Err(e @ (Error::Gone { .. } | Error::Permission { .. } | Error::Source { .. })) => {
+                    return Err(e);
+                }
+                // The first layout is the likeliest.
+                Err(e) => wrong = wrong.or(Some(e)),
+            }
+        }
+        kernels.extend(best);
+    }
+    match wrong {
+        // A kernel that is too old says what to do.
+        Some(e @ Error::Unsupported { .. }) if kernels.is_empty() => Err(e),
+        wrong => Ok((kernels, wrong)),
+    }
+}
+
+/// The kernel whose VMCOREINFO is at `page` in the VMM.
+fn kernel(ram: &Arc<dyn Physical>, page: u64, sources: &Sources) -> Result<Found> {
+    let here = |s: &&Segment| (s.hva..s.hva.saturating_add(s.len)).contains(&page);
+    let segment = ram.segments().iter().find(here).ok_or(Error::NotRam { address: page })?;
+    let info_address = segment.gpa + (page - segment.hva);
+    let mut text = vec![0; vmcoreinfo::LEN];
+    ram.read(info_address, &mut text)?;
+    let info = VmCoreInfo::parse(&text)?;
+    let tables = info.tables()?;
+    let memory = Memory::new(ram.clone(), tables);
+    let corrupt = |detail: &str| Error::corrupt("VMCOREINFO", detail);
+    if memory.translate(info.page_table()?)? != tables.root {
+        return Err(corrupt("its page table is not where it says"));
+    }
+    if let Some(names) = info.symbol("init_uts_ns") {
+        let area = memory.bytes(names, 1024)?;
+        let release = info.get("OSRELEASE").unwrap_or_default().as_bytes();
+        if !area.windows(release.len()).any(|w| w == release) {
+            return Err(corrupt("it is of another kernel"));
+        }
+    }
+    let symbols = match sources.symbols(&info)? {
+        Some(symbols) => symbols,
+        None => kallsyms::read(&memory, &info)?,
+    };
+    if let Some(pointer) = symbols.get("vmcoreinfo_data") {
+        if memory.translate(memory.u64(pointer.address)?)? != info_address {
+            return Err(corrupt("it is a copy"));
+        }
+    }
+    let jiffies = symbols.address("jiffies_64").or_else(|_| symbols.address("jiffies"))?;
+    Ok(Found { memory, info, info_address, symbols, jiffies })
+}
+
+/// Whether the layout of RAM agrees with the end of RAM below 4 GiB and above as the kernel knows them from its firmware.
+fn fits(found: &Found) -> bool {
+    let value = |name: &str| {
+        let pages = found.memory.u64(found.symbols.get(name)?.address).ok()?;
+        pages.checked_mul(4096)
+    };
+    let (Some(low), Some(all)) = (value("max_low_pfn"), value("max_pfn")) else { return false };
+    let segments = found.memory.segments();
+    let end_at = |limit: u64| segments.iter().map(Segment::end).filter(|&end| end <= limit).max();
+    let near = |end: u64, known: u64| end >= known && end - known <= FIRMWARE_MAX;
+    let four_gib = 1 << 32;
+    let below = end_at(four_gib).unwrap_or(0);
+    // All RAM below 4 GiB is one stretch to the kernel, even if it is plugged in pieces.
+    segment_of(segments, 0).is_some()
+        && near(below, low.min(four_gib))
+        && near(end_at(u64::MAX).unwrap_or(0), all)
+}
+
+/// Of several kernels the one that runs.
+fn running(mut found: Vec<Found>) -> Option<Found> {
+    if found.len() > 1 {
+        let clock = |f: &Found| f.memory.u64(f.jiffies).ok();
+        let before: Vec<Option<u64>> = found.iter().map(clock).collect();
+        let start = Instant::now();
+        while start.elapsed() < WATCH {
+            std::thread::sleep(Duration::from_millis(20));
+            let moved = found.iter().zip(&before).position(|(f, b)| b.is_some() && clock(f) > *b);
+            if let Some(index) = moved {
+                return Some(found.swap_remove(index));
+            }
+        }
+    }
+    found.into_iter().next()
+}
+
+/// Timer frequency: from the length of a tick, or from the clock source that counts ticks.
+fn hz(memory: &Memory, symbols: &Symbols, types: Option<&Types>) -> Option<u32> {
+    let tick = || memory.u64(symbols.get("tick_nsec")?.address).ok();
+    let clock = || {
+        let source = symbols.get("clocksource_jiffies")?.address;
+        let field = |name: &str| {
+            let offset = types?.offset_of("clocksource", name).ok()?;
+            memory.u32(source.wrapping_add(offset)).ok()
+        };
+        Some(u64::from(field("mult")?.checked_shr(field("shift")?)?))
+    };
+    let plausible = |ns: &u64| (100_000..=20_000_000).contains(ns);
+    let ns = tick().filter(plausible).or_else(|| clock().filter(plausible))?;
+    u32::try_from((1_000_000_000 + ns / 2) / ns).ok()
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a kernel's RCU keeps its state: worked out once per boot.
+//!
+//! `rcu_state` holds a tree of `rcu_node`s in an array, the root first, level by level (`kernel/rcu/tree.h`). The leaves are those of the last level; each is
+//! for the CPUs `grplo..=grphi`. The tree's shape is fixed early at boot.
+
+use super::grace::{Model, Preemption};
+use crate::error::{Error, Result};
+use crate::kernel::symbols::Symbols;
+use crate::kernel::types::{Field, Types};
+use crate::memory::Memory;
+
+/// Nodes of a tree: 8192 CPUs in leaves of 16 come to fewer.
+const NODES_MAX: u64 = 1024;
+
+/// Kernel addresses and field offsets of tree RCU.
+#[derive(Clone, Debug)]
+pub(crate) struct RcuMap {
+    /// Guest-physical address of `rcu_state.gp_seq`.
+    pub gp_seq: u64,
+    pub gp_start: Option<u64>,
+    pub gp_state: Option<u64>,
+    pub gp_kthread: Option<u64>,
+    pub n_force_qs: Option<u64>,
+    pub leaves: Vec<Leaf>,
+    pub model: Model,
+    /// Of `task_struct.rcu_node_entry`.
+    pub node_entry: Option<u64>,
+    /// Of the number of a task's CPU in `task_struct`.
+    pub task_cpu: Option<u64>,
+    pub data: DataOffsets,
+}
+
+/// A leaf of the tree. Kernel addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf {
+    pub qsmask: u64,
+    pub gp_tasks: Option<u64>,
+    /// The head of the list of preempted readers.
+    pub blkd_tasks: Option<u64>,
+    pub first_cpu: u32,
+    pub last_cpu: u32,
+}
+
+/// Fields of `rcu_data`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataOffsets {
+    pub gp_seq: u64,
+    pub core_needs_qs: Option<u64>,
+    pub cpu_no_qs: Option<u64>,
+    pub ticks_this_gp: Option<u64>,
+    pub urgent: Option<u64>,
+    pub callbacks: Option<u64>,
+}
+
+impl RcuMap {
+    pub fn new(memory: &Memory, symbols: &Symbols, types: &Types) -> Result<RcuMap> {
+        let state = symbols.address("rcu_state")?;
+        let at =
+            |field: &str| Ok::<_, Error>(state.wrapping_add(types.offset_of("rcu_state", field)?));
+        let data = |field: &str| types.offset_of("rcu_data", field).ok();
+        Ok(RcuMap {
+            gp_seq: memory.translate(at("gp_seq")?)?,
+            gp_start: at("gp_start").ok(),
+            gp_state: at("gp_state").ok(),
+            gp_kthread: at("gp_kthread").ok(),
+            n_force_qs: at("n_force_qs").ok(),
+            leaves: leaves(memory, symbols, types, state)?,
+            model: model(memory, symbols, types),
+            node_entry: types.offset_of("task_struct", "rcu_node_entry").ok(),
+            task_cpu: types
+                .offset_of("task_struct", "thread_info.cpu")
+                .or_else(|_| types.offset_of("task_struct", "cpu"))
+                .ok(),
+            data: DataOffsets {
+                gp_seq: types.offset_of("rcu_data", "gp_seq")?,
+                core_needs_qs: data("core_needs_qs"),
+                cpu_no_qs: data("cpu_no_qs.b.norm"),
+                ticks_this_gp: data("ticks_this_gp"),
+                urgent: data("rcu_urgent_qs"),
+                callbacks: data("cblist.len"),
+            },
+        })
+    }
+}
+
+fn leaves(memory: &Memory, symbols: &Symbols, types: &Types, state: u64) -> Result<Vec<Leaf>> {
+    let corrupt = |detail: String| Error::corrupt("rcu_state", detail);
+    let Field { offset, elements, .. } = types.field("rcu_state", "node")?;
+    let size = types.size_of("rcu_node")?;
+    let levels = memory.u32(symbols.address("rcu_num_lvls")?)?;
+    let count = u64::from(memory.u32(symbols.address("rcu_num_nodes")?)?);
+    if count == 0 || count > elements || count > NODES_MAX || levels == 0 || levels > 4 {
+        return Err(corrupt(format!("{count} nodes in {levels} levels")));
+    }
+    let field = |name: &str| types.field("rcu_node", name);
+    let (level, low, high) = (field("level")?, field("grplo")?, field("grphi")?);
+    let qsmask = field("qsmask")?.offset;
+    let (gp_tasks, blkd_tasks) = (field("gp_tasks").ok(), field("blkd_tasks").ok());
+    let mut leaves = Vec::new();
+    for index in 0..count {
+        let node = state.wrapping_add(offset).wrapping_add(index * size);
+        let number = |field: Field| memory.unsigned(node.wrapping_add(field.offset), field.size);
+        if number(level)? + 1 != u64::from(levels) {
+            continue;
+        }
+        let (first, last) = (number(low)?, number(high)?);
+        if first > last || last - first >= 64 || last >= u64::from(crate::vcpu::CPUS_MAX) {
+            return Err(corrupt(format!("a node for CPUs {first} to {last}")));
+        }
+        let at = |field: Field| node.wrapping_add(field.offset);
+        leaves.push(Leaf {
+            qsmask: node.wrapping_add(qsmask),
+            gp_tasks: gp_tasks.map(at),
+            blkd_tasks: blkd_tasks.map(at),
+            first_cpu: first as u32,
+            last_cpu: last as u32,
+        });
+    }
+    Ok(leaves)
+}
+
+fn model(memory: &Memory, symbols: &Symbols, types: &Types) -> Model {
+    let has = |name: &str| symbols.get(name).is_some();
+    // Set before the first task runs where the model is chosen at boot; else the functions that exist tell.
+    let preemption = match symbols.get("preempt_dynamic_mode").map(|s| memory.i32(s.address)) {
+        Some(Ok(0)) => Preemption::None,
+        Some(Ok(1)) => Preemption::Voluntary,
+        Some(Ok(2)) => Preemption::Full,
+        Some(Ok(3)) => Preemption::Lazy,
+        Some(_) => Preemption::Unknown,
+        None if has("preempt_schedule") => Preemption::Full,
+        None => Preemption::None,
+    };
+    Model {
+        preemptible_rcu: types.has("task_struct", "rcu_read_lock_nesting"),
+        // Preemption in the kernel needs the count.
+        counts_preemption: has("preempt_schedule"),
+        preemption,
+    }
+}

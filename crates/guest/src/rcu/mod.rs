@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A guest's RCU: the grace period in progress, and who holds it up.
+//!
+//! These structures change while they are read, under locks that are of no use from here. What belongs together is read between two reads of
+//! `gp_seq` and read again if that changed; the bits of CPUs only ever go from owing to not owing within a grace period, so a slow read
+//! names a CPU too many at worst, never one too few.
+
+pub mod grace;
+pub(crate) mod map;
+
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::layout::{NodeLayout, RcuLayout};
+use crate::task::Task;
+use grace::{BlockedReader, GracePeriod, KthreadState, Model, Owing, RcuData};
+use map::{Leaf, RcuMap};
+use std::time::Duration;
+
+/// Preempted readers that are listed, per leaf.
+const BLOCKED_MAX: usize = 256;
+
+/// Times that a torn read is repeated.
+const RETRIES: u32 = 4;
+
+/// A guest's RCU. Each call reads it anew.
+#[derive(Clone, Copy)]
+pub struct Rcu<'a> {
+    pub(crate) guest: &'a Guest,
+    pub(crate) map: &'a RcuMap,
+}
+
+impl Rcu<'_> {
+    /// `rcu_state.gp_seq`: one read, for polling.
+    pub fn seq(&self) -> Result<u64> {
+        self.guest.memory().u64_physical(self.map.gp_seq)
+    }
+
+    /// The grace period in progress, if any.
+    pub fn grace_period(&self) -> Result<GracePeriod> {
+        let memory = self.guest.memory();
+        let read = |address: Option<u64>| address.map(|a| memory.u64(a)).transpose();
+        let mut seq = self.seq()?;
+        let mut attempts = 0;
+        loop {
+            let start_jiffies = read(self.map.gp_start)?;
+            let state = self.map.gp_state.map(|a| memory.u16(a)).transpose()?;
+            let rounds = read(self.map.n_force_qs)?;
+            let jiffies = self.guest.jiffies()?;
+            let after = self.seq()?;
+            if after != seq && attempts < RETRIES {
+                attempts += 1;
+                seq = after;
+                continue;
+            }
+            let mut grace_period = GracePeriod {
+                seq: after,
+                start_jiffies,
+                jiffies,
+                age: None,
+                state: state.map(KthreadState::new),
+                force_qs_rounds: rounds,
+            };
+            if let (true, Some(start), Some(hz)) =
+                (grace_period.in_progress(), start_jiffies, self.guest.hz())
+            {
+                // The two clocks are read one after the other.
+                let ticks = jiffies.saturating_sub(start);
+                grace_period.age = Some(Duration::from_secs(ticks) / hz);
+            }
+            return Ok(grace_period);
+        }
+    }
+
+    /// CPUs and tasks that the grace period in progress still waits for; nobody if there is none.
+    pub fn owing(&self) -> Result<Owing> {
+        let mut owing = Owing::default();
+        for _ in 0..=RETRIES {
+            owing = Owing { seq: self.seq()?, ..Owing::default() };
+            if owing.seq & 3 == 0 {
+                return Ok(owing);
+            }
+            for leaf in &self.map.leaves {
+                let mask = self.guest.memory().u64(leaf.qsmask)?;
+                let count = leaf.last_cpu - leaf.first_cpu + 1;
+                let owes = |n: &u32| mask & (1 << n) != 0;
+                owing.cpus.extend((0..count).filter(owes).map(|n| leaf.first_cpu + n));
+                owing.blocked.extend(self.blocked(leaf)?);
+            }
+            if self.seq()? == owing.seq {
+                return Ok(owing);
+            }
+        }
+        owing.torn = true;
+        Ok(owing)
+    }
+
+    /// The readers preempted on CPUs of `leaf` that the grace period waits for: from `gp_tasks` to the end of the list.
+    fn blocked(&self, leaf: &Leaf) -> Result<Vec<BlockedReader>> {
+        let memory = self.guest.memory();
+        let mut blocked = Vec::new();
+        let (Some(first), Some(head), Some(entry)) =
+            (leaf.gp_tasks, leaf.blkd_tasks, self.map.node_entry)
+        else {
+            return Ok(blocked);
+        };
+        let mut at = memory.u64(first)?;
+        while at != 0 && at != head && blocked.len() < BLOCKED_MAX {
+            // The list changes under this walk: a task that cannot be read has left it.
+            let address = at.wrapping_sub(entry);
+            let Ok(task) = self.guest.task(address) else { break };
+            let cpu = self.map.task_cpu.and_then(|o| memory.u32(address.wrapping_add(o)).ok());
+            blocked.push(BlockedReader { task, cpu });
+            let Ok(next) = memory.u64(at) else { break };
+            at = next;
+        }
+        Ok(blocked)
+    }
+
+    /// What the kernel makes of preemption and readers.
+    pub fn model(&self) -> Model {
+        self.map.model
+    }
+
+    /// The `rcu_data` of `cpu`.
+    pub fn data(&self, cpu: u32) -> Result<RcuData> {
+        let area = self.guest.area(cpu)?;
+        let memory = self.guest.memory();
+        let base = area.rcu_data.ok_or_else(|| Error::NoSymbol { name: "rcu_data".into() })?;
+        let offsets = &self.map.data;
+        let at = |offset: u64| base.wrapping_add(offset);
+        let flag = |offset: Option<u64>| offset.map(|o| Ok(memory.u8(at(o))? != 0)).transpose();
+        Ok(RcuData {
+            gp_seq: memory.u64(at(offsets.gp_seq))?,
+            core_needs_qs: flag(offsets.core_needs_qs)?,
+            cpu_no_qs: flag(offsets.cpu_no_qs)?,
+            ticks_this_gp: offsets.ticks_this_gp.map(|o| memory.u32(at(o))).transpose()?,
+            urgent: flag(offsets.urgent)?,
+            callbacks: offsets.callbacks.map(|o| memory.u64(at(o))).transpose()?,
+        })
+    }
+
+    /// The grace-period kthread's task.
+    pub fn kthread(&self) -> Result<Task> {
+        let at = self
+            .map
+            .gp_kthread
+            .ok_or_else(|| Error::NoType { name: "rcu_state.gp_kthread".into() })?;
+        self.guest.task(self.guest.memory().u64(at)?)
+    }
+
+    pub(crate) fn layout(&self) -> Result<RcuLayout> {
+        let memory = self.guest.memory();
+        let host = |address: Option<u64>| address.map(|a| memory.host_address_of(a)).transpose();
+        let node = |leaf: &Leaf| {
+            Ok(NodeLayout {
+                qsmask: memory.host_address_of(leaf.qsmask)?,
+                gp_tasks: host(leaf.gp_tasks)?,
+                first_cpu: leaf.first_cpu,
+                last_cpu: leaf.last_cpu,
+            })
+        };
+        let gp_seq = memory.host_address(self.map.gp_seq);
+        Ok(RcuLayout {
+            gp_seq: gp_seq.ok_or(Error::NotRam { address: self.map.gp_seq })?,
+            gp_start: host(self.map.gp_start)?,
+            gp_kthread: host(self.map.gp_kthread)?,
+            leaves: self.map.leaves.iter().map(node).collect::<Result<_>>()?,
+            rcu_data_gp_seq: u32::try_from(self.map.data.gp_seq).ok(),
+        })
+    }
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tasks of the guest.
+
+use crate::error::{Error, Result};
+use crate::kernel::types::Types;
+use crate::layout::TaskOffsets;
+use crate::memory::{Memory, printable};
+
+/// Length of a task's name with its end, bytes (`TASK_COMM_LEN`).
+pub const COMM_LEN: usize = 16;
+
+/// A task at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Kernel address of its `task_struct`.
+    pub address: u64,
+    /// Of the thread; 0 for an idle task.
+    pub pid: i32,
+    pub tgid: Option<i32>,
+    /// Name, printable.
+    pub comm: String,
+    /// Depth of RCU readers it is in; `None` if the kernel does not count.
+    pub rcu_nesting: Option<i32>,
+}
+
+impl Task {
+    /// Whether it is a CPU's idle task.
+    pub fn is_idle(&self) -> bool {
+        self.pid == 0
+    }
+
+    pub(crate) fn read(memory: &Memory, offsets: &TaskOffsets, address: u64) -> Result<Task> {
+        let at =
+            |offset: u32| address.checked_add(offset.into()).ok_or(Error::NotMapped { address });
+        let field = |offset: Option<u32>| offset.map(|o| memory.i32(at(o)?)).transpose();
+        let comm: [u8; COMM_LEN] = memory.array(at(offsets.comm)?)?;
+        Ok(Task {
+            address,
+            pid: memory.i32(at(offsets.pid)?)?,
+            tgid: field(offsets.tgid)?,
+            comm: printable(comm.split(|&b| b == 0).next().unwrap_or_default()),
+            rcu_nesting: field(offsets.rcu_nesting)?,
+        })
+    }
+}
+
+impl TaskOffsets {
+    pub(crate) fn new(types: &Types) -> Result<TaskOffsets> {
+        let offset = |field: &str| -> Result<u32> {
+            let offset = types.offset_of("task_struct", field)?;
+            u32::try_from(offset)
+                .map_err(|_| Error::corrupt("task_struct", format!("{field} at {offset}")))
+        };
+        Ok(TaskOffsets {
+            pid: offset("pid")?,
+            tgid: offset("tgid").ok(),
+            comm: offset("comm")?,
+            flags: offset("flags").ok(),
+            rcu_nesting: offset("rcu_read_lock_nesting").ok(),
+        })
+    }
+}

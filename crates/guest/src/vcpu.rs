@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A guest's CPUs: what each is doing right now.
+//!
+//! Every CPU has its own copy of some variables, at `__per_cpu_offset[n]` + the variable's address. Where `preempt_count` and `current_task` are
+//! changed over time: own variables (to 6.1, and again since 6.15), fields of `pcpu_hot` (6.2 to 6.14).
+
+use crate::error::{Error, Result};
+use crate::kernel::symbols::Symbols;
+use crate::kernel::types::Types;
+use crate::memory::Memory;
+use crate::vmm::VcpuThread;
+
+/// CPUs of a guest that are looked at. Linux for x86-64 has at most 8192.
+pub(crate) const CPUS_MAX: u32 = 8192;
+
+/// What the bits of `preempt_count` mean. Masks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreemptBits {
+    /// Depth of disabled preemption: spinlocks, `preempt_disable`.
+    pub preempt: u32,
+    /// Softirq: the lowest bit is set while one is served; the others count `local_bh_disable`.
+    pub softirq: u32,
+    /// Depth of counted interrupt disabling; 0 in kernels that do not count it.
+    pub hardirq_disable: u32,
+    pub hardirq: u32,
+    pub nmi: u32,
+    /// Set while *no* rescheduling is wanted; 0 where this bit is not in the word.
+    pub no_resched: u32,
+}
+
+impl PreemptBits {
+    /// Until Linux 7.2.
+    pub const CLASSIC: PreemptBits = PreemptBits {
+        preempt: 0xff,
+        softirq: 0xff00,
+        hardirq_disable: 0,
+        hardirq: 0xf_0000,
+        nmi: 0xf0_0000,
+        no_resched: 1 << 31,
+    };
+
+    /// Since Linux 7.3: `preempt_count` has 64 bits, of which the upper half has only the one about rescheduling.
+    pub const WITH_HARDIRQ_DISABLE: PreemptBits = PreemptBits {
+        preempt: 0xff,
+        softirq: 0xff00,
+        hardirq_disable: 0xff_0000,
+        hardirq: 0xf00_0000,
+        nmi: 0xf000_0000,
+        no_resched: 0,
+    };
+
+    /// Recognised by the width of the variable, or by NMIs being counted apart where it is narrow; without types, by the version.
+    fn of(symbols: &Symbols, types: Option<&Types>, version: (u32, u32)) -> PreemptBits {
+        let wide = types.and_then(|t| t.variable_size("__preempt_count")).map(|size| size == 8);
+        if symbols.get("nmi_nesting").is_some() {
+            return PreemptBits {
+                nmi: 1 << 28,
+                no_resched: 1 << 31,
+                ..PreemptBits::WITH_HARDIRQ_DISABLE
+            };
+        }
+        let new = wide.unwrap_or(version >= (7, 3) && symbols.get("__preempt_count").is_some());
+        if new { PreemptBits::WITH_HARDIRQ_DISABLE } else { PreemptBits::CLASSIC }
+    }
+}
+
+/// A CPU's `preempt_count` at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreemptCount {
+    /// As it is in memory.
+    pub raw: u32,
+    pub bits: PreemptBits,
+}
+
+impl PreemptCount {
+    /// Depth of disabled preemption.
+    pub fn depth(self) -> u32 {
+        self.field(self.bits.preempt)
+    }
+
+    /// A softirq is being served.
+    pub fn in_softirq(self) -> bool {
+        self.field(self.bits.softirq) & 1 != 0
+    }
+
+    /// Softirqs are disabled or one is served.
+    pub fn softirq_disabled(self) -> bool {
+        self.raw & self.bits.softirq != 0
+    }
+
+    pub fn in_hardirq(self) -> bool {
+        self.raw & self.bits.hardirq != 0
+    }
+
+    pub fn in_nmi(self) -> bool {
+        self.raw & self.bits.nmi != 0
+    }
+
+    /// Interrupts are disabled in a way that this kernel counts.
+    pub fn hardirq_disabled(self) -> bool {
+        self.raw & self.bits.hardirq_disable != 0
+    }
+
+    fn field(self, mask: u32) -> u32 {
+        (self.raw & mask) >> mask.trailing_zeros().min(31)
+    }
+}
+
+/// Where the variables of all CPUs are.
+#[derive(Clone, Debug)]
+pub(crate) struct Cpus {
+    pub bits: PreemptBits,
+    /// By CPU number, all that the kernel was ready for at boot.
+    pub areas: Vec<Area>,
+    /// Kernel addresses of bit masks.
+    present: Option<u64>,
+    online: Option<u64>,
+}
+
+/// The variables of one CPU. Guest-physical addresses, as these are read often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    /// `__per_cpu_offset`.
+    pub offset: u64,
+    pub preempt_count: u64,
+    pub current_task: u64,
+    /// Kernel address of `rcu_data`.
+    pub rcu_data: Option<u64>,
+    /// Low 16 bits of the APIC id, if the kernel says.
+    pub apic_id: Option<u16>,
+}
+
+impl Cpus {
+    pub fn new(
+        memory: &Memory,
+        symbols: &Symbols,
+        types: Option<&Types>,
+        version: (u32, u32),
+    ) -> Result<Cpus> {
+        let (preempt_count, current_task) = hot(symbols, types)?;
+        let address = |name: &str| symbols.get(name).map(|s| s.address);
+        let count = match address("nr_cpu_ids") {
+            Some(at) => memory.u32(at)?,
+            None => 1,
+        };
+        if count == 0 || count > CPUS_MAX {
+            return Err(Error::corrupt("nr_cpu_ids", format!("{count} CPUs")));
+        }
+        let area = |cpu: u32| -> Result<Area> {
+            let offset = match address("__per_cpu_offset") {
+                Some(table) => memory.u64(table.wrapping_add(8 * u64::from(cpu)))?,
+                // A kernel for one CPU.
+                None => 0,
+            };
+            let own = |at: u64| offset.wrapping_add(at);
+            let apic = address("x86_cpu_to_apicid").and_then(|at| memory.u16(own(at)).ok());
+            Ok(Area {
+                offset,
+                preempt_count: memory.translate(own(preempt_count))?,
+                current_task: memory.translate(own(current_task))?,
+                rcu_data: address("rcu_data").map(own),
+                apic_id: apic,
+            })
+        };
+        let mut areas = Vec::new();
+        for cpu in 0..count {
+            match area(cpu) {
+                Ok(area) => areas.push(area),
+                // CPU 0 exists. Others may be possible only in theory.
+                Err(e) if cpu == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(Cpus {
+            bits: PreemptBits::of(symbols, types, version),
+            areas,
+            present: address("__cpu_present_mask"),
+            online: address("__cpu_online_mask"),
+        })
+    }
+
+    /// CPUs that are plugged in, ascending.
+    pub fn present(&self, memory: &Memory) -> Result<Vec<u32>> {
+        self.mask(memory, self.present)
+    }
+
+    /// CPUs that run, ascending.
+    pub fn online(&self, memory: &Memory) -> Result<Vec<u32>> {
+        self.mask(memory, self.online)
+    }
+
+    fn mask(&self, memory: &Memory, address: Option<u64>) -> Result<Vec<u32>> {
+        let count = self.areas.len() as u32;
+        let Some(address) = address else { return Ok((0..count).collect()) };
+        let bytes = memory.bytes(address, count.div_ceil(64) as usize * 8)?;
+        let set = |cpu: &u32| bytes[*cpu as usize / 8] & (1 << (cpu % 8)) != 0;
+        Ok((0..count).filter(set).collect())
+    }
+
+    /// The thread that runs the guest's CPU `cpu`.
+    pub fn thread(&self, cpu: u32, present: &[u32], threads: &[VcpuThread]) -> Option<u32> {
+        let indices: Vec<u32> = threads.iter().map(|v| v.index).collect();
+        let index = self.vmm_index(cpu, present, &indices)?;
+        threads.iter().find(|v| v.index == index).map(|v| v.tid)
+    }
+
+    /// The VMM's number of the guest's CPU `cpu`, given all of the VMM's in order.
+    fn vmm_index(&self, cpu: u32, present: &[u32], vmm: &[u32]) -> Option<u32> {
+        let apic = |&cpu: &u32| self.areas.get(cpu as usize)?.apic_id;
+        let ids: Vec<u16> = present.iter().filter_map(apic).collect();
+        if ids.len() < present.len() || ids.is_sorted() {
+            return vmm.contains(&cpu).then_some(cpu);
+        }
+        // Numbered by the order of plugging in here, by place there.
+        let mine = apic(&cpu)?;
+        vmm.get(ids.iter().filter(|&&id| id < mine).count()).copied()
+    }
+}
+
+/// Addresses of `preempt_count` and of the pointer to the current task, as of per-CPU variables.
+fn hot(symbols: &Symbols, types: Option<&Types>) -> Result<(u64, u64)> {
+    if let Some(count) = symbols.get("__preempt_count") {
+        return Ok((count.address, symbols.address("current_task")?));
+    }
+    let hot = symbols.address("pcpu_hot").map_err(|_| Error::NoSymbol {
+        name: "__preempt_count or pcpu_hot (the kernel is built without CONFIG_KALLSYMS_ALL: give its System.map)".into(),
+    })?;
+    let offset =
+        |field: &str, known: u64| types.map_or(Ok(known), |t| t.offset_of("pcpu_hot", field));
+    Ok((
+        hot.wrapping_add(offset("preempt_count", 8)?),
+        hot.wrapping_add(offset("current_task", 0)?),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_by_the_kernels_own_layout() {
+        let count = |raw, bits| PreemptCount { raw, bits };
+        let old = count(0x8001_0102, PreemptBits::CLASSIC);
+        assert_eq!((old.depth(), old.in_softirq(), old.in_hardirq()), (2, true, true));
+        assert!(!old.in_nmi() && !old.hardirq_disabled());
+        let new = count(0x0101_0200, PreemptBits::WITH_HARDIRQ_DISABLE);
+        assert_eq!((new.depth(), new.in_softirq(), new.softirq_disabled()), (0, false, true));
+        assert!(new.hardirq_disabled() && new.in_hardirq() && !new.in_nmi());
+        assert!(count(0x0010_0000, PreemptBits::CLASSIC).in_nmi());
+    }
+
+    #[test]
+    fn vcpus_are_matched_by_place_when_plugged_in_out_of_order() {
+        let area = |apic_id| Area {
+            offset: 0,
+            preempt_count: 0,
+            current_task: 0,
+            rcu_data: None,
+            apic_id,
+        };
+        let cpus = |ids: &[Option<u16>]| Cpus {
+            bits: PreemptBits::CLASSIC,
+            areas: ids.iter().copied().map(area).collect(),
+            present: None,
+            online: None,
+        };
+        let plain = cpus(&[Some(0), Some(1), Some(4)]);
+        assert_eq!(plain.vmm_index(2, &[0, 2], &[0, 2]), Some(2));
+        assert_eq!(plain.vmm_index(1, &[0, 2], &[0, 2]), None);
+        let swapped = cpus(&[Some(0), Some(3), Some(1)]);
+        assert_eq!(swapped.vmm_index(1, &[0, 1, 2], &[0, 1, 3]), Some(3));
+        assert_eq!(swapped.vmm_index(2, &[0, 1, 2], &[0, 1, 3]), Some(1));
+        assert_eq!(cpus(&[None, None]).vmm_index(1, &[0, 1], &[0, 1]), Some(1));
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes, from `/proc`.
+
+use crate::error::{Error, Result};
+use std::fs;
+use std::path::Path;
+
+/// A process and how it was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// Clock ticks since the host's boot.
+    pub start_time: u64,
+    pub argv: Vec<String>,
+}
+
+impl Process {
+    /// `None` when it is gone, is a kernel thread, or is not ours to see.
+    pub fn read(pid: u32) -> Option<Process> {
+        let start_time = start_time(pid)?;
+        let raw = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let argv: Vec<String> = raw
+            .strip_suffix(b"\0")
+            .unwrap_or(&raw)
+            .split(|&b| b == 0)
+            .map(|arg| String::from_utf8_lossy(arg).into_owned())
+            .collect();
+        (!argv[0].is_empty()).then_some(Process { pid, start_time, argv })
+    }
+
+    /// The file name of its program: of the executable, else of the first argument.
+    pub fn program(&self) -> String {
+        let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).ok();
+        let path = exe.as_deref().unwrap_or(Path::new(&self.argv[0]));
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // The package was upgraded under the running program.
+        name.trim_end_matches(" (deleted)").to_owned()
+    }
+}
+
+/// All processes with a command line, by process id.
+pub fn all() -> Result<Vec<Process>> {
+    let entries = fs::read_dir("/proc").map_err(Error::io("/proc"))?;
+    let mut pids: Vec<u32> =
+        entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids.into_iter().filter_map(Process::read).collect())
+}
+
+/// When process `pid` started, clock ticks since the host's boot.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may contain anything; the 20th field behind it is the start.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_itself_and_nobody_who_is_gone() {
+        let me = Process::read(std::process::id()).unwrap();
+        assert_eq!(me, Process::read(me.pid).unwrap());
+        assert!(me.start_time > 0 && all().unwrap().contains(&me));
+        let exe = std::env::current_exe().unwrap();
+        assert_eq!(me.program(), exe.file_name().unwrap().to_str().unwrap());
+        assert_eq!(Process::read(u32::MAX), None);
+    }
+}

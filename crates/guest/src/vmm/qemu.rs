@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! QEMU, x86-64 PCs.
+
+use super::cmdline::Options;
+use super::monitor::Monitor;
+use super::process::Process;
+use super::{Accel, Kind, Segment, VcpuThread, Vm, Vmm, maps, mtree, ram, threads};
+use crate::error::{Error, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub struct Qemu;
+
+/// What QEMU's programs are called that run x86-64 guests.
+const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "qemu-kvm", "qemu-system-i386", "kvm"];
+
+/// Descriptors of a VMM that are looked at.
+const DESCRIPTORS_MAX: usize = 65536;
+
+impl Vmm for Qemu {
+    fn name(&self) -> &'static str {
+        "QEMU"
+    }
+
+    fn owns(&self, process: &Process) -> bool {
+        let program = process.program();
+        // A QEMU that brings its own libraries is started through their dynamic loader.
+        let loaded = program.starts_with("ld-linux") || program.starts_with("ld-");
+        let names = process.argv.iter().take(if loaded { 8 } else { 1 });
+        let base =
+            |path: &String| Path::new(path).file_name().map(|n| n.to_string_lossy().into_owned());
+        let known = |name: &str| {
+            PROGRAMS.contains(&name.trim_start_matches('.').trim_end_matches("-wrapped"))
+        };
+        known(&program) || (loaded && names.filter_map(base).any(|name| known(&name)))
+    }
+
+    fn name_of(&self, process: &Process) -> Option<String> {
+        Options::parse(&process.argv).name
+    }
+
+    fn describe(&self, process: &Process) -> Result<Vm> {
+        let pid = process.pid;
+        let options = Options::parse(&process.argv);
+        let mappings = maps::read(pid)?;
+        let accel = accel(pid)?;
+        let mut layouts = ram::layouts(&options, &mappings);
+        let (mut vcpus, mut qmp) = (Vec::new(), None);
+        for path in &options.qmp {
+            let path = seen_by(pid, path);
+            // A socket that does not answer is no obstacle.
+            let Ok(mut monitor) = Monitor::connect(&path) else { continue };
+            vcpus = monitor.vcpus().unwrap_or_default();
+            if let Some(told) = told(&mut monitor, &options, &mappings) {
+                layouts.retain(|other| *other != told);
+                layouts.insert(0, told);
+            }
+            qmp = Some(path);
+            break;
+        }
+        if vcpus.is_empty() {
+            vcpus = threads::vcpus(pid, accel, options.vcpus);
+        }
+        vcpus.sort_by_key(|v: &VcpuThread| v.index);
+        if layouts.is_empty() {
+            let mib = options.memory >> 20;
+            let reason = format!(
+                "no mapping of the {mib} MiB that its command line names, and its monitor does not tell"
+            );
+            return Err(Error::Layout { pid, reason });
+        }
+        let vm = Vm {
+            pid,
+            start_time: process.start_time,
+            name: options.name,
+            kind: Kind::Qemu(accel),
+            memory: layouts.remove(0),
+            vcpus,
+            qmp,
+            encrypted: options.confidential,
+            alternatives: layouts,
+        };
+        if vm.exists() { Ok(vm) } else { Err(Error::Gone { pid }) }
+    }
+
+    fn vcpus(&self, vm: &Vm) -> Vec<VcpuThread> {
+        let named = threads::named(vm.pid);
+        if !named.is_empty() {
+            return named;
+        }
+        let asked = vm.qmp.as_ref().and_then(|path| Monitor::connect(path).ok()?.vcpus().ok());
+        asked.filter(|all| !all.is_empty()).unwrap_or_else(|| vm.vcpus.clone())
+    }
+
+    fn paused(&self, vm: &Vm) -> Option<bool> {
+        Monitor::connect(vm.qmp.as_ref()?).ok()?.paused().ok()
+    }
+}
+
+/// KVM shows in the open files.
+fn accel(pid: u32) -> Result<Accel> {
+    let dir = format!("/proc/{pid}/fd");
+    let entries = fs::read_dir(&dir).map_err(Error::io(dir))?;
+    let kvm = |entry: fs::DirEntry| {
+        let link = fs::read_link(entry.path()).ok()?;
+        (link.to_str()? == "anon_inode:kvm-vm").then_some(())
+    };
+    let found = entries.flatten().take(DESCRIPTORS_MAX).find_map(kvm).is_some();
+    Ok(if found { Accel::Kvm } else { Accel::Tcg })
+}
+
+/// The layout as QEMU tells it.
+fn told(
+    monitor: &mut Monitor,
+    options: &Options,
+    mappings: &[maps::Mapping],
+) -> Option<Vec<Segment>> {
+    let ranges = mtree::flat_view(&monitor.info("info mtree -f").ok()?);
+    let blocks = mtree::ram_blocks(&monitor.info("info ramblock").ok()?);
+    mtree::segments(&ranges, &blocks, |block| {
+        // Only a machine with one block is clear without an address.
+        let alone = Options { memory: block.len, memory_devices: Vec::new(), ..options.clone() };
+        let named = options.backends.iter().find(|b| block.name.ends_with(&b.id));
+        let alone = match named {
+            Some(backend) => Options { memory_devices: vec![backend.id.clone()], ..alone },
+            None => alone,
+        };
+        ram::layouts(&alone, mappings).first()?.first().map(|s| s.hva)
+    })
+}
+
+/// `path` in the VMM's own view of the file system, as a path here: it may run in a container or have changed its directory.
+fn seen_by(pid: u32, path: &Path) -> PathBuf {
+    match path.strip_prefix("/") {
+        Ok(below) => Path::new(&format!("/proc/{pid}/root")).join(below),
+        Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(argv: &[&str]) -> Process {
+        // No such process, so that the arguments decide.
+        Process { pid: u32::MAX, start_time: 1, argv: argv.iter().map(|a| a.to_string()).collect() }
+    }
+
+    #[test]
+    fn knows_its_own() {
+        for argv in [
+            &["/usr/bin/qemu-system-x86_64", "-m", "1G"][..],
+            &["/usr/libexec/qemu-kvm"],
+            &[
+                "/x/ld-linux-x86-64.so.2",
+                "--library-path",
+                "/x",
+                "/x/qemu-system-x86_64",
+                "-m",
+                "1G",
+            ],
+        ] {
+            assert!(Qemu.owns(&process(argv)), "{argv:?}");
+        }
+        for argv in [
+            &["vi", "qemu-system-x86_64"][..],
+            &["/bin/sh", "-c", "qemu-kvm"],
+            &["qemu-system-arm"],
+        ] {
+            assert!(!Qemu.owns(&process(argv)), "{argv:?}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which of QEMU's threads are vCPUs, when QEMU cannot be asked.
+//!
+//! With `debug-threads=on` (libvirt's choice) a thread's name says it. A KVM vCPU also shows in the system call it is in: `ioctl(fd, KVM_RUN)`,
+//! where `fd` is a link to `anon_inode:kvm-vcpu:N`. Without either, the threads that have computed most are taken, in the order in which they
+//! were made, which is that of the vCPUs.
+
+use super::{Accel, VcpuThread};
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+/// `ioctl` and its request, in `/proc/PID/task/TID/syscall`.
+const SYS_IOCTL: &str = "16";
+const KVM_RUN: &str = "0xae80";
+
+/// A thread in guest mode shows no system call; it leaves it often.
+const LOOKS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The vCPU threads of process `pid`, by vCPU number; `expected` of them.
+pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
+    let tids = tids(pid);
+    let named = by_name(pid, &tids);
+    if !named.is_empty() {
+        return named;
+    }
+    if accel == Accel::Kvm {
+        let running = by_system_call(pid, &tids, expected);
+        if running.len() >= expected as usize {
+            return running;
+        }
+    }
+    by_work(pid, &tids, expected)
+}
+
+/// Those that their names tell; none where names are off.
+pub fn named(pid: u32) -> Vec<VcpuThread> {
+    by_name(pid, &tids(pid))
+}
+
+fn tids(pid: u32) -> Vec<u32> {
+    let Ok(dir) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut tids: Vec<u32> =
+        dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    tids.sort_unstable();
+    tids
+}
+
+/// `CPU 3/KVM`, `CPU 3/TCG`; `ALL CPUs/TCG` runs them all in turn.
+fn index_in(name: &str) -> Option<u32> {
+    if name == "ALL CPUs/TCG" {
+        return Some(0);
+    }
+    let (index, accel) = name.strip_prefix("CPU ")?.split_once('/')?;
+    matches!(accel, "KVM" | "TCG").then(|| index.parse().ok())?
+}
+
+fn by_name(pid: u32, tids: &[u32]) -> Vec<VcpuThread> {
+    let thread = |&tid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+        Some(VcpuThread { index: index_in(name.trim_end())?, tid })
+    };
+    let mut found: Vec<VcpuThread> = tids.iter().filter_map(thread).collect();
+    found.sort_by_key(|t| t.index);
+    found.dedup_by_key(|t| t.index);
+    found
+}
+
+fn by_system_call(pid: u32, tids: &[u32], expected: u32) -> Vec<VcpuThread> {
+    let mut found: BTreeMap<u32, u32> = BTreeMap::new();
+    for _ in 0..LOOKS {
+        for &tid in tids.iter().filter(|tid| !found.values().any(|t| t == *tid)).collect::<Vec<_>>()
+        {
+            let call =
+                fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+            if let Some(index) = kvm_fd(&call).and_then(|fd| kvm_vcpu(pid, fd)) {
+                found.insert(index, tid);
+            }
+        }
+        if found.len() >= expected as usize {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    found.into_iter().map(|(index, tid)| VcpuThread { index, tid }).collect()
+}
+
+/// The descriptor that a thread runs a vCPU through.
+fn kvm_fd(call: &str) -> Option<u32> {
+    let mut fields = call.split_ascii_whitespace();
+    let ioctl = fields.next()? == SYS_IOCTL;
+    let fd = u32::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()?;
+    (ioctl && fields.next()? == KVM_RUN).then_some(fd)
+}
+
+fn kvm_vcpu(pid: u32, fd: u32) -> Option<u32> {
+    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    link.to_str()?.strip_prefix("anon_inode:kvm-vcpu:")?.parse().ok()
+}
+
+/// The `expected` threads with most CPU time. The main thread is none of them.
+fn by_work(pid: u32, tids: &[u32], expected: u32) -> Vec<VcpuThread> {
+    let time = |tid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+        stat.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    let others = tids.iter().filter(|&&tid| tid != pid);
+    let mut busy: Vec<(u64, u32)> = others.filter_map(|&tid| Some((time(tid)?, tid))).collect();
+    busy.sort_unstable_by(|a, b| b.cmp(a));
+    busy.truncate(expected as usize);
+    let mut tids: Vec<u32> = busy.into_iter().map(|(_, tid)| tid).collect();
+    tids.sort_unstable();
+    (0..).zip(tids).map(|(index, tid)| VcpuThread { index, tid }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell() {
+        assert_eq!(index_in("CPU 12/KVM"), Some(12));
+        assert_eq!(index_in("CPU 0/TCG"), Some(0));
+        assert_eq!(index_in("ALL CPUs/TCG"), Some(0));
+        for other in ["CPU x/KVM", "CPU 1", "IO iothread1", "CPU 1/XXX"] {
+            assert_eq!(index_in(other), None);
+        }
+    }
+
+    #[test]
+    fn system_calls_tell() {
+        assert_eq!(kvm_fd("16 0x1d 0xae80 0x0 0x0 0x0 0x0 0x7fff 0x7f00\n"), Some(29));
+        assert_eq!(kvm_fd("16 0x1d 0xae81 0x0"), None);
+        assert_eq!(kvm_fd("running\n"), None);
+        assert_eq!(kvm_fd("1 0x1d 0xae80"), None);
+    }
+
+    #[test]
+    fn work_tells() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let link = fs::read_link("/proc/thread-self").unwrap();
+            let tid: u32 = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            // Any work; the others of this process only start and wait.
+            let start = std::time::Instant::now();
+            while start.elapsed() < Duration::from_millis(50) {
+                std::hint::spin_loop();
+            }
+            send.send(tid).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = receive.recv().unwrap();
+        let pid = std::process::id();
+        let found = by_work(pid, &tids(pid), u32::MAX);
+        assert!(found.iter().any(|t| t.tid == tid) && found.iter().all(|t| t.tid != pid));
+        drop(done);
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real guests to look into: the lab's kernels, init and QEMU, under TCG.
+
+use reprieve_guest::{Guest, vmm};
+use reprieve_lab::images::{ImageSet, Images};
+use reprieve_lab::process::Cancel;
+use reprieve_lab::progress::Silent;
+use reprieve_lab::protocol::{Command, Event};
+use reprieve_lab::vm::{Accel, Config, Vm};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// For anything a guest does: machines without virtualization may be busy.
+pub const LIMIT: Duration = Duration::from_secs(180);
+
+/// VMs of different tests would compete for the CPUs.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// A directory that goes away.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "reprieve-guest-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// A name that no other VM on this machine has.
+    pub fn name(&self) -> String {
+        self.0.file_name().unwrap().to_str().unwrap().into()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// QEMU and a guest with `kernel`; builds what the cache lacks.
+pub fn images(kernel: &str) -> ImageSet {
+    let cancel = Cancel::default();
+    let images = Images::open(&cancel, &Silent).unwrap();
+    images.prepare(&[kernel.to_owned()], &[]).unwrap()
+}
+
+/// A guest of the lab, booted.
+pub struct LabGuest {
+    pub vm: Vm,
+    pub scratch: Scratch,
+}
+
+/// Boots `kernel` with `vcpus` and `memory_mib`.
+pub fn boot(kernel: &str, vcpus: u32, memory_mib: u64, args: &str) -> LabGuest {
+    let scratch = Scratch::new();
+    let set = images(kernel);
+    let image = &set.guests[kernel];
+    let config = Config {
+        name: scratch.name(),
+        accel: Accel::Tcg,
+        cpu: None,
+        vcpus,
+        memory_mib,
+        kernel: image.kernel.clone(),
+        initrd: image.initrd.clone(),
+        args: args.into(),
+        console: scratch.0.join("console"),
+    };
+    let mut last = None;
+    // Emulated SMP guests fail to boot now and then.
+    for _ in 0..3 {
+        match Vm::boot(&config, &set.qemu, LIMIT, &Cancel::default()) {
+            Ok(vm) => return LabGuest { vm, scratch },
+            Err(e) => last = Some(e),
+        }
+    }
+    panic!("{}", last.unwrap());
+}
+
+impl LabGuest {
+    pub fn attach(&self) -> Guest {
+        Guest::attach(&self.find()).unwrap()
+    }
+
+    pub fn find(&self) -> vmm::Vm {
+        let vm = vmm::find(&self.scratch.name()).unwrap();
+        assert_eq!(vm.pid, self.vm.pid());
+        vm
+    }
+
+    /// The guest's own file.
+    pub fn read(&mut self, path: &str) -> String {
+        let mut text = String::new();
+        let command = Command::Read { path: path.into() };
+        let take = |event| {
+            if let Event::Content { text: part } = event {
+                text += &part;
+            }
+            Ok(())
+        };
+        self.vm.call(&command, LIMIT, &Cancel::default(), take).unwrap();
+        text
+    }
+
+    pub fn call(&mut self, command: &Command, each: impl FnMut(Event)) -> Event {
+        let mut each = each;
+        let each = |event| {
+            each(event);
+            Ok(())
+        };
+        self.vm.call(command, LIMIT, &Cancel::default(), each).unwrap()
+    }
+}
+
+/// Resident memory of a process, KiB.
+pub fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+pub fn wait_for(what: &str, limit: Duration, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !is() {
+        assert!(Instant::now() < end, "{what} did not happen within {limit:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real guests, compared with what they say about themselves.
+
+use crate::common::{self, LIMIT, LabGuest, alone, boot, resident};
+use reprieve_guest::{Error, Guest, KthreadState, Liveness, vmm};
+use reprieve_lab::protocol::{Command, Event, Measure, Sample, Workload};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Every symbol of the guest's own `/proc/kallsyms` that is the kernel's.
+fn symbols_are_the_guests_own(lab: &mut LabGuest, guest: &Guest) {
+    let text = lab.read("/proc/kallsyms");
+    let own: Vec<&str> = text.lines().filter(|l| !l.contains('[')).collect();
+    let symbols = guest.symbols();
+    assert_eq!(symbols.len(), own.len());
+    for (symbol, own) in symbols.iter().zip(own) {
+        assert_eq!(format!("{:016x} {} {}", symbol.address, symbol.kind, symbol.name), own);
+    }
+}
+
+/// Loaded modules with their symbols, in the order of the guest's lists.
+fn modules_are_the_guests_own(lab: &mut LabGuest, guest: &Guest) {
+    let text = lab.read("/proc/kallsyms");
+    let modules = guest.modules().unwrap();
+    let loaded = lab.read("/proc/modules");
+    let names: Vec<&str> = loaded.lines().filter_map(|l| l.split(' ').next()).collect();
+    assert_eq!(modules.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), names);
+    assert!(!names.is_empty());
+    for module in &modules {
+        let mark = format!("\t[{}]", module.name);
+        let own: Vec<&str> = text.lines().filter_map(|l| l.strip_suffix(mark.as_str())).collect();
+        let seen =
+            module.symbols.iter().map(|s| format!("{:016x} {} {}", s.address, s.kind, s.name));
+        assert_eq!(seen.collect::<Vec<_>>(), own, "{}", module.name);
+        let function = module.symbols.iter().find(|s| matches!(s.kind, 't' | 'T')).unwrap();
+        let resolved = guest.resolve(function.address + 1).unwrap();
+        assert_eq!((resolved.offset, resolved.module.as_ref()), (1, Some(&module.name)));
+    }
+}
+
+/// Free blocks per zone and order, of a guest that does nothing.
+fn free_memory_is_the_guests_own(lab: &mut LabGuest, guest: &Guest) {
+    let mut differences = Vec::new();
+    // Somebody allocates a page now and then.
+    for _ in 0..20 {
+        let zones = guest.free_lists().unwrap();
+        let text = lab.read("/proc/buddyinfo");
+        let seen: Vec<String> = zones
+            .iter()
+            .map(|z| {
+                let free = z.free.iter().map(|n| format!("{n:6} ")).collect::<String>();
+                format!("Node {}, zone {:>8} {free}", z.node, z.name)
+            })
+            .collect();
+        if seen == text.lines().collect::<Vec<_>>() {
+            return;
+        }
+        differences.push((seen, text));
+    }
+    panic!("{:#?}", differences.last());
+}
+
+/// The guest's clock, tasks and CPUs.
+fn facts_are_the_guests_own(lab: &mut LabGuest, guest: &Guest, vcpus: u32) {
+    assert_eq!(guest.release(), lab.vm.info.kernel);
+    assert_eq!(guest.hz(), lab.vm.info.hz.or(Some(250)));
+    assert_eq!(guest.online().unwrap(), (0..vcpus).collect::<Vec<_>>());
+    assert_eq!(guest.vcpus(), vcpus);
+    let stat = lab.read("/proc/1/stat");
+    let init = guest.symbols().address("init_task").unwrap();
+    let task = guest.task(init).unwrap();
+    assert_eq!((task.pid, task.comm.as_str()), (0, "swapper/0"));
+    assert!(stat.starts_with("1 (init)"), "{stat}");
+    let tids: Vec<u32> = (0..vcpus).map(|n| guest.vcpu(n).unwrap().tid().unwrap()).collect();
+    for (n, tid) in tids.iter().enumerate() {
+        let comm =
+            std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", lab.vm.pid())).unwrap();
+        assert_eq!(comm.trim(), format!("CPU {n}/TCG"));
+    }
+    assert!(matches!(guest.vcpu(9000), Err(Error::NoCpu { cpu: 9000 })));
+    let schedule = guest.symbols().address("schedule").unwrap();
+    assert_eq!(guest.resolve(schedule + 3).unwrap().to_string(), "schedule+0x3");
+    assert_eq!(guest.rcu().unwrap().kthread().unwrap().comm, "rcu_preempt");
+    assert!(guest.rcu().unwrap().model().preemptible_rcu);
+    let layout = guest.layout().unwrap();
+    for vcpu in &layout.vcpus {
+        // What an eBPF program would do.
+        let view = guest.vcpu(vcpu.cpu).unwrap();
+        let address = view.current_task_address().unwrap();
+        let at = layout.host_address(address, 4096).unwrap();
+        assert_eq!(guest.memory().host_address_of(address).unwrap(), at);
+        assert_eq!(Some(vcpu.current_task), view.current_task_host());
+        assert_eq!(Some(vcpu.preempt_count), view.preempt_count_host());
+    }
+    assert_eq!(guest.alive().unwrap(), Liveness::Same);
+}
+
+/// Means of grace periods, ms: as the guest's tracing sees them, and as polling its memory does.
+fn grace_periods(lab: &mut LabGuest, guest: &Guest, seconds: u64) -> (f64, f64) {
+    let measure = Measure { memory_ms: 500, slow_ms: 1000, trace_kb: 8192, callback_probe_hz: 0 };
+    let workload = Workload::FileChurn { workers: 2 };
+    lab.call(&Command::Prepare { workload, measure: Some(measure) }, |_| {});
+    let (started, stopped) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut inside = Vec::new();
+    let outside = std::thread::scope(|scope| {
+        let poll = scope.spawn(|| {
+            let rcu = guest.rcu().unwrap();
+            while !started.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            let mut last = rcu.seq().unwrap();
+            let mut since: Option<Instant> = None;
+            let mut lengths = Vec::new();
+            let (mut owing_seen, mut age_seen) = (0, 0);
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_micros(200));
+                let seq = rcu.seq().unwrap();
+                if seq == last {
+                    continue;
+                }
+                let now = Instant::now();
+                if let (true, Some(since)) = (seq >> 2 == (last >> 2) + 1, since) {
+                    lengths.push((now - since).as_secs_f64() * 1e3);
+                }
+                if seq >> 2 != last >> 2 || last & 3 == 0 {
+                    since = (seq & 3 != 0).then_some(now);
+                }
+                last = seq;
+                let period = rcu.grace_period().unwrap();
+                age_seen += u32::from(period.age.is_some_and(|age| age < Duration::from_secs(60)));
+                let owing = rcu.owing().unwrap();
+                assert!(owing.cpus.iter().all(|&cpu| cpu < 2), "{owing:?}");
+                owing_seen += owing.cpus.len();
+                assert!(!matches!(period.state, None | Some(KthreadState::Other(_))));
+            }
+            assert!(owing_seen > 0 && age_seen > 0);
+            lengths
+        });
+        let phase = Command::Phase { phase: 0, duration_ms: seconds * 1000 };
+        lab.call(&phase, |event| match event {
+            Event::PhaseStarted { .. } => started.store(true, Ordering::Relaxed),
+            Event::LoadStopped { .. } => stopped.store(true, Ordering::Relaxed),
+            Event::Sample { sample: Sample::GracePeriod { start_ns, end_ns, .. }, .. } => {
+                inside.push((end_ns - start_ns) as f64 / 1e6);
+            }
+            _ => {}
+        });
+        poll.join().unwrap()
+    });
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    assert!(inside.len() >= 20 && outside.len() >= 20, "{} and {}", inside.len(), outside.len());
+    (mean(&inside), mean(&outside))
+}
+
+/// Every vCPU is seen to run the load.
+fn vcpus_run_the_load(lab: &mut LabGuest, guest: &Guest, vcpus: u32) {
+    lab.call(
+        &Command::Prepare { workload: Workload::Hog { threads: vcpus }, measure: None },
+        |_| {},
+    );
+    lab.call(&Command::Start, |_| {});
+    for n in 0..vcpus {
+        let vcpu = guest.vcpu(n).unwrap();
+        common::wait_for("a hog on each CPU", LIMIT, || {
+            let task = vcpu.current_task().unwrap();
+            !task.is_idle() && task.tgid.is_some_and(|tgid| tgid != task.pid || tgid == 1)
+        });
+    }
+}
+
+#[test]
+fn a_guest_is_what_it_says_it_is() {
+    let _alone = alone();
+    let mut lab = boot("deb:6.12", 2, 5120, "");
+    // Paused, so that its memory can only grow by being read.
+    lab.vm.pause().unwrap();
+    let pid = lab.vm.pid();
+    let vm = lab.find();
+    assert!(vm.memory.iter().any(|s| s.gpa == 1 << 32), "{:x?}", vm.memory);
+    let before = resident(pid);
+    let guest = Guest::attach(&vm).unwrap();
+    // The machine may be busy with other things.
+    let again = (0..8).map(|_| {
+        let start = Instant::now();
+        assert_eq!(Guest::attach(&vm).unwrap().boot(), guest.boot());
+        start.elapsed()
+    });
+    let took = again.min().unwrap();
+    // Its memory that was never touched is some thousand times that. QEMU's own buffers are in it, too: it was asked for its layout.
+    let after = resident(pid);
+    assert!(after < before + 4096, "attaching made the VM larger: {before} KiB, now {after}");
+    assert!(before < 1 << 20, "{before} KiB: nothing was left to touch");
+    assert!(took < Duration::from_secs(1), "attached in {took:?}");
+    lab.vm.resume().unwrap();
+    facts_are_the_guests_own(&mut lab, &guest, 2);
+    symbols_are_the_guests_own(&mut lab, &guest);
+    modules_are_the_guests_own(&mut lab, &guest);
+    free_memory_is_the_guests_own(&mut lab, &guest);
+    vcpus_run_the_load(&mut lab, &guest, 2);
+    assert!(vmm::list().unwrap().contains(&lab.find()));
+    let (pid, vm) = (lab.vm.pid(), lab.find());
+    drop(lab);
+    assert_eq!(guest.alive().unwrap(), Liveness::Gone);
+    assert!(matches!(guest.jiffies(), Err(Error::Gone { pid: gone }) if gone == pid));
+    assert!(matches!(Guest::attach(&vm), Err(Error::Gone { .. } | Error::Io { .. })));
+}
+
+#[test]
+#[ignore = "takes minutes: boots every kernel"]
+fn grace_periods_are_the_same_from_inside_and_outside() {
+    let _alone = alone();
+    for kernel in ["deb:6.1", "deb:6.12", "deb:7.3"] {
+        let mut lab = boot(kernel, 2, 1024, "");
+        let guest = lab.attach();
+        facts_are_the_guests_own(&mut lab, &guest, 2);
+        symbols_are_the_guests_own(&mut lab, &guest);
+        modules_are_the_guests_own(&mut lab, &guest);
+        free_memory_is_the_guests_own(&mut lab, &guest);
+        let (inside, outside) = grace_periods(&mut lab, &guest, 5);
+        eprintln!("{kernel}: mean grace period {inside:.2} ms inside, {outside:.2} ms outside");
+        assert!(
+            (inside / outside - 1.0).abs() < 0.05,
+            "{kernel}: {inside} ms inside, {outside} ms outside"
+        );
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! QEMU processes of all kinds: found, and their RAM where the guest sees it. No guest runs; QEMU itself puts marks in its RAM.
+
+use crate::common::{LIMIT, alone};
+use crate::qemu::Qemu;
+use reprieve_guest::memory::{Physical, ProcessRam};
+use reprieve_guest::vmm::{self, Accel, Kind};
+use reprieve_guest::{Error, Guest};
+use std::io::BufRead;
+use std::os::unix::net::UnixStream;
+
+const GIB: u64 = 1 << 30;
+
+/// Starts QEMU with `args` and a mark at each of `marks`; checks that the marks are read there, and how much RAM lies below the hole.
+fn marks_are_read_where_they_are(args: &[&str], marks: &[u64], low: u64) {
+    let devices: Vec<String> = marks
+        .iter()
+        .map(|at| format!("loader,addr={at:#x},data={:#x},data-len=8", 0x5eed_0000_0000_0000 | at))
+        .collect();
+    let mut all = args.to_vec();
+    for device in &devices {
+        all.extend(["-device", device.as_str()]);
+    }
+    all.push("-S");
+    let mut layouts = Vec::new();
+    for monitor in [false, true] {
+        let qemu = Qemu::start(&all, monitor);
+        let vm = vmm::Vm::of_process(qemu.pid()).unwrap();
+        assert_eq!(vm.kind, Kind::Qemu(Accel::Tcg));
+        assert_eq!(vm.qmp.is_some(), monitor, "{args:?}");
+        assert_eq!(vm.paused(), monitor.then_some(true));
+        assert!(vm.exists() && vm.title() == qemu.scratch.name());
+        let ram = ProcessRam::open(&vm, vm.memory.clone()).unwrap();
+        for &at in marks {
+            let mut bytes = [0; 8];
+            ram.read(at, &mut bytes).unwrap();
+            assert_eq!(
+                u64::from_le_bytes(bytes),
+                0x5eed_0000_0000_0000 | at,
+                "{args:?} {:x?}",
+                vm.memory
+            );
+        }
+        let below = vm.memory.iter().map(|s| s.end()).filter(|&end| end <= 4 * GIB).max();
+        assert_eq!(below, Some(low), "{args:?}");
+        assert!(matches!(
+            ram.read(low.max(4 * GIB - 8) + 64 * GIB, &mut [0]),
+            Err(Error::NotRam { .. })
+        ));
+        // Where QEMU's memory lies differs from run to run.
+        layouts.push(vm.memory.iter().map(|s| (s.gpa, s.len)).collect::<Vec<_>>());
+        let tids: Vec<u32> = vm.vcpus.iter().map(|v| v.tid).collect();
+        assert!(
+            !tids.is_empty() && vm.vcpus.iter().zip(0..).all(|(v, n)| v.index == n),
+            "{:?}",
+            vm.vcpus
+        );
+    }
+    assert_eq!(layouts[0], layouts[1], "guessed, and told by QEMU: {args:?}");
+}
+
+#[test]
+fn ram_is_found_in_every_kind_of_machine() {
+    let _alone = alone();
+    let above = 4 * GIB + 0x10_0000;
+    marks_are_read_where_they_are(
+        &["-machine", "pc", "-m", "512M", "-smp", "3"],
+        &[0x10_0000, 0x1fff_0000],
+        GIB / 2,
+    );
+    marks_are_read_where_they_are(
+        &["-M", "pc", "-m", "5G"],
+        &[0x10_0000, 3 * GIB - 4096, above],
+        3 * GIB,
+    );
+    marks_are_read_where_they_are(&["-machine", "q35", "-m", "3G"], &[0x10_0000, above], 2 * GIB);
+    let nodes = [
+        "-machine",
+        "q35",
+        "-m",
+        "3G",
+        "-smp",
+        "2",
+        "-object",
+        "memory-backend-ram,id=a,size=1G",
+        "-object",
+        "memory-backend-memfd,id=b,size=2G",
+        "-numa",
+        "node,nodeid=0,memdev=a,cpus=0",
+        "-numa",
+        "node,nodeid=1,memdev=b,cpus=1",
+    ];
+    marks_are_read_where_they_are(&nodes, &[0x10_0000, GIB + 0x10_0000, above], 2 * GIB);
+    let backend =
+        r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":true,"size":1073741824}"#;
+    let libvirt =
+        ["-machine", "pc,memory-backend=pc.ram", "-m", "size=1048576k", "-object", backend];
+    marks_are_read_where_they_are(&libvirt, &[0x10_0000, GIB - 4096], GIB);
+}
+
+#[test]
+fn vms_are_found_by_name_and_number() {
+    let _alone = alone();
+    let mut first = Qemu::start(&["-S", "-m", "64M", "-name", "guest=reprieve-twin"], false);
+    let second = Qemu::start(&["-S", "-m", "64M", "-name", "reprieve-twin"], false);
+    match vmm::find("reprieve-twin") {
+        Err(Error::Ambiguous { pids, .. }) => assert_eq!(pids.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    let pids: Vec<u32> = vmm::list().unwrap().iter().map(|vm| vm.pid).collect();
+    assert!(pids.contains(&first.pid()) && pids.contains(&second.pid()));
+    reprieve_lab::process::kill(&mut first.child);
+    let vm = vmm::find("reprieve-twin").unwrap();
+    assert_eq!((vm.pid, vm.name.as_deref()), (second.pid(), Some("reprieve-twin")));
+    assert_eq!(vmm::find(&second.pid().to_string()).unwrap(), vm);
+    let missing = vmm::find("no-such-vm").unwrap_err().to_string();
+    assert!(missing.contains("reprieve-twin"), "{missing}");
+    let own = vmm::find(&std::process::id().to_string());
+    assert!(matches!(own, Err(Error::NotVmm { .. })), "{own:?}");
+    // Nothing has run in it yet.
+    match Guest::attach(&vm) {
+        Err(e @ Error::NoKernel { .. }) => assert!(e.to_string().contains("firmware"), "{e}"),
+        other => panic!("{:?}", other.err()),
+    }
+    drop(second);
+    assert!(!vm.exists());
+    assert!(matches!(
+        vmm::find(&vm.pid.to_string()),
+        Err(Error::Gone { .. } | Error::NotVmm { .. })
+    ));
+}
+
+#[test]
+fn somebody_elses_monitor_is_left_alone() {
+    let _alone = alone();
+    let qemu = Qemu::start(&["-S", "-m", "64M"], true);
+    // A manager that is connected.
+    let manager = UnixStream::connect(qemu.scratch.0.join("qmp")).unwrap();
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(&manager).read_line(&mut line).unwrap();
+    assert!(line.contains("QMP"));
+    let vm = vmm::Vm::of_process(qemu.pid()).unwrap();
+    assert_eq!((vm.qmp, vm.memory.len()), (None, 1), "found without it");
+}
