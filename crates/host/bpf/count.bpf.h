@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Histograms, and what the program itself costs. */
+#ifndef REPRIEVE_COUNT_BPF_H
+#define REPRIEVE_COUNT_BPF_H
+
+/* Index of the highest bit. */
+static __always_inline u32 log2_u32(u32 v)
+{
+	u32 r, shift;
+
+	r = (v > 0xffff) << 4;
+	v >>= r;
+	shift = (v > 0xff) << 3;
+	v >>= shift;
+	r |= shift;
+	shift = (v > 0xf) << 2;
+	v >>= shift;
+	r |= shift;
+	shift = (v > 0x3) << 1;
+	v >>= shift;
+	r |= shift;
+	return r | (v >> 1);
+}
+
+static __always_inline u32 bucket(u64 ns)
+{
+	u64 us = ns / 1000;
+	u32 n;
+
+	if (us >= 1ULL << (BUCKETS - 1))
+		return BUCKETS - 1;
+	n = log2_u32(us);
+	barrier_var(n);
+	return n < BUCKETS ? n : BUCKETS - 1;
+}
+
+/* Only one CPU at a time counts in a vCPU's histograms. */
+static __always_inline void count(struct histogram *histogram, u64 ns)
+{
+	histogram->counts[bucket(ns)]++;
+	histogram->total_ns += ns;
+	if (ns > histogram->max_ns)
+		histogram->max_ns = ns;
+}
+
+static __always_inline void account(u64 began)
+{
+	struct cost *cost;
+	u32 zero = 0;
+	u64 ns = bpf_ktime_get_ns() - began;
+	u64 step = ns / COST_STEP_NS;
+
+	cost = bpf_map_lookup_elem(&costs, &zero);
+	if (!cost)
+		return;
+	cost->runs++;
+	cost->total_ns += ns;
+	if (step >= COST_STEPS)
+		step = COST_STEPS - 1;
+	cost->steps[step]++;
+}
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* A guest's grace periods, timed from outside. */
+#ifndef REPRIEVE_GRACE_BPF_H
+#define REPRIEVE_GRACE_BPF_H
+
+static __always_inline void grace_event(u32 kind, u64 now, u32 tgid, u64 seq)
+{
+	struct event *event = new_event(kind, now, tgid);
+
+	if (event) {
+		event->seq = seq;
+		submit(event);
+	}
+}
+
+/*
+ * Looks whether the guest's gp_seq has changed. Its upper bits count grace
+ * periods, its two lower bits say whether one is in progress. Under load they
+ * follow each other without a pause: n|1 becomes (n+1)|1.
+ *
+ * Several CPUs may look at once and have read at different times. The one whose
+ * compare-and-swap succeeds accounts for the change; gp_seq only grows.
+ */
+static __always_inline void watch_grace(struct vm *vm, u32 tgid, u64 now)
+{
+	u64 seq, old, ended;
+
+	if (!vm->ready || !vm->gp_seq)
+		return;
+	if (bpf_probe_read_user(&seq, sizeof(seq), (void *)vm->gp_seq))
+		return;
+	old = vm->seq;
+	if (seq == old || (old != NO_SEQ && (s64)(seq - old) < 0))
+		return;
+	if (__sync_val_compare_and_swap(&vm->seq, old, seq) != old)
+		return;
+	if (old == NO_SEQ)
+		return; /* one in progress began before it was watched */
+	/* The count of grace periods starts below zero. */
+	ended = ((seq & ~3ULL) - (old & ~3ULL)) >> 2;
+	if ((old & 3) && ended) {
+		if (vm->began_seq >> 2 == old >> 2) {
+			u64 ns = now - vm->began;
+			u64 max = vm->graces.max_ns;
+
+			/* The next one may end on another CPU meanwhile. */
+			__sync_fetch_and_add(&vm->graces.counts[bucket(ns)], 1);
+			__sync_fetch_and_add(&vm->graces.total_ns, ns);
+			if (ns > max)
+				__sync_val_compare_and_swap(&vm->graces.max_ns,
+							    max, ns);
+		}
+		grace_event(EVENT_GRACE_ENDED, now, tgid, old);
+		ended--;
+	}
+	if (ended)
+		__sync_fetch_and_add(&vm->unseen, ended);
+	if ((seq & 3) && (!(old & 3) || seq >> 2 != old >> 2)) {
+		vm->began = now;
+		barrier();
+		vm->began_seq = seq;
+		grace_event(EVENT_GRACE_BEGAN, now, tgid, seq);
+	}
+}
+
+#endif

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * watch - what a vCPU was doing when it lost its CPU, and when its guest's
+ * grace periods begin and end.
+ *
+ * At a context switch away from a vCPU's thread that thread is still current,
+ * so the guest's memory is the program's user memory: preempt_count and the
+ * current task are two words of the vCPU's per-CPU area, the task's nesting of
+ * read-side sections is a third. User space found out their addresses. Level of
+ * privilege, interrupt flag and instruction pointer are kept by whoever runs
+ * the guest's instructions: KVM in the kernel, else QEMU in its own memory.
+ *
+ * A guest's gp_seq changes only while one of its vCPUs runs, so it is looked at
+ * when one stops, and whenever a timer of the host interrupts one: at least
+ * once per tick. A clock of our own would look more often, at ten times the
+ * cost of all this: each context switch would have to program it.
+ *
+ * Whatever is read from a guest may be a lie. It is a number that is counted or
+ * an address that is read with a helper that can fail, never more.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "watch.h"
+#include "maps.bpf.h"
+#include "count.bpf.h"
+#include "event.bpf.h"
+#include "grace.bpf.h"
+#include "registers.bpf.h"
+#include "sight.bpf.h"
+
+/* What follows is seen by user space as a whole or not at all (x86 keeps the
+ * order of stores; the compiler is told to). */
+static __always_inline void begin_change(struct vcpu *vcpu)
+{
+	vcpu->version++;
+	barrier();
+}
+
+static __always_inline void end_change(struct vcpu *vcpu)
+{
+	barrier();
+	vcpu->version++;
+}
+
+static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
+{
+	u64 away = now - vcpu->since;
+	u32 doing = vcpu->doing;
+	struct event *event;
+
+	begin_change(vcpu);
+	if (doing == DOING_PREEMPTED) {
+		u32 class = late_class(vcpu);
+
+		barrier_var(class);
+		if (class < CLASSES) {
+			struct class_times *times = &vcpu->classes[class];
+
+			count(&times->off_cpu, away);
+			if (vcpu->reader) {
+				times->readers++;
+				times->readers_off_cpu_ns += away;
+			}
+		}
+	} else if (doing == DOING_BLOCKED) {
+		count(&vcpu->blocks, away);
+	} else if (doing == DOING_RUNNING) {
+		/* It went unseen, and nobody knows when. */
+		__sync_fetch_and_add(&missed, 1);
+	}
+	vcpu->since = now;
+	vcpu->doing = DOING_RUNNING;
+	vcpu->cpu = cpu;
+	end_change(vcpu);
+
+	event = new_event(EVENT_ON, now, vcpu->tgid);
+	if (event) {
+		event->vcpu = vcpu->index;
+		event->cpu = cpu;
+		submit(event);
+	}
+}
+
+/* When the thread came on its CPU, by the scheduler's clock; 0 where the kernel
+ * does not keep it. */
+static __always_inline u64 arrival(struct task_struct *thread)
+{
+	if (!bpf_core_field_exists(thread->sched_info.last_arrival))
+		return 0;
+	return BPF_CORE_READ(thread, sched_info.last_arrival);
+}
+
+/*
+ * The vCPU is on a CPU, but was not seen to come: there are kernels that do not
+ * run the program when certain threads go, and one of them went before it. The
+ * scheduler kept the time, by a clock of its own whose distance from ours was
+ * seen when the vCPU last came and went. Where it was not, all of the time
+ * counts as spent off the CPU.
+ */
+static __always_inline void catch_up(struct vcpu *vcpu,
+				     struct task_struct *thread, u64 now)
+{
+	u64 arrived, came = now;
+
+	if (vcpu->doing != DOING_PREEMPTED && vcpu->doing != DOING_BLOCKED)
+		return;
+	arrived = arrival(thread);
+	if (arrived && vcpu->clock_offset)
+		came = arrived + vcpu->clock_offset;
+	else
+		__sync_fetch_and_add(&missed, 1);
+	if ((s64)(came - vcpu->since) < 0)
+		came = vcpu->since;
+	if ((s64)(now - came) < 0)
+		came = now;
+	enter(vcpu, bpf_get_smp_processor_id(), came);
+}
+
+static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
+				  _Bool preempted, u64 now)
+{
+	struct sight sight = {};
+	struct vm *vm = vm_of(vcpu);
+	struct event *event;
+
+	catch_up(vcpu, thread, now);
+	if (preempted)
+		see(vcpu, vm, thread, &sight);
+
+	begin_change(vcpu);
+	if (vcpu->doing == DOING_RUNNING)
+		vcpu->on_cpu_ns += now - vcpu->since;
+	if (vcpu->seen_coming)
+		vcpu->clock_offset = vcpu->since - arrival(thread);
+	vcpu->seen_coming = 0;
+	vcpu->since = now;
+	vcpu->doing = preempted ? DOING_PREEMPTED : DOING_BLOCKED;
+	vcpu->class = sight.class;
+	vcpu->reader = sight.reader;
+	vcpu->task = sight.task;
+	vcpu->rip = sight.rip;
+	end_change(vcpu);
+
+	event = new_event(preempted ? EVENT_PREEMPTED : EVENT_BLOCKED, now,
+			  vcpu->tgid);
+	if (event) {
+		event->vcpu = vcpu->index;
+		event->class = sight.class;
+		event->reader = sight.reader;
+		/* Of user mode the address says nothing. */
+		event->rip = sight.class == CLASS_USER ? 0 : sight.rip;
+		event->pid = sight.pid;
+		if (sight.task_host && vm)
+			bpf_probe_read_user(
+				event->comm, COMM_LEN,
+				(void *)(sight.task_host + vm->task_comm));
+		submit(event);
+	}
+	if (vm)
+		watch_grace(vm, vcpu->tgid, now);
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(switched, _Bool preempt, struct task_struct *prev,
+	     struct task_struct *next, unsigned int prev_state)
+{
+	struct vcpu *from = find(prev->pid, prev->tgid);
+	struct vcpu *to = find(next->pid, next->tgid);
+	u64 now;
+
+	if (!from && !to)
+		return 0;
+	now = bpf_ktime_get_ns();
+	/* A thread that is preempted on its way to sleep is still runnable. */
+	if (from)
+		leave(from, prev, preempt || !prev_state, now);
+	if (to) {
+		enter(to, bpf_get_smp_processor_id(), now);
+		to->seen_coming = 1;
+	}
+	account(now);
+	return 0;
+}
+
+/* A timer's interrupt, perhaps of a vCPU. */
+SEC("tp_btf/hrtimer_expire_entry")
+int BPF_PROG(ticked)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	struct vcpu *vcpu = find((u32)id, id >> 32);
+	struct task_struct *thread;
+	struct vm *vm;
+	u64 now;
+
+	if (!vcpu)
+		return 0;
+	now = bpf_ktime_get_ns();
+	/* It ran before it was watched and has not stopped since. */
+	if (vcpu->doing == DOING_UNSEEN) {
+		begin_change(vcpu);
+		vcpu->since = now;
+		vcpu->cpu = bpf_get_smp_processor_id();
+		vcpu->doing = DOING_RUNNING;
+		end_change(vcpu);
+	}
+	thread = bpf_get_current_task_btf();
+	catch_up(vcpu, thread, now);
+	if (vcpu->registers == REGISTERS_QEMU_SEARCH)
+		gather_candidate(vcpu, thread);
+	vm = vm_of(vcpu);
+	if (vm)
+		watch_grace(vm, vcpu->tgid, now);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";

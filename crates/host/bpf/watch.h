@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the eBPF program and user space share: two arrays that both map, one
+ * entry per vCPU and one per VM, and the events.
+ *
+ * Of each entry user space writes the first part and the program the rest.
+ * Addresses are of the VMM's process unless they are said to be the guest's.
+ */
+#ifndef REPRIEVE_WATCH_H
+#define REPRIEVE_WATCH_H
+
+#define MAX_VMS 1024
+#define MAX_VCPUS 8192
+#define MAX_SEGMENTS 16
+#define BUCKETS 28
+#define CANDIDATES 8
+#define COMM_LEN 16
+/* No gp_seq: its two lower bits are never both set. */
+#define NO_SEQ (~0ULL)
+#define FILTER_BITS 65536
+/* The program's own run time: this many steps of so many nanoseconds. */
+#define COST_STEPS 256
+#define COST_STEP_NS 16
+
+/* In the order of the data model's Class::ALL. */
+enum class {
+	CLASS_USER,
+	CLASS_KERNEL,
+	CLASS_READER,
+	CLASS_NO_PREEMPT,
+	CLASS_IRQS_OFF,
+	CLASS_SOFTIRQ,
+	CLASS_HARDIRQ,
+	CLASS_IDLE,
+	CLASS_UNKNOWN,
+	CLASSES,
+};
+
+enum doing {
+	DOING_UNSEEN,
+	DOING_RUNNING,
+	DOING_PREEMPTED,
+	DOING_BLOCKED,
+};
+
+/* Where a vCPU's registers are while it is off its CPU. */
+enum registers {
+	REGISTERS_NONE,
+	/* In the VMM: QEMU's CPUX86State. */
+	REGISTERS_QEMU,
+	/* In the VMM, but not found yet: gather candidates. */
+	REGISTERS_QEMU_SEARCH,
+	/* In KVM. */
+	REGISTERS_KVM,
+};
+
+struct histogram {
+	u64 counts[BUCKETS];
+	u64 total_ns;
+	u64 max_ns;
+};
+
+struct class_times {
+	struct histogram off_cpu;
+	u64 readers;
+	u64 readers_off_cpu_ns;
+};
+
+struct vcpu {
+	/* Written by user space. */
+	u32 vm; /* index of the VM */
+	u32 tgid; /* the VMM's process */
+	u32 registers; /* enum registers */
+	u32 index; /* the VMM's number of the vCPU */
+	u64 preempt_count; /* address, or 0 */
+	u64 current_task; /* address, or 0 */
+	u64 env; /* address of the CPUX86State's eip */
+
+	/*
+	 * Written by the program on the CPU where the vCPU's thread comes or
+	 * goes, so never by two at once. While version is odd, what follows it
+	 * is being changed.
+	 */
+	u64 version;
+	u64 since;
+	u64 task; /* the guest's current task: its address in the guest */
+	u64 rip; /* 0 where unknown */
+	u64 on_cpu_ns;
+	u32 doing; /* enum doing */
+	u32 cpu;
+	u32 class; /* enum class */
+	u32 reader;
+	struct class_times classes[CLASSES];
+	struct histogram blocks;
+	u64 kvm; /* the kernel's kvm_vcpu */
+	u64 candidates[CANDIDATES];
+	u32 next_candidate;
+	u32 seen_coming; /* since is when it came, by the program's clock */
+	u64 clock_offset; /* to that clock from the scheduler's; 0: unknown */
+};
+
+/* A range of guest RAM. */
+struct segment {
+	u64 physical; /* in the guest */
+	u64 bytes;
+	u64 host;
+};
+
+struct vm {
+	/* Written by user space while ready is 0. */
+	u32 ready;
+	u32 segments_used;
+	u64 gp_seq; /* address, or 0 */
+	u64 direct_map; /* in the guest: where all RAM is mapped */
+	u64 image; /* in the guest: where the kernel's image is mapped */
+	u64 image_bytes;
+	u64 image_physical;
+	u32 task_pid; /* offsets in the guest's task_struct */
+	u32 task_comm;
+	u32 task_nesting; /* 0: its readers leave no trace */
+	/* Masks of the guest's preempt_count. */
+	u32 hardirq; /* with NMIs */
+	u32 softirq_serving;
+	u32 no_preempt;
+	u32 irqs_off; /* 0 in kernels that do not count it */
+	u32 pad;
+	struct segment segments[MAX_SEGMENTS];
+
+	/* Written by the program, from any CPU. */
+	u64 seq; /* the last gp_seq that was seen, or NO_SEQ */
+	u64 began; /* when the grace period of began_seq was seen to begin */
+	u64 began_seq;
+	struct histogram graces;
+	u64 unseen;
+};
+
+enum event_kind {
+	EVENT_ON,
+	EVENT_PREEMPTED,
+	EVENT_BLOCKED,
+	EVENT_GRACE_BEGAN,
+	EVENT_GRACE_ENDED,
+};
+
+struct event {
+	u64 time;
+	u64 seq; /* grace periods only */
+	u64 rip;
+	u32 kind; /* enum event_kind */
+	u32 tgid;
+	u32 vcpu; /* its number; not for grace periods */
+	u32 cpu;
+	s32 pid; /* of the guest's task, or -1 */
+	u8 class;
+	u8 reader;
+	u8 pad[2];
+	char comm[COMM_LEN];
+};
+
+struct cost {
+	u64 runs;
+	u64 total_ns;
+	u64 steps[COST_STEPS];
+};
+
+#endif

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happened between two snapshots.
+//!
+//! A preemption enters the totals when it ends, so a vCPU that has been off its CPU for a minute would show as idle for that minute. Here the one in
+//! progress is added to each snapshot before the two are subtracted: `off(t) = total(t) + in progress at t`. That function never falls and
+//! counts each nanosecond once, when it passes. The same goes for halts.
+
+use crate::watch::model::{Class, Histogram, Snapshot, Vcpu, VcpuNow, Vm};
+
+/// The activity of a vCPU, or the sum over those of a VM, in an interval.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Activity {
+    /// Length of the interval.
+    pub elapsed_ns: u64,
+    /// Preemptions that ended, per class of [`Class::ALL`].
+    pub preemptions: [u64; Class::ALL.len()],
+    /// Time off the CPU against the vCPU's will, the preemption in progress included.
+    pub off_ns: [u64; Class::ALL.len()],
+    /// Preemptions that ended and had hit an RCU reader, whatever their class, and the time they took.
+    pub readers: u64,
+    pub readers_ns: u64,
+    /// All preemptions that ended, by how long they took.
+    pub off_cpu: Histogram,
+    pub on_ns: u64,
+    pub halted_ns: u64,
+}
+
+/// Classes in which others may wait for the vCPU: a section of RCU or of a lock, or an interrupt's work.
+pub const CRITICAL: [Class; 5] =
+    [Class::Reader, Class::NoPreempt, Class::IrqsOff, Class::Softirq, Class::Hardirq];
+
+/// Position in [`Class::ALL`].
+pub fn position(class: Class) -> usize {
+    Class::ALL.iter().position(|c| *c == class).unwrap_or(Class::ALL.len() - 1)
+}
+
+impl Activity {
+    /// Preemptions that ended.
+    pub fn total_preemptions(&self) -> u64 {
+        self.preemptions.iter().sum()
+    }
+
+    /// Time off the CPU in all classes.
+    pub fn total_off_ns(&self) -> u64 {
+        self.off_ns.iter().sum()
+    }
+
+    /// `count` as a rate; NaN, which is shown as a dash, for an interval without length.
+    pub fn per_second(&self, count: u64) -> f64 {
+        if self.elapsed_ns == 0 { f64::NAN } else { count as f64 * 1e9 / self.elapsed_ns as f64 }
+    }
+
+    /// Of the time that it wanted a CPU, the share without one.
+    pub fn off_share(&self) -> Option<f64> {
+        share(self.total_off_ns(), self.total_off_ns() + self.on_ns)
+    }
+
+    /// Of the time off the CPU, the share in [`CRITICAL`] classes.
+    pub fn critical_share(&self) -> Option<f64> {
+        let critical = CRITICAL.iter().map(|class| self.off_ns[position(*class)]).sum();
+        share(critical, self.total_off_ns())
+    }
+
+    /// Adds what another vCPU did.
+    pub(super) fn add(&mut self, other: &Activity) {
+        for (mine, other) in self.preemptions.iter_mut().zip(other.preemptions) {
+            *mine += other;
+        }
+        for (mine, other) in self.off_ns.iter_mut().zip(other.off_ns) {
+            *mine += other;
+        }
+        self.readers += other.readers;
+        self.readers_ns += other.readers_ns;
+        add(&mut self.off_cpu, &other.off_cpu);
+        self.on_ns += other.on_ns;
+        self.halted_ns += other.halted_ns;
+    }
+
+    /// What `later` has more than `earlier`, of totals.
+    fn since(&self, earlier: &Activity) -> Activity {
+        Activity {
+            elapsed_ns: self.elapsed_ns.saturating_sub(earlier.elapsed_ns),
+            preemptions: std::array::from_fn(|i| {
+                self.preemptions[i].saturating_sub(earlier.preemptions[i])
+            }),
+            off_ns: std::array::from_fn(|i| self.off_ns[i].saturating_sub(earlier.off_ns[i])),
+            readers: self.readers.saturating_sub(earlier.readers),
+            readers_ns: self.readers_ns.saturating_sub(earlier.readers_ns),
+            off_cpu: difference(&self.off_cpu, &earlier.off_cpu),
+            on_ns: self.on_ns.saturating_sub(earlier.on_ns),
+            halted_ns: self.halted_ns.saturating_sub(earlier.halted_ns),
+        }
+    }
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// Totals of `vcpu` at `now`, with what is in progress.
+pub(super) fn vcpu_totals(vcpu: &Vcpu, now: u64) -> Activity {
+    let mut all = Activity { elapsed_ns: now, on_ns: vcpu.on_cpu_ns, ..Activity::default() };
+    all.halted_ns = vcpu.blocks.total_ns;
+    for preemptions in &vcpu.preemptions {
+        let class = position(preemptions.class);
+        all.preemptions[class] += count(&preemptions.off_cpu);
+        all.off_ns[class] += preemptions.off_cpu.total_ns;
+        all.readers += preemptions.readers;
+        all.readers_ns += preemptions.readers_off_cpu_ns;
+        add(&mut all.off_cpu, &preemptions.off_cpu);
+    }
+    match &vcpu.now {
+        VcpuNow::Preempted { since_ns, class, .. } => {
+            all.off_ns[position(*class)] += now.saturating_sub(*since_ns);
+        }
+        VcpuNow::Halted { since_ns } => all.halted_ns += now.saturating_sub(*since_ns),
+        // The stay on the CPU is in the total already.
+        VcpuNow::Running { .. } | VcpuNow::Unseen => (),
+    }
+    all
+}
+
+/// A VM in an interval.
+#[derive(Clone, Debug, Default)]
+pub struct VmActivity {
+    /// Sum over the vCPUs.
+    pub all: Activity,
+    /// Each vCPU, in the order of [`Vm::vcpus`].
+    pub vcpus: Vec<Activity>,
+    /// Grace periods that ended, by duration.
+    pub grace: Histogram,
+    /// Those whose duration was not seen.
+    pub grace_unseen: u64,
+}
+
+impl VmActivity {
+    /// What `vm` did until `later`: since `earlier` where it was there and its counters have not begun again, else since it was attached to.
+    pub fn between(earlier: Option<&Snapshot>, later: &Snapshot, vm: &Vm) -> VmActivity {
+        let before =
+            earlier.and_then(|e| e.vms.iter().find(|v| v.pid == vm.pid).map(|v| (v, e.time_ns)));
+        let before = before.filter(|(old, _)| !restarted(old, vm));
+        let begin = before.map(|(_, time)| time).or(earlier.map(|e| e.time_ns));
+        let elapsed_ns = later.time_ns.saturating_sub(begin.unwrap_or(later.time_ns));
+        let mut activity = VmActivity::default();
+        activity.all.elapsed_ns = elapsed_ns;
+        for vcpu in &vm.vcpus {
+            let old = before.and_then(|(old, time)| {
+                Some(vcpu_totals(
+                    old.vcpus.iter().find(|v| v.index == vcpu.index && v.tid == vcpu.tid)?,
+                    time,
+                ))
+            });
+            let mut one = vcpu_totals(vcpu, later.time_ns).since(&old.unwrap_or_default());
+            one.elapsed_ns = elapsed_ns;
+            activity.all.add(&one);
+            activity.vcpus.push(one);
+        }
+        activity.all.off_cpu.max_ns =
+            activity.vcpus.iter().map(|v| v.off_cpu.max_ns).max().unwrap_or(0);
+        if let Some(grace) = &vm.grace {
+            let old = before.and_then(|(old, _)| old.grace.as_ref());
+            activity.grace = match old {
+                Some(old) => difference(&grace.durations, &old.durations),
+                None => grace.durations.clone(),
+            };
+            activity.grace_unseen = grace.unseen.saturating_sub(old.map_or(0, |old| old.unseen));
+        }
+        activity
+    }
+
+    /// Grace periods that ended.
+    pub fn graces(&self) -> u64 {
+        count(&self.grace) + self.grace_unseen
+    }
+}
+
+/// Whether the counters of `new` are not a continuation of those of `old`: another VM has the process ID, or it was attached to again.
+fn restarted(old: &Vm, new: &Vm) -> bool {
+    let fell = |old: &Histogram, new: &Histogram| count(new) < count(old);
+    old.name != new.name
+        || old.vcpus.iter().any(|o| {
+            new.vcpus
+                .iter()
+                .filter(|n| n.index == o.index && n.tid == o.tid)
+                .any(|n| fell(&o.blocks, &n.blocks) || n.on_cpu_ns < o.on_cpu_ns)
+        })
+        || match (&old.grace, &new.grace) {
+            (Some(old), Some(new)) => fell(&old.durations, &new.durations),
+            _ => false,
+        }
+}
+
+/// Number of durations in `histogram`.
+pub fn count(histogram: &Histogram) -> u64 {
+    histogram.counts.iter().fold(0, |sum: u64, n| sum.saturating_add(*n))
+}
+
+/// Mean duration, in nanoseconds.
+pub fn mean(histogram: &Histogram) -> Option<f64> {
+    let count = count(histogram);
+    (count > 0).then(|| histogram.total_ns as f64 / count as f64)
+}
+
+/// Upper bound of bucket `n`, in nanoseconds; the last has none.
+pub fn bound(n: usize) -> Option<u64> {
+    (n + 1 < Histogram::BUCKETS).then(|| 1000 << (n + 1))
+}
+
+/// The duration that the share `q` of all does not exceed, in nanoseconds: within its bucket by linear interpolation, so good to a factor of two.
+pub fn quantile(histogram: &Histogram, q: f64) -> Option<f64> {
+    let wanted = count(histogram) as f64 * q;
+    let mut below = 0.0;
+    for (n, inside) in histogram.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
+        let inside = *inside as f64;
+        if below + inside >= wanted {
+            let low = if n == 0 { 0 } else { 1000u64 << n.min(Histogram::BUCKETS - 1) } as f64;
+            let mut high = bound(n).map_or(histogram.max_ns as f64, |b| b as f64);
+            // The maximum is of the total; it bounds what happened in an interval, too.
+            if histogram.max_ns > 0 {
+                high = high.min(histogram.max_ns as f64);
+            }
+            return Some(low + (high.max(low) - low) * ((wanted - below) / inside));
+        }
+        below += inside;
+    }
+    None
+}
+
+/// Adds `from` to `to`.
+pub(super) fn add(to: &mut Histogram, from: &Histogram) {
+    if to.counts.len() < from.counts.len() {
+        to.counts.resize(from.counts.len(), 0);
+    }
+    for (to, from) in to.counts.iter_mut().zip(&from.counts) {
+        *to += from;
+    }
+    to.total_ns += from.total_ns;
+    to.max_ns = to.max_ns.max(from.max_ns);
+}
+
+fn difference(later: &Histogram, earlier: &Histogram) -> Histogram {
+    let before = |i| earlier.counts.get(i).copied().unwrap_or(0);
+    Histogram {
+        counts: later.counts.iter().enumerate().map(|(i, n)| n.saturating_sub(before(i))).collect(),
+        total_ns: later.total_ns.saturating_sub(earlier.total_ns),
+        max_ns: later.max_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::testing::{histogram, preempted, snapshot, vcpu, vm};
+    use crate::watch::model::Preemptions;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_preemption_in_progress_counts_as_its_time_passes_and_once() {
+        let mut one = vcpu(0);
+        one.now = preempted(500 * MS, Class::NoPreempt);
+        let first = snapshot(1000 * MS, vec![vm(1, "a", vec![one.clone()])]);
+        let second = snapshot(2000 * MS, vec![vm(1, "a", vec![one.clone()])]);
+        let seen = VmActivity::between(Some(&first), &second, &second.vms[0]);
+        assert_eq!(seen.all.off_ns[position(Class::NoPreempt)], 1000 * MS);
+        assert_eq!(seen.all.total_preemptions(), 0);
+        // It ends at 2.1 s, after 1.6 s, and the vCPU runs on.
+        one.preemptions = vec![Preemptions {
+            class: Class::NoPreempt,
+            off_cpu: histogram(&[1600 * MS]),
+            readers: 0,
+            readers_off_cpu_ns: 0,
+        }];
+        one.now = VcpuNow::Running { since_ns: 2100 * MS, cpu: 0 };
+        one.on_cpu_ns = 900 * MS;
+        let third = snapshot(3000 * MS, vec![vm(1, "a", vec![one])]);
+        let seen = VmActivity::between(Some(&second), &third, &third.vms[0]);
+        assert_eq!(seen.all.off_ns[position(Class::NoPreempt)], 100 * MS);
+        assert_eq!(seen.all.on_ns, 900 * MS);
+        assert_eq!(seen.all.total_preemptions(), 1);
+        assert_eq!(seen.all.off_share(), Some(0.1));
+        assert_eq!(seen.all.critical_share(), Some(1.0));
+    }
+
+    #[test]
+    fn a_reused_pid_is_another_vm() {
+        let mut old = vcpu(0);
+        old.on_cpu_ns = 900 * MS;
+        let first = snapshot(1000 * MS, vec![vm(1, "a", vec![old.clone()])]);
+        let mut new = vcpu(0);
+        new.on_cpu_ns = 50 * MS;
+        let second = snapshot(2000 * MS, vec![vm(1, "a", vec![new])]);
+        let seen = VmActivity::between(Some(&first), &second, &second.vms[0]);
+        assert_eq!(seen.all.on_ns, 50 * MS);
+    }
+
+    #[test]
+    fn quantiles_lie_in_their_bucket() {
+        let all = histogram(&[3_000, 3_000, 3_000, 100 * MS]);
+        let p50 = quantile(&all, 0.5).unwrap();
+        assert!((2_000.0..=4_000.0).contains(&p50), "{p50}");
+        let p99 = quantile(&all, 0.99).unwrap();
+        assert!((65.536e6..=100e6).contains(&p99), "{p99}");
+        assert_eq!(mean(&all), Some((9_000.0 + 100e6) / 4.0));
+        assert_eq!(quantile(&Histogram::default(), 0.5), None);
+    }
+
+    #[test]
+    fn more_buckets_than_there_are_do_no_harm() {
+        let odd = Histogram { counts: vec![1; 200], total_ns: u64::MAX, max_ns: u64::MAX };
+        assert!(quantile(&odd, 0.999).is_some());
+        assert_eq!(count(&odd), 200);
+    }
+}

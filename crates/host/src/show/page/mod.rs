@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A recording as one HTML page: per VM the states of its vCPUs under its grace periods, so that one sees the preemption that a grace period waited for.
+//!
+//! The page needs nothing else. Its style, its script and its data are inside, and its content security policy allows that one script (by its hash) and no request. What
+//! guests named goes through [`plain`], then through maud or, in the data, JSON; the script puts it on the page as text only.
+//!
+//! Large recordings are thinned, and the page says how: everywhere shares of time per column, which are exact; single states around the longest grace
+//! periods only ([`overview`], [`detail`]).
+
+mod detail;
+mod overview;
+mod scan;
+
+use super::recording::{self, Reader};
+use super::text::{NONE, cut, grace_period, place, plain, several, time};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use detail::{Detail, Evidence, Window};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use overview::{Overview, VmOverview, shares};
+use scan::{Period, Scan};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Recording(#[from] recording::Error),
+    #[error("{0}: the recording has no events; it was cut off before the first, or no VM ran")]
+    Empty(String),
+    #[error("{path}: {source}")]
+    Io { path: String, source: std::io::Error },
+    #[error("the data of the page: {0}")]
+    Data(#[from] serde_json::Error),
+}
+
+/// Reads the recording `file` and writes its page to `out`, whole or not at all.
+///
+/// # Errors
+/// When `file` is no recording or empty, and when `out` cannot be written.
+pub fn write(file: &Path, out: &Path) -> Result<(), Error> {
+    let page = page(file)?;
+    let failed = |source| Error::Io { path: out.display().to_string(), source };
+    let mut part = out.as_os_str().to_owned();
+    part.push(".part");
+    let put = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create(&part)?;
+        file.write_all(page.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&part, out)
+    };
+    put().map_err(|error| {
+        let _ = std::fs::remove_file(&part);
+        failed(error)
+    })
+}
+
+/// The page for the recording `file`.
+///
+/// # Errors
+/// As [`write`].
+pub fn page(file: &Path) -> Result<String, Error> {
+    let mut overview = Overview::new();
+    let (first, reader) = read(file, &mut overview)?;
+    let Some(span) = first.span.filter(|_| !overview.vms.is_empty()) else {
+        return Err(Error::Empty(file.display().to_string()));
+    };
+    let mut detail = Detail::new(&overview, span);
+    read(file, &mut detail)?;
+    render(&overview, &detail, &first, &reader)
+}
+
+fn read(file: &Path, sink: &mut dyn scan::Sink) -> Result<(Scan, Reader), Error> {
+    let mut reader = Reader::open(file)?;
+    let mut scan = Scan::default();
+    for record in reader.by_ref() {
+        scan.feed(&record?, sink);
+    }
+    scan.finish(sink);
+    Ok((scan, reader))
+}
+
+/// What the script draws. Times are microseconds since the beginning.
+#[derive(Serialize)]
+struct Data {
+    length: f64,
+    column: f64,
+    states: Vec<String>,
+    places: Vec<String>,
+    vms: Vec<VmData>,
+}
+
+#[derive(Serialize)]
+struct VmData {
+    lanes: Vec<LaneData>,
+    /// The longest grace period in each column.
+    graces: Vec<f64>,
+    windows: Vec<WindowData>,
+}
+
+#[derive(Serialize)]
+struct LaneData {
+    vcpu: u32,
+    /// Per column, states and their shares in percent, alternating.
+    columns: Vec<Vec<u8>>,
+}
+
+#[derive(Serialize)]
+struct WindowData {
+    from: f64,
+    to: f64,
+    /// Lane, beginning, length, state, reader, place (or -1).
+    segments: Vec<(u32, f64, f64, u8, u8, i64)>,
+    /// Beginning, length, number, whether it was over.
+    periods: Vec<(f64, f64, String, u8)>,
+}
+
+/// Texts, each once.
+#[derive(Default)]
+struct Table {
+    index: BTreeMap<String, i64>,
+    all: Vec<String>,
+}
+
+impl Table {
+    fn of(&mut self, text: String) -> i64 {
+        if text == NONE {
+            return -1;
+        }
+        *self.index.entry(text.clone()).or_insert_with(|| {
+            self.all.push(text);
+            self.all.len() as i64 - 1
+        })
+    }
+}
+
+/// Microseconds between two points in time.
+fn micros(from: u64, to: u64) -> f64 {
+    to.saturating_sub(from) as f64 / 1e3
+}
+
+fn data(overview: &Overview, detail: &Detail, span: (u64, u64)) -> Data {
+    let origin = overview.origin();
+    let mut places = Table::default();
+    let mut vms = vec![];
+    for (pid, vm) in &overview.vms {
+        let lanes: BTreeMap<u32, u32> = (0..).zip(vm.lanes.keys()).map(|(i, v)| (*v, i)).collect();
+        let windows = detail.windows.iter().filter(|w| w.pid == *pid);
+        vms.push(VmData {
+            lanes: vm
+                .lanes
+                .iter()
+                .map(|(vcpu, columns)| LaneData {
+                    vcpu: *vcpu,
+                    columns: columns
+                        .iter()
+                        .map(|c| shares(c).into_iter().flat_map(|(s, share)| [s, share]).collect())
+                        .collect(),
+                })
+                .collect(),
+            graces: vm.graces.iter().map(|ns| f64::from(*ns).round() / 1e3).collect(),
+            windows: windows.map(|w| window(w, &lanes, origin, &mut places)).collect(),
+        });
+    }
+    Data {
+        length: micros(origin, span.1),
+        column: overview.width as f64 / 1e3,
+        states: scan::names(),
+        places: places.all,
+        vms,
+    }
+}
+
+fn window(w: &Window, lanes: &BTreeMap<u32, u32>, origin: u64, places: &mut Table) -> WindowData {
+    let mut segments = vec![];
+    for (vcpu, s) in &w.segments {
+        let Some(lane) = lanes.get(vcpu) else { continue };
+        let place = places.of(cut(&place(&s.at), 120));
+        let (from, length) = (micros(origin, s.from), micros(s.from, s.to));
+        segments.push((*lane, from, length, s.state, s.reader.into(), place));
+    }
+    WindowData {
+        from: micros(origin, w.from),
+        to: micros(origin, w.to),
+        segments,
+        periods: w
+            .periods
+            .iter()
+            .map(|p| {
+                let over = u8::from(!p.open);
+                (
+                    micros(origin, p.from),
+                    micros(p.from, p.to),
+                    grace_period(p.seq).to_string(),
+                    over,
+                )
+            })
+            .collect(),
+    }
+}
+
+fn render(
+    overview: &Overview,
+    detail: &Detail,
+    scan: &Scan,
+    reader: &Reader,
+) -> Result<String, Error> {
+    let span = scan.span.unwrap_or_default();
+    // No text of the data can end the element that holds it.
+    let data = serde_json::to_string(&data(overview, detail, span))?.replace('<', "\\u003c");
+    let hash = BASE64.encode(Sha256::digest(SCRIPT));
+    let policy = format!(
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'"
+    );
+    let header = reader.header();
+    let length = time(span.1.saturating_sub(span.0) as f64);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="generator" content=(concat!("reprieve ", env!("CARGO_PKG_VERSION")));
+                title { "Grace periods and preemptions on " (plain(&header.host)) " - Reprieve watch" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { "Grace periods and preemptions on " (plain(&header.host)) }
+                    p class="soft" {
+                        (several(overview.vms.len(), "VM")) ", " (length) ", Linux " (plain(&header.kernel))
+                        ", recorded by " (plain(&header.by)) "; " (scan.events) " events"
+                    }
+                }
+                (warnings(overview, detail, scan, reader))
+                noscript { p class="warn" { "The time lines need JavaScript; the table below does not." } }
+                (controls())
+                @for (index, (pid, vm)) in overview.vms.iter().enumerate() {
+                    (section(index, *pid, vm, detail, overview.origin()))
+                }
+                (explanation())
+                script id="data" type="application/json" { (PreEscaped(data)) }
+                div id="tip" hidden {}
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    Ok(page.into_string())
+}
+
+/// What is missing or thinned.
+fn warnings(overview: &Overview, detail: &Detail, scan: &Scan, reader: &Reader) -> Markup {
+    let everything =
+        detail.dropped == 0 && detail.windows.iter().all(|w| Some((w.from, w.to)) == scan.span);
+    html! {
+        @if scan.lost > 0 {
+            p class="warn" {
+                (scan.lost) " events were lost while this was recorded. States after a gap are shown as not seen until the vCPU's next event, and grace periods across it are left out."
+            }
+        }
+        @if reader.cut_off() {
+            p class="warn" { "The recording was cut off; it is shown up to there." }
+        }
+        @if !overview.hidden.is_empty() {
+            p class="warn" { (overview.hidden.len()) " more vCPUs are not shown." }
+        }
+        @if !everything {
+            p class="note" {
+                "This recording is too large to show every switch everywhere. Each column of " (time(overview.width as f64))
+                " shows the exact share of time in each state, but not their order; every single state is shown around the longest grace periods, which the tables link to."
+                @if detail.dropped > 0 { " There was no room for " (several(detail.dropped, "more of these")) "." }
+            }
+        }
+    }
+}
+
+fn controls() -> Markup {
+    html! {
+        nav class="controls" {
+            button type="button" data-do="all" { "Show all" }
+            button type="button" data-do="in" { "Zoom in" }
+            button type="button" data-do="out" { "Zoom out" }
+            button type="button" data-do="left" { "←" }
+            button type="button" data-do="right" { "→" }
+            span id="where" class="soft" {}
+            ul class="legend" {
+                @for (state, name) in scan::names().iter().enumerate() {
+                    li { i class=(format!("s{state}")) {} (name) }
+                }
+                li { i class="gp" {} "grace period" }
+            }
+        }
+    }
+}
+
+fn section(index: usize, pid: u32, vm: &VmOverview, detail: &Detail, origin: u64) -> Markup {
+    let mean = if vm.count > 0 { vm.total_ns as f64 / vm.count as f64 } else { f64::NAN };
+    html! {
+        section {
+            h2 { (plain(&vm.name)) }
+            p class="soft" {
+                "pid " (pid) ", " (plain(&vm.vmm)) ", Linux " (vm.kernel.as_deref().map_or("not known".into(), plain))
+                "; " (several(usize::try_from(vm.count).unwrap_or(usize::MAX), "grace period")) ", " (time(mean)) " on average"
+            }
+            @for line in &vm.blind { p class="note" { "Not visible: " (plain(line)) } }
+            div class="line" { canvas data-vm=(index) tabindex="0" role="img" aria-label=(format!("Time lines of {}", plain(&vm.name))) {} }
+            @if !vm.longest.is_empty() {
+                h3 { "Longest grace periods" }
+                div class="scroll" { table {
+                    thead { tr {
+                        th { "length" } th { "began at" } th { "number" } th class="text" { "longest preemption in it" }
+                    } }
+                    tbody { @for (n, period) in vm.longest.iter().enumerate() {
+                        (row(index, n, pid, period, detail, origin))
+                    } }
+                } }
+            }
+        }
+    }
+}
+
+fn row(index: usize, n: usize, pid: u32, period: &Period, detail: &Detail, origin: u64) -> Markup {
+    let evidence = detail.evidence.get(&(pid, scan::number(period.seq)));
+    let from = micros(origin, period.from);
+    html! {
+        tr id=(format!("gp-{index}-{n}")) {
+            td {
+                a href=(format!("#gp-{index}-{n}")) data-vm=(index) data-from=(from) data-length=(micros(period.from, period.to)) {
+                    (time(period.length() as f64))
+                }
+                @if period.open { " and not over" }
+            }
+            td { (format!("{:.3} s", from / 1e6)) }
+            td { (grace_period(period.seq)) }
+            td class="text" {
+                (cause(pid, period, detail))
+                @if let Some(evidence) = evidence { (waited(evidence)) }
+            }
+        }
+    }
+}
+
+fn cause(pid: u32, period: &Period, detail: &Detail) -> Markup {
+    if detail.window(pid, period).is_none() {
+        return html! { span class="soft" { "not kept in detail" } };
+    }
+    match detail.cause(pid, period) {
+        None => html! { "none" },
+        Some((vcpu, segment, inside)) => html! {
+            i class=(format!("s{} dot", segment.state)) {}
+            "vCPU " (vcpu) ", " (time(inside as f64)) " "
+            (scan::names()[usize::from(segment.state)].trim_start_matches("preempted: "))
+            @if segment.reader { " (RCU reader)" }
+            @let at = place(&segment.at);
+            @if at != NONE { ": " code { (at) } }
+        },
+    }
+}
+
+fn waited(evidence: &Evidence) -> Markup {
+    html! {
+        @if !evidence.owing.is_empty() {
+            span class="soft" {
+                "; after " (time(evidence.age as f64)) " it waited for vCPU "
+                @for (n, vcpu) in evidence.owing.iter().take(12).enumerate() {
+                    @if n > 0 { ", " }
+                    (vcpu)
+                }
+                @if evidence.owing.len() > 12 { " and " (evidence.owing.len() - 12) " more" }
+            }
+        }
+        @for reader in evidence.blocked_readers.iter().take(2) {
+            span class="soft" { "; for the blocked reader " (place(reader)) }
+        }
+    }
+}
+
+fn explanation() -> Markup {
+    html! {
+        h2 { "How to read this" }
+        p {
+            "The band at the top of each VM holds its grace periods, as seen from the host; below it each vCPU has a line. A grace period ends when every vCPU "
+            "has passed a quiescent state since it began, so one that is off its CPU the whole time holds it up. "
+            "\"Longest preemption in it\" is of the vCPUs that owed a quiescent state where a snapshot was taken during the grace period, else of all."
+        }
+        p { "Drag to move, Ctrl and the wheel or the keys + and - to zoom, arrow keys to move; all VMs show the same time." }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One VM as it is watched: what is known of it, and how it goes from one state to the next.
+//!
+//! ```text
+//! Attaching --attached--> Watching <--> Paused
+//!     ^ |                    |
+//!     | +--failed--> Unreadable (tried again, ever more rarely)
+//!     +----------- rebooted -+            any --process ended--> Gone
+//! ```
+//!
+//! Its vCPUs are watched as soon as their threads are known; what they were doing is known once the guest has been read.
+
+use super::clock::now_ns;
+use super::discover::Key;
+use super::model::VmState;
+use super::qemu;
+use super::raw::types;
+use super::slots::{Registers, Slots, VcpuSlot, VmSlot};
+use reprieve_guest::vmm::{self, Accel, Kind};
+use reprieve_guest::{BpfLayout, Error, Guest, Liveness};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A failed attempt is repeated after this, and after twice as long each time it fails again.
+const RETRY: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// A VM without a kernel counts as starting for so long.
+const STARTING: Duration = Duration::from_secs(10);
+
+/// New threads are looked at this often at most: QEMU makes and ends helpers all the time.
+const THREADS_AGAIN: Duration = Duration::from_secs(5);
+
+/// A check that took some time is followed by a rest of this many times that.
+const CHECK_REST: u32 = 10;
+
+/// QEMU's registers are looked for this long before that is worth a remark.
+pub(super) const SEARCH_REMARK: Duration = Duration::from_secs(5);
+
+/// What this host's KVM lets be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kvm {
+    /// AMD.
+    Svm,
+    /// Intel.
+    Vmx,
+    /// Nothing, and why.
+    Hidden(String),
+}
+
+pub struct Machine {
+    pub key: Key,
+    pub name: Option<String>,
+    pub state: VmState,
+    /// Once the VMM has been asked.
+    pub vm: Option<vmm::Vm>,
+    /// Dropped before the VM's own entry.
+    pub vcpus: Vec<Vcpu>,
+    slot: Option<VmSlot>,
+    pub attached: Option<Attached>,
+    /// An attempt to attach is under way.
+    busy: bool,
+    retry: Option<Instant>,
+    delay: Duration,
+    found: Instant,
+    /// Threads of the process that are no vCPUs, as of the last look.
+    others: Vec<u32>,
+    threads_due: Instant,
+    check_due: Instant,
+    /// What went wrong on the host's side.
+    pub(super) trouble: Option<String>,
+    pub ended: Option<Instant>,
+}
+
+pub struct Vcpu {
+    pub index: u32,
+    pub slot: VcpuSlot,
+    /// Its number in the guest.
+    pub cpu: Option<u32>,
+    /// Since when QEMU's registers are looked for.
+    pub(super) searching: Option<Instant>,
+}
+
+/// A guest that can be read.
+pub struct Attached {
+    pub guest: Arc<Guest>,
+    pub layout: BpfLayout,
+    /// When, on the clock of the snapshots.
+    pub since_ns: u64,
+    present: Vec<u32>,
+}
+
+impl Machine {
+    pub fn new(key: Key, name: Option<String>) -> Machine {
+        let now = Instant::now();
+        Machine {
+            key,
+            name,
+            state: VmState::Attaching,
+            vm: None,
+            vcpus: Vec::new(),
+            slot: None,
+            attached: None,
+            busy: false,
+            retry: Some(now),
+            delay: RETRY,
+            found: now,
+            others: Vec::new(),
+            threads_due: now,
+            check_due: now,
+            trouble: None,
+            ended: None,
+        }
+    }
+
+    /// Whether an attempt to attach is due; if so it counts as begun.
+    pub fn begin_attempt(&mut self) -> bool {
+        let due = self.retry.is_some_and(|at| Instant::now() >= at);
+        if due && !self.busy && self.ended.is_none() {
+            self.busy = true;
+            return true;
+        }
+        false
+    }
+
+    /// The VMM has been asked: its threads are watched from now on.
+    pub fn described(&mut self, slots: &Arc<Slots>, kvm: &Kvm, vm: vmm::Vm) {
+        if self.slot.is_none() {
+            self.slot = slots.add_vm();
+        }
+        let Some(slot) = &self.slot else {
+            self.trouble = Some("too many VMs: this one is not watched".into());
+            self.vm = Some(vm);
+            return;
+        };
+        let registers = match (vm.kind, kvm) {
+            (Kind::Qemu(Accel::Tcg), _) => Registers::QemuSearch,
+            (Kind::Qemu(Accel::Kvm), Kvm::Hidden(_)) => Registers::None,
+            (Kind::Qemu(Accel::Kvm), _) => Registers::Kvm,
+            _ => Registers::None,
+        };
+        let wanted = &vm.vcpus;
+        self.vcpus.retain(|v| wanted.iter().any(|w| (w.index, w.tid) == (v.index, v.slot.tid())));
+        self.trouble = None;
+        for thread in wanted {
+            if self.vcpus.iter().any(|v| v.slot.tid() == thread.tid) {
+                continue;
+            }
+            match slots.add_vcpu(slot, vm.pid, thread.tid, thread.index, registers) {
+                Ok(slot) => self.vcpus.push(Vcpu {
+                    index: thread.index,
+                    slot,
+                    cpu: None,
+                    searching: (registers == Registers::QemuSearch).then(Instant::now),
+                }),
+                Err(error) => {
+                    self.trouble = Some(format!("vCPU {} is not watched: {error}", thread.index));
+                }
+            }
+        }
+        self.vcpus.sort_by_key(|v| v.index);
+        self.others = other_threads(vm.pid, &vm);
+        self.name = vm.name.clone();
+        self.vm = Some(vm);
+    }
+
+    /// The guest can be read.
+    pub fn attach(&mut self, guest: Guest) {
+        self.busy = false;
+        match guest.layout() {
+            Ok(layout) => {
+                let present = guest.present().unwrap_or_default();
+                self.retry = None;
+                self.delay = RETRY;
+                self.state = VmState::Watching;
+                self.place(&layout);
+                let guest = Arc::new(guest);
+                let attached = Attached { guest, layout, since_ns: now_ns(), present };
+                self.attached = Some(attached);
+                self.search();
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn place(&mut self, layout: &BpfLayout) {
+        let Some(slot) = &self.slot else { return };
+        slot.unready();
+        for vcpu in &mut self.vcpus {
+            let tid = vcpu.slot.tid();
+            let found = layout.vcpus.iter().find(|v| v.tid == Some(tid));
+            vcpu.cpu = found.map(|v| v.cpu);
+            vcpu.slot.place(found);
+        }
+        slot.ready(layout);
+    }
+
+    /// An attempt to attach failed.
+    pub fn fail(&mut self, error: &Error) {
+        self.busy = false;
+        self.detach();
+        self.retry = Some(Instant::now() + self.delay);
+        self.delay = (self.delay * 2).min(RETRY_MAX);
+        match error {
+            Error::Gone { .. } => self.end(),
+            Error::NoKernel { .. } if self.found.elapsed() < STARTING => {
+                self.state = VmState::Attaching;
+            }
+            _ => self.state = VmState::Unreadable(error.to_string()),
+        }
+    }
+
+    fn detach(&mut self) {
+        self.attached = None;
+        if let Some(slot) = &self.slot {
+            slot.unready();
+        }
+    }
+
+    fn end(&mut self) {
+        self.detach();
+        self.retry = None;
+        self.state = VmState::Gone;
+        self.ended.get_or_insert_with(Instant::now);
+    }
+
+    /// The guest, if it is time to ask whether it still is what it was. That may take a while: not to be done with the list of VMs locked.
+    pub fn to_check(&self) -> Option<Arc<Guest>> {
+        let due = Instant::now() >= self.check_due;
+        self.attached.as_ref().filter(|_| due).map(|attached| attached.guest.clone())
+    }
+
+    /// What came of it, and how long it took.
+    pub fn checked(&mut self, guest: &Arc<Guest>, found: &Result<Liveness, Error>, took: Duration) {
+        // A VMM that is slow to answer is asked less often.
+        self.check_due = Instant::now() + took * CHECK_REST;
+        if !self.attached.as_ref().is_some_and(|attached| Arc::ptr_eq(&attached.guest, guest)) {
+            return;
+        }
+        match found {
+            Ok(Liveness::Same) => self.state = VmState::Watching,
+            Ok(Liveness::Paused) => self.state = VmState::Paused,
+            Ok(Liveness::Gone) => self.end(),
+            Ok(Liveness::Rebooted) => {
+                self.detach();
+                self.state = VmState::Attaching;
+                (self.found, self.delay) = (Instant::now(), RETRY);
+                self.retry = Some(Instant::now());
+            }
+            // A page that is not there at the moment.
+            Err(_) => {}
+        }
+    }
+
+    /// Looks whether the process and its vCPUs still are there. Costs a few reads.
+    pub fn tend(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        if vmm::process::start_time(self.key.pid) != Some(self.key.start_time) {
+            return self.end();
+        }
+        self.look_for_vcpus();
+        self.search();
+    }
+
+    /// CPUs that were plugged in or out.
+    fn look_for_vcpus(&mut self) {
+        if Instant::now() < self.threads_due {
+            return;
+        }
+        self.threads_due = Instant::now() + THREADS_AGAIN;
+        let Some(vm) = &self.vm else { return };
+        let others = other_threads(vm.pid, vm);
+        let new = others.iter().any(|tid| !self.others.contains(tid));
+        let lost = self.vcpus.iter().any(|v| {
+            !std::path::Path::new(&format!("/proc/{}/task/{}", vm.pid, v.slot.tid())).exists()
+        });
+        if (new || lost) && !self.busy && self.attached.is_some() {
+            // Only worth an attempt if the VMM itself has other vCPUs now, which the attempt finds out.
+            self.others = others;
+            self.retry = Some(Instant::now());
+        }
+        let Some(attached) = &mut self.attached else { return };
+        let present = attached.guest.present().unwrap_or_default();
+        if !present.is_empty() && present != attached.present {
+            attached.present = present;
+            if let Ok(layout) = attached.guest.layout() {
+                attached.layout = layout.clone();
+                self.place(&layout);
+            }
+        }
+    }
+
+    /// Whether an attempt that has asked the VMM need not go on: nothing has changed.
+    pub fn is_current(&self, vm: &vmm::Vm) -> bool {
+        self.attached.is_some() && self.vm.as_ref().is_some_and(|known| known.vcpus == vm.vcpus)
+    }
+
+    /// An attempt ended without anything to do.
+    pub fn settle(&mut self) {
+        self.busy = false;
+        self.retry = None;
+    }
+
+    /// Looks for QEMU's registers among the candidates.
+    pub fn search(&mut self) {
+        let Some(attached) = &self.attached else { return };
+        for vcpu in self.vcpus.iter_mut().filter(|v| v.searching.is_some()) {
+            let layout = attached.layout.vcpus.iter().find(|v| Some(v.cpu) == vcpu.cpu);
+            let Some(layout) = layout else { continue };
+            let candidates = vcpu.slot.get().candidates;
+            let valid = candidates.into_iter().filter(|&c| c != 0);
+            let found = valid
+                .filter_map(|c| qemu::registers_at(self.key.pid, c, layout.per_cpu_offset))
+                .next();
+            if let Some(address) = found {
+                vcpu.slot.registers(Registers::Qemu(address));
+                vcpu.searching = None;
+            }
+        }
+    }
+
+    /// Whether something is under way that should not wait for long.
+    pub fn hurried(&self) -> bool {
+        let young = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < SEARCH_REMARK);
+        self.ended.is_none()
+            && (self.retry.is_some_and(|_| self.delay < Duration::from_secs(2))
+                || self.vcpus.iter().any(|v| young(&v.searching)))
+    }
+
+    /// The program's part of it.
+    pub fn entry(&self) -> Option<types::vm> {
+        self.slot.as_ref().map(VmSlot::get)
+    }
+}
+
+fn other_threads(pid: u32, vm: &vmm::Vm) -> Vec<u32> {
+    let Ok(dir) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let tids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    tids.filter(|&tid| vm.vcpus.iter().all(|v| v.tid != tid)).collect()
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `watch`: which guest critical sections lose their CPU, and who holds up a guest's grace period, seen from the host.
+//!
+//! [`Watch`] turns what an eBPF program and guest memory say into [`model::Snapshot`]s and, when a recording is made, [`model::Event`]s.
+//! Everything that shows or stores something (terminal, lines, Prometheus, HTML) sees these types only.
+//!
+//! How it works: `crates/guest` finds out, once per boot of a guest, where its words are (`preempt_count`, current task, `gp_seq`) in the VMM's memory.
+//! The program (`bpf/watch.bpf.c`) reads them when a vCPU's thread loses its CPU, while that thread is still current, and counts the time until it
+//! runs again, into an array that is mapped here: a snapshot costs no system call per vCPU. Grace periods are timed by the same program, from the guest's
+//! `gp_seq`; who holds one up is read from the guest's `rcu_node` tree when a snapshot is taken.
+//!
+//! What is where: [`raw`] the border to the kernel, `slots` the arrays that both sides map, `discover` and `keeper` the list of VMs, `machine` one VM's
+//! states, `blind` what cannot be seen of it, `qemu` registers of emulated vCPUs, `processes` those that use the runtime, `view` and `events` what comes out.
+
+mod blind;
+mod clock;
+mod discover;
+mod error;
+mod events;
+mod keeper;
+mod machine;
+pub mod model;
+mod options;
+mod processes;
+mod qemu;
+mod raw;
+mod slots;
+mod view;
+
+pub use error::Error;
+pub use options::{Options, Which};
+
+use discover::Key;
+use events::Events;
+use keeper::{Keeper, Machines};
+use machine::{Kvm, Machine};
+use model::{Cost, Event, Snapshot};
+use processes::Processes;
+use raw::{Program, Settings, types};
+use slots::Slots;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Watches virtual machines from when it is started until it is dropped; then nothing of it is left in the kernel.
+///
+/// ```no_run
+/// use reprieve_host::watch::{Options, Watch};
+/// let mut watch = Watch::start(&Options::default())?;
+/// std::thread::sleep(std::time::Duration::from_secs(1));
+/// for vm in watch.snapshot()?.vms {
+///     println!("{}: {:?}, {} vCPUs", vm.name, vm.state, vm.vcpus.len());
+/// }
+/// # Ok::<(), reprieve_host::watch::Error>(())
+/// ```
+pub struct Watch {
+    /// Dropped first: it changes what follows.
+    _keeper: Keeper,
+    machines: Arc<Machines>,
+    slots: Arc<Slots>,
+    kvm: Kvm,
+    processes: Arc<Mutex<Processes>>,
+    events: Option<Events>,
+    /// The kernel counts the run time of eBPF programs while this is open.
+    statistics: Option<OwnedFd>,
+    started_ns: u64,
+    process_ns: u64,
+}
+
+/// The shortest interval.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+const VMS: usize = 1024;
+/// vCPUs: this many per CPU of the host, within bounds. One takes 3 KiB of the kernel's memory.
+const VCPUS_PER_CPU: usize = 32;
+const VCPUS: std::ops::RangeInclusive<usize> = 512..=8192;
+
+impl Watch {
+    /// Loads the eBPF program and begins to look for VMs in the background: the first snapshots may show VMs as
+    /// [`Attaching`](model::VmState::Attaching), or none.
+    ///
+    /// # Errors
+    /// Without root's capabilities, on a kernel without BTF, or when the kernel refuses the program.
+    pub fn start(options: &Options) -> Result<Watch, Error> {
+        if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+            return Err(Error::Missing {
+                what: "a kernel that describes its types (/sys/kernel/btf/vmlinux)",
+                hint: "distributions build theirs with CONFIG_DEBUG_INFO_BTF; in a container, mount the host's /sys",
+            });
+        }
+        let statistics = match options.statistics {
+            true => Some(raw::count_run_time().map_err(|source| Error::Io {
+                what: "counting the run time of eBPF programs".into(),
+                source,
+            })?),
+            false => None,
+        };
+        let (program, kvm) = load(options)?;
+        if options.confine {
+            let what = || "giving up rights that are not needed".into();
+            raw::confine().map_err(|source| Error::Io { what: what(), source })?;
+        }
+        let slots = Slots::new(program);
+        let machines = Arc::new(Machines::default());
+        let processes = Arc::new(Mutex::new(Processes::default()));
+        let keeper = Keeper::start(
+            machines.clone(),
+            slots.clone(),
+            kvm.clone(),
+            options.vms.clone(),
+            options.interval.max(INTERVAL_MIN),
+            processes.clone(),
+        );
+        let keeper =
+            keeper.map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
+        Ok(Watch {
+            _keeper: keeper,
+            machines,
+            slots,
+            kvm,
+            processes,
+            events: options.events.then(Events::default),
+            statistics,
+            started_ns: clock::now_ns(),
+            process_ns: clock::process_ns(),
+        })
+    }
+
+    /// Everything watched, now.
+    ///
+    /// # Errors
+    /// When the collector itself broke; never because of a VM.
+    pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
+        let machines = self.machines.lock();
+        let (time_ns, entries) = at_once(&machines);
+        let both = machines.values().zip(&entries);
+        let vms = both.map(|(m, entries)| view::vm(m, entries, &self.kvm, time_ns)).collect();
+        drop(machines);
+        Ok(Snapshot {
+            time_ns,
+            wall: clock::wall_ns(),
+            vms,
+            processes: self.processes.lock().unwrap_or_else(|e| e.into_inner()).view(),
+            cost: self.cost(time_ns),
+        })
+    }
+
+    /// What happened since the last call, in the order of time; nothing unless [`Options::events`] asked for it.
+    /// Call it a few times per second: the buffer is bounded, and what did not fit is one [`Event::Lost`].
+    pub fn events(&mut self) -> Vec<Event> {
+        match &mut self.events {
+            Some(events) => events.take(&self.slots.program, &self.machines),
+            None => Vec::new(),
+        }
+    }
+
+    fn cost(&self, now: u64) -> Cost {
+        let program = &self.slots.program;
+        let costs = program.costs();
+        let kernel = self.statistics.as_ref().and_then(|_| program.kernel_statistics());
+        Cost {
+            elapsed_ns: now - self.started_ns,
+            switches: costs.iter().map(|cost| cost.runs).sum(),
+            switch_ns: costs.iter().map(|cost| cost.total_ns).sum(),
+            switch_median_ns: raw::median_ns(&costs),
+            bpf_ns: kernel.map(|(time, _)| time),
+            process_ns: clock::process_ns().saturating_sub(self.process_ns),
+            lost: program.lost() + program.missed(),
+        }
+    }
+}
+
+/// What the program knows of all vCPUs, and when: read again if this thread lost its own CPU meanwhile.
+fn at_once(machines: &BTreeMap<Key, Machine>) -> (u64, Vec<Vec<types::vcpu>>) {
+    const AT_ONCE_NS: u64 = 1_000_000;
+    const TRIES: u32 = 5;
+    let mut tries = 1;
+    loop {
+        let begun = clock::now_ns();
+        let of = |machine: &Machine| machine.vcpus.iter().map(|v| v.slot.get()).collect();
+        let entries = machines.values().map(of).collect();
+        if clock::now_ns() - begun < AT_ONCE_NS || tries == TRIES {
+            return (begun, entries);
+        }
+        tries += 1;
+    }
+}
+
+/// The program, with as much of KVM as this host has.
+fn load(options: &Options) -> Result<(Program, Kvm), Error> {
+    let module = |name: &str| Path::new("/sys/module").join(name).exists();
+    let (svm, vmx) = (module("kvm_amd"), module("kvm_intel"));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let settings = Settings {
+        vcpus: (cpus * VCPUS_PER_CPU).clamp(*VCPUS.start(), *VCPUS.end()),
+        vms: VMS,
+        events: options.events,
+        svm,
+        vmx: vmx && !svm,
+    };
+    let hidden = |why: String| Kvm::Hidden(why);
+    match Program::load(&settings) {
+        Ok(program) if svm => Ok((program, Kvm::Svm)),
+        Ok(program) if vmx => Ok((program, Kvm::Vmx)),
+        Ok(program) => {
+            Ok((program, hidden("KVM was not loaded when watching began: start it again".into())))
+        }
+        Err(error) if svm || vmx => {
+            let without = Settings { svm: false, vmx: false, ..settings };
+            let why = format!("this kernel's KVM cannot be read ({error})");
+            Ok((Program::load(&without)?, hidden(why)))
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `watch` knows, as plain data: the one interface between collection and presentation, and the schema of `--json` and of recordings.
+//!
+//! Times are nanoseconds. A point in time is of `CLOCK_MONOTONIC` on the host; [`Snapshot::wall`] ties it to the calendar. Counters and
+//! histograms are totals since `watch` attached to the VM, and never fall while it does: a rate is a difference of two snapshots.
+
+use serde::{Deserialize, Serialize};
+
+/// What a vCPU was doing when it lost its CPU against its will.
+///
+/// The first that applies, in this order: unknown, user, hardirq, softirq, idle, no-preempt, irqs-off, reader, kernel. (An interrupt that hits the
+/// idle task is as critical as any other; the idle task itself always has preemption disabled.) A reader is counted as such in
+/// [`Preemptions::readers`] whatever its class: an interrupted section is still one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// User mode.
+    User,
+    /// Preemptible kernel code. With a kernel whose readers leave no trace (no PREEMPT_RCU) it may be a reader.
+    Kernel,
+    /// In an RCU read-side section, preemptible.
+    Reader,
+    /// Preemption disabled: a spinlock held, bottom halves disabled, per-CPU data in use.
+    NoPreempt,
+    /// Interrupts off, preemption not disabled.
+    IrqsOff,
+    /// Serving a softirq.
+    Softirq,
+    /// Serving a hardware interrupt or an NMI.
+    Hardirq,
+    /// The idle task.
+    Idle,
+    /// What the guest was doing could not be read.
+    Unknown,
+}
+
+impl Class {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Class; 9] = [
+        Class::User,
+        Class::Kernel,
+        Class::Reader,
+        Class::NoPreempt,
+        Class::IrqsOff,
+        Class::Softirq,
+        Class::Hardirq,
+        Class::Idle,
+        Class::Unknown,
+    ];
+
+    /// The name in tables, JSON and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::User => "user",
+            Class::Kernel => "kernel",
+            Class::Reader => "reader",
+            Class::NoPreempt => "no-preempt",
+            Class::IrqsOff => "irqs-off",
+            Class::Softirq => "softirq",
+            Class::Hardirq => "hardirq",
+            Class::Idle => "idle",
+            Class::Unknown => "unknown",
+        }
+    }
+}
+
+/// Durations by powers of two: bucket `n` counts those of at least 2^n and less than 2^(n+1) microseconds; bucket 0 also shorter ones, the last
+/// also longer ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Up to [`Histogram::BUCKETS`] counts; trailing zeros may be missing.
+    pub counts: Vec<u64>,
+    /// Sum of all durations.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl Histogram {
+    /// 2^27 us are two minutes.
+    pub const BUCKETS: usize = 28;
+}
+
+/// Times that vCPUs were taken off their CPU, of one class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preemptions {
+    pub class: Class,
+    /// How long it took until the vCPU ran again. The sum of the counts is the number of preemptions that have ended.
+    pub off_cpu: Histogram,
+    /// Of these, how many hit an RCU reader, and for how long.
+    pub readers: u64,
+    pub readers_off_cpu_ns: u64,
+}
+
+/// One snapshot of everything watched.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub time_ns: u64,
+    /// The same, nanoseconds since 1970.
+    pub wall: u64,
+    pub vms: Vec<Vm>,
+    pub processes: Vec<Process>,
+    pub cost: Cost,
+}
+
+/// What watching costs, and what it missed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// How long all of this has been measured.
+    pub elapsed_ns: u64,
+    /// Runs of the eBPF program at context switches of watched threads, and the time in it.
+    pub switches: u64,
+    pub switch_ns: u64,
+    /// The median of that time per switch, if it was measured.
+    pub switch_median_ns: Option<u64>,
+    /// All eBPF programs of `watch`, as the kernel's run-time statistics count them; `None` where they are off.
+    pub bpf_ns: Option<u64>,
+    /// CPU time of the `watch` process itself.
+    pub process_ns: u64,
+    /// Events that a recording lost, and context switches that were not seen and could not be made good.
+    pub lost: u64,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Vm {
+    /// Of the VMM's process.
+    pub pid: u32,
+    /// The VMM's name for it, else the PID.
+    pub name: String,
+    /// As "qemu-kvm", "qemu-tcg".
+    pub vmm: String,
+    pub state: VmState,
+    /// The guest kernel's release, once known.
+    pub kernel: Option<String>,
+    /// What cannot be seen in this guest, in sentences ("RCU readers leave no trace: ...").
+    pub blind: Vec<String>,
+    pub vcpus: Vec<Vcpu>,
+    /// `None` until the guest has been read.
+    pub grace: Option<Grace>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state", content = "why")]
+pub enum VmState {
+    /// The guest is being found in the VM's memory.
+    Attaching,
+    Watching,
+    /// Stopped by its VMM.
+    Paused,
+    /// The guest cannot be read, and why (encrypted, not Linux, firmware, ...); vCPUs are watched without classes.
+    Unreadable(String),
+    /// The process has ended.
+    Gone,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Vcpu {
+    pub index: u32,
+    pub tid: u32,
+    pub now: VcpuNow,
+    /// One entry per class that occurred.
+    pub preemptions: Vec<Preemptions>,
+    /// Times that it gave up its CPU itself (halted, or waited for its VMM), and how long it stayed away.
+    pub blocks: Histogram,
+    /// Time on a CPU, the present stay included.
+    pub on_cpu_ns: u64,
+}
+
+/// What a vCPU is doing now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum VcpuNow {
+    Running {
+        since_ns: u64,
+        /// Of the host.
+        cpu: u32,
+    },
+    Preempted {
+        since_ns: u64,
+        class: Class,
+        /// In an RCU read-side section.
+        reader: bool,
+        at: Place,
+    },
+    Halted {
+        since_ns: u64,
+    },
+    /// Not seen at a context switch yet.
+    Unseen,
+}
+
+/// Where in the guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Name of the guest's current task, and its PID there. Anything may be in the name: escape it.
+    pub task: Option<String>,
+    pub pid: Option<i32>,
+    /// `function+0x12` or `function+0x12 [module]`, in kernel mode.
+    pub function: Option<String>,
+}
+
+/// A guest's grace periods.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Grace {
+    /// Those that began and ended while watched.
+    pub durations: Histogram,
+    /// Those that ended too fast for both ends to be seen; not in `durations`.
+    pub unseen: u64,
+    pub current: Option<CurrentGrace>,
+}
+
+/// The grace period in progress.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CurrentGrace {
+    /// The guest's `rcu_state.gp_seq`.
+    pub seq: u64,
+    /// Seen to have begun at, or earlier if `watch` came later.
+    pub began_ns: u64,
+    pub began_earlier: bool,
+    /// vCPUs that still owe a quiescent state; [`Vm::vcpus`] says what they are doing.
+    pub owing: Vec<u32>,
+    /// Tasks preempted by the guest's own scheduler inside a section that this grace period waits for.
+    pub blocked_readers: Vec<Place>,
+}
+
+/// A process that uses the Reprieve runtime.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: u32,
+    pub name: String,
+    pub domains: Vec<Domain>,
+}
+
+/// A domain of the runtime.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Domain {
+    pub index: u32,
+    /// Registered threads, and those in a plain section now.
+    pub threads: u32,
+    pub readers: u32,
+    pub grace_periods: u64,
+    pub callbacks_waiting: u64,
+    pub bytes_waiting: u64,
+    /// How long the grace period in progress has taken.
+    pub current_age_ns: Option<u64>,
+    /// Threads that it waits for.
+    pub laggards: Vec<u32>,
+}
+
+/// What happened, for recordings: enough to draw each vCPU's states under the guest's grace periods.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "event")]
+pub enum Event {
+    /// A vCPU came on a CPU.
+    On { time_ns: u64, pid: u32, vcpu: u32, cpu: u32 },
+    /// It lost its CPU.
+    Preempted { time_ns: u64, pid: u32, vcpu: u32, class: Class, reader: bool, at: Place },
+    /// It gave its CPU up.
+    Blocked { time_ns: u64, pid: u32, vcpu: u32 },
+    /// A grace period was seen to begin.
+    GraceBegan { time_ns: u64, pid: u32, seq: u64 },
+    /// It was seen to end.
+    GraceEnded { time_ns: u64, pid: u32, seq: u64 },
+    /// That many events before this one are missing.
+    Lost { time_ns: u64, count: u64 },
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What to watch, and how closely.
+
+use std::time::Duration;
+
+/// Which virtual machines to watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// Every one on this host, also those that come later.
+    #[default]
+    All,
+    /// Those whose process ID or name is in the list, whenever they come.
+    Named(Vec<String>),
+}
+
+impl Which {
+    /// Whether the VM of process `pid` with this name is wanted.
+    pub fn wants(&self, pid: u32, name: Option<&str>) -> bool {
+        match self {
+            Which::All => true,
+            Which::Named(queries) => {
+                queries.iter().any(|query| query.parse() == Ok(pid) || Some(query.as_str()) == name)
+            }
+        }
+    }
+}
+
+/// How to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub vms: Which,
+    /// How often VMs that came, ended or rebooted are looked for. At least 100 ms.
+    pub interval: Duration,
+    /// Keep every context switch and every grace period as an [`Event`](super::model::Event), for a recording.
+    pub events: bool,
+    /// Let the kernel measure the eBPF programs (it costs some 20 ns per run of any eBPF program on this host).
+    pub statistics: bool,
+    /// Give up all of root's rights that watching does not need, for good, in the calling thread and those that it starts from then on.
+    /// For a program that does nothing else.
+    pub confine: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            vms: Which::All,
+            interval: Duration::from_secs(1),
+            events: false,
+            statistics: false,
+            confine: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_named_by_its_process_or_its_name() {
+        let which = Which::Named(vec!["db".into(), "4711".into()]);
+        assert!(which.wants(1, Some("db")));
+        assert!(which.wants(4711, None));
+        assert!(!which.wants(4712, Some("web")));
+        assert!(Which::All.wants(1, None));
+    }
+}

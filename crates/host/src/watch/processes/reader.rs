@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One process's runtime: from the note in an ELF file to threads and what waits. The structures are described in `crates/rcu/src/inspect.rs`.
+
+use crate::watch::clock::now_ns;
+use crate::watch::model::Domain;
+use crate::watch::raw::read_process;
+use object::elf;
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
+use std::io;
+
+/// Bytes read of one process per look.
+const BUDGET: usize = 16 << 20;
+/// Of an ELF file's headers and of a segment of notes.
+const HEADERS: usize = 4096;
+const NOTES: usize = 16 << 10;
+const DOMAINS: u32 = 4096;
+
+type Header = elf::FileHeader64<object::Endianness>;
+
+/// As `Descriptor` in the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    registries: u64,
+    cores: u64,
+    domains: u32,
+    registry_bytes: u32,
+    chunk_records: u32,
+    records: u32,
+    record_bytes: u32,
+    record_word: u32,
+    record_owner: u32,
+    record_snapshot: u32,
+    core_sequence: u32,
+    core_completed: u32,
+    core_since: u32,
+    core_lanes: u32,
+    lane_bytes: u32,
+    lane_registered: u32,
+    lane_finished: u32,
+}
+
+const DESCRIPTOR: usize = 8 + 8 + 16 + 15 * 4;
+const VERSION: u32 = 1;
+
+/// Reads a process's memory, up to a limit.
+pub struct Reader {
+    pid: u32,
+    left: usize,
+}
+
+impl Reader {
+    pub fn new(pid: u32) -> Reader {
+        Reader { pid, left: BUDGET }
+    }
+
+    fn bytes(&mut self, address: u64, length: usize) -> io::Result<Vec<u8>> {
+        // A system call is as dear as some bytes.
+        let price = length.max(256);
+        if price > self.left {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        self.left -= price;
+        let mut bytes = vec![0; length];
+        read_process(self.pid, address, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn u64(&mut self, address: u64) -> io::Result<u64> {
+        Ok(u64_at(&self.bytes(address, 8)?, 0))
+    }
+
+    /// The runtime's descriptor, if the ELF file that is mapped at `start` has one.
+    pub fn descriptor(&mut self, start: u64) -> Option<u64> {
+        let head = self.bytes(start, HEADERS).ok()?;
+        let header = Header::parse(head.as_slice()).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, head.as_slice()).ok()?;
+        let first = segments.iter().find(|s| s.p_type(endian) == elf::PT_LOAD)?;
+        let bias = start.wrapping_sub(first.p_vaddr(endian) & !0xfff);
+        for segment in segments.iter().filter(|s| s.p_type(endian) == elf::PT_NOTE) {
+            let length = usize::try_from(segment.p_memsz(endian)).unwrap_or(usize::MAX).min(NOTES);
+            let address = bias.wrapping_add(segment.p_vaddr(endian));
+            let Ok(notes) = self.bytes(address, length) else { continue };
+            let align = segment.p_align(endian);
+            let Ok(mut notes_in) = NoteIterator::<Header>::new(endian, align, &notes) else {
+                continue;
+            };
+            while let Ok(Some(note)) = notes_in.next() {
+                if note.name() != b"Reprieve"
+                    || note.n_type(endian) != VERSION
+                    || note.desc().len() != 8
+                {
+                    continue;
+                }
+                let at = note.desc().as_ptr().addr() - notes.as_ptr().addr();
+                let from = address.wrapping_add(at as u64);
+                return Some(from.wrapping_add(u64_at(note.desc(), 0)));
+            }
+        }
+        None
+    }
+
+    pub fn layout(&mut self, address: u64) -> io::Result<Layout> {
+        let bytes = self.bytes(address, DESCRIPTOR)?;
+        let small = |index: usize| u32_at(&bytes, 32 + index * 4);
+        let known = &bytes[..8] == b"Reprieve" && u32_at(&bytes, 8) == VERSION;
+        if !known || u32_at(&bytes, 12) < DESCRIPTOR as u32 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Layout {
+            registries: u64_at(&bytes, 16),
+            cores: u64_at(&bytes, 24),
+            domains: small(0).min(DOMAINS),
+            registry_bytes: small(1),
+            chunk_records: small(2),
+            records: small(3),
+            record_bytes: small(4),
+            record_word: small(5),
+            record_owner: small(6),
+            record_snapshot: small(7),
+            core_sequence: small(8),
+            core_completed: small(9),
+            core_since: small(10),
+            core_lanes: small(11),
+            lane_bytes: small(12),
+            lane_registered: small(13),
+            lane_finished: small(14),
+        })
+    }
+
+    pub fn domains(&mut self, layout: &Layout) -> Vec<Domain> {
+        let Ok(cores) = self.bytes(layout.cores, layout.domains as usize * 8) else {
+            return Vec::new();
+        };
+        let mut domains = Vec::new();
+        for index in 0..layout.domains {
+            let core = u64_at(&cores, index as usize * 8);
+            // While a domain comes or goes its place is reserved by a small number.
+            if core < 4096 {
+                continue;
+            }
+            match self.domain(layout, index, core) {
+                Ok(domain) => domains.push(domain),
+                // It has just gone; or this is not what it says it is.
+                Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => break,
+                Err(_) => {}
+            }
+        }
+        domains
+    }
+
+    fn domain(&mut self, layout: &Layout, index: u32, core: u64) -> io::Result<Domain> {
+        let at = |offset: u32| core.wrapping_add(offset.into());
+        let sequence = self.u64(at(layout.core_sequence))?;
+        let since = self.u64(at(layout.core_since))?;
+        let running = sequence % 2 == 1;
+        let mut domain = Domain {
+            index,
+            threads: 0,
+            readers: 0,
+            grace_periods: self.u64(at(layout.core_completed))?,
+            callbacks_waiting: 0,
+            bytes_waiting: 0,
+            current_age_ns: running.then(|| now_ns().saturating_sub(since)),
+            laggards: Vec::new(),
+        };
+        let registry = u64::from(layout.registry_bytes) * u64::from(index);
+        self.readers(layout, layout.registries.wrapping_add(registry), running, &mut domain)?;
+        let load = self.waiting(layout, at(layout.core_lanes))?;
+        (domain.callbacks_waiting, domain.bytes_waiting) = (load & 0xffff_ffff, (load >> 32) * 16);
+        Ok(domain)
+    }
+
+    /// The threads of a registry: chunks of records, each of which begins with the distance from itself to the next.
+    fn readers(
+        &mut self,
+        layout: &Layout,
+        registry: u64,
+        running: bool,
+        domain: &mut Domain,
+    ) -> io::Result<()> {
+        let follow = |at: u64, distance: u64| (distance != 0).then(|| at.wrapping_add(distance));
+        let mut next = follow(registry, self.u64(registry)?);
+        let length = layout.records as usize * layout.record_bytes as usize;
+        while let Some(chunk) = next {
+            let distance = self.u64(chunk)?;
+            let records = self.bytes(chunk.wrapping_add(layout.chunk_records.into()), length)?;
+            for record in records.chunks_exact(layout.record_bytes.max(1) as usize) {
+                let owner = u32_at(record, layout.record_owner as usize);
+                if owner == 0 || owner > i32::MAX as u32 {
+                    continue;
+                }
+                let word = u64_at(record, layout.record_word as usize);
+                let snapshot = u64_at(record, layout.record_snapshot as usize);
+                let inside = word & 0xffff_ffff != 0;
+                domain.threads += 1;
+                domain.readers += u32::from(inside);
+                if running && inside && snapshot != 0 && snapshot >> 32 == word >> 32 {
+                    domain.laggards.push(owner);
+                }
+            }
+            next = follow(chunk, distance);
+        }
+        Ok(())
+    }
+
+    /// What waits in a domain: what was registered less what was finished, of which the latter is read first.
+    fn waiting(&mut self, layout: &Layout, lanes: u64) -> io::Result<u64> {
+        let (address, count) = (self.u64(lanes)?, self.u64(lanes.wrapping_add(8))?);
+        let mut sum = |offset: u32| -> io::Result<u64> {
+            let mut sum = 0u64;
+            for lane in 0..count {
+                let place = lane.wrapping_mul(layout.lane_bytes.into()).wrapping_add(offset.into());
+                let pair = self.bytes(address.wrapping_add(place), 16)?;
+                sum = sum.wrapping_add(u64_at(&pair, 0)).wrapping_add(u64_at(&pair, 8));
+            }
+            Ok(sum)
+        };
+        let finished = sum(layout.lane_finished)?;
+        Ok(sum(layout.lane_registered)?.wrapping_sub(finished))
+    }
+}
+
+/// Zero where there is nothing.
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at..at.saturating_add(8)).and_then(|b| b.try_into().ok());
+    u64::from_ne_bytes(word.unwrap_or_default())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..at.saturating_add(4)).and_then(|b| b.try_into().ok());
+    u32::from_ne_bytes(word.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_lying_process_is_read_within_bounds() {
+        // A chunk that is its own successor, in a table that says there are thousands of domains.
+        let mut memory = vec![0u64; 8192];
+        let start = memory.as_ptr().addr() as u64;
+        memory[0] = 64;
+        let layout = Layout {
+            registries: start,
+            cores: start + 1024,
+            domains: u32::MAX,
+            registry_bytes: 0,
+            chunk_records: 8,
+            records: 1,
+            record_bytes: 0,
+            record_word: u32::MAX,
+            record_owner: 0,
+            record_snapshot: 0,
+            core_sequence: 0,
+            core_completed: 0,
+            core_since: 0,
+            core_lanes: 0,
+            lane_bytes: 0,
+            lane_registered: 0,
+            lane_finished: 0,
+        };
+        let pid = std::process::id();
+        for distance in [8u64, 0u64.wrapping_sub(8), u64::MAX] {
+            memory[8] = distance;
+            memory[128..].fill(start);
+            let begun = Instant::now();
+            let _ = Reader::new(pid).domains(&layout);
+            let mut domain = Domain {
+                index: 0,
+                threads: 0,
+                readers: 0,
+                grace_periods: 0,
+                callbacks_waiting: 0,
+                bytes_waiting: 0,
+                current_age_ns: None,
+                laggards: vec![],
+            };
+            let _ = Reader::new(pid).readers(&layout, start, true, &mut domain);
+            let _ = Reader::new(pid).waiting(&layout, start);
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+        assert!(Reader::new(pid).layout(start).is_err());
+        assert_eq!(Reader::new(pid).descriptor(start), None);
+        assert_eq!(Reader::new(pid).descriptor(8), None);
+    }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The eBPF program, loaded and attached. Dropping it detaches and unloads it; nothing is pinned, so a crash does the same.
+
+use super::shared::Shared;
+use super::skeleton::{WatchSkel, WatchSkelBuilder};
+use super::types;
+use crate::watch::error::Error;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, RingBufferBuilder, libbpf_sys};
+use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Mutex;
+
+/// What is fixed when the program is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// How many vCPUs there may be.
+    pub vcpus: usize,
+    pub vms: usize,
+    pub events: bool,
+    pub svm: bool,
+    pub vmx: bool,
+}
+
+/// Bytes of the buffer between the program and a recording: at 10,000 switches per second about two seconds.
+const EVENTS_BYTES: u32 = 2 << 20;
+/// The kernel's smallest.
+const EVENTS_NONE: u32 = 4096;
+
+pub struct Program {
+    /// Borrows `storage`; dropped before it.
+    skel: ManuallyDrop<WatchSkel<'static>>,
+    storage: *mut MaybeUninit<OpenObject>,
+    /// What the program is attached to for as long as it is loaded.
+    _links: [Link; 2],
+    threads: MapHandle,
+    pub vcpus: Shared<types::vcpu>,
+    pub vms: Shared<types::vm>,
+    /// The program's variables, as words.
+    variables: Shared<u64>,
+}
+
+// SAFETY: `storage` is a box of this alone; everything else may be sent.
+unsafe impl Send for Program {}
+// SAFETY: methods that take `&self` only make system calls and access shared arrays.
+unsafe impl Sync for Program {}
+
+impl Program {
+    pub fn load(settings: &Settings) -> Result<Program, Error> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
+        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
+        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in `drop`.
+        let borrowed = unsafe { &mut *storage };
+        let opened = open(settings, borrowed).and_then(|skel| {
+            let parts = attach(&skel, settings)?;
+            Ok((skel, parts))
+        });
+        match opened {
+            Ok((skel, (links, threads, vcpus, vms, variables))) => Ok(Program {
+                skel: ManuallyDrop::new(skel),
+                storage,
+                _links: links,
+                threads,
+                vcpus,
+                vms,
+                variables,
+            }),
+            Err(error) => {
+                // SAFETY: made above; the skeleton that borrowed it is gone.
+                drop(unsafe { Box::from_raw(storage) });
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the program look at thread `tid`, as vCPU `slot`, at its context switches and when a timer interrupts it.
+    pub fn watch_thread(&self, tid: u32, slot: u32) -> io::Result<()> {
+        let key = tid.to_ne_bytes();
+        self.threads.update(&key, &slot.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)?;
+        let (word, bit) = filter_bit(tid);
+        self.variables.put(word, self.variables.get(word) | bit);
+        Ok(())
+    }
+
+    /// Has the program forget `tid`. Its bit in the filter stays where another thread in `others` has the same one.
+    pub fn forget_thread(&self, tid: u32, mut others: impl Iterator<Item = u32>) {
+        let _ = self.threads.delete(&tid.to_ne_bytes());
+        let (word, bit) = filter_bit(tid);
+        if !others.any(|other| filter_bit(other) == (word, bit)) {
+            self.variables.put(word, self.variables.get(word) & !bit);
+        }
+    }
+
+    /// What the program has measured of itself, one entry per CPU.
+    pub fn costs(&self) -> Vec<types::cost> {
+        let key = 0u32.to_ne_bytes();
+        let values = self.skel.maps.costs.lookup_percpu(&key, MapFlags::ANY);
+        let values = values.ok().flatten().unwrap_or_default();
+        values.iter().filter_map(|bytes| plain(bytes)).collect()
+    }
+
+    /// Events that did not fit in the buffer.
+    pub fn lost(&self) -> u64 {
+        self.variables.get(offset_of!(types::bss, lost) / size_of::<u64>())
+    }
+
+    /// Context switches of watched threads that the program was not run at, and whose time it could not find out later.
+    pub fn missed(&self) -> u64 {
+        self.variables.get(offset_of!(types::bss, missed) / size_of::<u64>())
+    }
+
+    /// Hands over what is in the buffer of events.
+    pub fn events(&self, mut each: impl FnMut(types::event)) {
+        let mut builder = RingBufferBuilder::new();
+        let added = builder.add(&self.skel.maps.events, |bytes| {
+            plain(bytes).into_iter().for_each(&mut each);
+            0
+        });
+        if added.is_err() {
+            return;
+        }
+        if let Ok(buffer) = builder.build() {
+            let _ = buffer.consume();
+        }
+    }
+
+    /// Time in all programs and their runs, by the kernel's count; `None` where it does not count.
+    pub fn kernel_statistics(&self) -> Option<(u64, u64)> {
+        let programs = [self.skel.progs.switched.as_fd(), self.skel.progs.ticked.as_fd()];
+        let mut sum = (0, 0);
+        for program in programs {
+            let mut info = libbpf_sys::bpf_prog_info::default();
+            let mut length = size_of_val(&info) as u32;
+            // SAFETY: the length is that of the structure, which is plain.
+            let failed = unsafe {
+                libbpf_sys::bpf_obj_get_info_by_fd(
+                    program.as_raw_fd(),
+                    (&raw mut info).cast(),
+                    &raw mut length,
+                )
+            };
+            if failed != 0 {
+                return None;
+            }
+            sum = (sum.0 + info.run_time_ns, sum.1 + info.run_cnt);
+        }
+        Some(sum)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, and `storage`, made by `load`, after what borrows it.
+        unsafe {
+            ManuallyDrop::drop(&mut self.skel);
+            drop(Box::from_raw(self.storage));
+        }
+    }
+}
+
+/// The median time of a run, to the middle of its step; `None` before the first run.
+pub fn median_ns(costs: &[types::cost]) -> Option<u64> {
+    // COST_STEP_NS of bpf/watch.h.
+    const STEP_NS: u64 = 16;
+    let runs: u64 = costs.iter().map(|cost| cost.runs).sum();
+    let steps = costs.first()?.steps.len();
+    let mut seen = 0;
+    let step = (0..steps).find(|&step| {
+        seen += costs.iter().map(|cost| cost.steps[step]).sum::<u64>();
+        runs > 0 && seen * 2 >= runs
+    })?;
+    Some(step as u64 * STEP_NS + STEP_NS / 2)
+}
+
+/// Has the kernel count the run time of eBPF programs for as long as the descriptor lives.
+pub fn count_run_time() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn open(
+    settings: &Settings,
+    storage: &'static mut MaybeUninit<OpenObject>,
+) -> Result<WatchSkel<'static>, Error> {
+    let mut open = WatchSkelBuilder::default().open(storage).map_err(refused("open"))?;
+    let rodata = open.maps.rodata_data.as_deref_mut();
+    if let Some(rodata) = rodata {
+        rodata.with_events = settings.events;
+        rodata.with_svm = settings.svm;
+        rodata.with_vmx = settings.vmx;
+    }
+    let sizes = [
+        (&mut open.maps.threads, settings.vcpus as u32),
+        (&mut open.maps.vcpus, settings.vcpus as u32),
+        (&mut open.maps.vms, settings.vms as u32),
+        (&mut open.maps.events, if settings.events { EVENTS_BYTES } else { EVENTS_NONE }),
+    ];
+    for (map, entries) in sizes {
+        map.set_max_entries(entries).map_err(refused("size"))?;
+    }
+    open.load().map_err(refused("load"))
+}
+
+type Parts = ([Link; 2], MapHandle, Shared<types::vcpu>, Shared<types::vm>, Shared<u64>);
+
+fn attach(skel: &WatchSkel<'_>, settings: &Settings) -> Result<Parts, Error> {
+    let shared = |what: &'static str| {
+        move |source| Error::Io { what: format!("mapping the eBPF program's {what}"), source }
+    };
+    let vcpus = Shared::map(skel.maps.vcpus.as_fd(), settings.vcpus).map_err(shared("vCPUs"))?;
+    let vms = Shared::map(skel.maps.vms.as_fd(), settings.vms).map_err(shared("VMs"))?;
+    let words = size_of::<types::bss>() / size_of::<u64>();
+    let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(shared("variables"))?;
+    let threads = MapHandle::try_from(&skel.maps.threads).map_err(refused("map"))?;
+    let links = [
+        skel.progs.switched.attach().map_err(refused("attach"))?,
+        skel.progs.ticked.attach().map_err(refused("attach"))?,
+    ];
+    Ok((links, threads, vcpus, vms, variables))
+}
+
+/// The bit of `tid` in the program's filter, and the word of the variables that it is in.
+fn filter_bit(tid: u32) -> (usize, u64) {
+    const FIRST: usize = offset_of!(types::bss, filter) / size_of::<u64>();
+    const BITS: usize = (offset_of!(types::bss, lost) - offset_of!(types::bss, filter)) * 8;
+    const { assert!(BITS == 65536, "FILTER_BITS of bpf/watch.h") };
+    let bit = tid as usize % BITS;
+    (FIRST + bit / 64, 1 << (bit % 64))
+}
+
+fn plain<T: super::shared::Plain>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: long enough, read without alignment, and any bits are a value.
+    (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    move |error| match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => Error::Missing {
+            what: "the right to load eBPF programs",
+            hint: "run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE",
+        },
+        _ => {
+            let mut message = format!("{error:#}");
+            for complaint in COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
+                message.push_str("; ");
+                message.push_str(&complaint);
+            }
+            Error::Bpf { step, message }
+        }
+    }
+}
+
+/// What libbpf had to say about the last failures, instead of on standard error.
+static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+const COMPLAINTS_MAX: usize = 8;
+
+/// The verifier's log is long; the lines that tell why are those with these words.
+fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
+    const TELLING: [&str; 4] = ["failed to resolve", "unknown func", "invalid ", "R1 type"];
+    let telling = text.lines().filter(|line| TELLING.iter().any(|word| line.contains(word)));
+    let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
+    for line in telling {
+        if kept.len() < COMPLAINTS_MAX {
+            kept.push(line.trim().to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_over_all_cpus() {
+        let cost = |steps: &[(usize, u64)]| {
+            let mut cost = types::cost { runs: 0, total_ns: 0, steps: [0; 256] };
+            for &(step, runs) in steps {
+                cost.steps[step] = runs;
+                cost.runs += runs;
+            }
+            cost
+        };
+        assert_eq!(median_ns(&[]), None);
+        assert_eq!(median_ns(&[cost(&[])]), None);
+        assert_eq!(median_ns(&[cost(&[(10, 2)]), cost(&[(20, 3)])]), Some(328));
+    }
+
+    /// Nanoseconds per context switch of two threads that wake each other up on one CPU.
+    fn switch_ns(partner: impl FnOnce(u32)) -> f64 {
+        const ROUNDS: u32 = 200_000;
+        let pin = || {
+            // SAFETY: plain integers; the set is read only.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(0, &mut set);
+                libc::sched_setaffinity(0, size_of_val(&set), &set);
+            }
+        };
+        let (mut here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let echo = std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            pin();
+            // SAFETY: no preconditions.
+            tell.send(unsafe { libc::gettid() } as u32).unwrap();
+            let mut byte = [0];
+            while there.read_exact(&mut byte).is_ok() {
+                there.write_all(&byte).unwrap();
+            }
+        });
+        let run = move || {
+            use std::io::{Read, Write};
+            pin();
+            let mut byte = [0];
+            let start = std::time::Instant::now();
+            for _ in 0..ROUNDS {
+                here.write_all(&byte).unwrap();
+                here.read_exact(&mut byte).unwrap();
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(ROUNDS * 2)
+        };
+        partner(told.recv().unwrap());
+        let ns = std::thread::spawn(run).join().unwrap();
+        echo.join().unwrap();
+        ns
+    }
+
+    #[test]
+    #[ignore = "a measurement, for a quiet machine: prints what a context switch costs with and without"]
+    fn what_a_context_switch_costs() {
+        let settings = Settings { vcpus: 16, vms: 4, ..Settings::default() };
+        for round in 0..3 {
+            let bare = switch_ns(|_| {});
+            let program = Program::load(&settings).unwrap();
+            let other = switch_ns(|_| {});
+            let own = std::process::id();
+            let watched = switch_ns(|tid| {
+                program.vcpus.set_field(3, offset_of!(types::vcpu, tgid), own);
+                program.watch_thread(tid, 3).unwrap();
+            });
+            let (runs, ns) =
+                program.costs().iter().fold((0, 0), |s, c| (s.0 + c.runs, s.1 + c.total_ns));
+            let median = median_ns(&program.costs()).unwrap();
+            eprintln!(
+                "round {round}: ns per switch: bare {bare:.0}, another thread's {other:.0}, watched {watched:.0}; \
+                 by its own count {} of {runs}, median {median}",
+                ns / runs.max(1)
+            );
+        }
+    }
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real guests for the tests.
+
+use reprieve_host::watch::model::{Snapshot, Vm as Seen, VmState};
+use reprieve_host::watch::{Options, Watch, Which};
+use reprieve_lab::images::{Images, Program};
+use reprieve_lab::process::Cancel;
+use reprieve_lab::progress::Silent;
+use reprieve_lab::vm::{Accel, Config, Vm};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A guest that has to be up within this, on a busy machine under emulation.
+pub const BOOT: Duration = Duration::from_secs(90);
+
+/// A running guest, under TCG, and the directory of its console.
+pub struct Guest {
+    pub vm: Vm,
+    pub name: String,
+    _dir: Directory,
+}
+
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Boots a guest with `kernel` (`deb:6.12`).
+pub fn boot(kernel: &str, vcpus: u32, args: &str) -> Guest {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    if std::env::var_os("REPRIEVE_INIT").is_none() {
+        let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/reprieve-init");
+        // SAFETY: before this process has threads that read the environment.
+        unsafe { std::env::set_var("REPRIEVE_INIT", init) };
+    }
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("watch-test-{}-{number}", std::process::id());
+    let dir = std::env::temp_dir().join(&name);
+    std::fs::create_dir_all(&dir).unwrap();
+    let cancel = Cancel::default();
+    let images = Images::open(&cancel, &Silent).unwrap();
+    let none: [Program; 0] = [];
+    let set = images.prepare(&[kernel.to_owned()], &none).unwrap();
+    let image = &set.guests[kernel];
+    let config = Config {
+        name: name.clone(),
+        accel: Accel::Tcg,
+        cpu: None,
+        vcpus,
+        memory_mib: 512,
+        kernel: image.kernel.clone(),
+        initrd: image.initrd.clone(),
+        args: args.into(),
+        console: dir.join("console.log"),
+    };
+    let vm = Vm::boot(&config, &set.qemu, BOOT, &cancel).unwrap();
+    Guest { vm, name, _dir: Directory(dir) }
+}
+
+/// Watches that guest alone.
+pub fn watch(guest: &Guest, events: bool) -> Watch {
+    let vms = Which::Named(vec![guest.name.clone()]);
+    let options = Options { vms, events, statistics: true, ..Options::default() };
+    Watch::start(&options).unwrap()
+}
+
+/// The only VM in a snapshot.
+pub fn only(snapshot: &Snapshot) -> Option<&Seen> {
+    assert!(snapshot.vms.len() <= 1, "{snapshot:?}");
+    snapshot.vms.first()
+}
+
+/// Takes snapshots until one `is` right; its VM.
+pub fn wait_for(watch: &mut Watch, limit: Duration, mut is: impl FnMut(&Seen) -> bool) -> Seen {
+    let end = Instant::now() + limit;
+    loop {
+        let snapshot = watch.snapshot().unwrap();
+        if let Some(vm) = only(&snapshot).filter(|vm| is(vm)) {
+            return vm.clone();
+        }
+        assert!(Instant::now() < end, "not within {limit:?}: {snapshot:#?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until the guest is read and nothing is hidden any more.
+pub fn wait_until_watching(watch: &mut Watch) -> Seen {
+    wait_for(watch, Duration::from_secs(60), |vm| vm.state == VmState::Watching)
+}
+
+/// Threads of this process that compute for as long as this lives.
+pub struct Spinners(Arc<AtomicBool>, Vec<JoinHandle<()>>);
+
+pub fn spin(threads: usize) -> Spinners {
+    let stop = Arc::new(AtomicBool::new(false));
+    let spin = |_| {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    let threads = (0..threads).map(spin).collect();
+    Spinners(stop, threads)
+}
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        for thread in self.1.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page of a recording in headless Chromium: its script runs under its own content security policy, draws, and follows links to a grace period.
+//!
+//! That the checks can fail is checked with a page whose script was changed after its hash was taken.
+#![cfg(feature = "show")]
+
+use reprieve_host::show::page;
+use reprieve_host::show::recording::Writer;
+use reprieve_host::watch::model::{Class, Event, Place};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const MS: u64 = 1_000_000;
+
+fn record(path: &Path) {
+    let mut writer = Writer::create(path).unwrap();
+    let pid = 4711;
+    for round in 0..200u64 {
+        let now = 1_000 * MS + round * 10 * MS;
+        let (on, off) = (round as u32 % 2, (round as u32 + 1) % 2);
+        let at = Place {
+            task: Some("churn".into()),
+            pid: Some(7),
+            function: Some("shmem_get_inode+0x1b".into()),
+        };
+        for event in [
+            Event::GraceBegan { time_ns: now, pid, seq: 4 * round },
+            Event::Preempted {
+                time_ns: now,
+                pid,
+                vcpu: off,
+                class: Class::NoPreempt,
+                reader: true,
+                at,
+            },
+            Event::On { time_ns: now, pid, vcpu: on, cpu: 1 },
+            Event::GraceEnded { time_ns: now + 9 * MS, pid, seq: 4 * round },
+        ] {
+            writer.event(event).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+}
+
+/// The document after its scripts ran, and what they made the browser complain about.
+fn open(page: &Path, part: &str) -> (String, Vec<String>) {
+    let profile = tempfile::tempdir().unwrap();
+    let browser = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+        Command::new(name)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok()
+    });
+    let browser =
+        browser.expect("no Chromium on PATH: install one, e.g. `apt-get install chromium`");
+    // `timeout` ends the browser's helpers as well, which are in its group.
+    let output = Command::new("timeout")
+        .args([
+            "-k",
+            "5",
+            "120",
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+        ])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--disable-extensions", "--disable-breakpad", "--disable-dev-shm-usage"])
+        .args(["--enable-logging=stderr", "--log-level=0", "--dump-dom"])
+        .arg("--host-resolver-rules=MAP * ~NOTFOUND")
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("file://{}{part}", page.display()))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    let console = errors.lines().filter(|l| l.contains(":CONSOLE")).map(str::to_owned).collect();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), console)
+}
+
+#[test]
+fn the_time_lines_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let (recording, html) = (dir.path().join("recording"), dir.path().join("page.html"));
+    record(&recording);
+    page::write(&recording, &html).unwrap();
+    let (dom, console) = open(&html, "");
+    assert!(console.is_empty(), "{console:?}");
+    assert!(dom.contains("data-ready=\"yes\""), "the script did not get to its end");
+    // Set by drawing: the band, two lanes, the axis.
+    assert!(dom.contains("style=\"height: 88px;\""), "{dom}");
+    assert!(dom.contains("0.0000 s to 1.9990 s"), "{dom}");
+    let (dom, console) = open(&html, "#gp-0-3");
+    assert!(console.is_empty(), "{console:?}");
+    assert!(dom.contains("<tr id=\"gp-0-3\" class=\"picked\">"), "{dom}");
+    assert!(dom.contains("(13.6 ms of 2.00 s)"), "{dom}");
+}
+
+#[test]
+fn another_script_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (recording, html) = (dir.path().join("recording"), dir.path().join("page.html"));
+    record(&recording);
+    page::write(&recording, &html).unwrap();
+    let changed =
+        std::fs::read_to_string(&html).unwrap().replace("\"use strict\";", "\"use  strict\";");
+    std::fs::write(&html, changed).unwrap();
+    let (dom, console) = open(&html, "");
+    assert!(!dom.contains("data-ready"), "{dom}");
+    assert!(console.iter().any(|line| line.contains("Content Security Policy")), "{console:?}");
+}
