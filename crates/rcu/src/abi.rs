@@ -4,8 +4,7 @@
 //! The headers repeat the layout of the thread's block and of a record, so that C can inline the fast paths. The assertions
 //! here fail when either changes: then `include/reprieve/abi.h` must change too, and its version.
 
-use crate::domain::Global;
-use crate::grace::Cookie;
+use crate::domain::{Cookie, Global};
 use crate::guard::DomainId;
 use crate::record::Record;
 use crate::restart::{RESTARTS, count, find_restart};
@@ -16,7 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 // As `abi.h` has it.
 const _: () = assert!(
     offset_of!(Thread, stack) == 0
-        && offset_of!(Thread, fast) == 8
+        && Thread::CS == 8
+        && offset_of!(Thread, saved) == 16
+        && offset_of!(Thread, fast) == 64
         && Record::WORD == 0
         && offset_of!(Record, restart) == 8
         && offset_of!(Record, slots) == 32
@@ -24,7 +25,7 @@ const _: () = assert!(
 
 /// Index of a domain.
 pub fn index(domain: DomainId) -> usize {
-    domain.0.into()
+    domain.index()
 }
 
 /// Enters a plain section of the domain; registers the thread if need be.
@@ -64,15 +65,19 @@ pub fn quiesce(index: usize) {
 /// the attempts that were sent back.
 pub fn restart(attempt: u32) -> usize {
     let record = thread::record(0);
-    let cs = record.restart.load(Ordering::Relaxed);
     if attempt != 0 {
         count(&record.restarts);
     }
-    match cs {
-        _ if attempt > RESTARTS => 0,
+    if thread::entered() {
+        // A signal handler interrupted an attempt, whose frame the word leads to.
+        return 0;
+    }
+    let cs = match record.restart.load(Ordering::Relaxed) {
         0 => find_restart(record, &Global),
         cs => cs,
-    }
+    };
+    thread::set_cs(cs);
+    if attempt > RESTARTS { 0 } else { cs }
 }
 
 /// A lookup runs in a plain section instead.
@@ -87,10 +92,10 @@ pub fn slot() -> *const AtomicUsize {
 
 /// A cookie as a number, and back.
 pub fn number(cookie: Cookie) -> u64 {
-    cookie.0
+    cookie.number()
 }
 
 /// See [`number`].
-pub fn cookie(number: u64) -> Cookie {
-    Cookie(number)
+pub fn cookie(domain: DomainId, number: u64) -> Cookie {
+    Cookie::from_number(domain, number)
 }

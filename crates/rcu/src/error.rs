@@ -11,6 +11,13 @@ pub enum Error {
     InCallback,
     /// A thread asked to wait until callbacks have run, one of which waits for a [`Protected`](crate::Protected) guard of this thread's.
     Protecting,
+    /// This process may not give its threads real-time priority.
+    Boost,
+    /// A signal cannot be used to ask threads for their stacks.
+    StackSignal {
+        /// Its number.
+        signal: i32,
+    },
 }
 
 impl std::fmt::Display for Error {
@@ -21,6 +28,15 @@ impl std::fmt::Display for Error {
             }
             Error::InCallback => f.write_str(
                 "a callback cannot wait for callbacks: call barrier() from another thread",
+            ),
+            Error::Boost => f.write_str(
+                "readers cannot be given real-time priority: needs CAP_SYS_NICE or RLIMIT_RTPRIO of 2, and a real-time budget where cgroups limit it",
+            ),
+            Error::StackSignal { signal } => write!(
+                f,
+                "signal {signal} has a handler already, or is no real-time signal ({} to {}): choose another for stacks",
+                libc::SIGRTMIN(),
+                libc::SIGRTMAX()
             ),
             Error::Protecting => f.write_str(
                 "this thread protects a node that is being retired, and barrier() waits until it is freed: drop the Protected guard first",

@@ -5,18 +5,19 @@
 //! threads are forgotten. A grace period that was running counts as not begun. Callbacks that were waiting run in both processes (each
 //! frees its own copy): in the child once it registers a callback or waits for one. The child has no workers until then.
 //!
-//! To find every queue in order, a fork waits until no callback is being run, at most [`LONGEST`]: a queue that could not be had by then (its callback
-//! waits for something the forking thread holds) is abandoned in the child, which leaks its batch and never runs it twice.
+//! To find every queue and every stash in order, a fork waits until no callback is being run or registered, at most [`LONGEST`]: a queue that could not
+//! be had by then (its callback waits for something the forking thread holds) is abandoned in the child, which leaks its batch and never runs it twice; so is
+//! a stash.
 //! A callback may itself fork.
 //!
 //! `vfork` and raw `clone` run none of this; a child that only execs needs none.
 
 use crate::domain::core::{Core, cores};
 use crate::sync::Lock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Longest wait for one queue.
+/// Longest wait for one queue, or for one domain's stashes.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Forks that are waiting for queues.
@@ -25,9 +26,16 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// One fork at a time prepares. The C library serializes handlers in its own way, but does not promise it.
 static ONE: Lock = Lock::new();
 
+/// The handlers are installed.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Once, even if the process forks in the middle: a child that was forked when the handlers were there has run one, which says so.
 pub(crate) fn install() {
-    // SAFETY: the handlers are functions of this image, which is kept loaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    if !INSTALLED.load(Ordering::Relaxed) {
+        // SAFETY: the handlers are functions of this image, which is kept loaded.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        INSTALLED.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Runs `f` while no fork is being prepared.
@@ -63,6 +71,9 @@ fn queues(mut f: impl FnMut(&'static Core, usize, bool)) {
 unsafe extern "C" fn prepare() {
     ONE.lock();
     FORKS.fetch_add(1, Ordering::SeqCst);
+    for core in cores() {
+        core.hold_stashes(LONGEST);
+    }
     queues(|core, index, mine| {
         let queue = &core.queues[index];
         let missed = !mine && !queue.lock.lock_for(Some(LONGEST));
@@ -77,15 +88,20 @@ unsafe extern "C" fn parent() {
             queue.lock.unlock();
         }
     });
+    for core in cores() {
+        core.release_stashes();
+    }
     FORKS.fetch_sub(1, Ordering::SeqCst);
     ONE.unlock();
 }
 
 unsafe extern "C" fn child() {
+    INSTALLED.store(true, Ordering::Relaxed);
     FORKS.store(0, Ordering::Relaxed);
     ONE.reset();
     crate::startup::after_fork();
     crate::thread::after_fork();
+    crate::watch::stack::after_fork();
     for core in cores() {
         core.after_fork();
     }

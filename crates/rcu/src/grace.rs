@@ -20,9 +20,9 @@ use crate::stats::Grace as Stats;
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, const_unless_loom, fence, wait, wake_all};
 use std::time::{Duration, Instant};
 
-/// Names a grace period that has not ended yet when the cookie is taken. Of use in its own domain only.
+/// Names a grace period that has not ended yet when the cookie is taken. The public one names its domain as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cookie(pub(crate) u64);
+pub(crate) struct Cookie(pub(crate) u64);
 
 pub(crate) struct Grace {
     seq: AtomicU64,
@@ -36,13 +36,15 @@ pub(crate) struct Grace {
 /// Requests that want the current grace periods to be quick. Engines that take their time look here.
 pub(crate) struct Urgency {
     requests: AtomicU32,
+    /// Too much garbage waits.
+    pressed: AtomicU32,
     event: AtomicU32,
 }
 
 impl Urgency {
     const_unless_loom! {
         pub(crate) fn new() -> Urgency {
-            Urgency { requests: AtomicU32::new(0), event: AtomicU32::new(0) }
+            Urgency { requests: AtomicU32::new(0), pressed: AtomicU32::new(0), event: AtomicU32::new(0) }
         }
     }
 
@@ -57,7 +59,24 @@ impl Urgency {
     }
 
     pub(crate) fn any(&self) -> bool {
-        self.requests.load(Ordering::SeqCst) != 0
+        self.requests.load(Ordering::SeqCst) != 0 || self.pressed.load(Ordering::Relaxed) != 0
+    }
+
+    /// In a hurry from now on, until [`Urgency::calm`].
+    #[cfg(not(loom))]
+    pub(crate) fn press(&self) {
+        if self.pressed.load(Ordering::Relaxed) == 0 && self.pressed.swap(1, Ordering::SeqCst) == 0
+        {
+            self.event.fetch_add(1, Ordering::SeqCst);
+            wake_all(&self.event);
+        }
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn calm(&self) {
+        if self.pressed.load(Ordering::Relaxed) != 0 {
+            self.pressed.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Sleeps for `time` unless somebody is in a hurry or comes to be.
@@ -71,10 +90,15 @@ impl Urgency {
     #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         self.requests.store(0, Ordering::Relaxed);
+        self.pressed.store(0, Ordering::Relaxed);
     }
 }
 
 impl Grace {
+    /// Where the number is, for `inspect.rs`.
+    #[cfg(not(loom))]
+    pub(crate) const SEQUENCE: usize = std::mem::offset_of!(Grace, seq);
+
     const_unless_loom! {
         pub(crate) fn new() -> Grace {
             Grace {
@@ -92,6 +116,12 @@ impl Grace {
         // Pairs with the heavy barrier of the leader: see the module's text.
         fence(Ordering::SeqCst);
         Cookie((self.seq.load(Ordering::Relaxed) + 3) & !1)
+    }
+
+    /// Does a grace period run?
+    #[cfg(not(loom))]
+    pub(crate) fn running(&self) -> bool {
+        self.seq.load(Ordering::Relaxed) & 1 != 0
     }
 
     /// Has it ended?

@@ -9,7 +9,7 @@ use crate::restart::section::Section;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Something inside whose lifetime this thread is in a read-side section of a domain.
 ///
@@ -23,9 +23,43 @@ pub unsafe trait ReadSide {
     fn domain(&self) -> DomainId;
 }
 
-/// Tells domains apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DomainId(pub(crate) u16);
+/// Tells domains apart, those that are gone included: no two have the same in the life of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DomainId(u64);
+
+impl DomainId {
+    /// The default domain, known when the program is compiled.
+    pub(crate) const GLOBAL: DomainId = DomainId(0);
+
+    /// Bits of the index, which is used again when a domain is gone. The rest counts domains.
+    const INDEX: u32 = u16::BITS;
+
+    /// Of a new domain with that index. The default domain's is always the same.
+    pub(crate) fn new(index: usize) -> DomainId {
+        static DOMAINS: AtomicU64 = AtomicU64::new(0);
+        if index == 0 {
+            return DomainId::GLOBAL;
+        }
+        let number = DOMAINS.fetch_add(1, Ordering::Relaxed) + 1;
+        DomainId(number << DomainId::INDEX | index as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as u16 as usize
+    }
+}
+
+const _: () = assert!(crate::thread::MAX_DOMAINS <= 1 << DomainId::INDEX);
+
+impl std::fmt::Display for DomainId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 >> DomainId::INDEX {
+            0 => f.write_str("the default domain"),
+            number => write!(f, "domain {number}"),
+        }
+    }
+}
 
 /// A plain section: it ends when the guard is dropped. Nestable; guards may be dropped in any order.
 ///
@@ -33,16 +67,16 @@ pub struct DomainId(pub(crate) u16);
 #[must_use = "the section ends when the guard is dropped"]
 pub struct Guard<'d> {
     record: &'static Record,
-    index: u16,
+    id: DomainId,
     section: Section,
     domain: PhantomData<(&'d Domain, *mut ())>,
 }
 
 impl Guard<'_> {
     #[inline(always)]
-    pub(crate) fn new<'d>(index: usize) -> Guard<'d> {
-        let record = crate::thread::enter(index);
-        Guard { record, index: index as u16, section: Section::new(), domain: PhantomData }
+    pub(crate) fn new<'d>(id: DomainId) -> Guard<'d> {
+        let record = crate::thread::enter(id.index());
+        Guard { record, id, section: Section::new(), domain: PhantomData }
     }
 }
 
@@ -55,7 +89,7 @@ unsafe impl ReadSide for Guard<'_> {
 
     #[inline(always)]
     fn domain(&self) -> DomainId {
-        DomainId(self.index)
+        self.id
     }
 }
 
@@ -72,21 +106,21 @@ impl Drop for Guard<'_> {
 #[must_use = "the thread goes offline when this is dropped"]
 pub struct Qsbr<'d> {
     record: &'static Record,
-    index: u16,
+    id: DomainId,
     fenced: bool,
     domain: PhantomData<(&'d Domain, *mut ())>,
 }
 
 impl<'d> Qsbr<'d> {
-    pub(crate) fn new(index: usize) -> Qsbr<'d> {
-        let record = crate::thread::enter(index);
-        Qsbr { record, index: index as u16, fenced: crate::startup::fenced(), domain: PhantomData }
+    pub(crate) fn new(id: DomainId) -> Qsbr<'d> {
+        let record = crate::thread::enter(id.index());
+        Qsbr { record, id, fenced: crate::startup::fenced(), domain: PhantomData }
     }
 
     /// A section: free of charge, and bound to this borrow, so that no reference outlives the next quiescent state.
     #[inline(always)]
     pub fn read_lock(&self) -> QsbrGuard<'_> {
-        QsbrGuard { index: self.index, section: Section::new(), online: PhantomData }
+        QsbrGuard { id: self.id, section: Section::new(), online: PhantomData }
     }
 
     /// This thread holds no references: grace periods need not wait for what it did before. Without effect while the thread
@@ -130,7 +164,7 @@ impl Drop for Qsbr<'_> {
 
 /// A section of an online thread.
 pub struct QsbrGuard<'q> {
-    index: u16,
+    id: DomainId,
     section: Section,
     online: PhantomData<(&'q (), *mut ())>,
 }
@@ -144,7 +178,7 @@ unsafe impl ReadSide for QsbrGuard<'_> {
 
     #[inline(always)]
     fn domain(&self) -> DomainId {
-        DomainId(self.index)
+        self.id
     }
 }
 

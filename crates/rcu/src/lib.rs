@@ -78,10 +78,12 @@
 //! Each module that holds a protocol opens with what it guarantees and why:
 //! `record` (the reader's word, and why entering needs no fence), `registry` (threads come and go), `engine` (what a grace period does), `grace` (sharing
 //! them), `restart` (the restartable section) with `restart::x86_64` (its machine code), `slots` (protection), `callback`
-//! (lists, workers, the cap), `thread` and `fork` (beginnings and ends). `model/` checks the same source with loom.
+//! (lists, workers, the cap), `thread` and `fork` (beginnings and ends), [`watch`] (whom grace periods wait for). `model/` checks the same source with loom.
 //!
 //! # What happens when
-//! - **A thread exits**, at any point: its sections and protections end. (Leaked guards included.)
+//! - **A thread exits**, at any point: its sections and protections end. (Leaked guards included.) One that is killed without its destructors, by a
+//!   bare `exit` system call, is noticed and forgotten: [`Domain::set_forget_dead`].
+//! - **A section does not end**: the reader is reported, see [`Domain::set_stall_timeout`].
 //! - **The process forks**: the child goes on with the forking thread's sections; waiting callbacks run in both. See `fork`.
 //! - **The process exits**: callbacks that wait are not run. Call [`rcu_barrier`] first if they do more than free memory.
 //! - **A callback registers another**: allowed, without end; [`rcu_barrier`] waits for those registered before it.
@@ -110,6 +112,8 @@ mod slots;
 mod stats;
 pub mod structures;
 mod sync;
+mod wanted;
+pub mod watch;
 
 #[cfg(not(loom))]
 #[doc(hidden)]
@@ -124,6 +128,8 @@ mod fault;
 mod fork;
 #[cfg(not(loom))]
 mod guard;
+#[cfg(not(loom))]
+mod inspect;
 #[cfg(not(loom))]
 mod restart;
 #[cfg(not(loom))]
@@ -140,9 +146,8 @@ mod model;
 mod api {
     pub use crate::callback::cap::Cap;
     pub use crate::callback::{Function, Head};
-    pub use crate::domain::{Builder, Domain, Engine};
+    pub use crate::domain::{Builder, Cookie, Domain, Engine};
     pub use crate::error::Error;
-    pub use crate::grace::Cookie;
     pub use crate::guard::{DomainId, Guard, Protected, Qsbr, QsbrGuard, ReadSide};
     pub use crate::restart::section::{Section, Word};
     pub use crate::restart::{Lookup, RESTARTS};
@@ -170,7 +175,7 @@ mod api {
     /// Begins a plain section of the default domain. See [`Domain::read_lock`].
     #[inline(always)]
     pub fn read_lock() -> Guard<'static> {
-        Guard::new(0)
+        Guard::new(DomainId::GLOBAL)
     }
 
     /// Runs a restartable lookup in the default domain.

@@ -30,6 +30,7 @@
 //! interrupted *enter* puts back a high half that misses the handler's own sections, which are over. A reclaimer that took its
 //! snapshot inside one of those may take the interrupted section for it: it waits for one section too many, never too few.
 
+use crate::callback::stash::Stash;
 use crate::slots::Slots;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -41,8 +42,8 @@ const DEEPEST: u32 = i32::MAX as u32;
 
 /// A thread's place in the registry of one domain. Never freed, only passed on to another thread.
 ///
-/// The three parts are apart by cache lines: what the owner writes at each section, its protection slots, and what
-/// registration and reclaimers write.
+/// The parts are apart by cache lines: what the owner writes at each section, its protection slots, the callbacks that it registers,
+/// and what registration and reclaimers write.
 #[repr(C, align(128))]
 pub(crate) struct Record {
     word: AtomicU64,
@@ -52,6 +53,7 @@ pub(crate) struct Record {
     pub(crate) restarts: AtomicU64,
     pub(crate) fallbacks: AtomicU64,
     pub(crate) slots: Slots,
+    pub(crate) stash: Stash,
     part: Part,
     #[cfg(loom)]
     pub(crate) cpu: loom::sync::Mutex<crate::model::Cpu>,
@@ -60,16 +62,40 @@ pub(crate) struct Record {
 /// Written at registration and by the leader of a grace period.
 #[repr(C, align(128))]
 struct Part {
-    /// Thread id of the owner, 0 when free.
+    /// Thread id of the owner, 0 when free, [`SEIZED`] while it is found out whether the owner is dead.
     owner: AtomicU32,
     /// The word as the leader of the grace period found it, 0 when there is nothing to wait for.
     snapshot: AtomicU64,
+    /// When the owner took the record, in nanoseconds since boot; 0 if it has just done so. Whoever has its thread id and started later is somebody else.
+    taken: AtomicU64,
+    /// The section that was last seen to hold a grace period up.
+    lag: Lag,
+}
+
+/// Nobody's thread id: ids are positive and signed.
+pub(crate) const SEIZED: u32 = u32::MAX;
+
+/// What `watch/` keeps about a reader that a grace period waits for. A leader writes; others may look, and see a moment's mixture at worst.
+#[cfg_attr(loom, derive(Default))]
+pub(crate) struct Lag {
+    /// High half of the word, plus 1. 0 before the first.
+    section: AtomicU64,
+    /// When it was first seen, in nanoseconds of the monotonic clock.
+    since: AtomicU64,
+    /// The owner's CPU time then, in nanoseconds.
+    ran: AtomicU64,
 }
 
 impl Record {
     /// Where the reader word is, for C.
     #[cfg(not(loom))]
     pub(crate) const WORD: usize = std::mem::offset_of!(Record, word);
+    #[cfg(not(loom))]
+    pub(crate) const OWNER: usize =
+        std::mem::offset_of!(Record, part) + std::mem::offset_of!(Part, owner);
+    #[cfg(not(loom))]
+    pub(crate) const SNAPSHOT: usize =
+        std::mem::offset_of!(Record, part) + std::mem::offset_of!(Part, snapshot);
 
     /// Zeroes are a free record, so fresh pages need no set-up.
     #[cfg(loom)]
@@ -80,7 +106,13 @@ impl Record {
             restarts: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
             slots: Slots::new(),
-            part: Part { owner: AtomicU32::new(0), snapshot: AtomicU64::new(0) },
+            stash: Stash::new(),
+            part: Part {
+                owner: AtomicU32::new(0),
+                snapshot: AtomicU64::new(0),
+                taken: AtomicU64::new(0),
+                lag: Lag::default(),
+            },
             cpu: loom::sync::Mutex::new(Default::default()),
         }
     }
@@ -134,6 +166,11 @@ impl Record {
         waiting
     }
 
+    /// After a heavy barrier: every section of the owner's that was running before it has ended.
+    pub(crate) fn outside(&self) -> bool {
+        self.word.load(Ordering::Acquire) & NESTING == 0
+    }
+
     /// Leader: has the section that [`Record::look`] saw ended?
     pub(crate) fn passed(&self) -> bool {
         let snapshot = self.part.snapshot.load(Ordering::Relaxed);
@@ -146,6 +183,33 @@ impl Record {
         }
         self.part.snapshot.store(0, Ordering::Relaxed);
         true
+    }
+
+    /// For `watch/`: does the leader wait for the section that runs?
+    #[cfg(not(loom))]
+    pub(crate) fn awaited(&self) -> bool {
+        let (snapshot, word) =
+            (self.part.snapshot.load(Ordering::Relaxed), self.word.load(Ordering::Acquire));
+        snapshot != 0 && word & NESTING != 0 && word / SECTION == snapshot / SECTION
+    }
+
+    /// For `watch/`: since when the section that runs has been known to hold grace periods up, and the owner's CPU time then.
+    #[cfg(not(loom))]
+    pub(crate) fn lag(&self) -> Option<(u64, u64)> {
+        let (lag, word) = (&self.part.lag, self.word.load(Ordering::Acquire));
+        let same = lag.section.load(Ordering::Acquire) == word / SECTION + 1;
+        (word & NESTING != 0 && same)
+            .then(|| (lag.since.load(Ordering::Relaxed), lag.ran.load(Ordering::Relaxed)))
+    }
+
+    /// Leader: the section that it looked at is holding a grace period up, since `since` at least.
+    #[cfg(not(loom))]
+    pub(crate) fn set_lag(&self, since: u64, ran: u64) {
+        let lag = &self.part.lag;
+        lag.since.store(since, Ordering::Relaxed);
+        lag.ran.store(ran, Ordering::Relaxed);
+        let section = self.part.snapshot.load(Ordering::Relaxed) / SECTION;
+        lag.section.store(section + 1, Ordering::Release);
     }
 
     /// Takes the record if it is free.
@@ -169,7 +233,10 @@ impl Record {
     /// Gives the record up for another thread.
     pub(crate) fn release(&self) {
         self.reset();
-        self.part.owner.store(0, Ordering::Release);
+        // The next owner is not to be taken for one that took the record when we did.
+        self.part.taken.store(0, Ordering::Relaxed);
+        // An exchange and no store: it comes after a seizing that it overwrites, in a way that the model checker knows of, too.
+        self.part.owner.swap(0, Ordering::Release);
     }
 
     /// Ends all sections of the owner, which is this thread or exists no more.
@@ -189,6 +256,39 @@ impl Record {
     #[cfg(not(loom))]
     pub(crate) fn rename(&self, thread: u32) {
         self.part.owner.store(thread, Ordering::Relaxed);
+        self.stamp();
+    }
+
+    /// The owner took the record just now.
+    #[cfg(not(loom))]
+    pub(crate) fn stamp(&self) {
+        self.part.taken.store(crate::sys::since_boot(), Ordering::Relaxed);
+    }
+
+    /// When the owner took it: see [`Record::stamp`].
+    #[cfg(not(loom))]
+    pub(crate) fn taken(&self) -> u64 {
+        self.part.taken.load(Ordering::Relaxed)
+    }
+
+    /// Releases the record if its owner is `thread` and `dead`, which is given the time when the owner took it, says that this thread is
+    /// dead. Tells whether it did.
+    ///
+    /// An owner that is alive may release the record at any moment, and another thread may claim it. So first nobody else shall: the
+    /// owner becomes [`SEIZED`]. If *then* the thread is found dead, and has not released the record, it never will; and nobody but us has it.
+    pub(crate) fn release_if(&self, thread: u32, dead: impl FnOnce(u64) -> bool) -> bool {
+        let owner = &self.part.owner;
+        if owner.compare_exchange(thread, SEIZED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        if dead(self.part.taken.load(Ordering::Relaxed)) && owner.load(Ordering::Acquire) == SEIZED
+        {
+            self.release();
+            return true;
+        }
+        // Fails if the owner has released it meanwhile.
+        let _ = owner.compare_exchange(SEIZED, thread, Ordering::Release, Ordering::Relaxed);
+        false
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Threads claim a free record with one compare-and-swap and publish a new chunk with another, so registration is lock-free and
 //! may happen in a signal handler. Records are never unlinked or freed: a reclaimer walks the list without protection, and a thread that
-//! ends in an unusual way (without its thread-specific destructors) costs one record, not safety; if it was inside a section, it costs the
-//! grace periods of the domain as well.
+//! ends in an unusual way (without its thread-specific destructors) costs one record, not safety; if it was inside a section, grace
+//! periods wait until its death is noticed (`watch/`).
 //!
 //! A reclaimer may miss a chunk that is being linked, and need not see it: the linking comes before the first section of that thread, so by
 //! the argument in `record.rs` a section that the reclaimer's walk misses began after its heavy barrier.
@@ -27,6 +27,13 @@ const RECORDS: usize = 1;
 struct Chunk {
     next: Link<Chunk>,
     records: [Record; RECORDS],
+}
+
+/// For `inspect.rs`.
+#[cfg(not(loom))]
+pub(crate) mod layout {
+    pub(crate) const RECORDS_AT: usize = std::mem::offset_of!(super::Chunk, records);
+    pub(crate) const RECORDS: usize = super::RECORDS;
 }
 
 /// All records of a domain. See the module's text.

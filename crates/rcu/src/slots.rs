@@ -114,6 +114,11 @@ impl Protected {
         Protected(nodes)
     }
 
+    #[cfg(not(loom))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn contains(&self, node: usize) -> bool {
         !self.0.is_empty() && self.0.binary_search(&node).is_ok()
     }

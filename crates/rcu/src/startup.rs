@@ -5,11 +5,12 @@
 //! - **restartable sections**: rseq registered by the C library (glibc 2.35), membarrier's rseq command (Linux 5.10) registered and tried, and,
 //!   when the first lookup asks for it, the self-test of `restart/selftest.rs`. Missing: lookups run in plain sections.
 //! - `REPRIEVE_FORCE=plain` takes the second away; `REPRIEVE_FORCE=restart` skips the self-test.
+//! - `REPRIEVE_BOOST=1` turns [`Domain::set_boost`](crate::Domain::set_boost) on in all domains.
 //!
 //! None of it allocates from the heap, so that a signal handler may be the first to ask.
 
 use crate::sys;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 /// Why lookups do not use restartable sections, or that they do. See [`crate::support`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +69,16 @@ impl std::fmt::Display for Restartable {
     }
 }
 
-/// 0: not started. 1: somebody is at it. 2: done.
-static STATE: AtomicU32 = AtomicU32::new(0);
+/// [`NOT_STARTED`], [`DONE`], or the id of the process in which a thread is at it.
+static STATE: AtomicU32 = AtomicU32::new(NOT_STARTED);
+const NOT_STARTED: u32 = 0;
+const DONE: u32 = u32::MAX;
 static FENCED: AtomicU8 = AtomicU8::new(1);
 /// A `Restartable`, or `UNTESTED` while the self-test has not been asked for, or `TESTING`.
 static RESTARTABLE: AtomicU8 = AtomicU8::new(Restartable::NoRseq as u8);
 const UNTESTED: u8 = 100;
 const TESTING: u8 = 101;
+static BOOST: AtomicBool = AtomicBool::new(false);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 #[used]
@@ -82,17 +86,28 @@ static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 static BEFORE_MAIN: extern "C" fn() = ensure;
 
 /// Finds everything out if that has not been done.
+///
+/// A process may fork while another of its threads is at it (only when the library was loaded by `dlopen`: else this runs before `main`).
+/// The child finds its parent's id, and starts over.
 pub(crate) extern "C" fn ensure() {
-    if STATE.load(Ordering::Acquire) == 2 {
+    if STATE.load(Ordering::Acquire) == DONE {
         return;
     }
     let _blocked = sys::SignalsBlocked::new();
-    if STATE.compare_exchange(0, 1, Ordering::Acquire, Ordering::Acquire).is_ok() {
-        find_out();
-        STATE.store(2, Ordering::Release);
-    }
-    while STATE.load(Ordering::Acquire) != 2 {
-        std::thread::yield_now();
+    let this_process = std::process::id();
+    loop {
+        match STATE.load(Ordering::Acquire) {
+            DONE => return,
+            state if state == this_process => std::thread::yield_now(),
+            state => {
+                let take =
+                    |new| STATE.compare_exchange(state, new, Ordering::Acquire, Ordering::Relaxed);
+                if take(this_process).is_ok() {
+                    find_out();
+                    STATE.store(DONE, Ordering::Release);
+                }
+            }
+        }
     }
 }
 
@@ -100,6 +115,7 @@ fn find_out() {
     #[cfg(reprieve_fault)]
     crate::fault::init();
     let mut key = 0;
+    // (Started over, this leaves a key of the parent's unused.)
     // SAFETY: the destructor is a function of this image, which `pin` keeps loaded.
     if unsafe { libc::pthread_key_create(&mut key, Some(at_thread_exit)) } == 0 {
         KEY.store(key, Ordering::Relaxed);
@@ -107,6 +123,7 @@ fn find_out() {
     pin();
     crate::fork::install();
     register_membarrier();
+    BOOST.store(variable(c"REPRIEVE_BOOST", c"1"), Ordering::Relaxed);
     RESTARTABLE.store(find_restartable(), Ordering::Relaxed);
 }
 
@@ -119,16 +136,27 @@ pub(crate) fn register_membarrier() {
     FENCED.store(!works as u8, Ordering::Relaxed);
 }
 
-fn force(value: &std::ffi::CStr) -> bool {
+/// Whether an environment variable has that value.
+fn variable(name: &std::ffi::CStr, value: &std::ffi::CStr) -> bool {
     // SAFETY: the environment is not written while the process starts; getenv returns null or a string. A program that runs with more
     // privileges than its caller does not listen to it.
     unsafe {
         if libc::getauxval(libc::AT_SECURE) != 0 {
             return false;
         }
-        let found = libc::getenv(c"REPRIEVE_FORCE".as_ptr());
+        let found = libc::getenv(name.as_ptr());
         !found.is_null() && std::ffi::CStr::from_ptr(found) == value
     }
+}
+
+fn force(value: &std::ffi::CStr) -> bool {
+    variable(c"REPRIEVE_FORCE", value)
+}
+
+/// Whether domains help preempted readers from the start.
+pub(crate) fn boost() -> bool {
+    ensure();
+    BOOST.load(Ordering::Relaxed)
 }
 
 fn find_restartable() -> u8 {
@@ -252,5 +280,39 @@ fn pin() {
         {
             libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread of the parent was starting up when the process forked: the child has no such thread.
+    #[test]
+    fn a_fork_in_the_middle_of_starting_up() {
+        ensure();
+        let in_child = |f: &dyn Fn() -> i32| {
+            let mut status = -1;
+            // SAFETY: the child leaves by _exit; if it hangs, SIGALRM ends it.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::alarm(20);
+                    libc::_exit(f());
+                }
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            }
+            status
+        };
+        let status = in_child(&|| {
+            STATE.store(std::os::unix::process::parent_id(), Ordering::Relaxed);
+            ensure();
+            drop(crate::read_lock());
+            crate::synchronize_rcu();
+            // Handlers that were there twice would wait for themselves.
+            let again = in_child(&|| 7);
+            i32::from(STATE.load(Ordering::Relaxed) != DONE || again != 7 << 8)
+        });
+        assert_eq!(status, 0);
     }
 }

@@ -12,23 +12,41 @@ use std::time::Instant;
 /// Buckets of [`Latency`]: four per power of two, from 1 ns to beyond an hour.
 pub const BUCKETS: usize = 4 * 42;
 
+/// A grace period that a registering thread may be made to wait for.
+#[cfg(not(loom))]
+const QUICK: Duration = Duration::from_micros(250);
+
 /// Written by the leader of a grace period.
 pub(crate) struct Grace {
     pub(crate) count: AtomicU64,
     total_ns: AtomicU64,
     max_ns: AtomicU64,
     given_up: AtomicU64,
+    /// Attempts in a row that were given up or took longer than [`QUICK`].
+    slow: AtomicU64,
+    /// When the one that runs began, or the last one: nanoseconds of [`uptime`].
+    #[cfg(not(loom))]
+    since: AtomicU64,
     #[cfg(not(loom))]
     buckets: [AtomicU64; BUCKETS],
 }
 
 impl Grace {
+    /// For `inspect.rs`.
+    #[cfg(not(loom))]
+    pub(crate) const COMPLETED: usize = std::mem::offset_of!(Grace, count);
+    #[cfg(not(loom))]
+    pub(crate) const SINCE: usize = std::mem::offset_of!(Grace, since);
+
     pub(crate) fn new() -> Grace {
         Grace {
             count: AtomicU64::new(0),
             total_ns: AtomicU64::new(0),
             max_ns: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
+            slow: AtomicU64::new(0),
+            #[cfg(not(loom))]
+            since: AtomicU64::new(0),
             #[cfg(not(loom))]
             buckets: [const { AtomicU64::new(0) }; BUCKETS],
         }
@@ -36,16 +54,31 @@ impl Grace {
 
     #[cfg(not(loom))]
     pub(crate) fn start(&self) -> Instant {
+        self.since.store(uptime().as_nanos() as u64, Ordering::Relaxed);
         Instant::now()
+    }
+
+    /// Whether the next grace period is likely to be quick: nobody is inside a plain section for long, and the membarrier need not wait for
+    /// CPUs that do not run. One that is slow may be a leader that was preempted; some in a row are not.
+    #[cfg(not(loom))]
+    pub(crate) fn quick(&self) -> bool {
+        const ROW: u64 = 4;
+        self.slow.load(Ordering::Relaxed) < ROW
     }
 
     #[cfg(not(loom))]
     pub(crate) fn end(&self, start: Instant, done: bool) {
+        let time = start.elapsed();
+        if !done || time > QUICK {
+            self.slow.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.slow.store(0, Ordering::Relaxed);
+        }
         if !done {
             self.given_up.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let ns = start.elapsed().as_nanos() as u64;
+        let ns = time.as_nanos() as u64;
         self.count.fetch_add(1, Ordering::Relaxed);
         self.total_ns.fetch_add(ns, Ordering::Relaxed);
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
@@ -157,7 +190,13 @@ pub struct Stats {
     pub restarts: u64,
     /// Lookups that ran in a plain section after too many restarts, or because the thread cannot restart.
     pub fallbacks: u64,
-    /// Threads registered, with this domain or with an earlier one whose place it took.
+    /// Stall reports made. See [`watch`](crate::watch).
+    pub stalls: u64,
+    /// Readers that died inside a section, or with a record, and were forgotten.
+    pub forgotten: u64,
+    /// Readers given a higher priority for a moment. See [`Domain::set_boost`](crate::Domain::set_boost).
+    pub boosted: u64,
+    /// Threads registered because they read or register callbacks, with this domain or with an earlier one whose place it took.
     pub threads: u64,
 }
 

@@ -10,7 +10,33 @@ pub(crate) use std::sync::atomic::{
     AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
 use std::time::Duration;
+
+/// `std`'s, with loom's way in.
+#[cfg(not(loom))]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// Runs a `const fn` in the real build only: loom's atomics have no const constructors.
+macro_rules! const_unless_loom {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {
+        #[cfg(not(loom))]
+        $(#[$meta])* $vis const fn $name($($arg: $ty),*) -> $ret $body
+        #[cfg(loom)]
+        $(#[$meta])* $vis fn $name($($arg: $ty),*) -> $ret $body
+    };
+}
+pub(crate) use const_unless_loom;
 
 /// Sleeps while `*word == expected`, at most `timeout`. May return early.
 #[cfg(not(loom))]
@@ -29,20 +55,26 @@ pub(crate) fn wake_all(word: &AtomicU32) {
     crate::sys::futex_wake(word, i32::MAX);
 }
 
+/// Wakes those that have waited longest.
+#[cfg(not(loom))]
+pub(crate) fn wake_some(word: &AtomicU32, threads: i32) {
+    crate::sys::futex_wake(word, threads);
+}
+
 #[cfg(loom)]
 pub(crate) fn wake_all(_: &AtomicU32) {}
 
 /// What one thread sleeps on until another has work for it.
-#[cfg(not(loom))]
 pub(crate) struct Bell {
     event: AtomicU32,
     asleep: AtomicU32,
 }
 
-#[cfg(not(loom))]
 impl Bell {
-    pub(crate) const fn new() -> Bell {
-        Bell { event: AtomicU32::new(0), asleep: AtomicU32::new(0) }
+    const_unless_loom! {
+        pub(crate) fn new() -> Bell {
+            Bell { event: AtomicU32::new(0), asleep: AtomicU32::new(0) }
+        }
     }
 
     /// To be read before looking for work.
@@ -55,6 +87,15 @@ impl Bell {
         // Pairs with `ring`: either it sees the sleeper or the kernel sees the new event.
         self.asleep.fetch_add(1, Ordering::SeqCst);
         wait(&self.event, event, time);
+        // In a model nobody wakes for no reason, and who is alone will not be woken.
+        #[cfg(loom)]
+        for turn in 0.. {
+            if self.event() != event || time.is_some() {
+                break;
+            }
+            assert!(turn < 100, "assertion: who sleeps is not woken");
+            loom::thread::yield_now();
+        }
         self.asleep.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -66,6 +107,7 @@ impl Bell {
     }
 
     /// In the child of a fork: nobody sleeps.
+    #[cfg(not(loom))]
     pub(crate) fn after_fork(&self) {
         self.asleep.store(0, Ordering::Relaxed);
     }
@@ -129,14 +171,3 @@ impl Lock {
         self.0.store(FREE, Ordering::Relaxed);
     }
 }
-
-/// Runs a `const fn` in the real build only: loom's atomics have no const constructors.
-macro_rules! const_unless_loom {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {
-        #[cfg(not(loom))]
-        $(#[$meta])* $vis const fn $name($($arg: $ty),*) -> $ret $body
-        #[cfg(loom)]
-        $(#[$meta])* $vis fn $name($($arg: $ty),*) -> $ret $body
-    };
-}
-pub(crate) use const_unless_loom;

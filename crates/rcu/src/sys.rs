@@ -73,6 +73,24 @@ pub(crate) fn monotonic() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
+/// Nanoseconds since boot, time asleep included: the clock that the kernel stamps the start of threads with.
+pub(crate) fn since_boot() -> u64 {
+    clock(libc::CLOCK_BOOTTIME).unwrap_or(0)
+}
+
+/// CPU time of a thread of this process, in nanoseconds, exact to the moment even if it is running. `None` if there is none of this id.
+pub(crate) fn cpu_time(thread: u32) -> Option<u64> {
+    // The kernel's CPUCLOCK_SCHED (2) and CPUCLOCK_PERTHREAD_MASK (4), as pthread_getcpuclockid makes it.
+    clock(!(thread as libc::clockid_t) << 3 | 6)
+}
+
+fn clock(id: libc::clockid_t) -> Option<u64> {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for the write.
+    let result = unsafe { libc::clock_gettime(id, &mut now) };
+    (result == 0).then(|| now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
 pub(crate) fn sleep(time: Duration) {
     let time = timespec(time);
     // Not the C library's function, which is a point where pthread_cancel ends a thread: the leader of a grace period would go with its lock.
@@ -112,13 +130,27 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// To standard error, without a lock that another thread may hold. What does not get through in time is lost: the caller has a grace
+/// period to go on with, and a pipe may have no reader.
+pub(crate) fn print(text: &str) {
+    /// A pipe that is ready takes so much at once.
+    const CHUNK: usize = 4096;
+    const LONGEST_MS: i32 = 100;
+    for part in text.as_bytes().chunks(CHUNK) {
+        let mut stderr = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one descriptor, and a buffer that is valid for its length.
+        unsafe {
+            if libc::poll(&mut stderr, 1, LONGEST_MS) != 1 {
+                return;
+            }
+            libc::write(2, part.as_ptr().cast(), part.len());
+        }
+    }
+}
+
 /// Ends the process: going on would free memory under a reader.
 pub(crate) fn die(message: &str) -> ! {
-    let text = ["reprieve: ", message, "\n"];
-    for part in text {
-        // SAFETY: the buffer is valid for its length.
-        unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
-    }
+    ["reprieve: ", message, "\n"].into_iter().for_each(print);
     // SAFETY: abort has no preconditions.
     unsafe { libc::abort() }
 }

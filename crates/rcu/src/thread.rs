@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a thread keeps for itself: its records, one per domain it has read in, and the stack pointer of its restartable call.
+//! What a thread keeps for itself: its records, one per domain it has read in, and what its restartable sections need.
 //!
 //! The block is `repr(C)` thread-local storage of the initial-exec model where we can say so (x86-64: defined in assembly): an address is
 //! one addition away, in shared objects too; nothing is allocated at the first access, so a signal handler may be
@@ -35,16 +35,33 @@ pub(crate) static REGISTRIES: [Registry; MAX_DOMAINS] = [const { Registry::new()
 /// One per thread, zero at first. The layout is shared with assembly and C.
 #[repr(C, align(64))]
 pub(crate) struct Thread {
-    /// The stack pointer that an aborted restartable section goes back to; 0 when none is entered.
+    /// Where restartable sections stand:
+    /// - [`IDLE`]: a lookup in the default domain may begin at once;
+    /// - the stack pointer of an attempt that has been entered, to which its abort returns: a signal handler that finds it has interrupted
+    ///   the attempt, and leaves it and `saved` as they were;
+    /// - 0: take the slow path, which finds out.
     pub(crate) stack: usize,
+    /// Address of the thread's `rseq_cs` field, once `stack` has not been 0.
+    cs: usize,
+    /// Registers that the attempt's abort restores: rbx, rbp, r13, r14.
+    pub(crate) saved: [usize; 4],
+    /// Keeps what is written at each attempt on a cache line of its own.
+    _pad: [usize; 2],
     /// Records of the first domains, for the fast path. Null: take the slow path.
     pub(crate) fast: [*const Record; NEAR],
     /// The same for all domains, as an array; null: take the slow path.
     spill: *const *const Record,
     /// All records of this thread by domain index, whether or not the fast path may use them.
     table: *mut *const Record,
-    /// Address of the queue whose callbacks this thread is running, or 0.
+    /// Address of the queue (or stash) whose callbacks this thread is running, or 0.
     pub(crate) running: usize,
+    /// Not 0: the records have been given back, for the thread exits.
+    exiting: usize,
+}
+
+impl Thread {
+    /// Where `cs` is, for C.
+    pub(crate) const CS: usize = std::mem::offset_of!(Thread, cs);
 }
 
 const TABLE_BYTES: usize = MAX_DOMAINS * size_of::<*const Record>();
@@ -88,14 +105,87 @@ pub(crate) fn this() -> *mut Thread {
         static THREAD: UnsafeCell<Thread> = const {
             UnsafeCell::new(Thread {
                 stack: 0,
+                cs: 0,
+                saved: [0; 4],
+                _pad: [0; 2],
                 fast: [std::ptr::null(); NEAR],
                 spill: std::ptr::null(),
                 table: std::ptr::null_mut(),
                 running: 0,
+                exiting: 0,
             })
         };
     }
     THREAD.with(|t| t.get())
+}
+
+/// [`Thread::stack`] of a thread whose lookups in the default domain may begin at once. No stack pointer: those are multiples of 16.
+pub(crate) const IDLE: usize = 8;
+
+/// The block and its `cs` if a lookup in the default domain may begin at once.
+#[inline(always)]
+pub(crate) fn ready() -> Option<(*mut Thread, usize)> {
+    let thread = this();
+    // SAFETY: the block is this thread's own. Volatile: signal handlers and assembly write it.
+    unsafe {
+        ((&raw const (*thread).stack).read_volatile() == IDLE).then(|| (thread, (*thread).cs))
+    }
+}
+
+/// Ends an attempt that was not aborted: disarms (as the kernel would at the next preemption, when it finds the thread outside), and gives `saved` up.
+///
+/// # Safety
+/// The block is this thread's, in an attempt.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) unsafe fn leave(thread: *mut Thread) {
+    // SAFETY: the caller's promise. `cs` is loaded again so that the attempt need not keep it in a register.
+    unsafe {
+        let cs = (&raw const (*thread).cs).read_volatile() as *mut usize;
+        cs.write_volatile(0);
+        (&raw mut (*thread).stack).write_volatile(IDLE);
+    }
+}
+
+/// Whether an attempt has been entered, so that the caller is a signal handler that interrupted it.
+pub(crate) fn entered() -> bool {
+    // SAFETY: as in `ready`.
+    unsafe { !matches!((&raw const (*this()).stack).read_volatile(), 0 | IDLE) }
+}
+
+/// What an interrupted attempt needs, if there is one: for a signal handler that makes attempts of its own.
+pub(crate) struct Interrupted(Option<(usize, [usize; 4])>);
+
+impl Interrupted {
+    pub(crate) fn save() -> Interrupted {
+        // SAFETY: the block is this thread's own.
+        Interrupted(entered().then(|| unsafe {
+            let thread = this();
+            ((*thread).stack, (*thread).saved)
+        }))
+    }
+
+    /// Puts it back. If there was none, the next lookup may begin at once.
+    pub(crate) fn restore(self) {
+        // SAFETY: the block is this thread's own. The stack pointer first: a handler that comes in between finds an attempt, leaves it as it was, and the
+        // attempt goes on only after all handlers. The other way round its own fast path would find no attempt and take `saved`.
+        unsafe {
+            let thread = this();
+            let Some((stack, saved)) = self.0 else {
+                (&raw mut (*thread).stack).write_volatile(IDLE);
+                return;
+            };
+            (&raw mut (*thread).stack).write_volatile(stack);
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            (&raw mut (*thread).saved).write_volatile(saved);
+        }
+    }
+}
+
+/// Notes the address of this thread's `rseq_cs` field.
+pub(crate) fn set_cs(cs: usize) {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).cs = cs };
 }
 
 /// The record of this thread in domain `index`, if the fast path may use it.
@@ -162,6 +252,7 @@ fn register(index: usize) -> &'static Record {
         let Some(record) = REGISTRIES[index].claim(sys::thread_id()) else {
             sys::die("no memory to register a thread");
         };
+        record.stamp();
         *(*thread).table.add(index) = record;
         if !startup::fenced() {
             (*thread).spill = (*thread).table;
@@ -180,10 +271,12 @@ pub(crate) fn unregister() {
     let thread = this();
     // SAFETY: as in `register`. The table was mapped with this size.
     unsafe {
+        (*thread).exiting = 1;
         let table = (*thread).table;
         if table.is_null() {
             return;
         }
+        (*thread).stack = 0;
         (*thread).spill = std::ptr::null();
         (*thread).fast = [std::ptr::null(); NEAR];
         (*thread).table = std::ptr::null_mut();
@@ -194,6 +287,12 @@ pub(crate) fn unregister() {
         }
         libc::munmap(table.cast(), TABLE_BYTES);
     }
+}
+
+/// Whether this thread has given its records back.
+pub(crate) fn exiting() -> bool {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).exiting != 0 }
 }
 
 /// Whether this thread is running a callback.

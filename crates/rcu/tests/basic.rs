@@ -500,3 +500,113 @@ fn a_registration_over_the_cap_inside_a_section_does_not_wait() {
     drop(guard);
     domain.barrier().unwrap();
 }
+
+#[test]
+fn between_the_caps_nobody_waits_for_a_reader() {
+    let soft = Cap { bytes: 64 << 10, callbacks: 1000 };
+    let domain = Domain::builder().soft_cap(soft).build().unwrap();
+    thread::scope(|scope| {
+        let guard = domain.read_lock();
+        // Another thread: one inside a section never helps.
+        let writer = scope.spawn(|| {
+            for _ in 0..5_000 {
+                // SAFETY: nobody else knows the value.
+                unsafe { domain.retire_box(Box::new([0u8; 1024])) };
+            }
+        });
+        writer.join().unwrap();
+        let stats = domain.stats();
+        assert_eq!((stats.waiting, stats.helped, stats.over_cap), (5_000, 0, 0));
+        drop(guard);
+    });
+    domain.barrier().unwrap();
+    assert_eq!((domain.stats().run, domain.stats().waiting), (5_000, 0));
+}
+
+#[test]
+fn the_cap_holds_while_a_reader_holds_the_grace_period_up() {
+    let cap = Cap { bytes: u64::MAX, callbacks: 1000 };
+    let domain = Domain::builder().cap(cap).build().unwrap();
+    thread::scope(|scope| {
+        let guard = domain.read_lock();
+        let start = Instant::now();
+        let domain = &domain;
+        let writer = scope.spawn(move || {
+            let mut most = 0;
+            while start.elapsed() < Duration::from_millis(300) {
+                domain.defer(|| ());
+                most = most.max(domain.stats().waiting);
+            }
+            most
+        });
+        // 32 callbacks for every 20 ms of waiting.
+        let most = writer.join().unwrap();
+        assert!((1000..1000 + 32 * 16).contains(&most), "{most}");
+        assert!(domain.stats().over_cap > 0);
+        drop(guard);
+    });
+    domain.barrier().unwrap();
+    assert_eq!(domain.stats().waiting, 0);
+}
+
+#[test]
+fn what_a_thread_leaves_in_its_stash_runs() {
+    for engine in engines() {
+        let domain = domain(engine);
+        let ran = Arc::new(AtomicU64::new(0));
+        let register = |n| {
+            for _ in 0..n {
+                let ran = ran.clone();
+                domain.defer(move || {
+                    ran.fetch_add(1, SeqCst);
+                });
+            }
+        };
+        // This thread goes on to live, the other one does not; nobody waits for the callbacks.
+        register(3);
+        thread::scope(|scope| {
+            scope.spawn(|| register(4));
+        });
+        let start = Instant::now();
+        while ran.load(SeqCst) < 7 {
+            assert!(start.elapsed() < Duration::from_secs(20), "{engine:?}: {:?}", domain.stats());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The index of a domain is used again; its id is not.
+#[test]
+fn a_domain_that_is_gone_is_not_taken_for_its_successor() {
+    let ids: Vec<_> = (0..100).map(|_| Domain::builder().build().unwrap().id()).collect();
+    for (i, id) in ids.iter().enumerate() {
+        assert!(!ids[..i].contains(id) && *id != Domain::global().id());
+    }
+    use reprieve::ReadSide;
+    let domain = Domain::builder().build().unwrap();
+    assert_eq!(domain.read_lock().domain(), domain.id());
+    assert_eq!(domain.qsbr().read_lock().domain(), domain.id());
+    assert_eq!(reprieve::read_lock().domain(), Domain::global().id());
+}
+
+/// Whether an old domain's cookie "has ended" says nothing about another's readers.
+#[test]
+fn a_cookie_of_another_domain_is_refused() {
+    let old = {
+        let domain = Domain::builder().build().unwrap();
+        let cookie = domain.start_poll();
+        domain.cond_synchronize(cookie);
+        assert!(domain.poll(cookie));
+        cookie
+    };
+    let domain = Domain::builder().build().unwrap();
+    let uses: [&dyn Fn(); 3] =
+        [&|| assert!(!domain.poll(old)), &|| assert!(!Domain::global().poll(old)), &|| {
+            domain.cond_synchronize(old)
+        }];
+    for refused in uses.map(|f| std::panic::catch_unwind(std::panic::AssertUnwindSafe(f))) {
+        let message = refused.unwrap_err();
+        let message = message.downcast_ref::<String>().unwrap();
+        assert!(message.contains("a cookie of domain "), "{message}");
+    }
+}

@@ -492,3 +492,31 @@ mod ids {
         table.get(id, &reprieve::read_lock());
     }
 }
+
+/// Keys that come while no growth is possible (a grace period of the last one is not over) leave long chains; whoever writes next shortens them, with a
+/// new key or not.
+#[test]
+fn a_map_that_could_not_grow_in_time_grows_at_the_next_write() {
+    let domain = Domain::builder().build().unwrap();
+    let map = Map::builder().domain(&domain).build::<u64, u64>();
+    let guard = domain.read_lock();
+    for key in 0..4096 {
+        map.insert(key, key);
+    }
+    drop(guard);
+    assert!(map.chains() < 1024, "{}: the section held no growth up", map.chains());
+    domain.synchronize();
+    map.insert(1, 2);
+    assert!(map.chains() >= 4096, "{}", map.chains());
+
+    let guard = domain.read_lock();
+    for key in 4096..65_536 {
+        map.insert(key, key);
+    }
+    drop(guard);
+    domain.synchronize();
+    domain.synchronize();
+    assert!(map.update(&1, |value| value + 1));
+    assert!(map.chains() >= 65_536, "{}", map.chains());
+    assert_eq!((map.copied(&1), map.copied(&65_535)), (Some(3), Some(65_535)));
+}

@@ -10,6 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell as Local;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -113,8 +114,26 @@ fn seconds() -> f64 {
     std::env::var("REPRIEVE_STRESS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0)
 }
 
+/// Ends the process unless it is dropped in time: a thread that waits for ever, as for a lock whose holder has failed, fails the test, too.
+struct Watchdog(#[expect(dead_code, reason = "its drop is what is heard")] mpsc::Sender<()>);
+
+impl Watchdog {
+    fn new(time: Duration) -> Watchdog {
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            if receiver.recv_timeout(time + PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("a thread hangs");
+                std::process::abort();
+            }
+        });
+        Watchdog(sender)
+    }
+}
+
 /// Calls each of `work` over and over, `threads` threads per work, for `time`. A panic in one stops all.
 fn run(time: Duration, threads: usize, work: &[&(dyn Fn() + Sync)]) {
+    let _watchdog = Watchdog::new(time);
     /// Tells the others, however the thread ends.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {

@@ -286,6 +286,9 @@ impl Arena {
 
     fn write(&self, random: &mut Random) {
         self.writes.fetch_add(1, Relaxed);
+        if random.below(1000) == 0 {
+            assert_eq!(self.domain.forget_dead_threads(), 0, "nobody died");
+        }
         let slow = matches!(self.domain.engine(), Engine::Ltimer { .. } | Engine::Sched { .. });
         let key = random.below(KEYS);
         self.table.replace(key, |old| {
@@ -404,11 +407,20 @@ struct Report {
 
 /// One arena with `readers` reading threads and some writers, for `time`.
 fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool) -> Report {
+    // Half of the runs without stashes, and with frees as soon as may be: the shortest time between an unlinking and the free.
+    let soft = if readers < 8 { Cap { bytes: 0, callbacks: 0 } } else { Cap::SOFT };
     let domain = Domain::builder()
         .engine(engine)
         .cap(Cap { bytes: 1 << 18, callbacks: 4096 })
+        .soft_cap(soft)
         .build()
         .unwrap();
+    // Reports of whatever takes long, to nobody; and half of the runs with readers boosted, where that is allowed.
+    domain.set_stall_timeout(Some(Duration::from_millis(2)));
+    domain.on_stall(|_| ());
+    if seed % 2 == 1 {
+        let _ = domain.set_boost(true);
+    }
     let arena = Arc::new(Arena {
         domain,
         table: Table::new(),

@@ -7,6 +7,7 @@
 mod domain;
 mod helper;
 mod qsbr;
+mod stall;
 
 use reprieve_core::{Domain, Function, Head, Restartable, abi};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -14,7 +15,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// Version of the layouts in `abi.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_abi_version() -> c_uint {
-    1
+    2
 }
 
 #[unsafe(no_mangle)]
@@ -105,12 +106,12 @@ pub extern "C" fn reprieve_start_poll() -> u64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_poll(cookie: u64) -> c_int {
-    Domain::global().poll(abi::cookie(cookie)).into()
+    Domain::global().poll(abi::cookie(Domain::global().id(), cookie)).into()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_cond_synchronize(cookie: u64) {
-    Domain::global().cond_synchronize(abi::cookie(cookie));
+    Domain::global().cond_synchronize(abi::cookie(Domain::global().id(), cookie));
 }
 
 /// Mirrors `struct reprieve_stats`.
@@ -125,6 +126,9 @@ pub struct Stats {
     restarts: u64,
     fallbacks: u64,
     threads: u64,
+    stalls: u64,
+    forgotten: u64,
+    boosted: u64,
 }
 
 /// # Safety
@@ -142,6 +146,9 @@ pub unsafe extern "C" fn reprieve_get_stats(stats: *mut Stats) {
         restarts: s.restarts,
         fallbacks: s.fallbacks,
         threads: s.threads,
+        stalls: s.stalls,
+        forgotten: s.forgotten,
+        boosted: s.boosted,
     };
     // SAFETY: the caller's promise.
     unsafe { stats.write(copy) }

@@ -98,5 +98,5 @@ pub extern "C" fn reprieve_qsbr_start_poll() -> u64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_poll(cookie: u64) -> c_int {
-    domain().poll(abi::cookie(cookie)).into()
+    domain().poll(abi::cookie(domain().id(), cookie)).into()
 }

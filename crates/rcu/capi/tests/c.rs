@@ -138,6 +138,15 @@ fn every_way(name: &str, file: &str, options: &[&str], section: bool) {
 }
 
 #[test]
+fn a_new_users_first_program() {
+    every_way("first", "../../examples/first.c", &[], true);
+    let source = source("../../examples/first.c");
+    let program = compile("c++", &source, "first-cc", &["-x", "c++", "-O2"], Link::Shared);
+    let output = run(&mut Command::new(&program));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "held: alpha, now: beta\n");
+}
+
+#[test]
 fn every_read_side_against_a_writer() {
     every_way("readers", "readers.c", &[], true);
 }
@@ -145,6 +154,11 @@ fn every_read_side_against_a_writer() {
 #[test]
 fn what_waits_and_what_does_not() {
     every_way("wait", "wait.c", &[], true);
+}
+
+#[test]
+fn readers_that_end_and_readers_that_do_not() {
+    every_way("stall", "stall.c", &[], false);
 }
 
 #[test]
@@ -277,5 +291,14 @@ fn a_shared_object_has_a_section_of_its_own() {
     verify(&plugin);
     let program = compile("cc", &source("plugin.c"), "plugin", &["-O2"], Link::Shared);
     verify(&program);
+    run(Command::new(&program).arg(&plugin));
+}
+
+/// `dlclose` of an image with a copy of the library: key destructors and fork handlers still point into it.
+#[test]
+fn a_shared_object_that_contains_the_library_is_closed() {
+    let options = ["-shared", "-fPIC", "-O2", "-DPLUGIN"];
+    let plugin = compile("cc", &source("unload.c"), "unload.so", &options, Link::Static);
+    let program = compile("cc", &source("unload.c"), "unload", &["-O2"], Link::Shared);
     run(Command::new(&program).arg(&plugin));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the inline functions of the other headers know of the library's insides. Version 1; not for programs.
+ * What the inline functions of the other headers know of the library's insides. Version 2; not for programs.
  *
  * A thread's block lies at a constant distance from the thread pointer (initial-exec), so the fast paths find their record
  * with two loads and no call. A null record means: call the library (the thread is not registered yet, or membarrier is
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define REPRIEVE_ABI_VERSION 1
+#define REPRIEVE_ABI_VERSION 2
 
 /* A thread's place in the registry of a domain. The low half of the word counts nested sections, the high half those that have ended. */
 struct reprieve_record {
@@ -27,10 +27,19 @@ struct reprieve_record {
 	uintptr_t slots[8];
 };
 
+/*
+ * stack: REPRIEVE_IDLE_ when a lookup may begin; what an entered attempt's abort returns to; or 0: call the library. cs: address of the rseq_cs
+ * field. saved: rbx, rbp, r13, r14.
+ */
 struct reprieve_thread_block {
 	uintptr_t stack;
+	uintptr_t cs;
+	uintptr_t saved[4];
+	uintptr_t pad[2];
 	struct reprieve_record *fast[6];
 };
+
+#define REPRIEVE_IDLE_ ((uintptr_t)8)
 
 #define REPRIEVE_SECTION_ENDED_ ((uint64_t)1 << 32)
 

@@ -140,12 +140,12 @@ void reprieve_synchronize_expedited(void);
 
 /*
  * Has function(head) called on a worker thread once every section and lookup that is running now has ended. Returns at once, unless more
- * waits than the cap allows (1 MiB, 16,384 callbacks): then it may take some milliseconds. Allowed in sections and callbacks, not in signal
+ * waits than the cap allows (64 MiB, 1,048,576 callbacks): then it may take some milliseconds. Allowed in sections and callbacks, not in signal
  * handlers. bytes: what the callback will free, for the cap; 0 if unknown.
  */
 void reprieve_call(struct reprieve_head *head, reprieve_function *function, size_t bytes);
 
-/* The callback does nothing but free memory (no lock, nothing of this library): any thread that registers may run it beyond the cap. */
+/* The callback does nothing but free memory (no lock, nothing of this library): any thread that registers may run it when much waits. */
 #define REPRIEVE_LEAF 1u
 
 /*
@@ -163,7 +163,8 @@ int reprieve_barrier(void);
 
 /*
  * Polling. reprieve_cookie names the next full grace period; reprieve_start_poll has it run in the background as well; reprieve_poll tells
- * whether it is over; reprieve_cond_synchronize waits for it if it is not.
+ * whether it is over; reprieve_cond_synchronize waits for it if it is not. A cookie is a number and does not know whose it is: those of
+ * reprieve_qsbr_start_poll mean nothing here.
  */
 uint64_t reprieve_cookie(void);
 uint64_t reprieve_start_poll(void);
@@ -183,6 +184,9 @@ struct reprieve_stats {
 	uint64_t restarts; /* lookups sent back to their start */
 	uint64_t fallbacks; /* lookups run in a plain section */
 	uint64_t threads; /* registered */
+	uint64_t stalls; /* reports made: stall.h */
+	uint64_t forgotten; /* dead readers */
+	uint64_t boosted; /* readers given a higher priority for a moment */
 };
 
 void reprieve_get_stats(struct reprieve_stats *stats);

@@ -109,7 +109,7 @@ extern "C" {
 
 /*
  * Each program and shared object has a section and a descriptor of its own, whichever library it is linked with. The linker keeps one of each
- * group. The abort handler is the library's: back to the stack pointer in the thread's block, returning 0.
+ * group. The abort handler does what the library's does: back to the stack pointer in the thread's block, with 0 in r12.
  */
 __asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_cs,comdat\n"
 	".weak reprieve_image_cs\n"
@@ -131,14 +131,22 @@ __asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_
 	".hidden reprieve_image_abort\n"
 	".type reprieve_image_abort, @function\n"
 	"reprieve_image_abort:\n"
-	"movq reprieve_thread@gottpoff(%rip), %rax\n"
-	"movq %fs:(%rax), %rsp\n"
-	"movq 8(%rsp), %rbx\n"
-	"movq 16(%rsp), %rbp\n"
+	/* The stack pointer is wherever the section left it: nothing to unwind by. */
+	".cfi_startproc\n"
+	".cfi_undefined rip\n"
+	"movq reprieve_thread@gottpoff(%rip), %rcx\n"
+	"movq %fs:(%rcx), %rsp\n"
+	".cfi_def_cfa rsp, 0\n"
+	".cfi_offset rip, -8\n"
+	"movq %fs:16(%rcx), %rbx\n"
+	"movq %fs:24(%rcx), %rbp\n"
+	"movq %fs:32(%rcx), %r13\n"
+	"movq %fs:40(%rcx), %r14\n"
+	"xorl %r12d, %r12d\n"
+	"movq $0, %fs:(%rcx)\n"
 	"cld\n"
-	"xorl %eax, %eax\n"
-	"xorl %edx, %edx\n"
 	"jmpq *-8(%rsp)\n"
+	".cfi_endproc\n"
 	".size reprieve_image_abort, . - reprieve_image_abort\n"
 	".popsection\n"
 	/* So that there is a section even if nothing is marked. */
@@ -175,66 +183,78 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 #endif
 
 /*
- * Calls a piece of the section that arms, calls the function, does `last`, and disarms. Aborted, it returns as well, with done 0: the
- * stack pointer to go back to is in the thread's block, rbx and rbp lie above it; all other registers are given up. Steps over the red zone, keeps the
- * stack aligned, and keeps the block's value for a section that a signal handler interrupted.
+ * Calls a piece of the section that arms and goes on to the function. Aborted, it returns as well, with done 0: the thread's block has the stack
+ * pointer to go back to, and four registers; the others are given up. Steps over the red zone and aligns the stack. The
+ * frame's address is there so that the compiler finds the frame by rbp, and with it debuggers and profilers that look from inside.
  */
-#define REPRIEVE_ATTEMPT_(function, a, b, cs, value, done, before, last)                           \
-	__asm__ volatile("movq reprieve_thread@gottpoff(%%rip), %%rax\n\t"                         \
-			 "movq %%rsp, %%rcx\n\t"                                                   \
-			 "leaq -160(%%rsp), %%rsp\n\t"                                             \
-			 "andq $-16, %%rsp\n\t"                                                    \
-			 "movq %%rcx, (%%rsp)\n\t"                                                 \
-			 "movq %%rbx, 8(%%rsp)\n\t"                                                \
-			 "movq %%rbp, 16(%%rsp)\n\t"                                               \
-			 "movq %%fs:(%%rax), %%rcx\n\t"                                            \
-			 "movq %%rcx, 24(%%rsp)\n\t"                                               \
-			 "movq %%rsp, %%fs:(%%rax)\n\t"                                            \
-			 "call reprieve_attempt_%=\n\t"                                            \
-			 "movq reprieve_thread@gottpoff(%%rip), %%rcx\n\t"                         \
-			 "movq 24(%%rsp), %%rsi\n\t"                                               \
-			 "movq %%rsi, %%fs:(%%rcx)\n\t"                                            \
-			 "movq (%%rsp), %%rsp\n\t"                                                 \
-			 ".pushsection reprieve_restart,\"ax?\",@progbits\n\t"                     \
-			 ".type reprieve_attempt_%=, @function\n"                                  \
-			 "reprieve_attempt_%=:\n\t"                                                \
-			 "pushq %%rdx\n\t"                                                         \
-			 "leaq reprieve_image_cs(%%rip), %%rax\n\t"                                \
-			 "movq %%rax, (%%rdx)\n\t" before "call %P[body]\n\t" last                 \
-			 "popq %%rdx\n\t"                                                          \
-			 "movq $0, (%%rdx)\n\t"                                                    \
-			 "movl $1, %%edx\n\t"                                                      \
-			 "ret\n\t"                                                                 \
-			 ".size reprieve_attempt_%=, . - reprieve_attempt_%=\n\t"                  \
-			 ".popsection"                                                             \
-			 : "=a"(value), "=d"(done), "+D"(a), "+S"(b)                               \
-			 : "1"(cs), [body] "i"(function)                                           \
-			 : "rcx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0",    \
-			   "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
-			   "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory",         \
+#define REPRIEVE_ATTEMPT_(function, a, b, thread, cs, value, done, piece)                         \
+	__asm__ volatile("movq %%rcx, %%r12\n\t"                                                  \
+			 "movq %%rsp, %%r14\n\t"                                                  \
+			 "leaq -128(%%rsp), %%rsp\n\t"                                            \
+			 "andq $-16, %%rsp\n\t"                                                   \
+			 "movq %%rsp, (%%r12)\n\t"                                                \
+			 "movq %%rbx, 16(%%r12)\n\t"                                              \
+			 "movq %%rbp, 24(%%r12)\n\t"                                              \
+			 "movq %%r13, 32(%%r12)\n\t"                                              \
+			 "movq %%r14, 40(%%r12)\n\t"                                              \
+			 "call reprieve_attempt_%=\n\t"                                           \
+			 "movq %%r14, %%rsp\n\t"                                                  \
+			 "movq %%r12, %%rdx\n\t"                                                  \
+			 ".pushsection reprieve_restart,\"ax?\",@progbits\n\t"                    \
+			 ".type reprieve_attempt_%=, @function\n"                                 \
+			 "reprieve_attempt_%=:\n\t"                                               \
+			 "leaq reprieve_image_cs(%%rip), %%rax\n\t"                               \
+			 "movq %%rax, (%%rdx)\n\t" piece                                          \
+			 ".size reprieve_attempt_%=, . - reprieve_attempt_%=\n\t"                 \
+			 ".popsection"                                                            \
+			 : "=a"(value), "=d"(done), "+D"(a), "+S"(b), "+c"(thread)                \
+			 : "1"(cs), [body] "i"(function), "r"(__builtin_frame_address(0))         \
+			 : "r8", "r9", "r10", "r11", "r12", "r14", "r15", "xmm0", "xmm1", "xmm2", \
+			   "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
+			   "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory",                 \
 			   "cc" REPRIEVE_LOST_AVX512_)
 
-#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) \
-	REPRIEVE_ATTEMPT_(f, a, b, cs, value, done, "", "")
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value, done) \
+	REPRIEVE_ATTEMPT_(f, a, b, thread, cs, value, done, "jmp %P[body]\n\t")
 /* The store to the slot is the last act inside. */
-#define REPRIEVE_ATTEMPT_PROTECT_(f, a, b, cs, value, done)                         \
-	REPRIEVE_ATTEMPT_(f, a, b, cs, value, done,                                 \
-			  "pushq %%rsi\n\tsubq $8, %%rsp\n\txorl %%esi, %%esi\n\t", \
-			  "addq $8, %%rsp\n\tpopq %%rsi\n\tmovq %%rax, (%%rsi)\n\t")
+#define REPRIEVE_ATTEMPT_PROTECT_(f, a, b, thread, cs, value, done) \
+	REPRIEVE_ATTEMPT_(f, a, b, thread, cs, value, done,         \
+			  "pushq %%rsi\n\t"                         \
+			  "xorl %%esi, %%esi\n\t"                   \
+			  "call %P[body]\n\t"                       \
+			  "popq %%rsi\n\t"                          \
+			  "movq %%rax, (%%rsi)\n\t"                 \
+			  "ret\n\t")
+
+#define REPRIEVE_THREAD_() (&reprieve_thread)
+
+/* Ends an attempt that was not aborted. */
+REPRIEVE_INLINE_ void reprieve_leave_(uintptr_t cs)
+{
+	*(volatile uintptr_t *)cs = 0;
+	*(volatile uintptr_t *)&reprieve_thread.stack = REPRIEVE_IDLE_;
+}
 
 #else /* not x86-64: the library never says that a lookup may restart. */
-#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, cs, value, done) \
-	((value) = 0, (done) = 0, (void)(cs), (void)(a), (void)(b))
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value, done) \
+	((value) = 0, (done) = 0, (void)(cs), (void)(a), (void)(b), (void)(thread))
 #define REPRIEVE_ATTEMPT_PROTECT_ REPRIEVE_ATTEMPT_LOOKUP_
+#define REPRIEVE_THREAD_() ((struct reprieve_thread_block *)NULL)
+
+REPRIEVE_INLINE_ void reprieve_leave_(uintptr_t cs)
+{
+	(void)cs;
+}
 #endif
 
 /* The thread's rseq_cs field for this attempt, or 0. */
 REPRIEVE_INLINE_ uintptr_t reprieve_restart_(unsigned int attempt)
 {
-	struct reprieve_record *record = REPRIEVE_RECORD_();
+	struct reprieve_thread_block *thread = REPRIEVE_THREAD_();
 
-	if (REPRIEVE_LIKELY_(record && record->restart && attempt == 0))
-		return record->restart;
+	if (REPRIEVE_LIKELY_(attempt == 0 && thread &&
+			     *(volatile uintptr_t *)&thread->stack == REPRIEVE_IDLE_))
+		return thread->cs;
 	return reprieve_restart_slow(attempt);
 }
 
@@ -254,28 +274,31 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(void)
  * function: the name of a REPRIEVE_RESTARTABLE function of this program or shared object (static or hidden), uintptr_t f(const void *, void *).
  * Allowed in signal handlers.
  */
-#define reprieve_lookup(function, argument, result)                                                \
-	__extension__({                                                                            \
-		const void *reprieve_argument_ = (argument);                                       \
-		void *reprieve_result_ = (result);                                                 \
-		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                           \
-		unsigned int reprieve_attempt_ = 0;                                                \
-		for (;;) {                                                                         \
-			const void *reprieve_a_ = reprieve_argument_;                              \
-			void *reprieve_b_ = reprieve_result_;                                      \
-			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                     \
-			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                     \
-				reprieve_fallback();                                               \
-				reprieve_value_ = function(reprieve_argument_, reprieve_result_);  \
-				reprieve_read_unlock();                                            \
-				break;                                                             \
-			}                                                                          \
-			REPRIEVE_ATTEMPT_LOOKUP_(function, reprieve_a_, reprieve_b_, reprieve_cs_, \
-						 reprieve_value_, reprieve_done_);                 \
-			if (REPRIEVE_LIKELY_(reprieve_done_))                                      \
-				break;                                                             \
-		}                                                                                  \
-		reprieve_value_;                                                                   \
+#define reprieve_lookup(function, argument, result)                                               \
+	__extension__({                                                                           \
+		const void *reprieve_argument_ = (argument);                                      \
+		void *reprieve_result_ = (result);                                                \
+		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                          \
+		unsigned int reprieve_attempt_ = 0;                                               \
+		for (;;) {                                                                        \
+			struct reprieve_thread_block *reprieve_t_ = REPRIEVE_THREAD_();           \
+			const void *reprieve_a_ = reprieve_argument_;                             \
+			void *reprieve_b_ = reprieve_result_;                                     \
+			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                    \
+			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                    \
+				reprieve_fallback();                                              \
+				reprieve_value_ = function(reprieve_argument_, reprieve_result_); \
+				reprieve_read_unlock();                                           \
+				break;                                                            \
+			}                                                                         \
+			REPRIEVE_ATTEMPT_LOOKUP_(function, reprieve_a_, reprieve_b_, reprieve_t_, \
+						 reprieve_cs_, reprieve_value_, reprieve_done_);  \
+			if (REPRIEVE_LIKELY_(reprieve_done_)) {                                   \
+				reprieve_leave_(reprieve_cs_);                                    \
+				break;                                                            \
+			}                                                                         \
+		}                                                                                 \
+		reprieve_value_;                                                                  \
 	})
 
 /*
@@ -284,34 +307,37 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(void)
  * Returns the node that function(argument) finds, const void *f(const void *), or null. The node stays alive until reprieve_release(held),
  * which this thread calls unless it got null; grace periods do not wait for that. Such nodes are freed with reprieve_retire only.
  */
-#define reprieve_protect(function, argument, held)                                                \
-	__extension__({                                                                           \
-		const void *reprieve_argument_ = (argument);                                      \
-		struct reprieve_protected *reprieve_held_ = (held);                               \
-		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                          \
-		unsigned int reprieve_attempt_ = 0;                                               \
-		uintptr_t *const reprieve_slot_found_ = reprieve_slot_();                         \
-		for (;;) {                                                                        \
-			const void *reprieve_a_ = reprieve_argument_;                             \
-			uintptr_t *reprieve_b_ = reprieve_slot_found_;                            \
-			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                    \
-			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                    \
-				reprieve_fallback();                                              \
-				reprieve_value_ = (uintptr_t)function(reprieve_argument_);        \
-				/* Before the section ends. */                                    \
-				__atomic_store_n(reprieve_slot_found_, reprieve_value_,           \
-						 __ATOMIC_RELEASE);                               \
-				reprieve_read_unlock();                                           \
-				break;                                                            \
-			}                                                                         \
-			REPRIEVE_ATTEMPT_PROTECT_(function, reprieve_a_, reprieve_b_,             \
-						  reprieve_cs_, reprieve_value_, reprieve_done_); \
-			if (REPRIEVE_LIKELY_(reprieve_done_))                                     \
-				break;                                                            \
-		}                                                                                 \
-		reprieve_held_->node = (const void *)reprieve_value_;                             \
-		reprieve_held_->slot = reprieve_slot_found_;                                      \
-		reprieve_held_->node;                                                             \
+#define reprieve_protect(function, argument, held)                                                 \
+	__extension__({                                                                            \
+		const void *reprieve_argument_ = (argument);                                       \
+		struct reprieve_protected *reprieve_held_ = (held);                                \
+		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                           \
+		unsigned int reprieve_attempt_ = 0;                                                \
+		uintptr_t *const reprieve_slot_found_ = reprieve_slot_();                          \
+		for (;;) {                                                                         \
+			struct reprieve_thread_block *reprieve_t_ = REPRIEVE_THREAD_();            \
+			const void *reprieve_a_ = reprieve_argument_;                              \
+			uintptr_t *reprieve_b_ = reprieve_slot_found_;                             \
+			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                     \
+			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                     \
+				reprieve_fallback();                                               \
+				reprieve_value_ = (uintptr_t)function(reprieve_argument_);         \
+				/* Before the section ends. */                                     \
+				__atomic_store_n(reprieve_slot_found_, reprieve_value_,            \
+						 __ATOMIC_RELEASE);                                \
+				reprieve_read_unlock();                                            \
+				break;                                                             \
+			}                                                                          \
+			REPRIEVE_ATTEMPT_PROTECT_(function, reprieve_a_, reprieve_b_, reprieve_t_, \
+						  reprieve_cs_, reprieve_value_, reprieve_done_);  \
+			if (REPRIEVE_LIKELY_(reprieve_done_)) {                                    \
+				reprieve_leave_(reprieve_cs_);                                     \
+				break;                                                             \
+			}                                                                          \
+		}                                                                                  \
+		reprieve_held_->node = (const void *)reprieve_value_;                              \
+		reprieve_held_->slot = reprieve_slot_found_;                                       \
+		reprieve_held_->node;                                                              \
 	})
 
 /* Lets the node go. */

@@ -1,98 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One CPU's list of registered callbacks: any thread pushes, one takes everything.
+//! A list of registered callbacks: any thread pushes a chain, one takes everything.
 //!
 //! Taking everything makes the list immune to reuse of addresses (no node is unlinked while another thread looks at it), so a compare-and-swap
 //! on the head is enough. Pushes release, the take acquires: the callback sees what its registration wrote.
-//!
-//! # The account, and how `barrier` knows that all callbacks have run
-//! Each registration is added to one of two accounts, chosen by the domain's phase, *before* it is pushed, and subtracted after it has run.
-//! `barrier` changes the phase and waits until the account of the old phase is empty, twice. A registration that
-//! happened before `barrier` is in one account or the other, and each is seen empty once after it; a registration that read the
-//! phase long ago may land in either account and merely prolong the wait.
 
-use super::{Head, PHASE};
-use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use super::Head;
+use crate::sync::{AtomicPtr, Ordering};
+use std::ptr::null_mut;
 
-/// Callbacks in the low half, units of 16 bytes in the high half.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Load(u64);
-
-impl Load {
-    #[cfg(not(loom))]
-    pub(crate) const NONE: Load = Load(0);
-
-    pub(crate) fn one(units: u32) -> Load {
-        Load((units as u64) << 32 | 1)
-    }
-
-    pub(crate) fn callbacks(self) -> u64 {
-        self.0 & u32::MAX as u64
-    }
-
-    pub(crate) fn bytes(self) -> u64 {
-        (self.0 >> 32) * 16
-    }
-
-    /// `self` without `other`, which is a part of it, or was a moment ago: then nothing is left.
-    #[cfg(not(loom))]
-    pub(crate) fn less(self, other: Load) -> Load {
-        let callbacks = self.callbacks().saturating_sub(other.callbacks());
-        Load((self.0 >> 32).saturating_sub(other.0 >> 32) << 32 | callbacks)
-    }
-
-    #[cfg(not(loom))]
-    pub(crate) fn bits(self) -> u64 {
-        self.0
-    }
-
-    #[cfg(not(loom))]
-    pub(crate) fn from_bits(bits: u64) -> Load {
-        Load(bits)
-    }
-
-    pub(crate) fn add(self, other: Load) -> Load {
-        Load(self.0.wrapping_add(other.0))
-    }
-}
-
-pub(crate) struct List {
-    head: AtomicPtr<Head>,
-    accounts: [AtomicU64; 2],
-}
+pub(crate) struct List(AtomicPtr<Head>);
 
 impl List {
     pub(crate) fn new() -> List {
-        List {
-            head: AtomicPtr::new(std::ptr::null_mut()),
-            accounts: [AtomicU64::new(0), AtomicU64::new(0)],
-        }
+        List(AtomicPtr::new(null_mut()))
     }
 
-    /// Registers `head` under `phase` (its lowest bit). Returns whether the list was empty, and the account after.
+    /// Puts a chain (from `first` to `last`) on the list. Returns whether it was empty.
     ///
     /// # Safety
-    /// `head` is the caller's alone, and stays valid until it is run.
-    pub(crate) unsafe fn push(&self, head: *mut Head, phase: u32) -> (bool, Load) {
-        // SAFETY: the head is ours until it is published below.
-        let units = unsafe {
-            (*head).flags = (*head).flags & !PHASE | phase & PHASE;
-            (*head).units
-        };
-        let one = Load::one(units);
-        let account =
-            Load(self.accounts[(phase & PHASE) as usize].fetch_add(one.0, Ordering::Relaxed))
-                .add(one);
-        (self.push_chain(head, head), account)
-    }
-
-    /// Puts a chain of accounted heads (from `first` to `last`) on the list. Returns whether it was empty.
-    pub(crate) fn push_chain(&self, first: *mut Head, last: *mut Head) -> bool {
-        let mut old = self.head.load(Ordering::Relaxed);
+    /// The chain is the caller's alone, and its heads stay valid until they are run.
+    pub(crate) unsafe fn push(&self, first: *mut Head, last: *mut Head) -> bool {
+        let mut old = self.0.load(Ordering::Relaxed);
         loop {
             // SAFETY: the chain is the caller's until it is published.
             unsafe { (*last).next = old };
-            match self.head.compare_exchange_weak(old, first, Ordering::Release, Ordering::Relaxed)
-            {
+            match self.0.compare_exchange_weak(old, first, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return old.is_null(),
                 Err(now) => old = now,
             }
@@ -102,35 +34,84 @@ impl List {
     /// Takes everything: a chain, or null.
     pub(crate) fn take(&self) -> *mut Head {
         if self.is_empty() {
-            return std::ptr::null_mut();
+            return null_mut();
         }
-        self.head.swap(std::ptr::null_mut(), Ordering::Acquire)
+        self.0.swap(null_mut(), Ordering::Acquire)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.head.load(Ordering::Relaxed).is_null()
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+}
+
+/// Has the processor fetch a head that will be looked at soon: what waited for a grace period is in no cache any more.
+#[inline(always)]
+pub(crate) fn fetch(head: *const Head) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: a hint, for whatever address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(head.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = head;
+}
+
+/// A chain with both ends known. Empty: two null pointers.
+#[derive(Clone, Copy)]
+pub(crate) struct Chain {
+    pub(crate) first: *mut Head,
+    pub(crate) last: *mut Head,
+}
+
+impl Chain {
+    pub(crate) const EMPTY: Chain = Chain { first: null_mut(), last: null_mut() };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_null()
     }
 
-    /// Callbacks of that phase have run.
-    pub(crate) fn subtract(&self, phase: usize, load: Load) {
-        if load != Load::default() {
-            // Release: pairs with `account`, so that `barrier` returns after the callbacks' effects.
-            self.accounts[phase].fetch_sub(load.0, Ordering::Release);
+    /// Adds a head at the front.
+    ///
+    /// # Safety
+    /// The head and the chain are the caller's alone.
+    #[inline(always)]
+    pub(crate) unsafe fn push(&mut self, head: *mut Head) {
+        // SAFETY: the caller's promise.
+        unsafe { (*head).next = self.first };
+        if self.first.is_null() {
+            self.last = head;
         }
+        self.first = head;
     }
 
-    pub(crate) fn account(&self, phase: usize) -> Load {
-        Load(self.accounts[phase].load(Ordering::Acquire))
+    /// Removes the head at the front, or returns null. The next one is fetched.
+    ///
+    /// # Safety
+    /// The chain is the caller's alone.
+    #[inline(always)]
+    pub(crate) unsafe fn pop(&mut self) -> *mut Head {
+        let head = self.first;
+        if !head.is_null() {
+            // SAFETY: the caller's promise.
+            self.first = unsafe { (*head).next };
+            fetch(self.first);
+        }
+        head
     }
 
-    /// In the child of a fork: the accounts are what is really there.
-    #[cfg(not(loom))]
-    pub(crate) fn set_accounts(&self, loads: [Load; 2]) {
-        self.accounts.iter().zip(loads).for_each(|(a, l)| a.store(l.0, Ordering::Relaxed));
-    }
-
-    #[cfg(not(loom))]
-    pub(crate) fn peek(&self) -> *mut Head {
-        self.head.load(Ordering::Relaxed)
+    /// What `List::take` returned.
+    ///
+    /// # Safety
+    /// The chain is the caller's alone.
+    pub(crate) unsafe fn of(first: *mut Head) -> Chain {
+        let mut last = first;
+        // SAFETY: the caller's promise.
+        unsafe {
+            while let Some(head) = last.as_ref().filter(|h| !h.next.is_null()) {
+                last = head.next;
+            }
+        }
+        Chain { first, last }
     }
 }

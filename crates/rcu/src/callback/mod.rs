@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Callbacks: work to do after a grace period, in most cases a free.
 //!
-//! A registration pushes an intrusive [`Head`] on the list of the CPU it runs on and adds to that list's account ([`list`]). One worker per
+//! A registration links an intrusive [`Head`] into its thread's own stash ([`stash`]), which is emptied onto the lists of the CPU it was opened on when
+//! it is full, or when its owner has left it alone for a while ([`intake`]); what waits is the difference of two sums ([`account`]). One worker per
 //! CPU with callbacks, started when first needed and bound to that CPU, takes what has gathered, waits for one grace period (shared with
-//! all other workers and callers), looks into the protection slots, and runs the batch ([`queue`], [`worker`]): callbacks run where
+//! all other workers and callers), looks into the protection slots, and runs the batch ([`alarm`], [`worker`], [`queue`]): callbacks run where
 //! they were registered, in no particular order.
 //!
 //! # Memory stays bounded
-//! A domain has a cap on the bytes and the number of callbacks waiting ([`cap`]). A registration that finds it exceeded first has grace
-//! periods driven at once, then helps itself: it drives one, with a deadline, and runs the callbacks that are mere frees; or
-//! it waits for the worker, a bounded time. It does neither inside a section, or in a callback, and never runs a callback that
-//! may take a lock, since the caller may hold that lock. Below the cap a registration waits for nothing.
+//! A domain has two caps on the bytes and the number of callbacks waiting ([`cap`]). Below the soft one a registration waits for nothing, no
+//! membarrier either. Near it, it helps with callbacks that are mere frees, as long as a grace period is a matter of microseconds. Above
+//! the hard one it waits until there is room, a bounded time. It does neither inside a section, or in a callback, and never runs a callback that
+//! may take a lock, since the caller may hold that lock.
 //!
-//! So the cap bounds what piles up because nobody drives grace periods or runs callbacks. It cannot bound what waits for a plain section that does not
-//! end: then each thread that registers still gets through 32 callbacks in some 20 ms, and a thread inside a section (every online `Qsbr`
-//! thread is) as many as it likes.
+//! So the cap bounds what piles up because nobody drives grace periods or runs callbacks, and what waits for plain readers that are merely slow.
+//! It cannot bound what waits for a plain section that does not end: then each thread that registers still gets through 32 callbacks in
+//! some 20 ms, and a thread inside a section (every online `Qsbr` thread is) as many as it likes.
 
+pub(crate) mod account;
+pub(crate) mod alarm;
+pub(crate) mod intake;
 pub(crate) mod list;
+pub(crate) mod load;
+pub(crate) mod stash;
 
 #[cfg(not(loom))]
 pub(crate) mod cap;
 #[cfg(not(loom))]
 pub(crate) mod queue;
+#[cfg(not(loom))]
+pub(crate) mod register;
 #[cfg(not(loom))]
 pub(crate) mod worker;
 

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One CPU's queue: the list, and the batch that waits for a grace period or runs.
+//! One CPU's queue: the batch that waits for a grace period or runs, taken from the CPU's lists (`intake.rs`).
 //!
 //! A batch is always in the queue itself, never on a thread's stack, so that the child of a fork finds it; and any thread may do the next
-//! step of it: the worker, or a registering thread that helps. A step is
+//! step of it: the worker, or, where there is none, a registering thread or a caller of `barrier`. A step is
 //!
-//! 1. under the queue's lock: if nothing waits, let what has gathered wait for the cookie of a grace period;
+//! 1. under the queue's lock: if nothing waits, let what is on the lists wait for the cookie of a grace period;
 //! 2. without the lock: wait for that grace period, or lead it;
 //! 3. under the lock, if the waiting batch's grace period is over: look into the slots, keep what is protected, run the rest.
 //!
 //! The lock is held while callbacks run. A fork waits for it, and the thread that runs them lets it pass between two
 //! callbacks.
 
-use super::list::{List, Load};
+use super::alarm::Alarm;
+use super::intake::{Lane, add_up};
+use super::list::{Chain, List, fetch};
+use super::load::Load;
 use super::{Head, LEAF, PHASE};
 use crate::domain::core::Core;
 use crate::grace::Cookie;
 use crate::slots::{Protected, Slots};
-use crate::sync::{Bell, Lock};
+use crate::sync::Lock;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +34,8 @@ struct Batch {
     ready: *mut Head,
     /// The grace period is over, but when last looked at a slot held the node.
     held: *mut Head,
+    /// What of `Queue::held` is in `held`.
+    held_load: Load,
     /// Of callbacks that have run, or are being run, and are still in the accounts.
     unsettled: [Load; 2],
 }
@@ -41,21 +46,25 @@ impl Batch {
         cookie: Cookie(0),
         ready: null_mut(),
         held: null_mut(),
+        held_load: Load::NONE,
         unsettled: [Load::NONE; 2],
     };
 }
 
 #[repr(align(128))]
 pub(crate) struct Queue {
-    pub(crate) list: List,
-    /// The worker sleeps on it.
-    pub(crate) bell: Bell,
+    index: usize,
+    pub(crate) alarm: Alarm,
     pub(crate) started: AtomicBool,
     pub(crate) lock: Lock,
     /// The fork that is being prepared could not have the lock.
     pub(crate) missed: AtomicBool,
-    /// Of `Batch::held`: waits for guards, which no grace period helps with. Written under the lock.
+    /// There is a batch.
+    loaded: AtomicBool,
+    /// Of `Batch::held` and `aside`: waits for guards, which no grace period helps with.
     held: AtomicU64,
+    /// Callbacks that wait for guards, from threads that helped.
+    aside: List,
     batch: UnsafeCell<Batch>,
 }
 
@@ -86,29 +95,56 @@ pub(crate) enum Step {
 }
 
 impl Queue {
-    pub(crate) fn new() -> Queue {
+    pub(crate) fn new(index: usize) -> Queue {
         Queue {
-            list: List::new(),
-            bell: Bell::new(),
+            index,
+            alarm: Alarm::new(),
             started: AtomicBool::new(false),
             lock: Lock::new(),
             missed: AtomicBool::new(false),
+            loaded: AtomicBool::new(false),
             held: AtomicU64::new(0),
+            aside: List::new(),
             batch: UnsafeCell::new(Batch::EMPTY),
         }
     }
 
-    pub(crate) fn load(&self) -> Load {
-        self.list.account(0).add(self.list.account(1))
+    /// What waits for a guard.
+    pub(crate) fn held(&self) -> Load {
+        Load::from_bits(self.held.load(Ordering::Relaxed))
     }
 
-    /// What waits for a grace period or for being run, and not for a guard.
-    pub(crate) fn load_unheld(&self) -> Load {
-        self.load().less(Load::from_bits(self.held.load(Ordering::Relaxed)))
+    /// The worker will look after callbacks whose grace period is over and that were seen in a slot then.
+    ///
+    /// # Safety
+    /// The chain, not empty, is the caller's alone, and in the account.
+    pub(crate) unsafe fn set_aside(&self, chain: Chain) {
+        let mut loads = [Load::NONE; 2];
+        // SAFETY: the caller's promise.
+        unsafe { add_up(chain.first, &mut loads) };
+        self.held.fetch_add(loads[0].add(loads[1]).bits(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.aside.push(chain.first, chain.last) };
+        self.alarm.work();
     }
 
-    pub(crate) fn wake(&self) {
-        self.bell.ring();
+    /// Whether there is work that the worker has not taken.
+    pub(crate) fn any(&self, core: &Core) -> bool {
+        core.intake.any(self.index) || !self.aside.is_empty()
+    }
+
+    /// Whether there is a batch that waits for anything.
+    pub(crate) fn loaded(&self) -> bool {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
+    fn note_load(&self, batch: &Batch) {
+        let chains = [batch.waiting, batch.ready, batch.held];
+        self.loaded.store(chains.iter().any(|c| !c.is_null()), Ordering::Relaxed);
+    }
+
+    fn lane<'a>(&self, core: &'a Core) -> &'a Lane {
+        core.intake.lane(self.index)
     }
 
     /// The next step. See the module's text.
@@ -119,13 +155,15 @@ impl Queue {
         // SAFETY: under the lock.
         let batch = unsafe { &mut *self.batch.get() };
         if batch.waiting.is_null() {
-            batch.waiting = self.list.take();
+            batch.waiting = core.intake.take(self.index, false);
+            join(core.intake.take(self.index, true), &mut batch.waiting);
             // After the take: the unlinkings of all that was taken come before the cookie.
             batch.cookie = core.grace.cookie();
         }
         let (waiting, cookie) = (!batch.waiting.is_null(), batch.cookie);
         let idle = !waiting && batch.ready.is_null();
-        let held = !batch.held.is_null();
+        self.note_load(batch);
+        let held = !batch.held.is_null() || !self.aside.is_empty();
         self.lock.unlock();
         if idle && !held {
             return Step::Idle;
@@ -145,13 +183,20 @@ impl Queue {
         if !batch.waiting.is_null() && core.grace.done(batch.cookie) {
             batch.waiting = join(batch.waiting, &mut batch.ready);
         }
+        let (aside, mut loads) = (self.aside.take(), [Load::NONE; 2]);
+        // SAFETY: ours since it was taken.
+        unsafe { add_up(aside, &mut loads) };
+        join(aside, &mut batch.ready);
         batch.held = join(batch.held, &mut batch.ready);
-        self.held.store(0, Ordering::Relaxed);
+        let looked_at = std::mem::take(&mut batch.held_load).add(loads[0]).add(loads[1]);
+        self.held.fetch_sub(looked_at.bits(), Ordering::Relaxed);
         #[cfg(reprieve_fault)]
         let protected = early.unwrap_or_else(|| core.scan());
         #[cfg(not(reprieve_fault))]
         let protected = core.scan();
         let ran = self.run(core, protected, who);
+        // SAFETY: under the lock.
+        self.note_load(unsafe { &*self.batch.get() });
         self.lock.unlock();
         match ran {
             0 if idle => Step::Held,
@@ -201,9 +246,12 @@ impl Queue {
         unsafe {
             while let Some(head) = (*self.batch.get()).ready.as_mut() {
                 (*self.batch.get()).ready = head.next;
+                fetch(head.next);
                 if head.node != 0 && protected.contains(head.node) {
                     head.next = (*self.batch.get()).held;
-                    (*self.batch.get()).held = head;
+                    let batch = &mut *self.batch.get();
+                    batch.held = head;
+                    batch.held_load = batch.held_load.add(Load::one(head.units));
                     self.held.fetch_add(Load::one(head.units).bits(), Ordering::Relaxed);
                     continue;
                 }
@@ -242,7 +290,7 @@ impl Queue {
         let unsettled = unsafe { &mut (*self.batch.get()).unsettled };
         for (phase, load) in unsettled.iter_mut().enumerate() {
             core.callbacks.run.fetch_add(load.callbacks(), Ordering::Relaxed);
-            self.list.subtract(phase, std::mem::take(load));
+            self.lane(core).account.finish(phase, std::mem::take(load));
         }
         core.notice_progress();
     }
@@ -252,7 +300,7 @@ impl Queue {
     /// it keeps the lock and its batch. If the lock could not be had before the fork, the batch is in an unknown state and is left alone.
     pub(crate) fn after_fork(&self, core: &Core) {
         self.started.store(false, Ordering::Relaxed);
-        self.bell.after_fork();
+        self.alarm.after_fork();
         // SAFETY: the only thread.
         let batch = unsafe { &mut *self.batch.get() };
         if !crate::thread::running(self) {
@@ -263,25 +311,30 @@ impl Queue {
             }
             batch.ready = join(batch.ready, &mut batch.waiting);
             batch.held = join(batch.held, &mut batch.waiting);
-            self.held.store(0, Ordering::Relaxed);
+            batch.held_load = Load::NONE;
         }
+        join(self.aside.take(), &mut batch.waiting);
+        self.held.store(batch.held_load.bits(), Ordering::Relaxed);
         batch.cookie = core.grace.cookie();
         let mut loads = batch.unsettled;
-        for chain in [self.list.peek(), batch.waiting, batch.ready, batch.held] {
-            let mut next = chain;
+        let listed = core.intake.listed(self.index);
+        loads.iter_mut().zip(listed).for_each(|(load, l)| *load = load.add(l));
+        for chain in [batch.waiting, batch.ready, batch.held] {
             // SAFETY: the chains are consistent, and nobody else's.
-            while let Some(head) = unsafe { next.as_ref() } {
-                let phase = (head.flags & PHASE) as usize;
-                loads[phase] = loads[phase].add(Load::one(head.units));
-                next = head.next;
-            }
+            unsafe { add_up(chain, &mut loads) };
         }
-        self.list.set_accounts(loads);
+        self.note_load(batch);
+        self.lane(core).account.set(loads);
     }
 }
 
 /// Moves `chain` in front of `to`; returns the empty chain.
 fn join(chain: *mut Head, to: &mut *mut Head) -> *mut Head {
+    if to.is_null() {
+        // No walk along what may be cold memory.
+        *to = chain;
+        return null_mut();
+    }
     let mut last = chain;
     // SAFETY: both chains belong to the caller.
     unsafe {

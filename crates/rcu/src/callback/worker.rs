@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The thread that runs a queue's callbacks on the queue's CPU.
 //!
-//! Started by the first registration on that CPU. A batch gathers for [`LINGER`], or until it is [`FULL`]; while one waits for its
-//! grace period the next gathers by itself. The worker blocks all signals, so that handlers run on the program's own threads.
+//! Started by the first registration on that CPU. A batch gathers for [`LINGER`], or until it is [`full`]; while one waits for its
+//! grace period the next gathers by itself. Callbacks in a stash whose owner has not opened it anew for that time are taken from there. The worker blocks
+//! all signals, so that handlers run on the program's own threads.
 
-use super::list::Load;
+use super::intake::Swept;
+use super::load::Load;
 use super::queue::{Step, Who};
 use crate::domain::core::Core;
 use std::sync::Arc;
@@ -57,23 +59,42 @@ fn work(core: &Core, index: usize) {
         bind(index);
     }
     let queue = &core.queues[index];
+    let in_a_hurry = || core.grace.urgency.any() || core.stopping();
+    let gather = || {
+        let enough = || full(core.intake.lane(index).account.here());
+        if !in_a_hurry() {
+            queue.alarm.linger(LINGER, || enough() || in_a_hurry());
+        }
+    };
+    let found = || queue.any(core) || core.stashed(index);
     let mut held_pause = HELD.0;
     loop {
-        let event = queue.bell.event();
-        match queue.step(core, Who::Worker) {
-            Step::Progress => held_pause = HELD.0,
-            Step::Idle if core.stopping() => return,
-            Step::Idle => {
-                queue.bell.sleep(event, None);
-                if !full(queue.load()) && !core.grace.urgency.any() && !core.stopping() {
-                    // Let a batch gather. Whoever makes it full wakes us.
-                    queue.bell.sleep(queue.bell.event(), Some(LINGER));
-                }
+        let step = queue.step(core, Who::Worker);
+        core.calm();
+        if step == Step::Progress {
+            held_pause = HELD.0;
+            gather();
+            continue;
+        }
+        match core.sweep_lane(index, core.stopping()) {
+            Swept::Some => continue,
+            Swept::Later => {
+                queue.alarm.linger(LINGER, || false);
+                continue;
             }
-            Step::Held | Step::Stuck => {
-                queue.bell.sleep(event, Some(held_pause));
-                held_pause = (held_pause * 2).min(HELD.1);
+            Swept::Nothing => (),
+        }
+        if step == Step::Idle {
+            if core.stopping() {
+                return;
             }
+            queue.alarm.sleep(None, || found() || core.stopping());
+            // What is in stashes now, and is still there when the batch has gathered, is taken.
+            core.sweep_lane(index, false);
+            gather();
+        } else {
+            queue.alarm.sleep(Some(held_pause), found);
+            held_pause = (held_pause * 2).min(HELD.1);
         }
     }
 }

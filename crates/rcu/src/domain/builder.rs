@@ -31,6 +31,7 @@ pub enum Engine {
 pub struct Builder {
     pub(super) engine: Engine,
     pub(super) cap: Cap,
+    pub(super) soft_cap: Cap,
     pub(super) single_list: bool,
 }
 
@@ -41,9 +42,16 @@ impl Builder {
         self
     }
 
-    /// The cap on waiting callbacks. Default: [`Cap::default`].
+    /// The cap on waiting callbacks: a registration that exceeds it waits, some 20 ms at most, until enough of them have run. Default: [`Cap::default`].
     pub fn cap(mut self, cap: Cap) -> Builder {
         self.cap = cap;
+        self
+    }
+
+    /// Beyond this, grace periods are hurried, and threads that register mere frees help, as long as grace periods are a matter of microseconds. The
+    /// lower of this and the cap counts. Default: [`Cap::SOFT`].
+    pub fn soft_cap(mut self, cap: Cap) -> Builder {
+        self.soft_cap = cap;
         self
     }
 
@@ -61,6 +69,6 @@ impl Builder {
         let index = core::reserve().ok_or(Error::TooManyDomains)?;
         let core = Arc::new(Core::new(index, &self));
         core::publish(&core);
-        Ok(Domain { index, core })
+        Ok(Domain { id: core.id, core })
     }
 }

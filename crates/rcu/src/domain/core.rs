@@ -4,20 +4,24 @@
 use super::driver::Driver;
 use super::{Builder, Engine};
 use crate::barrier::Kind;
-use crate::callback::cap::{self, Cap};
+use crate::callback::cap::Cap;
+use crate::callback::intake::Intake;
+use crate::callback::load::Load;
 use crate::callback::queue::{Queue, Who};
-use crate::callback::{Function, Head, worker};
 use crate::engine::{self, Attempt};
 use crate::error::Error;
 use crate::grace::{Cookie, Grace};
+use crate::guard::DomainId;
+use crate::inspect::Lanes;
 use crate::record::Record;
 use crate::registry::Registry;
-use crate::restart::arch;
 use crate::slots::Protected;
 use crate::stats::{self, Stats};
 use crate::sync::Lock;
 use crate::thread::{self, MAX_DOMAINS, REGISTRIES};
+use crate::watch::{Stall, Watch};
 use std::cell::UnsafeCell;
+use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -27,25 +31,64 @@ use std::time::{Duration, Instant};
 /// What all users of a domain share. Lives as long as its `Domain` and its workers.
 pub(crate) struct Core {
     index: usize,
+    pub(super) id: DomainId,
     registry: &'static Registry,
     pub(super) kind: Engine,
     engine: Box<dyn engine::Engine>,
     pub(super) barrier: Kind,
     pub(crate) grace: Grace,
     grace_stats: stats::Grace,
+    pub(super) watch: Watch,
     pub(crate) callbacks: stats::Callbacks,
+    pub(crate) intake: Intake,
     pub(crate) queues: Box<[Queue]>,
     cap: Cap,
-    /// Which account registrations use: `callback/list.rs`.
-    phase: AtomicU32,
+    soft_cap: Cap,
+    /// The fork that is being prepared has the stashes.
+    stashes_held: AtomicBool,
     barrier_lock: Lock,
     pub(super) driver: Driver,
     stop: AtomicBool,
-    progress: AtomicU32,
-    progress_sleepers: AtomicU32,
+    /// For `barrier`: callbacks have run.
+    progress: Event,
+    /// For registrations over the cap: there is room.
+    room: Event,
     pub(crate) workers: Workers,
     /// Restarts and fallbacks that the records already counted when the domain was built: they outlive domains.
     counted_before: (u64, u64),
+    /// For `inspect.rs`.
+    lanes: Lanes,
+}
+
+/// Something that happens again and again, and who waits for it.
+struct Event {
+    count: AtomicU32,
+    sleepers: AtomicU32,
+}
+
+impl Event {
+    const fn new() -> Event {
+        Event { count: AtomicU32::new(0), sleepers: AtomicU32::new(0) }
+    }
+
+    /// Sleeps until it happens, at most `time`, if `unless` does not hold.
+    fn wait(&self, time: Duration, unless: impl FnOnce() -> bool) {
+        let count = self.count.load(Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if !unless() {
+            crate::sync::wait(&self.count, count, Some(time));
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn awaited(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) != 0
+    }
+
+    fn happen(&self, wake: i32) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        crate::sync::wake_some(&self.count, wake);
+    }
 }
 
 /// The threads to join when the domain is dropped.
@@ -75,7 +118,8 @@ impl Workers {
 }
 
 /// Domains by index. `RESERVED` while one comes or goes.
-static CORES: [AtomicPtr<Core>; MAX_DOMAINS] = [const { AtomicPtr::new(null_mut()) }; MAX_DOMAINS];
+pub(crate) static CORES: [AtomicPtr<Core>; MAX_DOMAINS] =
+    [const { AtomicPtr::new(null_mut()) }; MAX_DOMAINS];
 const RESERVED: *mut Core = std::ptr::without_provenance_mut(align_of::<Core>());
 
 /// All domains there are. For fork handlers: nothing keeps a domain from going otherwise.
@@ -111,6 +155,12 @@ pub(super) fn publish_if<R>(core: &Arc<Core>, f: impl FnOnce() -> (R, bool)) -> 
 }
 
 impl Core {
+    /// Where things are, for `inspect.rs`.
+    pub(crate) const SEQUENCE: usize = offset_of!(Core, grace) + Grace::SEQUENCE;
+    pub(crate) const COMPLETED: usize = offset_of!(Core, grace_stats) + stats::Grace::COMPLETED;
+    pub(crate) const SINCE: usize = offset_of!(Core, grace_stats) + stats::Grace::SINCE;
+    pub(crate) const LANES: usize = offset_of!(Core, lanes);
+
     pub(super) fn new(index: usize, settings: &Builder) -> Core {
         let engine: Box<dyn engine::Engine> = match settings.engine {
             Engine::Restart => Box::new(engine::restart::Restart),
@@ -120,26 +170,33 @@ impl Core {
         };
         // SAFETY: no preconditions. -1 if unknown.
         let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize;
+        let lanes = if settings.single_list { 1 } else { cpus };
+        let barrier = crate::startup::barrier(settings.engine == Engine::Restart);
         let registry = &REGISTRIES[index];
+        let id = DomainId::new(index);
+        let intake = Intake::new(lanes, barrier);
         Core {
             index,
+            id,
             registry,
+            lanes: Lanes::of(intake.lanes()),
             kind: settings.engine,
             engine,
-            barrier: crate::startup::barrier(settings.engine == Engine::Restart),
+            barrier,
             grace: Grace::new(),
             grace_stats: stats::Grace::new(),
+            watch: Watch::new(id),
             callbacks: stats::Callbacks::new(),
-            queues: (0..if settings.single_list { 1 } else { cpus })
-                .map(|_| Queue::new())
-                .collect(),
+            intake,
+            queues: (0..lanes).map(Queue::new).collect(),
             cap: settings.cap,
-            phase: AtomicU32::new(0),
+            soft_cap: settings.soft_cap.min(settings.cap),
+            stashes_held: AtomicBool::new(false),
             barrier_lock: Lock::new(),
             driver: Driver::new(),
             stop: AtomicBool::new(false),
-            progress: AtomicU32::new(0),
-            progress_sleepers: AtomicU32::new(0),
+            progress: Event::new(),
+            room: Event::new(),
             workers: Workers(Lock::new(), UnsafeCell::new(Vec::new())),
             counted_before: (sum(registry, |r| &r.restarts), sum(registry, |r| &r.fallbacks)),
         }
@@ -151,7 +208,18 @@ impl Core {
             barrier: self.barrier,
             urgency: &self.grace.urgency,
             deadline,
+            watch: &self.watch,
         }
+    }
+
+    /// See `Domain::stalled`.
+    pub(super) fn stalled(&self, longer_than: Duration) -> Option<Stall> {
+        self.grace.running().then(|| self.watch.stalled(self.registry, longer_than)).flatten()
+    }
+
+    /// See `Domain::forget_dead_threads`.
+    pub(super) fn forget_dead_threads(&self) -> usize {
+        self.watch.bury_all(self.registry)
     }
 
     /// See `Grace::run_until`.
@@ -173,71 +241,78 @@ impl Core {
         self.stop.load(Ordering::SeqCst)
     }
 
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn registry(&self) -> &'static Registry {
+        self.registry
+    }
+
+    pub(crate) fn cap(&self) -> &Cap {
+        &self.cap
+    }
+
+    pub(crate) fn soft_cap(&self) -> &Cap {
+        &self.soft_cap
+    }
+
+    /// What waits for a grace period or for being run, and not for a guard. Never too little.
+    pub(crate) fn load(&self) -> Load {
+        let held = self.queues.iter().fold(Load::NONE, |sum, q| sum.add(q.held()));
+        self.intake.load().less_or_none(held)
+    }
+
     pub(crate) fn over_cap(&self) -> bool {
-        if self.cap == Cap::NONE {
-            return false;
+        let load = self.load();
+        load.bytes() > self.cap.bytes || load.callbacks() > self.cap.callbacks
+    }
+
+    /// A worker has done a step: there may be no hurry any more.
+    pub(crate) fn calm(&self) {
+        let (load, cap) = (self.load(), self.soft_cap);
+        if load.bytes() <= cap.bytes && load.callbacks() <= cap.callbacks {
+            self.grace.urgency.calm();
         }
-        let (mut bytes, mut callbacks) = (0, 0);
-        for queue in &self.queues {
-            let load = queue.load_unheld();
-            bytes += load.bytes();
-            callbacks += load.callbacks();
-        }
-        bytes > self.cap.bytes || callbacks > self.cap.callbacks
+    }
+
+    /// Whether the last grace periods were quick.
+    pub(crate) fn quick(&self) -> bool {
+        self.grace_stats.quick()
+    }
+
+    /// See [`engine::quick`].
+    pub(crate) fn quick_grace_period(&self) -> bool {
+        let start = self.grace_stats.start();
+        let done = engine::quick(self.barrier, self.registry);
+        self.grace_stats.end(start, done);
+        done
     }
 
     /// Some callbacks have run.
     pub(crate) fn notice_progress(&self) {
-        if self.progress_sleepers.load(Ordering::Relaxed) != 0 {
-            self.progress.fetch_add(1, Ordering::SeqCst);
-            crate::sync::wake_all(&self.progress);
+        if self.progress.awaited() {
+            self.progress.happen(i32::MAX);
+        }
+        if self.room.awaited() {
+            let (load, cap) = (self.load(), self.cap);
+            if load.bytes() <= cap.bytes - cap.bytes / 4
+                && load.callbacks() <= cap.callbacks - cap.callbacks / 4
+            {
+                // As many as can run. Each goes on until the cap is reached again.
+                self.room.happen(self.queues.len() as i32);
+            }
         }
     }
 
-    /// Sleeps until callbacks have run, at most `time`.
-    pub(crate) fn await_progress(&self, time: Duration) {
-        let progress = self.progress.load(Ordering::SeqCst);
-        self.progress_sleepers.fetch_add(1, Ordering::SeqCst);
-        crate::sync::wait(&self.progress, progress, Some(time));
-        self.progress_sleepers.fetch_sub(1, Ordering::SeqCst);
+    /// Sleeps until there is room below the cap, at most `time`.
+    pub(crate) fn await_room(&self, time: Duration) {
+        self.room.wait(time, || !self.over_cap());
     }
 
-    fn ensure_worker(self: &Arc<Core>, index: usize) {
-        let started = &self.queues[index].started;
-        if !started.load(Ordering::Relaxed)
-            && !started.swap(true, Ordering::Relaxed)
-            && !worker::start(self, index)
-        {
-            started.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Registers a callback. See `Domain::call_rcu`.
-    pub(super) unsafe fn register(
-        self: &Arc<Core>,
-        head: *mut Head,
-        function: Function,
-        node: usize,
-        bytes: usize,
-        flags: u32,
-    ) {
-        let units = bytes.div_ceil(16).min(u32::MAX as usize) as u32;
-        // SAFETY: the head is the caller's alone.
-        unsafe {
-            head.write(Head { next: null_mut(), function: Some(function), node, units, flags })
-        };
-        let index = if self.queues.len() == 1 { 0 } else { current_cpu() % self.queues.len() };
-        let queue = &self.queues[index];
-        // SAFETY: as above; the caller keeps it valid.
-        let (first, load) = unsafe { queue.list.push(head, self.phase.load(Ordering::Relaxed)) };
-        self.ensure_worker(index);
-        if first || worker::full(load) && load.callbacks() % 64 == 0 {
-            queue.wake();
-        }
-        // Adding all queues up is for now and then. A large node is worth a look of its own.
-        if (load.callbacks() % 32 == 0 || bytes >= 1 << 15) && self.over_cap() {
-            cap::relieve(self, index);
-        }
+    /// Wakes those workers that have something to do.
+    pub(crate) fn wake_workers(&self) {
+        self.queues.iter().filter(|q| q.any(self)).for_each(|q| q.alarm.wake());
     }
 
     /// Whether a callback waits for a guard of this thread's: then it must not wait for the callback. See `Queue::waits_for`.
@@ -257,31 +332,32 @@ impl Core {
             }
         }
         self.grace.urgency.begin();
-        let result = (0..2).try_for_each(|_| {
-            let phase = self.phase.fetch_xor(1, Ordering::SeqCst) as usize & 1;
-            self.drain(phase, LOOK)
-        });
+        let result = self.intake.phase().barrier(|phase| self.drain(phase, LOOK));
         self.grace.urgency.end();
         self.barrier_lock.unlock();
         result
     }
 
-    /// Waits until the callbacks of account `phase` have run.
+    /// Waits until nothing waits of that phase.
     fn drain(self: &Arc<Core>, phase: usize, look: Duration) -> Result<(), Error> {
-        for (index, queue) in self.queues.iter().enumerate() {
-            while queue.list.account(phase).callbacks() != 0 {
+        while self.intake.waiting(phase) != Load::NONE {
+            self.intake.sweep(self.registry, |_| Some(true));
+            for (index, queue) in self.queues.iter().enumerate() {
+                if !queue.any(self) && !queue.loaded() {
+                    continue;
+                }
                 self.ensure_worker(index);
                 if queue.started.load(Ordering::Relaxed) {
-                    queue.wake();
+                    queue.alarm.wake();
                 } else {
                     // The system has no thread for us. The caller waits for the callbacks, whatever they wait for, so it
                     // can as well run them.
                     queue.step(self, Who::Worker);
                 }
-                self.await_progress(look);
-                if self.waits_for_us(Some(phase)) {
-                    return Err(Error::Protecting);
-                }
+            }
+            self.progress.wait(look, || self.intake.waiting(phase) == Load::NONE);
+            if self.waits_for_us(Some(phase)) {
+                return Err(Error::Protecting);
             }
         }
         Ok(())
@@ -290,20 +366,24 @@ impl Core {
     /// The counters.
     pub(super) fn stats(&self) -> Stats {
         let registry = self.registry;
-        let load = self
-            .queues
-            .iter()
-            .map(Queue::load)
-            .fold(Default::default(), crate::callback::list::Load::add);
+        let (mut unused, mut ran) = (Load::NONE, Load::NONE);
+        for record in registry.records() {
+            let idle = record.stash.idle_load();
+            (unused, ran) = (unused.add(idle.0), ran.add(idle.1));
+        }
+        let load = self.intake.load().less_or_none(unused.add(ran));
         Stats {
             grace_periods: self.grace_stats.latency(),
             waiting: load.callbacks(),
             waiting_bytes: load.bytes(),
-            run: self.callbacks.run.load(Ordering::Relaxed),
+            run: self.callbacks.run.load(Ordering::Relaxed) + ran.callbacks(),
             over_cap: self.callbacks.over_cap.load(Ordering::Relaxed),
             helped: self.callbacks.helped.load(Ordering::Relaxed),
             restarts: sum(registry, |r| &r.restarts) - self.counted_before.0,
             fallbacks: sum(registry, |r| &r.fallbacks) - self.counted_before.1,
+            stalls: self.watch.stalls.load(Ordering::Relaxed),
+            forgotten: self.watch.forgotten.load(Ordering::Relaxed),
+            boosted: self.watch.boost.count.load(Ordering::Relaxed),
             threads: registry.records().filter(|r| r.owner() != 0).count() as u64,
         }
     }
@@ -323,7 +403,7 @@ impl Core {
         // For good: a grace period that somebody started must not sleep through its ticks while we wait for the driver.
         self.grace.urgency.begin();
         self.driver.wake();
-        self.queues.iter().for_each(Queue::wake);
+        self.queues.iter().for_each(|q| q.alarm.wake());
         // The fork handlers walk the table: none may be between its two ends.
         crate::fork::excluded(|| CORES[self.index].store(RESERVED, Ordering::Release));
         for worker in self.workers.with(std::mem::take) {
@@ -333,10 +413,23 @@ impl Core {
         CORES[self.index].store(null_mut(), Ordering::Release);
     }
 
+    /// For fork: nobody registers from now on. Or not for long: what cannot be had within `limit` is left alone.
+    pub(crate) fn hold_stashes(&self, limit: Duration) {
+        self.stashes_held.store(self.intake.hold(self.registry, limit), Ordering::Relaxed);
+    }
+
+    pub(crate) fn release_stashes(&self) {
+        if self.stashes_held.swap(false, Ordering::Relaxed) {
+            self.intake.release(self.registry);
+        }
+    }
+
     pub(crate) fn after_fork(&self) {
         self.grace.after_fork();
         self.barrier_lock.reset();
-        self.progress_sleepers.store(0, Ordering::Relaxed);
+        self.progress.sleepers.store(0, Ordering::Relaxed);
+        self.room.sleepers.store(0, Ordering::Relaxed);
+        self.intake.after_fork(self.registry, self.stashes_held.swap(false, Ordering::Relaxed));
         self.workers.after_fork();
         self.driver.after_fork();
         self.queues.iter().for_each(|q| q.after_fork(self));
@@ -345,12 +438,4 @@ impl Core {
 /// The sum of a counter over all records.
 fn sum(registry: &Registry, counter: impl Fn(&Record) -> &AtomicU64) -> u64 {
     registry.records().map(|r| counter(r).load(Ordering::Relaxed)).sum()
-}
-
-fn current_cpu() -> usize {
-    match arch::rseq_cs() {
-        Some(cs) => arch::current_cpu(cs) as usize,
-        // SAFETY: no preconditions. Without the call (-1) everything goes to the first queue.
-        None => unsafe { libc::sched_getcpu() }.max(0) as usize,
-    }
 }

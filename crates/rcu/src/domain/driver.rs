@@ -10,46 +10,39 @@
 
 use super::core::Core;
 use crate::grace::Cookie;
-use crate::sync::Bell;
+use crate::wanted::Wanted;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a poll without a driver tries.
 const ATTEMPT: Duration = Duration::from_millis(1);
 
 pub(super) struct Driver {
-    /// The last cookie that somebody will poll for.
-    wanted: AtomicU64,
+    wanted: Wanted,
     started: AtomicBool,
-    bell: Bell,
 }
 
 impl Driver {
-    pub(super) const fn new() -> Driver {
-        Driver { wanted: AtomicU64::new(0), started: AtomicBool::new(false), bell: Bell::new() }
+    pub(super) fn new() -> Driver {
+        Driver { wanted: Wanted::new(), started: AtomicBool::new(false) }
     }
 
     pub(super) fn wake(&self) {
-        self.bell.ring();
-    }
-
-    fn wanted(&self) -> Cookie {
-        Cookie(self.wanted.load(Ordering::Acquire))
+        self.wanted.wake();
     }
 
     /// Has the grace period run in the background.
     pub(super) fn start(&self, core: &Arc<Core>, cookie: Cookie) {
-        self.wanted.fetch_max(cookie.0, Ordering::Release);
+        self.wanted.ask(cookie);
         self.ensure(core);
-        self.wake();
     }
 
     /// Somebody polls for a grace period that has not ended. Tells whether it has by now.
     #[cold]
     pub(super) fn poll(&self, core: &Arc<Core>, cookie: Cookie) -> bool {
         // Cookies that were not started are nobody's business.
-        self.wanted().0 >= cookie.0
+        self.wanted.last().0 >= cookie.0
             && !self.ensure(core)
             && core.run_until(cookie, Some(Instant::now() + ATTEMPT))
     }
@@ -70,22 +63,15 @@ impl Driver {
     }
 
     fn drive(&self, core: &Core) {
-        loop {
-            let event = self.bell.event();
-            let wanted = self.wanted();
-            if !core.grace.done(wanted) {
-                core.run_until(wanted, None);
-            } else if core.stopping() {
-                return;
-            } else {
-                self.bell.sleep(event, None);
-            }
-        }
+        let run = |cookie| {
+            core.run_until(cookie, None);
+        };
+        self.wanted.serve(&core.grace, run, || core.stopping());
     }
 
     /// In the child of a fork: there is no driver.
     pub(super) fn after_fork(&self) {
         self.started.store(false, Ordering::Relaxed);
-        self.bell.after_fork();
+        self.wanted.after_fork();
     }
 }

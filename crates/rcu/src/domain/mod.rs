@@ -11,15 +11,17 @@ use crate::barrier::Kind;
 use crate::callback::cap::Cap;
 use crate::callback::{Function, Head, LEAF};
 use crate::error::Error;
-use crate::grace::Cookie;
+use crate::grace;
 use crate::guard::{DomainId, Guard, Protected, Qsbr};
 use crate::restart::{self, Lookup};
 use crate::stats::Stats;
 use crate::thread;
+use crate::watch::Stall;
 use core::Core;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
 
 /// Readers and the grace periods and callbacks that wait for them.
 ///
@@ -52,8 +54,33 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// drop(section);
 /// ```
 pub struct Domain {
-    index: usize,
+    id: DomainId,
     core: Arc<Core>,
+}
+
+/// Names a grace period of a domain that has not ended yet when the cookie is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    domain: DomainId,
+    end: grace::Cookie,
+}
+
+/// The C interface passes cookies as numbers.
+impl Cookie {
+    pub(crate) fn number(self) -> u64 {
+        self.end.0
+    }
+
+    pub(crate) fn from_number(domain: DomainId, number: u64) -> Cookie {
+        Cookie { domain, end: grace::Cookie(number) }
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn foreign(cookie: DomainId, domain: DomainId) -> ! {
+    panic!("a cookie of {cookie} is of no use in {domain}");
 }
 
 /// The default domain, once somebody has asked for it.
@@ -62,7 +89,12 @@ static GLOBAL: AtomicPtr<Domain> = AtomicPtr::new(null_mut());
 impl Domain {
     /// Settings for a new domain.
     pub fn builder() -> Builder {
-        Builder { engine: Engine::default(), cap: Cap::default(), single_list: false }
+        Builder {
+            engine: Engine::default(),
+            cap: Cap::default(),
+            soft_cap: Cap::SOFT,
+            single_list: false,
+        }
     }
 
     /// The default domain: [`Engine::Restart`], default cap. The free functions of the crate use it.
@@ -76,7 +108,7 @@ impl Domain {
     fn make_global() -> &'static Domain {
         // Not a `OnceLock`: a fork in the middle would leave the child's locked.
         let made = Box::into_raw(Box::new(Domain {
-            index: 0,
+            id: DomainId::GLOBAL,
             core: Arc::new(Core::new(0, &Domain::builder())),
         }));
         // SAFETY: fresh, and never dropped.
@@ -94,7 +126,7 @@ impl Domain {
     /// What tells this domain from others.
     #[inline(always)]
     pub fn id(&self) -> DomainId {
-        DomainId(self.index as u16)
+        self.id
     }
 
     /// The engine it was built with.
@@ -105,12 +137,12 @@ impl Domain {
     /// Begins a plain section: wait-free, nestable, allowed in signal handlers.
     #[inline(always)]
     pub fn read_lock(&self) -> Guard<'_> {
-        Guard::new(self.index)
+        Guard::new(self.id)
     }
 
     /// Puts this thread online: inside a section except at its quiescent states.
     pub fn qsbr(&self) -> Qsbr<'_> {
-        Qsbr::new(self.index)
+        Qsbr::new(self.id)
     }
 
     /// Runs `lookup` in a restartable section if the domain's engine is [`Engine::Restart`] and the system can, else in a plain one. Allowed
@@ -144,6 +176,8 @@ impl Domain {
 
     /// Waits until every section that is running now has ended. Shared with all others who wait.
     ///
+    /// Protected references are not waited for: a node that one may hold is not freed after this but handed to [`retire`](Domain::retire).
+    ///
     /// # Panics
     /// If this thread is itself inside a plain section of the domain: it would wait for ever.
     pub fn synchronize(&self) {
@@ -169,41 +203,58 @@ impl Domain {
 
     /// Names the next full grace period without starting it.
     pub fn cookie(&self) -> Cookie {
-        self.core.grace.cookie()
+        Cookie { domain: self.id, end: self.core.grace.cookie() }
+    }
+
+    /// Panics rather than take one domain's grace period for another's, and free too early.
+    #[inline]
+    #[track_caller]
+    fn end(&self, cookie: Cookie) -> grace::Cookie {
+        if cookie.domain != self.id {
+            foreign(cookie.domain, self.id);
+        }
+        cookie.end
     }
 
     /// Names the next full grace period and has it run in the background, by a thread that the domain keeps for this.
     pub fn start_poll(&self) -> Cookie {
         let cookie = self.cookie();
-        self.core.driver.start(&self.core, cookie);
+        self.core.driver.start(&self.core, cookie.end);
         cookie
     }
 
     /// Has it ended? Of use anywhere, in a callback too. (Where the system has no thread for grace periods in the background, a poll for one
     /// that was started spends up to a millisecond on it.)
+    ///
+    /// # Panics
+    /// If the cookie is of another domain, whose grace periods say nothing about this one's readers.
     #[inline]
+    #[track_caller]
     pub fn poll(&self, cookie: Cookie) -> bool {
-        self.core.grace.done(cookie) || self.core.driver.poll(&self.core, cookie)
+        let end = self.end(cookie);
+        self.core.grace.done(end) || self.core.driver.poll(&self.core, end)
     }
 
     /// Waits for it, if it has not ended.
     ///
     /// # Panics
-    /// As [`synchronize`](Domain::synchronize).
+    /// As [`synchronize`](Domain::synchronize), and as [`poll`](Domain::poll).
+    #[track_caller]
     pub fn cond_synchronize(&self, cookie: Cookie) {
-        if self.core.grace.done(cookie) {
+        let end = self.end(cookie);
+        if self.core.grace.done(end) {
             return;
         }
         assert!(
             !self.core.in_section(),
             "a thread waits for a grace period inside a read-side section of the same domain"
         );
-        self.core.run_until(cookie, None);
+        self.core.run_until(end, None);
     }
 
     /// Has `function(head)` called once every section running now has ended. Returns without waiting for anything while the domain is below its
-    /// [`Cap`]; beyond it the caller may be made to wait some milliseconds, and to free memory of [`retire`](Domain::retire) calls. Not for
-    /// signal handlers.
+    /// soft [`Cap`]; beyond it the caller may be made to free memory of [`retire`](Domain::retire) calls, beyond the cap to wait some milliseconds.
+    /// Not for signal handlers.
     ///
     /// `bytes`: what the callback will free, for the cap.
     ///
@@ -297,6 +348,86 @@ impl Domain {
         self.core.barrier()
     }
 
+    /// Has readers reported that hold a grace period up for longer than `timeout`; `None`: none are. Default: 10 s.
+    ///
+    /// The report goes to standard error, or to the hook of [`on_stall`](Domain::on_stall), and is repeated after three times the time, as long as
+    /// the grace period lasts. It is made by whoever waits for the grace period: where nobody waits there is no report.
+    pub fn set_stall_timeout(&self, timeout: Option<Duration>) {
+        self.core.watch.set_timeout(timeout);
+    }
+
+    /// Has stall reports, and those of dead readers, passed to `hook` instead of printed.
+    ///
+    /// It runs on the thread that leads the grace period (a caller of [`synchronize`](Domain::synchronize), or one of the domain's own), which
+    /// goes on when it returns: it must not wait for grace periods or callbacks of the domain, nor for locks that
+    /// somebody may hold who does. A hook that is replaced is freed with the domain.
+    ///
+    /// ```
+    /// use reprieve::{Domain, watch::State};
+    /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+    /// use std::time::Duration;
+    ///
+    /// let domain = Arc::new(Domain::builder().build()?);
+    /// domain.set_stall_timeout(Some(Duration::from_millis(50)));
+    /// let thread = Arc::new(AtomicU64::new(0));
+    /// let reported = thread.clone();
+    /// domain.on_stall(move |stall| {
+    ///     let laggard = &stall.laggards[0];
+    ///     assert!(laggard.waiting >= Duration::from_millis(50) && laggard.state != State::Running);
+    ///     reported.store(laggard.thread.into(), Ordering::SeqCst);
+    /// });
+    /// let reader = std::thread::spawn({
+    ///     let (domain, thread) = (domain.clone(), thread.clone());
+    ///     move || {
+    ///         let _guard = domain.read_lock();
+    ///         while thread.load(Ordering::SeqCst) == 0 {
+    ///             std::thread::sleep(Duration::from_millis(5));
+    ///         }
+    ///     }
+    /// });
+    /// while domain.stats().stalls == 0 {
+    ///     domain.synchronize();
+    /// }
+    /// reader.join().unwrap();
+    /// # Ok::<(), reprieve::Error>(())
+    /// ```
+    pub fn on_stall(&self, hook: impl Fn(&Stall) + Send + Sync + 'static) {
+        self.core.watch.set_hook(Some(Box::new(hook)));
+    }
+
+    /// For whom the grace period in progress waits, if it has for longer than `longer_than`. To within a tenth of a second; `None` if none is in progress.
+    pub fn stalled(&self, longer_than: Duration) -> Option<Stall> {
+        self.core.stalled(longer_than)
+    }
+
+    /// Has stall reports printed again.
+    pub fn print_stalls(&self) {
+        self.core.watch.set_hook(None);
+    }
+
+    /// Whether grace periods that wait for preempted readers have them scheduled: all laggards at once, and the thread that waits, become `SCHED_FIFO`, for
+    /// 0.2 ms per laggard at most, and get their policy back when they have left their sections. Off by default (`REPRIEVE_BOOST=1` in the
+    /// environment turns it on). For plain sections: restartable lookups are not waited for. Not with [`Engine::Ltimer`] and [`Engine::Sched`], which take
+    /// their time, unless a request is urgent (then with the first).
+    ///
+    /// # Errors
+    /// [`Error::Boost`] if this process may not.
+    pub fn set_boost(&self, on: bool) -> Result<(), Error> {
+        if self.core.watch.boost.set(on) { Ok(()) } else { Err(Error::Boost) }
+    }
+
+    /// Whether grace periods forget readers whose threads are dead, and go on. Default: yes. A thread that exits or is cancelled ends its
+    /// sections itself; this is about those killed by a bare `exit` system call, and about threads that the C library does not know.
+    pub fn set_forget_dead(&self, forget: bool) {
+        self.core.watch.set_forget_dead(forget);
+    }
+
+    /// Looks for dead threads among all that are registered, and gives up their sections, protected nodes and places. Returns how many there
+    /// were. (Grace periods do so for those that they wait for; nodes that a dead thread protected wait for this call.)
+    pub fn forget_dead_threads(&self) -> usize {
+        self.core.forget_dead_threads()
+    }
+
     /// The counters.
     pub fn stats(&self) -> Stats {
         self.core.stats()
@@ -304,9 +435,11 @@ impl Domain {
 }
 
 impl restart::Place for &Domain {
+    const DEFAULT: bool = false;
+
     #[inline(always)]
     fn index(&self) -> usize {
-        self.index
+        self.id.index()
     }
 
     fn may_restart(&self) -> bool {
@@ -318,6 +451,8 @@ impl restart::Place for &Domain {
 pub(crate) struct Global;
 
 impl restart::Place for Global {
+    const DEFAULT: bool = true;
+
     #[inline(always)]
     fn index(&self) -> usize {
         0

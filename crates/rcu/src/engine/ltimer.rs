@@ -33,6 +33,10 @@ impl Engine for Ltimer {
         for record in attempt.registry.records() {
             waiting |= record.look();
         }
+        if !waiting {
+            return true;
+        }
+        let vigil = attempt.vigil();
         while waiting {
             if attempt.urgency.any() {
                 return attempt.await_passed();
@@ -41,6 +45,7 @@ impl Engine for Ltimer {
                 return false;
             }
             self.next_tick(attempt);
+            vigil.slept();
             waiting = !attempt.registry.records().all(|r| r.passed());
         }
         true

@@ -24,15 +24,20 @@ impl Engine for Sched {
             if !holder.look() {
                 continue;
             }
+            let vigil = attempt.vigil();
             let mut pause = super::Pause::default();
             while !holder.passed() {
                 if attempt.expired() {
                     return false;
                 }
-                if attempt.urgency.any() {
-                    pause.next();
+                let paused = if attempt.urgency.any() {
+                    pause.next()
                 } else {
                     attempt.urgency.sleep(self.tick);
+                    super::Paused::Slept
+                };
+                if paused == super::Paused::Slept {
+                    vigil.slept();
                 }
             }
         }

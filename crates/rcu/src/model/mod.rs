@@ -120,7 +120,13 @@ pub(crate) mod tools {
         }
 
         pub(crate) fn attempt(&self, barrier: Kind) -> Attempt<'_> {
-            Attempt { registry: &self.registry, barrier, urgency: &self.urgency, deadline: None }
+            Attempt {
+                registry: &self.registry,
+                barrier,
+                urgency: &self.urgency,
+                deadline: None,
+                watch: &crate::watch::Watch,
+            }
         }
 
         pub(crate) fn load(&self) -> *mut Node {

@@ -202,3 +202,68 @@ impl Engine for LooksFirst {
 fn broken_look_before_barrier_is_caught() {
     one_reader(|| Box::new(LooksFirst), Kind::Membarrier);
 }
+
+/// A seeker of dead threads comes upon a record whose owner exits, and is followed by another. `wary`: it asks whether the first is dead
+/// when nobody else can take the record any more.
+fn a_seeker_of_the_dead(wary: bool) {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, Ordering};
+    check(4, move || {
+        let world = World::new();
+        let gone = Arc::new(AtomicBool::new(false));
+        let first = world.registry.claim(1).unwrap();
+        first.enter();
+        let seeker = {
+            let (world, gone) = (world.clone(), gone.clone());
+            thread::spawn(move || {
+                let record = world.registry.records().next().unwrap();
+                if wary {
+                    record.release_if(1, |_| gone.load(Ordering::SeqCst));
+                } else if record.owner() == 1 && gone.load(Ordering::SeqCst) {
+                    record.release();
+                }
+            })
+        };
+        let next = {
+            let (world, gone) = (world.clone(), gone.clone());
+            thread::spawn(move || {
+                // The first exits as it should.
+                world.registry.records().next().unwrap().release();
+                gone.store(true, Ordering::SeqCst);
+                let record = world.registry.claim(2).unwrap();
+                world.section(record);
+            })
+        };
+        world.replace_and_free(&Poll, Kind::Membarrier);
+        seeker.join().unwrap();
+        next.join().unwrap();
+    });
+}
+
+#[test]
+fn the_record_of_a_dead_thread_that_has_released_it_is_left_alone() {
+    a_seeker_of_the_dead(true);
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_release_without_seizing_is_caught() {
+    a_seeker_of_the_dead(false);
+}
+
+#[test]
+fn a_dead_reader_is_forgotten() {
+    check(4, || {
+        let world = World::new();
+        let record = world.registry.claim(1).unwrap();
+        record.enter();
+        let grace = {
+            let world = world.clone();
+            thread::spawn(move || world.replace_and_free(&Poll, Kind::Membarrier))
+        };
+        assert!(record.release_if(1, |_| true));
+        grace.join().unwrap();
+        let next = world.registry.claim(2).unwrap();
+        assert!(std::ptr::eq(next, record) && next.nesting() == 0);
+    });
+}

@@ -2,7 +2,7 @@
 //! Restartable lookups: sections that a grace period sends back to their start instead of waiting for them.
 //!
 //! # The rules inside
-//! From arming to disarming a thread runs nothing but code that is linked into the section. The kernel compares the
+//! From arming to leaving a thread runs nothing but code that is linked into the section. The kernel compares the
 //! instruction pointer with the section's bounds when the thread is preempted, migrated, given a signal, or told to by the
 //! membarrier: inside, the thread goes to the abort handler and starts over; outside, it would go on with pointers to freed memory.
 //! Hence no call or jump out, which includes whatever the compiler calls for us: `memcpy` for large copies,
@@ -15,7 +15,7 @@
 //! > section that was armed before the command was called.
 //!
 //! A thread that runs inside gets the interrupt and leaves the kernel at the abort handler. One that is off its CPU was
-//! preempted, and leaves the kernel there too. One that was arming is, after its store, inside. One that had just disarmed is
+//! preempted, and leaves the kernel there too. One that was arming is, after its store, inside. One that had just left is
 //! done, and its result (a copied value, or a filled slot: `slots.rs`) is visible to the caller.
 //!
 //! # What must not reach inside
@@ -37,7 +37,8 @@ pub(crate) mod selftest;
 
 use crate::record::Record;
 use crate::startup::{self, Restartable};
-use crate::thread;
+use crate::thread::{self, Thread};
+use argument::{Argument, Register};
 use section::Section;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -53,12 +54,14 @@ pub const RESTARTS: u32 = 16;
 /// - it may be abandoned after any instruction and begun again;
 /// - shared memory is read with the methods of [`Section`] only.
 pub unsafe trait Lookup {
-    /// What it returns: copied out of the section. At most 64 bytes, so that the compiler copies it in line.
+    /// What it returns: copied out of the section. At most 64 bytes, and 32 if [`UNOPTIMIZED`](Lookup::UNOPTIMIZED), so that the compiler copies it in
+    /// line. Up to 16 bytes return in registers, as a lookup of 16 bytes is passed in them.
     type Output: Copy;
 
     /// Whether the promise holds in unoptimized builds, too, where a call of any function that is not `#[inline(always)]` (as `is_null` of
     /// a pointer is not) leaves the section. If not, builds with debug assertions run the lookup in a plain section, and so do
-    /// builds that do not inline (whatever this crate's own profile is). Say so
+    /// builds that do not inline (whatever this crate's own profile is). Even if it holds, a build that does not inline, of a crate whose copy of this one
+    /// has no debug assertions, uses plain sections: the loads are calls then. Say so
     /// only of code that consists of [`Section`]'s methods, the language's own operators and functions of the same kind.
     const UNOPTIMIZED: bool = false;
 
@@ -69,140 +72,31 @@ pub unsafe trait Lookup {
     unsafe fn run(&self, section: &Section) -> Self::Output;
 }
 
-/// The most that a lookup may return: larger copies are calls of `memcpy`, which lies outside.
-const LARGEST: usize = 64;
-
-#[cfg(target_arch = "x86_64")]
-mod armed {
-    use super::arch::{Ret, arm, disarm};
-    use super::{Lookup, Section};
-    use std::mem::{ManuallyDrop, MaybeUninit};
-
-    /// Results up to a register's size return in one.
-    const fn in_register<T>() -> bool {
-        size_of::<T>() <= size_of::<usize>()
-    }
-
-    /// Shared or not, faults excepted: a build that arms outside the section must be caught by the tests.
-    #[inline(always)]
-    unsafe fn begin(cs: usize) {
-        #[cfg(reprieve_fault)]
-        if crate::fault::is(crate::fault::Fault::ArmOutside) {
-            return;
-        }
-        // SAFETY: the caller lies in the section.
-        unsafe { arm(cs) };
-    }
-
-    /// Whether the crate that this is compiled for, which is the lookup's and not this one, inlines functions that are merely `#[inline]`. Its profile
-    /// need not be ours: `cfg!(debug_assertions)` says nothing about it. Called in the section.
-    #[inline(always)]
-    fn optimized<L: Lookup>() -> bool {
-        L::UNOPTIMIZED || super::arch::in_section(super::arch::here())
-    }
-
-    #[inline(never)]
-    #[unsafe(link_section = "reprieve_restart")]
-    unsafe extern "C" fn lookup_body<L: Lookup>(
-        lookup: &L,
-        out: Option<&mut MaybeUninit<L::Output>>,
-        cs: usize,
-    ) -> Ret {
-        // SAFETY: called by `attempt_lookup` with a valid lookup, a place for the result unless it fits a register, and
-        // this thread's rseq_cs. This function lies in the section.
-        unsafe {
-            if !optimized::<L>() {
-                // As if aborted: in the end it runs in a plain section.
-                return Ret { value: MaybeUninit::uninit(), done: 0 };
-            }
-            begin(cs);
-            let result = lookup.run(&Section::new());
-            let mut register = Register { value: MaybeUninit::uninit() };
-            if const { in_register::<L::Output>() } {
-                register.output = ManuallyDrop::new(result);
-            } else if let Some(out) = out {
-                *out = MaybeUninit::new(result);
-            }
-            disarm(cs);
-            Ret { value: register.value, done: 1 }
-        }
-    }
-
-    /// A result that fits a register, as the register. (Raw pointers would do, and come with checks in debug builds.)
-    #[repr(C)]
-    union Register<T: Copy> {
-        value: MaybeUninit<usize>,
-        output: ManuallyDrop<T>,
-    }
-
-    #[inline(never)]
-    #[unsafe(link_section = "reprieve_restart")]
-    unsafe extern "C" fn protect_body<T, L: Lookup<Output = *const T>>(
-        lookup: &L,
-        slot: usize,
-        cs: usize,
-    ) -> Ret {
-        // SAFETY: as above; `slot` is the address of a slot of this thread's.
-        unsafe {
-            if !optimized::<L>() {
-                return Ret { value: MaybeUninit::uninit(), done: 0 };
-            }
-            begin(cs);
-            let node = lookup.run(&Section::new());
-            // The last act inside, and the only store. On x86 every store releases.
-            std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node, options(nostack, preserves_flags));
-            disarm(cs);
-            Ret { value: MaybeUninit::new(node as usize), done: 1 }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) unsafe fn attempt_lookup<L: Lookup>(lookup: &L, cs: usize) -> Option<L::Output> {
-        #[cfg(reprieve_fault)]
-        crate::fault::arm_outside(cs);
-        let lookup: *const L = lookup;
-        // SAFETY: `lookup_body` lies in the section; the arguments are what it takes. The register holds the result's bytes if they fit.
-        unsafe {
-            if const { in_register::<L::Output>() } {
-                let out = std::ptr::null_mut::<L::Output>();
-                let ret = super::arch::enter!(lookup_body::<L>, lookup, out, cs);
-                (ret.done != 0).then(|| (&raw const ret.value).cast::<L::Output>().read())
-            } else {
-                let mut out = MaybeUninit::<L::Output>::uninit();
-                let ret = super::arch::enter!(lookup_body::<L>, lookup, out.as_mut_ptr(), cs);
-                (ret.done != 0).then(|| out.assume_init())
-            }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) unsafe fn attempt_protect<T, L: Lookup<Output = *const T>>(
-        lookup: &L,
-        slot: &super::AtomicUsize,
-        cs: usize,
-    ) -> Option<*const T> {
-        #[cfg(reprieve_fault)]
-        crate::fault::arm_outside(cs);
-        let lookup: *const L = lookup;
-        // SAFETY: `protect_body` lies in the section; the arguments are what it takes.
-        let ret = unsafe { super::arch::enter!(protect_body::<T, L>, lookup, slot.as_ptr(), cs) };
-        // SAFETY: it sets the value.
-        (ret.done != 0).then(|| unsafe { ret.value.assume_init() } as *const T)
-    }
+/// The most that a lookup may return, since larger copies are calls of `memcpy`, which lies outside.
+const fn largest<L: Lookup>() -> usize {
+    if L::UNOPTIMIZED { 32 } else { 64 }
 }
 
+mod argument;
+#[cfg(target_arch = "x86_64")]
+mod armed;
 #[cfg(not(target_arch = "x86_64"))]
 mod armed {
     use super::Lookup;
 
-    pub(super) unsafe fn attempt_lookup<L: Lookup>(_: &L, _: usize) -> Option<L::Output> {
+    pub(super) unsafe fn attempt_lookup<L: Lookup>(
+        _: *mut super::Thread,
+        _: usize,
+        _: [super::Register; 2],
+    ) -> Option<L::Output> {
         None
     }
 
     pub(super) unsafe fn attempt_protect<T, L: Lookup<Output = *const T>>(
-        _: &L,
-        _: &super::AtomicUsize,
+        _: *mut super::Thread,
         _: usize,
+        _: [super::Register; 2],
+        _: &super::AtomicUsize,
     ) -> Option<*const T> {
         None
     }
@@ -210,6 +104,8 @@ mod armed {
 
 /// A domain, as far as lookups care.
 pub(crate) trait Place {
+    /// The default domain, for whose lookups the thread's word says everything.
+    const DEFAULT: bool;
     fn index(&self) -> usize;
     /// Its grace periods send restartable sections back.
     fn may_restart(&self) -> bool;
@@ -238,53 +134,96 @@ pub(crate) fn find_restart(record: &Record, place: &impl Place) -> usize {
     }
 }
 
+/// This thread's block and rseq_cs if a lookup may begin at once.
+#[inline(always)]
+fn ready<L: Lookup, P: Place>(place: &P) -> Option<(*mut Thread, usize)> {
+    if !vouched::<L>() {
+        return None;
+    }
+    if !P::DEFAULT && thread::fast(place.index())?.restart.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    thread::ready()
+}
+
+/// Attempts off the fast path: the first of a thread, those after a restart, those of a signal handler that interrupted an attempt.
+///
+/// Leaves the thread's block as an interrupted attempt needs it, if there is one, and else so that the next lookup begins at once.
+fn attempts<R>(
+    record: &Record,
+    place: &impl Place,
+    attempt: impl Fn(*mut Thread, usize) -> Option<R>,
+) -> Option<R> {
+    let cs = match record.restart.load(Ordering::Relaxed) {
+        0 => find_restart(record, place),
+        cs => cs,
+    };
+    if cs == 0 {
+        return None;
+    }
+    let interrupted = thread::Interrupted::save();
+    thread::set_cs(cs);
+    let mut result = None;
+    for _ in 0..RESTARTS {
+        result = attempt(thread::this(), cs);
+        if result.is_some() {
+            break;
+        }
+        count(&record.restarts);
+    }
+    interrupted.restore();
+    result
+}
+
 /// Runs `lookup` in a section of the domain: restartable if it may, else plain.
 ///
 /// # Safety
 /// Everything the lookup can reach is reclaimed through this domain.
 #[inline(always)]
-pub(crate) unsafe fn lookup<L: Lookup>(place: impl Place, lookup: &L) -> L::Output {
-    const { assert!(size_of::<L::Output>() <= LARGEST, "a lookup may return 64 bytes at most") };
-    if let Some(record) = thread::fast(place.index()) {
-        let cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 && vouched::<L>() {
-            // SAFETY: the address is this thread's own.
-            if let Some(result) = unsafe { armed::attempt_lookup(lookup, cs) } {
-                return result;
-            }
+pub(crate) unsafe fn lookup<L: Lookup, P: Place>(place: P, lookup: &L) -> L::Output {
+    const {
+        assert!(
+            size_of::<L::Output>() <= largest::<L>(),
+            "a lookup may return 64 bytes at most, 32 if it is UNOPTIMIZED"
+        )
+    };
+    // SAFETY: the address is this thread's own; the caller's promise.
+    unsafe {
+        let [a, b] = Argument::new(lookup).words;
+        match ready::<L, P>(&place) {
+            Some((thread, cs)) => match armed::attempt_lookup::<L>(thread, cs, [a, b]) {
+                Some(result) => result,
+                None => lookup_slow::<L>(place, a, b, true),
+            },
+            None => lookup_slow::<L>(place, a, b, false),
         }
     }
-    // SAFETY: the caller's promise.
-    unsafe { lookup_slow(place, lookup) }
 }
 
 /// First lookup of a thread, restarts, and plain sections.
 #[cold]
 #[inline(never)]
-unsafe fn lookup_slow<L: Lookup>(place: impl Place, lookup: &L) -> L::Output {
+unsafe fn lookup_slow<L: Lookup>(
+    place: impl Place,
+    a: Register,
+    b: Register,
+    restarted: bool,
+) -> L::Output {
     let record = thread::record(place.index());
-    let mut cs = 0;
-    if vouched::<L>() {
-        cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 {
-            count(&record.restarts);
-        } else {
-            cs = find_restart(record, &place);
-        }
+    if restarted {
+        count(&record.restarts);
     }
-    if cs != 0 {
-        for _ in 0..RESTARTS {
-            // SAFETY: as in `lookup`.
-            if let Some(result) = unsafe { armed::attempt_lookup(lookup, cs) } {
-                return result;
-            }
-            count(&record.restarts);
+    if vouched::<L>() {
+        // SAFETY: as in `lookup`.
+        let attempt = |thread, cs| unsafe { armed::attempt_lookup::<L>(thread, cs, [a, b]) };
+        if let Some(result) = attempts(record, &place, attempt) {
+            return result;
         }
     }
     count(&record.fallbacks);
     thread::enter(place.index());
     // SAFETY: inside a plain section of the domain.
-    let result = unsafe { lookup.run(&Section::new()) };
+    let result = unsafe { Argument::<L> { words: [a, b] }.lookup().run(&Section::new()) };
     record.leave();
     result
 }
@@ -295,25 +234,26 @@ unsafe fn lookup_slow<L: Lookup>(place: impl Place, lookup: &L) -> L::Output {
 /// As for [`lookup`]; and the node is freed only after its address has been looked for in all slots of the domain, at the end of its
 /// grace period.
 #[inline(always)]
-pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>>(
-    place: impl Place,
+pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>, P: Place>(
+    place: P,
     lookup: &L,
 ) -> (*const T, &'static AtomicUsize) {
-    if let Some(record) = thread::fast(place.index()) {
-        let cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 && vouched::<L>() {
-            let slot = record.slots.free();
-            // SAFETY: the address and the slot are this thread's own.
-            if let Some(node) = unsafe { armed::attempt_protect(lookup, slot, cs) } {
-                return (node, slot);
-            }
-            // SAFETY: as in `lookup`.
-            return unsafe { protect_slow(place, lookup, slot) };
+    // SAFETY: the address and the slot are this thread's own; the caller's promise.
+    unsafe {
+        let [a, b] = Argument::new(lookup).words;
+        let Some(record) = thread::fast(place.index()) else {
+            let slot = thread::record(place.index()).slots.free();
+            return protect_slow::<T, L>(place, a, b, slot, false);
+        };
+        let slot = record.slots.free();
+        match ready::<L, P>(&place) {
+            Some((thread, cs)) => match armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) {
+                Some(node) => (node, slot),
+                None => protect_slow::<T, L>(place, a, b, slot, true),
+            },
+            None => protect_slow::<T, L>(place, a, b, slot, false),
         }
     }
-    let slot = thread::record(place.index()).slots.free();
-    // SAFETY: as in `lookup`.
-    unsafe { protect_slow(place, lookup, slot) }
 }
 
 /// `slot` may hold what an aborted attempt left: it is ours until this returns, and is overwritten.
@@ -321,32 +261,27 @@ pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>>(
 #[inline(never)]
 unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
     place: impl Place,
-    lookup: &L,
+    a: Register,
+    b: Register,
     slot: &'static AtomicUsize,
+    restarted: bool,
 ) -> (*const T, &'static AtomicUsize) {
     let record = thread::record(place.index());
-    let mut cs = 0;
-    if vouched::<L>() {
-        cs = record.restart.load(Ordering::Relaxed);
-        if cs != 0 {
-            count(&record.restarts);
-        } else {
-            cs = find_restart(record, &place);
-        }
+    if restarted {
+        count(&record.restarts);
     }
-    if cs != 0 {
-        for _ in 0..RESTARTS {
-            // SAFETY: as in `protect`.
-            if let Some(node) = unsafe { armed::attempt_protect(lookup, slot, cs) } {
-                return (node, slot);
-            }
-            count(&record.restarts);
+    if vouched::<L>() {
+        // SAFETY: as in `protect`.
+        let attempt =
+            |thread, cs| unsafe { armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) };
+        if let Some(node) = attempts(record, &place, attempt) {
+            return (node, slot);
         }
     }
     count(&record.fallbacks);
     thread::enter(place.index());
     // SAFETY: inside a plain section of the domain.
-    let node = unsafe { lookup.run(&Section::new()) };
+    let node = unsafe { Argument::<L> { words: [a, b] }.lookup().run(&Section::new()) };
     #[cfg(reprieve_fault)]
     if crate::fault::is(crate::fault::Fault::FillLate) {
         record.leave();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loads that are sound inside a section, at every optimization level.
 //!
-//! Each compiles to one load instruction in line, without a call even when nothing is optimized: inline assembly, or what
-//! the language expands itself. On other architectures (plain sections only) they are the atomics they stand for.
+//! Each compiles to one load instruction in line. Where this crate has debug assertions, as where nothing is optimized, it is inline
+//! assembly, because the methods of atomics are calls then. Else it is the atomic it stands for, which the compiler can fold into addresses and
+//! schedule; a program that does not inline even so never gets inside (`restart/armed.rs`).
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -23,13 +24,17 @@ pub unsafe trait Word: Copy {
     unsafe fn load(from: *const Self) -> Self;
 }
 
+/// Whether the loads are in line whatever the optimization level of the crate that they are compiled for.
+#[cfg(target_arch = "x86_64")]
+pub(super) const ASSEMBLY: bool = cfg!(all(target_arch = "x86_64", debug_assertions));
+
 macro_rules! words {
-    ($($type:ty: $class:ident, $instruction:literal;)*) => { $(
+    ($($type:ty, $atomic:ident: $class:ident, $instruction:literal;)*) => { $(
         // SAFETY: one instruction reads the type; all bit patterns are valid integers.
         unsafe impl Word for $type {
             #[inline(always)]
             unsafe fn load(from: *const $type) -> $type {
-                #[cfg(target_arch = "x86_64")]
+                #[cfg(all(target_arch = "x86_64", debug_assertions))]
                 {
                     let value: $type;
                     // SAFETY: the caller's promise. A plain load acquires on x86.
@@ -39,12 +44,10 @@ macro_rules! words {
                     }
                     value
                 }
-                #[cfg(not(target_arch = "x86_64"))]
+                #[cfg(not(all(target_arch = "x86_64", debug_assertions)))]
                 {
-                    // SAFETY: the caller's promise.
-                    let value = unsafe { from.read_volatile() };
-                    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-                    value
+                    // SAFETY: the caller's promise. Nothing is written through the pointer.
+                    unsafe { std::sync::atomic::$atomic::from_ptr(from.cast_mut()).load(std::sync::atomic::Ordering::Acquire) }
                 }
             }
         }
@@ -52,16 +55,16 @@ macro_rules! words {
 }
 
 words! {
-    u8: reg_byte, "mov {0}, byte ptr [{1}]";
-    i8: reg_byte, "mov {0}, byte ptr [{1}]";
-    u16: reg, "mov {0:x}, word ptr [{1}]";
-    i16: reg, "mov {0:x}, word ptr [{1}]";
-    u32: reg, "mov {0:e}, dword ptr [{1}]";
-    i32: reg, "mov {0:e}, dword ptr [{1}]";
-    u64: reg, "mov {0}, qword ptr [{1}]";
-    i64: reg, "mov {0}, qword ptr [{1}]";
-    usize: reg, "mov {0}, qword ptr [{1}]";
-    isize: reg, "mov {0}, qword ptr [{1}]";
+    u8, AtomicU8: reg_byte, "mov {0}, byte ptr [{1}]";
+    i8, AtomicI8: reg_byte, "mov {0}, byte ptr [{1}]";
+    u16, AtomicU16: reg, "mov {0:x}, word ptr [{1}]";
+    i16, AtomicI16: reg, "mov {0:x}, word ptr [{1}]";
+    u32, AtomicU32: reg, "mov {0:e}, dword ptr [{1}]";
+    i32, AtomicI32: reg, "mov {0:e}, dword ptr [{1}]";
+    u64, AtomicU64: reg, "mov {0}, qword ptr [{1}]";
+    i64, AtomicI64: reg, "mov {0}, qword ptr [{1}]";
+    usize, AtomicUsize: reg, "mov {0}, qword ptr [{1}]";
+    isize, AtomicIsize: reg, "mov {0}, qword ptr [{1}]";
 }
 
 impl Section {
@@ -73,8 +76,13 @@ impl Section {
     /// Loads a pointer that a writer publishes with a release store. Acquires (what `rcu_dereference` does, and on x86-64 as cheap).
     #[inline(always)]
     pub fn load<T>(&self, from: &AtomicPtr<T>) -> *mut T {
+        #[cfg(all(target_arch = "x86_64", debug_assertions))]
         // SAFETY: an AtomicPtr has the size and alignment of a pointer; the reference keeps it alive.
-        unsafe { self.read(from as *const AtomicPtr<T> as *const usize) as *mut T }
+        unsafe {
+            self.read(from as *const AtomicPtr<T> as *const usize) as *mut T
+        }
+        #[cfg(not(all(target_arch = "x86_64", debug_assertions)))]
+        from.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Like [`load`](Section::load), with null told apart by the type: testing a pointer with `is_null` is a call in unoptimized

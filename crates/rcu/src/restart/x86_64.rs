@@ -12,15 +12,18 @@
 //! there is no gap in which the kernel would find the descriptor armed and the program outside it (and disarm it).
 //!
 //! # The way back
-//! [`enter`] saves the stack pointer in the thread's block, and rbx and rbp in its frame; the compiler is told that all other
-//! registers are lost. The abort handler, which lies outside the section, takes them from there and returns to
-//! `enter`'s caller with 0 in place of 1 (its return address lies just below the saved stack pointer: nothing but the return
-//! itself ever changes that word, and signal frames are placed below the red zone).
+//! [`enter`] saves the stack pointer and four registers in the thread's block; the compiler is told that all other registers are lost. The abort
+//! handler, which lies outside the section, takes them from there and returns to `enter`'s caller with null in r12 in place of the block's
+//! address (its return address lies just below the saved stack pointer: nothing but the return itself ever changes that word, and signal frames
+//! are placed below the red zone). `enter` moves nothing on the stack, so whoever unwinds it from inside the section needs no more
+//! than the compiler's own tables. (A signal handler sees the abort handler's first instruction instead, for the kernel aborts the section before
+//! it delivers the signal: where in the section the thread was is gone, and unwinding ends there.)
 //!
-//! A signal handler that runs between the abort and the handler's first instruction, and does lookups of its own, must leave the saved stack
-//! pointer as it was. So `enter` finds out whether it interrupted another `enter` (the saved pointer is not 0) and then
-//! saves and restores it: a cold path. (A handler that leaves by `longjmp` leaves it nonzero: from then on the cold path is
-//! taken, which is always right.)
+//! # Signal handlers
+//! One that interrupts an attempt, or runs between an abort and the abort handler, and does lookups of its own, must leave the saved registers as
+//! they were. It finds the block's `stack` neither idle nor 0, so its lookups take the slow path, which saves and restores what is there
+//! ([`Interrupted`](crate::thread::Interrupted)). A handler that leaves by `longjmp` leaves it so: from then on the slow path is taken, which is always
+//! right.
 //!
 //! A user shadow stack (CET) would keep the return addresses that an abort leaves behind, and the next return would fault. Images that contain this
 //! code are not marked as compatible unless the compiler was told to mark everything, or the loader to ignore marks, so start-up looks
@@ -63,40 +66,50 @@ global_asm!(
     ".pushsection .text.reprieve_restart_abort,\"ax\",@progbits",
     ".byte 0x0f, 0xb9, 0x3d",
     ".long {signature}",
+    ".globl reprieve_restart_abort",
+    ".hidden reprieve_restart_abort",
     ".type reprieve_restart_abort,@function",
     "reprieve_restart_abort:",
-    "mov rax, qword ptr [rip + reprieve_thread@GOTTPOFF]",
-    "mov rsp, qword ptr fs:[rax + {stack}]",
-    "mov rbx, qword ptr [rsp + 8]",
-    "mov rbp, qword ptr [rsp + 16]",
+    // The stack pointer is wherever the section left it: nothing to unwind by.
+    ".cfi_startproc",
+    ".cfi_undefined rip",
+    "mov rcx, qword ptr [rip + reprieve_thread@GOTTPOFF]",
+    "mov rsp, qword ptr fs:[rcx + {stack}]",
+    // From here on as in the function that `enter` is part of, before its next instruction.
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_offset rip, -8",
+    "mov rbx, qword ptr fs:[rcx + {saved}]",
+    "mov rbp, qword ptr fs:[rcx + {saved} + 8]",
+    "mov r13, qword ptr fs:[rcx + {saved} + 16]",
+    "mov r14, qword ptr fs:[rcx + {saved} + 24]",
+    "xor r12d, r12d",
+    // The last thing: from here on a signal handler may use the block as it likes.
+    "mov qword ptr fs:[rcx + {stack}], 0",
     "cld",
-    "xor eax, eax",
-    "xor edx, edx",
     "jmp qword ptr [rsp - 8]",
+    ".cfi_endproc",
     ".size reprieve_restart_abort, . - reprieve_restart_abort",
     ".popsection",
-    // The probe of the self-test: rdi probe, rsi address of rseq_cs, rdx turns left.
+    // The probe of the self-test: rdi probe, rsi turns left, rdx address of rseq_cs.
     ".pushsection reprieve_restart,\"ax\",@progbits",
     ".globl reprieve_restart_probe",
     ".hidden reprieve_restart_probe",
     ".type reprieve_restart_probe,@function",
     "reprieve_restart_probe:",
     "lea rax, [rip + reprieve_restart_cs]",
-    "mov qword ptr [rsi], rax",
-    "mov eax, dword ptr [rsi + {cpu_id} - {rseq_cs}]",
+    "mov qword ptr [rdx], rax",
+    "mov eax, dword ptr [rdx + {cpu_id} - {rseq_cs}]",
     "mov dword ptr [rdi + {probe_cpu}], eax",
     "mov dword ptr [rdi + {probe_entered}], 1",
     "2: cmp dword ptr [rdi + {probe_stop}], 0",
     "jne 3f",
     "pause",
-    "dec rdx",
+    "dec rsi",
     "jnz 2b",
     "xor eax, eax",
     "jmp 4f",
     "3: mov eax, {saw_stop}",
-    "4: mov qword ptr [rsi], 0",
-    "mov edx, 1",
-    "ret",
+    "4: ret",
     ".size reprieve_restart_probe, . - reprieve_restart_probe",
     ".popsection",
     // Weak: null where the C library has no rseq.
@@ -104,6 +117,7 @@ global_asm!(
     ".weak __rseq_size",
     signature = const SIGNATURE,
     stack = const offset_of!(Thread, stack),
+    saved = const offset_of!(Thread, saved),
     cpu_id = const CPU_ID,
     rseq_cs = const RSEQ_CS,
     probe_cpu = const offset_of!(Probe, cpu),
@@ -116,16 +130,8 @@ unsafe extern "C" {
     static mut reprieve_restart_cs: [u64; 4];
     static __start_reprieve_restart: u8;
     static __stop_reprieve_restart: u8;
-    fn reprieve_restart_probe(probe: *const Probe, cs: usize, turns: usize) -> Ret;
-}
-
-/// What the outermost function inside the section returns, in rax and rdx.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Ret {
-    pub(crate) value: MaybeUninit<usize>,
-    /// 1. An aborted section has 0 here.
-    pub(crate) done: usize,
+    pub(crate) fn reprieve_restart_abort();
+    fn reprieve_restart_probe(probe: *const Probe, turns: usize, cs: usize) -> u32;
 }
 
 /// Fills in the length of the section. Before any section is armed.
@@ -179,28 +185,35 @@ pub(crate) fn current_cpu(cs: usize) -> u32 {
     unsafe { ((cs - RSEQ_CS + CPU_ID) as *const u32).read_volatile() }
 }
 
-/// Where this function's code is: in its caller, if it is inlined.
+/// For [`abort_unless_optimized`]. Not `#[inline(always)]`, as most functions are not.
 #[inline]
-pub(crate) fn here() -> usize {
-    let here;
-    // SAFETY: an address.
-    unsafe { asm!("lea {}, [rip]", out(reg) here, options(pure, nomem, nostack, preserves_flags)) };
-    here
+pub(crate) fn mark_inlined() {
+    // SAFETY: no instruction.
+    unsafe { asm!(".set .Lreprieve_inlined, 1", options(nostack, preserves_flags)) };
 }
 
-/// Whether code at that address is in the section.
+/// Ends the attempt at its start where functions that are merely `#[inline]` are not inlined, and costs nothing where they are. Whether they are depends on
+/// the crate that the lookup is compiled for: its profile need not be ours, so `cfg!(debug_assertions)` says nothing about it.
+/// Instead the assembler sees whether the mark lies between these two lines, or is a call.
+///
+/// Called inside, before arming. The abort handler restores everything, as after an abort.
+///
+/// # Safety
+/// The code is in the section, and was called by [`enter`].
 #[inline(always)]
-pub(crate) fn in_section(code: usize) -> bool {
-    let (start, stop): (usize, usize);
-    // SAFETY: two addresses.
+pub(crate) unsafe fn abort_unless_optimized() {
+    // SAFETY: the jump does what the kernel could do here.
     unsafe {
+        asm!(".set .Lreprieve_inlined, 0", options(nostack, preserves_flags));
+        mark_inlined();
         asm!(
-            "lea {0}, [rip + __start_reprieve_restart]",
-            "lea {1}, [rip + __stop_reprieve_restart]",
-            out(reg) start, out(reg) stop, options(pure, nomem, nostack, preserves_flags)
+            ".if .Lreprieve_inlined == 0",
+            "jmp {abort}",
+            ".endif",
+            abort = sym reprieve_restart_abort,
+            options(nostack, preserves_flags)
         );
     }
-    code.wrapping_sub(start) < stop.wrapping_sub(start)
 }
 
 /// Begins the restartable part of a function that lies in the section.
@@ -219,59 +232,36 @@ pub(crate) unsafe fn arm(cs: usize) {
     }
 }
 
-/// Ends it. What was done before is not undone any more.
+/// Calls a function inside the section so that its abort returns, too. `$a`, `$b`, `$cs`, `$d` become its arguments, words or pointers; `$thread` is the
+/// thread's block. Gives the two words it returns, and `$thread`, or null if it was aborted.
 ///
-/// # Safety
-/// As for [`arm`].
-#[inline(always)]
-pub(crate) unsafe fn disarm(cs: usize) {
-    // SAFETY: as for `arm`.
-    unsafe { asm!("mov qword ptr [{0}], 0", in(reg) cs, options(nostack, preserves_flags)) };
-}
-
-/// Calls a function inside the section so that its abort returns too, with `done` 0. Arguments go to `a`, `b`, `c`.
+/// Stores to one cache line that follow each other retire in pairs, but one at a time if they are addressed by way of `fs`: hence the
+/// block's address, and four registers saved, which take no longer than three.
 ///
 /// A macro, because `$body` must be a path for `sym`.
 macro_rules! enter {
-    ($body:path, $a:expr, $b:expr, $c:expr) => {{
-        let (value, done): (usize, usize);
+    ($thread:expr, $body:path, $a:expr, $b:expr, $cs:expr, $d:expr) => {{
+        let (first, second): (std::mem::MaybeUninit<usize>, std::mem::MaybeUninit<usize>);
+        let thread: *mut $crate::thread::Thread = $thread;
+        let done: *mut $crate::thread::Thread;
         std::arch::asm!(
-            "mov rax, qword ptr [rip + reprieve_thread@GOTTPOFF]",
-            "cmp qword ptr fs:[rax + {stack}], 0",
-            "jne 3f",
-            "sub rsp, 32",
-            "mov qword ptr [rsp + 8], rbx",
-            "mov qword ptr [rsp + 16], rbp",
-            "mov qword ptr fs:[rax + {stack}], rsp",
+            "mov qword ptr [r12 + {stack}], rsp",
+            "mov qword ptr [r12 + {saved}], rbx",
+            "mov qword ptr [r12 + {saved} + 8], rbp",
+            "mov qword ptr [r12 + {saved} + 16], r13",
+            "mov qword ptr [r12 + {saved} + 24], r14",
             "call {body}",
-            "mov rcx, qword ptr [rip + reprieve_thread@GOTTPOFF]",
-            "mov qword ptr fs:[rcx + {stack}], 0",
-            "add rsp, 32",
-            "2:",
-            // A signal handler that interrupted another `enter`.
-            ".pushsection .text.unlikely,\"ax\",@progbits",
-            "3:",
-            "sub rsp, 32",
-            "mov qword ptr [rsp + 8], rbx",
-            "mov qword ptr [rsp + 16], rbp",
-            "mov rcx, qword ptr fs:[rax + {stack}]",
-            "mov qword ptr [rsp + 24], rcx",
-            "mov qword ptr fs:[rax + {stack}], rsp",
-            "call {body}",
-            "mov rsi, qword ptr [rsp + 24]",
-            "mov rcx, qword ptr [rip + reprieve_thread@GOTTPOFF]",
-            "mov qword ptr fs:[rcx + {stack}], rsi",
-            "add rsp, 32",
-            "jmp 2b",
-            ".popsection",
             body = sym $body,
             stack = const std::mem::offset_of!($crate::thread::Thread, stack),
-            in("rdi") $a, in("rsi") $b, in("rdx") $c,
-            lateout("rax") value, lateout("rdx") done,
-            out("r12") _, out("r13") _, out("r14") _, out("r15") _,
+            saved = const std::mem::offset_of!($crate::thread::Thread, saved),
+            in("rdi") $a, in("rsi") $b, in("rcx") $d,
+            inlateout("rdx") $cs => second,
+            lateout("rax") first,
+            inlateout("r12") thread => done,
+            out("r15") _,
             clobber_abi("C"),
         );
-        $crate::restart::arch::Ret { value: std::mem::MaybeUninit::new(value), done }
+        ([first, second], done)
     }};
 }
 pub(crate) use enter;
@@ -281,10 +271,17 @@ pub(crate) use enter;
 pub(crate) fn probe(probe: &Probe, cs: usize) -> Option<u32> {
     const TURNS: usize = 1 << 20;
     let probe: *const Probe = probe;
-    // SAFETY: the probe function lies in the section and keeps its rules; the arguments are what it takes.
-    let ret = unsafe { enter!(reprieve_restart_probe, probe, cs, TURNS) };
-    // SAFETY: the probe function sets rax.
-    (ret.done != 0).then(|| unsafe { ret.value.assume_init() } as u32)
+    let unused = MaybeUninit::<usize>::uninit();
+    // SAFETY: the probe function lies in the section and keeps its rules; the arguments are what it takes. It sets eax.
+    unsafe {
+        let thread = crate::thread::this();
+        let ([value, _], done) = enter!(thread, reprieve_restart_probe, probe, TURNS, cs, unused);
+        if done.is_null() {
+            return None;
+        }
+        crate::thread::leave(done);
+        Some(value.assume_init() as u32)
+    }
 }
 
 /// A system call that leaves `errno` alone.
@@ -345,100 +342,5 @@ pub(crate) unsafe fn start_helper(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-
-    global_asm!(
-        // A section that ruins everything an abort has to put right, and never ends by itself. rdx: address of rseq_cs.
-        ".pushsection reprieve_restart,\"ax\",@progbits",
-        ".globl reprieve_restart_wreck",
-        ".hidden reprieve_restart_wreck",
-        "reprieve_restart_wreck:",
-        "lea rax, [rip + reprieve_restart_cs]",
-        "mov qword ptr [rdx], rax",
-        "mov rbx, -1",
-        "mov rbp, -1",
-        "mov r12, -1",
-        "mov r13, -1",
-        "mov r14, -1",
-        "mov r15, -1",
-        "sub rsp, 256",
-        "std",
-        "2: pause",
-        "jmp 2b",
-        ".popsection",
-        // Calls rdi(rsi) with known values in rbx and rbp; 0 if they, the stack pointer and the direction flag are as the ABI wants them.
-        ".pushsection .text.reprieve_test_keeps,\"ax\",@progbits",
-        ".globl reprieve_test_keeps",
-        ".hidden reprieve_test_keeps",
-        "reprieve_test_keeps:",
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "mov rbx, 0x1234567",
-        "mov rbp, 0x7654321",
-        "mov r12, rsp",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "call rax",
-        "pushfq",
-        "pop rax",
-        "and rax, 0x400",
-        "xor rbx, 0x1234567",
-        "xor rbp, 0x7654321",
-        "sub r12, rsp",
-        "or rax, rbx",
-        "or rax, rbp",
-        "or rax, r12",
-        "lea rsp, [rsp + r12]",
-        "pop r12",
-        "pop rbp",
-        "pop rbx",
-        "cld",
-        "ret",
-        ".popsection",
-    );
-
-    unsafe extern "C" {
-        fn reprieve_restart_wreck(a: usize, b: usize, cs: usize) -> Ret;
-        fn reprieve_test_keeps(f: unsafe extern "C" fn(usize), cs: usize) -> usize;
-    }
-
-    unsafe extern "C" fn aborted(cs: usize) {
-        // SAFETY: the function lies in the section, and is left by an abort only.
-        let ret = unsafe { enter!(reprieve_restart_wreck, 0usize, 0usize, cs) };
-        assert_eq!(ret.done, 0);
-    }
-
-    #[test]
-    fn an_abort_puts_everything_right() {
-        use crate::startup::{Restartable, restartable};
-        static END: AtomicBool = AtomicBool::new(false);
-        if restartable() != Restartable::Yes {
-            return;
-        }
-        let interrupter = std::thread::spawn(|| {
-            while !END.load(SeqCst) {
-                crate::sys::membarrier(crate::sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ);
-                std::thread::sleep(std::time::Duration::from_micros(100));
-            }
-        });
-        let cs = rseq_cs().unwrap();
-        for outer in [0, 1] {
-            // With 1, as in a signal handler that interrupted another `enter`: the cold path, which leaves the value as it was.
-            // SAFETY: this thread's block, in no `enter`. `aborted` is what `keeps` calls.
-            unsafe {
-                let stack = &raw mut (*crate::thread::this()).stack;
-                *stack = outer;
-                for _ in 0..100 {
-                    assert_eq!(reprieve_test_keeps(aborted, cs), 0);
-                    assert_eq!(*stack, outer);
-                }
-                *stack = 0;
-            }
-        }
-        END.store(true, SeqCst);
-        interrupter.join().unwrap();
-    }
-}
+#[path = "x86_64_tests.rs"]
+mod tests;

@@ -3,8 +3,8 @@
 //!
 //! > **Invariant.** A handle names one domain for as long as it exists, and that domain exists as long.
 //!
-//! So ids of domains, which are used again when a domain is gone, tell a structure's domain from a guard's: both are alive at that
-//! moment. Hence the trait is sealed; a `Deref` of a user's could name another domain each time.
+//! So the id of a guard's domain, compared with the handle's, tells whether the guard keeps alive what is in the structure. Hence the
+//! trait is sealed; a `Deref` of a user's could name another domain each time.
 
 use crate::domain::Domain;
 use crate::guard::{DomainId, Guard, Protected, ReadSide};
@@ -50,7 +50,7 @@ impl Handle for Global {
 impl Sealed for Global {
     #[inline(always)]
     fn id(&self) -> DomainId {
-        DomainId(0)
+        DomainId::GLOBAL
     }
 
     #[inline(always)]

@@ -37,6 +37,44 @@ pub(crate) unsafe fn take<T>(node: *mut T) -> T {
     unsafe { Box::from_raw(node.cast::<Node<T>>()) }.value
 }
 
+/// Unlinked nodes, to be retired together when this is dropped: after the lock under which they were unlinked is given up.
+#[cfg(not(loom))]
+pub(crate) struct Unlinked<'a, T: Send + 'static> {
+    domain: &'a Domain,
+    /// By their heads, which nobody uses until the node is retired.
+    first: *mut Node<T>,
+}
+
+#[cfg(not(loom))]
+impl<'a, T: Send + 'static> Unlinked<'a, T> {
+    pub(crate) fn new(domain: &'a Domain) -> Unlinked<'a, T> {
+        Unlinked { domain, first: std::ptr::null_mut() }
+    }
+
+    /// # Safety
+    /// As for [`retire`].
+    pub(crate) unsafe fn add(&mut self, node: *mut T) {
+        let node: *mut Node<T> = node.cast();
+        // SAFETY: the head is ours.
+        unsafe { (*node).head.next = self.first.cast() };
+        self.first = node;
+    }
+}
+
+#[cfg(not(loom))]
+impl<T: Send + 'static> Drop for Unlinked<'_, T> {
+    fn drop(&mut self) {
+        while !self.first.is_null() {
+            let node = self.first;
+            // SAFETY: by the promise of `add`; the successor is read before the node is given away.
+            unsafe {
+                self.first = (*node).head.next.cast();
+                retire(self.domain, node.cast::<T>());
+            }
+        }
+    }
+}
+
 /// Frees a node after a grace period in which no guard holds it. A value that needs no drop is freed by any thread, else a worker drops it.
 ///
 /// # Safety

@@ -212,6 +212,8 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
 
     /// Removes all values for which `keep` does not hold. Holds the list's lock meanwhile.
     pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
+        // Dropped after the lock, and when `keep` panics, too.
+        let mut removed = node::Unlinked::new(self.domain.domain());
         let _locked = self.lock();
         // SAFETY: under the lock; each removed item is unlinked by us alone, and its successor is looked up first.
         unsafe {
@@ -222,7 +224,7 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
                 if !keep(&(*item).value) {
                     list_del_rcu(&raw mut (*item).links);
                     self.count(-1);
-                    node::retire(self.domain.domain(), item);
+                    removed.add(item);
                 }
             }
         }

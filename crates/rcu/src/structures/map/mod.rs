@@ -25,7 +25,7 @@ mod api {
     use super::iter::Iter;
     use super::lookup::{Copied, Find};
     use super::table::{Item, Locked, Pair, STRIPES, Table};
-    use crate::grace::Cookie;
+    use crate::domain::Cookie;
     use crate::guard::{Protected, ReadSide};
     use crate::structures::array::Array;
     use crate::structures::copy::fits;
@@ -293,13 +293,13 @@ mod api {
             match locked.find(hash, |item| item.hash == hash && item.pair.key == *key) {
                 Some(place) => {
                     let old = locked.replace(place, new);
-                    drop(locked);
+                    self.written(locked);
                     self.retire(old);
                     false
                 }
                 None => {
                     locked.insert(new);
-                    self.inserted(locked);
+                    self.written(locked);
                     true
                 }
             }
@@ -316,7 +316,7 @@ mod api {
                 return Err((key, value));
             }
             locked.insert(Item::allocate(hash, key, value));
-            self.inserted(locked);
+            self.written(locked);
             Ok(())
         }
 
@@ -341,7 +341,7 @@ mod api {
                     if let Some(place) = locked.find(hash, |item| std::ptr::eq(item, old.as_ptr()))
                     {
                         let old = locked.replace(place, new);
-                        drop(locked);
+                        self.written(locked);
                         // Outside the section, so that this thread may help if too much waits.
                         drop(section);
                         self.retire(old);
@@ -428,8 +428,8 @@ mod api {
             unsafe { node::retire(self.domain.domain(), item) };
         }
 
-        /// Grows the table if it is time.
-        fn inserted(&self, locked: Locked<'_, K, V>) {
+        /// Grows the table if it is time. After replacements, too: keys that came faster than grace periods have left it too small.
+        fn written(&self, locked: Locked<'_, K, V>) {
             let (items, chains) = (locked.items().saturating_mul(STRIPES), locked.chains());
             drop(locked);
             if items > chains.saturating_mul(self.load) {

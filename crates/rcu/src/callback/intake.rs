@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where callbacks wait until somebody takes them: stashes, then the list of a CPU. And the accounts of all that wait.
+//!
+//! > **Invariant.** A registered callback is in a stash, on a list, or with whoever took it; it counts in an account all the while; and a
+//! > stash is pending, or a list not empty, before the fence after which its registration looks whether the worker sleeps
+//! > (`alarm.rs`).
+//!
+//! Each CPU has two lists: callbacks that only free memory, which any thread may run, and the others.
+
+use super::account::{self, Account, Phase};
+use super::list::{Chain, List};
+use super::load::Load;
+use super::stash::{Access, Stash};
+use super::{Head, LEAF, PHASE};
+use crate::barrier::{Kind, heavy};
+use crate::registry::Registry;
+use crate::sync::Lock;
+
+/// One CPU's.
+pub(crate) struct Lane {
+    /// By whether they are mere frees.
+    lists: [List; 2],
+    pub(crate) account: Account,
+}
+
+#[cfg(not(loom))]
+impl Lane {
+    /// For `inspect.rs`.
+    pub(crate) const ACCOUNT: usize = std::mem::offset_of!(Lane, account);
+}
+
+pub(crate) struct Intake {
+    lanes: Box<[Lane]>,
+    phase: Phase,
+    /// Of the sweeper.
+    sweep: Lock,
+    /// Stashes are swept with it.
+    barrier: Kind,
+}
+
+/// What a sweep came to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Swept {
+    /// There was nothing.
+    Nothing,
+    /// There is something, in use: later.
+    Later,
+    /// Something is on a list now.
+    Some,
+}
+
+impl Intake {
+    /// `barrier`: `Fence` if owners of stashes execute fences.
+    pub(crate) fn new(lanes: usize, barrier: Kind) -> Intake {
+        let lane = || Lane { lists: [List::new(), List::new()], account: Account::new() };
+        Intake {
+            lanes: std::iter::repeat_with(lane).take(lanes).collect(),
+            phase: Phase::new(),
+            sweep: Lock::new(),
+            // Lookups need not start over for this.
+            barrier: if barrier == Kind::Fence { Kind::Fence } else { Kind::Membarrier },
+        }
+    }
+
+    /// For `inspect.rs`.
+    #[cfg(not(loom))]
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    pub(crate) fn lane(&self, lane: usize) -> &Lane {
+        &self.lanes[lane]
+    }
+
+    /// At least what waits.
+    #[cfg(not(loom))]
+    pub(crate) fn load(&self) -> Load {
+        account::waiting(self.lanes.iter().map(|l| &l.account), &[0, 1])
+    }
+
+    /// At least what waits of one phase.
+    pub(crate) fn waiting(&self, phase: usize) -> Load {
+        account::waiting(self.lanes.iter().map(|l| &l.account), &[phase])
+    }
+
+    pub(crate) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Opens a closed stash for `n` callbacks of `units` each.
+    pub(crate) fn open(&self, stash: &mut Access<'_>, lane: usize, units: u32, n: u32) {
+        let (phase, load) = (self.phase.current(), Load::many(units, n));
+        self.lanes[lane].account.register(phase, load);
+        stash.open(lane, phase, load);
+    }
+
+    /// Closes a stash: what is in it goes to the lists of its CPU. Returns the callbacks that were run from it, and whether a list was empty.
+    pub(crate) fn close(&self, stash: &mut Access<'_>) -> (u64, bool) {
+        let closed = stash.close();
+        let lane = &self.lanes[closed.home];
+        let mut first = false;
+        for (list, chain) in lane.lists.iter().zip(closed.chains) {
+            if !chain.is_empty() {
+                // SAFETY: the chain was the stash's, whose contents are ours.
+                first |= unsafe { list.push(chain.first, chain.last) };
+            }
+        }
+        lane.account.finish(closed.phase, closed.unused);
+        for (phase, load) in closed.unsettled.into_iter().enumerate() {
+            lane.account.finish(phase, load);
+        }
+        (closed.unsettled.iter().map(|l| l.callbacks()).sum(), first)
+    }
+
+    /// Registers a callback without a stash. Returns whether the list was empty.
+    ///
+    /// # Safety
+    /// The head is the caller's alone, and stays valid until it is run.
+    pub(crate) unsafe fn push(&self, lane: usize, head: *mut Head) -> bool {
+        let phase = self.phase.current();
+        // SAFETY: the caller's promise.
+        unsafe {
+            (*head).flags = (*head).flags & !PHASE | phase as u32;
+            self.lanes[lane].account.register(phase, Load::one((*head).units));
+            self.give(lane, (*head).flags & LEAF != 0, Chain { first: head, last: head })
+        }
+    }
+
+    /// Puts callbacks that are in the account already on a list. Returns whether it was empty.
+    ///
+    /// # Safety
+    /// The chain, not empty, is the caller's alone.
+    pub(crate) unsafe fn give(&self, lane: usize, leaves: bool, chain: Chain) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.lanes[lane].lists[leaves as usize].push(chain.first, chain.last) }
+    }
+
+    /// Takes what is on one of a CPU's lists.
+    pub(crate) fn take(&self, lane: usize, leaves: bool) -> *mut Head {
+        self.lanes[lane].lists[leaves as usize].take()
+    }
+
+    /// Whether there is something on a CPU's lists.
+    pub(crate) fn any(&self, lane: usize) -> bool {
+        self.lanes[lane].lists.iter().any(|list| !list.is_empty())
+    }
+
+    /// Closes stashes, as far as their owners are not inside, and puts what is ready there on the lists, too. `choose`: `None` for a stash
+    /// that is not looked at, false for one that is left for later.
+    pub(crate) fn sweep(
+        &self,
+        registry: &Registry,
+        mut choose: impl FnMut(&Stash) -> Option<bool>,
+    ) -> Swept {
+        self.sweep.lock();
+        let mut swept = Swept::Nothing;
+        let chosen: Vec<&Stash> = registry
+            .records()
+            .map(|r| &r.stash)
+            .filter(|s| {
+                let choice = if s.pending() { choose(s) } else { None };
+                if choice == Some(false) {
+                    swept = Swept::Later;
+                }
+                choice == Some(true)
+            })
+            .collect();
+        if !chosen.is_empty() {
+            chosen.iter().for_each(|s| s.revoke());
+            // Owners that registered after this have seen the revocation; of the others we see that they are inside.
+            heavy(self.barrier, registry);
+            for stash in chosen {
+                let Some(mut access) = stash.seize() else {
+                    swept = swept.max(Swept::Later);
+                    continue;
+                };
+                let ready = access.take_ready();
+                if !ready.is_empty() {
+                    // SAFETY: it was the stash's.
+                    unsafe { self.give(stash.home(), true, Chain::of(ready.first)) };
+                }
+                self.close(&mut access);
+                swept = Swept::Some;
+            }
+        }
+        self.sweep.unlock();
+        swept
+    }
+}
+
+/// For fork.
+#[cfg(not(loom))]
+impl Intake {
+    /// Keeps every owner out. False if that took longer than `limit`; what could not be had is left alone.
+    pub(crate) fn hold(&self, registry: &Registry, limit: std::time::Duration) -> bool {
+        let end = std::time::Instant::now() + limit;
+        if !self.sweep.lock_for(Some(limit)) {
+            return false;
+        }
+        registry.records().for_each(|r| r.stash.revoke());
+        heavy(self.barrier, registry);
+        while !registry.records().all(|r| r.stash.is_free()) && std::time::Instant::now() < end {
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// The end of [`Intake::hold`], in the parent.
+    pub(crate) fn release(&self, registry: &Registry) {
+        registry.records().for_each(|r| r.stash.restore());
+        self.sweep.unlock();
+    }
+
+    /// In the child: stashes are emptied onto the lists. The accounts are set by the caller.
+    pub(crate) fn after_fork(&self, registry: &Registry, held: bool) {
+        self.sweep.reset();
+        for record in registry.records() {
+            let Some(closed) = record.stash.after_fork().filter(|_| held) else { continue };
+            for (leaves, chain) in [false, true].into_iter().zip(closed.chains) {
+                if !chain.is_empty() {
+                    // SAFETY: it was the stash's.
+                    unsafe { self.give(closed.home, leaves, chain) };
+                }
+            }
+        }
+    }
+
+    /// What is on a CPU's lists, by phase.
+    pub(crate) fn listed(&self, lane: usize) -> [Load; 2] {
+        let mut loads = [Load::NONE; 2];
+        for list in &self.lanes[lane].lists {
+            let chain = list.take();
+            // SAFETY: the only thread, and the lists are consistent.
+            unsafe {
+                add_up(chain, &mut loads);
+                if !chain.is_null() {
+                    let chain = Chain::of(chain);
+                    list.push(chain.first, chain.last);
+                }
+            }
+        }
+        loads
+    }
+}
+
+/// Adds a chain's callbacks to the sums.
+///
+/// # Safety
+/// The chain is the caller's alone.
+#[cfg(not(loom))]
+pub(crate) unsafe fn add_up(chain: *mut Head, loads: &mut [Load; 2]) {
+    let mut next = chain;
+    // SAFETY: the caller's promise.
+    while let Some(head) = unsafe { next.as_ref() } {
+        let phase = (head.flags & PHASE) as usize;
+        loads[phase] = loads[phase].add(Load::one(head.units));
+        next = head.next;
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A thread's own stash of callbacks: registering is a few plain stores.
+//!
+//! A locked instruction waits until the stores before it are done, and a thread that unlinks nodes has just filled new ones. So a thread pays for the
+//! account and for the list of its CPU once for many callbacks: it *opens* its stash by adding a number of
+//! callbacks to the account in advance, links callbacks into chains of its own, and when the number is used up (or the next callback is too large)
+//! it *closes* it: pushes the chains on the lists of the CPU where it was opened, and returns what it has not used.
+//!
+//! The stash also keeps callbacks that only free memory and whose grace period is over, taken from the list when there was
+//! too much garbage (`cap.rs`): the thread runs one at each registration, so that its allocator finds again what it just gave back.
+//!
+//! # Who may touch it
+//! A thread may stop registering with callbacks in its stash. Somebody else must get at them, at no cost to the owner:
+//!
+//! > **Invariant.** The contents are touched by the owner while `busy` is set and it has seen `revoked` clear since it set it; by a
+//! > sweeper while `revoked` is set and it has seen `busy` clear since a heavy barrier that came after it set it. Never both.
+//!
+//! Owner: set `busy`; **light**; load `revoked`. Sweeper: set `revoked`; **heavy**; load `busy`. As with the reader's word (`record.rs`),
+//! either the sweeper sees `busy`, and leaves the stash alone until another time, or the owner sees `revoked`, and registers without its
+//! stash. Neither waits for the other. One sweeper at a time per domain, under a lock that owners do not take.
+//!
+//! The stash lies in the thread's record and stays there when the record changes hands. Its pointers mean something in this process only.
+
+use super::list::Chain;
+use super::load::Load;
+use super::{Head, LEAF, PHASE};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
+
+/// Zeroes are an empty stash.
+#[repr(C, align(128))]
+pub(crate) struct Stash {
+    busy: AtomicU32,
+    revoked: AtomicU32,
+    /// 0 when there is nothing in it; else a number that changes whenever the owner opens it.
+    pending: AtomicU32,
+    /// `pending` as the worker last saw it.
+    seen: AtomicU32,
+    /// The CPU where it was opened.
+    home: AtomicU32,
+    /// In the account, and not registered (yet).
+    unused: AtomicU64,
+    /// In the account, by phase, and run.
+    unsettled: [AtomicU64; 2],
+    contents: UnsafeCell<Contents>,
+}
+
+struct Contents {
+    /// Not mere frees, mere frees.
+    chains: [Chain; 2],
+    /// May be run.
+    ready: Chain,
+    phase: u32,
+    opened: u32,
+    since: Load,
+}
+
+/// The right to touch the contents.
+pub(crate) struct Access<'a> {
+    stash: &'a Stash,
+    owner: bool,
+}
+
+/// What was in a stash.
+pub(crate) struct Closed {
+    pub(crate) home: usize,
+    pub(crate) chains: [Chain; 2],
+    pub(crate) phase: usize,
+    pub(crate) unused: Load,
+    pub(crate) unsettled: [Load; 2],
+}
+
+impl Stash {
+    #[cfg(loom)]
+    pub(crate) fn new() -> Stash {
+        let contents = Contents {
+            chains: [Chain::EMPTY; 2],
+            ready: Chain::EMPTY,
+            phase: 0,
+            opened: 0,
+            since: Load::NONE,
+        };
+        Stash {
+            busy: AtomicU32::new(0),
+            revoked: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
+            home: AtomicU32::new(0),
+            unused: AtomicU64::new(0),
+            unsettled: [AtomicU64::new(0), AtomicU64::new(0)],
+            contents: UnsafeCell::new(contents),
+        }
+    }
+
+    /// The owner, which executes a fence where there is no membarrier. `None`: it is being swept, or in use further up the stack.
+    #[inline(always)]
+    pub(crate) fn enter(&self, fenced: bool) -> Option<Access<'_>> {
+        if self.busy.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.busy.store(1, Ordering::Relaxed);
+        if fenced {
+            fence(Ordering::SeqCst);
+        } else {
+            crate::barrier::light();
+        }
+        let access = Access { stash: self, owner: true };
+        // Acquire: pairs with the end of a sweep.
+        if self.revoked.load(Ordering::Acquire) == 0 { Some(access) } else { None }
+    }
+
+    /// A sweeper, first: keeps the owner out from its next registration on.
+    pub(crate) fn revoke(&self) {
+        self.revoked.store(1, Ordering::Relaxed);
+    }
+
+    /// A sweeper, after a heavy barrier. `None`: the owner is inside, and may go on.
+    pub(crate) fn seize(&self) -> Option<Access<'_>> {
+        let access = Access { stash: self, owner: false };
+        // Acquire: pairs with the owner's leaving.
+        if self.busy.load(Ordering::Acquire) == 0 { Some(access) } else { None }
+    }
+
+    /// Whether there is something in it. A sweeper that looks after a fence sees what the owner had opened before one.
+    pub(crate) fn pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn home(&self) -> usize {
+        self.home.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether the owner has left it as it was at the last call. Under the sweepers' lock.
+    #[cfg(not(loom))]
+    pub(crate) fn rests(&self) -> bool {
+        let pending = self.pending.load(Ordering::Relaxed);
+        let rests = self.seen.load(Ordering::Relaxed) == pending;
+        self.seen.store(pending, Ordering::Relaxed);
+        rests
+    }
+
+    /// What is in the account for callbacks that do not wait, because they were not registered (yet) or because they have run.
+    #[cfg(not(loom))]
+    pub(crate) fn idle_load(&self) -> (Load, Load) {
+        let load = |word: &AtomicU64| Load::from_bits(word.load(Ordering::Relaxed));
+        let ran = load(&self.unsettled[0]).add(load(&self.unsettled[1]));
+        (load(&self.unused), ran)
+    }
+
+    /// For fork: whether the owner is outside.
+    #[cfg(not(loom))]
+    pub(crate) fn is_free(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == 0
+    }
+
+    /// For fork: ends a revocation.
+    #[cfg(not(loom))]
+    pub(crate) fn restore(&self) {
+        self.revoked.store(0, Ordering::Release);
+    }
+
+    /// In the child of a fork, where there is no owner inside. Contents that may have been in the middle of a change are abandoned.
+    #[cfg(not(loom))]
+    pub(crate) fn after_fork(&self) -> Option<Closed> {
+        let consistent = self.busy.swap(0, Ordering::Relaxed) == 0;
+        self.revoked.store(0, Ordering::Relaxed);
+        let mut access = Access { stash: self, owner: false };
+        let mut closed = access.close();
+        let mut ready = access.take_ready();
+        // SAFETY: nobody else is there.
+        while let Some(head) = unsafe { ready.pop().as_mut() } {
+            // SAFETY: as above.
+            unsafe { closed.chains[1].push(head) };
+        }
+        consistent.then_some(closed)
+    }
+}
+
+impl Access<'_> {
+    #[inline(always)]
+    fn contents<R>(&mut self, f: impl FnOnce(&mut Contents) -> R) -> R {
+        // SAFETY: by the invariant nobody else touches them.
+        self.stash.contents.with_mut(|contents| f(unsafe { &mut *contents }))
+    }
+
+    /// Links a callback into its chain, if the stash is open for one of that size.
+    ///
+    /// # Safety
+    /// The head is the caller's alone, and stays valid until it is run.
+    #[inline(always)]
+    pub(crate) unsafe fn put(&mut self, head: *mut Head) -> bool {
+        let unused = Load::from_bits(self.stash.unused.load(Ordering::Relaxed));
+        // SAFETY: the caller's promise.
+        let units = unsafe { (*head).units };
+        if unused.callbacks() == 0 || unused.units() < units as u64 {
+            return false;
+        }
+        self.stash.unused.store(unused.less(Load::one(units)).bits(), Ordering::Relaxed);
+        self.contents(|contents| {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let flags = (*head).flags & !PHASE | contents.phase;
+                (*head).flags = flags;
+                contents.chains[(flags & LEAF != 0) as usize].push(head);
+            }
+        });
+        true
+    }
+
+    /// Opens the stash, which is closed, for what was added to the account of `home`, under `phase`.
+    pub(crate) fn open(&mut self, home: usize, phase: usize, reserved: Load) {
+        debug_assert_eq!(self.stash.unused.load(Ordering::Relaxed), 0, "it is open");
+        self.stash.unused.store(reserved.bits(), Ordering::Relaxed);
+        self.stash.home.store(home as u32, Ordering::Relaxed);
+        let opened = self.contents(|contents| {
+            contents.phase = phase as u32;
+            contents.since = contents.since.add(reserved);
+            // Never 0.
+            contents.opened = contents.opened.wrapping_add(1) | 1 << 31;
+            contents.opened
+        });
+        self.stash.pending.store(opened, Ordering::Relaxed);
+    }
+
+    /// Takes everything out but what may be run.
+    pub(crate) fn close(&mut self) -> Closed {
+        let take = |word: &AtomicU64| {
+            let load = Load::from_bits(word.load(Ordering::Relaxed));
+            word.store(0, Ordering::Relaxed);
+            load
+        };
+        let unused = take(&self.stash.unused);
+        let unsettled = [take(&self.stash.unsettled[0]), take(&self.stash.unsettled[1])];
+        let (chains, phase, empty) = self.contents(|contents| {
+            let chains = std::mem::replace(&mut contents.chains, [Chain::EMPTY; 2]);
+            (chains, contents.phase as usize, contents.ready.is_empty())
+        });
+        let home = self.stash.home();
+        if empty {
+            self.stash.pending.store(0, Ordering::Relaxed);
+            // The next domain of this index may have fewer lanes.
+            self.stash.home.store(0, Ordering::Relaxed);
+        }
+        Closed { home, chains, phase, unused, unsettled }
+    }
+
+    /// Registered by this thread since the last call of `begin_help`, at most.
+    #[cfg(not(loom))]
+    pub(crate) fn since_help(&mut self) -> Load {
+        self.contents(|contents| contents.since)
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn count(&mut self, load: Load) {
+        self.contents(|contents| contents.since = contents.since.add(load));
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn begin_help(&mut self) {
+        self.contents(|contents| contents.since = Load::NONE);
+    }
+
+    /// Keeps callbacks that may be run. There were none.
+    pub(crate) fn set_ready(&mut self, home: usize, chain: Chain) {
+        let opened = self.contents(|contents| {
+            debug_assert!(contents.ready.is_empty());
+            contents.ready = chain;
+            contents.opened = contents.opened.wrapping_add(1) | 1 << 31;
+            contents.opened
+        });
+        self.stash.home.store(home as u32, Ordering::Relaxed);
+        self.stash.pending.store(opened, Ordering::Relaxed);
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn home(&self) -> usize {
+        self.stash.home()
+    }
+
+    /// What tells it from others.
+    #[cfg(not(loom))]
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self.stash) as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_ready(&mut self) -> bool {
+        self.contents(|contents| !contents.ready.is_empty())
+    }
+
+    pub(crate) fn take_ready(&mut self) -> Chain {
+        self.contents(|contents| std::mem::replace(&mut contents.ready, Chain::EMPTY))
+    }
+
+    /// Runs one of those that may be run. False if there is none.
+    pub(crate) fn run_one(&mut self) -> bool {
+        // SAFETY: the contents are ours.
+        let head = self.contents(|contents| unsafe { contents.ready.pop() });
+        // SAFETY: a head in the stash is valid, and nobody else's. It is gone when its function has been called.
+        unsafe {
+            let Some(callback) = head.as_ref() else { return false };
+            let phase = (callback.flags & PHASE) as usize;
+            let load = Load::one(callback.units);
+            if let Some(function) = callback.function {
+                function(head);
+            }
+            let ran = &self.stash.unsettled[phase];
+            let sum = Load::from_bits(ran.load(Ordering::Relaxed)).add(load);
+            ran.store(sum.bits(), Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+impl Drop for Access<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let word = if self.owner { &self.stash.busy } else { &self.stash.revoked };
+        word.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lets another process look into this one's domains: `reprieve watch` shows who reads, and whom a grace period waits for.
+//!
+//! Nothing is written for it and nothing is exported. A note in the ELF file (`.note.reprieve`, name "Reprieve", type [`VERSION`]) says how far
+//! from itself the [`Descriptor`] is, and that says where the tables are and how the structures are laid out, which are the runtime's own and
+//! change as they please. Whoever reads them reads memory that changes meanwhile: numbers, never something to rely on.
+
+use crate::callback::account::Account;
+use crate::callback::intake::Lane;
+use crate::domain::core::{CORES, Core};
+use crate::record::Record;
+use crate::registry::{Registry, layout};
+use crate::thread::{MAX_DOMAINS, REGISTRIES};
+use std::sync::atomic::AtomicPtr;
+
+/// Raised when a field of [`Descriptor`] changes its meaning. New ones go to the end.
+pub(crate) const VERSION: u32 = 1;
+
+/// Where things are. Sizes and offsets in bytes.
+#[repr(C)]
+pub(crate) struct Descriptor {
+    magic: [u8; 8],
+    version: u32,
+    /// Of this structure.
+    bytes: u32,
+    /// Of each of two tables of `domains` entries: a registry, and a pointer to the domain's core (none where it is below 4096).
+    registries: &'static [Registry; MAX_DOMAINS],
+    cores: &'static [AtomicPtr<Core>; MAX_DOMAINS],
+    domains: u32,
+    registry_bytes: u32,
+    /// A registry begins with the distance from itself to the first chunk, a chunk with that from itself to the next; 0: none.
+    chunk_records: u32,
+    records: u32,
+    record_bytes: u32,
+    /// u64: nesting in the low half, sections ended in the high half.
+    record_word: u32,
+    /// u32: the owner's thread id, 0 when free, above 2^31 while it is being cleared.
+    record_owner: u32,
+    /// u64: the word as the leader of the grace period found it; 0: nothing to wait for.
+    record_snapshot: u32,
+    /// u64: odd while a grace period runs.
+    core_sequence: u32,
+    /// u64: grace periods completed.
+    core_completed: u32,
+    /// u64: when the one that runs began, CLOCK_MONOTONIC ns.
+    core_since: u32,
+    /// Address and number of the accounts' lanes (both 8 bytes).
+    core_lanes: u32,
+    lane_bytes: u32,
+    /// Two u64 each, of which the differences sum up, over all lanes, to what waits: callbacks in the low half, units of 16 bytes in the high half.
+    lane_registered: u32,
+    lane_finished: u32,
+}
+
+/// Found through the note only.
+#[used]
+pub(crate) static DESCRIPTOR: Descriptor = Descriptor {
+    magic: *b"Reprieve",
+    version: VERSION,
+    bytes: size_of::<Descriptor>() as u32,
+    registries: &REGISTRIES,
+    cores: &CORES,
+    domains: MAX_DOMAINS as u32,
+    registry_bytes: size_of::<Registry>() as u32,
+    chunk_records: layout::RECORDS_AT as u32,
+    records: layout::RECORDS as u32,
+    record_bytes: size_of::<Record>() as u32,
+    record_word: Record::WORD as u32,
+    record_owner: Record::OWNER as u32,
+    record_snapshot: Record::SNAPSHOT as u32,
+    core_sequence: Core::SEQUENCE as u32,
+    core_completed: Core::COMPLETED as u32,
+    core_since: Core::SINCE as u32,
+    core_lanes: Core::LANES as u32,
+    lane_bytes: size_of::<Lane>() as u32,
+    lane_registered: (Lane::ACCOUNT + Account::REGISTERED) as u32,
+    lane_finished: (Lane::ACCOUNT + Account::FINISHED) as u32,
+};
+
+/// The lanes of a domain, whose address does not change while the domain lives.
+#[repr(C)]
+pub(crate) struct Lanes {
+    address: usize,
+    count: usize,
+}
+
+impl Lanes {
+    pub(crate) fn of(lanes: &[Lane]) -> Lanes {
+        Lanes { address: lanes.as_ptr().expose_provenance(), count: lanes.len() }
+    }
+}
+
+// Relative, so that the note needs no relocation and may lie in a read-only segment.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+std::arch::global_asm!(
+    ".pushsection .note.reprieve, \"a\", %note",
+    ".balign 4",
+    ".long 9",
+    ".long 8",
+    ".long {version}",
+    ".asciz \"Reprieve\"",
+    ".balign 4",
+    // This image's own, also where it is linked into a shared object of the program's.
+    ".hidden {descriptor}",
+    "8: .quad {descriptor} - 8b",
+    ".popsection",
+    version = const VERSION,
+    descriptor = sym DESCRIPTOR,
+);

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Grace periods that wait too long: who is reported, when, and what becomes of readers that died.
+
+mod common;
+
+use common::Cell;
+use reprieve::watch::{Laggard, Stall, State, enable_stacks};
+use reprieve::{Domain, Engine};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_millis(60);
+
+fn engines() -> [Engine; 4] {
+    let tick = Duration::from_millis(2);
+    [Engine::Restart, Engine::Poll, Engine::Ltimer { tick }, Engine::Sched { tick }]
+}
+
+/// A domain whose reports are kept.
+fn watched(engine: Engine) -> (Arc<Domain>, Arc<Mutex<Vec<Stall>>>) {
+    let domain = Arc::new(Domain::builder().engine(engine).build().unwrap());
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let sink = reports.clone();
+    domain.set_stall_timeout(Some(TIMEOUT));
+    domain.on_stall(move |stall| sink.lock().unwrap().push(stall.clone()));
+    (domain, reports)
+}
+
+fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn thread_id() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::gettid() as u32 }
+}
+
+#[test]
+fn a_blocked_reader_is_named() {
+    for engine in engines() {
+        let (domain, reports) = watched(engine);
+        let (id, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let reader = thread::Builder::new().name("sleepy) R (".into());
+        let reader = {
+            let (domain, id, stop) = (domain.clone(), id.clone(), stop.clone());
+            reader.spawn(move || {
+                let _guard = domain.read_lock();
+                id.store(thread_id(), SeqCst);
+                while !stop.load(SeqCst) {
+                    thread::park();
+                }
+            })
+        };
+        let reader = reader.unwrap();
+        await_that("the reader", || id.load(SeqCst) != 0);
+        let cookie = domain.start_poll();
+        await_that("a report", || !reports.lock().unwrap().is_empty());
+        let stall = reports.lock().unwrap()[0].clone();
+        assert_eq!((stall.domain, stall.laggards.len()), (domain.id(), 1));
+        let laggard = &stall.laggards[0];
+        assert_eq!((laggard.thread, laggard.name.as_str()), (id.load(SeqCst), "sleepy) R ("));
+        assert!(laggard.waiting >= TIMEOUT && laggard.cpu.is_some(), "{laggard:?}");
+        assert!(laggard.ran.unwrap() < laggard.waiting);
+        let State::Blocked { call, .. } = &laggard.state else { panic!("{laggard:?}") };
+        assert_eq!(*call, Some(libc::SYS_futex));
+        let text = stall.to_string();
+        assert!(text.contains("(sleepy) R (), in its section for 0."), "{text}");
+        assert!(text.contains("blocked in system call"), "{text}");
+        // The same when asked, and only while it lasts.
+        let asked = domain.stalled(TIMEOUT).unwrap();
+        assert_eq!(asked.laggards[0].thread, laggard.thread);
+        assert!(domain.stalled(Duration::from_secs(3600)).is_none());
+        assert!(!domain.poll(cookie));
+        stop.store(true, SeqCst);
+        reader.thread().unpark();
+        reader.join().unwrap();
+        await_that("the grace period", || domain.poll(cookie));
+        assert!(domain.stalled(Duration::ZERO).is_none());
+        assert_eq!(domain.stats().stalls as usize, reports.lock().unwrap().len());
+        assert_eq!(domain.stats().forgotten, 0);
+    }
+}
+
+#[test]
+fn reports_become_rare() {
+    let (domain, reports) = watched(Engine::Poll);
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let sink = times.clone();
+    domain.on_stall(move |_| sink.lock().unwrap().push(Instant::now()));
+    let start = Instant::now();
+    let guard = domain.read_lock();
+    let cookie = domain.start_poll();
+    await_that("two reports", || times.lock().unwrap().len() >= 2);
+    let spent = start.elapsed();
+    drop(guard);
+    await_that("the grace period", || domain.poll(cookie));
+    let times = times.lock().unwrap();
+    assert!(times[0] - start >= TIMEOUT);
+    // Three times, less what making the first one took.
+    assert!(times[1] - times[0] >= 2 * TIMEOUT, "{times:?}");
+    assert!(times.len() <= 2 + spent.div_duration_f64(2 * TIMEOUT) as usize);
+    assert!(reports.lock().unwrap().is_empty(), "the hook was replaced");
+}
+
+/// Each section is short: none is to blame, however long the reader has been at it, and however old the notes about it are.
+#[test]
+fn a_reader_that_comes_back_is_not_reported() {
+    let (domain, reports) = watched(Engine::Poll);
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = {
+        let (domain, stop) = (domain.clone(), stop.clone());
+        thread::spawn(move || {
+            while !stop.load(SeqCst) {
+                let _guard = domain.read_lock();
+                thread::sleep(TIMEOUT / 6);
+            }
+        })
+    };
+    let end = Instant::now() + 8 * TIMEOUT;
+    while Instant::now() < end {
+        domain.synchronize();
+    }
+    stop.store(true, SeqCst);
+    reader.join().unwrap();
+    let reports = reports.lock().unwrap();
+    // A machine that gives the reader no CPU for 60 ms makes it a laggard.
+    assert!(reports.iter().all(|r| r.waiting >= TIMEOUT) && reports.len() < 4, "{reports:?}");
+}
+
+#[test]
+fn nothing_is_reported_when_turned_off() {
+    let (domain, reports) = watched(Engine::Poll);
+    domain.set_stall_timeout(None);
+    let guard = domain.read_lock();
+    let cookie = domain.start_poll();
+    thread::sleep(5 * TIMEOUT);
+    drop(guard);
+    await_that("the grace period", || domain.poll(cookie));
+    assert!(reports.lock().unwrap().is_empty());
+    assert_eq!(domain.stats().stalls, 0);
+}
+
+#[inline(never)]
+fn spin(id: &AtomicU32, stop: &AtomicBool) -> u64 {
+    id.store(thread_id(), SeqCst);
+    let mut turns = 0u64;
+    while !stop.load(Relaxed) {
+        turns += 1;
+        std::hint::spin_loop();
+    }
+    turns
+}
+
+/// More spinning readers than CPUs: some run, some are preempted, and each can tell its stack.
+#[test]
+fn running_and_preempted_readers_and_their_stacks() {
+    let signal = libc::SIGRTMIN() + 5;
+    enable_stacks(signal).unwrap();
+    enable_stacks(signal).unwrap();
+    let cpus = thread::available_parallelism().unwrap().get();
+    let (domain, reports) = watched(Engine::Restart);
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..(2 * cpus + 1).min(12))
+        .map(|_| {
+            let (domain, stop) = (domain.clone(), stop.clone());
+            let id = Arc::new(AtomicU32::new(0));
+            let spun = id.clone();
+            let handle = thread::spawn(move || {
+                let _guard = domain.read_lock();
+                spin(&spun, &stop)
+            });
+            (id, handle)
+        })
+        .collect();
+    await_that("the readers", || readers.iter().all(|(id, _)| id.load(SeqCst) != 0));
+    let cookie = domain.start_poll();
+    let seen = |wanted: &dyn Fn(&Laggard) -> bool| {
+        reports.lock().unwrap().iter().flat_map(|r| r.laggards.clone()).any(|l| wanted(&l))
+    };
+    await_that("a preempted reader", || seen(&|l| l.state == State::Preempted));
+    await_that("a running reader, unless this machine is too busy", || {
+        seen(&|l| l.state == State::Running) || cpus == 1 || reports.lock().unwrap().len() > 20
+    });
+    await_that("the stack of a reader", || seen(&|l| l.stack.len() > 2));
+    stop.store(true, SeqCst);
+    let ids: Vec<u32> = readers.iter().map(|(id, _)| id.load(SeqCst)).collect();
+    readers.into_iter().for_each(|(_, handle)| assert!(handle.join().unwrap() > 0));
+    await_that("the grace period", || domain.poll(cookie));
+    let reports = reports.lock().unwrap();
+    let laggards: Vec<_> = reports.iter().flat_map(|r| &r.laggards).collect();
+    assert!(laggards.iter().all(|l| ids.contains(&l.thread)));
+    // The innermost frame is the loop, not the handler.
+    let inner = laggards.iter().find(|l| l.stack.len() > 2).unwrap().stack[0];
+    let start = spin as fn(&AtomicU32, &AtomicBool) -> u64 as usize;
+    assert!((start..start + 512).contains(&inner), "{inner:#x} is not in spin at {start:#x}");
+}
+
+#[test]
+fn a_signal_in_use_is_refused() {
+    extern "C" fn handler(_: i32) {}
+    let signal = libc::SIGRTMIN() + 6;
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(signal, handler as extern "C" fn(i32) as usize) };
+    let error = enable_stacks(signal).unwrap_err();
+    assert!(error.to_string().contains(&format!("signal {signal}")), "{error}");
+    // SAFETY: plain data that sigaction fills in.
+    let kept = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action);
+        action.sa_sigaction == handler as extern "C" fn(i32) as usize
+    };
+    assert!(kept, "the program's own handler");
+    for signal in [libc::SIGUSR1, 0, -1, 1000] {
+        assert!(enable_stacks(signal).is_err());
+    }
+}
+
+#[test]
+fn by_default_reports_go_to_standard_error() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "prints", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr);
+    let expected = "reprieve: a grace period of the default domain has waited ";
+    assert_eq!(text.matches(expected).count(), 1, "{text}");
+    assert!(text.contains(" s for 1 reader\n  thread "), "{text}");
+}
+
+#[test]
+#[ignore = "run by by_default_reports_go_to_standard_error"]
+fn prints() {
+    let domain = Domain::global();
+    domain.set_stall_timeout(Some(Duration::from_millis(200)));
+    let guard = reprieve::read_lock();
+    let cookie = domain.start_poll();
+    await_that("a report", || domain.stats().stalls == 1);
+    drop(guard);
+    await_that("the grace period", || domain.poll(cookie));
+}
+
+/// A hook that panics does no harm to the grace period.
+#[test]
+fn a_hook_may_panic() {
+    let (domain, _) = watched(Engine::Poll);
+    let calls = Arc::new(AtomicU64::new(0));
+    let called = calls.clone();
+    domain.on_stall(move |_| {
+        called.fetch_add(1, SeqCst);
+        std::panic::resume_unwind(Box::new(()));
+    });
+    let guard = domain.read_lock();
+    let cookie = domain.start_poll();
+    await_that("the hook", || calls.load(SeqCst) != 0);
+    drop(guard);
+    await_that("the grace period", || domain.poll(cookie));
+    domain.synchronize();
+}
+
+/// Runs `f` on a thread that ends without any destructor. Its id.
+fn on_a_thread_that_dies(f: impl FnOnce() + Send) -> u32 {
+    struct Start<F>(Option<F>, u32);
+    extern "C" fn start<F: FnOnce()>(argument: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the argument is that of pthread_create below, which waits for us. The thread is one that may end so.
+        unsafe {
+            let start = &mut *argument.cast::<Start<F>>();
+            start.1 = thread_id();
+            start.0.take().unwrap()();
+            libc::syscall(libc::SYS_exit, 0);
+        }
+        std::ptr::null_mut()
+    }
+    fn spawn<F: FnOnce() + Send>(f: F) -> u32 {
+        let mut argument = Start(Some(f), 0);
+        // SAFETY: the argument outlives the thread.
+        unsafe {
+            let mut thread = std::mem::zeroed();
+            let argument: *mut Start<F> = &mut argument;
+            let created =
+                libc::pthread_create(&mut thread, std::ptr::null(), start::<F>, argument.cast());
+            assert_eq!(created, 0);
+            libc::pthread_join(thread, std::ptr::null_mut());
+        }
+        argument.1
+    }
+    spawn(f)
+}
+
+#[test]
+fn a_dead_reader_is_forgotten_and_reported() {
+    for engine in engines() {
+        let (domain, reports) = watched(engine);
+        let dead = on_a_thread_that_dies(|| std::mem::forget(domain.read_lock()));
+        domain.synchronize();
+        assert_eq!((domain.stats().forgotten, domain.stats().threads), (1, 0));
+        let reports = reports.lock().unwrap();
+        let laggard = &reports.last().unwrap().laggards[0];
+        assert_eq!((laggard.thread, &laggard.stack[..]), (dead, &[][..]));
+        let text = reports.last().unwrap().to_string();
+        assert!(text.contains("dead; its section is forgotten"), "{text}");
+    }
+}
+
+#[test]
+fn a_dead_reader_is_waited_for_if_the_program_wants() {
+    let (domain, reports) = watched(Engine::Poll);
+    domain.set_forget_dead(false);
+    let dead = on_a_thread_that_dies(|| std::mem::forget(domain.read_lock()));
+    let cookie = domain.start_poll();
+    await_that("a report", || !reports.lock().unwrap().is_empty());
+    let laggard = reports.lock().unwrap()[0].laggards[0].clone();
+    assert_eq!(
+        (laggard.thread, laggard.state.to_string().as_str()),
+        (dead, "dead, and waited for")
+    );
+    thread::sleep(4 * TIMEOUT);
+    assert!(!domain.poll(cookie));
+    assert_eq!(domain.forget_dead_threads(), 1);
+    await_that("the grace period", || domain.poll(cookie));
+    assert_eq!(domain.forget_dead_threads(), 0);
+}
+
+#[test]
+fn what_a_dead_thread_protects_is_given_up_on_request() {
+    let (domain, _) = watched(Engine::Restart);
+    let cell = Cell::new(1);
+    // SAFETY: used through this domain only, here and below.
+    on_a_thread_that_dies(|| std::mem::forget(unsafe { domain.protect(&cell.node()) }));
+    // SAFETY: as above.
+    unsafe { cell.replace(&domain, 2) };
+    domain.synchronize();
+    thread::sleep(TIMEOUT);
+    assert_eq!(domain.stats().waiting, 1);
+    assert_eq!(domain.forget_dead_threads(), 1);
+    domain.barrier().unwrap();
+    assert_eq!(domain.stats().waiting, 0);
+}
+
+/// Threads that live are never taken for dead, whoever looks for them and however often.
+#[test]
+fn the_living_are_not_forgotten() {
+    let (domain, _) = watched(Engine::Restart);
+    let (stop, cell) = (Arc::new(AtomicBool::new(false)), Arc::new(Cell::new(0)));
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let (domain, stop, cell) = (domain.clone(), stop.clone(), cell.clone());
+            thread::spawn(move || {
+                while !stop.load(SeqCst) {
+                    // Threads come and go under the seeker's eyes.
+                    let (domain, cell) = (domain.clone(), cell.clone());
+                    let inner = thread::spawn(move || {
+                        // SAFETY: used through this domain only, here and below.
+                        let node = unsafe { domain.protect(&cell.node()) }.unwrap();
+                        let _guard = domain.read_lock();
+                        thread::yield_now();
+                        // SAFETY: as above.
+                        assert!(node.value <= unsafe { domain.lookup(&cell.value()) });
+                    });
+                    inner.join().unwrap();
+                }
+            })
+        })
+        .collect();
+    let end = Instant::now() + Duration::from_millis(500);
+    let mut value = 0;
+    while Instant::now() < end {
+        value += 1;
+        // SAFETY: as above.
+        unsafe { cell.replace(&domain, value) };
+        assert_eq!(domain.forget_dead_threads(), 0);
+    }
+    stop.store(true, SeqCst);
+    readers.into_iter().for_each(|r| r.join().unwrap());
+    domain.barrier().unwrap();
+    assert_eq!(domain.stats().forgotten, 0);
+}
+
+/// Preempted readers are out of their sections long before the scheduler would have had them run, and have their policy back.
+#[test]
+fn boosted_readers() {
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    if let Err(error) = domain.set_boost(true) {
+        println!("skipped: {error}");
+        return;
+    }
+    let cpus = thread::available_parallelism().unwrap().get();
+    let stop = Arc::new(AtomicBool::new(false));
+    let ids: Vec<_> = (0..8 * cpus).map(|_| Arc::new(AtomicU32::new(0))).collect();
+    let readers: Vec<_> = ids
+        .iter()
+        .map(|id| {
+            let (domain, stop, id) = (domain.clone(), stop.clone(), id.clone());
+            thread::spawn(move || {
+                id.store(thread_id(), SeqCst);
+                while !stop.load(Relaxed) {
+                    let _guard = domain.read_lock();
+                    (0..50).for_each(|_| std::hint::spin_loop());
+                }
+            })
+        })
+        .collect();
+    await_that("the readers", || ids.iter().all(|id| id.load(SeqCst) != 0));
+    let time = |boost| {
+        domain.set_boost(boost).unwrap();
+        let start = Instant::now();
+        (0..10).for_each(|_| domain.synchronize());
+        start.elapsed()
+    };
+    let (boosted, plain) = (time(true), time(false));
+    let fair = |id: &Arc<AtomicU32>| {
+        // SAFETY: no preconditions.
+        unsafe { libc::sched_getscheduler(id.load(SeqCst) as i32) == libc::SCHED_OTHER }
+    };
+    assert!(ids.iter().all(fair));
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
+    assert!(domain.stats().boosted > 0);
+    assert!(boosted * 4 < plain, "{boosted:?} boosted, {plain:?} not");
+    stop.store(true, Relaxed);
+    readers.into_iter().for_each(|r| r.join().unwrap());
+}
+
+/// A boosted reader that blocks does not keep its priority, nor the grace period from waiting for it.
+#[test]
+fn a_blocked_reader_is_not_boosted_for_long() {
+    let (domain, _) = watched(Engine::Poll);
+    if domain.set_boost(true).is_err() {
+        return;
+    }
+    let guard = domain.read_lock();
+    let cookie = domain.start_poll();
+    await_that("the boost", || domain.stats().boosted == 1);
+    // SAFETY: no preconditions.
+    let fair = || unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+    await_that("the end of it", fair);
+    thread::sleep(TIMEOUT);
+    assert!(fair() && !domain.poll(cookie));
+    drop(guard);
+    await_that("the grace period", || domain.poll(cookie));
+}
