@@ -18,7 +18,7 @@ pub(crate) fn fault(image: &Image<'_>, at: u64) -> Option<String> {
         Some(Fixup::Here(start)) if start == image.start => {}
         other => return Some(format!("it does not begin where the section begins: {other:x?}")),
     }
-    let Some(Fixup::Here(abort)) = image.pointer(at.wrapping_add(24)) else {
+    let Some(abort) = abort(image, at) else {
         return Some("it has no abort handler in this file".into());
     };
     if image.contains(abort) {
@@ -27,6 +27,14 @@ pub(crate) fn fault(image: &Image<'_>, at: u64) -> Option<String> {
     match abort.checked_sub(4).and_then(|a| image.constant(a, 4)) {
         Some(bytes) if bytes == SIGNATURE => None,
         _ => Some("the kernel's signature is not before its abort handler".into()),
+    }
+}
+
+/// Its abort handler.
+pub(crate) fn abort(image: &Image<'_>, at: u64) -> Option<u64> {
+    match image.pointer(at.wrapping_add(24))? {
+        Fixup::Here(abort) => Some(abort),
+        _ => None,
     }
 }
 

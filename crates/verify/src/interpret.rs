@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every function of the section, interpreted over abstract values until nothing changes.
 //!
-//! A function that nothing in the section calls is an *entry*: the trampoline outside calls it with the lookup, the
-//! result's place and the thread's `rseq_cs` field (`restart/x86_64.rs` of the runtime). The others begin with what their callers
+//! A function that nothing in the section calls is an *entry*: the code outside calls it with the lookup (two words, or where it is), the
+//! result's place and the thread's `rseq_cs` field (`restart/armed.rs` of the runtime). The others begin with what their callers
 //! pass, joined over all of them. A callee is taken to keep the callee-saved registers and its caller's frame, which is
 //! checked at its returns and stores: induction over the depth of calls.
 
@@ -41,12 +41,12 @@ impl Context {
         armed: Armed::No,
     };
 
-    /// The self-test's probe takes itself, the `rseq_cs` field and a number.
+    /// The self-test's probe takes itself, a number, and the `rseq_cs` field.
     const PROBE: Context = Context {
         arguments: [
             Value::First,
-            Value::Cs,
             Value::Unknown,
+            Value::Cs,
             Value::Unknown,
             Value::Unknown,
             Value::Unknown,
@@ -73,6 +73,8 @@ struct Interpreter<'a> {
     arming: BTreeSet<u64>,
     /// The self-tests' probes, one per descriptor.
     probes: BTreeSet<u64>,
+    /// The abort handlers, one per descriptor: going there is what the kernel does in an abort.
+    aborts: BTreeSet<u64>,
     findings: BTreeMap<(u64, Rule), String>,
     steps: usize,
     /// Something that other functions depend on has changed.
@@ -87,18 +89,22 @@ pub(crate) fn examine(image: &Image<'_>, code: &Code) -> Result<Report, Error> {
         contexts: BTreeMap::new(),
         arming: BTreeSet::new(),
         probes: BTreeSet::new(),
+        aborts: BTreeSet::new(),
         findings: BTreeMap::new(),
         steps: 0,
         changed: true,
     };
-    interpreter.probes = code
+    let descriptors: BTreeSet<u64> = code
         .instructions
         .iter()
         .filter(|i| i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand())
         .map(Instruction::ip_rel_memory_address)
         .filter(|&at| descriptor::fault(image, at).is_none())
-        .filter_map(|at| descriptor::probe(image, at))
         .collect();
+    interpreter.probes =
+        descriptors.iter().filter_map(|&at| descriptor::probe(image, at)).collect();
+    interpreter.aborts =
+        descriptors.iter().filter_map(|&at| descriptor::abort(image, at)).collect();
     let inner = interpreter.inner();
     let entries: Vec<u64> = code.functions.keys().copied().filter(|f| !inner.contains(f)).collect();
     entries.iter().for_each(|&f| {
@@ -167,12 +173,10 @@ impl Interpreter<'_> {
     fn inner(&self) -> BTreeSet<u64> {
         let mut inner = self.code.called.clone();
         for i in &self.code.instructions {
-            if let Some(target) = code::target(i)
-                && self.code.functions.contains_key(&target)
-                && self.code.function(i.ip()).0 != target
-            {
-                inner.insert(target);
-            }
+            let begins_another = |target: &u64| {
+                self.code.functions.contains_key(target) && self.code.function(i.ip()).0 != *target
+            };
+            inner.extend(code::target(i).filter(begins_another));
         }
         inner
     }
@@ -192,9 +196,12 @@ impl Interpreter<'_> {
             } else if is_system(i) {
                 self.find(i, Rule::System, "no grace period may wait for what happens there");
             } else if let Some(target) = code::target(i) {
+                let call = i.flow_control() == FlowControl::Call;
+                if !call && self.aborts.contains(&target) {
+                    continue;
+                }
                 if !self.image.contains(target) {
-                    let verb =
-                        if i.flow_control() == FlowControl::Call { "calls" } else { "jumps to" };
+                    let verb = if call { "calls" } else { "jumps to" };
                     let detail = format!(
                         "{verb} {}{}",
                         self.image.name(target),
@@ -315,9 +322,8 @@ impl Interpreter<'_> {
     fn branch(&mut self, function: u64, i: &Instruction, state: State, at: usize) -> Next {
         let mut next = Vec::new();
         let condition = i.condition_code();
-        if let Some(target) = code::target(i)
-            && let Some(to) = self.code.index(target)
-        {
+        let target = code::target(i);
+        if let Some((target, to)) = target.and_then(|t| Some((t, self.code.index(t)?))) {
             let tail_call = self.code.functions.contains_key(&target)
                 && target != function
                 && state.registers[RSP] == Value::Stack(0)
@@ -328,10 +334,10 @@ impl Interpreter<'_> {
                 next.push((to, refined(&state, condition, true)));
             }
         }
-        if i.flow_control() == FlowControl::ConditionalBranch
-            && let Next::To(more) = self.go_on(i, at, refined(&state, condition, false))
-        {
-            next.extend(more);
+        if i.flow_control() == FlowControl::ConditionalBranch {
+            if let Next::To(more) = self.go_on(i, at, refined(&state, condition, false)) {
+                next.extend(more);
+            }
         }
         Next::To(next)
     }
@@ -628,7 +634,7 @@ impl Interpreter<'_> {
 
     fn check_read(&mut self, i: &Instruction, state: &State, place: Value) {
         let own = match place {
-            Value::Stack(_) | Value::OnStack | Value::Result | Value::Cs | Value::First => true,
+            Value::Stack(_) | Value::OnStack | Value::Result | Value::Cs => true,
             Value::Address(at) => self.image.constant(at, 1).is_some(),
             _ => false,
         };

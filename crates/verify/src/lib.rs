@@ -10,12 +10,12 @@
 //! Every byte of the section is decoded, and every function interpreted over abstract values (`interpret.rs`): where each register may point.
 //! If [`verify`] reports no finding, then
 //! - **control** stays inside: each branch and call leads to an instruction of the section, each indirect branch goes through a constant table
-//!   whose index is bounded by a comparison (as optimizing compilers write it) and whose entries all lead inside, and each return pops the address its own call pushed;
+//!   whose index is bounded by a comparison (as optimizing compilers write it) and whose entries all lead inside, and each return pops the address its own call pushed.
+//!   The one way out besides an entry's return is a jump to the abort handler, which does what the kernel would do there;
 //! - **no system call**, software interrupt, or privileged instruction is there at all;
 //! - **stores** go to the stack below the function's return address, or to the result: the memory the caller passed as the second argument
 //!   (a copied value's place, or the protection slot);
-//! - **arming** comes first: a function that is entered from outside reads nothing but its stack, constants and the memory its arguments point to
-//!   (which is the caller's) before it has stored the address of a well-formed descriptor of this very section, nor after it has disarmed.
+//! - **arming** comes first: a function that is entered from outside reads nothing but its stack, constants and the result's place before it has stored the address of a well-formed descriptor of this very section, nor after it has disarmed.
 //!
 //! # What is not
 //! - How large the result is: a store at an unknown distance from the second argument counts as one to the result. So does, for the

@@ -16,7 +16,7 @@ pub(crate) enum Value {
     Stack(i64),
     /// On the stack of this thread, below the entry's return address, who knows where.
     OnStack,
-    /// Into what the entry's first argument points to: the lookup.
+    /// The entry's first argument, or into what it points to: the lookup, or its first word.
     First,
     /// Into what its second argument points to: the result.
     Result,

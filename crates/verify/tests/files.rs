@@ -52,7 +52,7 @@ fn rust_programs_of_both_profiles() {
             assert!(report.entries >= 3, "{report:?}");
         }
         let report = examine(&examples.join("breaks"));
-        let named = |f: &&Finding| f.function.contains("lookup_body") && f.detail.contains("panic");
+        let named = |f: &&Finding| f.function.contains("value_body") && f.detail.contains("panic");
         assert!(report.findings.iter().any(|f| named(&f)), "{report:#?}");
     }
 }
