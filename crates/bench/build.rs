@@ -41,6 +41,7 @@ fn main() {
             for flavor in FLAVORS {
                 println!("cargo:rustc-link-lib=static=urcu-{flavor}");
             }
+            println!("cargo:rustc-link-lib=static=urcu-cds");
             println!("cargo:rustc-link-lib=static=urcu-common");
         }
         None => {
@@ -59,7 +60,7 @@ fn liburcu(compiler: &cc::Tool) -> Option<PathBuf> {
         return None;
     }
     let mut directory = None;
-    for name in FLAVORS.iter().copied().chain(["common"]) {
+    for name in FLAVORS.iter().copied().chain(["cds", "common"]) {
         let found =
             first_line(compiler.to_command().arg(format!("-print-file-name=liburcu-{name}.a")));
         let path = Path::new(&found);

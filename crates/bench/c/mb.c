@@ -9,3 +9,6 @@
 #define ONLINE() ((void)0)
 #define OFFLINE() ((void)0)
 #include "flavor.h"
+#include "lists.h"
+#include "lfht.h"
+#include "functions.h"

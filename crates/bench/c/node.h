@@ -33,6 +33,14 @@ static inline uint64_t value_of(uint64_t key)
 	return key * 3 + 1;
 }
 
+/* src/hash.rs has the same. */
+static inline uint64_t hash_of(uint64_t key)
+{
+	uint64_t hash = key * 0x9e3779b97f4a7c15ull;
+
+	return hash ^ hash >> 32;
+}
+
 /* src/table.rs: poisons, accounts, frees. */
 void reprieve_bench_free(struct node *node);
 

@@ -16,6 +16,8 @@ mod bench;
 mod clock;
 mod crew;
 mod error;
+mod hash;
+mod item;
 mod machine;
 mod peer;
 mod report;

@@ -4,9 +4,9 @@
 use crate::subject::Class;
 use serde::Serialize;
 
-/// What a column's figures are in.
+/// What a column's figures are in. As JSON: its abbreviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "&'static str")]
 pub enum Unit {
     Nanoseconds,
     Microseconds,
@@ -16,6 +16,12 @@ pub enum Unit {
     /// Operations per second, in thousands.
     KiloPerSecond,
     Percent,
+}
+
+impl From<Unit> for &'static str {
+    fn from(unit: Unit) -> &'static str {
+        unit.text()
+    }
 }
 
 impl Unit {

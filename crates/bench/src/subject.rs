@@ -2,6 +2,7 @@
 //! Who is measured.
 
 use crate::error::{Error, Result};
+use crate::item::Links;
 use serde::Serialize;
 
 /// liburcu's flavors.
@@ -13,7 +14,20 @@ pub enum Flavor {
     Bp,
 }
 
-/// A way to read and to reclaim.
+/// How one of this project's structures is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// A copy, by a restartable lookup.
+    Copied,
+    /// A protected reference.
+    Protected,
+    /// A reference in a plain section.
+    Plain,
+    /// A reference of a thread that announces quiescent states.
+    Qsbr,
+}
+
+/// A way to read and to reclaim, with the benchmark's own nodes or, from `Cell` on, a structure of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Restart,
@@ -31,6 +45,17 @@ pub enum Kind {
     ParkingLot,
     Floor,
     FloorC,
+    Cell(Side),
+    ArcSwapCache,
+    Map(Side),
+    Papaya,
+    DashMap,
+    Lfht(Flavor),
+    Ids(Side),
+    LockedIds,
+    List(Side),
+    Intrusive(Links, Side),
+    UrcuList(Links, Flavor),
 }
 
 /// What a subject is, for ratios.
@@ -68,6 +93,49 @@ impl Kind {
         Kind::FloorC,
     ];
 
+    /// Structures that hold one value.
+    pub const CELLS: [Kind; 5] = [
+        Kind::Cell(Side::Copied),
+        Kind::Cell(Side::Protected),
+        Kind::Cell(Side::Plain),
+        Kind::Cell(Side::Qsbr),
+        Kind::ArcSwapCache,
+    ];
+
+    /// Hash maps.
+    pub const MAPS: [Kind; 10] = [
+        Kind::Map(Side::Copied),
+        Kind::Map(Side::Protected),
+        Kind::Map(Side::Plain),
+        Kind::Map(Side::Qsbr),
+        Kind::Lfht(Flavor::Memb),
+        Kind::Lfht(Flavor::Mb),
+        Kind::Lfht(Flavor::Qsbr),
+        Kind::Lfht(Flavor::Bp),
+        Kind::Papaya,
+        Kind::DashMap,
+    ];
+
+    /// Tables of objects by number.
+    pub const IDS: [Kind; 4] = [
+        Kind::Ids(Side::Protected),
+        Kind::Ids(Side::Plain),
+        Kind::Ids(Side::Qsbr),
+        Kind::LockedIds,
+    ];
+
+    /// Lists by kind of links.
+    pub fn lists(links: Links) -> Vec<Kind> {
+        let mut kinds = vec![];
+        if links == Links::List {
+            kinds.extend([Kind::List(Side::Plain), Kind::List(Side::Qsbr)]);
+        }
+        kinds.extend([Side::Plain, Side::Qsbr].map(|side| Kind::Intrusive(links, side)));
+        let flavors = [Flavor::Memb, Flavor::Mb, Flavor::Qsbr, Flavor::Bp];
+        kinds.extend(flavors.map(|flavor| Kind::UrcuList(links, flavor)));
+        kinds
+    }
+
     /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -87,6 +155,39 @@ impl Kind {
             Kind::ParkingLot => "rwlock (parking_lot)",
             Kind::Floor => "no protection (Rust)",
             Kind::FloorC => "no protection (C)",
+            Kind::Cell(Side::Copied) => "Cell, copied",
+            Kind::Cell(Side::Protected) => "Cell, protected",
+            Kind::Cell(Side::Plain) => "Cell, plain",
+            Kind::Cell(Side::Qsbr) => "Cell, QSBR",
+            Kind::ArcSwapCache => "arc-swap, cached",
+            Kind::Map(Side::Copied) => "Map, copied",
+            Kind::Map(Side::Protected) => "Map, protected",
+            Kind::Map(Side::Plain) => "Map, plain",
+            Kind::Map(Side::Qsbr) => "Map, QSBR",
+            Kind::Papaya => "papaya",
+            Kind::DashMap => "dashmap",
+            Kind::Lfht(Flavor::Memb) => "urcu memb, rculfhash",
+            Kind::Lfht(Flavor::Mb) => "urcu mb, rculfhash",
+            Kind::Lfht(Flavor::Qsbr) => "urcu qsbr, rculfhash",
+            Kind::Lfht(Flavor::Bp) => "urcu bp, rculfhash",
+            Kind::Ids(Side::Protected) => "IdTable, protected",
+            Kind::Ids(Side::Qsbr) => "IdTable, QSBR",
+            Kind::Ids(_) => "IdTable, plain",
+            Kind::LockedIds => "array, rwlock (std)",
+            Kind::List(Side::Qsbr) => "List, QSBR",
+            Kind::List(_) => "List, plain",
+            Kind::Intrusive(Links::List, Side::Qsbr) => "list_head, QSBR",
+            Kind::Intrusive(Links::List, _) => "list_head, plain",
+            Kind::Intrusive(Links::Hlist, Side::Qsbr) => "hlist, QSBR",
+            Kind::Intrusive(Links::Hlist, _) => "hlist, plain",
+            Kind::UrcuList(Links::List, Flavor::Memb) => "urcu memb, rculist",
+            Kind::UrcuList(Links::List, Flavor::Mb) => "urcu mb, rculist",
+            Kind::UrcuList(Links::List, Flavor::Qsbr) => "urcu qsbr, rculist",
+            Kind::UrcuList(Links::List, Flavor::Bp) => "urcu bp, rculist",
+            Kind::UrcuList(Links::Hlist, Flavor::Memb) => "urcu memb, rcuhlist",
+            Kind::UrcuList(Links::Hlist, Flavor::Mb) => "urcu mb, rcuhlist",
+            Kind::UrcuList(Links::Hlist, Flavor::Qsbr) => "urcu qsbr, rcuhlist",
+            Kind::UrcuList(Links::Hlist, Flavor::Bp) => "urcu bp, rcuhlist",
         }
     }
 
@@ -94,6 +195,9 @@ impl Kind {
     pub fn class(self) -> Class {
         match self {
             Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr => Class::Reprieve,
+            Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
+                Class::Reprieve
+            }
             Kind::Floor | Kind::FloorC => Class::Floor,
             _ => Class::Peer,
         }
@@ -103,19 +207,25 @@ impl Kind {
     fn family(self) -> Option<&'static str> {
         match self {
             Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr => None,
+            Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
+                None
+            }
             Kind::Floor | Kind::FloorC => None,
-            Kind::Urcu(_) => Some("urcu"),
+            Kind::Urcu(_) | Kind::Lfht(_) | Kind::UrcuList(..) => Some("urcu"),
+            Kind::Papaya => Some("papaya"),
+            Kind::DashMap => Some("dashmap"),
             Kind::Crossbeam => Some("crossbeam"),
             Kind::Seize | Kind::SeizeFlushed => Some("seize"),
             Kind::Haphazard => Some("haphazard"),
-            Kind::ArcSwap => Some("arc-swap"),
-            Kind::StdRwLock | Kind::ParkingLot => Some("rwlock"),
+            Kind::ArcSwap | Kind::ArcSwapCache => Some("arc-swap"),
+            Kind::StdRwLock | Kind::ParkingLot | Kind::LockedIds => Some("rwlock"),
         }
     }
 }
 
 /// The words of `--against`.
-pub const FAMILIES: [&str; 6] = ["urcu", "crossbeam", "seize", "haphazard", "arc-swap", "rwlock"];
+pub const FAMILIES: [&str; 8] =
+    ["urcu", "crossbeam", "seize", "haphazard", "arc-swap", "papaya", "dashmap", "rwlock"];
 
 /// Whether liburcu was there when this was compiled.
 pub const URCU: bool = cfg!(urcu);

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 pub const KEYS: u64 = 4096;
 /// Its chains.
 pub const CHAINS: u64 = 1024;
-const POISON: u64 = 0xdead_dead_dead_dead;
+/// What freed nodes hold.
+pub const POISON: u64 = 0xdead_dead_dead_dead;
 
 /// One entry. `c/node.h` has the same layout. Memory beyond it is payload.
 #[repr(C)]
@@ -79,6 +80,19 @@ impl Ledger {
     /// When the last node was freed (`clock::now`), once `stamp_frees` was called.
     pub fn last_free(&self) -> u64 {
         self.freed.at.load(Ordering::Acquire)
+    }
+
+    /// Counts a node as unlinked. One writer.
+    pub fn unlinked(&self) {
+        self.retired.store(self.retired.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Counts a node as freed, and stamps it if that is wanted. The ledger may be gone when the last has been counted.
+    pub fn released(&self) {
+        if self.freed.timed.load(Ordering::Relaxed) {
+            self.freed.at.store(crate::clock::now(), Ordering::Release);
+        }
+        self.freed.count.fetch_add(1, Ordering::Release);
     }
 
     /// Reads the clock at each free from now on.
@@ -233,9 +247,7 @@ impl Table {
             next.store(after.map_addr(|a| a | 1), Ordering::Release);
         }
         link.store(new, Ordering::Release);
-        let retired = &self.ledger.retired;
-        // One writer.
-        retired.store(retired.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.ledger.unlinked();
         old
     }
 }
@@ -271,10 +283,7 @@ pub unsafe extern "C" fn free(node: *mut Node) {
         (&raw mut (*node).key).write_volatile(POISON);
         (&raw mut (*node).value).write_volatile(POISON);
         dealloc(node.cast(), layout);
-        if ledger.freed.timed.load(Ordering::Relaxed) {
-            ledger.freed.at.store(crate::clock::now(), Ordering::Release);
-        }
-        ledger.freed.count.fetch_add(1, Ordering::Release);
+        ledger.released();
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const BENCHES: [Bench; 7] = [
+const BENCHES: [Bench; 8] = [
     Bench::Read,
     Bench::Grace,
     Bench::Flood,
     Bench::Cell,
     Bench::List,
+    Bench::Map,
     Bench::Dcache,
     Bench::Callbacks,
 ];

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Callbacks per second, registered and run ([IPC], section on callback lists).
+//! Callbacks per second, registered and run ([IPC], section on callback lists), and how long one takes.
 //!
 //! A fixed number of callbacks, divided among threads that start together, is registered as fast as they can; the clock stops when all have run.
 //! Heads are allocated beforehand and a callback writes one word into its own, so it is the lists, the grace periods and the callback threads that
 //! are measured. There are no readers but the registering threads themselves.
+//!
+//! The latency is that of one callback at a time, registered each two milliseconds or so, beside as many threads that keep the CPUs busy as there are others
+//! in the group: from before the call that registers it to the end of the callback, which frees a node.
 
 use super::{Prepared, column};
 use crate::Options;
+use crate::clock;
 use crate::crew::Gate;
 use crate::error::{Error, Result};
-use crate::result::{Column, Recorder, Unit, median};
+use crate::result::{Column, Recorder, Unit, median, quantile};
 use crate::schedule::Job;
 use crate::subject::Class;
 #[cfg(urcu)]
 use crate::subject::Flavor;
+use crate::table::{Node, Table, next_seed};
 use reprieve::{Cap, Domain, Head};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Callbacks per run.
@@ -25,7 +31,7 @@ const CALLBACKS: usize = 1 << 20;
 enum Lists {
     Reprieve {
         single: bool,
-        capped: bool,
+        cap: Cap,
     },
     #[cfg(urcu)]
     Urcu {
@@ -35,19 +41,21 @@ enum Lists {
 }
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let mut recorder = Recorder::new(vec![Column {
-        more_is_better: true,
-        ..column("registered and run", Unit::KiloPerSecond)
-    }]);
+    let latency = |title| Column { charted: false, ..column(title, Unit::Milliseconds) };
+    let mut recorder = Recorder::new(vec![
+        Column { more_is_better: true, ..column("registered and run", Unit::KiloPerSecond) },
+        latency("latency, mean"),
+        latency("latency, p99"),
+    ]);
     #[cfg_attr(not(urcu), allow(unused_mut))]
     let mut subjects = vec![
-        ("per-CPU lists", Class::Reprieve, Lists::Reprieve { single: false, capped: true }),
+        ("per-CPU lists", Class::Reprieve, Lists::Reprieve { single: false, cap: Cap::default() }),
         (
-            "per-CPU lists, no cap",
+            "per-CPU lists, 16,384 at most",
             Class::Reprieve,
-            Lists::Reprieve { single: false, capped: false },
+            Lists::Reprieve { single: false, cap: Cap { callbacks: 1 << 14, ..Cap::default() } },
         ),
-        ("one global list", Class::Reprieve, Lists::Reprieve { single: true, capped: true }),
+        ("one global list", Class::Reprieve, Lists::Reprieve { single: true, cap: Cap::default() }),
     ];
     crate::subject::choose(&[], &options.against)?;
     #[cfg(urcu)]
@@ -71,16 +79,22 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
                 what: format!("{group}, {name}"),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
-                    let rate = sample(lists, threads, length, options)?;
+                    let rate = sample(lists, threads, length / 2, options)?;
                     recorder.add(row, 0, rate / 1e3);
+                    let times = latencies(lists, threads, length / 2, options)?;
+                    let mean = times.iter().sum::<f64>() / times.len() as f64;
+                    recorder.add(row, 1, mean);
+                    recorder.add(row, 2, quantile(&times, 0.99));
                     Ok(())
                 }),
             });
         }
     }
-    let notes = vec![format!(
-        "{CALLBACKS} callbacks per run, from the first registration to the end of the last callback; one row each for per-CPU lists and one global list"
-    )];
+    let notes = vec![
+        format!("{CALLBACKS} callbacks per run, from the first registration to the end of the last callback"),
+        "liburcu's lists have no bound; the default cap of Reprieve's (64 MiB, 1,048,576 callbacks) is not reached here, 16,384 is".into(),
+        "latency: from registering one callback to its end, beside as many busy threads as there are others in the group".into(),
+    ];
     Ok(Prepared { title: "callbacks registered and run", notes, recorder, jobs })
 }
 
@@ -91,10 +105,7 @@ fn sample(lists: Lists, threads: usize, length: Duration, options: &Options) -> 
     loop {
         options.check()?;
         let time = match lists {
-            Lists::Reprieve { single, capped } => {
-                let cap = if capped { Cap::default() } else { Cap::NONE };
-                reprieve_run(single, cap, threads)?
-            }
+            Lists::Reprieve { single, cap } => reprieve_run(single, cap, threads)?,
             #[cfg(urcu)]
             Lists::Urcu { flavor, per_cpu } => urcu_run(flavor, per_cpu, threads)?,
         };
@@ -207,4 +218,89 @@ fn urcu_run(flavor: Flavor, per_cpu: bool, threads: usize) -> Result<Duration> {
         )?;
         Ok(time)
     }
+}
+
+/// How long callbacks took, in milliseconds; at least one.
+fn latencies(
+    lists: Lists,
+    threads: usize,
+    length: Duration,
+    options: &Options,
+) -> Result<Vec<f64>> {
+    match lists {
+        Lists::Reprieve { single, cap } => {
+            let domain = Domain::builder().single_list(single).cap(cap).build()?;
+            let retire = |table: &Table, node| crate::peer::reprieve::retire(&domain, table, node);
+            let times = paced(threads, length, options, retire);
+            // Before the table goes.
+            domain.barrier()?;
+            times
+        }
+        #[cfg(urcu)]
+        Lists::Urcu { flavor, per_cpu } => {
+            let functions = flavor.functions();
+            // SAFETY: this thread registers callbacks while it is registered; the per-CPU threads are made and freed while no callbacks wait.
+            unsafe {
+                if per_cpu && (functions.per_cpu)() != 0 {
+                    let what = "cannot start its callback threads".into();
+                    return Err(Error::Broken { subject: "liburcu".into(), what });
+                }
+                (functions.register)(1);
+                let times = paced(threads, length, options, |_, node| (functions.retire)(node));
+                (functions.barrier)();
+                (functions.unregister)();
+                if per_cpu {
+                    (functions.no_per_cpu)();
+                }
+                times
+            }
+        }
+    }
+}
+
+/// Registers callbacks one at a time, by `retire`, beside `threads - 1` busy threads.
+fn paced(
+    threads: usize,
+    length: Duration,
+    options: &Options,
+    retire: impl Fn(&Table, *mut Node),
+) -> Result<Vec<f64>> {
+    const REST: Duration = Duration::from_millis(2);
+    let table = Table::hash(size_of::<Node>());
+    table.ledger().stamp_frees();
+    let stop = AtomicBool::new(false);
+    let times = std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let run = || {
+            let end = Instant::now() + length;
+            let (mut times, mut seed) = (vec![], 12345);
+            loop {
+                options.check()?;
+                seed = next_seed(seed);
+                let (node, frees) = (table.replace(table.key(seed), false), table.ledger().freed());
+                let start = clock::now();
+                retire(&table, node);
+                let time = crate::peer::await_frees(table.ledger(), frees + 1, start, || ())?;
+                times.push(time.as_secs_f64() * 1e3);
+                if Instant::now() >= end {
+                    return Ok(times);
+                }
+                std::thread::sleep(REST);
+            }
+        };
+        let times = run();
+        stop.store(true, Ordering::Relaxed);
+        times
+    });
+    if table.ledger().garbage() != 0 {
+        // An error, with a callback on its way.
+        std::mem::forget(table);
+    }
+    times
 }

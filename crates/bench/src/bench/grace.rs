@@ -5,16 +5,20 @@
 //! the node, and rests for a millisecond. Where a subject has no call that waits (crossbeam, seize), the time until the node is freed is taken, with
 //! the writer flushing at once and then every 50 us; haphazard likewise. For a reader-writer lock it is the time to get the lock.
 //!
-//! All rounds' grace periods together give mean, median, p99 and maximum; the spread is that of the rounds.
+//! **update**: in samples of its own, how long the writer takes to replace a node and hand the old one over (`call_rcu`, or the subject's like; for a
+//! lock: to get it, replace, free) without waiting for anything. Whoever calls must never wait for a grace period that takes long.
+//!
+//! All rounds' samples together give mean, median, p99 and maximum; the spread is that of the rounds.
 
 use super::{Prepared, column, readers};
-use crate::Options;
 use crate::crew::{self, Work};
 use crate::error::Result;
-use crate::result::{Recorder, Unit, quantile};
+use crate::peer::Writer;
+use crate::result::{Column, Recorder, Unit, quantile};
 use crate::schedule::Job;
 use crate::subject::{Class, Kind, choose};
 use crate::table::{Node, Table, next_seed};
+use crate::{Options, clock};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -32,36 +36,48 @@ fn class(kind: Kind) -> Class {
     }
 }
 
-/// All grace periods by row, in milliseconds.
+/// All grace periods by row and first column, in milliseconds, and all updates, in microseconds.
 #[derive(Default)]
-pub struct Samples(RefCell<BTreeMap<usize, Vec<f64>>>);
+pub struct Samples(RefCell<BTreeMap<(usize, usize), Vec<f64>>>);
 
-fn figures(samples: &[f64]) -> [f64; 4] {
-    let mean = samples.iter().sum::<f64>() / samples.len().max(1) as f64;
-    [mean, quantile(samples, 0.5), quantile(samples, 0.99), quantile(samples, 1.0)]
+/// A figure of all samples.
+type Statistic = (&'static str, fn(&[f64]) -> f64);
+
+const STATISTICS: [Statistic; 4] = [
+    ("mean", |samples| samples.iter().sum::<f64>() / samples.len().max(1) as f64),
+    ("p50", |samples| quantile(samples, 0.5)),
+    ("p99", |samples| quantile(samples, 0.99)),
+    ("max", |samples| quantile(samples, 1.0)),
+];
+/// First columns of grace periods and of updates (which have no maximum: too many are timed for it to say more than that something was preempted).
+const PERIODS: usize = 0;
+const UPDATES: usize = STATISTICS.len();
+
+fn figures(first: usize, samples: &[f64]) -> impl Iterator<Item = (usize, f64)> {
+    let count = if first == UPDATES { 3 } else { STATISTICS.len() };
+    STATISTICS[..count].iter().enumerate().map(move |(i, (_, f))| (first + i, f(samples)))
 }
 
 impl Samples {
-    /// Replaces medians of rounds by figures of all grace periods.
+    /// Replaces medians of rounds by figures of all their samples.
     pub fn pool(&self, recorder: &mut Recorder) {
-        for (&row, samples) in self.0.borrow().iter() {
-            for (column, value) in figures(samples).into_iter().enumerate() {
+        for (&(row, first), samples) in self.0.borrow().iter() {
+            for (column, value) in figures(first, samples) {
                 recorder.pool(row, column, value);
             }
         }
     }
+
+    fn add(&self, recorder: &mut Recorder, row: usize, first: usize, round: Vec<f64>) {
+        for (column, value) in figures(first, &round) {
+            recorder.add(row, column, value);
+        }
+        self.0.borrow_mut().entry((row, first)).or_default().extend(round);
+    }
 }
 
 pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepared<'a>> {
-    let mut recorder = Recorder::new(
-        ["mean", "p50", "p99", "max"]
-            .map(|title| {
-                let mut column = column(title, Unit::Milliseconds);
-                column.charted = matches!(title, "mean" | "p99");
-                column
-            })
-            .into(),
-    );
+    let mut recorder = Recorder::new(columns());
     let mut kinds = choose(&Kind::ALL, &options.against)?;
     kinds.retain(takes_part);
     for kind in &mut kinds {
@@ -77,11 +93,17 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
                 what: format!("{}, {}", readers(n), kind.name()),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
-                    let times = sample(kind, n, length, options)?;
-                    for (column, value) in figures(&times).into_iter().enumerate() {
-                        recorder.add(row, column, value);
-                    }
-                    samples.0.borrow_mut().entry(row).or_default().extend(times);
+                    samples.add(recorder, row, PERIODS, periods(kind, n, length, options)?);
+                    Ok(())
+                }),
+            });
+            // Flushing is for the sake of grace periods that are waited for.
+            let kind = if kind == Kind::SeizeFlushed { Kind::Seize } else { kind };
+            jobs.push(Job {
+                what: format!("updates, {}, {}", readers(n), kind.name()),
+                weight: 0.25,
+                run: Box::new(move |length, recorder| {
+                    samples.add(recorder, row, UPDATES, updates(kind, n, length, options)?);
                     Ok(())
                 }),
             });
@@ -89,6 +111,7 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
     }
     let notes = vec![
         "time from unlinking a node to being allowed to free it. crossbeam, seize, haphazard: until it is freed. rwlock: until the lock is held".into(),
+        "update: replacing a node and handing the old one over, without waiting; rwlock: with the lock, which readers hold".into(),
         "ratios are to the best peer that has grace periods: haphazard and the locks are shown beside them".into(),
         "mean, p50, p99 and max of all rounds together; below them the smallest and largest of the rounds".into(),
     ];
@@ -100,18 +123,63 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
     })
 }
 
+fn columns() -> Vec<Column> {
+    let part = |what: &'static str, count, unit, charted: &'static [&'static str]| {
+        STATISTICS[..count].iter().map(move |(title, _)| Column {
+            charted: charted.contains(title),
+            ..column(format!("{what}{title}"), unit)
+        })
+    };
+    let periods = part("", STATISTICS.len(), Unit::Milliseconds, &["mean", "p99"]);
+    periods.chain(part("update, ", 3, Unit::Microseconds, &["p99"])).collect()
+}
+
+/// The writer rests this long between two grace periods, or two bursts of updates.
+const REST: Duration = Duration::from_millis(1);
+
 /// Grace periods of one sample, in milliseconds; at least one.
-fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<Vec<f64>> {
-    const REST: Duration = Duration::from_millis(1);
+fn periods(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<Vec<f64>> {
+    sample(kind, readers, length, options, |writer, key, times| {
+        times.push(writer.replace_and_wait(key())?.as_secs_f64() * 1e3);
+        Ok(())
+    })
+}
+
+/// Durations of updates of one sample, in microseconds; at least a burst.
+fn updates(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<Vec<f64>> {
+    /// A writer that finds the CPUs taken gets one rarely: enough updates each time for a p99.
+    const BURST: usize = 8;
+    sample(kind, readers, length, options, |writer, key, times| {
+        for _ in 0..BURST {
+            let key = key();
+            let start = clock::now();
+            writer.replace(key);
+            times.push((clock::now() - start) as f64 / 1e3);
+        }
+        Ok(())
+    })
+}
+
+/// Calls `once` (with the writer, a source of keys, and where times go) again and again for `length`, with a rest in between, while readers look up.
+fn sample(
+    kind: Kind,
+    readers: usize,
+    length: Duration,
+    options: &Options,
+    once: impl Fn(&mut dyn Writer, &mut dyn FnMut() -> u64, &mut Vec<f64>) -> Result<()>,
+) -> Result<Vec<f64>> {
     let table = Table::hash(size_of::<Node>());
     let (times, _) = crew::run(kind, &table, readers, Work::Lookups, |writer| {
         let end = Instant::now() + length;
         let mut times = vec![];
         let mut seed = 12345;
+        let mut key = || {
+            seed = next_seed(seed);
+            table.key(seed)
+        };
         loop {
             options.check()?;
-            seed = next_seed(seed);
-            times.push(writer.replace_and_wait(table.key(seed))?.as_secs_f64() * 1e3);
+            once(writer, &mut key, &mut times)?;
             if Instant::now() >= end {
                 return Ok(times);
             }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A linked list: walks along 64 nodes, while a writer replaces 1000 nodes a second. CPU time per node.
+//! Linked lists: walks along 64 nodes, while a writer replaces 1000 nodes a second. CPU time per node.
+//!
+//! Three kinds: a singly linked chain of the benchmark's own nodes, by every read side; circular, doubly linked lists (`List`, `list_head`, rculist); and
+//! hlists. The structures of the last two are this project's and liburcu's.
 
-use super::{Prepared, column, crowded, reader_alone, readers, rows};
+use super::{Prepared, column, crowded, reader_alone, readers};
 use crate::Options;
 use crate::crew::Work;
 use crate::error::Result;
+use crate::item::Links;
 use crate::result::{Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Kind, choose};
@@ -22,10 +26,20 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             .map(|&n| column(format!("per node, {}", readers(n)), Unit::Nanoseconds)),
     );
     let mut recorder = Recorder::new(columns);
-    let mut kinds = choose(&Kind::ALL, &options.against)?;
-    // One pointer is no list; and a walk protects no single node.
-    kinds.retain(|k| !matches!(k, Kind::ArcSwap | Kind::Protect));
-    let rows = rows(&mut recorder, &kinds);
+    let mut rows = vec![];
+    for (group, kinds) in [
+        ("list", Kind::lists(Links::List)),
+        ("hlist", Kind::lists(Links::Hlist)),
+        // One pointer is no list; and a walk protects no single node.
+        (
+            "chain",
+            Kind::ALL.into_iter().filter(|k| !matches!(k, Kind::ArcSwap | Kind::Protect)).collect(),
+        ),
+    ] {
+        for kind in choose(&kinds, &options.against)? {
+            rows.push((kind, recorder.row(group, kind.name(), kind.class())));
+        }
+    }
     let mut jobs = vec![];
     for &(kind, row) in &rows {
         jobs.push(Job {
@@ -53,8 +67,9 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             });
         }
     }
-    let notes = vec![format!(
-        "walks along {LENGTH} nodes; with readers: CPU time beside a writer that replaces 1000 nodes/s"
-    )];
+    let notes = vec![
+        format!("walks along {LENGTH} nodes; with readers: CPU time beside a writer that replaces 1000 nodes/s"),
+        "list: List<T>, list_head and rculist; hlist: the same with small heads; chain: the benchmark's own nodes, singly linked".into(),
+    ];
     Ok(Prepared { title: "walks along a list", notes, recorder, jobs })
 }

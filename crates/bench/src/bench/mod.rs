@@ -7,6 +7,7 @@ mod dcache;
 mod flood;
 mod grace;
 mod list;
+mod map;
 mod read;
 
 use crate::crew::{self, Work};
@@ -27,6 +28,7 @@ pub enum Bench {
     Flood,
     Cell,
     List,
+    Map,
     Dcache,
     Callbacks,
 }
@@ -40,6 +42,7 @@ impl Bench {
             Bench::Flood => "flood",
             Bench::Cell => "cell",
             Bench::List => "list",
+            Bench::Map => "map",
             Bench::Dcache => "dcache",
             Bench::Callbacks => "callbacks",
         }
@@ -49,7 +52,7 @@ impl Bench {
     pub fn default_readers(self) -> &'static [usize] {
         match self {
             Bench::Read | Bench::Grace | Bench::Callbacks => &[1, 4, 16, 64],
-            Bench::Cell | Bench::List => &[1, 16],
+            Bench::Cell | Bench::List | Bench::Map => &[1, 16],
             Bench::Flood => &[16],
             Bench::Dcache => &[4],
         }
@@ -83,6 +86,7 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
         Bench::Flood => flood::prepare(options)?,
         Bench::Cell => cell::prepare(options)?,
         Bench::List => list::prepare(options)?,
+        Bench::Map => map::prepare(options)?,
         Bench::Dcache => dcache::prepare(options)?,
         Bench::Callbacks => callbacks::prepare(options)?,
     };

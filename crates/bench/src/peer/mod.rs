@@ -5,19 +5,25 @@
 //! the functions below for Rust and `c/reader.h` for C, statement by statement the same.
 
 mod arc_swap;
+mod cell;
 mod crossbeam;
 mod floor;
 mod haphazard;
-mod reprieve;
+mod ids;
+mod list;
+mod map;
+pub mod reprieve;
 mod rwlock;
 mod seize;
+mod side;
 #[cfg(urcu)]
 pub mod urcu;
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::subject::Kind;
+use crate::subject::{Kind, Side};
 use crate::table::{Ledger, Node, Table, next_seed, value_of};
+use side::{Online, Plainly};
 use std::sync::atomic::AtomicPtr;
 use std::time::{Duration, Instant};
 
@@ -30,16 +36,22 @@ pub trait Peer: Sync {
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a>;
 }
 
-/// Read-side operations. Each returns how many of `n` results were wrong.
+/// Read-side operations. Each returns how many of `n` results were wrong: all, where a subject does not offer it.
 pub trait Reader {
     /// Sections with nothing inside. For QSBR forms: quiescent states.
-    fn empty(&mut self, n: u64);
+    fn empty(&mut self, _n: u64) {}
     /// Lookups of random keys.
-    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64;
+    fn lookups(&mut self, _seed: &mut u64, n: u64) -> u64 {
+        n
+    }
     /// Reads of the first node.
-    fn gets(&mut self, n: u64) -> u64;
+    fn gets(&mut self, n: u64) -> u64 {
+        n
+    }
     /// Walks along the first chain.
-    fn walks(&mut self, n: u64) -> u64;
+    fn walks(&mut self, n: u64) -> u64 {
+        n
+    }
 }
 
 /// Updates.
@@ -52,6 +64,16 @@ pub trait Writer {
     /// # Errors
     /// [`Error::Broken`] if that takes a minute.
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration>;
+
+    /// Adds a key, which may be beyond the table's. Returns whether it is new; not so where a subject does not offer it.
+    fn insert(&mut self, _key: u64) -> bool {
+        false
+    }
+
+    /// Takes a key out. Returns whether it was there; as above.
+    fn remove(&mut self, _key: u64) -> bool {
+        false
+    }
 
     /// Does what is needed once for all garbage to be freed. There are no readers any more. Called until the garbage is gone.
     fn drain(&mut self);
@@ -75,6 +97,31 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::SeizeFlushed => Box::new(seize::Seize::flushed()),
         Kind::Haphazard => Box::new(haphazard::Haphazard),
         Kind::ArcSwap => Box::<arc_swap::Swapped>::default(),
+        Kind::ArcSwapCache => Box::<arc_swap::Cached>::default(),
+        Kind::Cell(Side::Copied) => Box::<cell::Copied>::default(),
+        Kind::Cell(Side::Protected) => Box::<cell::Protected>::default(),
+        Kind::Cell(Side::Plain) => Box::<cell::Loaded<Plainly>>::default(),
+        Kind::Cell(Side::Qsbr) => Box::<cell::Loaded<Online>>::default(),
+        Kind::Map(Side::Copied) => Box::<map::Mapped<_, map::Copied>>::default(),
+        Kind::Map(Side::Protected) => Box::<map::Mapped<_, map::Protected>>::default(),
+        Kind::Map(Side::Plain) => Box::<map::Mapped<_, map::Sections<Plainly>>>::default(),
+        Kind::Map(Side::Qsbr) => Box::<map::Mapped<_, map::Sections<Online>>>::default(),
+        Kind::Papaya => Box::<map::Mapped<papaya::HashMap<_, _, _>, map::Usual>>::default(),
+        Kind::DashMap => Box::<map::Mapped<dashmap::DashMap<_, _, _>, map::Usual>>::default(),
+        #[cfg(urcu)]
+        Kind::Lfht(flavor) => Box::new(map::Lfht::new(flavor.functions())),
+        Kind::Ids(Side::Qsbr) => Box::<ids::Sections<Online>>::default(),
+        Kind::Ids(Side::Protected) => Box::<ids::Protected>::default(),
+        Kind::Ids(_) => Box::<ids::Sections<Plainly>>::default(),
+        Kind::LockedIds => Box::<ids::Locked>::default(),
+        Kind::List(Side::Qsbr) => Box::<list::Owned<Online>>::default(),
+        Kind::List(_) => Box::<list::Owned<Plainly>>::default(),
+        Kind::Intrusive(links, Side::Qsbr) => Box::new(list::Intrusive::<Online>::new(links)),
+        Kind::Intrusive(links, _) => Box::new(list::Intrusive::<Plainly>::new(links)),
+        #[cfg(urcu)]
+        Kind::UrcuList(links, flavor) => Box::new(list::Urcu::new(links, flavor.functions())),
+        #[cfg(not(urcu))]
+        Kind::Lfht(_) | Kind::UrcuList(..) => unreachable!("as above"),
         Kind::StdRwLock => Box::<rwlock::Locked<std::sync::RwLock<()>>>::default(),
         Kind::ParkingLot => Box::<rwlock::Locked<parking_lot::RwLock<()>>>::default(),
     }
@@ -159,7 +206,7 @@ unsafe fn wrong(head: &AtomicPtr<Node>, load: impl Fn(&AtomicPtr<Node>) -> *mut 
 
 /// Waits until `frees` nodes have been freed and returns the time from `start` to the last of them, taken where it was freed. `nudge` is what a user of
 /// the subject can do to hurry it.
-fn await_frees(
+pub fn await_frees(
     ledger: &Ledger,
     frees: u64,
     start: u64,
@@ -184,6 +231,19 @@ fn await_frees(
         }
     }
     Ok(Duration::from_nanos(ledger.last_free().saturating_sub(start)))
+}
+
+/// Waits for a grace period of the default domain and returns how long it took.
+fn wait() -> Result<Duration> {
+    let start = clock::now();
+    ::reprieve::synchronize_rcu();
+    Ok(Duration::from_nanos(clock::now() - start))
+}
+
+/// Runs the callbacks of the default domain.
+fn drain() {
+    // Not called by a callback: it cannot fail.
+    let _ = ::reprieve::rcu_barrier();
 }
 
 /// Times `wait`, then frees the node: for subjects whose writers wait.

@@ -2,7 +2,10 @@
 //! This project's read sides: restartable lookups, protected references, plain sections, QSBR. All in the default domain, whose
 //! engine is `Restart`, with its default cap.
 
-use super::{Peer, Reader, Writer, find, lookups, repeat, wait_and_free, walk, wrong};
+use super::{
+    Peer, Reader, Writer, await_frees, drain, find, lookups, repeat, wait_and_free, walk, wrong,
+};
+use crate::clock;
 use crate::error::Result;
 use crate::table::{Node, Table, free, value_of};
 use reprieve::{Domain, Head, Lookup, ReadSide, Section};
@@ -16,19 +19,24 @@ pub struct Plain;
 pub struct Qsbr;
 
 macro_rules! peer {
-    ($($name:ident, $reader:ident;)*) => { $(
+    ($($name:ident, $reader:ident, $writer:ident;)*) => { $(
         impl Peer for $name {
             fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
                 Box::new($reader::new(table))
             }
 
             fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
-                Box::new(Retirer(table))
+                Box::new($writer(table))
             }
         }
     )* };
 }
-peer! { Restart, Restarter; Protect, Protector; Plain, Sections; Qsbr, Online; }
+peer! {
+    Restart, Restarter, Retirer;
+    Protect, Protector, Watcher;
+    Plain, Sections, Retirer;
+    Qsbr, Online, Retirer;
+}
 
 struct Nothing;
 // SAFETY: does nothing.
@@ -46,9 +54,9 @@ unsafe impl Lookup for Find<'_> {
     #[inline(always)]
     unsafe fn run(&self, section: &Section) -> u64 {
         let mut node = section.load(self.0);
-        while !node.is_null() {
-            // SAFETY: alive in this section.
-            unsafe {
+        // SAFETY: alive in this section.
+        unsafe {
+            while !node.is_null() {
                 if section.read(&raw const (*node).key) == self.1 {
                     return section.read(&raw const (*node).value);
                 }
@@ -293,16 +301,20 @@ unsafe extern "C" fn free_head(head: *mut Head) {
     unsafe { free(head.byte_sub(offset).cast()) };
 }
 
+/// Has a node that was just unlinked from the table freed by the domain.
+pub fn retire(domain: &Domain, table: &Table, node: *mut Node) {
+    const { assert!(size_of::<Head>() <= 32 && align_of::<Head>() <= 8) };
+    let bytes = table.ledger().node_bytes() as usize;
+    // SAFETY: unlinked; the head is in the node, which is ours; freeing takes no lock of ours.
+    unsafe {
+        let head: *mut Head = (*node).reclaim.get().cast();
+        domain.retire(node.cast_const().cast(), head, free_head, bytes, true);
+    }
+}
+
 impl Writer for Retirer<'_> {
     fn replace(&mut self, key: u64) {
-        const { assert!(size_of::<Head>() <= 32 && align_of::<Head>() <= 8) };
-        let node = self.0.replace(key, false);
-        let bytes = self.0.ledger().node_bytes() as usize;
-        // SAFETY: unlinked; the head is in the node, which is ours; freeing takes no lock of ours.
-        unsafe {
-            let head: *mut Head = (*node).reclaim.get().cast();
-            Domain::global().retire(node.cast_const().cast(), head, free_head, bytes, true);
-        }
+        retire(Domain::global(), self.0, self.0.replace(key, false));
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
@@ -310,7 +322,28 @@ impl Writer for Retirer<'_> {
     }
 
     fn drain(&mut self) {
-        // Not called by a callback: it cannot fail.
-        let _ = reprieve::rcu_barrier();
+        drain();
+    }
+}
+
+/// The writer beside protected references, which no grace period waits for: only retiring looks at them.
+struct Watcher<'a>(&'a Table);
+
+impl Writer for Watcher<'_> {
+    fn replace(&mut self, key: u64) {
+        Retirer(self.0).replace(key);
+    }
+
+    fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
+        let ledger = self.0.ledger();
+        ledger.stamp_frees();
+        let frees = ledger.freed() + ledger.garbage() + 1;
+        let start = clock::now();
+        self.replace(key);
+        await_frees(ledger, frees, start, || ())
+    }
+
+    fn drain(&mut self) {
+        drain();
     }
 }

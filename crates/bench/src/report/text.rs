@@ -4,7 +4,7 @@
 use super::{conditions, heading, number};
 use crate::result::{Figure, Outcome};
 use crate::subject::Class;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 
 /// The table, for a terminal of `width` columns.
 pub fn text(outcome: &Outcome, width: usize) -> String {
@@ -29,9 +29,13 @@ pub fn text(outcome: &Outcome, width: usize) -> String {
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
+        column.set_padding((1, 0));
+    }
+    if let Some(names) = table.column_mut(0) {
+        names.set_constraint(ColumnConstraint::ContentWidth);
     }
     let mut out = format!("{}: {}\n{table}\n", outcome.bench, outcome.title);
-    out += "* Reprieve. Each figure: median, x times the best peer's; below, smallest..largest round.\n";
+    out += "* Reprieve. Each figure: median, x times the best peer's; below, smallest..largest round if there were several.\n";
     for note in &outcome.notes {
         out += &format!("- {note}\n");
     }
@@ -40,5 +44,9 @@ pub fn text(outcome: &Outcome, width: usize) -> String {
 
 fn figure(f: &Figure) -> String {
     let ratio = f.to_best_peer.map(|r| format!(" x{}", number(r))).unwrap_or_default();
-    format!("{}{ratio}\n{}..{}", number(f.value), number(f.min), number(f.max))
+    let value = format!("{}{ratio}", number(f.value));
+    if f.rounds == 1 {
+        return value;
+    }
+    format!("{value}\n{}..{}", number(f.min), number(f.max))
 }
