@@ -10,6 +10,7 @@
 
 use crate::error::{Error, Result};
 use crate::images::{GuestImage, ImageSet};
+use crate::outside::{Outside, Totals, Watcher, Watching};
 use crate::plan::{Plan, SCHEMA, Scenario, Vm as VmPlan};
 use crate::process::Cancel;
 use crate::progress::Progress;
@@ -26,6 +27,9 @@ const TRIES: u32 = 3;
 /// Pause between starting the VMs of a phase and its time 0.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// How long it may take until the guest under test is seen from outside: under a second on real hardware, many in an emulated lab host.
+const WATCH_LIMIT: Duration = Duration::from_secs(60);
+
 /// What a boot takes in a lab host under TCG; elsewhere it is less.
 const BOOT_ESTIMATE: Duration = Duration::from_secs(6);
 
@@ -38,6 +42,8 @@ pub struct Context<'a> {
     pub boot_limit: Duration,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
+    /// Looks into the guest under test; `None`: nobody does.
+    pub watcher: Option<&'a dyn Watcher>,
 }
 
 /// Runs `plan` from phase `from` on (0 for all of it), handing each record to `sink` as it comes; the last is [`Record::End`] whatever
@@ -252,6 +258,7 @@ impl<'a> Run<'a> {
         }
         self.context.cancel.sleep(SETTLE)?;
 
+        let mut view = View::open(self.context, subjects[variant].threads().pid());
         let observer = Observer::new(variant, subjects, competitors);
         let mut before = None;
         let mut after = None;
@@ -260,9 +267,13 @@ impl<'a> Run<'a> {
         let limit = phase_limit(length);
         let done = subjects[variant].call(&command, limit, self.context.cancel, |event| {
             match event {
-                Event::PhaseStarted { .. } => before = Some(observer.read()),
+                Event::PhaseStarted { .. } => {
+                    before = Some(observer.read());
+                    view.begin();
+                }
                 Event::LoadStopped { .. } => {
                     after = Some(observer.read());
+                    view.end();
                     // The guest has its samples still to send: no need to compete for that.
                     pause_all(competitors)?;
                 }
@@ -282,7 +293,8 @@ impl<'a> Run<'a> {
                 log: None,
             });
         };
-        (self.sink)(Record::PhaseEnd { phase, result, host: after.since(&before) })
+        let host = HostPhase { outside: view.close(), ..after.since(&before) };
+        (self.sink)(Record::PhaseEnd { phase, result, host })
     }
 
     /// A command whose events, but for notices, are of no interest.
@@ -341,6 +353,52 @@ fn phase_limit(length: Duration) -> Duration {
     length * 4 + Duration::from_secs(120)
 }
 
+/// The guest under test as it is seen from outside, if anybody looks.
+enum View {
+    Nobody,
+    Blind(String),
+    Open { watching: Box<dyn Watching>, before: Option<Totals>, seen: Option<Totals> },
+}
+
+impl View {
+    fn open(context: &Context, pid: u32) -> View {
+        let Some(watcher) = context.watcher else { return View::Nobody };
+        match watcher.watch(pid, WATCH_LIMIT, context.cancel) {
+            Ok(watching) => View::Open { watching, before: None, seen: None },
+            Err(why) => View::Blind(why),
+        }
+    }
+
+    /// The phase begins.
+    fn begin(&mut self) {
+        self.note(|totals, before, _| *before = Some(totals));
+    }
+
+    /// The phase has ended.
+    fn end(&mut self) {
+        self.note(|totals, before, seen| *seen = before.take().map(|b| totals.since(&b)));
+    }
+
+    fn note(&mut self, keep: impl FnOnce(Totals, &mut Option<Totals>, &mut Option<Totals>)) {
+        let View::Open { watching, before, seen } = self else { return };
+        match watching.totals() {
+            Ok(totals) => keep(totals, before, seen),
+            Err(why) => *self = View::Blind(why),
+        }
+    }
+
+    fn close(self) -> Option<Outside> {
+        match self {
+            View::Nobody => None,
+            View::Blind(why) => Some(Outside::Missing(why)),
+            View::Open { seen, .. } => Some(seen.map_or_else(
+                || Outside::Missing("the guest left out a step of the phase".into()),
+                |totals| Outside::Seen(Box::new(totals)),
+            )),
+        }
+    }
+}
+
 /// Reads what the host's scheduler did to the VMs of a phase.
 struct Observer {
     subject: Threads,
@@ -383,6 +441,7 @@ impl Observation {
             vcpu_wait_ns: vcpus.wait_ns,
             cpu_ns: self.all.iter().map(ran).collect(),
             elapsed_ns: (self.at - before.at).as_nanos() as u64,
+            outside: None,
             other_busy: None,
         }
     }

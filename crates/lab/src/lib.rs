@@ -6,6 +6,7 @@ pub mod execute;
 pub mod experiments;
 pub mod host;
 pub mod images;
+pub mod outside;
 pub mod plan;
 pub mod process;
 pub mod progress;

@@ -4,6 +4,7 @@
 //! The first record is [`Record::Run`], the last [`Record::End`]; a file without `End` is that of a run that died. All
 //! samples lie between the [`Record::PhaseStart`] and [`Record::PhaseEnd`] of their phase.
 
+use crate::outside::Outside;
 use crate::plan::{Plan, Scenario};
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
@@ -83,4 +84,7 @@ pub struct HostPhase {
     /// known.
     #[serde(default)]
     pub other_busy: Option<f64>,
+    /// What somebody who reads the guest's memory saw. `None` where nobody was asked to look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<Outside>,
 }

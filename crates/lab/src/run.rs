@@ -6,6 +6,7 @@ use crate::experiments::{Machine, Request, Size};
 use crate::host::{self, Carrier, Mode, Setting};
 use crate::images::kernels::KernelSpec;
 use crate::images::{Images, Program};
+use crate::outside::Watcher;
 use crate::plan::Plan;
 use crate::process::Cancel;
 use crate::progress::Progress;
@@ -33,11 +34,12 @@ pub struct Outcome {
     pub summary: Summary,
 }
 
-/// Carries out `requests` one after the other on the same host. Each experiment's results are written as they come; when one fails,
+/// Carries out `requests` one after the other on the same host, `watcher` looking into the guests under test. Each experiment's results are written as they come; when one fails,
 /// what it measured is reported with it and the rest is not started.
 pub fn run(
     requests: &[Request],
     settings: &Settings,
+    watcher: Option<&dyn Watcher>,
     progress: &dyn Progress,
     cancel: &Cancel,
     done: &mut dyn FnMut(Outcome),
@@ -75,7 +77,7 @@ pub fn run(
     let set = images.prepare(&kernels, &programs)?;
 
     let logs = dirs[0].join("logs");
-    let setting = Setting { set: &set, logs: &logs, progress, cancel };
+    let setting = Setting { set: &set, logs: &logs, progress, cancel, watcher };
     let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
     let host_kernel = settings.host_kernel.as_deref();
     let mut carrier = Carrier::new(settings.mode, &images, host_kernel, vms_mib, setting)?;
@@ -100,6 +102,8 @@ fn program_of(workload: &Workload) -> Option<Program> {
     match workload {
         Workload::Postmark { .. } => Some(Program::Postmark),
         Workload::Dbench { .. } => Some(Program::Dbench),
+        Workload::Hold { .. } => Some(Program::Hold),
+        Workload::Bench { .. } => Some(Program::Reprieve),
         _ => None,
     }
 }

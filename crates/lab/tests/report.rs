@@ -5,9 +5,12 @@ mod report_common;
 
 use report_common::*;
 use reprieve_lab::error::Error;
+use reprieve_lab::outside::{Outside, Preempted, Totals};
 use reprieve_lab::plan::Scenario;
+use reprieve_lab::protocol::Figure;
 use reprieve_lab::record::Record;
 use reprieve_lab::report::{self, Summary};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 fn summary(dir: &Path) -> Summary {
@@ -98,6 +101,92 @@ fn figures_worked_out_by_hand() {
         (paper.baseline, paper.overcommit, paper.ratio),
         (Some(53.27), Some(69.39), Some(1.3026))
     );
+}
+
+#[test]
+fn what_was_seen_from_outside_has_rows_of_its_own() {
+    let scratch = Scratch::new("outside");
+    let mut records = small("postmark");
+    let preempted = |count, ns| Preempted { count, ns };
+    for r in &mut records {
+        let Record::PhaseEnd { phase, host, .. } = r else { continue };
+        // Phases 1 and 3 are the overcommitted ones; in 3 nobody could look.
+        host.outside = Some(match phase {
+            3 => Outside::Missing("this kernel has no BTF".into()),
+            n => Outside::Seen(Box::new(Totals {
+                classes: BTreeMap::from([
+                    ("user".into(), preempted(10, 3_000_000)),
+                    ("reader".into(), preempted(5, 1_000_000)),
+                ]),
+                readers: preempted(if *n == 1 { 12 } else { 2 }, 2_000_000),
+                // From inside 2, 4, 6 and 8 ms alone.
+                grace_periods: 2,
+                grace_periods_ns: if *n == 1 { 33_000_000 } else { 11_000_000 },
+                cost_ns: 20_000_000,
+                ..Totals::default()
+            })),
+        });
+    }
+    let s = summary(&scratch.run("run", &records));
+    let missing = "seen from outside: not available in 1 of 4 phases: this kernel has no BTF";
+    assert_eq!(s.notices, [missing]);
+    let of = |key: &str| s.variants[0].row(key).unwrap_or_else(|| panic!("no row {key}"));
+    let value = |cell: &Option<report::Cell>| cell.as_ref().map(|cell| cell.value);
+    // Phases last 2 s.
+    for (key, baseline, overcommit) in [
+        ("reader_preemptions", 1.0, 6.0),
+        ("reader_preempted", 50.0, 50.0),
+        ("preempted.user", 75.0, 75.0),
+        ("preempted.reader", 25.0, 25.0),
+        ("gp_mean_outside", 5.5, 16.5),
+        ("gp_difference", 10.0, -17.5),
+        ("outside_cost", 1.0, 1.0),
+        ("outside_lost", 0.0, 0.0),
+    ] {
+        close(value(&of(key).baseline), baseline);
+        close(value(&of(key).overcommit), overcommit);
+    }
+    close(of("reader_preemptions").paper.as_ref().unwrap().ratio, 6.33);
+    assert!(of("vcpu_preemptions").paper.is_none());
+    assert!(s.variants[0].row("preempted.idle").is_none(), "a class that did not occur");
+}
+
+#[test]
+fn what_a_program_measured_comes_first_and_keeps_its_order() {
+    let mut records = small("bench-grace");
+    let mut value = 0.0;
+    for record in &mut records {
+        if let Record::PhaseEnd { result, .. } = record {
+            value += 1.0;
+            let figure = |subject: &str, measure: &str, value| Figure {
+                subject: subject.into(),
+                group: "1 reader".into(),
+                measure: measure.into(),
+                unit: "ms".into(),
+                value,
+            };
+            result.figures = vec![
+                figure("urcu memb", "mean", value * 2.0),
+                figure("urcu memb", "p99", value),
+                figure("plain", "mean", value),
+            ];
+        }
+    }
+    let scratch = Scratch::new("figures-of-programs");
+    let s = summary(&scratch.run("run", &records));
+    let first: Vec<_> =
+        s.metrics[..3].iter().map(|m| (m.group.as_str(), m.label.as_str())).collect();
+    let heading = "Programs, 1 reader: mean";
+    assert_eq!(
+        first,
+        [(heading, "urcu memb"), (heading, "plain"), ("Programs, 1 reader: p99", "urcu memb")]
+    );
+    // Phases 1 and 3 are the baseline, 2 and 4 overcommitted; two repeats have a median of the lower.
+    let row = s.variants[0].row("bench.mean.1_reader.urcu_memb").unwrap();
+    close(row.baseline.as_ref().map(|c| c.value), 2.0);
+    close(row.overcommit.as_ref().map(|c| c.value), 4.0);
+    assert_eq!(row.baseline.as_ref().unwrap().repeats, [Some(2.0), Some(6.0)]);
+    close(row.ratio, 2.0);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Talking to the kernel module `reprieve_load` through its files in debugfs.
+//! Talking to the lab's kernel modules through their files in debugfs: `reprieve_load`, unless a name says otherwise, and `reprieve_hold`.
 
 use crate::sys::{Context, Result};
 use std::fs;
@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 const DIRECTORY: &str = "/sys/kernel/debug/reprieve_load";
+const HOLD: &str = "/sys/kernel/debug/reprieve_hold";
 
 /// Is the module loaded?
 pub fn is_loaded() -> bool {
@@ -17,6 +18,27 @@ pub fn is_loaded() -> bool {
 pub fn command(text: &str) -> Result<()> {
     fs::write(Path::new(DIRECTORY).join("control"), text)
         .context(format_args!("kernel module reprieve_load: {text:?}"))
+}
+
+/// Is `reprieve_hold` loaded?
+pub fn hold_is_loaded() -> bool {
+    Path::new(HOLD).exists()
+}
+
+/// Gives `reprieve_hold` a command.
+pub fn hold_command(text: &str) -> Result<()> {
+    fs::write(Path::new(HOLD).join("control"), text)
+        .context(format_args!("kernel module reprieve_hold: {text:?}"))
+}
+
+/// Holds completed since they were started, over all CPUs.
+pub fn holds() -> Result<u64> {
+    let path = Path::new(HOLD).join("holds");
+    Ok(parse_holds(&fs::read_to_string(&path).context(path.display())?))
+}
+
+fn parse_holds(text: &str) -> u64 {
+    text.lines().filter_map(|l| l.split_ascii_whitespace().nth(2)?.parse::<u64>().ok()).sum()
 }
 
 /// The module's counts since the load or the probes were started.
@@ -94,6 +116,12 @@ mod tests {
         let expected = Stats { pairs: 120, failed: 1, waiting: 7, probes_lost: 2 };
         assert_eq!(parse_stats(text), expected);
         assert_eq!(parse_stats("nonsense\n\npairs x\n"), Stats::default());
+    }
+
+    #[test]
+    fn holds_are_summed_over_cpus() {
+        assert_eq!(parse_holds("1 reader 40\n2 irqs-off 2\n"), 42);
+        assert_eq!(parse_holds("1 reader x\n\n"), 0);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod gate;
 mod guest;
 mod kmod;
 mod measure;
+mod read;
 mod rng;
 mod session;
 mod sys;

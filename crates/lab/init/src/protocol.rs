@@ -18,6 +18,9 @@ pub const PROTOCOL: u32 = 1;
 /// Longest line of either side, bytes, its end included; a longer one is damage.
 pub const LINE_MAX: usize = 1 << 20;
 
+/// In an image with the `reprieve` command: how to start it, an argument per line.
+pub const REPRIEVE_ARGV: &str = "/lib/reprieve/program/argv";
+
 /// From the lab to a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case", deny_unknown_fields)]
@@ -32,6 +35,8 @@ pub enum Command {
     /// Run a program, its standard output and error line by line as [`Event::Output`], answered by [`Event::Exited`].
     /// Used in lab hosts.
     Exec { argv: Vec<String>, env: Vec<(String, String)> },
+    /// Read a file of the guest's (of `/proc`, mostly): its text in order as [`Event::Content`], then [`Event::Ready`].
+    Read { path: String },
     /// Send SIGINT to the program started by the running [`Command::Exec`]; not answered by itself.
     Interrupt,
     /// Switch the guest off. Not answered.
@@ -59,6 +64,9 @@ pub enum Workload {
     FileChurn { workers: u32 },
     /// The real dbench program with `clients` clients on tmpfs.
     Dbench { clients: u32 },
+    /// `reprieve` itself, with `arguments` and `--seconds` of the phase's length: one of its benchmarks, whose `--json` becomes
+    /// [`PhaseResult::figures`]. It ends by itself, somewhat after its phase.
+    Bench { arguments: Vec<String> },
     /// `threads` threads that never stop computing.
     Hog { threads: u32 },
     /// [RP]'s bursty processes: `min_ops..=max_ops` arithmetic operations, then `min_sleep_ms..=max_sleep_ms` asleep, uniformly at
@@ -71,6 +79,67 @@ pub enum Workload {
         max_sleep_ms: u32,
         seed: u64,
     },
+    /// Each of these CPUs is kept in a known state; needs the kernel module `reprieve_hold` for all but [`Held::User`]. Unit `hold`.
+    Hold { holds: Vec<Hold> },
+}
+
+/// A CPU that stays in `held` for `hold_us` at a time, over and over, with pauses of `pause_us` (0: none but a call of the scheduler).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    pub cpu: u32,
+    pub held: Held,
+    pub hold_us: u32,
+    pub pause_us: u32,
+}
+
+/// What a CPU can be kept in. In the kernel, by a function of the module that bears the name (`reprieve_hold_irqs_off`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Held {
+    /// User mode.
+    User,
+    /// Preemptible kernel code.
+    Kernel,
+    /// An RCU read-side section.
+    Reader,
+    /// A spinlock held.
+    Spinlock,
+    /// Bottom halves disabled.
+    Bh,
+    /// A tasklet.
+    Softirq,
+    /// An interrupt handler.
+    Hardirq,
+    /// Interrupts disabled.
+    IrqsOff,
+}
+
+impl Held {
+    pub const ALL: [Held; 8] = [
+        Held::User,
+        Held::Kernel,
+        Held::Reader,
+        Held::Spinlock,
+        Held::Bh,
+        Held::Softirq,
+        Held::Hardirq,
+        Held::IrqsOff,
+    ];
+
+    /// The name in the protocol and in the module's commands.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Held::User => "user",
+            Held::Kernel => "kernel",
+            Held::Reader => "reader",
+            Held::Spinlock => "spinlock",
+            Held::Bh => "bh",
+            Held::Softirq => "softirq",
+            Held::Hardirq => "hardirq",
+            Held::IrqsOff => "irqs-off",
+        }
+    }
 }
 
 /// A namespace type of `clone(2)`.
@@ -119,6 +188,8 @@ pub enum Event {
     PhaseDone { phase: u32, result: PhaseResult },
     /// A line that the program of [`Command::Exec`] wrote; one too long for this line comes in parts.
     Output { stderr: bool, line: String },
+    /// A part of the file of [`Command::Read`]; what is not UTF-8 is replaced.
+    Content { text: String },
     /// The program of [`Command::Exec`] ended: its exit status, or 128 + the signal that killed it.
     Exited { status: i32 },
     /// Something worth telling the user that does not end the run.
@@ -171,7 +242,23 @@ pub struct PhaseResult {
     pub operations: f64,
     /// The unit of `operations`, singular, e.g. `transaction`.
     pub unit: String,
+    /// What a workload that measures by itself has found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
     pub cost: MeasureCost,
+}
+
+/// A figure of a benchmark.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Who or what was measured, e.g. `urcu memb`.
+    pub subject: String,
+    /// Under which load, e.g. `16 readers`; may be empty.
+    pub group: String,
+    /// What of it, e.g. `p99`.
+    pub measure: String,
+    pub unit: String,
+    pub value: f64,
 }
 
 /// What measuring cost the guest during a phase.
@@ -219,6 +306,7 @@ mod tests {
             r#"{"cmd":"prepare","workload":{"kind":"clone","workers":2,"namespaces":["net","uts"]},"measure":{"memory_ms":20,"slow_ms":1000,"trace_kb":64,"callback_probe_hz":0}}"#,
         );
         round_trip(Command::PowerOff, r#"{"cmd":"power_off"}"#);
+        round_trip(Command::Read { path: "/p".into() }, r#"{"cmd":"read","path":"/p"}"#);
         round_trip(
             Command::Exec { argv: vec!["a b".into()], env: vec![("X".into(), "\n\"".into())] },
             r#"{"cmd":"exec","argv":["a b"],"env":[["X","\n\""]]}"#,
@@ -239,6 +327,13 @@ mod tests {
             r#"{"event":"output","stderr":true,"line":"\u001b[1mx"}"#,
         );
         round_trip(Event::LoadStopped { phase: 0 }, r#"{"event":"load_stopped","phase":0}"#);
+    }
+
+    #[test]
+    fn what_is_held_has_one_name() {
+        for held in Held::ALL {
+            round_trip(held, &format!("\"{}\"", held.name()));
+        }
     }
 
     #[test]

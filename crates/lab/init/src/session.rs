@@ -9,6 +9,7 @@ use crate::exec;
 use crate::kmod;
 use crate::measure::Meter;
 use crate::protocol::{Command, Event, Measure, PhaseResult, Sample, Workload};
+use crate::read;
 use crate::sys::{self, Result};
 use crate::workload::{self, Load};
 use std::time::Duration;
@@ -42,6 +43,10 @@ impl Session {
             }
             // Acted upon where they are received.
             Command::Interrupt | Command::PowerOff => return,
+            Command::Read { path } => {
+                let part = |text| self.out.send(&Event::Content { text });
+                read::file(&path, part).map(|()| Event::Ready)
+            }
             Command::Exec { argv, env } => {
                 exec::run(&argv, &env, &self.out).map(|status| Event::Exited { status })
             }
@@ -106,12 +111,13 @@ impl Session {
             (Some(meter), Some(running)) => Some(meter.stop(running)?),
             _ => None,
         };
-        let (from, done) = (started?, done?);
+        let (from, done, figures) = (started?, done?, load.figures());
         self.notify(done.notice);
         let mut result = PhaseResult {
             elapsed_ns: done.end_ns.saturating_sub(from),
             operations: done.operations,
             unit: done.unit.into(),
+            figures,
             ..Default::default()
         };
         if let Some(recorded) = recorded {

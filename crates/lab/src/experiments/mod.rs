@@ -5,6 +5,7 @@
 //! its file and name it in [`ALL`].
 
 mod asym;
+mod bench_grace;
 mod churn;
 mod clone;
 mod dbench;
@@ -48,6 +49,7 @@ pub static ALL: &[&dyn Experiment] = &[
     &asym::Asym,
     &dbench::Dbench,
     &churn::Churn,
+    &bench_grace::BenchGrace,
 ];
 
 /// The experiment called `name`.

@@ -77,6 +77,39 @@ impl<'a> Carrier<'a> {
         Ok(carrier)
     }
 
+    /// What runs VMs here; `None` when they run in a lab host.
+    pub fn direct(&self) -> Option<Accel> {
+        match self.choice.place {
+            Place::Direct(accel) => Some(accel),
+            Place::LabHost(_) => None,
+        }
+    }
+
+    /// Runs this program with `args` in the lab host, handing each result that it sends to `result`. A lab host that dies is booted
+    /// again, and everything is run from the beginning: `result` gets only what the last run sent.
+    pub fn run_inside(
+        &mut self,
+        args: &[&str],
+        limit: Duration,
+        result: &mut dyn FnMut(serde_json::Value) -> Result<()>,
+    ) -> Result<()> {
+        let setting = self.setting;
+        for tried in 1.. {
+            let mut results = Vec::new();
+            match self.lab_host()?.run(args, limit, &setting, &mut results) {
+                Err(error) if error.is_crash() && tried < TRIES => {
+                    self.drop_lab_host();
+                    setting.progress.notice(&format!("the lab host is booted again: {error}"));
+                }
+                ran => {
+                    ran?;
+                    return results.into_iter().try_for_each(result);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs `plan` with console logs in `logs`, and ends `recorder` whatever happens.
     pub fn execute(&mut self, plan: &Plan, logs: &Path, recorder: &mut Recorder) -> Result<()> {
         let mut before = None;
@@ -117,6 +150,7 @@ impl<'a> Carrier<'a> {
                 boot_limit: BOOT_LIMIT,
                 progress: setting.progress,
                 cancel: setting.cancel,
+                watcher: setting.watcher,
             };
             return execute::execute(plan, 0, here, &context, &mut |record| {
                 recorder.write(look(record))

@@ -15,6 +15,7 @@ pub use nested::{LabHost, LabHostImage, Message};
 
 use crate::error::{Error, Result};
 use crate::images::{GuestImage, ImageSet};
+use crate::outside::Watcher;
 use crate::process::Cancel;
 use crate::progress::Progress;
 use crate::vm::{Accel, Config, Vm};
@@ -37,6 +38,8 @@ pub struct Setting<'a> {
     pub logs: &'a Path,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
+    /// Looks into the guest under test of runs on this machine; in a lab host, the program inside brings its own.
+    pub watcher: Option<&'a dyn Watcher>,
 }
 
 /// What the user can ask for.

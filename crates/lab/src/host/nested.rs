@@ -30,7 +30,11 @@ const OWN_MIB: u64 = 700;
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Message {
     Record {
-        record: Record,
+        record: Box<Record>,
+    },
+    /// Of a command that is no run.
+    Result {
+        value: serde_json::Value,
     },
     Step {
         what: String,
@@ -126,31 +130,31 @@ impl LabHost {
     ) -> Result<()> {
         let mut reason = None;
         let mut on_message = |message| {
-            let progress = setting.progress;
             match message {
-                Message::Record { record: Record::Run { plan, started, host } } => {
-                    let why = outer.why.clone();
-                    let outer = Some(Box::new(outer.clone()));
-                    let host = HostInfo { mode: "nested".into(), why, outer, ..host };
-                    sink(Record::Run { plan, started, host })?;
-                }
-                Message::Record { record } => {
-                    if let Record::End { reason: Some(text), .. } = &record {
-                        reason = Some(text.clone());
+                Message::Record { record } => match *record {
+                    Record::Run { plan, started, host } => {
+                        let why = outer.why.clone();
+                        let outer = Some(Box::new(outer.clone()));
+                        let host = HostInfo { mode: "nested".into(), why, outer, ..host };
+                        sink(Record::Run { plan, started, host })?;
                     }
-                    sink(record)?;
-                }
-                Message::Step { what } => progress.step(&what),
-                Message::Timed { what, ms } => progress.timed(&what, Duration::from_millis(ms)),
-                Message::Notice { text } => progress.notice(&text),
-                Message::Remaining { ms } => progress.remaining(Duration::from_millis(ms)),
-                Message::Log { name, text } => append_log(setting.logs, &name, &text)?,
+                    record => {
+                        if let Record::End { reason: Some(text), .. } = &record {
+                            reason = Some(text.clone());
+                        }
+                        sink(record)?;
+                    }
+                },
+                message => tell(setting, message)?,
             }
             Ok(())
         };
         let plan_text = serde_json::to_string(plan).map_err(|e| Error::Other(e.to_string()))?;
         let from = from.to_string();
-        let args = ["lab", "execute", "--plan", &plan_text, "--from", &from];
+        let mut args = vec!["lab", "execute", "--plan", &plan_text, "--from", &from];
+        if setting.watcher.is_none() {
+            args.push("--no-watch");
+        }
         let outcome = self.exec(&args, run_limit(plan), setting.cancel, &mut on_message);
         // The program inside fails as this one would: 2 is bad usage.
         match (outcome?, reason) {
@@ -158,6 +162,24 @@ impl LabHost {
             (Exit { status: 1, .. }, Some(reason)) => Err(Error::Other(reason)),
             (exit, _) => exit.check("lab execute"),
         }
+    }
+
+    /// Runs this program inside with `args`; its results are added to `results`.
+    pub fn run(
+        &mut self,
+        args: &[&str],
+        limit: Duration,
+        setting: &Setting,
+        results: &mut Vec<serde_json::Value>,
+    ) -> Result<()> {
+        let exit = self.exec(args, limit, setting.cancel, &mut |message| {
+            match message {
+                Message::Result { value } => results.push(value),
+                message => tell(setting, message)?,
+            }
+            Ok(())
+        })?;
+        exit.check(&args.join(" "))
     }
 
     pub fn shut_down(self) {
@@ -198,6 +220,20 @@ impl LabHost {
             other => Err(Error::Other(format!("the lab host answered {other:?}"))),
         }
     }
+}
+
+/// Passes on what the program inside tells about its work.
+fn tell(setting: &Setting, message: Message) -> Result<()> {
+    let progress = setting.progress;
+    match message {
+        Message::Step { what } => progress.step(&what),
+        Message::Timed { what, ms } => progress.timed(&what, Duration::from_millis(ms)),
+        Message::Notice { text } => progress.notice(&text),
+        Message::Remaining { ms } => progress.remaining(Duration::from_millis(ms)),
+        Message::Log { name, text } => append_log(setting.logs, &name, &text)?,
+        Message::Record { .. } | Message::Result { .. } => {}
+    }
+    Ok(())
 }
 
 /// How the program inside ended, and the last it wrote on standard error.

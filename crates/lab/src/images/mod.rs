@@ -27,7 +27,7 @@ pub mod version;
 
 pub use prepare::Images;
 
-/// A program that a workload runs, from Debian's package of the same name.
+/// What a workload runs beside the init: a program from Debian's package of the same name, this program, or a kernel module of the lab's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {
@@ -35,6 +35,10 @@ pub enum Program {
     Postmark,
     /// `/usr/bin/dbench` in the guest, with its load file `/usr/share/dbench/client.txt` (25 MiB).
     Dbench,
+    /// The kernel module `reprieve_hold`.
+    Hold,
+    /// This program, with the libraries it needs; how to start it is in [`REPRIEVE_ARGV`](reprieve_init::protocol::REPRIEVE_ARGV).
+    Reprieve,
 }
 
 impl Program {
@@ -42,6 +46,8 @@ impl Program {
         match self {
             Program::Postmark => "postmark",
             Program::Dbench => "dbench",
+            Program::Hold => "reprieve_hold",
+            Program::Reprieve => "reprieve",
         }
     }
 }

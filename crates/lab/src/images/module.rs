@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds the lab's kernel module against a kernel's headers.
+//! Builds the lab's kernel modules against a kernel's headers.
 //!
 //! Debian's headers come with build tools of the release that they were made for, which the machine may not be able to run, and
 //! with absolute paths. So the build happens in a root directory of its own, put together from hard links to a compiler and
@@ -27,9 +27,20 @@ const RECIPE: &str = "1";
 /// The module that runs the workloads which only a kernel can: `call_rcu` at a rate, and probes of its latency.
 pub const LOAD_MODULE: Source = Source {
     name: "reprieve_load",
+    serves: "membench, callback probes",
     files: &[
         ("reprieve_load.c", include_str!("../../kmod/reprieve_load.c")),
         ("Kbuild", include_str!("../../kmod/Kbuild")),
+    ],
+};
+
+/// The module that keeps CPUs in known states, against which those are checked who look at a guest from outside.
+pub const HOLD_MODULE: Source = Source {
+    name: "reprieve_hold",
+    serves: "holds",
+    files: &[
+        ("reprieve_hold.c", include_str!("../../kmod/hold/reprieve_hold.c")),
+        ("Kbuild", include_str!("../../kmod/hold/Kbuild")),
     ],
 };
 
@@ -40,6 +51,8 @@ const NO_BTF: &str = "CONFIG_DEBUG_INFO_BTF_MODULES=";
 pub struct Source<'a> {
     /// The module is `NAME.ko`.
     pub name: &'a str,
+    /// The workloads and measurements that need it.
+    pub serves: &'a str,
     pub files: &'a [(&'a str, &'a str)],
 }
 

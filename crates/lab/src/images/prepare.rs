@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::host::LabHostImage;
 use crate::process::Cancel;
 use crate::progress::Progress;
+use reprieve_init::protocol::REPRIEVE_ARGV;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +35,8 @@ const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 const MODULES: &str = "/lib/reprieve/modules";
 const MODULE_DIR: &str = "/lib/reprieve/kmod";
 
-/// The lab's own module in a guest.
-const LOAD_MODULE: &str = "/lib/reprieve/reprieve_load.ko";
+/// The lab's own modules in a guest.
+const OWN_MODULES: &str = "/lib/reprieve";
 
 const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
 
@@ -124,7 +125,18 @@ impl<'a> Images<'a> {
         let mut key = Key::new().text(LAYOUT).text("guest").text(&kernel.id).content(init)?;
         image.file(init, "/init")?;
         let mut files = Vec::new();
-        for program in programs {
+        for program in programs.iter().filter(|p| **p != Program::Hold) {
+            if *program == Program::Reprieve {
+                let (own, argv) = portable_self()?;
+                let argv = argv.join("\n");
+                key = key.text(&argv);
+                for file in &own {
+                    key = key.content(&file.host)?;
+                }
+                files.extend(own);
+                image.bytes(REPRIEVE_ARGV, argv, 0o644);
+                continue;
+            }
             let root = tools::programs(&self.cache, &self.cx)?;
             key = key.text(program.name()).path(&root);
             let path = PathBuf::from(format!("/usr/bin/{}", program.name()));
@@ -136,23 +148,27 @@ impl<'a> Images<'a> {
         for file in &files {
             image.file(&file.host, &file.inside)?;
         }
-        let mut own = "";
-        match module::build(&self.cache, kernel, &module::LOAD_MODULE, &self.cx) {
-            Ok(path) => {
-                key = key.content(&path)?;
-                image.file(&path, LOAD_MODULE)?;
-                own = LOAD_MODULE;
-            }
-            Err(Error::Cancelled) => return Err(Error::Cancelled),
-            Err(e) => {
-                let text = format!(
-                    "kernel {}: the lab's kernel module is not available ({e}): workloads that need it (membench, callback probes) will fail",
-                    kernel.release
-                );
-                self.cx.progress.notice(&text);
+        let mut own = Vec::new();
+        let hold = programs.contains(&Program::Hold).then_some(module::HOLD_MODULE);
+        for source in [module::LOAD_MODULE].into_iter().chain(hold) {
+            match module::build(&self.cache, kernel, &source, &self.cx) {
+                Ok(path) => {
+                    key = key.content(&path)?;
+                    let inside = format!("{OWN_MODULES}/{}.ko", source.name);
+                    image.file(&path, &inside)?;
+                    own.push(inside);
+                }
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                Err(e) => {
+                    let text = format!(
+                        "kernel {}: the lab's kernel module {} is not available ({e}): workloads that need it ({}) will fail",
+                        kernel.release, source.name, source.serves
+                    );
+                    self.cx.progress.notice(&text);
+                }
             }
         }
-        self.write("guest", kernel, key, image, &CHANNEL_MODULES, own)
+        self.write("guest", kernel, key, image, &CHANNEL_MODULES, &own)
     }
 
     /// An initramfs with the init at `init` for a lab host, with `files` and KVM's modules in it.
@@ -173,7 +189,7 @@ impl<'a> Images<'a> {
         let modules = modules.chain(intel.then_some("kvm_intel"));
         let wanted: Vec<&str> = CHANNEL_MODULES.into_iter().chain(modules).collect();
         key = wanted.iter().fold(key, |key, name| key.text(name));
-        self.write("host", kernel, key, image, &wanted, "")
+        self.write("host", kernel, key, image, &wanted, &[])
     }
 
     fn write(
@@ -183,8 +199,8 @@ impl<'a> Images<'a> {
         key: Key,
         mut image: Initramfs,
         modules: &[&str],
-        // A module of ours, already in `image`, that is loaded after them; empty for none.
-        own: &str,
+        // Modules of ours, already in `image`, that are loaded after them.
+        own: &[String],
     ) -> Result<GuestImage> {
         let name = format!("{purpose}_{}_{}", kernel.release, key.finish());
         let dir = self.cache.get_or_make(Kind::Initrd, &name, &self.cx, |dir| {
@@ -196,7 +212,7 @@ impl<'a> Images<'a> {
                 list += &format!("{path}\n");
                 image.bytes(path, module.data, 0o644);
             }
-            list += own;
+            own.iter().for_each(|path| list += &format!("{path}\n"));
             image.bytes(MODULES, list, 0o644);
             image.write(&dir.join("initrd"))
         })?;

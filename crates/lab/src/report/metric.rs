@@ -6,9 +6,10 @@
 //! over all repeats), so that both mean the same. `None` says that it was not measured.
 
 use super::load::{Phase, Run};
+use super::outside;
 use super::stats::Distribution;
 use crate::record::HostPhase;
-use reprieve_init::protocol::{MeasureCost, PhaseResult};
+use reprieve_init::protocol::{Figure, MeasureCost, PhaseResult};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -88,7 +89,7 @@ impl<'a> Measured<'a> {
     }
 
     /// Phases that the host watched: without any time elapsed it did not.
-    fn hosts(&self) -> impl Iterator<Item = &HostPhase> {
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &HostPhase> {
         self.phases
             .iter()
             .filter_map(|p| p.end.as_ref())
@@ -184,7 +185,38 @@ pub fn metrics(run: &Run) -> Vec<Metric> {
         }
     }
     let at = rows.iter().position(|m| m.info.group == COST).unwrap_or(rows.len());
-    rows.splice(at..at, host_rows(run));
+    rows.splice(at..at, outside::rows(run).into_iter().chain(host_rows(run)));
+    rows.splice(0..0, figure_rows(run));
+    rows
+}
+
+/// What a workload that measures by itself found: a row per figure. Its samples are not known here, so the figure of several repeats is their median.
+fn figure_rows(run: &Run) -> Vec<Metric> {
+    let ended = run.phases.iter().filter_map(|p| p.end.as_ref());
+    let mut known = BTreeSet::new();
+    let mut rows = vec![];
+    for figure in ended.flat_map(|(result, _)| &result.figures) {
+        let Figure { subject, group, measure, unit, .. } = figure;
+        let key = format!("bench.{measure}.{group}.{subject}").replace(", ", "_").replace(' ', "_");
+        if !known.insert(key.clone()) {
+            continue;
+        }
+        let heading = match group.as_str() {
+            "" => format!("Programs: {measure}"),
+            group => format!("Programs, {group}: {measure}"),
+        };
+        let same = {
+            let (subject, group, measure) = (subject.clone(), group.clone(), measure.clone());
+            move |f: &&Figure| f.subject == subject && f.group == group && f.measure == measure
+        };
+        rows.push(row(&heading, &key, subject, unit, Better::Lower, move |m| {
+            let all = m.results().flat_map(|r| &r.figures).filter(&same).map(|f| f.value);
+            Some(Distribution::new(all)?.percentile(50.0))
+        }));
+    }
+    // Rows of a heading are in one place, headings in the order in which they came.
+    let headings: Vec<String> = rows.iter().map(|r| r.info.group.clone()).collect();
+    rows.sort_by_key(|r| headings.iter().position(|h| *h == r.info.group));
     rows
 }
 
@@ -227,7 +259,7 @@ const CALLBACKS: &str = "Callbacks";
 const HOST: &str = "Host";
 const COST: &str = "Cost of measuring";
 
-fn row(
+pub(super) fn row(
     group: &str,
     key: &str,
     label: &str,

@@ -17,6 +17,7 @@ mod format;
 mod html;
 mod load;
 pub mod metric;
+mod outside;
 mod papers;
 pub mod stats;
 mod summary;

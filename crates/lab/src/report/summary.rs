@@ -3,6 +3,7 @@
 
 use super::load::{Guest, Phase, Run};
 use super::metric::{Measured, Metric, MetricInfo, metrics};
+use super::outside;
 use super::papers;
 use super::stats::{Spread, spread};
 use crate::plan::{Plan, Scenario, Variant};
@@ -183,6 +184,7 @@ fn notices(run: &Run) -> Vec<String> {
             phase.samples()
         ));
     }
+    notices.extend(outside::notices(run));
     notices.extend(disturbed(run));
     for (index, variant) in run.plan.variants.iter().enumerate() {
         for scenario in [Scenario::Baseline, Scenario::Overcommit] {

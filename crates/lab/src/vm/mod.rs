@@ -211,6 +211,11 @@ impl Vm {
         self.monitor(&qmp::cont {}).map(drop)
     }
 
+    /// QEMU's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its threads on the host.
     pub fn threads(&self) -> &Threads {
         &self.threads

@@ -71,6 +71,16 @@ impl Threads {
         Threads { pid, vcpus }
     }
 
+    /// The VMM.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Thread ids of the vCPUs, by vCPU number.
+    pub fn vcpus(&self) -> &[u32] {
+        &self.vcpus
+    }
+
     /// Counters of the vCPU threads.
     pub fn vcpu_counters(&self) -> SchedCounters {
         SchedCounters::of_threads(self.pid, &self.vcpus)

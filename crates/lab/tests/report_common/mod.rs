@@ -160,6 +160,7 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
             elapsed_ns: ns,
             operations: if over { 100.0 } else { 400.0 },
             unit: "pair".into(),
+            figures: vec![],
             cost: MeasureCost {
                 sampler_ns: 40_000_000,
                 trace_events: 1000,
@@ -174,6 +175,7 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
             cpu_ns: cpu_ns.into(),
             elapsed_ns: ns,
             other_busy: Some(0.01),
+            outside: None,
         },
     }
 }

@@ -6,12 +6,14 @@
 //! The load of a competitor is started once and never stopped; its VM may be paused and resumed at any time, so no load
 //! depends on how much time has passed.
 
+mod bench;
 mod bursty;
 mod clone;
 mod dbench;
 mod directory;
 mod files;
 mod hog;
+mod hold;
 mod membench;
 mod postmark;
 mod program;
@@ -20,7 +22,7 @@ mod threads;
 pub mod workers;
 
 use crate::gate::{Gate, Slot};
-use crate::protocol::Workload;
+use crate::protocol::{Figure, Workload};
 use crate::sys::{Result, now_ns};
 use directory::Directory;
 use std::io;
@@ -37,6 +39,11 @@ pub trait Load: Send {
 
     /// Stops the load at the end of its phase.
     fn stop(&mut self) -> Result<Done>;
+
+    /// What a load that measures by itself found in the phase that was stopped last.
+    fn figures(&mut self) -> Vec<Figure> {
+        Vec::new()
+    }
 }
 
 /// What a worker repeats; an error ends it.
@@ -83,11 +90,13 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         }
         Workload::FileChurn { workers } => files::prepare(*workers),
         Workload::Dbench { clients } => dbench::prepare(*clients),
+        Workload::Bench { arguments } => bench::prepare(arguments),
         Workload::Hog { threads } => hog::prepare(*threads),
         Workload::Bursty { processes, min_ops, max_ops, min_sleep_ms, max_sleep_ms, seed } => {
             let (ops, sleep) = ((*min_ops, *max_ops), (*min_sleep_ms, *max_sleep_ms));
             bursty::prepare(*processes, ops, sleep, *seed)
         }
+        Workload::Hold { holds } => hold::prepare(holds),
     }
 }
 

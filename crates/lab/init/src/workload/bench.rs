@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One of the `reprieve` command's benchmarks: what a program's grace periods take inside a VM.
+//!
+//! The benchmark is started with the phase and told its length, which is time measured; it ends by itself, after it has also warmed up and cleaned
+//! up. So stopping the load waits for its end, and the phase's competition lasts until then.
+
+use super::{Done, Load};
+use crate::children::Process;
+use crate::protocol::{Figure, REPRIEVE_ARGV};
+use crate::sys::{Context, Result, now_ns};
+use serde_json::Value;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How much longer than its phase the benchmark may take: below what the lab waits for the phase.
+const FACTOR: u32 = 3;
+const EXTRA: Duration = Duration::from_secs(100);
+
+/// Most output that is read.
+const LONGEST: u64 = 4 << 20;
+
+pub fn prepare(arguments: &[String]) -> Result<Box<dyn Load>> {
+    let argv = std::fs::read_to_string(REPRIEVE_ARGV)
+        .context(format_args!("{REPRIEVE_ARGV} (the image is made without `reprieve`)"))?;
+    let argv: Vec<String> =
+        argv.lines().map(String::from).chain(arguments.iter().cloned()).collect();
+    Ok(Box::new(Bench { argv, length: Duration::ZERO, running: None, figures: Vec::new() }))
+}
+
+struct Bench {
+    argv: Vec<String>,
+    length: Duration,
+    running: Option<Running>,
+    figures: Vec<Figure>,
+}
+
+/// The process, and where what it wrote arrives at its end: standard output, standard error.
+struct Running(Process, [Receiver<String>; 2]);
+
+impl Load for Bench {
+    fn ready(&mut self, duration_ms: Option<u64>) -> Result<()> {
+        self.running = None;
+        let ms = duration_ms.ok_or("a benchmark is no load without end")?;
+        self.length = Duration::from_millis(ms);
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<u64> {
+        let (program, arguments) = self.argv.split_first().ok_or("no program")?;
+        let mut command = Command::new(program);
+        command.args(arguments).arg("--seconds").arg(self.length.as_secs_f64().to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let from = now_ns();
+        let mut process = Process::spawn(&mut command)?;
+        let out = collect(process.child.stdout.take())?;
+        let err = collect(process.child.stderr.take())?;
+        self.running = Some(Running(process, [out, err]));
+        Ok(from)
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        let Running(process, output) = self.running.take().ok_or("the benchmark does not run")?;
+        let limit = self.length * FACTOR + EXTRA;
+        let status = process.wait(limit);
+        let end_ns = now_ns();
+        drop(process);
+        let [out, err] = output.map(|o| o.recv_timeout(Duration::from_secs(10)));
+        match status {
+            Some(0) => {}
+            Some(status) => {
+                let why = err.unwrap_or_default();
+                return Err(format!("reprieve ended with status {status}: {}", why.trim()));
+            }
+            None => {
+                return Err(format!("reprieve did not end within {} s", limit.as_secs()));
+            }
+        }
+        self.figures = figures(&out.unwrap_or_default())?;
+        Ok(Done { end_ns, operations: 0.0, unit: "", notice: None })
+    }
+
+    fn figures(&mut self) -> Vec<Figure> {
+        std::mem::take(&mut self.figures)
+    }
+}
+
+/// Reads `from` to its end on a thread of its own, so that the writer never has to wait.
+fn collect(from: Option<impl Read + Send + 'static>) -> Result<Receiver<String>> {
+    let from = from.ok_or("no pipe")?;
+    let (tell, told) = channel();
+    let read = move || {
+        let mut data = Vec::new();
+        let _ = from.take(LONGEST).read_to_end(&mut data);
+        let _ = tell.send(String::from_utf8_lossy(&data).into_owned());
+    };
+    let thread = std::thread::Builder::new().name("collector".into()).stack_size(64 << 10);
+    thread.spawn(read).context("starting the reader of reprieve")?;
+    Ok(told)
+}
+
+/// The charted columns of what `reprieve bench --json` prints.
+fn figures(json: &str) -> Result<Vec<Figure>> {
+    let outcome: Value = serde_json::from_str(json).context("what reprieve bench printed")?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let columns = list(&outcome["columns"]);
+    let mut figures = Vec::new();
+    for (i, column) in columns.iter().enumerate().filter(|(_, c)| c["charted"] == true) {
+        for row in list(&outcome["rows"]) {
+            let Some(value) = row["figures"][i]["value"].as_f64() else {
+                continue;
+            };
+            figures.push(Figure {
+                subject: text(&row["subject"]),
+                group: text(&row["group"]),
+                measure: text(&column["title"]),
+                unit: text(&column["unit"]),
+                value,
+            });
+        }
+    }
+    if figures.is_empty() {
+        return Err("reprieve bench printed no figures".into());
+    }
+    Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charted_columns_become_figures() {
+        let json = r#"{"columns": [
+            {"title": "mean", "unit": "ms", "charted": true},
+            {"title": "p50", "unit": "ms", "charted": false},
+            {"title": "update, p99", "unit": "us", "charted": true}],
+          "rows": [
+            {"group": "1 reader", "subject": "plain", "figures": [{"value": 1.5}, {"value": 1}, {"value": 7}]},
+            {"group": "1 reader", "subject": "seize", "figures": [{"value": 2}, {"value": 1}, null]}]}"#;
+        let short = |f: &Figure| format!("{} {} {} {}", f.subject, f.measure, f.value, f.unit);
+        let found: Vec<String> = figures(json).unwrap().iter().map(short).collect();
+        assert_eq!(found, ["plain mean 1.5 ms", "seize mean 2 ms", "plain update, p99 7 us"]);
+        assert!(figures(r#"{"columns": [], "rows": []}"#).is_err());
+        assert!(figures("round 1: plain").is_err());
+    }
+
+    #[test]
+    fn an_image_without_the_command_is_named() {
+        let error = prepare(&["bench".into()]).err().unwrap();
+        assert!(error.contains("made without"), "{error}");
+    }
+}

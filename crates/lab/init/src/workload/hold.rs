@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CPUs kept in known states: what those who look at the guest from outside are checked against.
+//!
+//! In user mode by threads of init, elsewhere by the kernel module `reprieve_hold`, whose source says how.
+
+use super::{Done, Load, Operation, threads::Threads};
+use crate::kmod;
+use crate::protocol::{Held, Hold};
+use crate::sys::{Result, now_ns};
+use std::time::Duration;
+
+/// Steps whose duration is measured, to know how many fill a hold.
+const STEPS: u64 = 2_000_000;
+
+pub fn prepare(holds: &[Hold]) -> Result<Box<dyn Load>> {
+    let (user, kernel): (Vec<&Hold>, Vec<&Hold>) =
+        holds.iter().partition(|hold| hold.held == Held::User);
+    if !kernel.is_empty() && !kmod::hold_is_loaded() {
+        return Err("holds need the kernel module reprieve_hold, which is not loaded".into());
+    }
+    let user = match user.is_empty() {
+        true => None,
+        false => {
+            let work = user.iter().map(|hold| (Some(hold.cpu), operation(hold))).collect();
+            Some(Threads::prepare("hold", "hold", work)?)
+        }
+    };
+    let commands = kernel.iter().map(|hold| {
+        let Hold { cpu, held, hold_us, pause_us } = hold;
+        format!("start {cpu} {} {hold_us} {pause_us}", held.name())
+    });
+    Ok(Box::new(Holds { user, commands: commands.collect() }))
+}
+
+/// One hold of user mode: so many steps that it takes `hold_us` of a CPU's time. It does not look at the clock, because where user mode
+/// cannot read that, a look is a system call.
+fn operation(hold: &Hold) -> Operation {
+    let pause = Duration::from_micros(hold.pause_us.into());
+    let mut x = u64::from(hold.cpu);
+    let from = now_ns();
+    x = super::compute(x, STEPS);
+    let ns = now_ns().saturating_sub(from).max(1);
+    let steps = u128::from(STEPS) * u128::from(hold.hold_us) * 1_000 / u128::from(ns);
+    let steps = u64::try_from(steps).unwrap_or(u64::MAX).max(1);
+    Box::new(move |slot| {
+        x = super::compute(x, steps);
+        slot.operation();
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+        Ok(())
+    })
+}
+
+struct Holds {
+    user: Option<Threads>,
+    /// What starts those of the module.
+    commands: Vec<String>,
+}
+
+impl Load for Holds {
+    fn start(&mut self) -> Result<u64> {
+        let from = now_ns();
+        self.commands.iter().try_for_each(|command| kmod::hold_command(command))?;
+        if let Some(user) = &mut self.user {
+            user.start()?;
+        }
+        Ok(from)
+    }
+
+    fn stop(&mut self) -> Result<Done> {
+        let mut done = match &mut self.user {
+            Some(user) => user.stop()?,
+            None => Done { end_ns: now_ns(), operations: 0.0, unit: "hold", notice: None },
+        };
+        if !self.commands.is_empty() {
+            kmod::hold_command("stop")?;
+            done.operations += kmod::holds()? as f64;
+        }
+        Ok(done)
+    }
+}
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        if self.commands.is_empty() {
+            return;
+        }
+        if let Err(e) = kmod::hold_command("stop") {
+            eprintln!("reprieve-init: {e}");
+        }
+    }
+}

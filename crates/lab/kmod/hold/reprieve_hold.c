@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * reprieve_hold - keeps CPUs in a chosen context, so that one who looks at the
+ * guest from outside can be checked against what it really does.
+ *
+ * On each chosen CPU a bound thread enters the context, spins there for a
+ * time, leaves it, and does so again, at once or after a pause:
+ *
+ *   kernel    preemptible kernel code
+ *   reader    an RCU read-side section
+ *   spinlock  a spinlock held: preemption disabled
+ *   bh        bottom halves disabled
+ *   softirq   a tasklet
+ *   hardirq   the handler of an interrupt that the CPU sends to itself
+ *   irqs-off  interrupts disabled, and nothing else
+ *
+ * Each has a function of its own that does all the spinning and is named after
+ * it (reprieve_hold_reader, ...), so that a symbolized instruction pointer can
+ * be checked as well. It looks at the clock now and then only, and reads one
+ * that disables nothing. Between two holds the thread calls the scheduler: no
+ * hold may be so long that the guest's own watchdogs bark (20 s).
+ *
+ * Files in /sys/kernel/debug/reprieve_hold:
+ *   control  write one command:
+ *              start CPU CONTEXT HOLD_US PAUSE_US
+ *              stop               (all CPUs; waits until they have left)
+ *   holds    "CPU CONTEXT COUNT" lines: holds completed
+ */
+
+#include <linux/completion.h>
+#include <linux/cpu.h>
+#include <linux/debugfs.h>
+#include <linux/delay.h>
+#include <linux/interrupt.h>
+#include <linux/irq_work.h>
+#include <linux/kthread.h>
+#include <linux/ktime.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/seq_file.h>
+#include <linux/spinlock.h>
+#include <linux/string.h>
+#include <linux/topology.h>
+#include <linux/uaccess.h>
+
+/* Half of what makes the soft-lockup watchdog and RCU's stall detector bark. */
+#define MAX_HOLD_US (10U * USEC_PER_SEC)
+/* Of contexts that keep the CPU from serving interrupts or softirqs. */
+#define MAX_ATOMIC_HOLD_US (1U * USEC_PER_SEC)
+#define MAX_PAUSE_US (10U * USEC_PER_SEC)
+/* Between two looks at the clock: some 10 us, and ten times that emulated. */
+#define SPINS 500
+
+struct hold;
+
+struct context {
+	const char *name;
+	void (*hold)(struct hold *hold);
+	unsigned int max_us;
+};
+
+struct hold {
+	struct task_struct *thread; /* NULL when there is none */
+	const struct context *context;
+	u64 hold_ns;
+	unsigned int pause_us;
+	bool stop;
+	u64 count;
+	/* Not only held by its owner but looked at by nobody else. */
+	spinlock_t lock;
+	struct tasklet_struct tasklet;
+	struct irq_work work;
+	struct completion left;
+};
+
+/* Serializes commands. */
+static DEFINE_MUTEX(control_lock);
+static DEFINE_PER_CPU(struct hold, holds);
+static struct dentry *directory;
+
+/* Inlined, so that the CPU is in the function named after the context. */
+static __always_inline void spin(struct hold *hold)
+{
+	u64 end = ktime_get_mono_fast_ns() + hold->hold_ns;
+	unsigned int i;
+
+	while (!READ_ONCE(hold->stop) && ktime_get_mono_fast_ns() < end)
+		for (i = 0; i < SPINS; i++)
+			cpu_relax();
+}
+
+static noinline __noclone void reprieve_hold_kernel(struct hold *hold)
+{
+	spin(hold);
+}
+
+static noinline __noclone void reprieve_hold_reader(struct hold *hold)
+{
+	rcu_read_lock();
+	spin(hold);
+	rcu_read_unlock();
+}
+
+static noinline __noclone void reprieve_hold_spinlock(struct hold *hold)
+{
+	spin_lock(&hold->lock);
+	spin(hold);
+	spin_unlock(&hold->lock);
+}
+
+static noinline __noclone void reprieve_hold_bh(struct hold *hold)
+{
+	local_bh_disable();
+	spin(hold);
+	local_bh_enable();
+}
+
+static noinline __noclone void reprieve_hold_irqs_off(struct hold *hold)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	spin(hold);
+	local_irq_restore(flags);
+}
+
+static noinline __noclone void reprieve_hold_softirq(struct tasklet_struct *t)
+{
+	struct hold *hold = container_of(t, struct hold, tasklet);
+
+	spin(hold);
+	complete(&hold->left);
+}
+
+static noinline __noclone void reprieve_hold_hardirq(struct irq_work *work)
+{
+	struct hold *hold = container_of(work, struct hold, work);
+
+	spin(hold);
+	complete(&hold->left);
+}
+
+static void hold_softirq(struct hold *hold)
+{
+	/* Enabling runs it right here, or leaves it to ksoftirqd. */
+	local_bh_disable();
+	tasklet_schedule(&hold->tasklet);
+	local_bh_enable();
+	wait_for_completion(&hold->left);
+}
+
+static void hold_hardirq(struct hold *hold)
+{
+	irq_work_queue(&hold->work);
+	wait_for_completion(&hold->left);
+}
+
+static const struct context contexts[] = {
+	{"kernel", reprieve_hold_kernel, MAX_HOLD_US},
+	{"reader", reprieve_hold_reader, MAX_HOLD_US},
+	{"spinlock", reprieve_hold_spinlock, MAX_HOLD_US},
+	{"bh", reprieve_hold_bh, MAX_ATOMIC_HOLD_US},
+	{"softirq", hold_softirq, MAX_ATOMIC_HOLD_US},
+	{"hardirq", hold_hardirq, MAX_ATOMIC_HOLD_US},
+	{"irqs-off", reprieve_hold_irqs_off, MAX_ATOMIC_HOLD_US},
+};
+
+static int hold_thread(void *data)
+{
+	struct hold *hold = data;
+
+	while (!kthread_should_stop()) {
+		if (!READ_ONCE(hold->stop)) {
+			hold->context->hold(hold);
+			WRITE_ONCE(hold->count, hold->count + 1);
+		}
+		if (hold->pause_us)
+			usleep_range(hold->pause_us,
+				     hold->pause_us + hold->pause_us / 4);
+		else
+			schedule();
+	}
+	return 0;
+}
+
+static void stop_all(void)
+{
+	unsigned int cpu;
+
+	/* All at once: one that waits for its pause would hold up the others.
+	 */
+	for_each_possible_cpu(cpu)
+		WRITE_ONCE(per_cpu_ptr(&holds, cpu)->stop, true);
+	for_each_possible_cpu(cpu) {
+		struct hold *hold = per_cpu_ptr(&holds, cpu);
+
+		if (!hold->thread)
+			continue;
+		kthread_stop(hold->thread);
+		hold->thread = NULL;
+		tasklet_kill(&hold->tasklet);
+		irq_work_sync(&hold->work);
+	}
+}
+
+static const struct context *context_named(const char *name)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(contexts); i++)
+		if (strcmp(contexts[i].name, name) == 0)
+			return &contexts[i];
+	return NULL;
+}
+
+static int start(unsigned int cpu, const char *name, unsigned int hold_us,
+		 unsigned int pause_us)
+{
+	const struct context *context = context_named(name);
+	struct task_struct *thread;
+	struct hold *hold;
+	int err = 0;
+
+	if (!context || !hold_us || hold_us > context->max_us ||
+	    pause_us > MAX_PAUSE_US)
+		return -EINVAL;
+	cpus_read_lock();
+	if (cpu >= nr_cpu_ids || !cpu_online(cpu)) {
+		err = -ENXIO;
+		goto out;
+	}
+	hold = per_cpu_ptr(&holds, cpu);
+	if (hold->thread) {
+		err = -EBUSY;
+		goto out;
+	}
+	hold->context = context;
+	hold->hold_ns = (u64)hold_us * NSEC_PER_USEC;
+	hold->pause_us = pause_us;
+	hold->stop = false;
+	hold->count = 0;
+	thread = kthread_create_on_node(hold_thread, hold, cpu_to_node(cpu),
+					"hold/%u", cpu);
+	if (IS_ERR(thread)) {
+		err = PTR_ERR(thread);
+		goto out;
+	}
+	kthread_bind(thread, cpu);
+	hold->thread = thread;
+	wake_up_process(thread);
+out:
+	cpus_read_unlock();
+	return err;
+}
+
+static int command(char *text)
+{
+	unsigned int cpu, hold_us, pause_us;
+	char name[16];
+
+	if (sscanf(text, "start %u %15s %u %u", &cpu, name, &hold_us,
+		   &pause_us) == 4)
+		return start(cpu, name, hold_us, pause_us);
+	if (strcmp(text, "stop") != 0)
+		return -EINVAL;
+	stop_all();
+	return 0;
+}
+
+static ssize_t control_write(struct file *file, const char __user *from,
+			     size_t size, loff_t *pos)
+{
+	char text[80];
+	int err;
+
+	if (size >= sizeof(text))
+		return -EINVAL;
+	if (copy_from_user(text, from, size))
+		return -EFAULT;
+	text[size] = '\0';
+	err = mutex_lock_interruptible(&control_lock);
+	if (err)
+		return err;
+	err = command(strim(text));
+	mutex_unlock(&control_lock);
+	return err ? err : size;
+}
+
+static const struct file_operations control_operations = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = control_write,
+	.llseek = noop_llseek,
+};
+
+static int holds_show(struct seq_file *file, void *unused)
+{
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct hold *hold = per_cpu_ptr(&holds, cpu);
+		const struct context *context = READ_ONCE(hold->context);
+
+		if (context)
+			seq_printf(file, "%u %s %llu\n", cpu, context->name,
+				   READ_ONCE(hold->count));
+	}
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(holds);
+
+static int __init reprieve_hold_init(void)
+{
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct hold *hold = per_cpu_ptr(&holds, cpu);
+
+		spin_lock_init(&hold->lock);
+		tasklet_setup(&hold->tasklet, reprieve_hold_softirq);
+		init_irq_work(&hold->work, reprieve_hold_hardirq);
+		init_completion(&hold->left);
+	}
+	directory = debugfs_create_dir("reprieve_hold", NULL);
+	if (IS_ERR(directory))
+		return PTR_ERR(directory);
+	debugfs_create_file("control", 0200, directory, NULL,
+			    &control_operations);
+	debugfs_create_file("holds", 0400, directory, NULL, &holds_fops);
+	return 0;
+}
+
+static void __exit reprieve_hold_exit(void)
+{
+	debugfs_remove(directory);
+	stop_all();
+}
+
+module_init(reprieve_hold_init);
+module_exit(reprieve_hold_exit);
+MODULE_DESCRIPTION("Keeps CPUs in a chosen context, for Reprieve's tests");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `bench-grace`: the grace periods of programs, not of the kernel, inside an overcommitted VM.
+//!
+//! The guest runs `reprieve bench grace`. A membarrier interrupts every CPU on which the program runs, so where the hypervisor has preempted one of
+//! these it waits for that vCPU, whoever has it: the restartable grace period depends on vCPU preemption after all. So do those of others, through
+//! their readers and for as long. The number of readers tells the two apart: with one per vCPU (the writer has one, too) only the hypervisor
+//! preempts; with eight times as many the guest does as well.
+
+use super::{Experiment, Options, Size, hogs, vm};
+use crate::error::Result;
+use crate::plan::Vm;
+use reprieve_init::protocol::Workload;
+
+/// Most readers that the benchmark takes.
+const MOST_READERS: u32 = 512;
+
+pub struct BenchGrace;
+
+impl Experiment for BenchGrace {
+    fn name(&self) -> &'static str {
+        "bench-grace"
+    }
+
+    fn summary(&self) -> &'static str {
+        "`reprieve bench grace`: programs' grace periods, and what call_rcu costs its caller"
+    }
+
+    fn competition(&self) -> &'static str {
+        "three hog VMs"
+    }
+
+    fn source(&self) -> &'static str {
+        "ours"
+    }
+
+    fn vms(&self, size: &Size, _: &Options) -> Result<(Vm, Vec<Vm>)> {
+        let all = size.all();
+        let vcpus = all.len() as u32;
+        let readers = format!("{},{}", vcpus - 1, (8 * vcpus).min(MOST_READERS));
+        let arguments = ["bench", "grace", "--json", "--rounds", "1", "--readers", &readers]
+            .into_iter()
+            // No locks: their writers wait for readers, not for grace periods.
+            .chain(["--against", "urcu,crossbeam,seize,haphazard"])
+            .map(String::from);
+        let load = Workload::Bench { arguments: arguments.collect() };
+        let subject = vm("bench", vcpus, &all, size.work_memory(vcpus), load);
+        Ok((subject, hogs(vcpus, &all, size)))
+    }
+}

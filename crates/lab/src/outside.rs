@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is seen of the guest under test from outside, by a program on its host that reads its memory.
+//!
+//! The guest's own figures come from probes in the guest, which cannot see that their CPU was taken away, and cost it time. From outside
+//! one sees what it did at that moment. Who looks is not the lab's business: crate `host` does, and is itself tested with the lab's guests, so
+//! the command brings the two together through [`Watcher`]. Nothing here is needed for a run: where nobody can look (not root, no BTF, a guest that
+//! cannot be read), the record and the table say why.
+
+use crate::process::Cancel;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Something that can look into guests.
+pub trait Watcher {
+    /// Begins to watch the VM of process `pid`, and returns when it sees what the guest is doing, within `limit`.
+    ///
+    /// # Errors
+    /// Why it does not, in a sentence for the user.
+    fn watch(
+        &self,
+        pid: u32,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<Box<dyn Watching>, String>;
+}
+
+/// A VM that is being watched, until this is dropped.
+pub trait Watching {
+    /// Everything since watching began.
+    fn totals(&mut self) -> Result<Totals, String>;
+}
+
+/// Counts and times of one VM over all its vCPUs; they only grow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Preemptions that have ended, by what the vCPU was doing: `user`, `kernel`, `reader`, `no-preempt`, `irqs-off`, `softirq`, `hardirq`,
+    /// `idle`, `unknown`.
+    pub classes: BTreeMap<String, Preempted>,
+    /// Those of them that hit an RCU read-side section, whatever their class.
+    pub readers: Preempted,
+    /// Grace periods that ended and whose duration is known.
+    pub grace_periods: u64,
+    pub grace_periods_ns: u64,
+    /// Grace periods too short for both ends to be seen.
+    pub grace_periods_unseen: u64,
+    /// CPU time that looking took from the host.
+    pub cost_ns: u64,
+    /// Events that were lost on the way: figures above are too small by them.
+    pub lost: u64,
+}
+
+/// How often a vCPU lost its CPU, and for how long in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preempted {
+    pub count: u64,
+    pub ns: u64,
+}
+
+/// What was seen of a phase.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outside {
+    Seen(Box<Totals>),
+    /// Nothing, and why.
+    Missing(String),
+}
+
+impl Preempted {
+    fn plus(self, other: Preempted) -> Preempted {
+        Preempted { count: self.count + other.count, ns: self.ns + other.ns }
+    }
+
+    fn since(self, earlier: Preempted) -> Preempted {
+        Preempted {
+            count: self.count.saturating_sub(earlier.count),
+            ns: self.ns.saturating_sub(earlier.ns),
+        }
+    }
+}
+
+impl Totals {
+    /// What came between `earlier` and this.
+    pub fn since(&self, earlier: &Totals) -> Totals {
+        let class = |(name, now): (&String, &Preempted)| {
+            (name.clone(), now.since(earlier.classes.get(name).copied().unwrap_or_default()))
+        };
+        Totals {
+            classes: self.classes.iter().map(class).collect(),
+            readers: self.readers.since(earlier.readers),
+            grace_periods: self.grace_periods.saturating_sub(earlier.grace_periods),
+            grace_periods_ns: self.grace_periods_ns.saturating_sub(earlier.grace_periods_ns),
+            grace_periods_unseen: self
+                .grace_periods_unseen
+                .saturating_sub(earlier.grace_periods_unseen),
+            cost_ns: self.cost_ns.saturating_sub(earlier.cost_ns),
+            lost: self.lost.saturating_sub(earlier.lost),
+        }
+    }
+
+    /// Both together.
+    pub fn plus(&self, other: &Totals) -> Totals {
+        let mut sum = self.clone();
+        for (name, class) in &other.classes {
+            let all = sum.classes.entry(name.clone()).or_default();
+            *all = all.plus(*class);
+        }
+        sum.readers = sum.readers.plus(other.readers);
+        sum.grace_periods += other.grace_periods;
+        sum.grace_periods_ns += other.grace_periods_ns;
+        sum.grace_periods_unseen += other.grace_periods_unseen;
+        sum.cost_ns += other.cost_ns;
+        sum.lost += other.lost;
+        sum
+    }
+
+    /// All preemptions.
+    pub fn preempted(&self) -> Preempted {
+        self.classes.values().fold(Preempted::default(), |sum, class| sum.plus(*class))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_is_a_difference_of_totals() {
+        let totals = |user: u64, readers: u64| Totals {
+            classes: BTreeMap::from([("user".into(), Preempted { count: user, ns: 10 * user })]),
+            readers: Preempted { count: readers, ns: readers },
+            grace_periods: user,
+            ..Totals::default()
+        };
+        let phase = totals(5, 3).since(&totals(2, 3));
+        assert_eq!(phase.preempted(), Preempted { count: 3, ns: 30 });
+        assert_eq!(phase.readers, Preempted::default());
+        assert_eq!(phase.grace_periods, 3);
+        assert_eq!(phase.plus(&totals(2, 3)), totals(5, 3));
+        // A class that did not occur before the phase.
+        assert_eq!(totals(5, 0).since(&Totals::default()).preempted().count, 5);
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rows of what was seen of the guest from outside: what it did when it lost its CPUs, and its grace periods beside its own account.
+//!
+//! Shares are of time, not of counts: most preemptions last microseconds and hurt nobody.
+
+use super::load::Run;
+use super::metric::{Better, Measured, Metric, row};
+use crate::outside::{Outside, Totals};
+use std::collections::BTreeSet;
+
+const GROUP: &str = "Seen from outside";
+
+/// Classes in the order in which they are shown; those that a run does not have are left out.
+const CLASSES: [(&str, &str); 9] = [
+    ("user", "Preempted in user mode"),
+    ("kernel", "... in preemptible kernel code"),
+    ("reader", "... in an RCU reader"),
+    ("no-preempt", "... with preemption off"),
+    ("irqs-off", "... with interrupts off"),
+    ("softirq", "... in a softirq"),
+    ("hardirq", "... in an interrupt"),
+    ("idle", "... in the idle task"),
+    ("unknown", "... not known in what"),
+];
+
+/// Each phase's totals with its length, s.
+fn seen<'a>(m: &'a Measured) -> impl Iterator<Item = (&'a Totals, f64)> {
+    m.hosts().filter_map(|host| match &host.outside {
+        Some(Outside::Seen(totals)) => Some((&**totals, host.elapsed_ns as f64 / 1e9)),
+        _ => None,
+    })
+}
+
+/// Sum of the first over sum of the second part.
+fn over(m: &Measured, parts: impl Fn(&Totals, f64) -> (f64, f64)) -> Option<f64> {
+    let all = seen(m).map(|(totals, seconds)| parts(totals, seconds));
+    let (a, b) = all.fold((0.0, 0.0), |(a, b), (x, y)| (a + x, b + y));
+    (b > 0.0).then(|| a / b)
+}
+
+fn gp_mean(m: &Measured) -> Option<f64> {
+    over(m, |t, _| (t.grace_periods_ns as f64 / 1e6, t.grace_periods as f64))
+}
+
+/// What the paper counts, as far as it can be seen.
+pub(super) fn readers() -> Vec<Metric> {
+    vec![
+        row(GROUP, "reader_preemptions", "Reader preemptions", "1/s", Better::Lower, |m| {
+            over(m, |t, seconds| (t.readers.count as f64, seconds))
+        }),
+        row(GROUP, "reader_preempted", "Readers, of preempted time", "%", Better::Lower, |m| {
+            over(m, |t, _| (100.0 * t.readers.ns as f64, t.preempted().ns as f64))
+        }),
+    ]
+}
+
+/// The rows, if anybody was asked to look.
+pub(super) fn rows(run: &Run) -> Vec<Metric> {
+    let outsides = || run.phases.iter().filter_map(|p| p.end.as_ref()?.1.outside.as_ref());
+    if outsides().next().is_none() {
+        return Vec::new();
+    }
+    let mut rows = readers();
+    let occurred: BTreeSet<&str> = outsides()
+        .filter_map(|outside| match outside {
+            Outside::Seen(totals) => Some(totals),
+            Outside::Missing(_) => None,
+        })
+        .flat_map(|totals| totals.classes.keys().map(String::as_str))
+        .collect();
+    for (class, label) in CLASSES.iter().filter(|(class, _)| occurred.contains(class)) {
+        rows.push(row(
+            GROUP,
+            &format!("preempted.{class}"),
+            label,
+            "%",
+            Better::Neither,
+            move |m| {
+                over(m, |t, _| {
+                    let ns = t.classes.get(*class).map_or(0, |c| c.ns);
+                    (100.0 * ns as f64, t.preempted().ns as f64)
+                })
+            },
+        ));
+    }
+    rows.extend([
+        row(GROUP, "gp_mean_outside", "GP mean, from outside", "ms", Better::Lower, gp_mean),
+        row(GROUP, "gp_difference", "... against from inside", "%", Better::Neither, |m| {
+            Some(100.0 * (gp_mean(m)? / m.durations()?.mean() - 1.0))
+        }),
+        row(GROUP, "outside_cost", "Looking, of one CPU", "%", Better::Lower, |m| {
+            over(m, |t, seconds| (t.cost_ns as f64 / 1e7, seconds))
+        }),
+        row(GROUP, "outside_lost", "Events missed", "", Better::Lower, |m| {
+            seen(m).map(|(t, _)| t.lost as f64).reduce(|a, b| a + b)
+        }),
+    ]);
+    rows
+}
+
+/// Why phases were not seen, once per reason.
+pub(super) fn notices(run: &Run) -> Vec<String> {
+    let ended = run.phases.iter().filter_map(|p| p.end.as_ref());
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    for (_, host) in ended.clone() {
+        let Some(Outside::Missing(why)) = &host.outside else { continue };
+        match reasons.iter_mut().find(|(other, _)| other == why) {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((why, 1)),
+        }
+    }
+    let all = ended.count();
+    let notice = |(why, count)| {
+        format!("seen from outside: not available in {count} of {all} phases: {why}")
+    };
+    reasons.into_iter().map(notice).collect()
+}
