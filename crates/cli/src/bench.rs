@@ -49,6 +49,8 @@ enum Name {
     Cell,
     /// Walks along a list
     List,
+    /// Hash maps, and tables of objects by number
+    Map,
     /// A directory-entry cache, per grace-period engine
     Dcache,
     /// Callbacks registered and run
@@ -63,6 +65,7 @@ impl Name {
             Name::Flood => Bench::Flood,
             Name::Cell => Bench::Cell,
             Name::List => Bench::List,
+            Name::Map => Bench::Map,
             Name::Dcache => Bench::Dcache,
             Name::Callbacks => Bench::Callbacks,
         }

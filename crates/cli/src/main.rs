@@ -8,6 +8,7 @@ mod output;
 mod progress;
 mod signals;
 mod verify;
+mod watch;
 
 use crate::output::harmless;
 use clap::{Parser, Subcommand};
@@ -37,6 +38,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// What this machine supports, and what each missing thing would take
     Doctor(doctor::Options),
+    /// Which critical sections of the VMs on this host are preempted, and who holds up their grace periods, live
+    Watch(watch::WatchArgs),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Lab(command) => lab::main(command).map(|()| ExitCode::SUCCESS),
         Command::Verify(options) => verify::main(&options),
         Command::Doctor(options) => doctor::main(&options),
+        Command::Watch(args) => watch::main(args),
         Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
     };
     match result {

@@ -12,7 +12,8 @@ fn doctor(force: Option<&str>) -> (i32, Vec<Value>) {
         command.env("REPRIEVE_FORCE", force);
     }
     let output = command.output().unwrap();
-    let checks = serde_json::from_slice(&output.stdout).unwrap();
+    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = serde_json::from_value(report["host"].take()).unwrap();
     (output.status.code().unwrap(), checks)
 }
 
@@ -36,4 +37,15 @@ fn the_exit_status_says_whether_all_is_there() {
     let (status, checks) = doctor(None);
     assert_eq!(find(&checks, "KVM")["present"], Path::new("/dev/kvm").exists());
     assert_eq!(status == 0, checks.iter().all(|c| c["present"] == true));
+}
+
+#[test]
+fn a_vm_that_is_not_there_is_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_reprieve"))
+        .args(["doctor", "--vm", "no-such\u{1b}[2Jvm"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("no-such") && !message.contains('\u{1b}'), "{message}");
 }

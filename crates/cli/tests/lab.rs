@@ -176,6 +176,14 @@ fn a_real_guest_is_measured() {
             of("memory").len() > 10 && !of("fragmentation").is_empty() && !of("cpu").is_empty()
         );
         assert_eq!(phase["result"]["cost"]["trace_lost"], 0);
+        // The same grace periods as seen from outside, but for those at the edges of the phase.
+        let seen = &phase["host"]["outside"]["seen"];
+        let outside = seen["grace_periods"].as_u64().unwrap_or_else(|| panic!("{phase}"));
+        assert!(
+            outside.abs_diff(periods.len() as u64) <= 3,
+            "{outside} of {} in {seen}",
+            periods.len()
+        );
     }
     // The guest compares its fragmentation index with the kernel's own; a disagreement would be a notice.
     let notices: Vec<_> = records.iter().filter(|r| r["record"] == "notice").collect();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program inside a lab host: KVM on this machine, messages instead of results.
 
+use super::outside::Outside;
 use crate::progress::Messages;
 use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result};
@@ -13,7 +14,7 @@ use reprieve_lab::vm::Accel;
 use std::path::Path;
 
 /// Carries out the plan, each record a message.
-pub fn execute(plan: &str, from: u32, images: &str) -> Result<()> {
+pub fn execute(plan: &str, from: u32, images: &str, watch: bool) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("--plan")?;
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
     let logs = tempfile::tempdir().context("log directory")?;
@@ -27,11 +28,13 @@ pub fn execute(plan: &str, from: u32, images: &str) -> Result<()> {
         boot_limit: host::BOOT_LIMIT,
         progress: &Messages,
         cancel: &cancel,
+        watcher: watch.then_some(&Outside),
     };
     std::fs::create_dir(context.logs).context("log directory")?;
     let info = host::info("kvm", "inside a lab host", &images.qemu.version);
     let ran = execute::execute(&plan, from, info, &context, &mut |record| {
-        Messages::send(&Message::Record { record }).map_err(Error::io("standard output"))
+        Messages::send(&Message::Record { record: Box::new(record) })
+            .map_err(Error::io("standard output"))
     });
     for entry in context.logs.read_dir()?.flatten() {
         let text = std::fs::read(entry.path()).unwrap_or_default();

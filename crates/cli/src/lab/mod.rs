@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve lab`.
 
+mod check;
 mod inside;
+mod outside;
 
 use crate::output::{print, print_json, width};
 use crate::progress;
 use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
+use outside::Outside;
 use reprieve_lab::error::Error;
 use reprieve_lab::experiments::{self, Options, POLICIES, Request};
 use reprieve_lab::host::Mode;
 use reprieve_lab::images::Images;
+use reprieve_lab::outside::Watcher;
 use reprieve_lab::plan::Scale;
 use reprieve_lab::protocol::Namespace;
 use reprieve_lab::report::{self, REPORT_FILE};
@@ -42,6 +46,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Check that `reprieve watch` sees what guests really do
+    Check(Box<check::CheckArgs>),
     /// Show, fetch or remove the kernels and images that the lab keeps
     Images {
         #[command(subcommand)]
@@ -60,6 +66,8 @@ pub enum Command {
         from: u32,
         #[arg(long)]
         images: String,
+        #[arg(long)]
+        no_watch: bool,
     },
     /// Prove that KVM works inside a lab host
     #[command(hide = true)]
@@ -129,6 +137,9 @@ pub struct RunArgs {
     /// Seed of everything random
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
+    /// Do not look into the guest under test from outside
+    #[arg(long)]
+    no_watch: bool,
     /// Directory for the results [default: lab-results/EXPERIMENT-TIME]
     #[arg(long)]
     out: Option<PathBuf>,
@@ -143,6 +154,17 @@ enum HostArg {
     Kvm,
     Nested,
     Tcg,
+}
+
+impl HostArg {
+    fn mode(self) -> Mode {
+        match self {
+            HostArg::Auto => Mode::Auto,
+            HostArg::Kvm => Mode::Kvm,
+            HostArg::Nested => Mode::Nested,
+            HostArg::Tcg => Mode::Tcg,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -177,8 +199,11 @@ pub fn main(command: Command) -> Result<()> {
         Command::List { json } => list(json),
         Command::Run(args) => run(*args),
         Command::Report { dirs, out, json } => report(&dirs, &out, json),
+        Command::Check(args) => check::main(&args),
         Command::Images { action, json } => images(action, json),
-        Command::Execute { plan, from, images } => inside::execute(&plan, from, &images),
+        Command::Execute { plan, from, images, no_watch } => {
+            inside::execute(&plan, from, &images, !no_watch)
+        }
         Command::Probe { images } => inside::probe(&images),
     }
 }
@@ -246,20 +271,13 @@ fn run(args: RunArgs) -> Result<()> {
     if out.to_str().is_none() {
         return Err(Error::Usage(format!("--out {}: give a name in UTF-8", out.display())).into());
     }
-    let settings = Settings {
-        mode: match args.host {
-            HostArg::Auto => Mode::Auto,
-            HostArg::Kvm => Mode::Kvm,
-            HostArg::Nested => Mode::Nested,
-            HostArg::Tcg => Mode::Tcg,
-        },
-        host_kernel: args.host_kernel,
-        out,
-    };
+    let settings = Settings { mode: args.host.mode(), host_kernel: args.host_kernel, out };
     let cancel = cancel_on_signal()?;
     let progress = progress::for_stderr();
     let mut outcomes: Vec<Outcome> = Vec::new();
-    let ran = run::run(&requests, &settings, &*progress, &cancel, &mut |o| outcomes.push(o));
+    let watcher: Option<&dyn Watcher> = if args.no_watch { None } else { Some(&Outside) };
+    let ran =
+        run::run(&requests, &settings, watcher, &*progress, &cancel, &mut |o| outcomes.push(o));
     progress.finish();
     if args.json {
         let all: Vec<_> = outcomes.iter().map(|o| &o.summary).collect();

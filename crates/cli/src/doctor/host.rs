@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! This machine.
+
+use super::Check;
+use reprieve::Restartable;
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+
+pub fn checks() -> Vec<Check> {
+    vec![kernel(), restartable(), membarrier(), commands(), btf(), rights(), sched_ext(), kvm()]
+}
+
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string()
+}
+
+fn kernel() -> Check {
+    let release = release();
+    let number = |n| release.split(['.', '-']).nth(n).and_then(|v| v.parse().ok()).unwrap_or(0);
+    let version: (u32, u32) = (number(0), number(1));
+    Check {
+        name: "kernel",
+        used_by: "watch",
+        present: version >= (5, 11),
+        detail: format!("Linux {release}"),
+        remedy: Some("Linux 5.11 or newer".into()),
+    }
+}
+
+fn restartable() -> Check {
+    let support = reprieve::support().restartable;
+    Check {
+        name: "restartable sections",
+        used_by: "runtime",
+        present: support == Restartable::Yes,
+        detail: format!("{support} (rseq, proven by a self-test)"),
+        remedy: Some("lookups use plain sections, which grace periods wait for".into()),
+    }
+}
+
+fn membarrier() -> Check {
+    let present = reprieve::support().membarrier;
+    Check {
+        name: "membarrier",
+        used_by: "runtime",
+        present,
+        detail: if present { "readers need no fence" } else { "readers execute a fence" }.into(),
+        remedy: Some("Linux 4.14 or newer; let the sandbox's filter pass membarrier(2)".into()),
+    }
+}
+
+/// `MEMBARRIER_CMD_*` of the kernel's interface, and since when they are there.
+const COMMANDS: [(i64, &str, &str); 4] = [
+    (1 << 0, "global", "4.3"),
+    (1 << 1, "global expedited", "4.16"),
+    (1 << 3, "private expedited", "4.14"),
+    (1 << 7, "private expedited rseq", "5.10"),
+];
+
+fn commands() -> Check {
+    // SAFETY: MEMBARRIER_CMD_QUERY (0) takes no pointer and changes nothing.
+    let mask = unsafe { libc::syscall(libc::SYS_membarrier, 0, 0, 0) }.max(0);
+    let names = |has: bool| {
+        let those = COMMANDS.iter().filter(|(bit, ..)| (mask & bit != 0) == has);
+        those
+            .map(
+                |(_, name, since)| {
+                    if has { (*name).into() } else { format!("{name} (Linux {since})") }
+                },
+            )
+            .collect::<Vec<String>>()
+            .join(", ")
+    };
+    let present = COMMANDS.iter().all(|(bit, ..)| mask & bit != 0);
+    Check {
+        name: "membarrier commands",
+        used_by: "runtime",
+        present,
+        detail: names(true),
+        remedy: Some(format!("missing: {}", names(false))),
+    }
+}
+
+fn btf() -> Check {
+    let file = "/sys/kernel/btf/vmlinux";
+    let size = fs::metadata(file).map(|m| m.len()).unwrap_or(0);
+    Check {
+        name: "BTF",
+        used_by: "watch, guard",
+        present: size > 0,
+        detail: if size > 0 { format!("{file}, {size} bytes") } else { format!("no {file}") },
+        remedy: Some("a kernel with CONFIG_DEBUG_INFO_BTF: distributions' have it".into()),
+    }
+}
+
+fn rights() -> Check {
+    // CAP_PERFMON 38, CAP_BPF 39, CAP_SYS_PTRACE 19.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap_or("0");
+    let mask = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
+    let missing: Vec<&str> = [(39, "CAP_BPF"), (38, "CAP_PERFMON"), (19, "CAP_SYS_PTRACE")]
+        .into_iter()
+        .filter(|(bit, _)| mask & (1 << bit) == 0)
+        .map(|(_, name)| name)
+        .collect();
+    Check {
+        name: "rights",
+        used_by: "watch",
+        present: missing.is_empty(),
+        detail: if missing.is_empty() {
+            "may load eBPF programs and read guests".into()
+        } else {
+            format!("without {}", missing.join(", "))
+        },
+        remedy: Some("run as root".into()),
+    }
+}
+
+fn sched_ext() -> Check {
+    let directory = Path::new("/sys/kernel/sched_ext");
+    let present = directory.is_dir();
+    let state = fs::read_to_string(directory.join("state")).unwrap_or_default();
+    let config = fs::read_to_string(format!("/boot/config-{}", release())).unwrap_or_default();
+    let built = config.lines().any(|line| line == "CONFIG_SCHED_CLASS_EXT=y");
+    Check {
+        name: "sched_ext",
+        used_by: "guard",
+        present,
+        detail: match (present, built) {
+            (true, _) => format!("in the kernel, {}", state.trim()),
+            (false, true) => "configured, but not in /sys/kernel/sched_ext".into(),
+            (false, false) => "not in this kernel".into(),
+        },
+        remedy: Some(
+            "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 6.12 on (Debian: that of trixie-backports)"
+                .into(),
+        ),
+    }
+}
+
+fn kvm() -> Check {
+    let device = "/dev/kvm";
+    let (present, detail) = match OpenOptions::new().read(true).write(true).open(device) {
+        Ok(_) => (
+            true,
+            format!("{device} opens; `reprieve lab run` proves whether it runs stock kernels"),
+        ),
+        Err(error) => (false, format!("{device}: {error}")),
+    };
+    Check {
+        name: "KVM",
+        used_by: "lab",
+        present,
+        detail,
+        remedy: Some("nothing to do: the lab boots a host of its own, which has it".into()),
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve doctor`: what this machine supports, what its guests use, and what each missing thing would take.
+
+mod guest;
+mod host;
+
+use crate::output::{harmless, print, print_json, width};
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Exits with 1 if something is missing or a setting should change.")]
+pub struct Options {
+    /// Look at this VM as well: a name or the VMM's process ID (repeat for several)
+    #[arg(long, value_name = "NAME|PID")]
+    vm: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that a part of Reprieve uses, or that a guest should.
+#[derive(Serialize)]
+struct Check {
+    name: &'static str,
+    /// Which part uses it.
+    used_by: &'static str,
+    present: bool,
+    detail: String,
+    /// What to do where it is missing.
+    remedy: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    host: Vec<Check>,
+    vms: Vec<guest::Report>,
+}
+
+/// Exits with 1 when something is missing.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let mut vms = vec![];
+    for query in &options.vm {
+        vms.push(guest::examine(query)?);
+    }
+    let report = Report { host: host::checks(), vms };
+    if options.json {
+        print_json(&report)?;
+    } else {
+        let mut text = String::new();
+        for check in &report.host {
+            text += &check.text();
+        }
+        for vm in &report.vms {
+            text += "\n";
+            text += &vm.text();
+        }
+        print(&(harmless(&text) + "\n"))?;
+    }
+    let all =
+        report.host.iter().all(|check| check.present) && report.vms.iter().all(|vm| vm.fine());
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Check {
+    fn text(&self) -> String {
+        let mark = if self.present { "yes" } else { "no" };
+        let mut text = entry(mark, self.name, &self.detail);
+        if let Some(remedy) = self.remedy.as_ref().filter(|_| !self.present) {
+            text += &entry("", "", &format!("{}: {remedy}", self.used_by));
+        }
+        text
+    }
+}
+
+/// A line with a mark and a name, the rest folded beside them.
+fn entry(mark: &str, name: &str, text: &str) -> String {
+    const LEFT: usize = 30;
+    let room = width().max(70) - LEFT;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().filter(|l| l.len() + word.len() < room || l.is_empty());
+        match last {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(word.into()),
+        }
+    }
+    let mut out = format!("{mark:<7}{name:<23}{}\n", lines.remove(0));
+    for line in lines {
+        out += &format!("{:LEFT$}{line}\n", "");
+    }
+    out
+}

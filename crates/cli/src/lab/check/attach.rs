@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attaching to a big VM is quick and does not allocate its memory.
+//!
+//! A guest touches a small part of its memory; reading the rest through a mapping would allocate it. And finding the guest by reading all that
+//! is there would take time: attaching is compared with that, read once in the same run.
+
+use super::stage::Stage;
+use super::{Check, Finding};
+use anyhow::{Context as _, Result, anyhow};
+use reprieve_lab::outside::Watching;
+use serde_json::json;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+pub const MEMORY_MIB: u64 = 5 << 10;
+
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// Memory that the VM may come to use meanwhile more than in the same time without, KiB: its own stacks and queues, in which a huge page is 2 MiB.
+const GROWTH_KB: u64 = 4096;
+
+/// While `watch` is attached.
+const ATTACHED: Duration = Duration::from_secs(2);
+
+pub fn check(stage: &Stage) -> Result<Finding> {
+    let vm = stage.boot("attach", 2, MEMORY_MIB, "")?;
+    let pid = vm.threads().pid();
+    // What the guest still does after boot, it does without us.
+    stage.sleep(ATTACHED)?;
+    let alone = resident_kb(pid)?;
+    stage.sleep(ATTACHED)?;
+    let before = resident_kb(pid)?;
+    stage.progress.step("attaching");
+    let began = Instant::now();
+    let mut watched = stage.watch(&vm)?;
+    let took = began.elapsed();
+    stage.sleep(ATTACHED)?;
+    let totals = watched.totals().map_err(|e| anyhow!(e))?;
+    drop(watched);
+    let after = resident_kb(pid)?;
+    let (bytes, reading) = read_resident(pid)?;
+    let read = resident_kb(pid)?;
+    vm.shut_down();
+
+    let growth = after.saturating_sub(before);
+    let own = before.saturating_sub(alone);
+    // A second is the promise; on a machine that is busy otherwise, everything takes longer, reading too.
+    let passed = (took <= LIMIT || took <= reading) && growth <= own + GROWTH_KB;
+    let text = format!(
+        "  attached to a VM of {MEMORY_MIB} MiB in {} ms; reading the {} MiB that it uses once takes {} ms\n  it used {} MiB before and {} MiB after ({growth} KiB more; {own} KiB more in the same time before)\n",
+        took.as_millis(),
+        bytes >> 20,
+        reading.as_millis(),
+        before >> 10,
+        after >> 10,
+    );
+    let figures = json!({
+        "attach_ms": took.as_millis() as u64, "read_ms": reading.as_millis() as u64, "read_bytes": bytes, "resident_before_kb": before,
+        "resident_after_kb": after, "resident_after_reading_kb": read, "grew_before_kb": own, "preemptions": totals.preempted().count,
+    });
+    Ok(Finding::new(Check::Attach, passed, text, figures))
+}
+
+/// Memory of process `pid` in RAM, KiB.
+fn resident_kb(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("the VM")?;
+    let value = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let value = value.and_then(|v| v.trim().trim_end_matches(" kB").parse().ok());
+    value.ok_or_else(|| anyhow!("process {pid} shows no VmRSS"))
+}
+
+/// Reads every page of the largest mapping of process `pid` that is there, and no other; returns the bytes and the time.
+fn read_resident(pid: u32) -> Result<(u64, Duration)> {
+    const PAGE: u64 = 4096;
+    const PRESENT: u64 = 1 << 63;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).context("the VM's mappings")?;
+    let range = |line: &str| {
+        let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+        Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    };
+    let largest = maps.lines().filter_map(range).max_by_key(|(start, end)| end - start);
+    let (start, end) = largest.ok_or_else(|| anyhow!("process {pid} has no mappings"))?;
+    let began = Instant::now();
+    let pagemap = File::open(format!("/proc/{pid}/pagemap")).context("the VM's page map")?;
+    let memory = File::open(format!("/proc/{pid}/mem")).context("the VM's memory")?;
+    let mut entries = vec![0; ((end - start) / PAGE * 8) as usize];
+    pagemap.read_exact_at(&mut entries, start / PAGE * 8).context("the VM's page map")?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
+    let present: Vec<bool> = entries
+        .chunks_exact(8)
+        .map(|e| u64::from_ne_bytes(e.try_into().unwrap_or_default()) & PRESENT != 0)
+        .collect();
+    let mut page = 0;
+    while page < present.len() {
+        let run =
+            present[page..].iter().take_while(|p| **p).take(buffer.len() / PAGE as usize).count();
+        if run > 0 {
+            let part = &mut buffer[..run * PAGE as usize];
+            memory.read_exact_at(part, start + page as u64 * PAGE).context("the VM's memory")?;
+            bytes += part.len() as u64;
+        }
+        page += run.max(1);
+    }
+    Ok((bytes, began.elapsed()))
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! vCPUs kept in each class, overcommitted among themselves, are classed right.
+//!
+//! The guest is set up to do little else on those vCPUs: no tick (`nohz_full`), no tasks but the one (`isolcpus`). What remains between two holds is told
+//! apart by the instruction pointer, which has no part in classing: only preemptions in the function that holds are judged, and those must be nearly all.
+
+use super::stage::{Stage, few_cpus};
+use super::{Check, Finding};
+use anyhow::Result;
+use reprieve_host::watch::model::{Class, Event};
+use reprieve_lab::protocol::{Command, Held, Hold, Workload};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+/// vCPU 0 does what else there is to do in the guest.
+const VCPUS: u32 = 5;
+const KEPT: usize = VCPUS as usize - 1;
+
+/// `idle=poll`, because an idle vCPU that halts cannot be preempted.
+const ARGS: &str = "nohz_full=1-4 isolcpus=1-4 irqaffinity=0 rcu_nocb_poll idle=poll";
+
+/// Long against what is done between two holds. Where interrupts have to wait for the end of a hold that is more; where they do not, RCU would turn
+/// the tick on again.
+const HOLD_US: u32 = 100_000;
+const HOLD_ATOMIC_US: u32 = 500_000;
+
+/// The share of the judged that must be right, and that of all that must be judged. An interrupt of a guest that shares busy CPUs takes its time when it is
+/// emulated, and is where the vCPU then is (up to 7 % of the preemptions of user mode); more so of an idle vCPU, since polling keeps the tick going.
+const RIGHT: f64 = 0.99;
+const JUDGED: f64 = 0.85;
+const JUDGED_IDLE: f64 = 0.7;
+
+const SETTLE: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(100);
+const ROUND_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a vCPU is kept in; idle, if in nothing.
+struct Kept(Option<Held>);
+
+impl Kept {
+    fn name(&self) -> &'static str {
+        self.0.map_or("idle", Held::name)
+    }
+
+    fn class(&self) -> Class {
+        match self.0 {
+            None => Class::Idle,
+            Some(Held::User) => Class::User,
+            Some(Held::Kernel) => Class::Kernel,
+            Some(Held::Reader) => Class::Reader,
+            Some(Held::Spinlock | Held::Bh) => Class::NoPreempt,
+            Some(Held::Softirq) => Class::Softirq,
+            Some(Held::Hardirq) => Class::Hardirq,
+            Some(Held::IrqsOff) => Class::IrqsOff,
+        }
+    }
+
+    /// Whether the vCPU was elsewhere, by its instruction pointer where that is known. User mode has no function.
+    fn elsewhere(&self, function: Option<&str>) -> bool {
+        let Some(function) = function else { return false };
+        let name = match self.0 {
+            Some(Held::User) => return true,
+            Some(held) => format!("reprieve_hold_{}+", held.name().replace('-', "_")),
+            None => "cpu_idle_poll".into(),
+        };
+        !function.starts_with(&name)
+    }
+
+    fn hold(&self, cpu: u32) -> Option<Hold> {
+        let held = self.0?;
+        let atomic = matches!(held, Held::Hardirq | Held::IrqsOff);
+        let hold_us = if atomic { HOLD_ATOMIC_US } else { HOLD_US };
+        Some(Hold { cpu, held, hold_us, pause_us: 0 })
+    }
+}
+
+/// Preemptions of one vCPU.
+#[derive(Default)]
+struct Seen {
+    classes: BTreeMap<Class, u64>,
+    elsewhere: u64,
+}
+
+impl Seen {
+    fn judged(&self) -> u64 {
+        self.classes.values().sum()
+    }
+}
+
+pub fn check(stage: &Stage, preemptions: u64) -> Result<Finding> {
+    let mut vm = stage.boot("classes", VCPUS, 512, ARGS)?;
+    let few = few_cpus();
+    vm.threads().pin(&vec![few; VCPUS as usize], &[])?;
+    let mut watched = stage.watch_events(&vm)?;
+    let (mut text, mut figures) = (String::new(), Vec::new());
+    let (mut passed, mut lost) = (true, 0);
+    let kept: Vec<Kept> = Held::ALL.map(Some).into_iter().chain([None]).map(Kept).collect();
+    for round in kept.chunks(KEPT) {
+        let names: Vec<&str> = round.iter().map(Kept::name).collect();
+        stage.progress.step(&format!("vCPUs in {}", names.join(", ")));
+        let holds = round.iter().zip(1..).filter_map(|(kept, cpu)| kept.hold(cpu)).collect();
+        stage.prepare(&mut vm, Workload::Hold { holds }, None)?;
+        stage.call(&mut vm, &Command::Start)?;
+        // Until all have come to what they shall do.
+        stage.sleep(SETTLE)?;
+        watched.events();
+        let mut seen: Vec<Seen> = round.iter().map(|_| Seen::default()).collect();
+        let began = Instant::now();
+        while seen.iter().any(|s| s.judged() < preemptions) && began.elapsed() < ROUND_LIMIT {
+            stage.sleep(POLL)?;
+            for event in watched.events() {
+                match event {
+                    Event::Preempted { vcpu: vcpu @ 1.., class, at, .. } => {
+                        let index = vcpu as usize - 1;
+                        let Some(kept) = round.get(index) else { continue };
+                        match kept.elsewhere(at.function.as_deref()) {
+                            true => seen[index].elsewhere += 1,
+                            false => *seen[index].classes.entry(class).or_default() += 1,
+                        }
+                    }
+                    Event::Lost { count, .. } => lost += count,
+                    _ => {}
+                }
+            }
+        }
+        for (kept, seen) in round.iter().zip(&seen) {
+            let (name, expected) = (kept.name(), kept.class());
+            let judged = seen.judged();
+            let right = seen.classes.get(&expected).copied().unwrap_or(0);
+            let share = right as f64 / judged.max(1) as f64;
+            let judged_share = judged as f64 / (judged + seen.elsewhere).max(1) as f64;
+            let enough = if kept.0.is_some() { JUDGED } else { JUDGED_IDLE };
+            let good = judged >= preemptions && share >= RIGHT && judged_share >= enough;
+            passed &= good;
+            let others = seen.classes.iter().filter(|(class, _)| **class != expected);
+            let others: String = others.map(|(c, n)| format!(", {n} {}", c.name())).collect();
+            let _ = writeln!(
+                text,
+                "{} {name:<9}{judged:>6} preemptions, {:>6.2} % {}{others} (and {} between two holds)",
+                if good { ' ' } else { '!' },
+                100.0 * share,
+                expected.name(),
+                seen.elsewhere
+            );
+            let classes: BTreeMap<&str, u64> =
+                seen.classes.iter().map(|(c, n)| (c.name(), *n)).collect();
+            figures.push(json!({
+                "held": name, "expected": expected.name(), "preemptions": judged, "right": right, "share": share,
+                "elsewhere": seen.elsewhere, "classes": classes,
+            }));
+        }
+    }
+    let blind = watched.vm().map_err(anyhow::Error::msg)?.0.blind;
+    blind.iter().for_each(|what| text += &format!("  not seen: {what}\n"));
+    if lost > 0 {
+        let _ = writeln!(text, "  {lost} events lost");
+    }
+    vm.shut_down();
+    let figures = json!({ "held": figures, "blind": blind, "lost": lost });
+    Ok(Finding::new(Check::Classes, passed, text, figures))
+}

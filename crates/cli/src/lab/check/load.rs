@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Competition for the host's CPUs, and the means to starve a single thread.
+
+use anyhow::{Context as _, Result, anyhow};
+use reprieve_lab::vm::{Threads, allowed_cpus};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// A thread that computes until it is dropped.
+pub struct Spinner {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Spinner {
+    /// On CPU `cpu` (by index among those that this process may use), as nice as this process, like its VMs.
+    pub fn start(cpu: u32) -> Result<Spinner> {
+        Spinner::with_niceness(cpu, None)
+    }
+
+    fn with_niceness(cpu: u32, nice: Option<i32>) -> Result<Spinner> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (send, ready) = std::sync::mpsc::channel();
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new().name("spinner".into()).spawn(move || {
+            // SAFETY: no arguments, always succeeds.
+            let tid = unsafe { libc::gettid() };
+            // SAFETY: plain system call about this thread.
+            let set = |nice| unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
+            let niced = match nice.map_or(0, set) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            };
+            let threads = Threads::new(std::process::id(), vec![tid as u32]);
+            let pinned = threads.pin(&[vec![cpu]], &[]);
+            let _ = send.send((niced, pinned));
+            while !stopped.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })?;
+        let spinner = Spinner { stop, thread: Some(thread) };
+        let (niced, pinned) = ready.recv().context("starting a spinner")?;
+        niced.context("niceness of a spinner")?;
+        pinned?;
+        Ok(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A thread that is runnable and does not run, until this is dropped: `SCHED_IDLE` on a CPU with a thread of the highest weight gives it
+/// a few milliseconds per minute. (Not by a signal or the freezer: that would make it sleep, and a vCPU that sleeps has not been preempted.)
+pub struct Starved {
+    tid: u32,
+    spinner: Option<Spinner>,
+}
+
+impl Starved {
+    /// Starves thread `tid` on CPU `cpu`, to which it is bound for that.
+    pub fn start(tid: u32, cpu: u32) -> Result<Starved> {
+        let spinner = Some(Spinner::with_niceness(cpu, Some(-20))?);
+        set_policy(tid, libc::SCHED_IDLE)?;
+        let starved = Starved { tid, spinner };
+        // Last: it may run elsewhere until it has to come here.
+        Threads::new(0, vec![tid]).pin(&[vec![cpu]], &[])?;
+        Ok(starved)
+    }
+}
+
+impl Drop for Starved {
+    fn drop(&mut self) {
+        let _ = set_policy(self.tid, libc::SCHED_OTHER);
+        self.spinner = None;
+        let all: Vec<u32> = (0..allowed_cpus().len() as u32).collect();
+        let _ = Threads::new(0, vec![self.tid]).pin(&[all], &[]);
+    }
+}
+
+fn set_policy(tid: u32, policy: libc::c_int) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `parameters` is valid for the read.
+    let set = unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &parameters) };
+    if set == 0 {
+        return Ok(());
+    }
+    Err(anyhow!("scheduling policy of a vCPU thread: {}", io::Error::last_os_error()))
+}

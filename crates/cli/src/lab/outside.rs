@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Looks into the lab's guests from outside, with what `reprieve watch` is made of.
+
+use reprieve_host::watch::model::{Event, Snapshot, Vm, VmState};
+use reprieve_host::watch::{Options, Watch, Which};
+use reprieve_lab::outside::{Preempted, Totals, Watcher, Watching};
+use reprieve_lab::process::Cancel;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Between two looks whether the guest is seen yet.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The VMs are there before they are watched, so nothing needs to be looked for often.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Watches one VM at a time with eBPF on this host.
+pub struct Outside;
+
+impl Watcher for Outside {
+    fn watch(
+        &self,
+        pid: u32,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<Box<dyn Watching>, String> {
+        Ok(Box::new(Watched::open(pid, false, limit, cancel)?))
+    }
+}
+
+/// A VM that is seen.
+pub struct Watched {
+    pid: u32,
+    watch: Watch,
+}
+
+impl Watched {
+    /// Watches the VM of process `pid`, with `events` if they are wanted, and waits until it is seen what the guest does.
+    pub fn open(
+        pid: u32,
+        events: bool,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<Watched, String> {
+        let vms = Which::Named(vec![pid.to_string()]);
+        // Statistics, because what looking costs is part of the result.
+        let options =
+            Options { vms, interval: INTERVAL, events, statistics: true, ..Options::default() };
+        let watch = Watch::start(&options).map_err(|e| e.to_string())?;
+        let mut watched = Watched { pid, watch };
+        let end = Instant::now() + limit;
+        loop {
+            match watched.vm().map(|(vm, _)| vm.state) {
+                Ok(VmState::Watching) => return Ok(watched),
+                Ok(VmState::Unreadable(why)) => return Err(why),
+                Ok(_) | Err(_) if Instant::now() < end => {}
+                Ok(_) => {
+                    return Err(format!(
+                        "the guest was not found in the VM's memory within {} s",
+                        limit.as_secs()
+                    ));
+                }
+                Err(why) => return Err(why),
+            }
+            cancel.sleep(POLL).map_err(|e| e.to_string())?;
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        self.watch.events()
+    }
+
+    /// The VM as it is now, with the rest of the snapshot.
+    pub fn vm(&mut self) -> Result<(Vm, Snapshot), String> {
+        let mut snapshot = self.watch.snapshot().map_err(|e| e.to_string())?;
+        let vm = snapshot.vms.iter().position(|vm| vm.pid == self.pid);
+        let vm = vm.ok_or_else(|| format!("no VM in process {}", self.pid))?;
+        Ok((snapshot.vms.swap_remove(vm), snapshot))
+    }
+}
+
+impl Watching for Watched {
+    fn totals(&mut self) -> Result<Totals, String> {
+        let (vm, snapshot) = self.vm()?;
+        let mut classes: BTreeMap<String, Preempted> = BTreeMap::new();
+        let mut readers = Preempted::default();
+        for class in vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions) {
+            let sum = classes.entry(class.class.name().into()).or_default();
+            sum.count += class.off_cpu.counts.iter().sum::<u64>();
+            sum.ns += class.off_cpu.total_ns;
+            readers.count += class.readers;
+            readers.ns += class.readers_off_cpu_ns;
+        }
+        let grace = vm.grace.unwrap_or_default();
+        let cost = snapshot.cost;
+        Ok(Totals {
+            classes,
+            readers,
+            grace_periods: grace.durations.counts.iter().sum(),
+            grace_periods_ns: grace.durations.total_ns,
+            grace_periods_unseen: grace.unseen,
+            cost_ns: cost.bpf_ns.unwrap_or(cost.switch_ns) + cost.process_ns,
+            lost: cost.lost,
+        })
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve watch`.
+
+use crate::output::{print, width};
+use crate::signals::cancel_on_signal;
+use anyhow::{Result, anyhow, bail};
+use clap::{Args, Subcommand};
+use reprieve_host::show::recording::{Recorded, Writer};
+use reprieve_host::show::{self, Source, lines, page, prometheus, summary, terminal};
+use reprieve_host::watch::model::Snapshot;
+use reprieve_host::watch::{Options, Watch, Which};
+use std::io::IsTerminal;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct WatchArgs {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Watch this VM only: a name or the VMM's process ID (repeat for several). Those that do not run yet are waited for
+    #[arg(long, value_name = "NAME|PID")]
+    vm: Vec<String>,
+    /// Time between two snapshots
+    #[arg(long, default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Watch for that long, then print a summary
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    length: Option<Duration>,
+    /// Print each snapshot as a line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Serve metrics at http://ADDR:PORT/metrics
+    #[arg(long, value_name = "ADDR:PORT")]
+    prometheus: Option<SocketAddr>,
+    /// Record events and snapshots to a new file, for `watch report`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Measure what watching costs, and print it at the end
+    #[arg(long, requires = "length")]
+    overhead: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make an HTML page with time lines from a recording
+    Report(ReportArgs),
+}
+
+#[derive(Args)]
+struct ReportArgs {
+    /// What `watch --record` wrote
+    file: PathBuf,
+    /// Where to write the page
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+    if (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("from 100ms to 1h".into())
+    }
+}
+
+/// Exits with 1 when the time was over and no VM or process had been seen.
+pub fn main(args: WatchArgs) -> Result<ExitCode> {
+    if let Some(Command::Report(report)) = &args.command {
+        page::write(&report.file, &report.out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // What takes a user's rights comes first: the collector gives up all but its own.
+    let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
+    let writer = args.record.as_deref().map(Writer::create).transpose()?;
+    let vms = if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) };
+    let watch = Watch::start(&Options {
+        vms,
+        interval: args.interval,
+        events: args.record.is_some(),
+        statistics: args.overhead,
+        confine: true,
+    });
+    let mut watch = match (watch, &args.record) {
+        (Ok(watch), _) => watch,
+        (Err(error), None) => return Err(error.into()),
+        (Err(error), Some(path)) => {
+            // Nothing but its first line is in it.
+            let _ = std::fs::remove_file(path);
+            return Err(error.into());
+        }
+    };
+    let Some(writer) = writer else { return present(&args, listener, &mut watch) };
+    let mut recorded = Recorded::new(watch, writer);
+    let shown = present(&args, listener, &mut recorded);
+    // The view's error is the cause, if both fail.
+    let finished = recorded.finish();
+    let code = shown?;
+    finished?;
+    Ok(code)
+}
+
+fn present(
+    args: &WatchArgs,
+    listener: Option<TcpListener>,
+    source: &mut dyn Source,
+) -> Result<ExitCode> {
+    let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if interactive && !args.json && args.length.is_none() && listener.is_none() {
+        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        terminal::run(source, args.interval, colour).map_err(plain)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let server = listener.map(prometheus::Server::start).transpose()?;
+    if let Some(server) = &server {
+        eprintln!("reprieve: metrics at http://{}/metrics", server.address());
+        if !server.address().ip().is_loopback() {
+            eprintln!(
+                "reprieve: warning: everybody who reaches {} can read them: VM names, guest kernels and load",
+                server.address()
+            );
+        }
+    }
+    let cancel = cancel_on_signal()?;
+    let (mut first, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
+    let quiet = server.is_some() || args.length.is_some();
+    show::drive(source, args.interval, args.length, &cancel.flag(), |snapshot| {
+        if let Some(server) = &server {
+            server.update(snapshot.clone());
+        }
+        if args.json {
+            print(&(serde_json::to_string(&snapshot)? + "\n"))?;
+        } else if !quiet {
+            print(&lines::text(last.as_ref(), &snapshot))?;
+        }
+        if first.is_none() {
+            first = Some(snapshot.clone());
+        }
+        last = Some(snapshot);
+        Ok(())
+    })
+    .map_err(plain)?;
+    let (Some(first), Some(last)) = (first, last) else { bail!("nothing was collected") };
+    if args.length.is_some() && !args.json {
+        print(&summary::text(&first, &last, width()))?;
+    }
+    if args.overhead {
+        let text = summary::overhead(&first.cost, &last.cost);
+        if args.json { eprint!("{text}") } else { print(&text)? }
+    }
+    let seen = !last.vms.is_empty() || !last.processes.is_empty();
+    Ok(if args.length.is_none() || seen { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn plain(error: show::SourceError) -> anyhow::Error {
+    anyhow!(error)
+}

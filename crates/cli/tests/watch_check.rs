@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `watch` against guests that do something known (`reprieve lab check`), under TCG here and under KVM in a lab host.
+//!
+//! Needs root and a kernel with BTF. The long ones belong to `make test-lab`.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+/// VMs of different tests would compete for the CPUs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs the checks and returns their findings; fails with all that was found when one of them is not as it should be.
+#[track_caller]
+fn check(args: &[&str]) -> Vec<Value> {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+    command.args(["lab", "check", "--json"]).args(args).stdin(Stdio::null());
+    if std::env::var_os("REPRIEVE_INIT").is_none() {
+        let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/reprieve-init");
+        command.env("REPRIEVE_INIT", init);
+    }
+    let output = command.output().unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{args:?}:\n{out}\n{err}");
+    let findings: Vec<Value> = serde_json::from_str(&out).unwrap();
+    assert!(findings.iter().all(|finding| finding["passed"] == true), "{findings:#?}");
+    findings
+}
+
+#[test]
+fn watch_sees_what_an_emulated_guest_does() {
+    let findings = check(&["--host", "tcg", "--preemptions", "200", "--cycles", "10"]);
+    let names: Vec<&str> = findings.iter().map(|f| f["check"].as_str().unwrap()).collect();
+    assert_eq!(names, ["classes", "stopped", "grace", "attach", "cycles"]);
+    // What makes the check one: every class, hit often enough, by its own account too.
+    let held = findings[0]["figures"]["held"].as_array().unwrap();
+    assert_eq!(held.len(), 9, "{held:#?}");
+    for held in held {
+        assert!(held["preemptions"].as_u64().unwrap() >= 200, "{held}");
+        assert!(held["share"].as_f64().unwrap() >= 0.99, "{held}");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make test-lab"]
+fn watch_sees_what_older_and_newer_guests_do() {
+    for kernel in ["deb:6.1", "deb:7"] {
+        check(&["--host", "tcg", "--guest-kernel", kernel]);
+    }
+}
+
+#[test]
+#[ignore = "takes many minutes: make test-lab"]
+fn watch_sees_what_guests_under_kvm_do() {
+    for kernel in ["deb:6.1", "deb:6.12", "deb:7"] {
+        check(&[
+            "classes",
+            "stopped",
+            "grace",
+            "cycles",
+            "--host",
+            "nested",
+            "--guest-kernel",
+            kernel,
+        ]);
+    }
+}
