@@ -64,6 +64,12 @@ pub(crate) fn arm_outside(cs: usize) {
         unsafe {
             crate::restart::arch::arm(cs)
         };
+        // Now and then the kernel looks for sure; the turns alone are as long as the processor likes.
+        static TURN: AtomicU8 = AtomicU8::new(0);
+        if TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(8) {
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+        }
         for _ in 0..64 {
             std::hint::spin_loop();
         }
