@@ -147,18 +147,26 @@ impl Intake {
 
     /// Closes stashes, as far as their owners are not inside, and puts what is ready there on the lists, too. `choose`: `None` for a stash
     /// that is not looked at, false for one that is left for later.
+    ///
+    /// What was in a stash goes to the lists of its lane, and there is a moment in which it is neither pending nor on a list: so whoever sweeps
+    /// answers for the workers of the lanes that it chooses. A worker chooses its own lane only, and looks at the lists afterwards; others wake
+    /// the workers.
+    ///
+    /// > **Invariant.** `choose` has chosen a stash as it is closed. Before the revocation it is asked about a stash whose owner may close it and open it
+    /// > again on another lane, so it is asked once more when the owner is kept out.
     pub(crate) fn sweep(
         &self,
         registry: &Registry,
         mut choose: impl FnMut(&Stash) -> Option<bool>,
     ) -> Swept {
+        let mut choose = |stash: &Stash| if stash.pending() { choose(stash) } else { None };
         self.sweep.lock();
         let mut swept = Swept::Nothing;
         let chosen: Vec<&Stash> = registry
             .records()
             .map(|r| &r.stash)
             .filter(|s| {
-                let choice = if s.pending() { choose(s) } else { None };
+                let choice = choose(s);
                 if choice == Some(false) {
                     swept = Swept::Later;
                 }
@@ -174,6 +182,14 @@ impl Intake {
                     swept = swept.max(Swept::Later);
                     continue;
                 };
+                match choose(stash) {
+                    Some(true) => (),
+                    Some(false) => {
+                        swept = swept.max(Swept::Later);
+                        continue;
+                    }
+                    None => continue,
+                }
                 let ready = access.take_ready();
                 if !ready.is_empty() {
                     // SAFETY: it was the stash's.
@@ -255,5 +271,46 @@ pub(crate) unsafe fn add_up(chain: *mut Head, loads: &mut [Load; 2]) {
         let phase = (head.flags & PHASE) as usize;
         loads[phase] = loads[phase].add(Load::one(head.units));
         next = head.next;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// The owner closes its stash and opens it on another lane when the sweeper has looked at it and not revoked it yet. The worker of that
+    /// lane sleeps or has looked at its lists: nobody would tell it.
+    #[test]
+    fn a_sweep_leaves_a_stash_alone_that_has_moved_to_another_lane() {
+        let (intake, registry) = (Intake::new(2, Kind::Fence), Registry::new());
+        let stash = &registry.claim(1).unwrap().stash;
+        let mut heads = [Head::new(), Head::new()];
+        let register = |lane, head: &mut Head| {
+            let mut access = stash.enter(true).unwrap();
+            intake.close(&mut access);
+            intake.open(&mut access, lane, 0, 4);
+            // SAFETY: the heads outlive the test, and are never run.
+            assert!(unsafe { access.put(head) });
+        };
+        let [first, second] = &mut heads;
+        register(0, first);
+        let mut second = Some(second);
+        let asked = Cell::new(0);
+        let swept = intake.sweep(&registry, |stash| {
+            let ours = stash.home() == 0;
+            if let Some(second) = second.take() {
+                register(1, second);
+            }
+            asked.set(asked.get() + 1);
+            ours.then_some(true)
+        });
+        assert_eq!((swept, asked.get()), (Swept::Nothing, 2));
+        assert!(intake.any(0), "closed by its owner");
+        assert!(!intake.any(1) && stash.pending() && stash.home() == 1);
+        // Nothing keeps the owner out, and the other lane's worker finds it.
+        assert!(stash.enter(true).is_some());
+        assert_eq!(intake.sweep(&registry, |s| (s.home() == 1).then_some(true)), Swept::Some);
+        assert!(intake.any(1) && !stash.pending());
     }
 }

@@ -271,7 +271,6 @@ impl Access<'_> {
         self.stash.pending.store(opened, Ordering::Relaxed);
     }
 
-    #[cfg(not(loom))]
     pub(crate) fn home(&self) -> usize {
         self.stash.home()
     }
