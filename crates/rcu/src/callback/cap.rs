@@ -104,6 +104,8 @@ fn make_ready(core: &Core, stash: &mut Access<'_>, index: usize) -> bool {
     if !core.quick_grace_period() {
         // SAFETY: the chain is ours, and in the account.
         unsafe { core.intake.give(index, true, Chain::of(first)) };
+        // The worker may have found the list empty meanwhile, and sleep.
+        core.queues[index].alarm.work();
         return false;
     }
     #[cfg(reprieve_fault)]
@@ -176,4 +178,48 @@ fn drive(core: &Arc<Core>, index: usize, deadline: Instant) -> bool {
     // Where the system has no thread for a worker, mere frees are all that can be run.
     !queue.started.load(Ordering::Relaxed)
         && queue.step(core, Who::Helper(deadline)) == Step::Progress
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Domain;
+    use crate::callback::{Head, LEAF};
+    use std::sync::atomic::AtomicBool;
+
+    /// A helper takes what is on a list, a reader keeps it from a grace period, and it puts the callbacks back: the worker may have looked at the list in
+    /// between, and sleeps.
+    #[test]
+    fn what_a_helper_puts_back_wakes_the_worker() {
+        const LONG: Duration = Duration::from_secs(20);
+        let domain = Domain::builder().single_list(true).build().unwrap();
+        let core = domain.core();
+        let guard = domain.read_lock();
+        let queue = &core.queues[0];
+        // This test is the worker.
+        queue.started.store(true, Ordering::Relaxed);
+        let mut head = Head { flags: LEAF, ..Head::new() };
+        let asleep = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let start = Instant::now();
+                queue.alarm.sleep(Some(LONG), || {
+                    asleep.store(true, Ordering::SeqCst);
+                    false
+                });
+                start.elapsed()
+            });
+            while !asleep.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let stash = &mut core.own_stash().unwrap();
+            // SAFETY: it outlives the domain's interest in it, and is run below, which does nothing.
+            unsafe { core.intake.push(0, &mut head) };
+            assert!(!make_ready(core, stash, 0) && core.intake.any(0));
+            assert!(worker.join().unwrap() < LONG, "nobody woke it");
+        });
+        drop(guard);
+        queue.started.store(false, Ordering::Relaxed);
+        domain.barrier().unwrap();
+    }
 }

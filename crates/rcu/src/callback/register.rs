@@ -103,7 +103,11 @@ impl Core {
                 // It may be open: a sweeper, or a fork, kept us out of it above.
                 self.close_stash(stash);
             }
-            index = self.lane_here();
+            // What is on the first lane (its list, or what is ready in the stash) is there by our doing, and its worker may have looked meanwhile.
+            let first = std::mem::replace(&mut index, self.lane_here());
+            if first != index {
+                self.queues[first].alarm.work();
+            }
             n = n.min(cap::BEYOND);
         }
         // SAFETY: the caller's promise.
