@@ -13,8 +13,10 @@ use super::load::Load;
 use super::stash::{Access, Stash};
 use super::{Head, LEAF, PHASE};
 use crate::barrier::{Kind, heavy};
+#[cfg(not(loom))]
+use crate::record::Record;
 use crate::registry::Registry;
-use crate::sync::Lock;
+use crate::sync::{AtomicU32, Lock, Ordering};
 
 /// One CPU's.
 pub(crate) struct Lane {
@@ -36,6 +38,8 @@ pub(crate) struct Intake {
     sweep: Lock,
     /// Stashes are swept with it.
     barrier: Kind,
+    /// By phase: the account may show what is nowhere, for a thread ended in the middle of a registration. See `audit.rs`.
+    lost: [AtomicU32; 2],
 }
 
 /// What a sweep came to.
@@ -59,6 +63,7 @@ impl Intake {
             sweep: Lock::new(),
             // Lookups need not start over for this.
             barrier: if barrier == Kind::Fence { Kind::Fence } else { Kind::Membarrier },
+            lost: [AtomicU32::new(0), AtomicU32::new(0)],
         }
     }
 
@@ -112,12 +117,39 @@ impl Intake {
         (closed.unsettled.iter().map(|l| l.callbacks()).sum(), first)
     }
 
-    /// Registers a callback without a stash. Returns whether the list was empty.
+    /// Registers a callback that the stash is not opened for. The owner is inside. Returns whether the list was empty.
     ///
     /// # Safety
     /// The head is the caller's alone, and stays valid until it is run.
     pub(crate) unsafe fn push(&self, lane: usize, head: *mut Head) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.push_as(self.phase.current(), lane, head) }
+    }
+
+    /// The same for the owner of a stash that it may not use now.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    pub(crate) unsafe fn push_beside(&self, stash: &Stash, lane: usize, head: *mut Head) -> bool {
         let phase = self.phase.current();
+        // SAFETY: the caller's promise.
+        stash.beside(phase, || unsafe { self.push_as(phase, lane, head) })
+    }
+
+    /// The same for a thread that exits, and has no stash any more.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    #[cfg(not(loom))]
+    pub(crate) unsafe fn push_late(&self, lane: usize, head: *mut Head) -> bool {
+        self.sweep.lock();
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.push_as(self.phase.current(), lane, head) };
+        self.sweep.unlock();
+        first
+    }
+
+    unsafe fn push_as(&self, phase: usize, lane: usize, head: *mut Head) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
             (*head).flags = (*head).flags & !PHASE | phase as u32;
@@ -190,32 +222,101 @@ impl Intake {
                     }
                     None => continue,
                 }
-                let ready = access.take_ready();
-                if !ready.is_empty() {
-                    // SAFETY: it was the stash's.
-                    unsafe { self.give(stash.home(), true, Chain::of(ready.first)) };
-                }
-                self.close(&mut access);
+                self.empty(&mut access);
                 swept = Swept::Some;
             }
         }
         self.sweep.unlock();
         swept
     }
+
+    /// A sweeper: what is in a stash goes to the lists.
+    fn empty(&self, access: &mut Access<'_>) {
+        let ready = access.take_ready();
+        if !ready.is_empty() {
+            // SAFETY: it was the stash's.
+            unsafe { self.give(access.home(), true, Chain::of(ready.first)) };
+        }
+        if !access.abandoned() {
+            self.close(access);
+            return;
+        }
+        let closed = access.close();
+        for (leaves, chain) in [false, true].into_iter().zip(closed.chains) {
+            if !chain.is_empty() {
+                // SAFETY: it was the stash's; by the invariant of `stash.rs` its first head leads to all of it.
+                unsafe { self.give(closed.home, leaves, Chain::of(chain.first)) };
+            }
+        }
+        self.lose();
+        access.reopen();
+    }
+
+    /// What the account shows may be too much from now on.
+    pub(crate) fn lose(&self) {
+        self.lost.iter().for_each(|lost| lost.store(1, Ordering::Relaxed));
+    }
+}
+
+/// For [`audit`](super::audit), which says why.
+#[cfg(not(loom))]
+impl Intake {
+    pub(super) fn lost(&self, phase: usize) -> bool {
+        self.lost[phase].load(Ordering::Relaxed) != 0
+    }
+
+    /// Empties the stashes and, while all owners are kept out, takes from the account of `phase` what it shows beyond what `count` finds. `count` returns the
+    /// two. No if an owner is inside or registers under that phase, or if there is no count.
+    pub(super) fn settle(
+        &self,
+        registry: &Registry,
+        phase: usize,
+        count: impl FnOnce() -> Option<(Load, Load)>,
+    ) {
+        // Those who exit are kept out by the lock.
+        self.sweep.lock();
+        registry.records().for_each(|r| r.stash.revoke());
+        heavy(self.barrier, registry);
+        // Each is revoked until it is dropped.
+        let seized: Vec<_> = registry.records().map(|r| r.stash.seize()).collect();
+        let beside =
+            || registry.records().map(|r| r.stash.times_beside(phase)).collect::<Option<Vec<_>>>();
+        let before = beside();
+        if let (Some(mut seized), Some(before)) =
+            (seized.into_iter().collect::<Option<Vec<_>>>(), before)
+        {
+            seized.iter_mut().for_each(|access| self.empty(access));
+            let counted = count();
+            // An owner whose registration was counted, in part or whole, has begun visibly; so has one whose record is new, and was not revoked.
+            heavy(self.barrier, registry);
+            if let Some((shown, found)) = counted.filter(|_| beside() == Some(before)) {
+                self.lanes[0].account.finish(phase, shown.less(found));
+                self.lost[phase].store(0, Ordering::Relaxed);
+            }
+        }
+        self.sweep.unlock();
+    }
 }
 
 /// For fork.
 #[cfg(not(loom))]
 impl Intake {
-    /// Keeps every owner out. False if that took longer than `limit`; what could not be had is left alone.
-    pub(crate) fn hold(&self, registry: &Registry, limit: std::time::Duration) -> bool {
+    /// Keeps every owner out, except this thread, which may be in the middle of a registration further up the stack. False if that took longer than
+    /// `limit`; what could not be had is left alone.
+    pub(crate) fn hold(
+        &self,
+        registry: &Registry,
+        own: Option<&Record>,
+        limit: std::time::Duration,
+    ) -> bool {
         let end = std::time::Instant::now() + limit;
         if !self.sweep.lock_for(Some(limit)) {
             return false;
         }
         registry.records().for_each(|r| r.stash.revoke());
         heavy(self.barrier, registry);
-        while !registry.records().all(|r| r.stash.is_free()) && std::time::Instant::now() < end {
+        let inside = || others(registry, own).any(|r| r.stash.occupied());
+        while inside() && std::time::Instant::now() < end {
             std::thread::yield_now();
         }
         true
@@ -227,10 +328,12 @@ impl Intake {
         self.sweep.unlock();
     }
 
-    /// In the child: stashes are emptied onto the lists. The accounts are set by the caller.
-    pub(crate) fn after_fork(&self, registry: &Registry, held: bool) {
+    /// In the child: stashes are emptied onto the lists. The accounts are set by the caller, unless this thread is in the middle of a registration: then it
+    /// finds its stash as it left it, the accounts must stay as they are, and this is false.
+    pub(crate) fn after_fork(&self, registry: &Registry, own: Option<&Record>, held: bool) -> bool {
         self.sweep.reset();
-        for record in registry.records() {
+        let own = own.filter(|own| own.stash.registering());
+        for record in others(registry, own) {
             let Some(closed) = record.stash.after_fork().filter(|_| held) else { continue };
             for (leaves, chain) in [false, true].into_iter().zip(closed.chains) {
                 if !chain.is_empty() {
@@ -239,6 +342,11 @@ impl Intake {
                 }
             }
         }
+        if let Some(own) = own {
+            own.stash.restore();
+            self.lose();
+        }
+        own.is_none()
     }
 
     /// What is on a CPU's lists, by phase.
@@ -257,6 +365,12 @@ impl Intake {
         }
         loads
     }
+}
+
+/// All records but one.
+#[cfg(not(loom))]
+fn others<'a>(registry: &'a Registry, own: Option<&'a Record>) -> impl Iterator<Item = &'a Record> {
+    registry.records().filter(move |r| !own.is_some_and(|own| std::ptr::eq(own, *r)))
 }
 
 /// Adds a chain's callbacks to the sums.

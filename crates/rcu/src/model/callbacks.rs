@@ -85,7 +85,7 @@ impl Shared {
                 self.intake.open(stash, lane, 1, n);
                 assert!(stash.put(callback.cast()));
             } else {
-                self.intake.push(lane, callback.cast());
+                self.intake.push_beside(&record.stash, lane, callback.cast());
             }
         }
         drop(stash);
@@ -186,9 +186,10 @@ fn each_callback_is_taken_once() {
 fn a_stash_is_swept_beside_its_owner() {
     check(4, || {
         let shared = Shared::new();
+        shared.record(1);
         let owner = shared.clone();
         let owner = thread::spawn(move || {
-            let record = owner.record(1);
+            let record = owner.registry.records().next().unwrap();
             [owner.register(record, 2) as usize, owner.register(record, 2) as usize]
         });
         shared.sweep();
@@ -252,6 +253,30 @@ fn what_is_ready_in_a_stash_is_run_once() {
         shared.run();
         assert_eq!(ran(leaf), 1);
         assert!(shared.nothing_waits());
+    });
+}
+
+/// An owner ends inside its stash, and the record goes to another thread, while a sweeper comes.
+#[test]
+fn an_abandoned_stash_is_emptied_and_used_again() {
+    check(4, || {
+        let shared = Shared::new();
+        let first = shared.register(shared.record(1), 3) as usize;
+        let owner = shared.clone();
+        let owner = thread::spawn(move || {
+            let record = owner.registry.records().next().unwrap();
+            std::mem::forget(record.stash.enter(false));
+            record.release();
+            let record = owner.record(2);
+            [first, owner.register(record, 2) as usize]
+        });
+        shared.sweep();
+        let mut count = shared.run();
+        let callbacks = owner.join().unwrap().map(|c| c as *mut Callback);
+        shared.sweep();
+        count += shared.run();
+        assert_eq!(count, 2);
+        assert!(callbacks.into_iter().all(|c| ran(c) == 1));
     });
 }
 
