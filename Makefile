@@ -78,7 +78,7 @@ test-rcu: setup-test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
 		$(CARGO) test --locked --release --lib -p reprieve
 	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \
-		$(CARGO) test --locked --release --test torture -p reprieve
+		$(CARGO) test --locked --release --test torture --test visit -p reprieve
 
 # In pieces, or one seed again: scripts/repeat-tests ROUNDS SECONDS FIRST_SEED.
 test-rcu-20: setup-test

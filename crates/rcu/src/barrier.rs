@@ -52,6 +52,10 @@ pub(crate) fn restart_all() {
 /// The same for what runs on one CPU, if there is one of that number.
 #[cfg(not(loom))]
 pub(crate) fn restart_one(cpu: usize) {
+    #[cfg(reprieve_fault)]
+    if crate::fault::is(crate::fault::Fault::SkipOne) {
+        return;
+    }
     call(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, Some(cpu));
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     LeaveAll,
     /// Visitors all go to the first CPU, whichever they say they have visited.
     StayAway,
+    /// A CPU that was not visited is not interrupted either.
+    SkipOne,
 }
 
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
@@ -34,6 +36,7 @@ fn choose() -> u8 {
         Ok("fill-late") => Fault::FillLate,
         Ok("leave-all") => Fault::LeaveAll,
         Ok("stay-away") => Fault::StayAway,
+        Ok("skip-one") => Fault::SkipOne,
         _ => Fault::None,
     };
     CHOSEN.store(fault as u8, Ordering::Relaxed);

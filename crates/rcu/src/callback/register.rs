@@ -199,6 +199,6 @@ pub(super) fn load_exceeds(load: Load, cap: &cap::Cap) -> bool {
 fn current_cpu() -> usize {
     match arch::rseq_cs() {
         Some(cs) => arch::current_cpu(cs) as usize,
-        None => sys::current_cpu(),
+        None => sys::current_cpu().unwrap_or(0),
     }
 }

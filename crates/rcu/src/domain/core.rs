@@ -19,7 +19,6 @@ use crate::slots::Protected;
 use crate::stats::{self, Stats};
 use crate::sync::Lock;
 use crate::thread::{self, MAX_DOMAINS, REGISTRIES};
-use crate::visit::Visitors;
 use crate::watch::{Stall, Watch};
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
@@ -40,7 +39,8 @@ pub(crate) struct Core {
     pub(crate) grace: Grace,
     grace_stats: stats::Grace,
     pub(super) watch: Watch,
-    pub(super) visitors: Visitors,
+    /// Grace periods that visited CPUs.
+    visits: AtomicU64,
     pub(crate) callbacks: stats::Callbacks,
     pub(crate) intake: Intake,
     pub(crate) queues: Box<[Queue]>,
@@ -100,7 +100,7 @@ pub(crate) struct Workers(Lock, UnsafeCell<Vec<JoinHandle<()>>>);
 unsafe impl Sync for Workers {}
 
 impl Workers {
-    pub(crate) fn new() -> Workers {
+    fn new() -> Workers {
         Workers(Lock::new(), UnsafeCell::new(Vec::new()))
     }
 
@@ -116,7 +116,7 @@ impl Workers {
         self.with(|workers| workers.push(handle));
     }
 
-    pub(crate) fn join(&self) {
+    fn join(&self) {
         for worker in self.with(std::mem::take) {
             // A worker does not panic: callbacks that would unwind abort.
             let _ = worker.join();
@@ -124,7 +124,7 @@ impl Workers {
     }
 
     /// In the child of a fork: the threads do not exist, nor may their handles be dropped.
-    pub(crate) fn after_fork(&self) {
+    fn after_fork(&self) {
         self.0.reset();
         self.with(|workers| std::mem::forget(std::mem::take(workers)));
     }
@@ -197,7 +197,7 @@ impl Core {
             grace: Grace::new(),
             grace_stats: stats::Grace::new(),
             watch: Watch::new(id),
-            visitors: Visitors::new(),
+            visits: AtomicU64::new(0),
             callbacks: stats::Callbacks::new(),
             intake,
             queues: (0..lanes).map(Queue::new).collect(),
@@ -221,7 +221,7 @@ impl Core {
             urgency: &self.grace.urgency,
             deadline,
             watch: &self.watch,
-            visitors: &self.visitors,
+            visits: &self.visits,
         }
     }
 
@@ -397,7 +397,7 @@ impl Core {
             stalls: self.watch.stalls.load(Ordering::Relaxed),
             forgotten: self.watch.forgotten.load(Ordering::Relaxed),
             boosted: self.watch.boost.count.load(Ordering::Relaxed),
-            visits: self.visitors.count.load(Ordering::Relaxed),
+            visits: self.visits.load(Ordering::Relaxed),
             threads: registry.records().filter(|r| r.owner() != 0).count() as u64,
         }
     }
@@ -421,8 +421,6 @@ impl Core {
         // The fork handlers walk the table: none may be between its two ends.
         crate::fork::excluded(|| CORES[self.index].store(RESERVED, Ordering::Release));
         self.workers.join();
-        // Nobody leads a grace period any more.
-        self.visitors.stop();
         CORES[self.index].store(null_mut(), Ordering::Release);
     }
 
@@ -445,7 +443,6 @@ impl Core {
         self.intake.after_fork(self.registry, self.stashes_held.swap(false, Ordering::Relaxed));
         self.workers.after_fork();
         self.driver.after_fork();
-        self.visitors.after_fork();
         self.queues.iter().for_each(|q| q.after_fork(self));
     }
 }

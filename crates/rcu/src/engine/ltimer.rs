@@ -27,7 +27,9 @@ impl Ltimer {
 impl Engine for Ltimer {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
         self.next_tick(attempt);
-        attempt.heavy();
+        if !attempt.heavy() {
+            return false;
+        }
         let mut waiting = false;
         for record in attempt.registry.records() {
             waiting |= record.look();

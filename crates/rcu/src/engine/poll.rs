@@ -12,7 +12,9 @@ pub(crate) struct Poll;
 
 impl Engine for Poll {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
-        attempt.heavy();
+        if !attempt.heavy() {
+            return false;
+        }
         attempt.poll_readers()
     }
 }

@@ -11,7 +11,9 @@ pub(crate) struct Restart;
 
 impl Engine for Restart {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
-        attempt.heavy();
+        if !attempt.heavy() {
+            return false;
+        }
         attempt.poll_readers()
     }
 }

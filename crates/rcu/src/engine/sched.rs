@@ -18,7 +18,9 @@ pub(crate) struct Sched {
 
 impl Engine for Sched {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
-        attempt.heavy();
+        if !attempt.heavy() {
+            return false;
+        }
         for holder in attempt.registry.records() {
             if !holder.look() {
                 continue;

@@ -13,19 +13,47 @@
 //! round began has lost its CPU since, by the visit of that CPU at the latest; one that runs on a CPU after its visit was switched to after the
 //! visitor had seen the round, and so sees the unlinking. One that changes CPUs in between was switched from the one and to the other.
 //!
-//! CPUs on which no visitor may run (beyond the process's cpuset, or off) and those that were not visited in time (a
-//! real-time thread has them) get the membarrier's command for a single CPU, which costs nothing where no thread of the process runs.
+//! CPUs that have no visitor (beyond what the process might use when it started, or switched off) and one that was not visited in time (a
+//! real-time thread has it) get the membarrier's command for a single CPU, which interrupts nobody where no thread of the process runs.
 
 #[cfg(not(loom))]
-pub(crate) mod judge;
+mod judge;
 #[cfg(not(loom))]
 mod threads;
 
-#[cfg(not(loom))]
-pub(crate) use threads::Visitors;
-
 use crate::sync::{AtomicU32, Ordering, fence, wait, wake_all};
 use std::time::Duration;
+
+/// How a heavy barrier was made.
+#[cfg(not(loom))]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// Every CPU was visited that has threads of ours.
+    Visited,
+    /// By interrupts, some or all.
+    Interrupted,
+    /// Not at all: the deadline came first.
+    Expired,
+}
+
+/// The heavy barrier of [`Kind::Restart`](crate::barrier::Kind), by interrupts or by visits. `deadline` ends visits only.
+#[cfg(not(loom))]
+pub(crate) fn heavy(deadline: Option<std::time::Instant>) -> Reached {
+    threads::heavy(&judge::JUDGE, deadline)
+}
+
+/// At start-up. `one_cpu`: the membarrier has a form for one CPU. The others: `REPRIEVE_BARRIER` is `visit`, or `interrupt`.
+#[cfg(not(loom))]
+pub(crate) fn init(one_cpu: bool, visit: bool, interrupt: bool) {
+    threads::init(one_cpu);
+    judge::JUDGE.force(visit, interrupt);
+}
+
+#[cfg(not(loom))]
+pub(crate) fn after_fork() {
+    threads::after_fork();
+    judge::JUDGE.after_fork();
+}
 
 /// Rounds of visits, and who has done which. One leader at a time.
 pub(crate) struct Rounds {
@@ -95,8 +123,8 @@ impl Rounds {
         wake_all(&self.answers);
     }
 
-    /// A visitor: sleeps until there is another round than that.
-    pub(crate) fn sleep(&self, round: u32) {
-        wait(&self.round, round, None);
+    /// A visitor: sleeps until there is another round than that, at most `time`. May return early.
+    pub(crate) fn sleep(&self, round: u32, time: Duration) {
+        wait(&self.round, round, Some(time));
     }
 }
