@@ -5,7 +5,8 @@ use crate::output::{print, print_json, width};
 use crate::progress;
 use crate::signals::cancel_on_signal;
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use reprieve_bench::{Bench, FAMILIES, Options, text, write_html};
 use reprieve_lab::progress::{Progress, Silent};
 use std::io::{IsTerminal, stderr};
@@ -15,8 +16,8 @@ use std::time::Duration;
 #[derive(Args)]
 pub struct BenchArgs {
     /// What to measure
-    #[arg(value_enum)]
-    name: Name,
+    #[arg(value_parser = names())]
+    name: Bench,
     /// Peers to run beside (list)
     #[arg(long, value_delimiter = ',', default_values_t = FAMILIES.map(str::to_owned))]
     against: Vec<String>,
@@ -37,43 +38,16 @@ pub struct BenchArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Name {
-    /// What reading costs
-    Read,
-    /// How long a grace period takes while readers are preempted
-    Grace,
-    /// A flood of 1 KiB updates: garbage and rate
-    Flood,
-    /// One read-mostly pointer
-    Cell,
-    /// Walks along a list
-    List,
-    /// Hash maps, and tables of objects by number
-    Map,
-    /// A directory-entry cache, per grace-period engine
-    Dcache,
-    /// Callbacks registered and run
-    Callbacks,
-}
-
-impl Name {
-    fn bench(self) -> Bench {
-        match self {
-            Name::Read => Bench::Read,
-            Name::Grace => Bench::Grace,
-            Name::Flood => Bench::Flood,
-            Name::Cell => Bench::Cell,
-            Name::List => Bench::List,
-            Name::Map => Bench::Map,
-            Name::Dcache => Bench::Dcache,
-            Name::Callbacks => Bench::Callbacks,
-        }
-    }
+/// The names of the benchmarks, with what each measures.
+fn names() -> impl TypedValueParser<Value = Bench> {
+    let known = Bench::ALL.map(|bench| PossibleValue::new(bench.name()).help(bench.title()));
+    PossibleValuesParser::new(known).try_map(|name| {
+        Bench::ALL.into_iter().find(|bench| bench.name() == name).ok_or("no such benchmark")
+    })
 }
 
 pub fn main(args: BenchArgs) -> Result<()> {
-    let bench = args.name.bench();
+    let bench = args.name;
     let cancel = cancel_on_signal()?;
     let readers =
         if args.readers.is_empty() { bench.default_readers().into() } else { args.readers };

@@ -34,6 +34,18 @@ pub enum Bench {
 }
 
 impl Bench {
+    /// All, in the order of `bench all`.
+    pub const ALL: [Bench; 8] = [
+        Bench::Read,
+        Bench::Grace,
+        Bench::Flood,
+        Bench::Callbacks,
+        Bench::Cell,
+        Bench::List,
+        Bench::Map,
+        Bench::Dcache,
+    ];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -45,6 +57,22 @@ impl Bench {
             Bench::Map => "map",
             Bench::Dcache => "dcache",
             Bench::Callbacks => "callbacks",
+        }
+    }
+
+    /// What it measures.
+    pub fn title(self) -> &'static str {
+        match self {
+            Bench::Read => "what reading costs",
+            Bench::Grace => {
+                "how long a grace period takes while readers are preempted in their sections"
+            }
+            Bench::Flood => "a flood of 1 KiB updates",
+            Bench::Cell => "one read-mostly pointer",
+            Bench::List => "walks along a list",
+            Bench::Map => "hash maps, and tables of objects by number",
+            Bench::Dcache => "a directory-entry cache, per grace-period engine",
+            Bench::Callbacks => "callbacks registered and run",
         }
     }
 
@@ -66,7 +94,6 @@ impl Bench {
 
 /// A benchmark with its samples still to be taken.
 struct Prepared<'a> {
-    title: &'static str,
     notes: Vec<String>,
     recorder: Recorder,
     jobs: Vec<Job<'a>>,
@@ -103,7 +130,7 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     let (columns, rows) = prepared.recorder.finish();
     Ok(Outcome {
         bench: bench.name().into(),
-        title: prepared.title.into(),
+        title: bench.title().into(),
         conditions,
         columns,
         rows,
@@ -199,6 +226,46 @@ fn replace_at_times(
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+/// Readers at work beside a writer, a column for each number of them.
+struct Crowds {
+    /// Before the number, in the column's title.
+    title: &'static str,
+    /// The first of the columns.
+    first: usize,
+    work: Work,
+    table: fn() -> Table,
+    /// What an operation's time is divided by.
+    parts: u64,
+}
+
+impl Crowds {
+    fn columns(&self, options: &Options) -> impl Iterator<Item = Column> {
+        let title = |&n| format!("{}, {}", self.title, readers(n));
+        options.readers.iter().map(move |n| column(title(n), Unit::Nanoseconds))
+    }
+
+    /// A job per number and subject.
+    fn jobs<'a>(
+        &self,
+        options: &'a Options,
+        rows: impl Iterator<Item = (Kind, usize)> + Clone,
+    ) -> Vec<Job<'a>> {
+        let &Crowds { first, work, table, parts, .. } = self;
+        let numbers = options.readers.iter().enumerate();
+        let all = numbers.flat_map(|(i, &n)| rows.clone().map(move |row| (first + i, n, row)));
+        let job = |(column, n, (kind, row)): (usize, usize, (Kind, usize))| Job {
+            what: format!("{}, {}", readers(n), kind.name()),
+            weight: 4.0,
+            run: Box::new(move |length, recorder| {
+                let time = crowded(kind, &table(), n, work, length, options)?;
+                recorder.add(row, column, time / parts as f64);
+                Ok(())
+            }),
+        };
+        all.map(job).collect()
+    }
 }
 
 /// CPU time per operation of `readers` threads beside a writer that replaces 1000 nodes per second at most.

@@ -156,6 +156,18 @@ fn repeat(n: u64, mut one: impl FnMut() -> bool) -> u64 {
     bad
 }
 
+/// The same loop for structures of their own: `wrong` tells whether the lookup of a key went wrong.
+#[inline(always)]
+fn random_keys(table: &Table, seed: &mut u64, n: u64, mut wrong: impl FnMut(u64) -> bool) -> u64 {
+    let mut s = *seed;
+    let bad = repeat(n, || {
+        s = next_seed(s);
+        wrong(table.key(s))
+    });
+    *seed = s;
+    bad
+}
+
 /// Finds a key's value in a chain, by loads of the subject's own.
 ///
 /// # Safety
