@@ -12,7 +12,7 @@ use crate::crew::Work;
 use crate::error::Result;
 use crate::result::{Recorder, Unit};
 use crate::schedule::Job;
-use crate::subject::{Flavor, Kind, choose};
+use crate::subject::{Class, Flavor, Kind, Side, choose};
 use crate::table::{Node, Table};
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
@@ -28,11 +28,18 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     };
     columns.extend(crowds.columns(options));
     let mut recorder = Recorder::new(columns);
-    let rows = rows(&mut recorder, &choose(&Kind::ALL, &options.against)?);
+    let kinds: Vec<Kind> = Kind::OURS
+        .into_iter()
+        .chain(Kind::ALL.into_iter().filter(|k| k.class() != Class::Reprieve))
+        .collect();
+    let rows = rows(&mut recorder, &choose(&kinds, &options.against)?);
     let mut jobs = vec![];
     for &(kind, row) in &rows {
         // These have no section: what they do is in the next column.
-        if !matches!(kind, Kind::Protect | Kind::Haphazard | Kind::ArcSwap) {
+        if !matches!(
+            kind,
+            Kind::Protect | Kind::C(Side::Protected) | Kind::Haphazard | Kind::ArcSwap
+        ) {
             jobs.push(Job {
                 what: format!("empty section, {}", kind.name()),
                 weight: 1.0,

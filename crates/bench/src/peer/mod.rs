@@ -9,6 +9,7 @@ mod cell;
 mod crossbeam;
 mod floor;
 mod haphazard;
+mod headers;
 mod ids;
 mod list;
 mod map;
@@ -88,6 +89,9 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Protect => Box::new(reprieve::Protect),
         Kind::Plain => Box::new(reprieve::Plain),
         Kind::Qsbr => Box::new(reprieve::Qsbr),
+        Kind::C(Side::Copied) => Box::new(headers::Restart),
+        Kind::C(Side::Protected) => Box::new(headers::Protect),
+        Kind::C(_) => Box::new(headers::Plain),
         #[cfg(urcu)]
         Kind::Urcu(flavor) => Box::new(urcu::Urcu(flavor.functions())),
         #[cfg(not(urcu))]
