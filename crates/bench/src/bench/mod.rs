@@ -90,7 +90,19 @@ impl Bench {
     pub fn default_rounds(self) -> usize {
         if self == Bench::Grace { 2 } else { 5 }
     }
+
+    /// Its part of the time where all run, relative to the others': those whose single operations take long need more of it.
+    pub fn share(self) -> f64 {
+        match self {
+            Bench::Grace => 3.0,
+            Bench::Dcache => 0.5,
+            _ => 1.0,
+        }
+    }
 }
+
+/// The least measured time of a run.
+pub const SHORTEST: Duration = Duration::from_millis(100);
 
 /// A benchmark with its samples still to be taken.
 struct Prepared<'a> {
@@ -140,14 +152,19 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
 
 fn check(options: &Options) -> Result<()> {
     let usage = |what: &str| Err(Error::Usage(what.into()));
+    check_length(options.length)?;
     if options.readers.is_empty() || options.readers.iter().any(|&n| n == 0 || n > 512) {
         return usage("--readers: numbers from 1 to 512");
     }
     if options.rounds == 0 || options.rounds > 1000 {
         return usage("--rounds: from 1 to 1000");
     }
-    if options.length < Duration::from_millis(100) || options.length > Duration::from_secs(86_400) {
-        return usage("--seconds: from 0.1 to 86400");
+    Ok(())
+}
+
+pub fn check_length(length: Duration) -> Result<()> {
+    if length < SHORTEST || length > Duration::from_secs(86_400) {
+        return Err(Error::Usage("--seconds: from 0.1 to 86400".into()));
     }
     Ok(())
 }
