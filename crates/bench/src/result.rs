@@ -166,6 +166,16 @@ impl Recorder {
         self.rows[row].1[column].rounds.push(value);
     }
 
+    /// Adds rounds for each row and column, by group, subject and column.
+    #[cfg(test)]
+    pub fn fill(&mut self, figure: &dyn Fn(&str, &str, &str) -> Vec<f64>) {
+        for (row, samples) in &mut self.rows {
+            for (column, samples) in self.columns.iter().zip(samples) {
+                samples.rounds = figure(&row.group, &row.subject, &column.title);
+            }
+        }
+    }
+
     /// Sets the value that stands for all rounds, in place of their median.
     pub fn pool(&mut self, row: usize, column: usize, value: f64) {
         self.rows[row].1[column].pooled = Some(value);

@@ -13,7 +13,7 @@ mod read;
 use crate::crew::{self, Work};
 use crate::error::{Error, Result};
 use crate::peer::{Reader, Writer};
-use crate::result::{Column, Outcome, Recorder, Unit, median};
+use crate::result::{Column, Conditions, Outcome, Recorder, Unit, median};
 use crate::schedule::{self, Job};
 use crate::subject::{self, Kind};
 use crate::table::{Table, next_seed};
@@ -119,16 +119,7 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     check(options)?;
     let conditions = machine::conditions(options);
     let grace_samples = grace::Samples::default();
-    let mut prepared = match bench {
-        Bench::Read => read::prepare(options)?,
-        Bench::Grace => grace::prepare(options, &grace_samples)?,
-        Bench::Flood => flood::prepare(options)?,
-        Bench::Cell => cell::prepare(options)?,
-        Bench::List => list::prepare(options)?,
-        Bench::Map => map::prepare(options)?,
-        Bench::Dcache => dcache::prepare(options)?,
-        Bench::Callbacks => callbacks::prepare(options)?,
-    };
+    let mut prepared = prepare(bench, options, &grace_samples)?;
     if !subject::URCU && options.against.iter().any(|a| a == "urcu") {
         prepared.notes.push(subject::NO_URCU.into());
     }
@@ -139,15 +130,43 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     }
     schedule::rounds(prepared.jobs, options, &mut prepared.recorder, progress)?;
     grace_samples.pool(&mut prepared.recorder);
-    let (columns, rows) = prepared.recorder.finish();
-    Ok(Outcome {
-        bench: bench.name().into(),
-        title: bench.title().into(),
-        conditions,
-        columns,
-        rows,
-        notes: prepared.notes,
-    })
+    Ok(finish(bench, prepared.notes, prepared.recorder, conditions))
+}
+
+fn prepare<'a>(
+    bench: Bench,
+    options: &'a Options,
+    grace_samples: &'a grace::Samples,
+) -> Result<Prepared<'a>> {
+    match bench {
+        Bench::Read => read::prepare(options),
+        Bench::Grace => grace::prepare(options, grace_samples),
+        Bench::Flood => flood::prepare(options),
+        Bench::Cell => cell::prepare(options),
+        Bench::List => list::prepare(options),
+        Bench::Map => map::prepare(options),
+        Bench::Dcache => dcache::prepare(options),
+        Bench::Callbacks => callbacks::prepare(options),
+    }
+}
+
+fn finish(bench: Bench, notes: Vec<String>, recorder: Recorder, conditions: Conditions) -> Outcome {
+    let (columns, rows) = recorder.finish();
+    let (bench, title) = (bench.name().into(), bench.title().into());
+    Outcome { bench, title, conditions, columns, rows, notes }
+}
+
+/// A benchmark whose figures are made up: rounds by group, subject and column.
+#[cfg(test)]
+pub fn invented(
+    bench: Bench,
+    options: &Options,
+    figure: &dyn Fn(&str, &str, &str) -> Vec<f64>,
+) -> Outcome {
+    let samples = grace::Samples::default();
+    let Prepared { notes, mut recorder, .. } = prepare(bench, options, &samples).unwrap();
+    recorder.fill(figure);
+    finish(bench, notes, recorder, machine::conditions(options))
 }
 
 fn check(options: &Options) -> Result<()> {

@@ -128,7 +128,7 @@ pub fn ratios(lines: &[Line]) -> Result<Option<Panel>> {
     if subjects.is_empty() {
         return Ok(None);
     }
-    let title = "Reprieve by its best peer: time or memory, and time per update or callback. Left of 1 is better; a bar spans the rounds, a stroke is the target".to_owned();
+    let title = "Ratio to the best peer (of rates the other way round): left of 1 is better; a bar spans the rounds, a stroke is the target".to_owned();
     let series = series.into();
     let reference = Some(1.0);
     panel(Plot { title, subjects, series, abreast: false, names: 520, reference, limits }).map(Some)

@@ -117,8 +117,8 @@ fn summarize(benches: Vec<Outcome>) -> Summary {
     let missing: Vec<_> = Bench::ALL.into_iter().filter(|b| !ran(b)).map(Bench::name).collect();
     let mut notes = vec![
         "ratio: Reprieve's figure by the best peer's, and the smallest..largest of the rounds; below 1 is better, of updates and callbacks per second above 1".into(),
-        "best peer: of those that ran and do the same. Sections and lookups of `read`: all. Protected references: haphazard and arc-swap. Structures: all but QSBR forms and arc-swap's cache, whose readers keep what they saw until they say otherwise; QSBR forms: all".into(),
-        "grace period: beside peers that have grace periods; haphazard and locks are in the table of `bench grace`".into(),
+        "best peer: of those that ran and do the same. Sections and hash lookups: all. Protected references: haphazard and arc-swap. Structures: all but QSBR forms and arc-swap's cache, whose readers keep what they saw until they say otherwise; QSBR forms: all".into(),
+        "grace period: beside peers that have grace periods; haphazard and locks are in the table of bench grace".into(),
     ];
     if !missing.is_empty() {
         notes.push(format!("did not run to the end: {}", missing.join(", ")));
@@ -200,4 +200,89 @@ fn compared(peer: &Row, column: usize, ours: &Figure) -> Option<Peer> {
         ratio_min: min,
         ratio_max: max,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::{FAMILIES, URCU};
+
+    fn summary(figure: &dyn Fn(&str, &str, &str) -> Vec<f64>) -> Summary {
+        let options = |bench: Bench| Options {
+            against: FAMILIES.map(str::to_owned).into(),
+            length: Duration::from_secs(1),
+            rounds: 1,
+            readers: bench.default_readers().into(),
+            cancel: Default::default(),
+        };
+        let outcome = |bench| bench::invented(bench, &options(bench), figure);
+        summarize(Bench::ALL.map(outcome).into())
+    }
+
+    fn line<'a>(summary: &'a Summary, measure: &str) -> &'a Line {
+        summary.lines.iter().find(|l| l.measure == measure).unwrap()
+    }
+
+    /// No measure names a row, a column or a peer that its benchmark does not have.
+    #[test]
+    fn every_measure_is_found_and_named_once() {
+        let summary = summary(&|_, _, _| vec![1.0]);
+        for measure in measures::all() {
+            let outcome = summary.benches.iter().find(|o| o.bench == measure.bench.name()).unwrap();
+            assert!(!lines(measure, outcome).is_empty(), "{}", measure.title);
+        }
+        let mut names: Vec<_> = summary.lines.iter().map(|l| &l.measure).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count, "two lines have one name");
+        assert!(names.iter().all(|name| !name.contains("{}")));
+        for line in summary.lines.iter().filter(|_| URCU) {
+            assert!(line.peer.is_some(), "{}: beside nobody", line.measure);
+            assert!(line.targets.iter().all(|t| t.limit.is_some()), "{line:?}");
+        }
+        assert_eq!(summary.missing, [""; 0]);
+    }
+
+    #[test]
+    fn figures_are_compared_with_the_best_peer_and_the_target() {
+        let summary = summary(&|group, subject, column| match (group, subject, column) {
+            ("", "restartable", "empty section") => vec![1.4, 1.6, 1.2],
+            ("", "rwlock (std)", "empty section") => vec![1.0, 2.0, 3.0],
+            ("", "protected", "get and drop") => vec![4.0],
+            ("", "rwlock (std)", "get and drop") => vec![0.5],
+            ("", "haphazard", "get and drop") => vec![6.0],
+            ("16 readers", "restartable", "updates") => vec![190.0],
+            ("16 readers", "restartable", "mean") => vec![0.02],
+            ("64 readers", "restartable", "mean") => vec![0.05],
+            ("1 reader", "restartable", "mean") => vec![0.03],
+            (_, _, "mean" | "updates") => vec![100.0],
+            _ => vec![7.0],
+        });
+        let section = line(&summary, "empty section, restartable");
+        let peer = section.peer.as_ref().unwrap();
+        assert_eq!((section.value, peer.subject.as_str(), peer.value), (1.4, "rwlock (std)", 2.0));
+        // Round by round: 1.4, 0.8, 0.4.
+        assert!((peer.ratio - 0.7).abs() < 1e-9, "{peer:?}");
+        assert!((peer.ratio_min - 0.4).abs() < 1e-9 && peer.ratio_max == 1.4, "{peer:?}");
+        assert_eq!(
+            (section.targets[0].text.as_str(), section.reached()),
+            ("<= 1.5 ns", Some(true))
+        );
+        let protect = line(&summary, "protect and drop");
+        assert_eq!(protect.peer.as_ref().unwrap().subject, "haphazard", "a lock protects no node");
+        assert_eq!(protect.reached(), Some(false));
+        let flood = line(&summary, "flood, updates, 16 readers");
+        assert_eq!(flood.targets[0].text, ">= 1.8 x best peer");
+        assert_eq!(flood.targets[0].limit, Some(180.0));
+        assert_eq!(flood.reached(), Some(true));
+        let grace = line(&summary, "grace period, mean, 16 readers");
+        assert_eq!(grace.targets.iter().filter_map(|t| t.limit).count(), 2);
+        assert_eq!(grace.reached(), Some(true));
+        let grace = line(&summary, "grace period, mean, 64 readers");
+        assert_eq!((grace.targets[0].limit, grace.reached()), (Some(0.06), Some(true)));
+        assert_eq!(line(&summary, "grace period, mean, 1 reader").reached(), None);
+        let memb = &line(&summary, "empty section, plain").targets[0];
+        assert_eq!((memb.text.as_str(), memb.limit), ("<= urcu memb", URCU.then_some(7.0)));
+    }
 }
