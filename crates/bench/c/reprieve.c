@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* This project's read sides through its C headers: the plain section in the loops of all flavors, the others in the same loops with lookups for sections. */
+/*
+ * This project's read sides by its C headers: the plain section in the loops of
+ * all flavors, the others in the same loops with a lookup for each section.
+ */
 #include <reprieve/restart.h>
 
 #define NAME(x) reprieve_bench_plain_##x

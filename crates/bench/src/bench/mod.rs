@@ -196,6 +196,10 @@ fn readers(n: usize) -> String {
     if n == 1 { "1 reader".into() } else { format!("{n} readers") }
 }
 
+fn threads(n: usize) -> String {
+    if n == 1 { "1 thread".into() } else { format!("{n} threads") }
+}
+
 /// Rows for subjects, and their indices.
 fn rows(recorder: &mut Recorder, kinds: &[Kind]) -> Vec<(Kind, usize)> {
     kinds.iter().map(|&k| (k, recorder.row("", k.name(), k.class()))).collect()
