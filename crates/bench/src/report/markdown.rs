@@ -22,11 +22,7 @@ pub fn markdown(outcome: &Outcome) -> String {
         let figures = row.figures.iter().map(|f| f.as_ref().map(figure).unwrap_or_default());
         out += &line(group.into_iter().chain([name]).chain(figures));
     }
-    out += "\n";
-    for note in outcome.notes.iter().chain([&conditions(&outcome.conditions)]) {
-        out += &format!("- {note}\n");
-    }
-    out
+    out + &list(outcome.notes.iter().chain([&conditions(&outcome.conditions)]))
 }
 
 /// The summary, then each benchmark.
@@ -34,10 +30,7 @@ pub fn summary_markdown(summary: &Summary) -> String {
     let mut out = "### `reprieve bench all`: the runtime beside the best of its peers\n".to_owned();
     out += &table(CELLS.map(str::to_owned).to_vec());
     out += &summary.lines.iter().map(|l| line(cells(l))).collect::<String>();
-    out += "\n";
-    for note in summary.notes.iter().chain(&overall(summary)) {
-        out += &format!("- {note}\n");
-    }
+    out += &list(summary.notes.iter().chain(&overall(summary)));
     for outcome in &summary.benches {
         out += &format!("\n{}", markdown(outcome));
     }
@@ -50,15 +43,38 @@ fn table(titles: Vec<String>) -> String {
 }
 
 fn line(cells: impl IntoIterator<Item = String>) -> String {
-    // No cell ends itself or begins an element.
-    let escaped = |cell: String| cell.replace('|', "\\|").replace('<', "&lt;");
-    cells.into_iter().fold("|".to_owned(), |line, cell| format!("{line} {} |", escaped(cell)))
-        + "\n"
+    let cell = |cell: String| format!(" {} |", escaped(&cell).replace('|', "\\|"));
+    format!("|{}\n", cells.into_iter().map(cell).collect::<String>())
+}
+
+fn list<'a>(notes: impl Iterator<Item = &'a String>) -> String {
+    format!("\n{}", notes.map(|note| format!("- {}\n", escaped(note))).collect::<String>())
+}
+
+/// Nothing in it begins an element.
+fn escaped(text: &str) -> String {
+    let mut parts = text.split('<');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| {
+        let sign = if part.starts_with(char::is_alphabetic) { "&lt;" } else { "<" };
+        out + sign + part
+    })
 }
 
 fn figure(f: &Figure) -> String {
     match f.rounds.len() {
         1 => number(f.value),
         _ => format!("{} ({}..{})", number(f.value), number(f.min), number(f.max)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_stays_text() {
+        assert_eq!(escaped("List<T>: <= 3 < 4"), "List&lt;T>: <= 3 < 4");
+        assert_eq!(line(["a|b".into(), "<= 1".into()]), "| a\\|b | <= 1 |\n");
     }
 }
