@@ -73,6 +73,7 @@ test: lint init test-rcu test-arm
 # its own, so that none rebuilds the other.
 test-rcu: setup-test
 	REPRIEVE_TORTURE=60 $(CARGO) test --locked --release -p reprieve
+	REPRIEVE_BARRIER=visit REPRIEVE_TORTURE=20 $(CARGO) test --locked --release --test torture -p reprieve
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
 		$(CARGO) test --locked --release --lib -p reprieve
 	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \

@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     FillLate,
     /// Leaving a nested section ends the outer one.
     LeaveAll,
+    /// Visitors all go to the first CPU, whichever they say they have visited.
+    StayAway,
 }
 
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
@@ -31,6 +33,7 @@ fn choose() -> u8 {
         Ok("scan-first") => Fault::ScanFirst,
         Ok("fill-late") => Fault::FillLate,
         Ok("leave-all") => Fault::LeaveAll,
+        Ok("stay-away") => Fault::StayAway,
         _ => Fault::None,
     };
     CHOSEN.store(fault as u8, Ordering::Relaxed);

@@ -5,6 +5,7 @@
 //! - **restartable sections**: rseq registered by the C library (glibc 2.35), membarrier's rseq command (Linux 5.10) registered and tried, and,
 //!   when the first lookup asks for it, the self-test of `restart/selftest.rs`. Missing: lookups run in plain sections.
 //! - `REPRIEVE_FORCE=plain` takes the second away; `REPRIEVE_FORCE=restart` skips the self-test.
+//! - `REPRIEVE_BARRIER=visit|interrupt` says how leaders of grace periods reach other CPUs, whatever takes longer (`visit`).
 //! - `REPRIEVE_BOOST=1` turns [`Domain::set_boost`](crate::Domain::set_boost) on in all domains.
 //!
 //! None of it allocates from the heap, so that a signal handler may be the first to ask.
@@ -124,6 +125,8 @@ fn find_out() {
     crate::fork::install();
     register_membarrier();
     BOOST.store(variable(c"REPRIEVE_BOOST", c"1"), Ordering::Relaxed);
+    let barrier = |value| variable(c"REPRIEVE_BARRIER", value);
+    crate::visit::judge::force(barrier(c"visit"), barrier(c"interrupt"));
     RESTARTABLE.store(find_restartable(), Ordering::Relaxed);
 }
 

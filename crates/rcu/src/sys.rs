@@ -12,8 +12,59 @@ pub(crate) const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
 
 /// `membarrier(command, 0, 0)`: the result, or -1.
 pub(crate) fn membarrier(command: i32) -> i64 {
+    membarrier_on(command, None)
+}
+
+/// The same for what runs on one CPU.
+pub(crate) fn membarrier_on(command: i32, cpu: Option<usize>) -> i64 {
+    const ONE_CPU: u32 = 1;
+    let flags = if cpu.is_some() { ONE_CPU } else { 0 };
     // SAFETY: membarrier reads no memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0) as libc::c_int) }
+}
+
+/// How many CPUs there may be.
+pub(crate) fn cpus() -> usize {
+    // SAFETY: no preconditions. -1 if unknown.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize
+}
+
+/// A number above all that the kernel gives to CPUs: the size of its sets of them.
+pub(crate) fn cpu_numbers() -> Option<usize> {
+    let mut set = [0u64; 1024];
+    // SAFETY: the kernel writes at most the size given.
+    let bytes = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr())
+    };
+    (bytes > 0).then_some(bytes as usize * 8)
+}
+
+/// The CPUs that this thread may run on.
+pub(crate) fn affinity() -> Option<libc::cpu_set_t> {
+    // SAFETY: plain data of the size given.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        (libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed) == 0).then_some(allowed)
+    }
+}
+
+/// Binds this thread to a CPU. False if it may not run there.
+pub(crate) fn bind(cpu: usize) -> bool {
+    // SAFETY: plain data of the size given; numbers that do not fit are not put into it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return false;
+        }
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
+    }
+}
+
+/// The CPU that this thread runs on. 0 if the system does not tell.
+pub(crate) fn current_cpu() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
 fn timespec(time: Duration) -> libc::timespec {
@@ -82,6 +133,11 @@ pub(crate) fn since_boot() -> u64 {
 pub(crate) fn cpu_time(thread: u32) -> Option<u64> {
     // The kernel's CPUCLOCK_SCHED (2) and CPUCLOCK_PERTHREAD_MASK (4), as pthread_getcpuclockid makes it.
     clock(!(thread as libc::clockid_t) << 3 | 6)
+}
+
+/// CPU time of this thread.
+pub(crate) fn own_cpu_time() -> Duration {
+    Duration::from_nanos(clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0))
 }
 
 fn clock(id: libc::clockid_t) -> Option<u64> {

@@ -40,6 +40,8 @@ pub(crate) struct Attempt<'a> {
     /// Give up then. `None`: wait for ever.
     pub(crate) deadline: Option<Instant>,
     pub(crate) watch: &'a Watch,
+    #[cfg(not(loom))]
+    pub(crate) visitors: &'a crate::visit::Visitors,
 }
 
 /// One way to run a grace period.
@@ -61,6 +63,15 @@ pub(crate) fn quick(barrier: Kind, registry: &Registry) -> bool {
 impl Attempt<'_> {
     fn expired(&self) -> bool {
         self.deadline.is_some_and(|d| Instant::now() >= d)
+    }
+
+    /// Step 1.
+    fn heavy(&self) {
+        #[cfg(not(loom))]
+        if self.barrier == Kind::Restart {
+            return self.visitors.heavy();
+        }
+        crate::barrier::heavy(self.barrier, self.registry);
     }
 
     /// Step 3 begins.

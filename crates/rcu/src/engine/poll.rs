@@ -7,13 +7,12 @@
 //! The same steps as [`Restart`](super::restart::Restart) by construction: what differs is the domain's heavy barrier, which restarts nothing here.
 
 use super::{Attempt, Engine};
-use crate::barrier::heavy;
 
 pub(crate) struct Poll;
 
 impl Engine for Poll {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
-        heavy(attempt.barrier, attempt.registry);
+        attempt.heavy();
         attempt.poll_readers()
     }
 }
