@@ -93,6 +93,13 @@ fn every_benchmark_fills_its_table_and_the_summary() {
             "{bench:?}"
         );
     }
+    let json = serde_json::to_value(&summary).unwrap();
+    for (bench, outcome) in Bench::ALL.into_iter().zip(json["benches"].as_array().unwrap()) {
+        assert_eq!(outcome["bench"], bench.name());
+        let rounds = &outcome["rows"][0]["figures"];
+        assert!(rounds.as_array().unwrap().iter().any(|f| f["rounds"].as_array().is_some()));
+    }
+    assert_eq!(json["lines"][0]["measure"], summary.lines[0].measure);
     // All rows of a table have as many cells as its heading.
     let cells = |line: &str| line.replace("\\|", "").matches('|').count();
     for table in markdown.split("\n\n").filter(|t| t.contains("\n|---|")) {

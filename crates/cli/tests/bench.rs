@@ -28,16 +28,6 @@ fn all_benchmarks_end_with_one_table() {
         assert!(summary.contains(measure), "{measure}: {summary}");
     }
     assert!(std::fs::read_to_string(&page).unwrap().contains("</svg>"));
-
-    let output = bench(&short).arg("--json").output().unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let names = |of: &str, field: &str| -> Vec<String> {
-        let list = json[of].as_array().unwrap().iter();
-        list.map(|entry| entry[field].as_str().unwrap().to_owned()).collect()
-    };
-    assert_eq!(names("benches", "bench").len(), 8);
-    let lines = names("lines", "measure");
-    assert!(lines.iter().any(|name| name == "empty section, restartable"), "{lines:?}");
 }
 
 /// Whether the process has a handler for SIGINT.

@@ -11,8 +11,7 @@ use crate::summary::Line;
 use plotters::coord::combinators::BindKeyPoints;
 use plotters::prelude::*;
 
-/// Colours of series; they repeat.
-pub const COLOURS: usize = 7;
+const COLOURS: usize = 7;
 const VARIABLES: [&str; 3 + COLOURS] =
     ["--ink", "--grid", "--axis", "--s0", "--s1", "--s2", "--s3", "--s4", "--s5", "--s6"];
 const WIDTH: u32 = 1500;
@@ -21,7 +20,8 @@ const TEXT: u32 = 27;
 /// A chart with its legend.
 pub struct Panel {
     pub title: String,
-    pub series: Vec<String>,
+    /// Number of the colour, and name.
+    pub series: Vec<(usize, String)>,
     pub svg: String,
 }
 
@@ -47,8 +47,9 @@ struct Plot<'a> {
     title: String,
     /// From top to bottom.
     subjects: Vec<&'a str>,
-    /// A colour each.
     series: Vec<(String, Series<'a>)>,
+    /// Of the series; they repeat.
+    colours: &'static [usize],
     /// Whether a subject has a dot of each colour: they lie beside each other then.
     abreast: bool,
     /// Room for the subjects' names.
@@ -80,7 +81,17 @@ pub fn panels(outcome: &Outcome) -> Result<Vec<Panel>> {
         };
         let subjects = subjects.iter().filter(shown).copied().collect();
         let (reference, limits) = (None, vec![]);
-        panel(Plot { title, subjects, series, abreast: true, names: 330, reference, limits })
+        let colours = &[0, 1, 2, 3, 4, 5, 6];
+        panel(Plot {
+            title,
+            subjects,
+            series,
+            colours,
+            abreast: true,
+            names: 330,
+            reference,
+            limits,
+        })
     };
     let charted = || outcome.columns.iter().enumerate().filter(|(_, c)| c.charted);
     let mut panels = vec![];
@@ -112,13 +123,13 @@ pub fn ratios(lines: &[Line]) -> Result<Option<Panel>> {
         let turned = |ratio: f64| if line.more_is_better { ratio.recip() } else { ratio };
         let (min, max) = (turned(peer.ratio_min), turned(peer.ratio_max));
         let ratio = Range { value: turned(peer.ratio), min: min.min(max), max: max.max(min) };
-        let colour = match line.reached() {
+        let of = match line.reached() {
             Some(true) => 0,
             Some(false) => 1,
             None => 2,
         };
         subjects.push(&line.measure);
-        series[colour].1.push((line.measure.as_str(), ratio));
+        series[of].1.push((line.measure.as_str(), ratio));
         let limit = line.targets.iter().filter_map(|t| t.limit);
         let limit = limit.map(|limit| turned(limit / peer.value)).fold(f64::INFINITY, f64::min);
         if limit.is_finite() {
@@ -131,7 +142,10 @@ pub fn ratios(lines: &[Line]) -> Result<Option<Panel>> {
     let title = "Ratio to the best peer (of rates the other way round): left of 1 is better; a bar spans the rounds, a stroke is the target".to_owned();
     let series = series.into();
     let reference = Some(1.0);
-    panel(Plot { title, subjects, series, abreast: false, names: 520, reference, limits }).map(Some)
+    // The last is grey.
+    let colours = &[0, 1, 6];
+    panel(Plot { title, subjects, series, colours, abreast: false, names: 520, reference, limits })
+        .map(Some)
 }
 
 fn panel(plot: Plot<'_>) -> Result<Panel> {
@@ -139,7 +153,8 @@ fn panel(plot: Plot<'_>) -> Result<Panel> {
     let size = (WIDTH, 110 + 46 * plot.subjects.len() as u32);
     draw(&mut svg, size, &plot).map_err(|e| Error::Chart(e.to_string()))?;
     let svg = themed(&svg, size, &plot.title);
-    let series = plot.series.into_iter().map(|(name, _)| name).collect();
+    let colours = plot.colours.iter().copied().cycle();
+    let series = colours.zip(plot.series).map(|(colour, (name, _))| (colour, name)).collect();
     Ok(Panel { title: plot.title, series, svg })
 }
 
@@ -204,7 +219,7 @@ fn draw(
     }
     let each = if plot.abreast { plot.series.len() as f64 } else { 1.0 };
     for (i, (_, figures)) in plot.series.iter().enumerate() {
-        let ink = colour(3 + i % COLOURS);
+        let ink = colour(3 + plot.colours[i % plot.colours.len()]);
         let place = if plot.abreast { i as f64 } else { 0.0 };
         let offset = ((each - 1.0) / 2.0 - place) * (0.7 / each);
         for (subject, figure) in figures.iter().filter(|(_, f)| f.value > 0.0) {

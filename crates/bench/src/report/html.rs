@@ -82,8 +82,8 @@ fn figure(panel: &Panel) -> Markup {
             figcaption { (panel.title) }
             (PreEscaped(&panel.svg))
             ul class="legend" {
-                @for (i, name) in panel.series.iter().enumerate() {
-                    li { i class={ "c" (i % chart::COLOURS) } {} (name) }
+                @for (colour, name) in &panel.series {
+                    li { i class={ "c" (colour) } {} (name) }
                 }
             }
         }
