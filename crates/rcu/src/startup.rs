@@ -5,6 +5,7 @@
 //! - **restartable sections**: rseq registered by the C library (glibc 2.35), membarrier's rseq command (Linux 5.10) registered and tried, and,
 //!   when the first lookup asks for it, the self-test of `restart/selftest.rs`. Missing: lookups run in plain sections.
 //! - `REPRIEVE_FORCE=plain` takes the second away; `REPRIEVE_FORCE=restart` skips the self-test.
+//! - `REPRIEVE_BARRIER=visit|interrupt` says how leaders of grace periods reach other CPUs (`visit`), whatever takes longer.
 //! - `REPRIEVE_BOOST=1` turns [`Domain::set_boost`](crate::Domain::set_boost) on in all domains.
 //!
 //! None of it allocates from the heap, so that a signal handler may be the first to ask.
@@ -125,6 +126,11 @@ fn find_out() {
     register_membarrier();
     BOOST.store(variable(c"REPRIEVE_BOOST", c"1"), Ordering::Relaxed);
     RESTARTABLE.store(find_restartable(), Ordering::Relaxed);
+    sys::note_usable();
+    let barrier = |value| variable(c"REPRIEVE_BARRIER", value);
+    // Refused where the command itself is not registered.
+    let one_cpu = sys::membarrier_on(sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, Some(0)) == 0;
+    crate::visit::init(one_cpu, barrier(c"visit"), barrier(c"interrupt"));
 }
 
 /// Registers for membarrier. Again in the child of a fork, in case a kernel does not pass the registration on.
