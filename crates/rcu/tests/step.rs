@@ -17,6 +17,9 @@ fn one() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Without optimization there are many more instructions, to the same effect.
+const STRIDE: u64 = if cfg!(debug_assertions) { 16 } else { 1 };
+
 const TRAP_FLAG: i64 = 0x100;
 
 thread_local! {
@@ -113,9 +116,11 @@ fn domain(soft: u64) -> Arc<Domain> {
 /// `barrier`, which ends.
 fn barrier(domain: &Arc<Domain>, when: &str) {
     let (done, ended) = mpsc::channel();
-    let waiter = domain.clone();
-    thread::spawn(move || done.send(waiter.barrier()));
+    let waited = domain.clone();
+    let waiter = thread::spawn(move || done.send(waited.barrier()));
     assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "{when}");
+    // A thread that comes or goes during a fork has a lock of the standard library's, which the child needs to start one.
+    waiter.join().unwrap().unwrap();
     assert_eq!(domain.stats().waiting, 0, "{when}");
 }
 
@@ -183,13 +188,12 @@ fn a_thread_that_dies_in_a_registration_loses_no_more_than_it_has_in_hand() {
                 break;
             }
             lost.push(missing);
-            instructions += 1;
+            instructions += STRIDE;
         }
-        assert!(instructions > 20, "{instructions}");
-        // Its own callback at first, and for some instructions what goes from the stash to the list.
-        assert_eq!((lost[0], *lost.last().unwrap()), (1, 0), "{n}: {lost:?}");
+        // Its own callback, until it is in the stash, or on the list. And for some instructions what goes from the stash to the list.
+        assert_eq!(lost[0], 1, "{n}: {lost:?}");
         let many = lost.iter().filter(|&&lost| lost > 1).count();
-        assert!(many == 0 || n == 64 && many < 40, "{n}: {lost:?}");
+        assert!(lost.len() > 20 && (many == 0 || n == 64 && many < lost.len() / 2), "{lost:?}");
     }
 }
 
@@ -280,7 +284,7 @@ fn fork() {
 fn a_fork_in_the_middle_of_a_registration() {
     let _one = one();
     for n in [5, 64, 0] {
-        for instructions in (1..).step_by(3) {
+        for instructions in (1..).step_by(3 * STRIDE as usize) {
             let domain = domain(1 << 14);
             let callbacks = Callbacks::new(n + 2);
             let status = thread::scope(|scope| {
