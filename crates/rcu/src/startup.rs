@@ -31,7 +31,7 @@ pub enum Restartable {
     NoMembarrier,
     /// A preempted or interrupted section was seen to go on instead of starting over.
     SelfTestFailed,
-    /// The self-test could not create its helper or was not conclusive in time.
+    /// The self-test could not create its helper or was not conclusive in time. Lookups to come try again, some times.
     SelfTestInconclusive,
     /// The process has user shadow stacks (CET), which the abort handler does not unwind.
     ShadowStack,
@@ -79,6 +79,9 @@ static FENCED: AtomicU8 = AtomicU8::new(1);
 static RESTARTABLE: AtomicU8 = AtomicU8::new(Restartable::NoRseq as u8);
 const UNTESTED: u8 = 100;
 const TESTING: u8 = 101;
+/// Self-tests that were not conclusive: the helper did not get the section's CPU in time, which another thread may have more luck with.
+static TESTS: AtomicU32 = AtomicU32::new(0);
+const MOST_TESTS: u32 = 8;
 static BOOST: AtomicBool = AtomicBool::new(false);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
@@ -224,7 +227,11 @@ pub(crate) fn restartable() -> Restartable {
             .compare_exchange(UNTESTED, TESTING, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
         {
-            RESTARTABLE.store(crate::restart::selftest::run() as u8, Ordering::Release);
+            let result = crate::restart::selftest::run();
+            let again = result == Restartable::SelfTestInconclusive
+                && TESTS.fetch_add(1, Ordering::Relaxed) + 1 < MOST_TESTS;
+            RESTARTABLE.store(if again { UNTESTED } else { result as u8 }, Ordering::Release);
+            return result;
         }
     }
     Restartable::from(RESTARTABLE.load(Ordering::Acquire))

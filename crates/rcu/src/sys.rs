@@ -77,6 +77,14 @@ pub(crate) fn unbind(thread: u32) {
     }
 }
 
+/// This thread's real-time priority, if it has one.
+pub(crate) fn real_time_priority() -> Option<i32> {
+    let mut priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel fills the parameter in.
+    let found = unsafe { libc::sched_getparam(0, &mut priority) } == 0;
+    (found && priority.sched_priority > 0).then_some(priority.sched_priority)
+}
+
 /// This thread is scheduled by the ordinary policy from now on, as far as that is allowed.
 pub(crate) fn schedule_normally() {
     let none = libc::sched_param { sched_priority: 0 };
