@@ -4,6 +4,7 @@
 use super::*;
 use crate::startup::{Restartable, restartable};
 use crate::thread::{IDLE, this};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -85,10 +86,16 @@ unsafe extern "C" {
 
 /// Runs `f` while another thread calls the membarrier all the time.
 fn interrupted(f: impl FnOnce(usize)) {
+    let (start, end) = (std::time::Instant::now(), AtomicBool::new(false));
+    // Another test's thread may be finding out.
+    while restartable() == Restartable::SelfTestInconclusive
+        && start.elapsed() < Duration::from_secs(10)
+    {
+        std::thread::yield_now();
+    }
     if restartable() != Restartable::Yes {
         return;
     }
-    let (start, end) = (std::time::Instant::now(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !end.load(SeqCst) {
@@ -100,8 +107,9 @@ fn interrupted(f: impl FnOnce(usize)) {
                 std::thread::sleep(Duration::from_micros(100));
             }
         });
-        f(rseq_cs().unwrap());
+        let result = catch_unwind(AssertUnwindSafe(|| f(rseq_cs().unwrap())));
         end.store(true, SeqCst);
+        result.unwrap_or_else(|panic| resume_unwind(panic));
     });
 }
 
