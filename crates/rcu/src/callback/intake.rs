@@ -12,7 +12,7 @@ use super::list::{Chain, List};
 use super::load::Load;
 use super::stash::{Access, Stash};
 use super::{Head, LEAF, PHASE};
-use crate::barrier::{Kind, heavy};
+use crate::barrier::{Kind, heavy, patient};
 #[cfg(not(loom))]
 use crate::record::Record;
 use crate::registry::Registry;
@@ -208,7 +208,7 @@ impl Intake {
         if !chosen.is_empty() {
             chosen.iter().for_each(|s| s.revoke());
             // Owners that registered after this have seen the revocation; of the others we see that they are inside.
-            heavy(self.barrier, registry);
+            patient(self.barrier, registry);
             for stash in chosen {
                 let Some(mut access) = stash.seize() else {
                     swept = swept.max(Swept::Later);
