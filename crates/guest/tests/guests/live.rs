@@ -2,7 +2,7 @@
 //! Real guests, compared with what they say about themselves.
 
 use crate::common::{self, LIMIT, LabGuest, alone, boot, resident};
-use reprieve_guest::{Error, Guest, KthreadState, Liveness, vmm};
+use reprieve_guest::{Error, Guest, KthreadState, Liveness, Options, vmm};
 use reprieve_lab::protocol::{Command, Event, Measure, Sample, Workload};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -191,6 +191,9 @@ fn a_guest_is_what_it_says_it_is() {
     assert!(after < before + 4096, "attaching made the VM larger: {before} KiB, now {after}");
     assert!(before < 1 << 20, "{before} KiB: nothing was left to touch");
     assert!(took < Duration::from_secs(1), "attached in {took:?}");
+    let stop = AtomicBool::new(true);
+    let stopped = Options { stop: Some(&stop), ..Options::default() };
+    assert!(matches!(Guest::attach_with(&vm, &stopped), Err(Error::Stopped)));
     lab.vm.resume().unwrap();
     facts_are_the_guests_own(&mut lab, &guest, 2);
     symbols_are_the_guests_own(&mut lab, &guest);
