@@ -7,6 +7,7 @@
 
 mod attach;
 mod classes;
+mod cost;
 mod cycles;
 mod grace;
 mod load;
@@ -72,6 +73,8 @@ enum Check {
     Attach,
     /// Attaching and detaching again and again leaves nothing behind
     Cycles,
+    /// What watching costs where vCPUs come and go ten thousand times a second, beside what is promised
+    Cost,
 }
 
 /// What a check found.
@@ -102,8 +105,8 @@ fn name(check: Check) -> String {
 }
 
 pub fn main(args: &CheckArgs) -> Result<()> {
-    let all = [Check::Classes, Check::Stopped, Check::Grace, Check::Attach, Check::Cycles];
-    let checks = if args.checks.is_empty() { &all[..] } else { &args.checks };
+    let all = Check::value_variants();
+    let checks = if args.checks.is_empty() { all } else { &args.checks };
     let cancel = cancel_on_signal()?;
     if let Some(images) = &args.images {
         return inside(args, checks, images, &cancel);
@@ -207,6 +210,7 @@ fn run(
             Check::Grace => grace::check(stage),
             Check::Attach => attach::check(stage),
             Check::Cycles => cycles::check(stage, args.cycles),
+            Check::Cost => cost::check(stage),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

@@ -23,8 +23,9 @@ pub struct Settings {
     pub vmx: bool,
 }
 
-/// Bytes of the buffer between the program and a recording: at 10,000 switches per second about two seconds.
-const EVENTS_BYTES: u32 = 2 << 20;
+/// Bytes of the buffer between the program and a recording. A switch takes up to two events of some 90 bytes: at 10,000 per second there is room for more than
+/// four seconds, in which a busy host may well let the recording process wait.
+const EVENTS_BYTES: u32 = 8 << 20;
 /// The kernel's smallest.
 const EVENTS_NONE: u32 = 4096;
 
