@@ -13,7 +13,7 @@ use super::{Check, Finding};
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_host::watch::model::{Cost, Snapshot, VmState};
 use reprieve_lab::process;
-use reprieve_lab::protocol::{Command, REPRIEVE_ARGV, Workload};
+use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::{Threads, Vm};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -238,13 +238,15 @@ fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How to start this program. In a lab host it is started by a loader that it brings.
+/// How to start this program. In a lab host a loader does, which is in what the kernel knows of the command line.
 fn argv() -> Result<Vec<String>> {
-    if let Ok(argv) = std::fs::read_to_string(REPRIEVE_ARGV) {
-        return Ok(argv.lines().map(String::from).collect());
-    }
     let own = std::env::current_exe().context("this program's path")?;
-    Ok(vec![own.into_os_string().into_string().map_err(|path| anyhow!("{path:?} is not UTF-8"))?])
+    if !own.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux")) {
+        let own = own.into_os_string().into_string();
+        return Ok(vec![own.map_err(|path| anyhow!("{path:?} is not UTF-8"))?]);
+    }
+    let line = std::fs::read_to_string("/proc/self/cmdline").context("own command line")?;
+    Ok(line.split_terminator('\0').take_while(|word| *word != "lab").map(String::from).collect())
 }
 
 fn preempted(snapshot: &Snapshot) -> u64 {

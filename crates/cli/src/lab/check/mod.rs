@@ -9,6 +9,7 @@ mod attach;
 mod classes;
 mod cost;
 mod cycles;
+mod doctor;
 mod grace;
 mod load;
 mod stage;
@@ -75,6 +76,8 @@ enum Check {
     Cycles,
     /// What watching costs where vCPUs come and go ten thousand times a second, beside what is promised
     Cost,
+    /// What `doctor --vm` says of a guest is what the guest's own kernel says
+    Doctor,
 }
 
 /// What a check found.
@@ -211,6 +214,7 @@ fn run(
             Check::Attach => attach::check(stage),
             Check::Cycles => cycles::check(stage, args.cycles),
             Check::Cost => cost::check(stage),
+            Check::Doctor => doctor::check(stage),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }
