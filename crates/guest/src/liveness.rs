@@ -39,7 +39,7 @@ pub(crate) struct Pulse {
     /// CPU time of the vCPU threads, ns.
     run: u64,
     run_at: Option<Instant>,
-    /// When another kernel was looked for, and how long to wait then; nothing while the clock goes.
+    /// When another kernel was looked for, and how long to wait then.
     searched: Option<(Instant, Duration)>,
 }
 
@@ -92,7 +92,6 @@ impl Guest {
         }
         if jiffies != pulse.jiffies {
             (pulse.jiffies, pulse.jiffies_at) = (jiffies, Some(now));
-            pulse.searched = None;
         }
         if run != pulse.run {
             (pulse.run, pulse.run_at) = (run, Some(now));
@@ -105,8 +104,8 @@ impl Guest {
         let mut pulse = self.pulse.lock().unwrap_or_else(|e| e.into_inner());
         let wait = match pulse.searched {
             Some((at, wait)) if at.elapsed() < wait => return false,
-            Some((_, wait)) => (wait * 2).min(SEARCH_MAX),
-            None => SEARCH,
+            Some((at, wait)) if at.elapsed() < 2 * SEARCH_MAX => (wait * 2).min(SEARCH_MAX),
+            _ => SEARCH,
         };
         pulse.searched = Some((Instant::now(), wait));
         true
