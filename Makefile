@@ -17,7 +17,7 @@ DEMO_OUT = lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
 
 help:
 	@echo 'make demo      set everything up, then show the problem in real VMs: two tables and a report'
-	@echo 'make bench     the runtime beside its peers: tables, and pages with charts in bench-results/'
+	@echo 'make bench     the runtime beside its peers, and its targets: tables, and a page with charts in bench-results/'
 	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: also its loom models, and builds broken on purpose'
@@ -36,12 +36,11 @@ demo: build
 	$(OUT)/reprieve bench grace --seconds 20 --rounds 1 --readers 1,16,64
 	$(OUT)/reprieve lab run membench asym --out $(DEMO_OUT)
 
-# One run each; a busy machine shows in the spread.
-BENCHES = read grace flood cell map list callbacks dcache
-BENCH_SECONDS = 60
+# A busy machine shows in the spread.
+BENCH_SECONDS = 480
 bench: build
 	@mkdir -p bench-results
-	@for name in $(BENCHES); do $(OUT)/reprieve bench $$name --seconds $(BENCH_SECONDS) --html bench-results/$$name.html || exit 1; done
+	$(OUT)/reprieve bench all --seconds $(BENCH_SECONDS) --html bench-results/all.html
 
 setup:
 	@scripts/setup build
@@ -74,10 +73,11 @@ test: lint init test-rcu test-arm
 # its own, so that none rebuilds the other.
 test-rcu: setup-test
 	REPRIEVE_TORTURE=60 $(CARGO) test --locked --release -p reprieve
+	REPRIEVE_BARRIER=visit REPRIEVE_TORTURE=20 $(CARGO) test --locked --release --test torture -p reprieve
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
 		$(CARGO) test --locked --release --lib -p reprieve
 	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \
-		$(CARGO) test --locked --release --test torture -p reprieve
+		$(CARGO) test --locked --release --test torture --test visit -p reprieve
 
 # In pieces, or one seed again: scripts/repeat-tests ROUNDS SECONDS FIRST_SEED.
 test-rcu-20: setup-test

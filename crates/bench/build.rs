@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the C side: always the loop without protection, and one file per flavor of liburcu if the library's headers and
+//! Compiles the C side: always the loops without protection and by this project's headers, and one file per flavor of liburcu if the library's headers and
 //! static archives are there. Without them the crate builds all the same, and says at run time what is missing.
 //!
 //! The archives are linked statically: the command then runs where liburcu is not installed (in a guest, say), and thread-local variables
@@ -13,6 +13,7 @@ const FLAVORS: [&str; 4] = ["memb", "mb", "qsbr", "bp"];
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(urcu)");
     println!("cargo:rerun-if-changed=c");
+    println!("cargo:rerun-if-changed=../rcu/include");
     println!("cargo:rerun-if-env-changed=CC");
     println!(
         "cargo:rustc-env=REPRIEVE_BENCH_PROFILE={}",
@@ -26,7 +27,7 @@ fn main() {
         .extra_warnings(true)
         .flag_if_supported("-std=gnu11")
         .flag("-Werror=implicit-function-declaration");
-    build.file("c/floor.c");
+    build.files(["c/floor.c", "c/reprieve.c"]).include("../rcu/include");
     let compiler = build.get_compiler();
     println!(
         "cargo:rustc-env=REPRIEVE_BENCH_CC={}",

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * One flavor of liburcu: its read loops, its updates, its callbacks. The
- * includer has included the flavor's header and defines NAME, EMPTY, AFTER, and
- * ONLINE and OFFLINE for writers.
+ * One flavor of liburcu: its read loops, its updates, its callbacks, its lists and
+ * hash table. The includer has included the flavor's header and defines NAME;
+ * and where sections are not what costs EMPTY, AFTER, and ONLINE and OFFLINE
+ * for writers.
  *
  * _LGPL_SOURCE (set by the includer) makes the read side inline. Only
  * functions of fewer than ten lines are expanded here, which the library's
  * license leaves to any code.
  */
+#ifndef EMPTY
+#define EMPTY() (rcu_read_lock(), rcu_read_unlock())
+#define AFTER() ((void)0)
+#define ONLINE() ((void)0)
+#define OFFLINE() ((void)0)
+#endif
 #define ENTER() rcu_read_lock()
 #define LEAVE() rcu_read_unlock()
 #define LOAD(p) rcu_dereference(p)
@@ -97,3 +104,7 @@ uint64_t NAME(check_slots)(const struct slot *slots, uint64_t n)
 		bad += slots[i].done != 1;
 	return bad;
 }
+
+#include "lists.h"
+#include "lfht.h"
+#include "functions.h"

@@ -4,11 +4,4 @@
 #include <urcu/urcu-memb.h>
 
 #define NAME(x) reprieve_bench_memb_##x
-#define EMPTY() (rcu_read_lock(), rcu_read_unlock())
-#define AFTER() ((void)0)
-#define ONLINE() ((void)0)
-#define OFFLINE() ((void)0)
 #include "flavor.h"
-#include "lists.h"
-#include "lfht.h"
-#include "functions.h"

@@ -14,6 +14,3 @@
 #define ONLINE() rcu_thread_online()
 #define OFFLINE() rcu_thread_offline()
 #include "flavor.h"
-#include "lists.h"
-#include "lfht.h"
-#include "functions.h"

@@ -24,13 +24,15 @@ mod report;
 mod result;
 mod schedule;
 mod subject;
+mod summary;
 mod table;
 
 pub use bench::{Bench, run};
 pub use error::{Error, Result};
-pub use report::{text, write_html};
+pub use report::{markdown, summary_markdown, summary_text, text, write_html, write_summary_html};
 pub use result::{Column, Conditions, Figure, Outcome, Row, Unit};
 pub use subject::{Class, FAMILIES, NO_URCU, URCU};
+pub use summary::{Line, Peer, Summary, Target, run_all};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -34,6 +34,8 @@ pub enum Kind {
     Protect,
     Plain,
     Qsbr,
+    /// The first three by the headers for C.
+    C(Side),
     Urcu(Flavor),
     Crossbeam,
     Seize,
@@ -93,6 +95,17 @@ impl Kind {
         Kind::FloorC,
     ];
 
+    /// Those of [`Kind::ALL`] that are this project's, each beside its like for C.
+    pub const OURS: [Kind; 7] = [
+        Kind::Restart,
+        Kind::C(Side::Copied),
+        Kind::Protect,
+        Kind::C(Side::Protected),
+        Kind::Plain,
+        Kind::C(Side::Plain),
+        Kind::Qsbr,
+    ];
+
     /// Structures that hold one value.
     pub const CELLS: [Kind; 5] = [
         Kind::Cell(Side::Copied),
@@ -143,6 +156,9 @@ impl Kind {
             Kind::Protect => "protected",
             Kind::Plain => "plain",
             Kind::Qsbr => "plain, QSBR",
+            Kind::C(Side::Copied) => "restartable, C",
+            Kind::C(Side::Protected) => "protected, C",
+            Kind::C(_) => "plain, C",
             Kind::Urcu(Flavor::Memb) => "urcu memb",
             Kind::Urcu(Flavor::Mb) => "urcu mb",
             Kind::Urcu(Flavor::Qsbr) => "urcu qsbr",
@@ -194,7 +210,9 @@ impl Kind {
     /// See [`Class`].
     pub fn class(self) -> Class {
         match self {
-            Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr => Class::Reprieve,
+            Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr | Kind::C(_) => {
+                Class::Reprieve
+            }
             Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
                 Class::Reprieve
             }
@@ -206,7 +224,7 @@ impl Kind {
     /// The word for it in `--against`; `None` for what always runs.
     fn family(self) -> Option<&'static str> {
         match self {
-            Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr => None,
+            Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr | Kind::C(_) => None,
             Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
                 None
             }

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every benchmark, for a moment, against every peer: complete tables, one row per subject and group, pages that stand alone.
 
-use reprieve_bench::{Bench, Class, Error, FAMILIES, Options, URCU, run, text, write_html};
+use reprieve_bench::{
+    Bench, Class, Error, FAMILIES, Options, Outcome, URCU, markdown, run, run_all,
+    summary_markdown, summary_text, text, write_html, write_summary_html,
+};
+use std::cell::Cell;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-const BENCHES: [Bench; 8] = [
-    Bench::Read,
-    Bench::Grace,
-    Bench::Flood,
-    Bench::Cell,
-    Bench::List,
-    Bench::Map,
-    Bench::Dcache,
-    Bench::Callbacks,
-];
 
 fn options() -> Options {
     Options {
@@ -27,34 +21,111 @@ fn options() -> Options {
     }
 }
 
+fn check(outcome: &Outcome) {
+    let bench = &outcome.bench;
+    assert!(outcome.rows.iter().any(|r| r.class == Class::Reprieve));
+    assert!(outcome.rows.iter().any(|r| r.class == Class::Peer) || !URCU, "{bench}");
+    for (i, column) in outcome.columns.iter().enumerate() {
+        let figures: Vec<_> = outcome.rows.iter().filter_map(|r| r.figures[i].as_ref()).collect();
+        assert!(!figures.is_empty(), "{bench}: nothing in \"{}\"", column.title);
+        assert!(figures.iter().all(|f| f.min <= f.max && f.max.is_finite()));
+        assert!(figures.iter().all(|f| f.rounds.len() == 1));
+    }
+    let mut rows: Vec<_> = outcome.rows.iter().map(|r| (&r.group, &r.subject)).collect();
+    let count = rows.len();
+    rows.sort();
+    rows.dedup();
+    assert_eq!(rows.len(), count, "{bench}: two rows for one subject");
+    let first = &outcome.rows[0].subject;
+    assert!(text(outcome, 120).contains(first) && markdown(outcome).contains(first));
+}
+
+/// The page that `write` makes.
+fn page(name: &str, write: impl FnOnce(&Path) -> Result<(), Error>) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("page.html");
+    write(&path).unwrap();
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(page.contains("<svg") && page.contains("</svg>"), "{name}");
+    assert!(
+        !page.contains("http:") && !page.contains("https:") && !page.contains("<script"),
+        "{name} refers to others"
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    page
+}
+
 #[test]
-fn every_benchmark_fills_its_table_and_draws_its_chart() {
-    for bench in BENCHES {
-        let outcome = run(bench, &options(), &|_, _| ()).unwrap();
-        assert_eq!(outcome.bench, bench.name());
-        assert!(outcome.rows.iter().any(|r| r.class == Class::Reprieve));
-        assert!(outcome.rows.iter().any(|r| r.class == Class::Peer) || !URCU, "{bench:?}");
-        for (i, column) in outcome.columns.iter().enumerate() {
-            let figures: Vec<_> = outcome.rows.iter().filter_map(|r| r.figures[i]).collect();
-            assert!(!figures.is_empty(), "{bench:?}: nothing in \"{}\"", column.title);
-            assert!(figures.iter().all(|f| f.min <= f.max && f.max.is_finite()));
-        }
-        let mut rows: Vec<_> = outcome.rows.iter().map(|r| (&r.group, &r.subject)).collect();
-        let count = rows.len();
-        rows.sort();
-        rows.dedup();
-        assert_eq!(rows.len(), count, "{bench:?}: two rows for one subject");
-        assert!(text(&outcome, 120).contains(&outcome.rows[0].subject));
-        let path = std::env::temp_dir().join(format!("reprieve-bench-{}.html", std::process::id()));
-        write_html(&outcome, &path).unwrap();
-        let page = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        assert!(page.contains("<svg") && page.contains("</svg>"));
+fn every_benchmark_fills_its_table_and_the_summary() {
+    let done = Cell::new(0.0);
+    let progress = |_: &str, share: f64| {
+        assert!(share >= done.get() && share <= 1.0, "{share} after {}", done.get());
+        done.set(share);
+    };
+    let length = options().length * 9;
+    let of = |_: Bench, length: Duration| Options { length, ..options() };
+    let (summary, result) = run_all(length, &of, &progress);
+    result.unwrap();
+    assert_eq!(summary.missing, [""; 0]);
+    for (bench, outcome) in Bench::ALL.into_iter().zip(&summary.benches) {
+        assert_eq!((outcome.bench.as_str(), outcome.title.as_str()), (bench.name(), bench.title()));
+        check(outcome);
+        page(bench.name(), |path| write_html(outcome, path));
+        // The number of readers that a flood's lines want is not among the options.
+        let lines = summary.lines.iter().filter(|l| l.bench == bench.name());
+        assert!(lines.count() > 0 || bench == Bench::Flood, "{bench:?}");
+    }
+    let compared = summary.lines.iter().filter_map(|l| l.peer.as_ref());
+    for peer in compared {
+        assert!(peer.ratio_min <= peer.ratio && peer.ratio <= peer.ratio_max, "{peer:?}");
+        assert!(peer.ratio_min > 0.0 && peer.ratio_max.is_finite(), "{peer:?}");
+    }
+    let (text, markdown) = (summary_text(&summary, 200), summary_markdown(&summary));
+    let page = page("all", |path| write_summary_html(&summary, path));
+    for line in &summary.lines {
+        let shown = |text: &str| text.lines().any(|l| l.contains(&line.measure));
+        assert!(shown(&text) && shown(&markdown) && shown(&page), "{}", line.measure);
+    }
+    for bench in Bench::ALL {
+        assert!(page.contains(&format!("<section id=\"{}\">", bench.name())), "{bench:?}");
         assert!(
-            !page.contains("http:") && !page.contains("https:") && !page.contains("<script"),
-            "{bench:?} refers to others"
+            markdown.contains(&format!("\n### `reprieve bench {}`", bench.name())),
+            "{bench:?}"
         );
     }
+    let json = serde_json::to_value(&summary).unwrap();
+    for (bench, outcome) in Bench::ALL.into_iter().zip(json["benches"].as_array().unwrap()) {
+        assert_eq!(outcome["bench"], bench.name());
+        let rounds = &outcome["rows"][0]["figures"];
+        assert!(rounds.as_array().unwrap().iter().any(|f| f["rounds"].as_array().is_some()));
+    }
+    assert_eq!(json["lines"][0]["measure"], summary.lines[0].measure);
+    // All rows of a table have as many cells as its heading.
+    let cells = |line: &str| line.replace("\\|", "").matches('|').count();
+    for table in markdown.split("\n\n").filter(|t| t.contains("\n|---|")) {
+        let rows: Vec<_> = table.lines().filter(|l| l.starts_with('|')).map(cells).collect();
+        assert!(rows.len() > 2 && rows.iter().all(|c| *c == rows[0]), "{table}");
+    }
+}
+
+/// Ctrl-C in the second benchmark: the first is there, and the rest is said to be missing.
+#[test]
+fn what_was_measured_before_a_cancellation_is_kept() {
+    let mut options = options();
+    options.against = vec!["rwlock".into()];
+    options.readers = vec![1];
+    let progress = |what: &str, _: f64| {
+        if what.starts_with("grace, ") {
+            options.cancel.store(true, Ordering::Relaxed);
+        }
+    };
+    let of = |_: Bench, length: Duration| Options { length, ..options.clone() };
+    let (summary, result) = run_all(Duration::from_secs(1), &of, &progress);
+    assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+    assert_eq!(summary.benches.iter().map(|o| o.bench.as_str()).collect::<Vec<_>>(), ["read"]);
+    assert_eq!(summary.missing.len(), Bench::ALL.len() - 1);
+    assert!(summary.lines.iter().all(|l| l.bench == "read") && !summary.lines.is_empty());
+    assert!(summary_text(&summary, 160).contains("did not run to the end: grace, flood"));
 }
 
 #[test]
@@ -83,8 +154,14 @@ fn options_that_make_no_sense_are_refused() {
     ] {
         let mut options = options();
         change(&mut options);
-        for bench in BENCHES {
+        for bench in Bench::ALL {
             assert!(matches!(run(bench, &options, &|_, _| ()), Err(Error::Usage(_))), "{bench:?}");
         }
+        let of = |_: Bench, length: Duration| Options {
+            length: options.length.min(length),
+            ..options.clone()
+        };
+        let (summary, result) = run_all(options.length, &of, &|_, _| ());
+        assert!(matches!(result, Err(Error::Usage(_))) && summary.benches.is_empty());
     }
 }

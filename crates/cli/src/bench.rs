@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve bench`.
 
-use crate::output::{print, print_json, width};
+use crate::output::{print, print_json, width, width_or};
 use crate::progress;
 use crate::signals::cancel_on_signal;
 use anyhow::Result;
-use clap::{Args, ValueEnum};
-use reprieve_bench::{Bench, FAMILIES, Options, text, write_html};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use reprieve_bench::{
+    Bench, FAMILIES, Options, Outcome, Summary, markdown, run, run_all, summary_markdown,
+    summary_text, text, write_html, write_summary_html,
+};
 use reprieve_lab::progress::{Progress, Silent};
 use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
@@ -15,87 +19,107 @@ use std::time::Duration;
 #[derive(Args)]
 pub struct BenchArgs {
     /// What to measure
-    #[arg(value_enum)]
+    #[arg(value_parser = names())]
     name: Name,
     /// Peers to run beside (list)
     #[arg(long, value_delimiter = ',', default_values_t = FAMILIES.map(str::to_owned))]
     against: Vec<String>,
-    /// Measured time of the whole run; warming up and cleaning up come on top
-    #[arg(long, default_value_t = 60.0)]
-    seconds: f64,
+    /// Measured time of the whole run; warming up and cleaning up come on top. The default is 60, for `all` 480
+    #[arg(long)]
+    seconds: Option<f64>,
     /// Rounds over all subjects; each figure is their median. The default is the benchmark's
     #[arg(long)]
     rounds: Option<usize>,
     /// Numbers of reader threads (list); in `callbacks`, of registering threads. The default is the benchmark's
     #[arg(long, value_delimiter = ',')]
     readers: Vec<usize>,
-    /// Write a page with the table and a chart
+    /// Write a page with the tables and charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print Markdown
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Name {
-    /// What reading costs
-    Read,
-    /// How long a grace period takes while readers are preempted
-    Grace,
-    /// A flood of 1 KiB updates: garbage and rate
-    Flood,
-    /// One read-mostly pointer
-    Cell,
-    /// Walks along a list
-    List,
-    /// Hash maps, and tables of objects by number
-    Map,
-    /// A directory-entry cache, per grace-period engine
-    Dcache,
-    /// Callbacks registered and run
-    Callbacks,
-}
+/// What to measure: one benchmark, or all.
+#[derive(Clone, Copy)]
+struct Name(Option<Bench>);
 
-impl Name {
-    fn bench(self) -> Bench {
-        match self {
-            Name::Read => Bench::Read,
-            Name::Grace => Bench::Grace,
-            Name::Flood => Bench::Flood,
-            Name::Cell => Bench::Cell,
-            Name::List => Bench::List,
-            Name::Map => Bench::Map,
-            Name::Dcache => Bench::Dcache,
-            Name::Callbacks => Bench::Callbacks,
-        }
-    }
+/// The names of the benchmarks, with what each measures.
+fn names() -> impl TypedValueParser<Value = Name> {
+    let all = PossibleValue::new("all").help("all of them, and how they compare with the targets");
+    let one = |bench: Bench| PossibleValue::new(bench.name()).help(bench.title());
+    PossibleValuesParser::new(Bench::ALL.into_iter().map(one).chain([all]))
+        .map(|name| Name(Bench::ALL.into_iter().find(|bench| bench.name() == name)))
 }
 
 pub fn main(args: BenchArgs) -> Result<()> {
-    let bench = args.name.bench();
     let cancel = cancel_on_signal()?;
-    let readers =
-        if args.readers.is_empty() { bench.default_readers().into() } else { args.readers };
-    let options = Options {
-        against: args.against,
-        // What is not a number of seconds is out of the range that `run` checks.
-        length: Duration::try_from_secs_f64(args.seconds).unwrap_or_default(),
+    let seconds = args.seconds.unwrap_or(if args.name.0.is_some() { 60.0 } else { 480.0 });
+    // What is not a number of seconds is out of the range that is checked.
+    let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let options = |bench: Bench, length: Duration| Options {
+        against: args.against.clone(),
+        length,
         rounds: args.rounds.unwrap_or(bench.default_rounds()),
-        readers,
+        readers: match &args.readers[..] {
+            [] => bench.default_readers().into(),
+            readers => readers.into(),
+        },
         cancel: cancel.flag(),
     };
     // A line per sample is of use to nobody but a terminal.
     let progress: Box<dyn Progress> =
         if stderr().is_terminal() { progress::for_stderr() } else { Box::new(Silent) };
-    let outcome = reprieve_bench::run(bench, &options, &|what, done| {
-        progress.remaining(options.length.mul_f64(1.0 - done));
-        progress.step(&format!("{} ({:.0} %)", what, done * 100.0));
-    });
-    progress.finish();
-    let outcome = outcome?;
-    if let Some(path) = &args.html {
-        write_html(&outcome, path)?;
+    let told = |what: &str, done: f64| {
+        progress.remaining(length.mul_f64(1.0 - done));
+        progress.step(&format!("{what} ({:.0} %)", done * 100.0));
+    };
+    match args.name.0 {
+        Some(bench) => {
+            let outcome = run(bench, &options(bench, length), &told);
+            progress.finish();
+            show_one(&args, &outcome?)
+        }
+        None => {
+            let (summary, result) = run_all(length, &options, &told);
+            progress.finish();
+            // What was measured before an error is worth showing.
+            if !summary.benches.is_empty() {
+                show_all(&args, &summary)?;
+            }
+            Ok(result?)
+        }
     }
-    if args.json { print_json(&outcome) } else { print(&text(&outcome, width())) }
+}
+
+fn show_one(args: &BenchArgs, outcome: &Outcome) -> Result<()> {
+    if let Some(path) = &args.html {
+        write_html(outcome, path)?;
+    }
+    match (args.json, args.markdown) {
+        (true, _) => print_json(outcome),
+        (_, true) => print(&markdown(outcome)),
+        _ => print(&text(outcome, width())),
+    }
+}
+
+fn show_all(args: &BenchArgs, summary: &Summary) -> Result<()> {
+    if let Some(path) = &args.html {
+        write_summary_html(summary, path)?;
+    }
+    match (args.json, args.markdown) {
+        (true, _) => print_json(summary),
+        (_, true) => print(&summary_markdown(summary)),
+        _ => {
+            for outcome in &summary.benches {
+                print(&(text(outcome, width()) + "\n"))?;
+            }
+            // In a file nothing need be folded.
+            print(&summary_text(summary, width_or(160)))
+        }
+    }
 }

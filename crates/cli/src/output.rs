@@ -28,8 +28,13 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
 
 /// Columns of standard output.
 pub fn width() -> usize {
+    width_or(100)
+}
+
+/// Columns of standard output, or `otherwise` if it is no terminal.
+pub fn width_or(otherwise: usize) -> usize {
     let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
-    columns.filter(|_| std::io::stdout().is_terminal()).unwrap_or(100)
+    columns.filter(|_| std::io::stdout().is_terminal()).unwrap_or(otherwise)
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@
 //! start; the kernel's handler executes a full fence before it does (`ipi_rseq` in kernel/sched/membarrier.c), so it is heavy too.
 //!
 //! A thread that does not run at that moment was descheduled, which is a full fence, and enters user mode again
-//! through the code that sends a restartable section back to its start.
+//! through the code that sends a restartable section back to its start. Leaders have a third way to make the heavy half: `visit`.
+
+#[cfg(not(loom))]
+use crate::sys::{MEMBARRIER_PRIVATE_EXPEDITED, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ};
 
 /// How the heavy half is done. Fixed for the life of the process: `startup.rs` decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,20 +36,41 @@ pub(crate) fn light() {
 /// The reclaimer's half.
 #[cfg(not(loom))]
 pub(crate) fn heavy(kind: Kind, _: &crate::registry::Registry) {
-    use crate::sys;
+    match kind {
+        Kind::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),
+        Kind::Membarrier => call(MEMBARRIER_PRIVATE_EXPEDITED, None),
+        Kind::Restart => restart_all(),
+    }
+}
+
+/// What `heavy` does for [`Kind::Restart`].
+#[cfg(not(loom))]
+pub(crate) fn restart_all() {
+    call(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, None);
+}
+
+/// The same for what runs on one CPU, if there is one of that number.
+#[cfg(not(loom))]
+pub(crate) fn restart_one(cpu: usize) {
+    #[cfg(reprieve_fault)]
+    if crate::fault::is(crate::fault::Fault::SkipOne) {
+        return;
+    }
+    call(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, Some(cpu));
+}
+
+#[cfg(not(loom))]
+fn call(command: i32, cpu: Option<usize>) {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     #[cfg(reprieve_fault)]
     if crate::fault::is(crate::fault::Fault::SkipMembarrier) {
         return;
     }
-    let done = match kind {
-        Kind::Fence => 0,
-        Kind::Membarrier => sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED),
-        Kind::Restart => sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ),
-    };
-    if done != 0 {
+    if crate::sys::membarrier_on(command, cpu) != 0 {
         // Readers rely on it already: there is no safe way on.
-        sys::die("membarrier worked at start-up and fails now (a seccomp filter installed later?)");
+        crate::sys::die(
+            "membarrier worked at start-up and fails now (a seccomp filter installed later?)",
+        );
     }
 }
 

@@ -19,6 +19,10 @@ pub(crate) enum Fault {
     FillLate,
     /// Leaving a nested section ends the outer one.
     LeaveAll,
+    /// Visitors all go to the first CPU, whichever they say they have visited.
+    StayAway,
+    /// A CPU that was not visited is not interrupted either.
+    SkipOne,
 }
 
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
@@ -31,6 +35,8 @@ fn choose() -> u8 {
         Ok("scan-first") => Fault::ScanFirst,
         Ok("fill-late") => Fault::FillLate,
         Ok("leave-all") => Fault::LeaveAll,
+        Ok("stay-away") => Fault::StayAway,
+        Ok("skip-one") => Fault::SkipOne,
         _ => Fault::None,
     };
     CHOSEN.store(fault as u8, Ordering::Relaxed);

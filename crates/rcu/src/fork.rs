@@ -102,6 +102,7 @@ unsafe extern "C" fn child() {
     crate::startup::after_fork();
     crate::thread::after_fork();
     crate::watch::stack::after_fork();
+    crate::visit::after_fork();
     for core in cores() {
         core.after_fork();
     }

@@ -112,6 +112,7 @@ mod slots;
 mod stats;
 pub mod structures;
 mod sync;
+mod visit;
 mod wanted;
 pub mod watch;
 

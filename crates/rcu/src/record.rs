@@ -34,6 +34,10 @@ use crate::callback::stash::Stash;
 use crate::slots::Slots;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+/// Marks a branch as the rarer one.
+#[cold]
+fn nested() {}
+
 /// One section ended.
 const SECTION: u64 = 1 << 32;
 const NESTING: u64 = SECTION - 1;
@@ -138,8 +142,13 @@ impl Record {
             // Outer ones have nothing left to end.
             return self.forget_sections();
         }
-        let ended = if word & NESTING == 1 { SECTION } else { 0 };
-        self.word.store(word.wrapping_add(ended).wrapping_sub(1), Ordering::Release);
+        // A branch: what is stored waits for one addition, and the next section waits for what is stored.
+        if word & NESTING == 1 {
+            self.word.store(word.wrapping_add(SECTION - 1), Ordering::Release);
+        } else {
+            nested();
+            self.word.store(word.wrapping_sub(1), Ordering::Release);
+        }
     }
 
     /// Ends one section and begins the next, if the caller is nested exactly once: otherwise other sections go on. The caller executes a

@@ -5,6 +5,7 @@
 //! - **restartable sections**: rseq registered by the C library (glibc 2.35), membarrier's rseq command (Linux 5.10) registered and tried, and,
 //!   when the first lookup asks for it, the self-test of `restart/selftest.rs`. Missing: lookups run in plain sections.
 //! - `REPRIEVE_FORCE=plain` takes the second away; `REPRIEVE_FORCE=restart` skips the self-test.
+//! - `REPRIEVE_BARRIER=visit|interrupt` says how leaders of grace periods reach other CPUs (`visit`), whatever takes longer.
 //! - `REPRIEVE_BOOST=1` turns [`Domain::set_boost`](crate::Domain::set_boost) on in all domains.
 //!
 //! None of it allocates from the heap, so that a signal handler may be the first to ask.
@@ -30,7 +31,7 @@ pub enum Restartable {
     NoMembarrier,
     /// A preempted or interrupted section was seen to go on instead of starting over.
     SelfTestFailed,
-    /// The self-test could not create its helper or was not conclusive in time.
+    /// The self-test could not create its helper or was not conclusive in time. Lookups to come try again, some times.
     SelfTestInconclusive,
     /// The process has user shadow stacks (CET), which the abort handler does not unwind.
     ShadowStack,
@@ -78,6 +79,9 @@ static FENCED: AtomicU8 = AtomicU8::new(1);
 static RESTARTABLE: AtomicU8 = AtomicU8::new(Restartable::NoRseq as u8);
 const UNTESTED: u8 = 100;
 const TESTING: u8 = 101;
+/// Self-tests that were not conclusive: the helper did not get the section's CPU in time, which another thread may have more luck with.
+static TESTS: AtomicU32 = AtomicU32::new(0);
+const MOST_TESTS: u32 = 8;
 static BOOST: AtomicBool = AtomicBool::new(false);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
@@ -125,6 +129,11 @@ fn find_out() {
     register_membarrier();
     BOOST.store(variable(c"REPRIEVE_BOOST", c"1"), Ordering::Relaxed);
     RESTARTABLE.store(find_restartable(), Ordering::Relaxed);
+    sys::note_usable();
+    let barrier = |value| variable(c"REPRIEVE_BARRIER", value);
+    // Refused where the command itself is not registered.
+    let one_cpu = sys::membarrier_on(sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, Some(0)) == 0;
+    crate::visit::init(one_cpu, barrier(c"visit"), barrier(c"interrupt"));
 }
 
 /// Registers for membarrier. Again in the child of a fork, in case a kernel does not pass the registration on.
@@ -218,7 +227,11 @@ pub(crate) fn restartable() -> Restartable {
             .compare_exchange(UNTESTED, TESTING, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
         {
-            RESTARTABLE.store(crate::restart::selftest::run() as u8, Ordering::Release);
+            let result = crate::restart::selftest::run();
+            let again = result == Restartable::SelfTestInconclusive
+                && TESTS.fetch_add(1, Ordering::Relaxed) + 1 < MOST_TESTS;
+            RESTARTABLE.store(if again { UNTESTED } else { result as u8 }, Ordering::Release);
+            return result;
         }
     }
     Restartable::from(RESTARTABLE.load(Ordering::Acquire))

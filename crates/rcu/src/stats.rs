@@ -196,6 +196,9 @@ pub struct Stats {
     pub forgotten: u64,
     /// Readers given a higher priority for a moment. See [`Domain::set_boost`](crate::Domain::set_boost).
     pub boosted: u64,
+    /// Grace periods that woke a thread on each CPU where that was possible, instead of interrupting it, because the membarrier was seen to spin. See
+    /// `docs/runtime.md`.
+    pub visits: u64,
     /// Threads registered because they read or register callbacks, with this domain or with an earlier one whose place it took.
     pub threads: u64,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! System calls. All are async-signal-safe: registration may happen in a signal handler.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(crate) const MEMBARRIER_QUERY: i32 = 0;
@@ -12,8 +12,103 @@ pub(crate) const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
 
 /// `membarrier(command, 0, 0)`: the result, or -1.
 pub(crate) fn membarrier(command: i32) -> i64 {
+    membarrier_on(command, None)
+}
+
+/// The same for what runs on one CPU.
+pub(crate) fn membarrier_on(command: i32, cpu: Option<usize>) -> i64 {
+    const ONE_CPU: u32 = 1;
+    let flags = if cpu.is_some() { ONE_CPU } else { 0 };
     // SAFETY: membarrier reads no memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0) as libc::c_int) }
+}
+
+/// How many CPUs there may be.
+pub(crate) fn cpus() -> usize {
+    // SAFETY: no preconditions. -1 if unknown.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize
+}
+
+/// A number above all that the kernel gives to CPUs, now or ever: from the list of those that may come to be, else the size of its sets.
+pub(crate) fn cpu_numbers() -> Option<usize> {
+    let mut set = [0u64; 1024];
+    // SAFETY: the kernel writes at most the size given.
+    let bytes = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr())
+    };
+    let size = (bytes > 0).then_some(bytes as usize * 8)?;
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = list.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
+    Some(last.map_or(size, |last| size.min(last + 1)))
+}
+
+/// The CPUs that this thread may run on.
+pub(crate) fn affinity() -> Option<libc::cpu_set_t> {
+    // SAFETY: plain data of the size given.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        (libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed) == 0).then_some(allowed)
+    }
+}
+
+/// The first 64 CPUs that the process might use when it started.
+static USABLE: AtomicU64 = AtomicU64::new(0);
+
+/// At start-up.
+pub(crate) fn note_usable() {
+    let Some(set) = affinity() else { return };
+    // SAFETY: numbers within the set.
+    let bits = (0..64).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
+    USABLE.store(bits.fold(0, |bits, cpu| bits | 1 << cpu), Ordering::Relaxed);
+}
+
+/// Whether the process might use that CPU, one of the first 64, when it started.
+pub(crate) fn usable_at_start(cpu: usize) -> bool {
+    cpu < 64 && USABLE.load(Ordering::Relaxed) >> cpu & 1 != 0
+}
+
+/// Lets another thread of the process run on all CPUs that the process might use when it started.
+pub(crate) fn unbind(thread: u32) {
+    // SAFETY: plain data of the size given; numbers within the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (0..64).filter(|&cpu| usable_at_start(cpu)).for_each(|cpu| libc::CPU_SET(cpu, &mut set));
+        libc::sched_setaffinity(thread as libc::pid_t, size_of_val(&set), &set);
+    }
+}
+
+/// This thread's real-time priority, if it has one.
+pub(crate) fn real_time_priority() -> Option<i32> {
+    let mut priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel fills the parameter in.
+    let found = unsafe { libc::sched_getparam(0, &mut priority) } == 0;
+    (found && priority.sched_priority > 0).then_some(priority.sched_priority)
+}
+
+/// This thread is scheduled by the ordinary policy from now on, as far as that is allowed.
+pub(crate) fn schedule_normally() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads the parameter.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &none) };
+}
+
+/// Binds this thread to a CPU. False if it may not run there.
+pub(crate) fn bind(cpu: usize) -> bool {
+    // SAFETY: plain data of the size given; numbers that do not fit are not put into it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return false;
+        }
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
+    }
+}
+
+/// The CPU that this thread runs on, if the system tells.
+pub(crate) fn current_cpu() -> Option<usize> {
+    // SAFETY: no preconditions.
+    unsafe { libc::sched_getcpu() }.try_into().ok()
 }
 
 fn timespec(time: Duration) -> libc::timespec {
@@ -82,6 +177,11 @@ pub(crate) fn since_boot() -> u64 {
 pub(crate) fn cpu_time(thread: u32) -> Option<u64> {
     // The kernel's CPUCLOCK_SCHED (2) and CPUCLOCK_PERTHREAD_MASK (4), as pthread_getcpuclockid makes it.
     clock(!(thread as libc::clockid_t) << 3 | 6)
+}
+
+/// CPU time of this thread.
+pub(crate) fn own_cpu_time() -> Duration {
+    Duration::from_nanos(clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0))
 }
 
 fn clock(id: libc::clockid_t) -> Option<u64> {

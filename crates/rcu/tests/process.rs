@@ -557,3 +557,46 @@ fn exits() {
     }
     std::process::exit(7);
 }
+
+/// The first lookup of a process may be that of a thread whose CPU nobody gets: the self-test is not conclusive at first, and lookups are plain until it is.
+#[test]
+fn the_first_lookup_of_a_real_time_thread() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "in_real_time", "--ignored", "--nocapture", "--test-threads=1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[ignore = "run by the_first_lookup_of_a_real_time_thread"]
+fn in_real_time() {
+    let cell = Cell::new(7);
+    let look = |priority: i32| {
+        // SAFETY: plain data of the size given.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+            let priority = libc::sched_param { sched_priority: priority };
+            if libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) != 0 {
+                println!("no real-time priority allowed here: skipped");
+                return;
+            }
+        }
+        for _ in 0..100 {
+            // SAFETY: the cell is never replaced.
+            unsafe {
+                assert_eq!(reprieve::lookup(&cell.value()), 7);
+                assert_eq!(reprieve::protect(&cell.node()).unwrap().value, 7);
+            }
+        }
+        println!("priority {priority}: {}", reprieve::support().restartable);
+    };
+    thread::scope(|scope| {
+        // Nothing is above 99, so there no helper gets the CPU.
+        scope.spawn(|| look(99)).join().unwrap();
+        scope.spawn(|| look(10)).join().unwrap();
+    });
+}

@@ -520,3 +520,32 @@ fn a_map_that_could_not_grow_in_time_grows_at_the_next_write() {
     assert!(map.chains() >= 65_536, "{}", map.chains());
     assert_eq!((map.copied(&1), map.copied(&65_535)), (Some(3), Some(65_535)));
 }
+
+/// The thread that runs grace periods does not run while keys come, for they come on its CPU, from a real-time thread.
+#[test]
+fn a_burst_of_keys_does_not_leave_long_chains() {
+    const KEYS: u64 = 20_000;
+    let alone = |engine: Engine| {
+        // SAFETY: plain data of the size given.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+            let priority = libc::sched_param { sched_priority: 1 };
+            if libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) != 0 {
+                println!("no real-time priority allowed here: skipped");
+                return;
+            }
+        }
+        let domain = Domain::builder().engine(engine).build().unwrap();
+        let map = Map::builder().domain(&domain).build();
+        (0..KEYS).for_each(|key| _ = map.insert(key, key));
+        let chains = map.chains();
+        println!("{engine:?}: {chains} chains for {KEYS} keys");
+        assert!(chains as u64 >= KEYS / 8, "{chains} chains for {KEYS} keys");
+        assert!((0..KEYS).all(|key| map.copied(&key) == Some(key)));
+    };
+    for engine in [Engine::Restart, Engine::Poll] {
+        thread::spawn(move || alone(engine)).join().unwrap();
+    }
+}

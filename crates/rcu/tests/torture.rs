@@ -210,8 +210,10 @@ impl Random {
 
     /// Mostly nothing, now and then long enough to be preempted.
     fn delay(&mut self) -> u64 {
+        /// Longer than a grace period, wrong ones among them.
+        const LONG: u64 = if cfg!(reprieve_fault) { 1_000_000 } else { 200_000 };
         match self.below(1000) {
-            0 => 200_000,
+            0 => LONG,
             1..20 => 2_000,
             _ => 0,
         }
@@ -637,38 +639,51 @@ fn delayed_stores(engine: Engine, time: Duration) -> u64 {
 #[test]
 #[cfg(reprieve_fault)]
 fn faults_are_caught() {
-    let run = |fault: &str, stores: &str, force: &str| {
+    let run = |fault: &str, stores: &str, force: &str, barrier: &str| {
         std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "tortured_fault", "--ignored", "--nocapture"])
             .env("REPRIEVE_FAULT", fault)
             .env("REPRIEVE_TORTURE_STORES", stores)
             .env("REPRIEVE_FORCE", force)
+            .env("REPRIEVE_BARRIER", barrier)
             .env("REPRIEVE_TORTURE", if fault == "none" { "1" } else { "60" })
             .output()
             .unwrap()
     };
-    let ways = [("", ""), ("", "plain"), ("poll", ""), ("ltimer", ""), ("sched", "")];
-    for (stores, force) in ways {
-        let output = run("none", stores, force);
+    let ways = [
+        ("", "", ""),
+        ("", "", "visit"),
+        ("", "plain", ""),
+        ("poll", "", ""),
+        ("ltimer", "", ""),
+        ("sched", "", ""),
+    ];
+    for (stores, force, barrier) in ways {
+        let output = run("none", stores, force, barrier);
         assert!(output.status.success(), "without a fault it must pass: {stores} {output:?}");
     }
-    for (fault, stores, force) in [
-        ("skip-membarrier", "", ""),
-        ("arm-outside", "", ""),
-        ("scan-first", "", ""),
-        ("skip-membarrier", "poll", ""),
-        ("skip-membarrier", "ltimer", ""),
-        ("skip-membarrier", "sched", ""),
-        ("fill-late", "", "plain"),
-        ("leave-all", "", ""),
-        ("leave-all", "", "plain"),
+    for (fault, stores, force, barrier) in [
+        ("skip-membarrier", "", "", "interrupt"),
+        ("arm-outside", "", "", "interrupt"),
+        ("arm-outside", "", "", "visit"),
+        ("stay-away", "", "", "visit"),
+        ("scan-first", "", "", ""),
+        ("skip-membarrier", "poll", "", ""),
+        ("skip-membarrier", "ltimer", "", ""),
+        ("skip-membarrier", "sched", "", ""),
+        ("fill-late", "", "plain", ""),
+        ("leave-all", "", "", ""),
+        ("leave-all", "", "plain", ""),
     ] {
         let start = Instant::now();
-        let output = run(fault, stores, force);
+        let output = run(fault, stores, force, barrier);
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{fault} {stores} {force} was not caught: {text}");
+        assert!(
+            !output.status.success(),
+            "{fault} {stores} {force} {barrier} was not caught: {text}"
+        );
         let line = text.lines().rfind(|l| l.contains("broken")).unwrap_or("crashed");
-        println!("{fault} {stores} {force}: {:?}: {line}", start.elapsed());
+        println!("{fault} {stores} {force} {barrier}: {:?}: {line}", start.elapsed());
     }
 }

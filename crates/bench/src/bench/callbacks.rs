@@ -8,7 +8,7 @@
 //! The latency is that of one callback at a time, registered each two milliseconds or so, beside as many threads that keep the CPUs busy as there are others
 //! in the group: from before the call that registers it to the end of the callback, which frees a node.
 
-use super::{Prepared, column};
+use super::{Prepared, column, threads};
 use crate::Options;
 use crate::clock;
 use crate::crew::Gate;
@@ -71,17 +71,17 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         }
     }
     let mut jobs = vec![];
-    for &threads in &options.readers {
+    for &n in &options.readers {
         for &(name, class, lists) in &subjects {
-            let group = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
+            let group = threads(n);
             let row = recorder.row(&group, name, class);
             jobs.push(Job {
                 what: format!("{group}, {name}"),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
-                    let rate = sample(lists, threads, length / 2, options)?;
+                    let rate = sample(lists, n, length / 2, options)?;
                     recorder.add(row, 0, rate / 1e3);
-                    let times = latencies(lists, threads, length / 2, options)?;
+                    let times = latencies(lists, n, length / 2, options)?;
                     let mean = times.iter().sum::<f64>() / times.len() as f64;
                     recorder.add(row, 1, mean);
                     recorder.add(row, 2, quantile(&times, 0.99));
@@ -95,7 +95,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         "liburcu's lists have no bound; the default cap of Reprieve's (64 MiB, 1,048,576 callbacks) is not reached here, 16,384 is".into(),
         "latency: from registering one callback to its end, beside as many busy threads as there are others in the group".into(),
     ];
-    Ok(Prepared { title: "callbacks registered and run", notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs })
 }
 
 /// Median rate of as many runs as fit, at least one.

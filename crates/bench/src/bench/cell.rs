@@ -5,7 +5,7 @@
 //! (CPU time per load). **replace**: one thread alone puts a new node in place and hands the old one over to be freed, which includes
 //! allocating and, in the background, freeing.
 
-use super::{Prepared, alone, column, crowded, reader_alone, readers, rows};
+use super::{Crowds, Prepared, alone, column, reader_alone, rows};
 use crate::Options;
 use crate::crew::Work;
 use crate::error::Result;
@@ -16,9 +16,14 @@ use crate::table::Table;
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut columns = vec![column("load", Unit::Nanoseconds), column("replace", Unit::Nanoseconds)];
-    columns.extend(
-        options.readers.iter().map(|&n| column(format!("load, {}", readers(n)), Unit::Nanoseconds)),
-    );
+    let crowds = Crowds {
+        title: "load",
+        first: columns.len(),
+        work: Work::Gets,
+        table: Table::cell,
+        parts: 1,
+    };
+    columns.extend(crowds.columns(options));
     let mut recorder = Recorder::new(columns);
     let kinds = [&Kind::CELLS[..], &Kind::ALL].concat();
     let rows = rows(&mut recorder, &choose(&kinds, &options.against)?);
@@ -53,24 +58,11 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }),
         });
     }
-    for (i, &n) in options.readers.iter().enumerate() {
-        for &(kind, row) in &rows {
-            jobs.push(Job {
-                what: format!("{}, {}", readers(n), kind.name()),
-                weight: 4.0,
-                run: Box::new(move |length, recorder| {
-                    let table = Table::cell();
-                    let time = crowded(kind, &table, n, Work::Gets, length, options)?;
-                    recorder.add(row, 2 + i, time);
-                    Ok(())
-                }),
-            });
-        }
-    }
+    jobs.extend(crowds.jobs(options, rows.iter().copied()));
     let notes = vec![
         "load: alone; with readers: CPU time per load beside a writer that replaces it 1000 times/s. replace: includes allocation".into(),
         "Cell and arc-swap have structures of their own; the others are read sides, with the benchmark's nodes. A copy is one of 16 bytes".into(),
         "arc-swap, cached: each thread holds on to the value that it saw last until it looks again".into(),
     ];
-    Ok(Prepared { title: "one read-mostly pointer", notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs })
 }

@@ -9,7 +9,7 @@
 //! Domains have no cap here, so that each engine keeps its own pace; the ticks of `Ltimer` and `Sched` are 10 ms (HZ=100, as the kernels of 2002). The lock row
 //! is what the dcache had before: a reader-writer lock around each search.
 
-use super::{Prepared, column};
+use super::{Prepared, column, threads};
 use crate::clock;
 use crate::crew::WARM_UP;
 use crate::error::{Error, Result};
@@ -302,19 +302,19 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     crate::subject::choose(&[], &options.against)?;
     let locks = options.against.iter().any(|a| a == "rwlock");
     let mut jobs = vec![];
-    for &threads in &options.readers {
+    for &n in &options.readers {
         for (name, class, engine, single, side) in SUBJECTS {
             if class == Class::Peer && !locks {
                 continue;
             }
-            let group = format!("{threads} threads");
+            let group = threads(n);
             let row = recorder.row(&group, name, class);
             jobs.push(Job {
                 what: format!("{group}, {name}"),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
                     let cache = Cache::new(engine, single, side)?;
-                    let sample = sample(&cache, threads, length, options)?;
+                    let sample = sample(&cache, n, length, options)?;
                     recorder.add(row, 0, sample.cpu);
                     recorder.add(row, 1, sample.iteration);
                     let grace = cache.domain.stats().grace_periods;
@@ -335,12 +335,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         "no cap on waiting callbacks; ticks of 10 ms".into(),
         "the paper's figures (4 CPUs of 2002, % and ms): rcu-ltimer 77.52, 22.47; rcu-poll with per-CPU lists 84.20, 22.95; rcu-sched 81.95, 22.46".into(),
     ];
-    Ok(Prepared {
-        title: "a directory-entry cache, per grace-period engine",
-        notes,
-        recorder,
-        jobs,
-    })
+    Ok(Prepared { notes, recorder, jobs })
 }
 
 struct Sample {

@@ -115,12 +115,7 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
         "ratios are to the best peer that has grace periods: haphazard and the locks are shown beside them".into(),
         "mean, p50, p99 and max of all rounds together; below them the smallest and largest of the rounds".into(),
     ];
-    Ok(Prepared {
-        title: "how long a grace period takes while readers are preempted in their sections",
-        notes,
-        recorder,
-        jobs,
-    })
+    Ok(Prepared { notes, recorder, jobs })
 }
 
 fn columns() -> Vec<Column> {

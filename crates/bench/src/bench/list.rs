@@ -4,7 +4,7 @@
 //! Three kinds: a singly linked chain of the benchmark's own nodes, by every read side; circular, doubly linked lists (`List`, `list_head`, rculist); and
 //! hlists. The structures of the last two are this project's and liburcu's.
 
-use super::{Prepared, column, crowded, reader_alone, readers};
+use super::{Crowds, Prepared, column, reader_alone};
 use crate::Options;
 use crate::crew::Work;
 use crate::error::Result;
@@ -19,12 +19,14 @@ const LENGTH: u64 = 64;
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut columns = vec![column("per node", Unit::Nanoseconds)];
-    columns.extend(
-        options
-            .readers
-            .iter()
-            .map(|&n| column(format!("per node, {}", readers(n)), Unit::Nanoseconds)),
-    );
+    let crowds = Crowds {
+        title: "per node",
+        first: columns.len(),
+        work: Work::Walks,
+        table: || Table::list(LENGTH),
+        parts: LENGTH,
+    };
+    columns.extend(crowds.columns(options));
     let mut recorder = Recorder::new(columns);
     let mut rows = vec![];
     for (group, kinds) in [
@@ -53,23 +55,10 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }),
         });
     }
-    for (i, &n) in options.readers.iter().enumerate() {
-        for &(kind, row) in &rows {
-            jobs.push(Job {
-                what: format!("{}, {}", readers(n), kind.name()),
-                weight: 4.0,
-                run: Box::new(move |length, recorder| {
-                    let table = Table::list(LENGTH);
-                    let time = crowded(kind, &table, n, Work::Walks, length, options)?;
-                    recorder.add(row, 1 + i, time / LENGTH as f64);
-                    Ok(())
-                }),
-            });
-        }
-    }
+    jobs.extend(crowds.jobs(options, rows.iter().copied()));
     let notes = vec![
         format!("walks along {LENGTH} nodes; with readers: CPU time beside a writer that replaces 1000 nodes/s"),
         "list: List<T>, list_head and rculist; hlist: the same with small heads; chain: the benchmark's own nodes, singly linked".into(),
     ];
-    Ok(Prepared { title: "walks along a list", notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs })
 }

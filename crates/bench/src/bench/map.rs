@@ -10,7 +10,7 @@
 //! All maps have one hash function. The row of `read`'s lookup by liburcu's qsbr, the cheapest read side there is, in a table of the benchmark's own (1024 chains of
 //! four) stands beside them: it is a table without a user's types, growth or several writers.
 
-use super::{Prepared, alone, column, crowded, reader_alone, readers};
+use super::{Crowds, Prepared, alone, column, reader_alone};
 use crate::Options;
 use crate::crew::{self, Work};
 use crate::error::{Error, Result};
@@ -38,12 +38,9 @@ const MEASURES: [(&str, Measure); 5] = [
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut columns = MEASURES.map(|(title, _)| column(title, Unit::Nanoseconds)).to_vec();
-    columns.extend(
-        options
-            .readers
-            .iter()
-            .map(|&n| column(format!("lookup, {}", readers(n)), Unit::Nanoseconds)),
-    );
+    let crowds =
+        Crowds { title: "lookup", first: columns.len(), work: Work::Lookups, table, parts: 1 };
+    columns.extend(crowds.columns(options));
     let mut recorder = Recorder::new(columns);
     let mut rows = vec![];
     for kind in choose(&Kind::MAPS, &options.against)? {
@@ -69,26 +66,14 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             });
         }
     }
-    for (i, &n) in options.readers.iter().enumerate() {
-        for &(kind, _, row) in &rows {
-            jobs.push(Job {
-                what: format!("{}, {}", readers(n), kind.name()),
-                weight: 4.0,
-                run: Box::new(move |length, recorder| {
-                    let time = crowded(kind, &table(), n, Work::Lookups, length, options)?;
-                    recorder.add(row, MEASURES.len() + i, time);
-                    Ok(())
-                }),
-            });
-        }
-    }
+    jobs.extend(crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row))));
     let notes = vec![
         format!("{KEYS} keys and values of 64 bits, one hash function for all maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"),
         format!("growing: from nothing to {MORE} keys; lookup, growing: by one thread, while another adds {MORE} keys to the {KEYS}"),
         "urcu qsbr, own chains: `bench read`'s lookup in a fixed table of chains, for comparison; no map".into(),
         "objects by number: found, locked, looked at, unlocked".into(),
     ];
-    Ok(Prepared { title: "hash maps, and tables of objects by number", notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs })
 }
 
 fn table() -> Table {

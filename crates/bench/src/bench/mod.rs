@@ -13,7 +13,7 @@ mod read;
 use crate::crew::{self, Work};
 use crate::error::{Error, Result};
 use crate::peer::{Reader, Writer};
-use crate::result::{Column, Outcome, Recorder, Unit, median};
+use crate::result::{Column, Conditions, Outcome, Recorder, Unit, median};
 use crate::schedule::{self, Job};
 use crate::subject::{self, Kind};
 use crate::table::{Table, next_seed};
@@ -34,6 +34,18 @@ pub enum Bench {
 }
 
 impl Bench {
+    /// All, in the order of `bench all`.
+    pub const ALL: [Bench; 8] = [
+        Bench::Read,
+        Bench::Grace,
+        Bench::Flood,
+        Bench::Callbacks,
+        Bench::Cell,
+        Bench::List,
+        Bench::Map,
+        Bench::Dcache,
+    ];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -45,6 +57,22 @@ impl Bench {
             Bench::Map => "map",
             Bench::Dcache => "dcache",
             Bench::Callbacks => "callbacks",
+        }
+    }
+
+    /// What it measures.
+    pub fn title(self) -> &'static str {
+        match self {
+            Bench::Read => "what reading costs",
+            Bench::Grace => {
+                "how long a grace period takes while readers are preempted in their sections"
+            }
+            Bench::Flood => "a flood of 1 KiB updates",
+            Bench::Cell => "one read-mostly pointer",
+            Bench::List => "walks along a list",
+            Bench::Map => "hash maps, and tables of objects by number",
+            Bench::Dcache => "a directory-entry cache, per grace-period engine",
+            Bench::Callbacks => "callbacks registered and run",
         }
     }
 
@@ -62,11 +90,22 @@ impl Bench {
     pub fn default_rounds(self) -> usize {
         if self == Bench::Grace { 2 } else { 5 }
     }
+
+    /// Its part of the time where all run, relative to the others': those whose single operations take long need more of it.
+    pub fn share(self) -> f64 {
+        match self {
+            Bench::Grace => 3.0,
+            Bench::Dcache => 0.5,
+            _ => 1.0,
+        }
+    }
 }
+
+/// The least measured time of a run.
+pub const SHORTEST: Duration = Duration::from_millis(100);
 
 /// A benchmark with its samples still to be taken.
 struct Prepared<'a> {
-    title: &'static str,
     notes: Vec<String>,
     recorder: Recorder,
     jobs: Vec<Job<'a>>,
@@ -80,16 +119,7 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     check(options)?;
     let conditions = machine::conditions(options);
     let grace_samples = grace::Samples::default();
-    let mut prepared = match bench {
-        Bench::Read => read::prepare(options)?,
-        Bench::Grace => grace::prepare(options, &grace_samples)?,
-        Bench::Flood => flood::prepare(options)?,
-        Bench::Cell => cell::prepare(options)?,
-        Bench::List => list::prepare(options)?,
-        Bench::Map => map::prepare(options)?,
-        Bench::Dcache => dcache::prepare(options)?,
-        Bench::Callbacks => callbacks::prepare(options)?,
-    };
+    let mut prepared = prepare(bench, options, &grace_samples)?;
     if !subject::URCU && options.against.iter().any(|a| a == "urcu") {
         prepared.notes.push(subject::NO_URCU.into());
     }
@@ -100,27 +130,60 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     }
     schedule::rounds(prepared.jobs, options, &mut prepared.recorder, progress)?;
     grace_samples.pool(&mut prepared.recorder);
-    let (columns, rows) = prepared.recorder.finish();
-    Ok(Outcome {
-        bench: bench.name().into(),
-        title: prepared.title.into(),
-        conditions,
-        columns,
-        rows,
-        notes: prepared.notes,
-    })
+    Ok(finish(bench, prepared.notes, prepared.recorder, conditions))
+}
+
+fn prepare<'a>(
+    bench: Bench,
+    options: &'a Options,
+    grace_samples: &'a grace::Samples,
+) -> Result<Prepared<'a>> {
+    match bench {
+        Bench::Read => read::prepare(options),
+        Bench::Grace => grace::prepare(options, grace_samples),
+        Bench::Flood => flood::prepare(options),
+        Bench::Cell => cell::prepare(options),
+        Bench::List => list::prepare(options),
+        Bench::Map => map::prepare(options),
+        Bench::Dcache => dcache::prepare(options),
+        Bench::Callbacks => callbacks::prepare(options),
+    }
+}
+
+fn finish(bench: Bench, notes: Vec<String>, recorder: Recorder, conditions: Conditions) -> Outcome {
+    let (columns, rows) = recorder.finish();
+    let (bench, title) = (bench.name().into(), bench.title().into());
+    Outcome { bench, title, conditions, columns, rows, notes }
+}
+
+/// A benchmark whose figures are made up: rounds by group, subject and column.
+#[cfg(test)]
+pub fn invented(
+    bench: Bench,
+    options: &Options,
+    figure: &dyn Fn(&str, &str, &str) -> Vec<f64>,
+) -> Outcome {
+    let samples = grace::Samples::default();
+    let Prepared { notes, mut recorder, .. } = prepare(bench, options, &samples).unwrap();
+    recorder.fill(figure);
+    finish(bench, notes, recorder, machine::conditions(options))
 }
 
 fn check(options: &Options) -> Result<()> {
     let usage = |what: &str| Err(Error::Usage(what.into()));
+    check_length(options.length)?;
     if options.readers.is_empty() || options.readers.iter().any(|&n| n == 0 || n > 512) {
         return usage("--readers: numbers from 1 to 512");
     }
     if options.rounds == 0 || options.rounds > 1000 {
         return usage("--rounds: from 1 to 1000");
     }
-    if options.length < Duration::from_millis(100) || options.length > Duration::from_secs(86_400) {
-        return usage("--seconds: from 0.1 to 86400");
+    Ok(())
+}
+
+pub fn check_length(length: Duration) -> Result<()> {
+    if length < SHORTEST || length > Duration::from_secs(86_400) {
+        return Err(Error::Usage("--seconds: from 0.1 to 86400".into()));
     }
     Ok(())
 }
@@ -131,6 +194,10 @@ fn column(title: impl Into<String>, unit: Unit) -> Column {
 
 fn readers(n: usize) -> String {
     if n == 1 { "1 reader".into() } else { format!("{n} readers") }
+}
+
+fn threads(n: usize) -> String {
+    if n == 1 { "1 thread".into() } else { format!("{n} threads") }
 }
 
 /// Rows for subjects, and their indices.
@@ -199,6 +266,46 @@ fn replace_at_times(
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+/// Readers at work beside a writer, a column for each number of them.
+struct Crowds {
+    /// Before the number, in the column's title.
+    title: &'static str,
+    /// The first of the columns.
+    first: usize,
+    work: Work,
+    table: fn() -> Table,
+    /// What an operation's time is divided by.
+    parts: u64,
+}
+
+impl Crowds {
+    fn columns(&self, options: &Options) -> impl Iterator<Item = Column> {
+        let title = |&n| format!("{}, {}", self.title, readers(n));
+        options.readers.iter().map(move |n| column(title(n), Unit::Nanoseconds))
+    }
+
+    /// A job per number and subject.
+    fn jobs<'a>(
+        &self,
+        options: &'a Options,
+        rows: impl Iterator<Item = (Kind, usize)> + Clone,
+    ) -> Vec<Job<'a>> {
+        let &Crowds { first, work, table, parts, .. } = self;
+        let numbers = options.readers.iter().enumerate();
+        let all = numbers.flat_map(|(i, &n)| rows.clone().map(move |row| (first + i, n, row)));
+        let job = |(column, n, (kind, row)): (usize, usize, (Kind, usize))| Job {
+            what: format!("{}, {}", readers(n), kind.name()),
+            weight: 4.0,
+            run: Box::new(move |length, recorder| {
+                let time = crowded(kind, &table(), n, work, length, options)?;
+                recorder.add(row, column, time / parts as f64);
+                Ok(())
+            }),
+        };
+        all.map(job).collect()
+    }
 }
 
 /// CPU time per operation of `readers` threads beside a writer that replaces 1000 nodes per second at most.

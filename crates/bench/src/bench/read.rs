@@ -6,31 +6,40 @@
 //!   shortest use there is.
 //! - **lookup**: a random one of 4096 keys in 1024 chains, by 1 to 64 readers at once, while a writer replaces 1000 nodes a second. CPU time per lookup.
 
-use super::{Prepared, column, crowded, reader_alone, readers, rows};
+use super::{Crowds, Prepared, column, reader_alone, rows};
 use crate::Options;
 use crate::crew::Work;
 use crate::error::Result;
 use crate::result::{Recorder, Unit};
 use crate::schedule::Job;
-use crate::subject::{Flavor, Kind, choose};
+use crate::subject::{Class, Flavor, Kind, Side, choose};
 use crate::table::{Node, Table};
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut columns = ["empty section", "quiescent state", "get and drop"]
         .map(|title| column(title, Unit::Nanoseconds))
         .to_vec();
-    columns.extend(
-        options
-            .readers
-            .iter()
-            .map(|&n| column(format!("lookup, {}", readers(n)), Unit::Nanoseconds)),
-    );
+    let crowds = Crowds {
+        title: "lookup",
+        first: columns.len(),
+        work: Work::Lookups,
+        table: || Table::hash(size_of::<Node>()),
+        parts: 1,
+    };
+    columns.extend(crowds.columns(options));
     let mut recorder = Recorder::new(columns);
-    let rows = rows(&mut recorder, &choose(&Kind::ALL, &options.against)?);
+    let kinds: Vec<Kind> = Kind::OURS
+        .into_iter()
+        .chain(Kind::ALL.into_iter().filter(|k| k.class() != Class::Reprieve))
+        .collect();
+    let rows = rows(&mut recorder, &choose(&kinds, &options.against)?);
     let mut jobs = vec![];
     for &(kind, row) in &rows {
         // These have no section: what they do is in the next column.
-        if !matches!(kind, Kind::Protect | Kind::Haphazard | Kind::ArcSwap) {
+        if !matches!(
+            kind,
+            Kind::Protect | Kind::C(Side::Protected) | Kind::Haphazard | Kind::ArcSwap
+        ) {
             jobs.push(Job {
                 what: format!("empty section, {}", kind.name()),
                 weight: 1.0,
@@ -59,23 +68,10 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }),
         });
     }
-    for (i, &n) in options.readers.iter().enumerate() {
-        for &(kind, row) in rows.iter().filter(|r| r.0 != Kind::ArcSwap) {
-            jobs.push(Job {
-                what: format!("{}, {}", readers(n), kind.name()),
-                weight: 4.0,
-                run: Box::new(move |length, recorder| {
-                    let table = Table::hash(size_of::<Node>());
-                    let time = crowded(kind, &table, n, Work::Lookups, length, options)?;
-                    recorder.add(row, 3 + i, time);
-                    Ok(())
-                }),
-            });
-        }
-    }
+    jobs.extend(crowds.jobs(options, rows.iter().copied().filter(|r| r.0 != Kind::ArcSwap)));
     let notes = vec![
         "lookup: CPU time of the readers by their lookups, beside a writer that replaces 1000 nodes/s".into(),
         format!("QSBR readers announce a quiescent state after each {} lookups", crate::crew::BATCH),
     ];
-    Ok(Prepared { title: "what reading costs", notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs })
 }

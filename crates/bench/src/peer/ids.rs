@@ -5,9 +5,9 @@
 //! current id of a key from an array of atomics, and one that has gone stale meanwhile is not wrong.
 
 use super::side::Enter;
-use super::{Peer, Reader, Writer, drain, repeat, wait};
+use super::{Peer, Reader, Writer, drain, random_keys, wait};
 use crate::error::Result;
-use crate::table::{Table, next_seed, value_of};
+use crate::table::{Table, value_of};
 use reprieve::structures::IdTable;
 use reprieve::structures::ids::Id;
 use std::marker::PhantomData;
@@ -98,23 +98,30 @@ impl Peer for Protected {
     }
 }
 
+/// Looks random keys up; `right` finds the object of an id and tells whether it is the key's.
+#[inline(always)]
+fn find(
+    ids: &Ids,
+    table: &Table,
+    seed: &mut u64,
+    n: u64,
+    right: impl Fn(Id, u64) -> Option<bool>,
+) -> u64 {
+    random_keys(table, seed, n, |key| {
+        let number = ids.id(key);
+        ids.wrong(key, number, Id::from_number(number).and_then(|id| right(id, key)))
+    })
+}
+
 struct SectionReader<'a, E>(&'a Ids, &'a Table, E);
 
 impl<E: Enter> Reader for SectionReader<'_, E> {
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        let mut s = *seed;
-        let bad = repeat(n, || {
-            s = next_seed(s);
-            let key = self.1.key(s);
-            let number = self.0.id(key);
-            let found = Id::from_number(number).and_then(|id| {
-                let guard = self.2.enter();
-                let live = self.0.table.get(id, &guard)?.lock()?;
-                Some(live.belongs_to(key))
-            });
-            self.0.wrong(key, number, found)
+        let bad = find(self.0, self.1, seed, n, |id, key| {
+            let guard = self.2.enter();
+            let live = self.0.table.get(id, &guard)?.lock()?;
+            Some(live.belongs_to(key))
         });
-        *seed = s;
         self.2.after();
         bad
     }
@@ -124,20 +131,11 @@ struct ProtectedReader<'a>(&'a Ids, &'a Table);
 
 impl Reader for ProtectedReader<'_> {
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        let mut s = *seed;
-        let bad = repeat(n, || {
-            s = next_seed(s);
-            let key = self.1.key(s);
-            let number = self.0.id(key);
-            let found = Id::from_number(number).and_then(|id| {
-                let entry = self.0.table.protect(id)?;
-                let live = entry.lock()?;
-                Some(live.belongs_to(key))
-            });
-            self.0.wrong(key, number, found)
-        });
-        *seed = s;
-        bad
+        find(self.0, self.1, seed, n, |id, key| {
+            let entry = self.0.table.protect(id)?;
+            let live = entry.lock()?;
+            Some(live.belongs_to(key))
+        })
     }
 }
 
@@ -193,16 +191,11 @@ struct Locking<'a>(&'a RwLock<Array>, &'a Table);
 
 impl Reader for Locking<'_> {
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        let mut s = *seed;
-        let bad = repeat(n, || {
-            s = next_seed(s);
-            let key = self.1.key(s);
+        random_keys(self.1, seed, n, |key| {
             let array = self.0.read().unwrap_or_else(PoisonError::into_inner);
             let object = array[key as usize].lock().unwrap_or_else(PoisonError::into_inner);
             !object.belongs_to(key)
-        });
-        *seed = s;
-        bad
+        })
     }
 }
 

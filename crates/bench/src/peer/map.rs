@@ -5,10 +5,10 @@
 use super::side::Enter;
 #[cfg(urcu)]
 use super::urcu::{Functions, Thread};
-use super::{Peer, Reader, Writer, drain, repeat, wait};
+use super::{Peer, Reader, Writer, drain, random_keys, wait};
 use crate::error::Result;
 use crate::hash::Mixing;
-use crate::table::{Table, next_seed, value_of};
+use crate::table::{Table, value_of};
 use dashmap::DashMap;
 use papaya::HashMap as Papaya;
 use reprieve::structures::{Global, Map};
@@ -73,13 +73,7 @@ struct Looking<'a, M, R>(&'a M, &'a Table, R);
 
 impl<M, R: Read<M>> Reader for Looking<'_, M, R> {
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        let mut s = *seed;
-        let bad = repeat(n, || {
-            s = next_seed(s);
-            let key = self.1.key(s);
-            self.2.find(self.0, key) != value_of(key)
-        });
-        *seed = s;
+        let bad = random_keys(self.1, seed, n, |key| self.2.find(self.0, key) != value_of(key));
         self.2.after();
         bad
     }

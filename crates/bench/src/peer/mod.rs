@@ -9,6 +9,7 @@ mod cell;
 mod crossbeam;
 mod floor;
 mod haphazard;
+mod headers;
 mod ids;
 mod list;
 mod map;
@@ -88,6 +89,9 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Protect => Box::new(reprieve::Protect),
         Kind::Plain => Box::new(reprieve::Plain),
         Kind::Qsbr => Box::new(reprieve::Qsbr),
+        Kind::C(Side::Copied) => Box::new(headers::Restart),
+        Kind::C(Side::Protected) => Box::new(headers::Protect),
+        Kind::C(_) => Box::new(headers::Plain),
         #[cfg(urcu)]
         Kind::Urcu(flavor) => Box::new(urcu::Urcu(flavor.functions())),
         #[cfg(not(urcu))]
@@ -153,6 +157,18 @@ fn repeat(n: u64, mut one: impl FnMut() -> bool) -> u64 {
     for _ in 0..n {
         bad += one() as u64;
     }
+    bad
+}
+
+/// The same loop for structures of their own: `wrong` tells whether the lookup of a key went wrong.
+#[inline(always)]
+fn random_keys(table: &Table, seed: &mut u64, n: u64, mut wrong: impl FnMut(u64) -> bool) -> u64 {
+    let mut s = *seed;
+    let bad = repeat(n, || {
+        s = next_seed(s);
+        wrong(table.key(s))
+    });
+    *seed = s;
     bad
 }
 

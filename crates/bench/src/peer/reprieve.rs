@@ -293,7 +293,7 @@ impl Reader for Online<'_> {
     }
 }
 
-struct Retirer<'a>(&'a Table);
+pub struct Retirer<'a>(pub &'a Table);
 
 unsafe extern "C" fn free_head(head: *mut Head) {
     let offset = std::mem::offset_of!(Node, reclaim);
@@ -327,7 +327,7 @@ impl Writer for Retirer<'_> {
 }
 
 /// The writer beside protected references, which no grace period waits for: only retiring looks at them.
-struct Watcher<'a>(&'a Table);
+pub struct Watcher<'a>(pub &'a Table);
 
 impl Writer for Watcher<'_> {
     fn replace(&mut self, key: u64) {

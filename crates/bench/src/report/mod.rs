@@ -3,20 +3,34 @@
 
 mod chart;
 mod html;
+mod markdown;
 mod text;
 
 use crate::error::{Error, Result};
 use crate::result::{Conditions, Outcome, Unit};
+use crate::summary::{Line, Summary};
 use std::path::Path;
 
-pub use text::text;
+pub use markdown::{markdown, summary_markdown};
+pub use text::{summary_text, text};
 
 /// Writes a page with the table and the chart that needs no other file. Whole or not at all.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Chart`].
 pub fn write_html(outcome: &Outcome, path: &Path) -> Result<()> {
-    let page = html::page(outcome)?;
+    write(html::page(outcome)?, path)
+}
+
+/// The same of all benchmarks: their summary with a chart of the ratios, then each.
+///
+/// # Errors
+/// As [`write_html`].
+pub fn write_summary_html(summary: &Summary, path: &Path) -> Result<()> {
+    write(html::summary_page(summary)?, path)
+}
+
+fn write(page: String, path: &Path) -> Result<()> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".part");
@@ -47,6 +61,11 @@ fn number(value: f64) -> String {
     }
 }
 
+/// Small ones as a fraction, which says more than zeroes.
+fn ratio(ratio: f64) -> String {
+    if ratio > 0.0 && ratio < 0.01 { format!("1/{}", number(ratio.recip())) } else { number(ratio) }
+}
+
 /// In groups of three digits.
 fn grouped(whole: u64) -> String {
     match whole / 1000 {
@@ -61,18 +80,63 @@ fn heading(title: &str, unit: Unit) -> String {
 
 /// `2 CPUs (name), Linux 6.12, ...`
 fn conditions(c: &Conditions) -> String {
+    format!("{}; {} rounds, {} s measured", machine(c), c.rounds, number(c.seconds))
+}
+
+fn machine(c: &Conditions) -> String {
     format!(
-        "{} CPUs ({}), Linux {}, load {:.1} at the start; {} rounds, {} s measured; {}{}",
+        "{} CPUs ({}), Linux {}, load {:.1} at the start; {}{}",
         c.cpus,
         c.cpu,
         c.kernel,
         c.load,
-        c.rounds,
-        number(c.seconds),
         c.restartable,
         if c.membarrier { "" } else { "; no membarrier: readers execute fences" }
     )
 }
+
+/// What all benchmarks ran on, and how many targets are reached.
+fn overall(summary: &Summary) -> Vec<String> {
+    let ran = summary.benches.first().map(|first| {
+        let seconds: f64 = summary.benches.iter().map(|o| o.conditions.seconds).sum();
+        format!("{}; {} s measured", machine(&first.conditions), number(seconds))
+    });
+    let count = |verdict| {
+        let lines = summary.lines.iter().filter(|l| !l.targets.is_empty());
+        lines.filter(|l| l.reached() == verdict).count()
+    };
+    let unknown = match count(None) {
+        0 => String::new(),
+        n => format!(", {n} cannot be told"),
+    };
+    let targets =
+        format!("targets: {} reached, {} missed{unknown}", count(Some(true)), count(Some(false)));
+    ran.into_iter().chain([targets]).collect()
+}
+
+/// A line as texts: measure, figure, best peer, ratio, its spread, target, verdict.
+fn cells(line: &Line) -> [String; 7] {
+    let dash = || "-".to_owned();
+    let peer = line.peer.as_ref();
+    let targets: Vec<&str> = line.targets.iter().map(|t| t.text.as_str()).collect();
+    let verdict = match line.reached() {
+        Some(true) => "reached",
+        Some(false) => "missed",
+        None => "",
+    };
+    [
+        line.measure.clone(),
+        format!("{} {}", number(line.value), line.unit.text()),
+        peer.map_or_else(dash, |p| format!("{} {}", p.subject, number(p.value))),
+        peer.map_or_else(dash, |p| ratio(p.ratio)),
+        peer.map_or_else(dash, |p| format!("{}..{}", ratio(p.ratio_min), ratio(p.ratio_max))),
+        targets.join(", "),
+        verdict.into(),
+    ]
+}
+
+/// What [`cells`] are of.
+const CELLS: [&str; 7] = ["", "Reprieve", "best peer", "ratio", "rounds", "target", ""];
 
 #[cfg(test)]
 mod tests {
@@ -93,5 +157,6 @@ mod tests {
         ] {
             assert_eq!(number(value), text);
         }
+        assert_eq!((ratio(0.000125), ratio(0.0125)), ("1/8000".into(), "0.013".into()));
     }
 }

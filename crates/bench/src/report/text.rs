@@ -1,18 +1,52 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The table for a terminal: a figure, its spread, its ratio to the best peer.
 
-use super::{conditions, heading, number};
+use super::{CELLS, cells, conditions, heading, number, overall};
 use crate::result::{Figure, Outcome};
 use crate::subject::Class;
+use crate::summary::Summary;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 
-/// The table, for a terminal of `width` columns.
-pub fn text(outcome: &Outcome, width: usize) -> String {
+fn empty(width: usize) -> Table {
     let mut table = Table::new();
     table
         .load_preset(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(width.clamp(60, 400) as u16);
+    table
+}
+
+/// The summary's table, for a terminal of `width` columns.
+pub fn summary_text(summary: &Summary, width: usize) -> String {
+    let mut table = empty(width);
+    table.set_header(CELLS);
+    let mut bench = "";
+    for line in &summary.lines {
+        if line.bench != bench {
+            bench = line.bench;
+            table.add_row(vec![format!("-- {bench}")]);
+        }
+        table.add_row(cells(line));
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        if matches!(i, 1 | 3 | 4) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        column.set_padding((0, 1));
+    }
+    if let Some(names) = table.column_mut(0) {
+        names.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    let mut out = format!("all: the runtime beside the best of its peers\n{table}\n");
+    for note in summary.notes.iter().chain(&overall(summary)) {
+        out += &format!("- {note}\n");
+    }
+    out
+}
+
+/// The table, for a terminal of `width` columns.
+pub fn text(outcome: &Outcome, width: usize) -> String {
+    let mut table = empty(width);
     let mut header = vec![String::new()];
     header.extend(outcome.columns.iter().map(|c| heading(&c.title, c.unit)));
     table.set_header(header);
@@ -45,7 +79,7 @@ pub fn text(outcome: &Outcome, width: usize) -> String {
 fn figure(f: &Figure) -> String {
     let ratio = f.to_best_peer.map(|r| format!(" x{}", number(r))).unwrap_or_default();
     let value = format!("{}{ratio}", number(f.value));
-    if f.rounds == 1 {
+    if f.rounds.len() == 1 {
         return value;
     }
     format!("{value}\n{}..{}", number(f.min), number(f.max))

@@ -46,6 +46,8 @@
 #include <linux/topology.h>
 #include <linux/uaccess.h>
 
+#include "control.h"
+
 /* Half of what makes the soft-lockup watchdog and RCU's stall detector bark. */
 #define MAX_HOLD_US (10U * USEC_PER_SEC)
 /* Of contexts that keep the CPU from serving interrupts or softirqs. */
@@ -76,8 +78,6 @@ struct hold {
 	struct completion left;
 };
 
-/* Serializes commands. */
-static DEFINE_MUTEX(control_lock);
 static DEFINE_PER_CPU(struct hold, holds);
 static struct dentry *directory;
 
@@ -269,32 +269,6 @@ static int command(char *text)
 	stop_all();
 	return 0;
 }
-
-static ssize_t control_write(struct file *file, const char __user *from,
-			     size_t size, loff_t *pos)
-{
-	char text[80];
-	int err;
-
-	if (size >= sizeof(text))
-		return -EINVAL;
-	if (copy_from_user(text, from, size))
-		return -EFAULT;
-	text[size] = '\0';
-	err = mutex_lock_interruptible(&control_lock);
-	if (err)
-		return err;
-	err = command(strim(text));
-	mutex_unlock(&control_lock);
-	return err ? err : size;
-}
-
-static const struct file_operations control_operations = {
-	.owner = THIS_MODULE,
-	.open = simple_open,
-	.write = control_write,
-	.llseek = noop_llseek,
-};
 
 static int holds_show(struct seq_file *file, void *unused)
 {

@@ -24,13 +24,17 @@ const LINK_LIMIT: Duration = Duration::from_secs(120);
 /// Bumped when the way of building changes.
 const RECIPE: &str = "1";
 
+/// What both take their commands by.
+const CONTROL: (&str, &str) = ("control.h", include_str!("../../kmod/control.h"));
+
 /// The module that runs the workloads which only a kernel can: `call_rcu` at a rate, and probes of its latency.
 pub const LOAD_MODULE: Source = Source {
     name: "reprieve_load",
     serves: "membench, callback probes",
     files: &[
-        ("reprieve_load.c", include_str!("../../kmod/reprieve_load.c")),
-        ("Kbuild", include_str!("../../kmod/Kbuild")),
+        ("reprieve_load.c", include_str!("../../kmod/load/reprieve_load.c")),
+        CONTROL,
+        ("Kbuild", include_str!("../../kmod/load/Kbuild")),
     ],
 };
 
@@ -40,6 +44,7 @@ pub const HOLD_MODULE: Source = Source {
     serves: "holds",
     files: &[
         ("reprieve_hold.c", include_str!("../../kmod/hold/reprieve_hold.c")),
+        CONTROL,
         ("Kbuild", include_str!("../../kmod/hold/Kbuild")),
     ],
 };

@@ -129,6 +129,7 @@ pub struct Stats {
     stalls: u64,
     forgotten: u64,
     boosted: u64,
+    visits: u64,
 }
 
 /// # Safety
@@ -149,6 +150,7 @@ pub unsafe extern "C" fn reprieve_get_stats(stats: *mut Stats) {
         stalls: s.stalls,
         forgotten: s.forgotten,
         boosted: s.boosted,
+        visits: s.visits,
     };
     // SAFETY: the caller's promise.
     unsafe { stats.write(copy) }

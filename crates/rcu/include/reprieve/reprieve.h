@@ -82,9 +82,13 @@ REPRIEVE_INLINE_ void reprieve_read_unlock(void)
 	if (REPRIEVE_LIKELY_(record)) {
 		uint64_t word = __atomic_load_n(&record->word, __ATOMIC_RELAXED);
 
-		word += (uint32_t)word == 1 ? REPRIEVE_SECTION_ENDED_ - 1 : (uint64_t)-1;
 		__atomic_signal_fence(__ATOMIC_SEQ_CST);
-		__atomic_store_n(&record->word, word, __ATOMIC_RELEASE);
+		/* A branch, so that the next section waits for one addition only. */
+		if (REPRIEVE_LIKELY_((uint32_t)word == 1))
+			__atomic_store_n(&record->word, word + (REPRIEVE_SECTION_ENDED_ - 1),
+					 __ATOMIC_RELEASE);
+		else
+			__atomic_store_n(&record->word, word - 1, __ATOMIC_RELEASE);
 	} else {
 		reprieve_read_unlock_slow();
 	}
@@ -187,6 +191,8 @@ struct reprieve_stats {
 	uint64_t stalls; /* reports made: stall.h */
 	uint64_t forgotten; /* dead readers */
 	uint64_t boosted; /* readers given a higher priority for a moment */
+	uint64_t
+		visits; /* grace periods that woke a thread on each CPU, where the membarrier spins */
 };
 
 void reprieve_get_stats(struct reprieve_stats *stats);

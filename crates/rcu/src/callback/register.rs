@@ -7,7 +7,7 @@ use super::stash::Access;
 use super::{Function, Head, LEAF, cap, worker};
 use crate::domain::core::Core;
 use crate::restart::arch;
-use crate::{startup, thread};
+use crate::{startup, sys, thread};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -199,7 +199,6 @@ pub(super) fn load_exceeds(load: Load, cap: &cap::Cap) -> bool {
 fn current_cpu() -> usize {
     match arch::rseq_cs() {
         Some(cs) => arch::current_cpu(cs) as usize,
-        // SAFETY: no preconditions. Without the call (-1) everything goes to the first queue.
-        None => unsafe { libc::sched_getcpu() }.max(0) as usize,
+        None => sys::current_cpu().unwrap_or(0),
     }
 }

@@ -40,17 +40,10 @@ pub(crate) fn start(core: &Arc<Core>, index: usize) -> bool {
 /// Binds this thread to the CPU, if that is among those its creator was bound to: queues are numbered as CPUs are, and the first one
 /// has a worker whether or not the program runs on the first CPU.
 fn bind(cpu: usize) {
-    // SAFETY: plain data of the size given; numbers that do not fit are not looked up.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if cpu < libc::CPU_SETSIZE as usize
-            && libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed) == 0
-            && libc::CPU_ISSET(cpu, &allowed)
-        {
-            libc::CPU_SET(cpu, &mut set);
-            libc::sched_setaffinity(0, size_of_val(&set), &set);
-        }
+    // SAFETY: numbers that do not fit are not looked up.
+    let allowed = |set| cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, &set) };
+    if crate::sys::affinity().is_some_and(allowed) {
+        crate::sys::bind(cpu);
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) grace: Grace,
     grace_stats: stats::Grace,
     pub(super) watch: Watch,
+    /// Grace periods that visited CPUs.
+    visits: AtomicU64,
     pub(crate) callbacks: stats::Callbacks,
     pub(crate) intake: Intake,
     pub(crate) queues: Box<[Queue]>,
@@ -98,6 +100,10 @@ pub(crate) struct Workers(Lock, UnsafeCell<Vec<JoinHandle<()>>>);
 unsafe impl Sync for Workers {}
 
 impl Workers {
+    fn new() -> Workers {
+        Workers(Lock::new(), UnsafeCell::new(Vec::new()))
+    }
+
     fn with<R>(&self, f: impl FnOnce(&mut Vec<JoinHandle<()>>) -> R) -> R {
         self.0.lock();
         // SAFETY: under the lock.
@@ -108,6 +114,13 @@ impl Workers {
 
     pub(crate) fn add(&self, handle: JoinHandle<()>) {
         self.with(|workers| workers.push(handle));
+    }
+
+    fn join(&self) {
+        for worker in self.with(std::mem::take) {
+            // A worker does not panic: callbacks that would unwind abort.
+            let _ = worker.join();
+        }
     }
 
     /// In the child of a fork: the threads do not exist, nor may their handles be dropped.
@@ -168,9 +181,7 @@ impl Core {
             Engine::Ltimer { tick } => Box::new(engine::ltimer::Ltimer { tick }),
             Engine::Sched { tick } => Box::new(engine::sched::Sched { tick }),
         };
-        // SAFETY: no preconditions. -1 if unknown.
-        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize;
-        let lanes = if settings.single_list { 1 } else { cpus };
+        let lanes = if settings.single_list { 1 } else { crate::sys::cpus() };
         let barrier = crate::startup::barrier(settings.engine == Engine::Restart);
         let registry = &REGISTRIES[index];
         let id = DomainId::new(index);
@@ -186,6 +197,7 @@ impl Core {
             grace: Grace::new(),
             grace_stats: stats::Grace::new(),
             watch: Watch::new(id),
+            visits: AtomicU64::new(0),
             callbacks: stats::Callbacks::new(),
             intake,
             queues: (0..lanes).map(Queue::new).collect(),
@@ -197,7 +209,7 @@ impl Core {
             stop: AtomicBool::new(false),
             progress: Event::new(),
             room: Event::new(),
-            workers: Workers(Lock::new(), UnsafeCell::new(Vec::new())),
+            workers: Workers::new(),
             counted_before: (sum(registry, |r| &r.restarts), sum(registry, |r| &r.fallbacks)),
         }
     }
@@ -209,6 +221,7 @@ impl Core {
             urgency: &self.grace.urgency,
             deadline,
             watch: &self.watch,
+            visits: &self.visits,
         }
     }
 
@@ -384,6 +397,7 @@ impl Core {
             stalls: self.watch.stalls.load(Ordering::Relaxed),
             forgotten: self.watch.forgotten.load(Ordering::Relaxed),
             boosted: self.watch.boost.count.load(Ordering::Relaxed),
+            visits: self.visits.load(Ordering::Relaxed),
             threads: registry.records().filter(|r| r.owner() != 0).count() as u64,
         }
     }
@@ -406,10 +420,7 @@ impl Core {
         self.queues.iter().for_each(|q| q.alarm.wake());
         // The fork handlers walk the table: none may be between its two ends.
         crate::fork::excluded(|| CORES[self.index].store(RESERVED, Ordering::Release));
-        for worker in self.workers.with(std::mem::take) {
-            // A worker does not panic: callbacks that would unwind abort.
-            let _ = worker.join();
-        }
+        self.workers.join();
         CORES[self.index].store(null_mut(), Ordering::Release);
     }
 

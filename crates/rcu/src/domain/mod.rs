@@ -134,6 +134,11 @@ impl Domain {
         self.core.kind
     }
 
+    /// A grace period at once, if grace periods are quick now and no reader is inside a plain section. Waits for nobody; false if there was none.
+    pub(crate) fn try_grace_period(&self) -> bool {
+        self.core.quick() && self.core.quick_grace_period()
+    }
+
     /// Begins a plain section: wait-free, nestable, allowed in signal handlers.
     #[inline(always)]
     pub fn read_lock(&self) -> Guard<'_> {

@@ -5,7 +5,6 @@
 //! least, and little work: what long-lived batches want. An urgent request turns the rest of the grace period into `Poll`'s.
 
 use super::{Attempt, Engine};
-use crate::barrier::heavy;
 use std::time::{Duration, Instant};
 
 pub(crate) struct Ltimer {
@@ -28,7 +27,9 @@ impl Ltimer {
 impl Engine for Ltimer {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
         self.next_tick(attempt);
-        heavy(attempt.barrier, attempt.registry);
+        if !attempt.heavy() {
+            return false;
+        }
         let mut waiting = false;
         for record in attempt.registry.records() {
             waiting |= record.look();

@@ -26,7 +26,11 @@ pub(crate) mod sched;
 use crate::barrier::Kind;
 use crate::grace::Urgency;
 use crate::registry::Registry;
+#[cfg(not(loom))]
+use crate::visit::Reached;
 use crate::watch::{Vigil, Watch};
+#[cfg(not(loom))]
+use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
 use std::time::Duration;
 use std::time::Instant;
@@ -40,6 +44,9 @@ pub(crate) struct Attempt<'a> {
     /// Give up then. `None`: wait for ever.
     pub(crate) deadline: Option<Instant>,
     pub(crate) watch: &'a Watch,
+    /// Grace periods that visited.
+    #[cfg(not(loom))]
+    pub(crate) visits: &'a std::sync::atomic::AtomicU64,
 }
 
 /// One way to run a grace period.
@@ -61,6 +68,20 @@ pub(crate) fn quick(barrier: Kind, registry: &Registry) -> bool {
 impl Attempt<'_> {
     fn expired(&self) -> bool {
         self.deadline.is_some_and(|d| Instant::now() >= d)
+    }
+
+    /// Step 1. False if the deadline came first.
+    fn heavy(&self) -> bool {
+        #[cfg(not(loom))]
+        if self.barrier == Kind::Restart {
+            let reached = crate::visit::heavy(self.deadline);
+            if reached == Reached::Visited {
+                self.visits.fetch_add(1, Ordering::Relaxed);
+            }
+            return reached != Reached::Expired;
+        }
+        crate::barrier::heavy(self.barrier, self.registry);
+        true
     }
 
     /// Step 3 begins.

@@ -7,13 +7,14 @@
 //! The same steps as [`Restart`](super::restart::Restart) by construction: what differs is the domain's heavy barrier, which restarts nothing here.
 
 use super::{Attempt, Engine};
-use crate::barrier::heavy;
 
 pub(crate) struct Poll;
 
 impl Engine for Poll {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
-        heavy(attempt.barrier, attempt.registry);
+        if !attempt.heavy() {
+            return false;
+        }
         attempt.poll_readers()
     }
 }

@@ -6,13 +6,14 @@
 //! not matter. Only plain sections, if there are any, are waited for, as `Poll` does.
 
 use super::{Attempt, Engine};
-use crate::barrier::heavy;
 
 pub(crate) struct Restart;
 
 impl Engine for Restart {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
-        heavy(attempt.barrier, attempt.registry);
+        if !attempt.heavy() {
+            return false;
+        }
         attempt.poll_readers()
     }
 }

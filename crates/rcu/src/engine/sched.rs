@@ -9,7 +9,6 @@
 //! either still there when the token arrives, or over.
 
 use super::{Attempt, Engine};
-use crate::barrier::heavy;
 use std::time::Duration;
 
 pub(crate) struct Sched {
@@ -19,7 +18,9 @@ pub(crate) struct Sched {
 
 impl Engine for Sched {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
-        heavy(attempt.barrier, attempt.registry);
+        if !attempt.heavy() {
+            return false;
+        }
         for holder in attempt.registry.records() {
             if !holder.look() {
                 continue;

@@ -28,6 +28,8 @@ mod map;
 mod protect;
 #[cfg(test)]
 mod readers;
+#[cfg(test)]
+mod visit;
 
 /// What the kernel knows about the thread on a CPU.
 #[derive(Default)]

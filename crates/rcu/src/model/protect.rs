@@ -37,7 +37,7 @@ fn disarm(record: &Record) -> Result<(), Aborted> {
 }
 
 /// A lookup that returns a copied value.
-fn lookup(world: &World, record: &Record) -> u64 {
+pub(super) fn lookup(world: &World, record: &Record) -> u64 {
     let attempt = || {
         arm(record);
         let node = instruction(record, || world.load())?;

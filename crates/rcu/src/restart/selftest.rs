@@ -22,6 +22,8 @@ pub(crate) struct Probe {
     pub(crate) stop: AtomicU32,
     /// What the helper does.
     how: u32,
+    /// What real-time priority the helper needs to take the CPU away; 0: none.
+    priority: i32,
     /// 0 if the helper's system calls succeeded.
     error: AtomicU32,
     /// Cleared by the kernel when the helper has exited.
@@ -63,6 +65,7 @@ fn once(how: u32) -> Outcome {
         cpu: AtomicU32::new(0),
         stop: AtomicU32::new(0),
         how,
+        priority: sys::real_time_priority().map_or(0, |priority| priority + 1),
         error: AtomicU32::new(0),
         alive: AtomicU32::new(1),
     };
@@ -113,6 +116,19 @@ unsafe extern "C" fn helper(probe: *const Probe) {
     while probe.entered.load(Ordering::Acquire) == 0 {
         // SAFETY: `pause` outlives the call.
         unsafe { arch::raw_syscall(libc::SYS_nanosleep, &raw const pause as usize, 0, 0) };
+    }
+    if probe.priority != 0 {
+        let priority = libc::sched_param { sched_priority: probe.priority };
+        // If it is not allowed, the section goes on until it gives up.
+        // SAFETY: the parameter is valid.
+        unsafe {
+            arch::raw_syscall(
+                libc::SYS_sched_setscheduler,
+                0,
+                libc::SCHED_FIFO as usize,
+                &raw const priority as usize,
+            )
+        };
     }
     let result = if probe.how == PREEMPT {
         let cpu = probe.cpu.load(Ordering::Relaxed) as usize;

@@ -279,7 +279,9 @@ pub(crate) fn probe(probe: &Probe, cs: usize) -> Option<u32> {
         if done.is_null() {
             return None;
         }
-        crate::thread::leave(done);
+        // Not `leave`: the block does not know `cs` yet, and no attempt may begin at once while nobody knows whether it would be sent back.
+        (cs as *mut usize).write_volatile(0);
+        (&raw mut (*thread).stack).write_volatile(0);
         Some(value.assume_init() as u32)
     }
 }

@@ -1,55 +1,72 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waiting for keys on a terminal that may go away.
 //!
-//! crossterm reads again and again when its terminal is hung up, without end and without a look at its time limit. So the wait is ours: a terminal
-//! that is gone is never asked.
+//! crossterm reads again and again when its terminal is hung up, without end and without a look at its time limit; and no look beforehand helps
+//! against a terminal that goes away in between. So a thread of its own reads, which nobody waits for, and who waits for keys looks for the
+//! terminal's end itself.
 
-use ratatui::crossterm::event;
+use ratatui::crossterm::event::{self, Event};
 use std::fs::File;
-use std::io::{Error, ErrorKind, IsTerminal, stdin};
+use std::io::{IsTerminal, Result, stdin};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// The terminal that keys come from: standard input, else the controlling terminal (as crossterm chooses).
 pub(super) struct Keys {
     terminal: Option<File>,
+    events: Receiver<Result<Event>>,
 }
 
 /// What a wait ended with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// An event can be read.
-    Event,
+    Event(Event),
     Nothing,
     /// The terminal was hung up.
     Gone,
 }
 
 impl Keys {
-    pub(super) fn open() -> std::io::Result<Keys> {
+    /// The thread that it starts ends with the process, or at the next key once this is dropped.
+    pub(super) fn open() -> Result<Keys> {
         let terminal = if stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
-        Ok(Keys { terminal })
+        let (sender, events) = channel();
+        let read = move || {
+            loop {
+                let event = event::read();
+                let last = event.is_err();
+                if sender.send(event).is_err() || last {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("keys".into()).spawn(read)?;
+        Ok(Keys { terminal, events })
     }
 
     fn descriptor(&self) -> RawFd {
         self.terminal.as_ref().map_or_else(|| stdin().as_raw_fd(), AsRawFd::as_raw_fd)
     }
 
-    /// Waits for at most `limit`; a signal (that of a changed size, too) ends it early.
-    pub(super) fn wait(&self, limit: Duration) -> std::io::Result<Ready> {
-        let mut entry = libc::pollfd { fd: self.descriptor(), events: libc::POLLIN, revents: 0 };
-        let milliseconds = limit.as_millis().try_into().unwrap_or(i32::MAX);
+    fn gone(&self) -> bool {
+        let mut entry = libc::pollfd { fd: self.descriptor(), events: 0, revents: 0 };
         // SAFETY: one valid entry.
-        if unsafe { libc::poll(&raw mut entry, 1, milliseconds) } < 0 {
-            let error = Error::last_os_error();
-            if error.kind() != ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        if entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+        let found = unsafe { libc::poll(&raw mut entry, 1, 0) };
+        found > 0 && entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+    }
+
+    /// Waits for at most `limit`.
+    pub(super) fn wait(&self, limit: Duration) -> Result<Ready> {
+        if self.gone() {
             return Ok(Ready::Gone);
         }
-        // A size that changed comes from a signal, not from the terminal: always ask.
-        Ok(if event::poll(Duration::ZERO)? { Ready::Event } else { Ready::Nothing })
+        match self.events.recv_timeout(limit) {
+            Ok(Err(_)) if self.gone() => Ok(Ready::Gone),
+            Ok(event) => event.map(Ready::Event),
+            Err(RecvTimeoutError::Timeout) => Ok(Ready::Nothing),
+            // An error was the last that it sent.
+            Err(RecvTimeoutError::Disconnected) => Ok(Ready::Gone),
+        }
     }
 }

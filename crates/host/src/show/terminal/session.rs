@@ -9,7 +9,7 @@ use super::input::{Keys, Ready};
 use super::view::{Request, View};
 use crate::show::{Source, SourceError};
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::{Clear, ClearType};
 use ratatui::crossterm::{cursor, execute};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
@@ -128,12 +128,12 @@ fn show(
             changed = false;
         }
         let wait = next.saturating_duration_since(Instant::now()).min(STEP);
-        match keys.wait(wait)? {
-            Ready::Event => (),
+        let event = match keys.wait(wait)? {
+            Ready::Event(event) => event,
             Ready::Nothing => continue,
             Ready::Gone => return Ok(Outcome::Signal),
-        }
-        match event::read()? {
+        };
+        match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => {
                 let control = key.modifiers.contains(KeyModifiers::CONTROL);
                 match key.code {

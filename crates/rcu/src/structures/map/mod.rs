@@ -3,7 +3,9 @@
 //!
 //! `table` holds the algorithm (two links per item, so that a new table is threaded while readers walk the old one), `lookup` the
 //! restartable lookups. Writers lock one of 16 stripes; a writer never waits for a grace period, so all calls are allowed in read-side sections.
-//! The table grows when chains hold more than `load` items on average, if the previous growth is a grace period ago.
+//! The table grows when chains hold more than `load` items on average, if the previous growth is a grace period ago. A writer that finds it far too
+//! small makes that grace period, if nobody is inside a plain section: else keys that came faster than grace periods would leave long chains to
+//! those who only read from then on.
 //!
 //! # What readers see
 //! Each lookup finds the value that was current at some moment while it ran. An iteration yields each key that is in the map all the
@@ -37,6 +39,9 @@ mod api {
     use std::marker::PhantomData;
     use std::ops::Deref;
     use std::sync::Mutex;
+
+    /// Times too small.
+    const FAR: usize = 4;
 
     /// A concurrent hash map.
     ///
@@ -445,7 +450,9 @@ mod api {
                 return;
             };
             let domain = self.domain.domain();
-            if last.is_some_and(|cookie| !domain.poll(cookie)) || self.chains() != chains {
+            let far_too_small = items / FAR > chains.saturating_mul(self.load);
+            let over = |cookie| domain.poll(cookie) || far_too_small && domain.try_grace_period();
+            if last.is_some_and(|cookie| !over(cookie)) || self.chains() != chains {
                 return;
             }
             let len = (items / self.load).next_power_of_two().max(chains * 2);

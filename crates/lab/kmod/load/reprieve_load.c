@@ -53,6 +53,8 @@
 #include <linux/vmalloc.h>
 #include <linux/wait.h>
 
+#include "control.h"
+
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 #define call_rcu_promptly call_rcu_hurry
 #else
@@ -68,8 +70,6 @@
 #define BACK_OFF_MS 10
 #define STOP_LIMIT (20 * HZ)
 
-/* Serializes commands, and readers of the probes against them. */
-static DEFINE_MUTEX(control_lock);
 static struct dentry *directory;
 
 /* ---- membench ---- */
@@ -460,32 +460,6 @@ static int command(char *text)
 	return 0;
 }
 
-static ssize_t control_write(struct file *file, const char __user *from,
-			     size_t size, loff_t *pos)
-{
-	char text[256];
-	int err;
-
-	if (size >= sizeof(text))
-		return -EINVAL;
-	if (copy_from_user(text, from, size))
-		return -EFAULT;
-	text[size] = '\0';
-	err = mutex_lock_interruptible(&control_lock);
-	if (err)
-		return err;
-	err = command(strim(text));
-	mutex_unlock(&control_lock);
-	return err ? err : size;
-}
-
-static const struct file_operations control_operations = {
-	.owner = THIS_MODULE,
-	.open = simple_open,
-	.write = control_write,
-	.llseek = noop_llseek,
-};
-
 static int stats_show(struct seq_file *file, void *unused)
 {
 	u64 registered = 0, freed = 0, failed = 0, waiting;
@@ -515,6 +489,7 @@ static ssize_t probes_read(struct file *file, char __user *to, size_t size,
 	ssize_t n;
 	int err;
 
+	/* Against commands. */
 	err = mutex_lock_interruptible(&control_lock);
 	if (err)
 		return err;

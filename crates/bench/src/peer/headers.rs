@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The same read sides as `reprieve.rs` through the headers for C (`c/reprieve.c`). Updates are Rust's: a writer is not what is measured.
+
+use super::reprieve::{Retirer, Watcher};
+use super::{Peer, Reader, Writer};
+use crate::table::{Chains, Table};
+use reprieve::abi;
+use std::ffi::c_uint;
+
+pub struct Plain;
+pub struct Restart;
+pub struct Protect;
+
+unsafe extern "C" {
+    fn reprieve_bench_plain_empty(n: u64);
+    fn reprieve_bench_plain_lookups(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
+    fn reprieve_bench_plain_gets(chains: *const Chains, n: u64) -> u64;
+    fn reprieve_bench_plain_walks(chains: *const Chains, sum: u64, n: u64) -> u64;
+    fn reprieve_bench_restart_empty(n: u64);
+    fn reprieve_bench_restart_lookups(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
+    fn reprieve_bench_restart_gets(chains: *const Chains, n: u64) -> u64;
+    fn reprieve_bench_protect_lookups(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
+    fn reprieve_bench_protect_gets(chains: *const Chains, n: u64) -> u64;
+}
+
+/// What the headers do not do in line. `reprieve-capi` has the same functions; its library cannot be linked beside the crate, whose state it has of its own.
+mod slow {
+    use super::{abi, c_uint};
+
+    #[unsafe(no_mangle)]
+    extern "C" fn reprieve_read_lock_slow() {
+        abi::enter(0);
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn reprieve_read_unlock_slow() {
+        abi::leave(0);
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn reprieve_restart_slow(attempt: c_uint) -> usize {
+        abi::restart(attempt)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn reprieve_fallback() {
+        abi::count_fallback();
+        abi::enter(0);
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn reprieve_slot_slow() -> *mut usize {
+        abi::slot().cast_mut().cast()
+    }
+}
+
+impl Peer for Plain {
+    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
+        Box::new(Sections(table))
+    }
+
+    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
+        Box::new(Retirer(table))
+    }
+}
+
+impl Peer for Restart {
+    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
+        Box::new(Restarter(table))
+    }
+
+    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
+        Box::new(Retirer(table))
+    }
+}
+
+impl Peer for Protect {
+    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
+        Box::new(Protector(table))
+    }
+
+    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
+        Box::new(Watcher(table))
+    }
+}
+
+struct Sections<'a>(&'a Table);
+
+// SAFETY for all calls below: the table has the layout that C expects; its nodes are retired with their addresses, in the default domain.
+impl Reader for Sections<'_> {
+    fn empty(&mut self, n: u64) {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_plain_empty(n) };
+    }
+
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_plain_lookups(self.0.chains(), seed, n) }
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_plain_gets(self.0.chains(), n) }
+    }
+
+    fn walks(&mut self, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_plain_walks(self.0.chains(), self.0.sum(), n) }
+    }
+}
+
+struct Restarter<'a>(&'a Table);
+
+impl Reader for Restarter<'_> {
+    fn empty(&mut self, n: u64) {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_restart_empty(n) };
+    }
+
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_restart_lookups(self.0.chains(), seed, n) }
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_restart_gets(self.0.chains(), n) }
+    }
+}
+
+struct Protector<'a>(&'a Table);
+
+impl Reader for Protector<'_> {
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_protect_lookups(self.0.chains(), seed, n) }
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_protect_gets(self.0.chains(), n) }
+    }
+}

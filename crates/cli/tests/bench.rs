@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve bench` as users run it.
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+    command.arg("bench").args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn all_benchmarks_end_with_one_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("all.html");
+    let short = ["all", "--seconds", "1", "--rounds", "1", "--readers", "1", "--against", "rwlock"];
+    let output = bench(&short).arg("--html").arg(&page).output().unwrap();
+    let (out, err) = texts(&output);
+    assert!(output.status.success(), "{err}");
+    let summary = out.split("\nall: ").nth(1).unwrap();
+    for measure in ["-- read", "hash lookup, restartable, 1 reader", "-- dcache", "<= 1.5 ns"] {
+        assert!(summary.contains(measure), "{measure}: {summary}");
+    }
+    assert!(std::fs::read_to_string(&page).unwrap().contains("</svg>"));
+}
+
+/// Whether the process has a handler for SIGINT.
+fn takes_interrupts(pid: libc::pid_t) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
+}
+
+#[test]
+fn an_interrupted_run_says_so() {
+    let mut command = bench(&["all", "--seconds", "3600", "--against", "rwlock"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = libc::pid_t::try_from(child.id()).unwrap();
+    let start = Instant::now();
+    while !takes_interrupts(pid) {
+        assert!(start.elapsed() < Duration::from_secs(60), "takes no signals");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Among its measurements.
+    std::thread::sleep(Duration::from_secs(1));
+    // SAFETY: our child, which has not been waited for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    let start = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = texts(&output);
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert_eq!((output.status.code(), out.as_str()), (Some(1), ""), "{err}");
+    assert!(err.contains("interrupted"), "{err}");
+}
+
+#[test]
+fn what_does_not_exist_is_bad_usage() {
+    for (arguments, named) in [
+        (&["everything"][..], "[possible values: read, grace"),
+        (&["all", "--against", "kernel"], "kernel"),
+        (&["read", "--seconds", "0"], "--seconds"),
+        (&["all", "--seconds", "nan"], "--seconds"),
+        (&["all", "--json", "--markdown"], "--markdown"),
+    ] {
+        let output = bench(arguments).output().unwrap();
+        let (out, err) = texts(&output);
+        assert_eq!((output.status.code(), out.as_str()), (Some(2), ""), "{arguments:?}: {err}");
+        assert!(err.contains(named), "{arguments:?}: {err}");
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Grace periods that visit CPUs instead of interrupting them. Each case runs in a process of its own with `REPRIEVE_BARRIER=visit`.
+
+use reprieve::{Domain, Lookup, Restartable, Section};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+/// Runs the ignored test `case`: whether it passes, and what it prints.
+fn outcome(case: &str, barrier: &str, fault: &str) -> (bool, String) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", case, "--ignored", "--nocapture", "--test-threads=1"])
+        .env("REPRIEVE_BARRIER", barrier)
+        .env("REPRIEVE_FAULT", fault)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success() && text.contains("1 passed"), text)
+}
+
+#[track_caller]
+fn run(case: &str, barrier: &str) {
+    let (passed, text) = outcome(case, barrier, "none");
+    assert!(passed, "{case}: {text}");
+    print!("{text}");
+}
+
+/// Whether there are visits on this machine.
+fn possible() -> bool {
+    // SAFETY: no preconditions.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    let yes = reprieve::support().restartable == Restartable::Yes && cpus <= 64;
+    if !yes {
+        println!("SKIPPED: no restartable sections here, or too many CPUs");
+    }
+    yes
+}
+
+/// The visitors of this process.
+fn visitors() -> usize {
+    let names = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("reprieve-v/")).count()
+}
+
+#[test]
+fn visitors_come_when_needed_and_go() {
+    run("come_and_go", "visit");
+    run("interrupts", "interrupt");
+}
+
+#[test]
+#[ignore = "run by visitors_come_when_needed_and_go"]
+fn come_and_go() {
+    if !possible() {
+        return;
+    }
+    let rounds = |domain: &Domain| {
+        (0..20).for_each(|_| domain.synchronize());
+        let stats = domain.stats();
+        assert_eq!(stats.grace_periods.count, 20);
+        // A machine may be so busy that one is not visited in time, though not always.
+        assert!(stats.visits > 0 && stats.visits <= 20, "{stats:?}");
+    };
+    let domains = [Domain::builder().build().unwrap(), Domain::builder().build().unwrap()];
+    assert_eq!(visitors(), 0, "before they are needed");
+    domains.iter().for_each(rounds);
+    // SAFETY: no preconditions.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as usize;
+    assert!((1..=cpus).contains(&visitors()), "one set for all domains");
+    // SAFETY: the child uses this crate, and leaves by _exit; SIGALRM ends it if it hangs.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(60);
+            assert_eq!(visitors(), 0);
+            domains.iter().for_each(|domain| domain.synchronize());
+            rounds(&Domain::builder().build().unwrap());
+            libc::_exit(i32::from(visitors() == 0));
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(status, 0);
+    }
+    drop(domains);
+    let start = Instant::now();
+    while visitors() != 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "they stay");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    rounds(&Domain::builder().build().unwrap());
+}
+
+#[test]
+#[ignore = "run by visitors_come_when_needed_and_go"]
+fn interrupts() {
+    Domain::global().synchronize();
+    assert_eq!((Domain::global().stats().visits, visitors()), (0, 0));
+}
+
+/// Longer than visits are waited for.
+struct Look<'a>(&'a AtomicPtr<AtomicU64>);
+
+// SAFETY: loads through the section, inlined; the loop ends.
+unsafe impl Lookup for Look<'_> {
+    type Output = u64;
+    const UNOPTIMIZED: bool = true;
+
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> u64 {
+        let node = section.load(self.0);
+        let mut value = 0;
+        let mut left = 600_000_000u64;
+        while left > 0 {
+            // SAFETY: alive in the section; never unmapped.
+            value = unsafe { section.read(node as *const u64) };
+            left -= 1;
+        }
+        value
+    }
+}
+
+/// A reader that no visitor displaces, for it has the CPU at real-time priority: it is interrupted after all, and sees no poison.
+#[test]
+#[cfg(not(reprieve_fault))]
+fn a_cpu_that_cannot_be_visited_is_interrupted() {
+    run("not_displaced", "visit");
+}
+
+#[test]
+#[cfg(reprieve_fault)]
+fn a_cpu_that_is_left_out_is_caught() {
+    let (passed, text) = outcome("not_displaced", "visit", "none");
+    assert!(passed, "without a fault it must pass: {text}");
+    if !text.contains("SKIPPED") {
+        let (passed, text) = outcome("not_displaced", "visit", "skip-one");
+        assert!(!passed && text.contains("poison"), "not caught: {text}");
+    }
+}
+
+#[test]
+#[ignore = "run by the tests above"]
+fn not_displaced() {
+    const POISON: u64 = u64::MAX;
+    const ROUNDS: u64 = 3;
+    if !possible() {
+        return;
+    }
+    let leak = |value| Box::into_raw(Box::new(AtomicU64::new(value)));
+    let (link, stop) = (AtomicPtr::new(leak(0)), AtomicBool::new(false));
+    // 0: not begun; 1: the reader has its CPU; 2: it may not.
+    let state = AtomicU64::new(0);
+    let domain = Domain::builder().build().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The first grace period finds out whether lookups restart.
+            domain.synchronize();
+            // SAFETY: plain data; this thread alone.
+            let allowed = unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+                libc::sched_setaffinity(0, size_of_val(&set), &set);
+                let priority = libc::sched_param { sched_priority: 10 };
+                libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) == 0
+            };
+            state.store(2 - u64::from(allowed), Release);
+            while allowed && !stop.load(Relaxed) {
+                // SAFETY: nodes are poisoned after a grace period of this domain.
+                let value = unsafe { domain.lookup(&Look(&link)) };
+                assert_ne!(value, POISON, "poison was read");
+            }
+        });
+        while state.load(Acquire) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if state.load(Acquire) == 2 {
+            println!("SKIPPED: no real-time priority allowed here");
+            return;
+        }
+        let before = domain.stats().visits;
+        let start = Instant::now();
+        for value in 1..=ROUNDS {
+            // It is in its section.
+            std::thread::sleep(Duration::from_millis(20));
+            let old = link.swap(leak(value), AcqRel);
+            domain.synchronize();
+            // SAFETY: leaked.
+            unsafe { (*old).store(POISON, Relaxed) };
+        }
+        stop.store(true, Relaxed);
+        let interrupted = ROUNDS - (domain.stats().visits - before);
+        println!("{ROUNDS} grace periods in {:?}, {interrupted} with interrupts", start.elapsed());
+        assert!(interrupted > 0, "the reader was displaced");
+    });
+}
