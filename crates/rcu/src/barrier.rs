@@ -43,6 +43,20 @@ pub(crate) fn heavy(kind: Kind, _: &crate::registry::Registry) {
     }
 }
 
+/// The same for a caller that may sleep instead of spinning: see `visit`.
+#[cfg(not(loom))]
+pub(crate) fn patient(kind: Kind, registry: &crate::registry::Registry) {
+    if kind == Kind::Fence || !crate::visit::preferred() {
+        heavy(kind, registry);
+    } else {
+        // Without a deadline it is done.
+        crate::visit::heavy(None);
+    }
+}
+
+#[cfg(loom)]
+pub(crate) use heavy as patient;
+
 /// What `heavy` does for [`Kind::Restart`].
 #[cfg(not(loom))]
 pub(crate) fn restart_all() {

@@ -10,6 +10,12 @@
 //! a stash.
 //! A callback may itself fork.
 //!
+//! The forking thread may be in the middle of a registration: it forks in a signal handler, or in a leaf callback that it runs from its stash. Nobody waits for
+//! it then, its stash is left as it is, and the registration goes on in both processes. What it has in hand is in the accounts and in no place where
+//! it could be counted, so the child's accounts stay those of the parent, until the registration is over and an audit finds out what was the other threads'
+//! (`callback/audit.rs`). A handler that interrupted a *wait* (`synchronize`, `barrier`) must not fork, unless the child only execs: the locks that the wait
+//! holds are free in the child.
+//!
 //! `vfork` and raw `clone` run none of this; a child that only execs needs none.
 
 use crate::domain::core::{Core, cores};

@@ -242,6 +242,7 @@ impl Record {
     /// Gives the record up for another thread.
     pub(crate) fn release(&self) {
         self.reset();
+        self.stash.abandon();
         // The next owner is not to be taken for one that took the record when we did.
         self.part.taken.store(0, Ordering::Relaxed);
         // An exchange and no store: it comes after a seizing that it overwrites, in a way that the model checker knows of, too.

@@ -68,13 +68,21 @@ pub(crate) fn wake_all(_: &AtomicU32) {}
 pub(crate) struct Bell {
     event: AtomicU32,
     asleep: AtomicU32,
+    /// A model's futex: it finds out who sleeps for ever.
+    #[cfg(loom)]
+    futex: (loom::sync::Mutex<()>, loom::sync::Condvar),
 }
 
 impl Bell {
-    const_unless_loom! {
-        pub(crate) fn new() -> Bell {
-            Bell { event: AtomicU32::new(0), asleep: AtomicU32::new(0) }
-        }
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Bell {
+        Bell { event: AtomicU32::new(0), asleep: AtomicU32::new(0) }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Bell {
+        let futex = (loom::sync::Mutex::new(()), loom::sync::Condvar::new());
+        Bell { event: AtomicU32::new(0), asleep: AtomicU32::new(0), futex }
     }
 
     /// To be read before looking for work.
@@ -86,24 +94,47 @@ impl Bell {
     pub(crate) fn sleep(&self, event: u32, time: Option<Duration>) {
         // Pairs with `ring`: either it sees the sleeper or the kernel sees the new event.
         self.asleep.fetch_add(1, Ordering::SeqCst);
-        wait(&self.event, event, time);
-        // In a model nobody wakes for no reason, and who is alone will not be woken.
-        #[cfg(loom)]
-        for turn in 0.. {
-            if self.event() != event || time.is_some() {
-                break;
-            }
-            assert!(turn < 100, "assertion: who sleeps is not woken");
-            loom::thread::yield_now();
-        }
+        self.wait(event, time);
         self.asleep.fetch_sub(1, Ordering::SeqCst);
     }
 
     pub(crate) fn ring(&self) {
         self.event.fetch_add(1, Ordering::SeqCst);
+        // The checker takes sequentially consistent accesses for less.
+        #[cfg(loom)]
+        fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) != 0 {
-            wake_all(&self.event);
+            self.wake();
         }
+    }
+
+    #[cfg(not(loom))]
+    fn wait(&self, event: u32, time: Option<Duration>) {
+        wait(&self.event, event, time);
+    }
+
+    #[cfg(not(loom))]
+    fn wake(&self) {
+        wake_all(&self.event);
+    }
+
+    /// In a model nobody wakes for no reason.
+    #[cfg(loom)]
+    fn wait(&self, event: u32, time: Option<Duration>) {
+        if time.is_some() {
+            return loom::thread::yield_now();
+        }
+        fence(Ordering::SeqCst);
+        let mut guard = self.futex.0.lock().unwrap();
+        while self.event() == event {
+            guard = self.futex.1.wait(guard).unwrap();
+        }
+    }
+
+    #[cfg(loom)]
+    fn wake(&self) {
+        drop(self.futex.0.lock().unwrap());
+        self.futex.1.notify_all();
     }
 
     /// In the child of a fork: nobody sleeps.

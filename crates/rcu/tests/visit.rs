@@ -122,11 +122,23 @@ unsafe impl Lookup for Look<'_> {
     }
 }
 
+/// The kernel may let others have a real-time thread's CPU for a while.
+const TRIES: u32 = 5;
+#[cfg(not(reprieve_fault))]
+const DISPLACED: &str = " 0 with interrupts";
+
 /// A reader that no visitor displaces, for it has the CPU at real-time priority: it is interrupted after all, and sees no poison.
 #[test]
 #[cfg(not(reprieve_fault))]
 fn a_cpu_that_cannot_be_visited_is_interrupted() {
-    run("not_displaced", "visit");
+    for _ in 0..TRIES {
+        let (passed, text) = outcome("not_displaced", "visit", "none");
+        assert!(passed, "{text}");
+        if text.contains("SKIPPED") || !text.contains(DISPLACED) {
+            return print!("{text}");
+        }
+    }
+    panic!("the reader was displaced each time");
 }
 
 #[test]
@@ -134,10 +146,12 @@ fn a_cpu_that_cannot_be_visited_is_interrupted() {
 fn a_cpu_that_is_left_out_is_caught() {
     let (passed, text) = outcome("not_displaced", "visit", "none");
     assert!(passed, "without a fault it must pass: {text}");
-    if !text.contains("SKIPPED") {
+    let caught = || {
         let (passed, text) = outcome("not_displaced", "visit", "skip-one");
-        assert!(!passed && text.contains("poison"), "not caught: {text}");
-    }
+        println!("{text}");
+        !passed && text.contains("poison")
+    };
+    assert!(text.contains("SKIPPED") || (0..TRIES).any(|_| caught()), "not caught");
 }
 
 #[test]
@@ -192,6 +206,5 @@ fn not_displaced() {
         stop.store(true, Relaxed);
         let interrupted = ROUNDS - (domain.stats().visits - before);
         println!("{ROUNDS} grace periods in {:?}, {interrupted} with interrupts", start.elapsed());
-        assert!(interrupted > 0, "the reader was displaced");
     });
 }

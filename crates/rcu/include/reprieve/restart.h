@@ -5,7 +5,8 @@
  * A lookup is a function marked REPRIEVE_RESTARTABLE, which puts it into the section `reprieve_restart`. Inside it and everything it calls:
  * no call of functions that are not marked REPRIEVE_RESTARTABLE or REPRIEVE_RESTARTABLE_INLINE, no system call, no lock, no allocation, no store
  * except to local variables and to the result; it may be abandoned after any instruction and begun again. Compilers add calls of their own
- * (memcpy for large copies): run `reprieve verify` on the program, in CI.
+ * (memcpy for large copies): run `reprieve verify` on the program, in CI. No x87 or MMX registers (long double), and no change of a rounding mode: a
+ * restart does not restore them.
  *
  * Example:
  *
@@ -136,12 +137,13 @@ __asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_
 	".cfi_undefined rip\n"
 	"movq reprieve_thread@gottpoff(%rip), %rcx\n"
 	"movq %fs:(%rcx), %rsp\n"
-	".cfi_def_cfa rsp, 0\n"
-	".cfi_offset rip, -8\n"
 	"movq %fs:16(%rcx), %rbx\n"
 	"movq %fs:24(%rcx), %rbp\n"
 	"movq %fs:32(%rcx), %r13\n"
 	"movq %fs:40(%rcx), %r14\n"
+	/* With the registers by which the caller finds its frame. */
+	".cfi_def_cfa rsp, 0\n"
+	".cfi_offset rip, -8\n"
 	"xorl %r12d, %r12d\n"
 	"movq $0, %fs:(%rcx)\n"
 	"cld\n"

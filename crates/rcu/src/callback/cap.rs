@@ -7,7 +7,7 @@
 //!   registration from then on: its allocator gives it again what it just freed. **Above it** it frees all that it has kept
 //!   at once, and the workers do not let batches gather any more. If the last grace periods were not quick (plain sections hold them up; or the
 //!   membarrier waits for virtual CPUs that do not run) it leaves everything to the workers: below the cap nobody waits for a reader.
-//! - **Above the cap** a registration waits, at most [`LONGEST`], until enough callbacks have run. Few of those who wait are woken at a time: each goes
+//! - **Above the cap** a registration waits, at most [`LONGEST`] besides what it does itself, until enough callbacks have run. Few of those who wait are woken at a time: each goes
 //!   on until the cap is reached again.
 //!
 //! Why two: garbage that waits for nothing but somebody's attention is best kept small, since what is freed soon is still in the cache; garbage that
@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 
 /// An amount of waiting callbacks. `u64::MAX` is no limit. What waits for [`Protected`](crate::Protected) guards only does not count: nobody
 /// but their owners can help.
+///
+/// How exact it is: a thread reserves room for several callbacks at a time, 64 at most, of 1/32 of the soft cap and 1 MiB in all at most, and looks at the cap
+/// before. Threads that look at the same moment may exceed it by such a reservation each: with the default soft cap by 2 MiB in 64 threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap {
     /// Bytes announced by the registrations.
@@ -63,7 +66,8 @@ impl Default for Cap {
     }
 }
 
-/// Longest time one registration spends on helping or waiting.
+/// Longest time for which one registration waits for room, or begins to help. What it has begun it finishes: a membarrier, which takes as long as a CPU
+/// takes to answer; the look at the readers; and the mere frees that are ready, which are those of one CPU, or of a batch.
 const LONGEST: Duration = Duration::from_millis(20);
 
 /// Callbacks that a thread may register when it has waited that long, until it waits again.
@@ -104,6 +108,8 @@ fn make_ready(core: &Core, stash: &mut Access<'_>, index: usize) -> bool {
     if !core.quick_grace_period() {
         // SAFETY: the chain is ours, and in the account.
         unsafe { core.intake.give(index, true, Chain::of(first)) };
+        // The worker may have found the list empty meanwhile, and sleep.
+        core.queues[index].alarm.work();
         return false;
     }
     #[cfg(reprieve_fault)]
@@ -176,4 +182,48 @@ fn drive(core: &Arc<Core>, index: usize, deadline: Instant) -> bool {
     // Where the system has no thread for a worker, mere frees are all that can be run.
     !queue.started.load(Ordering::Relaxed)
         && queue.step(core, Who::Helper(deadline)) == Step::Progress
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Domain;
+    use crate::callback::{Head, LEAF};
+    use std::sync::atomic::AtomicBool;
+
+    /// A helper takes what is on a list, a reader keeps it from a grace period, and it puts the callbacks back: the worker may have looked at the list in
+    /// between, and sleeps.
+    #[test]
+    fn what_a_helper_puts_back_wakes_the_worker() {
+        const LONG: Duration = Duration::from_secs(20);
+        let domain = Domain::builder().single_list(true).build().unwrap();
+        let core = domain.core();
+        let guard = domain.read_lock();
+        let queue = &core.queues[0];
+        // This test is the worker.
+        queue.started.store(true, Ordering::Relaxed);
+        let mut head = Head { flags: LEAF, ..Head::new() };
+        let asleep = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let start = Instant::now();
+                queue.alarm.sleep(Some(LONG), || {
+                    asleep.store(true, Ordering::SeqCst);
+                    false
+                });
+                start.elapsed()
+            });
+            while !asleep.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let stash = &mut core.own_stash().unwrap();
+            // SAFETY: it outlives the domain's interest in it, and is run below, which does nothing.
+            unsafe { core.intake.push(0, &mut head) };
+            assert!(!make_ready(core, stash, 0) && core.intake.any(0));
+            assert!(worker.join().unwrap() < LONG, "nobody woke it");
+        });
+        drop(guard);
+        queue.started.store(false, Ordering::Relaxed);
+        domain.barrier().unwrap();
+    }
 }

@@ -12,9 +12,11 @@ use super::list::{Chain, List};
 use super::load::Load;
 use super::stash::{Access, Stash};
 use super::{Head, LEAF, PHASE};
-use crate::barrier::{Kind, heavy};
+use crate::barrier::{Kind, heavy, patient};
+#[cfg(not(loom))]
+use crate::record::Record;
 use crate::registry::Registry;
-use crate::sync::Lock;
+use crate::sync::{AtomicU32, Lock, Ordering};
 
 /// One CPU's.
 pub(crate) struct Lane {
@@ -36,6 +38,8 @@ pub(crate) struct Intake {
     sweep: Lock,
     /// Stashes are swept with it.
     barrier: Kind,
+    /// By phase: the account may show what is nowhere, for a thread ended in the middle of a registration. See `audit.rs`.
+    lost: [AtomicU32; 2],
 }
 
 /// What a sweep came to.
@@ -59,6 +63,7 @@ impl Intake {
             sweep: Lock::new(),
             // Lookups need not start over for this.
             barrier: if barrier == Kind::Fence { Kind::Fence } else { Kind::Membarrier },
+            lost: [AtomicU32::new(0), AtomicU32::new(0)],
         }
     }
 
@@ -112,12 +117,39 @@ impl Intake {
         (closed.unsettled.iter().map(|l| l.callbacks()).sum(), first)
     }
 
-    /// Registers a callback without a stash. Returns whether the list was empty.
+    /// Registers a callback that the stash is not opened for. The owner is inside. Returns whether the list was empty.
     ///
     /// # Safety
     /// The head is the caller's alone, and stays valid until it is run.
     pub(crate) unsafe fn push(&self, lane: usize, head: *mut Head) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.push_as(self.phase.current(), lane, head) }
+    }
+
+    /// The same for the owner of a stash that it may not use now.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    pub(crate) unsafe fn push_beside(&self, stash: &Stash, lane: usize, head: *mut Head) -> bool {
         let phase = self.phase.current();
+        // SAFETY: the caller's promise.
+        stash.beside(phase, || unsafe { self.push_as(phase, lane, head) })
+    }
+
+    /// The same for a thread that exits, and has no stash any more.
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    #[cfg(not(loom))]
+    pub(crate) unsafe fn push_late(&self, lane: usize, head: *mut Head) -> bool {
+        self.sweep.lock();
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.push_as(self.phase.current(), lane, head) };
+        self.sweep.unlock();
+        first
+    }
+
+    unsafe fn push_as(&self, phase: usize, lane: usize, head: *mut Head) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
             (*head).flags = (*head).flags & !PHASE | phase as u32;
@@ -147,18 +179,26 @@ impl Intake {
 
     /// Closes stashes, as far as their owners are not inside, and puts what is ready there on the lists, too. `choose`: `None` for a stash
     /// that is not looked at, false for one that is left for later.
+    ///
+    /// What was in a stash goes to the lists of its lane, and there is a moment in which it is neither pending nor on a list: so whoever sweeps
+    /// answers for the workers of the lanes that it chooses. A worker chooses its own lane only, and looks at the lists afterwards; others wake
+    /// the workers.
+    ///
+    /// > **Invariant.** `choose` has chosen a stash as it is closed. Before the revocation it is asked about a stash whose owner may close it and open it
+    /// > again on another lane, so it is asked once more when the owner is kept out.
     pub(crate) fn sweep(
         &self,
         registry: &Registry,
         mut choose: impl FnMut(&Stash) -> Option<bool>,
     ) -> Swept {
+        let mut choose = |stash: &Stash| if stash.pending() { choose(stash) } else { None };
         self.sweep.lock();
         let mut swept = Swept::Nothing;
         let chosen: Vec<&Stash> = registry
             .records()
             .map(|r| &r.stash)
             .filter(|s| {
-                let choice = if s.pending() { choose(s) } else { None };
+                let choice = choose(s);
                 if choice == Some(false) {
                     swept = Swept::Later;
                 }
@@ -168,38 +208,115 @@ impl Intake {
         if !chosen.is_empty() {
             chosen.iter().for_each(|s| s.revoke());
             // Owners that registered after this have seen the revocation; of the others we see that they are inside.
-            heavy(self.barrier, registry);
+            patient(self.barrier, registry);
             for stash in chosen {
                 let Some(mut access) = stash.seize() else {
                     swept = swept.max(Swept::Later);
                     continue;
                 };
-                let ready = access.take_ready();
-                if !ready.is_empty() {
-                    // SAFETY: it was the stash's.
-                    unsafe { self.give(stash.home(), true, Chain::of(ready.first)) };
+                match choose(stash) {
+                    Some(true) => (),
+                    Some(false) => {
+                        swept = swept.max(Swept::Later);
+                        continue;
+                    }
+                    None => continue,
                 }
-                self.close(&mut access);
+                self.empty(&mut access);
                 swept = Swept::Some;
             }
         }
         self.sweep.unlock();
         swept
     }
+
+    /// A sweeper: what is in a stash goes to the lists.
+    fn empty(&self, access: &mut Access<'_>) {
+        let ready = access.take_ready();
+        if !ready.is_empty() {
+            // SAFETY: it was the stash's.
+            unsafe { self.give(access.home(), true, Chain::of(ready.first)) };
+        }
+        if !access.abandoned() {
+            self.close(access);
+            return;
+        }
+        let closed = access.close();
+        for (leaves, chain) in [false, true].into_iter().zip(closed.chains) {
+            if !chain.is_empty() {
+                // SAFETY: it was the stash's; by the invariant of `stash.rs` its first head leads to all of it.
+                unsafe { self.give(closed.home, leaves, Chain::of(chain.first)) };
+            }
+        }
+        self.lose();
+        access.reopen();
+    }
+
+    /// What the account shows may be too much from now on.
+    pub(crate) fn lose(&self) {
+        self.lost.iter().for_each(|lost| lost.store(1, Ordering::Relaxed));
+    }
+}
+
+/// For [`audit`](super::audit), which says why.
+#[cfg(not(loom))]
+impl Intake {
+    pub(super) fn lost(&self, phase: usize) -> bool {
+        self.lost[phase].load(Ordering::Relaxed) != 0
+    }
+
+    /// Empties the stashes and, while all owners are kept out, takes from the account of `phase` what it shows beyond what `count` finds. `count` returns the
+    /// two. No if an owner is inside or registers under that phase, or if there is no count.
+    pub(super) fn settle(
+        &self,
+        registry: &Registry,
+        phase: usize,
+        count: impl FnOnce() -> Option<(Load, Load)>,
+    ) {
+        // Those who exit are kept out by the lock.
+        self.sweep.lock();
+        registry.records().for_each(|r| r.stash.revoke());
+        heavy(self.barrier, registry);
+        // Each is revoked until it is dropped.
+        let seized: Vec<_> = registry.records().map(|r| r.stash.seize()).collect();
+        let beside =
+            || registry.records().map(|r| r.stash.times_beside(phase)).collect::<Option<Vec<_>>>();
+        let before = beside();
+        if let (Some(mut seized), Some(before)) =
+            (seized.into_iter().collect::<Option<Vec<_>>>(), before)
+        {
+            seized.iter_mut().for_each(|access| self.empty(access));
+            let counted = count();
+            // An owner whose registration was counted, in part or whole, has begun visibly; so has one whose record is new, and was not revoked.
+            heavy(self.barrier, registry);
+            if let Some((shown, found)) = counted.filter(|_| beside() == Some(before)) {
+                self.lanes[0].account.finish(phase, shown.less(found));
+                self.lost[phase].store(0, Ordering::Relaxed);
+            }
+        }
+        self.sweep.unlock();
+    }
 }
 
 /// For fork.
 #[cfg(not(loom))]
 impl Intake {
-    /// Keeps every owner out. False if that took longer than `limit`; what could not be had is left alone.
-    pub(crate) fn hold(&self, registry: &Registry, limit: std::time::Duration) -> bool {
+    /// Keeps every owner out, except this thread, which may be in the middle of a registration further up the stack. False if that took longer than
+    /// `limit`; what could not be had is left alone.
+    pub(crate) fn hold(
+        &self,
+        registry: &Registry,
+        own: Option<&Record>,
+        limit: std::time::Duration,
+    ) -> bool {
         let end = std::time::Instant::now() + limit;
         if !self.sweep.lock_for(Some(limit)) {
             return false;
         }
         registry.records().for_each(|r| r.stash.revoke());
         heavy(self.barrier, registry);
-        while !registry.records().all(|r| r.stash.is_free()) && std::time::Instant::now() < end {
+        let inside = || others(registry, own).any(|r| r.stash.occupied());
+        while inside() && std::time::Instant::now() < end {
             std::thread::yield_now();
         }
         true
@@ -211,10 +328,12 @@ impl Intake {
         self.sweep.unlock();
     }
 
-    /// In the child: stashes are emptied onto the lists. The accounts are set by the caller.
-    pub(crate) fn after_fork(&self, registry: &Registry, held: bool) {
+    /// In the child: stashes are emptied onto the lists. The accounts are set by the caller, unless this thread is in the middle of a registration: then it
+    /// finds its stash as it left it, the accounts must stay as they are, and this is false.
+    pub(crate) fn after_fork(&self, registry: &Registry, own: Option<&Record>, held: bool) -> bool {
         self.sweep.reset();
-        for record in registry.records() {
+        let own = own.filter(|own| own.stash.registering());
+        for record in others(registry, own) {
             let Some(closed) = record.stash.after_fork().filter(|_| held) else { continue };
             for (leaves, chain) in [false, true].into_iter().zip(closed.chains) {
                 if !chain.is_empty() {
@@ -223,6 +342,11 @@ impl Intake {
                 }
             }
         }
+        if let Some(own) = own {
+            own.stash.restore();
+            self.lose();
+        }
+        own.is_none()
     }
 
     /// What is on a CPU's lists, by phase.
@@ -243,6 +367,12 @@ impl Intake {
     }
 }
 
+/// All records but one.
+#[cfg(not(loom))]
+fn others<'a>(registry: &'a Registry, own: Option<&'a Record>) -> impl Iterator<Item = &'a Record> {
+    registry.records().filter(move |r| !own.is_some_and(|own| std::ptr::eq(own, *r)))
+}
+
 /// Adds a chain's callbacks to the sums.
 ///
 /// # Safety
@@ -255,5 +385,46 @@ pub(crate) unsafe fn add_up(chain: *mut Head, loads: &mut [Load; 2]) {
         let phase = (head.flags & PHASE) as usize;
         loads[phase] = loads[phase].add(Load::one(head.units));
         next = head.next;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// The owner closes its stash and opens it on another lane when the sweeper has looked at it and not revoked it yet. The worker of that
+    /// lane sleeps or has looked at its lists: nobody would tell it.
+    #[test]
+    fn a_sweep_leaves_a_stash_alone_that_has_moved_to_another_lane() {
+        let (intake, registry) = (Intake::new(2, Kind::Fence), Registry::new());
+        let stash = &registry.claim(1).unwrap().stash;
+        let mut heads = [Head::new(), Head::new()];
+        let register = |lane, head: &mut Head| {
+            let mut access = stash.enter(true).unwrap();
+            intake.close(&mut access);
+            intake.open(&mut access, lane, 0, 4);
+            // SAFETY: the heads outlive the test, and are never run.
+            assert!(unsafe { access.put(head) });
+        };
+        let [first, second] = &mut heads;
+        register(0, first);
+        let mut second = Some(second);
+        let asked = Cell::new(0);
+        let swept = intake.sweep(&registry, |stash| {
+            let ours = stash.home() == 0;
+            if let Some(second) = second.take() {
+                register(1, second);
+            }
+            asked.set(asked.get() + 1);
+            ours.then_some(true)
+        });
+        assert_eq!((swept, asked.get()), (Swept::Nothing, 2));
+        assert!(intake.any(0), "closed by its owner");
+        assert!(!intake.any(1) && stash.pending() && stash.home() == 1);
+        // Nothing keeps the owner out, and the other lane's worker finds it.
+        assert!(stash.enter(true).is_some());
+        assert_eq!(intake.sweep(&registry, |s| (s.home() == 1).then_some(true)), Swept::Some);
+        assert!(intake.any(1) && !stash.pending());
     }
 }

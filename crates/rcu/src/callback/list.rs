@@ -7,6 +7,7 @@
 use super::Head;
 use crate::sync::{AtomicPtr, Ordering};
 use std::ptr::null_mut;
+use std::sync::atomic::compiler_fence;
 
 pub(crate) struct List(AtomicPtr<Head>);
 
@@ -82,6 +83,8 @@ impl Chain {
         if self.first.is_null() {
             self.last = head;
         }
+        // Who finds the chain in the middle of this, and goes by `first`, finds heads that are linked: see `stash.rs`.
+        compiler_fence(Ordering::Release);
         self.first = head;
     }
 

@@ -7,6 +7,10 @@
 pub(crate) struct Load(u64);
 
 impl Load {
+    /// The most units that one callback may announce: 16 of them fit.
+    #[cfg(not(loom))]
+    pub(crate) const MOST_UNITS: u32 = (1 << 28) - 1;
+
     pub(crate) const NONE: Load = Load(0);
 
     /// A callback of that size.
@@ -16,7 +20,9 @@ impl Load {
 
     /// `n` callbacks of `units` each; the product is below 2^32.
     pub(crate) fn many(units: u32, n: u32) -> Load {
-        Load(((units * n) as u64) << 32 | n as u64)
+        let product = units as u64 * n as u64;
+        debug_assert!(product <= u32::MAX as u64);
+        Load(product << 32 | n as u64)
     }
 
     pub(crate) fn callbacks(self) -> u64 {
@@ -56,5 +62,18 @@ impl Load {
     pub(crate) fn less_or_none(self, other: Load) -> Load {
         let callbacks = self.callbacks().saturating_sub(other.callbacks());
         Load(self.units().saturating_sub(other.units()) << 32 | callbacks)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_of_the_largest_fit() {
+        let load = Load::many(Load::MOST_UNITS, 16);
+        assert_eq!((load.callbacks(), load.units()), (16, 16 * Load::MOST_UNITS as u64));
+        let one = Load::one(Load::MOST_UNITS);
+        assert_eq!((0..16).fold(Load::NONE, |sum, _| sum.add(one)), load);
     }
 }

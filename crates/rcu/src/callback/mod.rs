@@ -25,6 +25,8 @@ pub(crate) mod load;
 pub(crate) mod stash;
 
 #[cfg(not(loom))]
+pub(crate) mod audit;
+#[cfg(not(loom))]
 pub(crate) mod cap;
 #[cfg(not(loom))]
 pub(crate) mod queue;

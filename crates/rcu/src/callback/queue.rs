@@ -297,8 +297,9 @@ impl Queue {
 
     /// In the child of a fork: there is no worker, and the accounts are what is really there (a thread of the parent may have been
     /// between accounting and pushing). What was waiting waits for a new grace period. If this thread is running this queue's callbacks
-    /// it keeps the lock and its batch. If the lock could not be had before the fork, the batch is in an unknown state and is left alone.
-    pub(crate) fn after_fork(&self, core: &Core) {
+    /// it keeps the lock and its batch. If the lock could not be had before the fork, the batch is in an unknown state and is left alone. `recount`: no
+    /// if this thread has callbacks in hand, which are in the account (see `fork.rs`).
+    pub(crate) fn after_fork(&self, core: &Core, recount: bool) {
         self.started.store(false, Ordering::Relaxed);
         self.alarm.after_fork();
         // SAFETY: the only thread.
@@ -316,6 +317,20 @@ impl Queue {
         join(self.aside.take(), &mut batch.waiting);
         self.held.store(batch.held_load.bits(), Ordering::Relaxed);
         batch.cookie = core.grace.cookie();
+        self.note_load(batch);
+        if recount {
+            // SAFETY: the only thread.
+            self.lane(core).account.set(unsafe { self.count(core) });
+        }
+    }
+
+    /// What is on the lists and in the batch, by phase.
+    ///
+    /// # Safety
+    /// Under the lock.
+    pub(super) unsafe fn count(&self, core: &Core) -> [Load; 2] {
+        // SAFETY: the caller's promise.
+        let batch = unsafe { &*self.batch.get() };
         let mut loads = batch.unsettled;
         let listed = core.intake.listed(self.index);
         loads.iter_mut().zip(listed).for_each(|(load, l)| *load = load.add(l));
@@ -323,8 +338,16 @@ impl Queue {
             // SAFETY: the chains are consistent, and nobody else's.
             unsafe { add_up(chain, &mut loads) };
         }
-        self.note_load(batch);
-        self.lane(core).account.set(loads);
+        let aside = self.aside.take();
+        if !aside.is_null() {
+            // SAFETY: ours since it was taken.
+            unsafe {
+                add_up(aside, &mut loads);
+                let aside = Chain::of(aside);
+                self.aside.push(aside.first, aside.last);
+            }
+        }
+        loads
     }
 }
 

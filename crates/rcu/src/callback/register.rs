@@ -28,8 +28,7 @@ impl Core {
         bytes: usize,
         flags: u32,
     ) {
-        // The sum of 16 of the largest fits a `Load`.
-        let units = bytes.div_ceil(16).min(1 << 28) as u32;
+        let units = bytes.div_ceil(16).min(Load::MOST_UNITS as usize) as u32;
         // SAFETY: the head is the caller's alone.
         unsafe {
             head.write(Head { next: null_mut(), function: Some(function), node, units, flags })
@@ -103,7 +102,11 @@ impl Core {
                 // It may be open: a sweeper, or a fork, kept us out of it above.
                 self.close_stash(stash);
             }
-            index = self.lane_here();
+            // What is on the first lane (its list, or what is ready in the stash) is there by our doing, and its worker may have looked meanwhile.
+            let first = std::mem::replace(&mut index, self.lane_here());
+            if first != index {
+                self.queues[first].alarm.work();
+            }
             n = n.min(cap::BEYOND);
         }
         // SAFETY: the caller's promise.
@@ -114,11 +117,15 @@ impl Core {
                     let fits = stash.put(head);
                     debug_assert!(fits);
                 }
-                stash => {
-                    if let Some(stash) = stash {
-                        stash.count(Load::one(units));
-                    }
+                Some(stash) => {
+                    stash.count(Load::one(units));
                     self.intake.push(index, head);
+                }
+                None => {
+                    match thread::existing(self.index()) {
+                        Some(record) => self.intake.push_beside(&record.stash, index, head),
+                        None => self.intake.push_late(index, head),
+                    };
                 }
             }
         }
@@ -145,13 +152,9 @@ impl Core {
     }
 
     /// How many callbacks of that size a stash is opened for: a small part of the soft cap, so that what threads have reserved and do not
-    /// use weighs little.
+    /// use weighs little. Of any size, they are no more than `MOST.1` units in all.
     fn share(&self, units: u32) -> u64 {
-        const PART: u64 = 32;
-        let soft = self.soft_cap();
-        let callbacks = (soft.callbacks / PART).min(MOST.0);
-        let room = (soft.bytes / 16 / PART).min(MOST.1);
-        callbacks.min(room.checked_div(units as u64).unwrap_or(callbacks))
+        share(self.soft_cap(), units)
     }
 
     /// The lane of the CPU that this thread is on.
@@ -181,6 +184,13 @@ impl Core {
     }
 }
 
+fn share(soft: &cap::Cap, units: u32) -> u64 {
+    const PART: u64 = 32;
+    let callbacks = (soft.callbacks / PART).min(MOST.0);
+    let room = (soft.bytes / 16 / PART).min(MOST.1);
+    callbacks.min(room.checked_div(units as u64).unwrap_or(callbacks))
+}
+
 /// Runs up to `most` of the callbacks in the stash that may be run. Returns how many.
 pub(super) fn run_ready(stash: &mut Access<'_>, most: usize) -> usize {
     let thread = thread::this();
@@ -200,5 +210,23 @@ fn current_cpu() -> usize {
     match arch::rseq_cs() {
         Some(cs) => arch::current_cpu(cs) as usize,
         None => sys::current_cpu().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a stash is opened for fits a `Load`, whatever the caps and the sizes, and is what `Cap` says.
+    #[test]
+    fn reservations_are_bounded() {
+        for soft in [cap::Cap::SOFT, cap::Cap::NONE, cap::Cap { bytes: 100, callbacks: 7 }] {
+            for units in (0..32).map(|bit| 1u32 << bit).chain([0, 3, Load::MOST_UNITS]) {
+                let n = share(&soft, units);
+                assert!(n <= 64.min(soft.callbacks / 32));
+                let load = Load::many(units, n as u32);
+                assert!(load.bytes() <= (1 << 20).min(soft.bytes / 32), "{soft:?}: {n} of {units}");
+            }
+        }
     }
 }

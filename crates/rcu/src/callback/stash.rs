@@ -20,11 +20,26 @@
 //! stash. Neither waits for the other. One sweeper at a time per domain, under a lock that owners do not take.
 //!
 //! The stash lies in the thread's record and stays there when the record changes hands. Its pointers mean something in this process only.
+//!
+//! # An owner that never comes out
+//! A thread may end inside, or while it registers beside its stash: killed by a bare `exit` system call in a signal handler, or cancelled asynchronously. When its
+//! record is released, `busy` becomes [`ABANDONED`]: new owners stay out, and the next sweeper takes what is there. The owner may have been between any two instructions, so:
+//!
+//! > **Invariant.** At any moment each chain's `first` is null or leads to callbacks that are registered, not run, nobody else's, and linked to a null. What
+//! > the owner has in hand is in no chain.
+//!
+//! What it had in hand is lost, and what it did to the account last is not known: [`audit`](super::audit) puts the account right.
 
 use super::list::Chain;
 use super::load::Load;
 use super::{Head, LEAF, PHASE};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
+use std::sync::atomic::compiler_fence;
+
+/// Values of `busy`: nobody, or the owner, is inside; or the owner was, and is no more.
+const OUTSIDE: u32 = 0;
+const INSIDE: u32 = 1;
+const ABANDONED: u32 = 2;
 
 /// Zeroes are an empty stash.
 #[repr(C, align(128))]
@@ -37,9 +52,11 @@ pub(crate) struct Stash {
     seen: AtomicU32,
     /// The CPU where it was opened.
     home: AtomicU32,
+    /// By phase: odd while the owner registers a callback without the stash, between the account and the list; grows by one each time it begins or ends.
+    beside: [AtomicU32; 2],
     /// In the account, and not registered (yet).
     unused: AtomicU64,
-    /// In the account, by phase, and run.
+    /// In the account, by phase, and run or being run.
     unsettled: [AtomicU64; 2],
     contents: UnsafeCell<Contents>,
 }
@@ -85,6 +102,7 @@ impl Stash {
             pending: AtomicU32::new(0),
             seen: AtomicU32::new(0),
             home: AtomicU32::new(0),
+            beside: [AtomicU32::new(0), AtomicU32::new(0)],
             unused: AtomicU64::new(0),
             unsettled: [AtomicU64::new(0), AtomicU64::new(0)],
             contents: UnsafeCell::new(contents),
@@ -94,10 +112,10 @@ impl Stash {
     /// The owner, which executes a fence where there is no membarrier. `None`: it is being swept, or in use further up the stack.
     #[inline(always)]
     pub(crate) fn enter(&self, fenced: bool) -> Option<Access<'_>> {
-        if self.busy.load(Ordering::Relaxed) != 0 {
+        if self.busy.load(Ordering::Relaxed) != OUTSIDE {
             return None;
         }
-        self.busy.store(1, Ordering::Relaxed);
+        self.busy.store(INSIDE, Ordering::Relaxed);
         if fenced {
             fence(Ordering::SeqCst);
         } else {
@@ -116,13 +134,52 @@ impl Stash {
     /// A sweeper, after a heavy barrier. `None`: the owner is inside, and may go on.
     pub(crate) fn seize(&self) -> Option<Access<'_>> {
         let access = Access { stash: self, owner: false };
-        // Acquire: pairs with the owner's leaving.
-        if self.busy.load(Ordering::Acquire) == 0 { Some(access) } else { None }
+        // Acquire: pairs with the owner's leaving, or its record's release.
+        if self.busy.load(Ordering::Acquire) != INSIDE { Some(access) } else { None }
     }
 
     /// Whether there is something in it. A sweeper that looks after a fence sees what the owner had opened before one.
     pub(crate) fn pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed) != 0
+        self.pending.load(Ordering::Relaxed) != 0 || self.abandoned()
+    }
+
+    fn abandoned(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) == ABANDONED
+    }
+
+    /// The owner has gone, or is this thread with nothing of its registrations left on its stack. Before the record is anybody else's.
+    pub(crate) fn abandon(&self) {
+        let mut inside = self.busy.load(Ordering::Relaxed) == INSIDE;
+        for beside in &self.beside {
+            let times = beside.load(Ordering::Relaxed);
+            if times % 2 != 0 {
+                beside.store(times.wrapping_add(1), Ordering::Release);
+                inside = true;
+            }
+        }
+        // Nobody else writes the word while it is not `ABANDONED`.
+        if inside {
+            self.busy.store(ABANDONED, Ordering::Release);
+        }
+    }
+
+    /// The owner: does `f`, which registers a callback without the stash.
+    pub(crate) fn beside<R>(&self, phase: usize, f: impl FnOnce() -> R) -> R {
+        let times = self.beside[phase].load(Ordering::Relaxed);
+        self.beside[phase].store(times.wrapping_add(1), Ordering::Relaxed);
+        // Whoever sees what `f` does to the account, or the list, sees that it has begun.
+        fence(Ordering::Release);
+        let result = f();
+        // Release: whoever sees that it has ended sees all of it.
+        self.beside[phase].store(times.wrapping_add(2), Ordering::Release);
+        result
+    }
+
+    /// Changes whenever the owner begins or ends to register without the stash. `None` while it does.
+    #[cfg(not(loom))]
+    pub(super) fn times_beside(&self, phase: usize) -> Option<u32> {
+        let times = self.beside[phase].load(Ordering::Acquire);
+        (times % 2 == 0).then_some(times)
     }
 
     pub(crate) fn home(&self) -> usize {
@@ -146,13 +203,20 @@ impl Stash {
         (load(&self.unused), ran)
     }
 
-    /// For fork: whether the owner is outside.
+    /// Whether the owner is inside.
     #[cfg(not(loom))]
-    pub(crate) fn is_free(&self) -> bool {
-        self.busy.load(Ordering::Acquire) == 0
+    pub(crate) fn occupied(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == INSIDE
     }
 
-    /// For fork: ends a revocation.
+    /// Whether the owner is in the middle of a registration.
+    #[cfg(not(loom))]
+    pub(crate) fn registering(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) == INSIDE
+            || (0..2).any(|phase| self.times_beside(phase).is_none())
+    }
+
+    /// Ends a revocation.
     #[cfg(not(loom))]
     pub(crate) fn restore(&self) {
         self.revoked.store(0, Ordering::Release);
@@ -161,7 +225,7 @@ impl Stash {
     /// In the child of a fork, where there is no owner inside. Contents that may have been in the middle of a change are abandoned.
     #[cfg(not(loom))]
     pub(crate) fn after_fork(&self) -> Option<Closed> {
-        let consistent = self.busy.swap(0, Ordering::Relaxed) == 0;
+        let consistent = self.busy.swap(OUTSIDE, Ordering::Relaxed) == OUTSIDE;
         self.revoked.store(0, Ordering::Relaxed);
         let mut access = Access { stash: self, owner: false };
         let mut closed = access.close();
@@ -221,6 +285,17 @@ impl Access<'_> {
         self.stash.pending.store(opened, Ordering::Relaxed);
     }
 
+    /// A sweeper: whether there is no owner that could come out. Then the numbers of what is closed may be wrong, and so may the chains' ends.
+    pub(crate) fn abandoned(&self) -> bool {
+        self.stash.abandoned()
+    }
+
+    /// A sweeper, which has taken everything out of an abandoned stash: it may be used again.
+    pub(crate) fn reopen(&mut self) {
+        // Before the revocation ends: an owner that comes in between sees that, one that comes later what was done under it.
+        self.stash.busy.store(OUTSIDE, Ordering::Release);
+    }
+
     /// Takes everything out but what may be run.
     pub(crate) fn close(&mut self) -> Closed {
         let take = |word: &AtomicU64| {
@@ -232,6 +307,8 @@ impl Access<'_> {
         let unsettled = [take(&self.stash.unsettled[0]), take(&self.stash.unsettled[1])];
         let (chains, phase, empty) = self.contents(|contents| {
             let chains = std::mem::replace(&mut contents.chains, [Chain::EMPTY; 2]);
+            // In hand before their ends are linked to something else.
+            compiler_fence(Ordering::Release);
             (chains, contents.phase as usize, contents.ready.is_empty())
         });
         let home = self.stash.home();
@@ -263,6 +340,7 @@ impl Access<'_> {
     pub(crate) fn set_ready(&mut self, home: usize, chain: Chain) {
         let opened = self.contents(|contents| {
             debug_assert!(contents.ready.is_empty());
+            compiler_fence(Ordering::Release);
             contents.ready = chain;
             contents.opened = contents.opened.wrapping_add(1) | 1 << 31;
             contents.opened
@@ -271,7 +349,6 @@ impl Access<'_> {
         self.stash.pending.store(opened, Ordering::Relaxed);
     }
 
-    #[cfg(not(loom))]
     pub(crate) fn home(&self) -> usize {
         self.stash.home()
     }
@@ -298,14 +375,12 @@ impl Access<'_> {
         // SAFETY: a head in the stash is valid, and nobody else's. It is gone when its function has been called.
         unsafe {
             let Some(callback) = head.as_ref() else { return false };
-            let phase = (callback.flags & PHASE) as usize;
-            let load = Load::one(callback.units);
+            let ran = &self.stash.unsettled[(callback.flags & PHASE) as usize];
+            let sum = Load::from_bits(ran.load(Ordering::Relaxed)).add(Load::one(callback.units));
+            ran.store(sum.bits(), Ordering::Relaxed);
             if let Some(function) = callback.function {
                 function(head);
             }
-            let ran = &self.stash.unsettled[phase];
-            let sum = Load::from_bits(ran.load(Ordering::Relaxed)).add(load);
-            ran.store(sum.bits(), Ordering::Relaxed);
         }
         true
     }
@@ -315,6 +390,6 @@ impl Drop for Access<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         let word = if self.owner { &self.stash.busy } else { &self.stash.revoked };
-        word.store(0, Ordering::Release);
+        word.store(OUTSIDE, Ordering::Release);
     }
 }

@@ -18,6 +18,9 @@ const LINGER: Duration = Duration::from_millis(1);
 /// How often protected nodes are looked for again: first and longest pause.
 const HELD: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
+/// Turns with something left for later after which it is found out whether its owner is dead.
+const DOUBT: u64 = 100;
+
 /// A batch that need not gather longer.
 pub(crate) fn full(load: Load) -> bool {
     load.callbacks() >= 256 || load.bytes() >= 128 << 10
@@ -61,6 +64,7 @@ fn work(core: &Core, index: usize) {
     };
     let found = || queue.any(core) || core.stashed(index);
     let mut held_pause = HELD.0;
+    let mut later = 0u64;
     loop {
         let step = queue.step(core, Who::Worker);
         core.calm();
@@ -72,11 +76,16 @@ fn work(core: &Core, index: usize) {
         match core.sweep_lane(index, core.stopping()) {
             Swept::Some => continue,
             Swept::Later => {
+                later += 1;
+                if later % DOUBT == 0 {
+                    core.forget_dead_owners();
+                }
                 queue.alarm.linger(LINGER, || false);
                 continue;
             }
             Swept::Nothing => (),
         }
+        core.audit();
         if step == Step::Idle {
             if core.stopping() {
                 return;

@@ -235,6 +235,11 @@ impl Core {
         self.watch.bury_all(self.registry)
     }
 
+    /// Gives up what dead threads left that are in the middle of a registration, and that callbacks wait for. Unless the program has forbidden it.
+    pub(crate) fn forget_dead_owners(&self) {
+        self.watch.bury_registering(self.registry);
+    }
+
     /// See `Grace::run_until`.
     pub(crate) fn run_until(&self, cookie: Cookie, deadline: Option<Instant>) -> bool {
         self.grace.run_until(cookie, &self.attempt(deadline), &*self.engine, &self.grace_stats)
@@ -353,8 +358,16 @@ impl Core {
 
     /// Waits until nothing waits of that phase.
     fn drain(self: &Arc<Core>, phase: usize, look: Duration) -> Result<(), Error> {
+        /// How often it is found out whether those who keep us waiting are dead.
+        const DOUBT: Duration = Duration::from_millis(100);
+        let mut doubt = Instant::now() + DOUBT;
         while self.intake.waiting(phase) != Load::NONE {
             self.intake.sweep(self.registry, |_| Some(true));
+            if Instant::now() > doubt {
+                self.forget_dead_owners();
+                doubt = Instant::now() + DOUBT;
+            }
+            self.audit();
             for (index, queue) in self.queues.iter().enumerate() {
                 if !queue.any(self) && !queue.loaded() {
                     continue;
@@ -424,9 +437,10 @@ impl Core {
         CORES[self.index].store(null_mut(), Ordering::Release);
     }
 
-    /// For fork: nobody registers from now on. Or not for long: what cannot be had within `limit` is left alone.
+    /// For fork: nobody else registers from now on. Or not for long: what cannot be had within `limit` is left alone.
     pub(crate) fn hold_stashes(&self, limit: Duration) {
-        self.stashes_held.store(self.intake.hold(self.registry, limit), Ordering::Relaxed);
+        let held = self.intake.hold(self.registry, thread::existing(self.index), limit);
+        self.stashes_held.store(held, Ordering::Relaxed);
     }
 
     pub(crate) fn release_stashes(&self) {
@@ -440,10 +454,12 @@ impl Core {
         self.barrier_lock.reset();
         self.progress.sleepers.store(0, Ordering::Relaxed);
         self.room.sleepers.store(0, Ordering::Relaxed);
-        self.intake.after_fork(self.registry, self.stashes_held.swap(false, Ordering::Relaxed));
+        let (own, held) =
+            (thread::existing(self.index), self.stashes_held.swap(false, Ordering::Relaxed));
+        let recount = self.intake.after_fork(self.registry, own, held);
         self.workers.after_fork();
         self.driver.after_fork();
-        self.queues.iter().for_each(|q| q.after_fork(self));
+        self.queues.iter().for_each(|q| q.after_fork(self, recount));
     }
 }
 /// The sum of a counter over all records.

@@ -123,6 +123,11 @@ impl Domain {
         unsafe { &*first }
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// What tells this domain from others.
     #[inline(always)]
     pub fn id(&self) -> DomainId {

@@ -79,7 +79,7 @@ pub(crate) mod tools {
             let text = String::from_utf8_lossy(&run.stderr);
             assert!(!run.status.success(), "{name} was not caught");
             // By the check, not by a limit of the checker.
-            let found = ["assertion", "Causality violation", "concurrent"]
+            let found = ["assertion", "Causality violation", "concurrent", "deadlock"]
                 .iter()
                 .any(|cause| text.contains(cause));
             assert!(found, "{name}: {text}");

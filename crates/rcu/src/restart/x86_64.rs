@@ -25,6 +25,11 @@
 //! ([`Interrupted`](crate::thread::Interrupted)). A handler that leaves by `longjmp` leaves it so: from then on the slow path is taken, which is always
 //! right.
 //!
+//! # What is not restored
+//! The direction flag is cleared; SSE, AVX and mask registers are lost, as in any call. MXCSR and the x87 unit's state stay as the section left
+//! them: nothing inside may change a control word, or use x87 or MMX registers (`long double` in C). Exception flags that it raised
+//! stay raised.
+//!
 //! A user shadow stack (CET) would keep the return addresses that an abort leaves behind, and the next return would fault. Images that contain this
 //! code are not marked as compatible unless the compiler was told to mark everything, or the loader to ignore marks, so start-up looks
 //! ([`shadow_stack`]) and then lookups run in plain sections.
@@ -75,13 +80,13 @@ global_asm!(
     ".cfi_undefined rip",
     "mov rcx, qword ptr [rip + reprieve_thread@GOTTPOFF]",
     "mov rsp, qword ptr fs:[rcx + {stack}]",
-    // From here on as in the function that `enter` is part of, before its next instruction.
-    ".cfi_def_cfa rsp, 0",
-    ".cfi_offset rip, -8",
     "mov rbx, qword ptr fs:[rcx + {saved}]",
     "mov rbp, qword ptr fs:[rcx + {saved} + 8]",
     "mov r13, qword ptr fs:[rcx + {saved} + 16]",
     "mov r14, qword ptr fs:[rcx + {saved} + 24]",
+    // From here on as in the function that `enter` is part of, before its next instruction: with the registers by which that finds its frame.
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_offset rip, -8",
     "xor r12d, r12d",
     // The last thing: from here on a signal handler may use the block as it likes.
     "mov qword ptr fs:[rcx + {stack}], 0",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Aborts, made to happen by a thread that calls the membarrier all the time.
+//! Aborts, made to happen by a thread that calls the membarrier all the time, or by single-stepping: each trap is a signal, which aborts.
 
 use super::*;
 use crate::startup::{Restartable, restartable};
@@ -88,10 +88,14 @@ fn interrupted(f: impl FnOnce(usize)) {
     if restartable() != Restartable::Yes {
         return;
     }
-    let end = AtomicBool::new(false);
+    let (start, end) = (std::time::Instant::now(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !end.load(SeqCst) {
+                // With wrong registers it may go anywhere.
+                if start.elapsed() > Duration::from_secs(120) {
+                    crate::sys::die("an attempt that was interrupted does not come back");
+                }
                 crate::sys::membarrier(crate::sys::MEMBARRIER_PRIVATE_EXPEDITED_RSEQ);
                 std::thread::sleep(Duration::from_micros(100));
             }
@@ -163,4 +167,130 @@ fn lookups_leave_the_attempt_that_they_interrupted_as_it_was() {
             assert_ne!(crate::Domain::global().stats().restarts, before, "none was aborted");
         }
     });
+}
+
+mod nested {
+    use super::*;
+    use crate::restart::Lookup;
+    use crate::restart::section::Section;
+    use crate::thread::entered;
+    use std::cell::Cell;
+
+    struct Seven;
+    // SAFETY: reads nothing, calls nothing.
+    unsafe impl Lookup for Seven {
+        type Output = u64;
+        const UNOPTIMIZED: bool = true;
+
+        #[inline(always)]
+        unsafe fn run(&self, _: &Section) -> u64 {
+            7
+        }
+    }
+
+    fn look_up() {
+        // SAFETY: Seven reaches nothing.
+        assert_eq!(unsafe { crate::lookup(&Seven) }, 7);
+    }
+
+    #[derive(Clone, Copy)]
+    enum Stage {
+        /// The attempt is being made, until this holds of an instruction in it.
+        Outer(fn(usize) -> bool),
+        /// A handler interrupted it, and does a lookup of its own.
+        Handler,
+        /// Another handler interrupted that.
+        Nested,
+    }
+
+    thread_local! {
+        static STAGE: Cell<Stage> = const { Cell::new(Stage::Nested) };
+        /// Instructions of the handler's lookup until the next handler.
+        static LEFT: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Runs `f` with a trap after each instruction.
+    #[inline(always)]
+    fn stepped(f: impl FnOnce()) {
+        // SAFETY: the flag makes signals, which are handled, and is cleared again.
+        unsafe {
+            asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq");
+            f();
+            asm!("pushfq", "and qword ptr [rsp], -0x101", "popfq");
+        }
+    }
+
+    extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the context of this signal.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        match STAGE.get() {
+            Stage::Outer(here) => {
+                if !entered() || !here(registers[libc::REG_RIP as usize] as usize) {
+                    return;
+                }
+                STAGE.set(Stage::Handler);
+                stepped(look_up);
+            }
+            Stage::Handler => {
+                LEFT.set(LEFT.get() - 1);
+                if LEFT.get() != 0 {
+                    return;
+                }
+                STAGE.set(Stage::Nested);
+                look_up();
+            }
+            Stage::Nested => {}
+        }
+        registers[libc::REG_EFL as usize] &= !0x100;
+    }
+
+    type Outer = unsafe extern "C" fn(usize);
+
+    unsafe extern "C" fn wrecked(cs: usize) {
+        let mut done = std::ptr::null_mut();
+        // SAFETY: the function lies in the section, and is left by an abort only.
+        stepped(|| unsafe {
+            (_, done) = enter!(this(), reprieve_restart_wreck, 0usize, 0usize, cs, 0usize);
+        });
+        assert!(done.is_null());
+    }
+
+    unsafe extern "C" fn found(_: usize) {
+        stepped(look_up);
+    }
+
+    /// Whether the handler's lookup had that many instructions.
+    fn interrupt(outer: Outer, here: fn(usize) -> bool, left: u32, cs: usize) -> bool {
+        look_up();
+        STAGE.set(Stage::Outer(here));
+        LEFT.set(left);
+        // SAFETY: what `keeps` calls makes one attempt.
+        assert_eq!(unsafe { reprieve_test_keeps(outer, cs) }, 0, "{left}");
+        assert!(!matches!(STAGE.get(), Stage::Outer(_)), "it was not interrupted");
+        matches!(STAGE.get(), Stage::Nested)
+    }
+
+    /// The registers and the stack pointer of the first attempt outlast both handlers' lookups, wherever the second comes.
+    #[test]
+    fn handlers_that_interrupt_handlers_leave_the_attempt_as_it_was() {
+        // SAFETY: the handler is for traps, which this test makes.
+        unsafe {
+            let mut new: libc::sigaction = std::mem::zeroed();
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = trapped;
+            new.sa_sigaction = handler as usize;
+            new.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+            assert_eq!(libc::sigaction(libc::SIGTRAP, &new, std::ptr::null_mut()), 0);
+        }
+        let aborted: fn(usize) -> bool = |ip| ip == reprieve_restart_abort as *const () as usize;
+        let entering: fn(usize) -> bool = |_| true;
+        let step = if cfg!(debug_assertions) { 5 } else { 1 };
+        let cases: [(Outer, _); 4] =
+            [(wrecked, aborted), (wrecked, entering), (found, aborted), (found, entering)];
+        interrupted(|cs| {
+            for (outer, here) in cases {
+                let fewer = (1..).step_by(step).find(|&left| !interrupt(outer, here, left, cs));
+                assert!(fewer.unwrap() > 50);
+            }
+        });
+    }
 }

@@ -42,6 +42,12 @@ pub(crate) fn heavy(deadline: Option<std::time::Instant>) -> Reached {
     threads::heavy(&judge::JUDGE, deadline)
 }
 
+/// Whether visits are cheaper now.
+#[cfg(not(loom))]
+pub(crate) fn preferred() -> bool {
+    threads::preferred(&judge::JUDGE)
+}
+
 /// At start-up. `one_cpu`: the membarrier has a form for one CPU. The others: `REPRIEVE_BARRIER` is `visit`, or `interrupt`.
 #[cfg(not(loom))]
 pub(crate) fn init(one_cpu: bool, visit: bool, interrupt: bool) {

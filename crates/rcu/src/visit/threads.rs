@@ -52,9 +52,14 @@ pub(crate) fn init(one_cpu: bool) {
     POSSIBLE.store(one_cpu, Ordering::Relaxed);
 }
 
+/// Whether to visit, if there are not too many CPUs.
+pub(crate) fn preferred(judge: &Judge) -> bool {
+    POSSIBLE.load(Ordering::Relaxed) && judge.visits(judge::now())
+}
+
 /// The heavy barrier that restarts sections, in the cheaper way.
 pub(crate) fn heavy(judge: &Judge, deadline: Option<Instant>) -> Reached {
-    if POSSIBLE.load(Ordering::Relaxed) && judge.visits(judge::now()) {
+    if preferred(judge) {
         if let Some(set) = Set::get() {
             let start = Instant::now();
             let end = deadline.map_or(start + LONGEST, |d| d.min(start + LONGEST));

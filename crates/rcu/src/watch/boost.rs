@@ -12,7 +12,13 @@
 //! # What it cannot do to others
 //! A boosted reader may displace other programs. It does so for [`EACH`] at most times the laggards, once per wait: then all have their
 //! policy back, section over or not (a reader that blocks, or computes for long, is not waiting for a CPU). The kernel's limit on real-time
-//! threads (`sched_rt_runtime_us`) applies. A policy that the program itself changes meanwhile is left alone.
+//! threads (`sched_rt_runtime_us`) applies. A policy that the program itself changes meanwhile is left alone. What a thread creates while it is raised is
+//! not raised (`SCHED_FLAG_RESET_ON_FORK`). Only `CAP_SYS_NICE` may take that flag away again: without it a thread that was raised once keeps the flag, which
+//! tells on children of threads with a real-time policy or a negative nice value only.
+//!
+//! Threads are named by id. A reader that exits while it is raised needs nothing given back; its id would have to be given to another thread within
+//! [`EACH`] times the laggards, for which the kernel would have to go round all ids in 13 ms at most, and that one would have to have chosen the same
+//! policy, priority and flag for itself, to get the wrong policy from us.
 //!
 //! # What does not do
 //! Tried, and measured with 16 and 64 spinning readers on 2 CPUs; `docs/runtime.md` has the figures. A priority-inheriting futex whose owner is
@@ -141,9 +147,14 @@ impl Drop for Raised {
             return;
         };
         // Ours still?
-        let now = Attributes::of(self.thread);
-        if now.is_some_and(|a| a.policy == FIFO && a.priority == self.priority) {
-            old.set(self.thread);
+        let (now, ours) = (Attributes::of(self.thread), Attributes::fifo(self.priority));
+        let same = |a: Attributes| {
+            (a.policy, a.priority, a.flags & RESET_ON_FORK)
+                == (ours.policy, ours.priority, ours.flags)
+        };
+        if now.is_some_and(same) && !old.set(self.thread) {
+            // It may not lose the flag: then it keeps that, and loses the priority.
+            Attributes { flags: old.flags | RESET_ON_FORK, ..*old }.set(self.thread);
         }
     }
 }
@@ -153,6 +164,8 @@ const FIFO: u32 = libc::SCHED_FIFO as u32;
 const BATCH: u32 = libc::SCHED_BATCH as u32;
 const IDLE: u32 = libc::SCHED_IDLE as u32;
 const DEADLINE: u32 = libc::SCHED_DEADLINE as u32;
+/// Children begin with an ordinary policy.
+const RESET_ON_FORK: u64 = libc::SCHED_FLAG_RESET_ON_FORK as u64;
 
 /// The kernel's `struct sched_attr`, first version.
 #[repr(C)]
@@ -172,7 +185,8 @@ const SIZE: u32 = size_of::<Attributes>() as u32;
 
 impl Attributes {
     fn fifo(priority: u32) -> Attributes {
-        Attributes { size: SIZE, policy: FIFO, priority, ..Attributes::default() }
+        let flags = RESET_ON_FORK;
+        Attributes { size: SIZE, policy: FIFO, flags, priority, ..Attributes::default() }
     }
 
     fn of(thread: u32) -> Option<Attributes> {
@@ -218,6 +232,63 @@ mod tests {
             assert!(Attributes { policy: IDLE, ..before }.set(0));
             drop(raised);
             assert_eq!(Attributes::of(0).unwrap().policy, IDLE);
+        })
+        .join()
+        .unwrap();
+    }
+
+    /// Nor does what a raised thread creates keep the priority, if the program does not want it so.
+    #[test]
+    fn children_of_a_raised_thread_are_ordinary() {
+        for flags in [0, RESET_ON_FORK] {
+            std::thread::spawn(move || {
+                let before = Attributes { flags, ..Attributes::of(0).unwrap() };
+                assert!(before.set(0));
+                let child = || {
+                    let attributes = std::thread::spawn(|| Attributes::of(0).unwrap());
+                    attributes.join().unwrap()
+                };
+                let Some(raised) = Raised::this_thread() else {
+                    println!("no real-time priority allowed here: skipped");
+                    return;
+                };
+                let (own, thread) = (Attributes::of(0).unwrap(), child());
+                assert_eq!((own.policy, own.priority), (FIFO, LEADER));
+                assert_eq!((thread.policy, thread.priority, thread.flags), (OTHER, 0, 0));
+                drop(raised);
+                let after = Attributes::of(0).unwrap();
+                assert_eq!((after.policy, after.flags & RESET_ON_FORK), (OTHER, flags));
+                assert_eq!(child().policy, OTHER);
+            })
+            .join()
+            .unwrap();
+        }
+    }
+
+    /// With no more than `RLIMIT_RTPRIO` it may be raised, and keeps the flag afterwards, since it may not lose it.
+    #[test]
+    fn without_the_capability_the_flag_stays_and_the_priority_goes() {
+        std::thread::spawn(|| {
+            let limit = libc::rlimit { rlim_cur: 10, rlim_max: 10 };
+            let (mut header, mut sets) = ([0x2008_0522u32, 0], [[0u32; 3]; 2]);
+            const SYS_NICE: u32 = 23;
+            // SAFETY: plain data as the calls take it: a capability set of this thread, version 3. The limit is the process's, and allows what the tests want.
+            let lost = unsafe {
+                let raised = libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) == 0;
+                let header = header.as_mut_ptr();
+                let got = libc::syscall(libc::SYS_capget, header, sets.as_mut_ptr()) == 0;
+                sets[0][0] &= !(1 << SYS_NICE);
+                raised && got && libc::syscall(libc::SYS_capset, header, sets.as_ptr()) == 0
+            };
+            if !lost {
+                println!("no real-time priority allowed here: skipped");
+                return;
+            }
+            let raised = Raised::this_thread().expect("the limit allows it");
+            assert_eq!(Attributes::of(0).unwrap().policy, FIFO);
+            drop(raised);
+            let after = Attributes::of(0).unwrap();
+            assert_eq!((after.policy, after.priority, after.flags), (OTHER, 0, RESET_ON_FORK));
         })
         .join()
         .unwrap();

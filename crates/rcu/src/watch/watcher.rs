@@ -181,6 +181,15 @@ impl Watch {
         registry.records().filter(|r| self.forget(r).is_some()).count()
     }
 
+    /// The same for threads that died in the middle of a registration, unless they may not be forgotten.
+    pub(crate) fn bury_registering(&self, registry: &Registry) {
+        if self.forget_dead.load(Ordering::Relaxed) {
+            registry.records().filter(|r| r.stash.registering()).for_each(|r| {
+                self.forget(r);
+            });
+        }
+    }
+
     /// Those that the grace period in progress waits for and that have been noted.
     fn laggards(&self, registry: &Registry, now: u64) -> Vec<Laggard> {
         let mut laggards: Vec<Laggard> = registry
