@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use reprieve_host::show::recording::{Recorded, Writer};
 use reprieve_host::show::{self, Source, lines, page, prometheus, summary, terminal};
-use reprieve_host::watch::model::Snapshot;
+use reprieve_host::watch::model::{Cost, Snapshot, Vm, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
 use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
@@ -126,6 +126,8 @@ fn present(
     }
     let cancel = cancel_on_signal()?;
     let (mut first, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
+    // When all VMs had been found: what it cost until then does not go on.
+    let mut found: Option<Cost> = None;
     let quiet = server.is_some() || args.length.is_some();
     show::drive(source, args.interval, args.length, &cancel.flag(), |snapshot| {
         if let Some(server) = &server {
@@ -139,6 +141,10 @@ fn present(
         if first.is_none() {
             first = Some(snapshot.clone());
         }
+        let attaching = |vm: &Vm| vm.state == VmState::Attaching;
+        if found.is_none() && !snapshot.vms.is_empty() && !snapshot.vms.iter().any(attaching) {
+            found = Some(snapshot.cost.clone());
+        }
         last = Some(snapshot);
         Ok(())
     })
@@ -148,7 +154,7 @@ fn present(
         print(&summary::text(&first, &last, width()))?;
     }
     if args.overhead {
-        let text = summary::overhead(&first.cost, &last.cost);
+        let text = summary::overhead(found.as_ref().unwrap_or(&first.cost), &last.cost);
         if args.json { eprint!("{text}") } else { print(&text)? }
     }
     let seen = !last.vms.is_empty() || !last.processes.is_empty();

@@ -34,7 +34,7 @@ fn check(args: &[&str]) -> Vec<Value> {
 fn watch_sees_what_an_emulated_guest_does() {
     let findings = check(&["--host", "tcg", "--preemptions", "200", "--cycles", "10"]);
     let names: Vec<&str> = findings.iter().map(|f| f["check"].as_str().unwrap()).collect();
-    assert_eq!(names, ["classes", "stopped", "grace", "attach", "cycles"]);
+    assert_eq!(names, ["classes", "stopped", "grace", "attach", "cycles", "cost", "doctor"]);
     // What makes the check one: every class, hit often enough, by its own account too.
     let held = findings[0]["figures"]["held"].as_array().unwrap();
     assert_eq!(held.len(), 9, "{held:#?}");
@@ -61,6 +61,8 @@ fn watch_sees_what_guests_under_kvm_do() {
             "stopped",
             "grace",
             "cycles",
+            "cost",
+            "doctor",
             "--host",
             "nested",
             "--guest-kernel",

@@ -21,6 +21,7 @@ use crate::source::Sources;
 use crate::vcpu::Cpus;
 use crate::vmm::{Segment, Vm};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,21 @@ pub struct Options<'a> {
     pub sources: Sources,
     /// Comes between the guest's memory and what reads it: to record it, to damage it. What it does, it does to all reads but the search for the kernel.
     pub through: Option<&'a Through<'a>>,
+    /// Gives up soon after this is set, with [`Error::Stopped`].
+    pub stop: Option<&'a AtomicBool>,
+}
+
+impl Options<'_> {
+    fn check(&self) -> Result<()> {
+        check(self.stop)
+    }
+}
+
+fn check(stop: Option<&AtomicBool>) -> Result<()> {
+    match stop {
+        Some(stop) if stop.load(Ordering::Relaxed) => Err(Error::Stopped),
+        _ => Ok(()),
+    }
 }
 
 impl Guest {
@@ -69,18 +85,20 @@ impl Guest {
     /// As [`Guest::attach`], with `options`.
     ///
     /// # Errors
-    /// Those, and [`Error::Source`].
+    /// Those, [`Error::Source`] and [`Error::Stopped`].
     pub fn attach_with(vm: &Vm, options: &Options) -> Result<Guest> {
         if let Some(how) = &vm.encrypted {
             return Err(Error::Encrypted { how: how.clone() });
         }
-        let mut scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false)?;
+        let stop = options.stop;
+        let check = || check(stop);
+        let mut scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false, &check)?;
         let (mut found, mut why) = kernels(vm, &scanned.found, options)?;
         if found.is_empty() && scanned.swapped > 0 {
-            scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, true)?;
+            scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, true, &check)?;
             (found, why) = kernels(vm, &scanned.found, options)?;
         }
-        let Some(found) = running(found) else {
+        let Some(found) = running(found, options)? else {
             let mib = scanned.read * 4 / 1024;
             let reason = match why {
                 Some(why) => format!("a page looks like VMCOREINFO, but {why}"),
@@ -177,6 +195,7 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
     for &page in pages {
         let mut best: Option<Found> = None;
         for ram in &rams {
+            options.check()?;
             if start.elapsed() > TRY {
                 break;
             }
@@ -259,20 +278,21 @@ fn fits(found: &Found) -> bool {
 }
 
 /// Of several kernels the one that runs.
-fn running(mut found: Vec<Found>) -> Option<Found> {
+fn running(mut found: Vec<Found>, options: &Options) -> Result<Option<Found>> {
     if found.len() > 1 {
         let clock = |f: &Found| f.memory.u64(f.jiffies).ok();
         let before: Vec<Option<u64>> = found.iter().map(clock).collect();
         let start = Instant::now();
         while start.elapsed() < WATCH {
+            options.check()?;
             std::thread::sleep(Duration::from_millis(20));
             let moved = found.iter().zip(&before).position(|(f, b)| b.is_some() && clock(f) > *b);
             if let Some(index) = moved {
-                return Some(found.swap_remove(index));
+                return Ok(Some(found.swap_remove(index)));
             }
         }
     }
-    found.into_iter().next()
+    Ok(found.into_iter().next())
 }
 
 /// Timer frequency: from the length of a tick, or from the clock source that counts ticks.

@@ -57,6 +57,10 @@ pub enum Error {
     #[error("{what} of the guest makes no sense: {detail}")]
     Corrupt { what: &'static str, detail: String },
 
+    /// [`Options::stop`](crate::Options::stop) was set.
+    #[error("given up, as was asked for")]
+    Stopped,
+
     #[error("guest address {address:#x} is not mapped")]
     NotMapped { address: u64 },
 

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// A clock that has stood still for so long on vCPUs that run may be that of a kernel that runs no more.
-const STUCK: Duration = Duration::from_secs(5);
+const STUCK: Duration = Duration::from_secs(2);
 
-/// How often another kernel is looked for because of that.
-const SEARCH: Duration = Duration::from_secs(30);
+/// Another kernel is looked for so long after the last time, and twice as long each time that none is found: it may have to start first.
+const SEARCH: Duration = Duration::from_secs(2);
+const SEARCH_MAX: Duration = Duration::from_secs(30);
 
 /// What has become of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,8 @@ pub(crate) struct Pulse {
     /// CPU time of the vCPU threads, ns.
     run: u64,
     run_at: Option<Instant>,
-    searched: Option<Instant>,
+    /// When another kernel was looked for, and how long to wait then.
+    searched: Option<(Instant, Duration)>,
 }
 
 impl Guest {
@@ -70,8 +72,8 @@ impl Guest {
             let paused = self.vm.paused() != Some(false);
             return Ok(if paused { Liveness::Paused } else { Liveness::Same });
         }
-        if clock >= STUCK && self.may_search() {
-            // After kexec, the memory of the kernel before stays as it was for a while.
+        if clock >= STUCK && run + STUCK / 2 <= clock && self.may_search() {
+            // After kexec, or a reset, the memory of the kernel before stays as it was for a while.
             if let Ok(other) = Guest::attach(&self.vm) {
                 if other.boot() != self.boot {
                     return Ok(Liveness::Rebooted);
@@ -100,11 +102,13 @@ impl Guest {
 
     fn may_search(&self) -> bool {
         let mut pulse = self.pulse.lock().unwrap_or_else(|e| e.into_inner());
-        let may = pulse.searched.is_none_or(|at| at.elapsed() >= SEARCH);
-        if may {
-            pulse.searched = Some(Instant::now());
-        }
-        may
+        let wait = match pulse.searched {
+            Some((at, wait)) if at.elapsed() < wait => return false,
+            Some((at, wait)) if at.elapsed() < 2 * SEARCH_MAX => (wait * 2).min(SEARCH_MAX),
+            _ => SEARCH,
+        };
+        pulse.searched = Some((Instant::now(), wait));
+        true
     }
 
     /// CPU time of the vCPU threads, ns.

@@ -6,20 +6,30 @@
 
 use reprieve_host::show::{Source, SourceError, terminal};
 use reprieve_host::watch::model::{Cost, Event, Snapshot};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LEAVE: &str = "\u{1b}[?1049l";
 const ENTER: &str = "\u{1b}[?1049h";
 
+/// Has nothing to show, and sends its process signals, one after the other, when it is looked at: then the view has the terminal.
 struct Nothing {
     panics: bool,
+    /// Shell commands.
+    signals: VecDeque<String>,
+    senders: Vec<Child>,
 }
 
 impl Source for Nothing {
     fn snapshot(&mut self) -> Result<Snapshot, SourceError> {
         assert!(!self.panics, "the collector panics");
+        let sent = self.senders.last_mut().is_none_or(|shell| shell.try_wait().unwrap().is_some());
+        if let Some(script) = sent.then(|| self.signals.pop_front()).flatten() {
+            let mut shell = Command::new("sh");
+            self.senders.push(shell.args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap());
+        }
         Ok(Snapshot { time_ns: 1, wall: 1, vms: vec![], processes: vec![], cost: Cost::default() })
     }
 
@@ -35,18 +45,21 @@ fn helper() {
     let Ok(case) = std::env::var("REPRIEVE_SESSION") else { return };
     // Signals come from outside, as those of a shell would.
     let me = std::process::id();
-    let script = match case.as_str() {
-        "stop" => format!(
-            "sleep 0.5; kill -TSTP {me}; sleep 0.7; kill -CONT {me}; sleep 0.7; kill -TERM {me}"
-        ),
-        signal if signal != "panic" => format!("sleep 0.5; kill -{signal} {me}"),
-        _ => "true".into(),
+    let stopped = format!("grep -q '^State:.T' /proc/{me}/status");
+    let signals = match case.as_str() {
+        "stop" => vec![
+            format!("kill -TSTP {me}; until {stopped}; do sleep 0.05; done; kill -CONT {me}"),
+            format!("kill -TERM {me}"),
+        ],
+        "panic" => vec![],
+        signal => vec![format!("kill -{signal} {me}")],
     };
-    let mut kill = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap();
-    let mut source = Nothing { panics: case == "panic" };
+    let mut source = Nothing { panics: case == "panic", signals: signals.into(), senders: vec![] };
     let outcome = terminal::run(&mut source, Duration::from_millis(100), true);
     println!("OUTCOME {outcome:?}");
-    kill.wait().unwrap();
+    for mut sender in source.senders {
+        sender.wait().unwrap();
+    }
 }
 
 /// What the terminal got, with its settings before and after.

@@ -64,6 +64,11 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// What is reported of a VM, a name or the VMM's process ID, as JSON.
+pub fn examine(vm: &str) -> Result<serde_json::Value> {
+    Ok(serde_json::to_value(guest::examine(vm)?)?)
+}
+
 impl Check {
     fn text(&self) -> String {
         let mark = if self.present { "yes" } else { "no" };

@@ -36,6 +36,7 @@ pub struct Scan {
 }
 
 /// Finds the pages of process `pid` in `segments` that begin with `mark`. With `swapped_too`, has the host read in what it swapped out.
+/// An error of `check`, which is called now and then, ends it.
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::Gone`].
@@ -44,6 +45,7 @@ pub fn pages<const WIDTH: usize>(
     segments: &[Segment],
     mark: &[u8; WIDTH],
     swapped_too: bool,
+    check: &(dyn Fn() -> Result<()> + Sync),
 ) -> Result<Scan> {
     let path = format!("/proc/{pid}/pagemap");
     let pagemap = File::open(&path).map_err(Error::io(path))?;
@@ -52,6 +54,7 @@ pub fn pages<const WIDTH: usize>(
     let scan = |lane: usize| -> Result<Scan> {
         let mut lane_scan = Scan::default();
         for &(start, count) in windows.iter().skip(lane).step_by(threads) {
+            check()?;
             window(pid, &pagemap, start, count, mark, swapped_too, &mut lane_scan)?;
         }
         Ok(lane_scan)

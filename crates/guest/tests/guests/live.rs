@@ -2,7 +2,7 @@
 //! Real guests, compared with what they say about themselves.
 
 use crate::common::{self, LIMIT, LabGuest, alone, boot, resident};
-use reprieve_guest::{Error, Guest, KthreadState, Liveness, vmm};
+use reprieve_guest::{Error, Guest, KthreadState, Liveness, Options, vmm};
 use reprieve_lab::protocol::{Command, Event, Measure, Sample, Workload};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ fn facts_are_the_guests_own(lab: &mut LabGuest, guest: &Guest, vcpus: u32) {
     assert_eq!(guest.alive().unwrap(), Liveness::Same);
 }
 
-/// Means of grace periods, ms: as the guest's tracing sees them, and as polling its memory does.
+/// Means of grace periods, ms: as the guest's tracing sees them; and the time with one in progress by polling its memory, over their number, which none can escape.
 fn grace_periods(lab: &mut LabGuest, guest: &Guest, seconds: u64) -> (f64, f64) {
     let measure = Measure { memory_ms: 500, slow_ms: 1000, trace_kb: 8192, callback_probe_hz: 0 };
     let workload = Workload::FileChurn { workers: 2 };
@@ -109,21 +109,18 @@ fn grace_periods(lab: &mut LabGuest, guest: &Guest, seconds: u64) -> (f64, f64) 
                 std::thread::yield_now();
             }
             let mut last = rcu.seq().unwrap();
-            let mut since: Option<Instant> = None;
-            let mut lengths = Vec::new();
+            let (first, mut looked) = (last, Instant::now());
+            let mut in_progress = Duration::ZERO;
             let (mut owing_seen, mut age_seen) = (0, 0);
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_micros(200));
-                let seq = rcu.seq().unwrap();
+                let (seq, now) = (rcu.seq().unwrap(), Instant::now());
+                // Half of the time between two looks is on either side of a change. They may be far apart on a busy machine.
+                let halves = u32::from(last & 3 != 0) + u32::from(seq & 3 != 0);
+                in_progress += (now - looked) * halves / 2;
+                looked = now;
                 if seq == last {
                     continue;
-                }
-                let now = Instant::now();
-                if let (true, Some(since)) = (seq >> 2 == (last >> 2) + 1, since) {
-                    lengths.push((now - since).as_secs_f64() * 1e3);
-                }
-                if seq >> 2 != last >> 2 || last & 3 == 0 {
-                    since = (seq & 3 != 0).then_some(now);
                 }
                 last = seq;
                 let period = rcu.grace_period().unwrap();
@@ -134,7 +131,8 @@ fn grace_periods(lab: &mut LabGuest, guest: &Guest, seconds: u64) -> (f64, f64) 
                 assert!(!matches!(period.state, None | Some(KthreadState::Other(_))));
             }
             assert!(owing_seen > 0 && age_seen > 0);
-            lengths
+            // The count starts below zero.
+            ((last & !3).wrapping_sub(first & !3) >> 2, in_progress)
         });
         let phase = Command::Phase { phase: 0, duration_ms: seconds * 1000 };
         lab.call(&phase, |event| match event {
@@ -147,9 +145,10 @@ fn grace_periods(lab: &mut LabGuest, guest: &Guest, seconds: u64) -> (f64, f64) 
         });
         poll.join().unwrap()
     });
-    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
-    assert!(inside.len() >= 20 && outside.len() >= 20, "{} and {}", inside.len(), outside.len());
-    (mean(&inside), mean(&outside))
+    let (count, in_progress) = outside;
+    assert!(inside.len() >= 20 && count >= 20, "{} and {count}", inside.len());
+    let mean = inside.iter().sum::<f64>() / inside.len() as f64;
+    (mean, in_progress.as_secs_f64() * 1e3 / count as f64)
 }
 
 /// Every vCPU is seen to run the load.
@@ -191,6 +190,9 @@ fn a_guest_is_what_it_says_it_is() {
     assert!(after < before + 4096, "attaching made the VM larger: {before} KiB, now {after}");
     assert!(before < 1 << 20, "{before} KiB: nothing was left to touch");
     assert!(took < Duration::from_secs(1), "attached in {took:?}");
+    let stop = AtomicBool::new(true);
+    let stopped = Options { stop: Some(&stop), ..Options::default() };
+    assert!(matches!(Guest::attach_with(&vm, &stopped), Err(Error::Stopped)));
     lab.vm.resume().unwrap();
     facts_are_the_guests_own(&mut lab, &guest, 2);
     symbols_are_the_guests_own(&mut lab, &guest);

@@ -124,7 +124,7 @@ fn domains(process: &Process, first: &Snapshot) -> String {
     out
 }
 
-/// What watching cost between two snapshots.
+/// What watching cost between two snapshots; that the process took CPU time before them is said too.
 pub fn overhead(first: &Cost, last: &Cost) -> String {
     let elapsed = last.elapsed_ns.saturating_sub(first.elapsed_ns) as f64;
     let of_cpu = |ns: Option<u64>| {
@@ -148,6 +148,7 @@ pub fn overhead(first: &Cost, last: &Cost) -> String {
         ("eBPF programs", of_cpu(bpf)),
         ("the watch process", of_cpu(Some(process))),
         ("both", of_cpu(bpf.map(|bpf| bpf + process))),
+        ("until the VMs were found", format!("{} of CPU time", time(first.process_ns as f64))),
         ("events lost", last.lost.saturating_sub(first.lost).to_string()),
     ] {
         let _ = writeln!(out, "  {what:<26} {figure}");

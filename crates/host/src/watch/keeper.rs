@@ -3,14 +3,16 @@
 //!
 //! Whatever may take long or hang (asking a VMM, searching a guest's memory) runs in a thread of its own per VM, a few at a time, so that one bad VM
 //! delays nobody but, at worst, the next attempts. Results come back as messages; only this thread changes the list.
+//! When it is to end, so is whatever it does, or is left to itself: an attempt has nothing but its VM's `/proc` files open, and finds nobody to tell.
 
 use super::discover::{self, Discovery, Key};
 use super::machine::{Kvm, Machine};
 use super::options::Which;
 use super::processes::Processes;
 use super::slots::Slots;
-use reprieve_guest::{Error, Guest, vmm};
+use reprieve_guest::{Error, Guest, Options, vmm};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -46,6 +48,7 @@ enum Message {
 /// Ends the thread, and waits for it, when dropped.
 pub struct Keeper {
     messages: Sender<Message>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -59,7 +62,7 @@ impl Keeper {
         processes: Arc<Mutex<Processes>>,
     ) -> std::io::Result<Keeper> {
         let (messages, inbox) = channel();
-        let own = messages.clone();
+        let (own, stop) = (messages.clone(), Arc::new(AtomicBool::new(false)));
         let mut work = Work {
             machines,
             slots,
@@ -69,16 +72,18 @@ impl Keeper {
             discovery: Discovery::default(),
             processes,
             messages: own,
+            stop: stop.clone(),
             attempts: Vec::new(),
         };
         let run = move || work.run(inbox);
         let thread = std::thread::Builder::new().name("watch-keeper".into()).spawn(run)?;
-        Ok(Keeper { messages, thread: Some(thread) })
+        Ok(Keeper { messages, stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         let _ = self.messages.send(Message::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -95,6 +100,7 @@ struct Work {
     discovery: Discovery,
     processes: Arc<Mutex<Processes>>,
     messages: Sender<Message>,
+    stop: Arc<AtomicBool>,
     attempts: Vec<JoinHandle<()>>,
 }
 
@@ -115,16 +121,11 @@ impl Work {
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        // An attempt that waits for an answer, now or in a moment, sees that there will be none.
-        drop(inbox);
-        for attempt in self.attempts.drain(..) {
-            let _ = attempt.join();
-        }
     }
 
     fn discover(&mut self) {
         if self.which == Which::All {
-            self.processes.lock().unwrap_or_else(|e| e.into_inner()).look();
+            self.processes.lock().unwrap_or_else(|e| e.into_inner()).look(&self.stop);
         }
         let mut machines = self.machines.lock();
         let known = |pid| {
@@ -151,6 +152,9 @@ impl Work {
         }
         // Without the lock: a VMM may be asked, and slow.
         for (key, guest) in guests {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
             let start = Instant::now();
             let found = guest.alive();
             if let Some(machine) = self.machines.lock().get_mut(&key) {
@@ -166,9 +170,9 @@ impl Work {
         for machine in self.machines.lock().values_mut() {
             machine.search();
             if self.attempts.len() < ATTEMPTS && machine.begin_attempt() {
-                let (key, messages) = (machine.key, self.messages.clone());
+                let (key, messages, stop) = (machine.key, self.messages.clone(), self.stop.clone());
                 let attempt = std::thread::Builder::new().name("watch-attach".into());
-                match attempt.spawn(move || attempt_to_attach(key, &messages)) {
+                match attempt.spawn(move || attempt_to_attach(key, &messages, &stop)) {
                     Ok(thread) => self.attempts.push(thread),
                     Err(source) => {
                         let what = "starting a thread".into();
@@ -212,7 +216,7 @@ impl Work {
     }
 }
 
-fn attempt_to_attach(key: Key, messages: &Sender<Message>) {
+fn attempt_to_attach(key: Key, messages: &Sender<Message>, stop: &AtomicBool) {
     let described = discover::describe(key);
     let vm = match described {
         Ok(vm) => vm,
@@ -225,10 +229,12 @@ fn attempt_to_attach(key: Key, messages: &Sender<Message>) {
     let _ = messages.send(Message::Described(key, vm.clone(), answer));
     // Closed when the keeper ends.
     let result = match go_on.recv() {
-        Ok(true) => match Guest::attach(&vm) {
-            Ok(guest) => Message::Attached(key, Box::new(guest)),
-            Err(error) => Message::Failed(key, error),
-        },
+        Ok(true) => {
+            match Guest::attach_with(&vm, &Options { stop: Some(stop), ..Options::default() }) {
+                Ok(guest) => Message::Attached(key, Box::new(guest)),
+                Err(error) => Message::Failed(key, error),
+            }
+        }
         Ok(false) => Message::Settled(key),
         Err(_) => return,
     };

@@ -219,9 +219,9 @@ pub struct CurrentGrace {
     /// Seen to have begun at, or earlier if `watch` came later.
     pub began_ns: u64,
     pub began_earlier: bool,
-    /// vCPUs that still owe a quiescent state; [`Vm::vcpus`] says what they are doing.
+    /// vCPUs that still owe a quiescent state, or run a reader that the guest's own scheduler had preempted before; [`Vm::vcpus`] says what they are doing.
     pub owing: Vec<u32>,
-    /// Tasks preempted by the guest's own scheduler inside a section that this grace period waits for.
+    /// Readers that this grace period waits for, and that the guest's own scheduler does not let run.
     pub blocked_readers: Vec<Place>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From what is kept to what is shown: a VM as the data model has it.
 
-use super::machine::{Attached, Kvm, Machine};
+use super::machine::{Attached, Kvm, Machine, Vcpu as MachineVcpu};
 use super::model::{
     Class, CurrentGrace, Grace, Histogram, Place, Preemptions, Vcpu, VcpuNow, Vm, VmState,
 };
@@ -124,18 +124,26 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
             (now, false)
         };
         let vcpu = |cpu: &u32| machine.vcpus.iter().find(|v| v.cpu == Some(*cpu)).map(|v| v.index);
-        let blocked = |reader: &reprieve_guest::BlockedReader| Place {
-            task: Some(reader.task.comm.clone()),
-            pid: Some(reader.task.pid),
-            function: None,
-        };
-        CurrentGrace {
-            seq: owing.seq,
-            began_ns,
-            began_earlier,
-            owing: owing.cpus.iter().filter_map(vcpu).collect(),
-            blocked_readers: owing.blocked.iter().map(blocked).collect(),
+        let mut owed: Vec<u32> = owing.cpus.iter().filter_map(vcpu).collect();
+        // A CPU has reported when its guest's scheduler preempted a reader. That one may run again, and then it is its CPU that the grace period waits for.
+        let mut blocked_readers = Vec::new();
+        for reader in &owing.blocked {
+            let runs = |v: &&MachineVcpu| {
+                let view = v.cpu.and_then(|cpu| attached.guest.vcpu(cpu).ok());
+                view.and_then(|view| view.current_task_address().ok()) == Some(reader.task.address)
+            };
+            match machine.vcpus.iter().find(runs) {
+                Some(vcpu) if !owed.contains(&vcpu.index) => owed.push(vcpu.index),
+                Some(_) => {}
+                None => blocked_readers.push(Place {
+                    task: Some(reader.task.comm.clone()),
+                    pid: Some(reader.task.pid),
+                    function: None,
+                }),
+            }
         }
+        owed.sort_unstable();
+        CurrentGrace { seq: owing.seq, began_ns, began_earlier, owing: owed, blocked_readers }
     });
     Some(Grace { durations: histogram(&entry.graces), unseen: entry.unseen, current })
 }

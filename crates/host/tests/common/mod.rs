@@ -3,6 +3,7 @@
 
 use reprieve_host::watch::model::{Snapshot, Vm as Seen, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
+use reprieve_lab::images::initramfs::Initramfs;
 use reprieve_lab::images::{Images, Program};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::progress::Silent;
@@ -32,7 +33,16 @@ impl Drop for Directory {
 }
 
 /// Boots a guest with `kernel` (`deb:6.12`).
+#[allow(dead_code)] // Not every test needs all of this.
 pub fn boot(kernel: &str, vcpus: u32, args: &str) -> Guest {
+    boot_with(kernel, None, vcpus, args)
+}
+
+/// Where a guest has the kernel and the initramfs that it may go on with.
+pub const OTHER: [&str; 2] = ["/other/kernel", "/other/initrd"];
+
+/// Boots a guest with `kernel` and, in its file system, what it takes to go on with the kernel `other`.
+pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str) -> Guest {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     if std::env::var_os("REPRIEVE_INIT").is_none() {
         let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/reprieve-init");
@@ -41,13 +51,27 @@ pub fn boot(kernel: &str, vcpus: u32, args: &str) -> Guest {
     }
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("watch-test-{}-{number}", std::process::id());
-    let dir = std::env::temp_dir().join(&name);
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = Directory(std::env::temp_dir().join(&name));
+    std::fs::create_dir_all(&dir.0).unwrap();
     let cancel = Cancel::default();
     let images = Images::open(&cancel, &Silent).unwrap();
     let none: [Program; 0] = [];
-    let set = images.prepare(&[kernel.to_owned()], &none).unwrap();
+    let kernels: Vec<String> =
+        [Some(kernel), other].into_iter().flatten().map(Into::into).collect();
+    let set = images.prepare(&kernels, &none).unwrap();
     let image = &set.guests[kernel];
+    let mut initrd = image.initrd.clone();
+    if let Some(other) = other {
+        // The kernel unpacks one archive after the other.
+        let (other, mut more) = (&set.guests[other], Initramfs::default());
+        more.file(&other.kernel, OTHER[0]).unwrap();
+        more.file(&other.initrd, OTHER[1]).unwrap();
+        let second = dir.0.join("more");
+        more.write(&second).unwrap();
+        let both = [std::fs::read(&initrd).unwrap(), std::fs::read(&second).unwrap()].concat();
+        initrd = dir.0.join("initrd");
+        std::fs::write(&initrd, both).unwrap();
+    }
     let config = Config {
         name: name.clone(),
         accel: Accel::Tcg,
@@ -55,12 +79,12 @@ pub fn boot(kernel: &str, vcpus: u32, args: &str) -> Guest {
         vcpus,
         memory_mib: 512,
         kernel: image.kernel.clone(),
-        initrd: image.initrd.clone(),
+        initrd,
         args: args.into(),
-        console: dir.join("console.log"),
+        console: dir.0.join("console.log"),
     };
     let vm = Vm::boot(&config, &set.qemu, BOOT, &cancel).unwrap();
-    Guest { vm, name, _dir: Directory(dir) }
+    Guest { vm, name, _dir: dir }
 }
 
 /// Watches that guest alone.

@@ -37,6 +37,8 @@ pub enum Command {
     Exec { argv: Vec<String>, env: Vec<(String, String)> },
     /// Read a file of the guest's (of `/proc`, mostly): its text in order as [`Event::Content`], then [`Event::Ready`].
     Read { path: String },
+    /// Start another kernel from files of the guest's (`kexec`). Answered by its [`Event::Hello`], if the guest is in order.
+    Kexec { kernel: String, initrd: String, cmdline: String },
     /// Send SIGINT to the program started by the running [`Command::Exec`]; not answered by itself.
     Interrupt,
     /// Switch the guest off. Not answered.
@@ -69,6 +71,8 @@ pub enum Workload {
     Bench { arguments: Vec<String> },
     /// `threads` threads that never stop computing.
     Hog { threads: u32 },
+    /// `pairs` pairs of threads, on different vCPUs, that wake each other and sleep, computing for `work_us` before each time; unit `wakeup`.
+    PingPong { pairs: u32, work_us: u32 },
     /// [RP]'s bursty processes: `min_ops..=max_ops` arithmetic operations, then `min_sleep_ms..=max_sleep_ms` asleep, uniformly at
     /// random from `seed`.
     Bursty {

@@ -47,6 +47,10 @@ impl Session {
                 let part = |text| self.out.send(&Event::Content { text });
                 read::file(&path, part).map(|()| Event::Ready)
             }
+            // Does not return if all is well.
+            Command::Kexec { kernel, initrd, cmdline } => {
+                sys::kexec(&kernel, &initrd, &cmdline).map(|()| Event::Ready)
+            }
             Command::Exec { argv, env } => {
                 exec::run(&argv, &env, &self.out).map(|status| Event::Exited { status })
             }

@@ -133,6 +133,22 @@ pub fn restart() {
     unsafe { libc::reboot(libc::RB_AUTOBOOT) };
 }
 
+/// Starts the kernel in file `kernel` in place of this one; does not return where that works.
+pub fn kexec(kernel: &str, initrd: &str, cmdline: &str) -> Result<()> {
+    let open = |path: &str| File::open(path).context(path);
+    let (kernel, initrd) = (open(kernel)?, open(initrd)?);
+    let line = CString::new(cmdline).context("the kernel's command line")?;
+    let length = line.as_bytes_with_nul().len();
+    // SAFETY: open descriptors, and a string of that length with its end.
+    let loaded = unsafe {
+        let (kernel, initrd) = (kernel.as_raw_fd(), initrd.as_raw_fd());
+        libc::syscall(libc::SYS_kexec_file_load, kernel, initrd, length, line.as_ptr(), 0)
+    };
+    check(loaded).context("loading another kernel")?;
+    // SAFETY: no memory involved.
+    check(unsafe { libc::reboot(libc::RB_KEXEC) }.into()).map(drop).context("kexec")
+}
+
 /// Raises both limits of a resource; `u64::MAX` for none.
 pub fn raise_limit(resource: u32, value: u64) -> io::Result<()> {
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };

@@ -38,8 +38,10 @@ fn over(m: &Measured, parts: impl Fn(&Totals, f64) -> (f64, f64)) -> Option<f64>
     (b > 0.0).then(|| a / b)
 }
 
+/// The time of those too short to be seen apart is in that of the one before.
 fn gp_mean(m: &Measured) -> Option<f64> {
-    over(m, |t, _| (t.grace_periods_ns as f64 / 1e6, t.grace_periods as f64))
+    let all = |t: &Totals| (t.grace_periods + t.grace_periods_unseen) as f64;
+    over(m, |t, _| (t.grace_periods_ns as f64 / 1e6, all(t)))
 }
 
 /// What the paper counts, as far as it can be seen.

@@ -85,6 +85,11 @@ impl Drop for Starved {
     }
 }
 
+/// Lets thread `tid` run only where and when nobody else wants to.
+pub fn idle_priority(tid: u32) -> Result<()> {
+    set_policy(tid, libc::SCHED_IDLE)
+}
+
 fn set_policy(tid: u32, policy: libc::c_int) -> Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: `parameters` is valid for the read.

@@ -7,7 +7,9 @@
 
 mod attach;
 mod classes;
+mod cost;
 mod cycles;
+mod doctor;
 mod grace;
 mod load;
 mod stage;
@@ -72,6 +74,10 @@ enum Check {
     Attach,
     /// Attaching and detaching again and again leaves nothing behind
     Cycles,
+    /// What watching costs where vCPUs come and go ten thousand times a second, beside what is promised
+    Cost,
+    /// What `doctor --vm` says of a guest is what the guest's own kernel says
+    Doctor,
 }
 
 /// What a check found.
@@ -102,8 +108,8 @@ fn name(check: Check) -> String {
 }
 
 pub fn main(args: &CheckArgs) -> Result<()> {
-    let all = [Check::Classes, Check::Stopped, Check::Grace, Check::Attach, Check::Cycles];
-    let checks = if args.checks.is_empty() { &all[..] } else { &args.checks };
+    let all = Check::value_variants();
+    let checks = if args.checks.is_empty() { all } else { &args.checks };
     let cancel = cancel_on_signal()?;
     if let Some(images) = &args.images {
         return inside(args, checks, images, &cancel);
@@ -207,6 +213,8 @@ fn run(
             Check::Grace => grace::check(stage),
             Check::Attach => attach::check(stage),
             Check::Cycles => cycles::check(stage, args.cycles),
+            Check::Cost => cost::check(stage),
+            Check::Doctor => doctor::check(stage),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

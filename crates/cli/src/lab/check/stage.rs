@@ -71,6 +71,33 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// What the guest called `name` has written to its console.
+    pub fn console(&self, name: &str) -> Result<String> {
+        // The last that was tried is the one that runs.
+        let path = (1..=TRIES).rev().map(|tried| self.logs.join(format!("{name}.{tried}.log")));
+        let path = path.into_iter().find(|path| path.exists());
+        let path = path.ok_or_else(|| anyhow!("{name} has no console"))?;
+        let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// A file of the guest's.
+    pub fn read(&self, vm: &mut Vm, path: &str) -> Result<String> {
+        let mut text = String::new();
+        vm.call(&Command::Read { path: path.into() }, CALL_LIMIT, self.cancel, |event| {
+            if let Event::Content { text: part } = event {
+                text += &part;
+            }
+            Ok(())
+        })?;
+        Ok(text)
+    }
+
+    /// Whether the guests run on KVM.
+    pub fn on_kvm(&self) -> bool {
+        self.accel == Accel::Kvm
+    }
+
     /// Has the guest prepare `workload`, ending what it did before.
     pub fn prepare(&self, vm: &mut Vm, workload: Workload, measure: Option<Measure>) -> Result<()> {
         self.call(vm, &Command::Prepare { workload, measure })

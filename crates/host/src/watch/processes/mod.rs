@@ -10,6 +10,7 @@ use super::model::Process;
 use reader::Reader;
 use reprieve_guest::vmm::{maps, process};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A process is looked at when it has been there for this long, and has started its program; and each time it has become twice as old, as it
@@ -37,8 +38,8 @@ struct Seen {
 }
 
 impl Processes {
-    /// Looks for new ones.
-    pub fn look(&mut self) {
+    /// Looks for new ones; at none any more once `stop` is set.
+    pub fn look(&mut self, stop: &AtomicBool) {
         let Ok(entries) = std::fs::read_dir("/proc") else { return };
         let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
         let mut seen = HashMap::new();
@@ -56,7 +57,7 @@ impl Processes {
                 },
             };
             let age = now - entry.first;
-            if age >= entry.next && looks < LOOKS {
+            if age >= entry.next && looks < LOOKS && !stop.load(Ordering::Relaxed) {
                 looks += 1;
                 entry.next = age * 2;
                 if let Some(start_time) = process::start_time(pid) {

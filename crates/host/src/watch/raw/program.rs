@@ -23,8 +23,9 @@ pub struct Settings {
     pub vmx: bool,
 }
 
-/// Bytes of the buffer between the program and a recording: at 10,000 switches per second about two seconds.
-const EVENTS_BYTES: u32 = 2 << 20;
+/// Bytes of the buffer between the program and a recording. A switch takes up to two events of some 90 bytes: at 10,000 per second there is room for more than
+/// four seconds, in which a busy host may well let the recording process wait.
+const EVENTS_BYTES: u32 = 8 << 20;
 /// The kernel's smallest.
 const EVENTS_NONE: u32 = 4096;
 
@@ -291,8 +292,9 @@ mod tests {
         assert_eq!(median_ns(&[cost(&[(10, 2)]), cost(&[(20, 3)])]), Some(328));
     }
 
-    /// Nanoseconds per context switch of two threads that wake each other up on one CPU.
-    fn switch_ns(partner: impl FnOnce(u32)) -> f64 {
+    /// Nanoseconds per context switch of two threads that wake each other up on one CPU. `partner` is told the thread that is watched, if any; that one calls `each`
+    /// before it goes.
+    fn switch_ns(partner: impl FnOnce(u32), each: impl Fn() + Send + 'static) -> f64 {
         const ROUNDS: u32 = 200_000;
         let pin = || {
             // SAFETY: plain integers; the set is read only.
@@ -311,6 +313,7 @@ mod tests {
             tell.send(unsafe { libc::gettid() } as u32).unwrap();
             let mut byte = [0];
             while there.read_exact(&mut byte).is_ok() {
+                each();
                 there.write_all(&byte).unwrap();
             }
         });
@@ -336,19 +339,28 @@ mod tests {
     fn what_a_context_switch_costs() {
         let settings = Settings { vcpus: 16, vms: 4, ..Settings::default() };
         for round in 0..3 {
-            let bare = switch_ns(|_| {});
-            let program = Program::load(&settings).unwrap();
-            let other = switch_ns(|_| {});
+            let bare = switch_ns(|_| {}, || {});
+            let program = std::sync::Arc::new(Program::load(&settings).unwrap());
+            let other = switch_ns(|_| {}, || {});
             let own = std::process::id();
-            let watched = switch_ns(|tid| {
-                program.vcpus.set_field(3, offset_of!(types::vcpu, tgid), own);
-                program.watch_thread(tid, 3).unwrap();
+            let watch = |slot: usize| {
+                let program = program.clone();
+                move |tid| {
+                    program.vcpus.set_field(slot, offset_of!(types::vcpu, tgid), own);
+                    program.watch_thread(tid, slot as u32).unwrap();
+                }
+            };
+            let watched = switch_ns(watch(3), || {});
+            // As if it had not been seen to come: DOING_BLOCKED.
+            let unseen = program.clone();
+            let caught_up = switch_ns(watch(4), move || {
+                unseen.vcpus.set_field(4, offset_of!(types::vcpu, doing), 3u32);
             });
             let (runs, ns) =
                 program.costs().iter().fold((0, 0), |s, c| (s.0 + c.runs, s.1 + c.total_ns));
             let median = median_ns(&program.costs()).unwrap();
             eprintln!(
-                "round {round}: ns per switch: bare {bare:.0}, another thread's {other:.0}, watched {watched:.0}; \
+                "round {round}: ns per switch: bare {bare:.0}, another thread's {other:.0}, watched {watched:.0}, unseen before {caught_up:.0}; \
                  by its own count {} of {runs}, median {median}",
                 ns / runs.max(1)
             );

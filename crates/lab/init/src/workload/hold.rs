@@ -9,9 +9,6 @@ use crate::protocol::{Held, Hold};
 use crate::sys::{Result, now_ns};
 use std::time::Duration;
 
-/// Steps whose duration is measured, to know how many fill a hold.
-const STEPS: u64 = 2_000_000;
-
 pub fn prepare(holds: &[Hold]) -> Result<Box<dyn Load>> {
     let (user, kernel): (Vec<&Hold>, Vec<&Hold>) =
         holds.iter().partition(|hold| hold.held == Held::User);
@@ -32,16 +29,11 @@ pub fn prepare(holds: &[Hold]) -> Result<Box<dyn Load>> {
     Ok(Box::new(Holds { user, commands: commands.collect() }))
 }
 
-/// One hold of user mode: so many steps that it takes `hold_us` of a CPU's time. It does not look at the clock, because where user mode
-/// cannot read that, a look is a system call.
+/// One hold of user mode: so many steps that it takes `hold_us` of a CPU's time.
 fn operation(hold: &Hold) -> Operation {
     let pause = Duration::from_micros(hold.pause_us.into());
     let mut x = u64::from(hold.cpu);
-    let from = now_ns();
-    x = super::compute(x, STEPS);
-    let ns = now_ns().saturating_sub(from).max(1);
-    let steps = u128::from(STEPS) * u128::from(hold.hold_us) * 1_000 / u128::from(ns);
-    let steps = u64::try_from(steps).unwrap_or(u64::MAX).max(1);
+    let steps = super::steps_in(hold.hold_us);
     Box::new(move |slot| {
         x = super::compute(x, steps);
         slot.operation();

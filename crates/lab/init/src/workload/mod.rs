@@ -15,6 +15,7 @@ mod files;
 mod hog;
 mod hold;
 mod membench;
+mod ping_pong;
 mod postmark;
 mod program;
 mod semaphores;
@@ -92,6 +93,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         Workload::Dbench { clients } => dbench::prepare(*clients),
         Workload::Bench { arguments } => bench::prepare(arguments),
         Workload::Hog { threads } => hog::prepare(*threads),
+        Workload::PingPong { pairs, work_us } => ping_pong::prepare(*pairs, *work_us),
         Workload::Bursty { processes, min_ops, max_ops, min_sleep_ms, max_sleep_ms, seed } => {
             let (ops, sleep) = ((*min_ops, *max_ops), (*min_sleep_ms, *max_sleep_ms));
             bursty::prepare(*processes, ops, sleep, *seed)
@@ -111,6 +113,21 @@ impl Load for Idle {
     fn stop(&mut self) -> Result<Done> {
         Ok(Done { end_ns: now_ns(), operations: 0.0, unit: "operation", notice: None })
     }
+}
+
+/// The steps of [`compute`] that take `us` of a CPU's time, measured. Work of a known number of steps does not look at the clock, which where user mode
+/// cannot read it is a system call.
+fn steps_in(us: u32) -> u64 {
+    const MEASURED: u64 = 250_000;
+    // The shortest: the vCPU may have lost its CPU in the others.
+    let measure = |_| {
+        let from = now_ns();
+        compute(1, MEASURED);
+        now_ns().saturating_sub(from).max(1)
+    };
+    let ns = (0..8).map(measure).min().unwrap_or(1);
+    let steps = u128::from(MEASURED) * u128::from(us) * 1_000 / u128::from(ns);
+    u64::try_from(steps).unwrap_or(u64::MAX).max(1)
 }
 
 /// `steps` dependent arithmetic operations, which the compiler cannot shorten.
