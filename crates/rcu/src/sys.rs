@@ -230,6 +230,64 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// A thread of ours. Not the standard library's: in the child of a fork its locks may belong to threads that were starting or ending in the parent
+/// and are not there, while the C library puts its own in order.
+pub(crate) struct Thread(libc::pthread_t);
+
+type Body = Box<dyn FnOnce() + Send>;
+
+impl Thread {
+    /// Starts one with all signals blocked, so that handlers run on the program's own threads. `None` if the system has none for us. `f` does not unwind: that
+    /// would end the process. The kernel cuts the name off at 15 bytes.
+    pub(crate) fn start(name: String, f: impl FnOnce() + Send + 'static) -> Option<Thread> {
+        extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
+            // SAFETY: what `start` has made.
+            let body = unsafe { Box::from_raw(body.cast::<Body>()) };
+            body();
+            std::ptr::null_mut()
+        }
+        /// As the standard library's. What the program's thread-local storage takes comes out of it.
+        const STACK: usize = 2 << 20;
+        let _blocked = SignalsBlocked::new();
+        let body: Body = Box::new(move || {
+            let name = std::ffi::CString::new(name).unwrap_or_default();
+            // SAFETY: a string.
+            unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+            f();
+        });
+        let body = Box::into_raw(Box::new(body));
+        // SAFETY: plain data that the calls fill in; the new thread owns the body, or nobody.
+        unsafe {
+            let mut thread: libc::pthread_t = std::mem::zeroed();
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            let sized = libc::pthread_attr_init(&mut attributes) == 0
+                && libc::pthread_attr_setstacksize(&mut attributes, STACK) == 0;
+            let create = |thread: &mut _, attributes| {
+                libc::pthread_create(thread, attributes, run, body.cast()) == 0
+            };
+            // More thread-local storage than that: the size that the program's own threads have.
+            let started = sized && create(&mut thread, &raw const attributes)
+                || create(&mut thread, std::ptr::null());
+            if !started {
+                drop(Box::from_raw(body));
+            }
+            started.then_some(Thread(thread))
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn join(self) {
+        // SAFETY: started, and neither joined nor detached.
+        unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) };
+    }
+
+    /// Nobody waits for its end.
+    pub(crate) fn detach(self) {
+        // SAFETY: as above.
+        unsafe { libc::pthread_detach(self.0) };
+    }
+}
+
 /// To standard error, without a lock that another thread may hold. What does not get through in time is lost: the caller has a grace
 /// period to go on with, and a pipe may have no reader.
 pub(crate) fn print(text: &str) {

@@ -600,3 +600,40 @@ fn in_real_time() {
         scope.spawn(|| look(10)).join().unwrap();
     });
 }
+
+/// Other threads start and end others while one forks: whatever they had locked then, the child has workers.
+#[test]
+fn a_fork_while_threads_come_and_go() {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    thread::Builder::new()
+                        .name("busy".into())
+                        .spawn(|| ())
+                        .unwrap()
+                        .join()
+                        .unwrap();
+                }
+            });
+        }
+        for _ in 0..300 {
+            let status = in_child(|| {
+                let domain = Domain::builder().build().unwrap();
+                let done = Arc::new(AtomicBool::new(false));
+                let set = done.clone();
+                domain.defer(move || set.store(true, Relaxed));
+                domain.barrier().unwrap();
+                let _ = domain.start_poll();
+                drop(domain);
+                done.load(Relaxed)
+            });
+            if status != Some(0) {
+                stop.store(true, Relaxed);
+                panic!("{status:?}");
+            }
+        }
+        stop.store(true, Relaxed);
+    });
+}

@@ -28,16 +28,10 @@ pub(crate) fn full(load: Load) -> bool {
 
 /// Starts the worker of `core.queues[index]`. False if the system has no thread for it: the next registration tries again.
 pub(crate) fn start(core: &Arc<Core>, index: usize) -> bool {
-    let _blocked = crate::sys::SignalsBlocked::new();
     let thread_core = core.clone();
-    let builder = std::thread::Builder::new().name(format!("reprieve-cb/{index}"));
-    match builder.spawn(move || work(&thread_core, index)) {
-        Ok(handle) => {
-            core.workers.add(handle);
-            true
-        }
-        Err(_) => false,
-    }
+    let work = move || work(&thread_core, index);
+    let thread = crate::sys::Thread::start(format!("reprieve-cb/{index}"), work);
+    thread.map(|thread| core.workers.add(thread)).is_some()
 }
 
 /// Binds this thread to the CPU, if that is among those its creator was bound to: queues are numbered as CPUs are, and the first one

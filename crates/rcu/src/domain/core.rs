@@ -18,6 +18,7 @@ use crate::registry::Registry;
 use crate::slots::Protected;
 use crate::stats::{self, Stats};
 use crate::sync::Lock;
+use crate::sys;
 use crate::thread::{self, MAX_DOMAINS, REGISTRIES};
 use crate::watch::{Stall, Watch};
 use std::cell::UnsafeCell;
@@ -25,7 +26,6 @@ use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What all users of a domain share. Lives as long as its `Domain` and its workers.
@@ -94,7 +94,7 @@ impl Event {
 }
 
 /// The threads to join when the domain is dropped.
-pub(crate) struct Workers(Lock, UnsafeCell<Vec<JoinHandle<()>>>);
+pub(crate) struct Workers(Lock, UnsafeCell<Vec<sys::Thread>>);
 
 // SAFETY: the vector is touched under the lock only.
 unsafe impl Sync for Workers {}
@@ -104,7 +104,7 @@ impl Workers {
         Workers(Lock::new(), UnsafeCell::new(Vec::new()))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Vec<JoinHandle<()>>) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut Vec<sys::Thread>) -> R) -> R {
         self.0.lock();
         // SAFETY: under the lock.
         let result = f(unsafe { &mut *self.1.get() });
@@ -112,18 +112,15 @@ impl Workers {
         result
     }
 
-    pub(crate) fn add(&self, handle: JoinHandle<()>) {
-        self.with(|workers| workers.push(handle));
+    pub(crate) fn add(&self, thread: sys::Thread) {
+        self.with(|workers| workers.push(thread));
     }
 
     fn join(&self) {
-        for worker in self.with(std::mem::take) {
-            // A worker does not panic: callbacks that would unwind abort.
-            let _ = worker.join();
-        }
+        self.with(std::mem::take).into_iter().for_each(sys::Thread::join);
     }
 
-    /// In the child of a fork: the threads do not exist, nor may their handles be dropped.
+    /// In the child of a fork: the threads do not exist, and one may have been at the list.
     fn after_fork(&self) {
         self.0.reset();
         self.with(|workers| std::mem::forget(std::mem::take(workers)));
@@ -181,7 +178,7 @@ impl Core {
             Engine::Ltimer { tick } => Box::new(engine::ltimer::Ltimer { tick }),
             Engine::Sched { tick } => Box::new(engine::sched::Sched { tick }),
         };
-        let lanes = if settings.single_list { 1 } else { crate::sys::cpus() };
+        let lanes = if settings.single_list { 1 } else { sys::cpus() };
         let barrier = crate::startup::barrier(settings.engine == Engine::Restart);
         let registry = &REGISTRIES[index];
         let id = DomainId::new(index);

@@ -52,12 +52,11 @@ impl Driver {
         if self.started.load(Ordering::Relaxed) || self.started.swap(true, Ordering::Relaxed) {
             return true;
         }
-        let _blocked = crate::sys::SignalsBlocked::new();
         let thread_core = core.clone();
-        let thread = std::thread::Builder::new().name("reprieve-gp".into());
-        match thread.spawn(move || thread_core.driver.drive(&thread_core)) {
-            Ok(handle) => core.workers.add(handle),
-            Err(_) => self.started.store(false, Ordering::Relaxed),
+        let drive = move || thread_core.driver.drive(&thread_core);
+        match crate::sys::Thread::start("reprieve-gp".into(), drive) {
+            Some(thread) => core.workers.add(thread),
+            None => self.started.store(false, Ordering::Relaxed),
         }
         self.started.load(Ordering::Relaxed)
     }

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_millis(100);
 /// With more CPUs than this there are no visits.
 const MOST: usize = 64;
-const STACK: usize = 256 << 10;
 /// Visitors that have had nothing to do for so long end.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long a CPU is interrupted that could not be visited.
@@ -157,14 +156,14 @@ impl Set {
                 && sys::usable_at_start(cpu)
         };
         for cpu in (0..self.visitors.len()).filter(|&cpu| wanted(cpu)) {
-            let _blocked = sys::SignalsBlocked::new();
             let visitor = &self.visitors[cpu];
             visitor.state.store(LIVE, Ordering::SeqCst);
-            let name = format!("reprieve-v/{cpu}");
-            let thread = std::thread::Builder::new().name(name).stack_size(STACK);
-            if thread.spawn(move || self.serve(cpu)).is_err() {
-                visitor.refuse();
-                visitor.state.store(NONE, Ordering::SeqCst);
+            match sys::Thread::start(format!("reprieve-v/{cpu}"), move || self.serve(cpu)) {
+                Some(thread) => thread.detach(),
+                None => {
+                    visitor.refuse();
+                    visitor.state.store(NONE, Ordering::SeqCst);
+                }
             }
         }
     }
