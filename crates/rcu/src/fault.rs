@@ -72,7 +72,7 @@ pub(crate) fn arm_outside(cs: usize) {
         };
         // Now and then the kernel looks for sure; the turns alone are as long as the processor likes.
         static TURN: AtomicU8 = AtomicU8::new(0);
-        if TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(8) {
+        if TURN.fetch_add(1, Ordering::Relaxed) % 8 == 0 {
             // SAFETY: no arguments.
             unsafe { libc::sched_yield() };
         }

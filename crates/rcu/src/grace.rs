@@ -17,7 +17,9 @@
 
 use crate::engine::{Attempt, Engine};
 use crate::stats::Grace as Stats;
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, const_unless_loom, fence, wait, wake_all};
+use crate::sync::{
+    AtomicU32, AtomicU64, Lock, Ordering, const_unless_loom, decrement, fence, wait, wake_all,
+};
 use std::time::{Duration, Instant};
 
 /// Names a grace period that has not ended yet when the cookie is taken. The public one names its domain as well.
@@ -55,7 +57,7 @@ impl Urgency {
     }
 
     pub(crate) fn end(&self) {
-        self.requests.fetch_sub(1, Ordering::SeqCst);
+        decrement(&self.requests);
     }
 
     pub(crate) fn any(&self) -> bool {

@@ -64,6 +64,12 @@ pub(crate) fn wake_some(word: &AtomicU32, threads: i32) {
 #[cfg(loom)]
 pub(crate) fn wake_all(_: &AtomicU32) {}
 
+/// Counts down, unless the count was set to 0 meanwhile: in the child of a fork, for whom nobody waits.
+pub(crate) fn decrement(count: &AtomicU32) {
+    let less = |count: u32| count.checked_sub(1);
+    let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+}
+
 /// What one thread sleeps on until another has work for it.
 pub(crate) struct Bell {
     event: AtomicU32,

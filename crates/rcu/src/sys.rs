@@ -37,7 +37,20 @@ pub(crate) fn cpu_numbers() -> Option<usize> {
         libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr())
     };
     let size = (bytes > 0).then_some(bytes as usize * 8)?;
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    // By bare system calls: the C library's are points where pthread_cancel ends a thread, and leaders hold locks.
+    let (path, mut list) = (c"/sys/devices/system/cpu/possible", [0u8; 256]);
+    // SAFETY: a string, and a buffer that is valid for its length.
+    let read = unsafe {
+        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_CLOEXEC);
+        let read = libc::syscall(libc::SYS_read, file, list.as_mut_ptr(), list.len());
+        if file >= 0 {
+            libc::syscall(libc::SYS_close, file);
+        }
+        read.max(0) as usize
+    };
+    // Its end may be missing.
+    let whole = if read < list.len() { &list[..read] } else { &[] };
+    let list = std::str::from_utf8(whole).unwrap_or_default();
     let last = list.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
     Some(last.map_or(size, |last| size.min(last + 1)))
 }
@@ -236,18 +249,23 @@ pub(crate) struct Thread(libc::pthread_t);
 
 type Body = Box<dyn FnOnce() + Send>;
 
+/// A stack as the standard library's threads have.
+pub(crate) const STACK: usize = 2 << 20;
+
 impl Thread {
     /// Starts one with all signals blocked, so that handlers run on the program's own threads. `None` if the system has none for us. `f` does not unwind: that
-    /// would end the process. The kernel cuts the name off at 15 bytes.
-    pub(crate) fn start(name: String, f: impl FnOnce() + Send + 'static) -> Option<Thread> {
+    /// would end the process. The kernel cuts the name off at 15 bytes. What the program's thread-local storage takes comes out of the stack.
+    pub(crate) fn start(
+        name: String,
+        stack: usize,
+        f: impl FnOnce() + Send + 'static,
+    ) -> Option<Thread> {
         extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
             // SAFETY: what `start` has made.
             let body = unsafe { Box::from_raw(body.cast::<Body>()) };
             body();
             std::ptr::null_mut()
         }
-        /// As the standard library's. What the program's thread-local storage takes comes out of it.
-        const STACK: usize = 2 << 20;
         let _blocked = SignalsBlocked::new();
         let body: Body = Box::new(move || {
             let name = std::ffi::CString::new(name).unwrap_or_default();
@@ -260,14 +278,17 @@ impl Thread {
         unsafe {
             let mut thread: libc::pthread_t = std::mem::zeroed();
             let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
-            let sized = libc::pthread_attr_init(&mut attributes) == 0
-                && libc::pthread_attr_setstacksize(&mut attributes, STACK) == 0;
+            let initialized = libc::pthread_attr_init(&mut attributes) == 0;
+            let sized = initialized && libc::pthread_attr_setstacksize(&mut attributes, stack) == 0;
             let create = |thread: &mut _, attributes| {
                 libc::pthread_create(thread, attributes, run, body.cast()) == 0
             };
             // More thread-local storage than that: the size that the program's own threads have.
             let started = sized && create(&mut thread, &raw const attributes)
                 || create(&mut thread, std::ptr::null());
+            if initialized {
+                libc::pthread_attr_destroy(&mut attributes);
+            }
             if !started {
                 drop(Box::from_raw(body));
             }

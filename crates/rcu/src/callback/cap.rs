@@ -165,6 +165,9 @@ pub(super) fn relieve(core: &Arc<Core>, index: usize) {
         }
     }
     core.grace.urgency.end();
+    if core.over_cap() {
+        core.seek_lost();
+    }
 }
 
 /// Does what this thread may. Whether it ran anything.

@@ -16,7 +16,11 @@ use crate::barrier::{Kind, heavy, patient};
 #[cfg(not(loom))]
 use crate::record::Record;
 use crate::registry::Registry;
+#[cfg(not(loom))]
+use crate::sync::fence;
 use crate::sync::{AtomicU32, Lock, Ordering};
+#[cfg(not(loom))]
+use std::time::{Duration, Instant};
 
 /// One CPU's.
 pub(crate) struct Lane {
@@ -38,6 +42,9 @@ pub(crate) struct Intake {
     sweep: Lock,
     /// Stashes are swept with it.
     barrier: Kind,
+    /// Registrations of threads that exit: begun, and ended.
+    #[cfg(not(loom))]
+    late: [AtomicU32; 2],
     /// By phase: the account may show what is nowhere, for a thread ended in the middle of a registration. See `audit.rs`.
     lost: [AtomicU32; 2],
 }
@@ -63,6 +70,8 @@ impl Intake {
             sweep: Lock::new(),
             // Lookups need not start over for this.
             barrier: if barrier == Kind::Fence { Kind::Fence } else { Kind::Membarrier },
+            #[cfg(not(loom))]
+            late: [AtomicU32::new(0), AtomicU32::new(0)],
             lost: [AtomicU32::new(0), AtomicU32::new(0)],
         }
     }
@@ -142,10 +151,13 @@ impl Intake {
     /// As for [`push`](Self::push).
     #[cfg(not(loom))]
     pub(crate) unsafe fn push_late(&self, lane: usize, head: *mut Head) -> bool {
-        self.sweep.lock();
+        let [begun, ended] = &self.late;
+        begun.fetch_add(1, Ordering::Relaxed);
+        // As in `Stash::beside`.
+        fence(Ordering::Release);
         // SAFETY: the caller's promise.
         let first = unsafe { self.push_as(self.phase.current(), lane, head) };
-        self.sweep.unlock();
+        ended.fetch_add(1, Ordering::Release);
         first
     }
 
@@ -273,21 +285,35 @@ impl Intake {
         phase: usize,
         count: impl FnOnce() -> Option<(Load, Load)>,
     ) {
-        // Those who exit are kept out by the lock.
+        /// How long an owner that is inside is waited for.
+        const PATIENCE: Duration = Duration::from_millis(1);
         self.sweep.lock();
-        registry.records().for_each(|r| r.stash.revoke());
+        // Records that are new from here on are not revoked, and not seized.
+        let stashes: Vec<&Stash> = registry.records().map(|r| &r.stash).collect();
+        stashes.iter().for_each(|s| s.revoke());
         heavy(self.barrier, registry);
+        let end = Instant::now() + PATIENCE;
+        while stashes.iter().any(|s| s.occupied()) && Instant::now() < end {
+            std::thread::yield_now();
+        }
         // Each is revoked until it is dropped.
-        let seized: Vec<_> = registry.records().map(|r| r.stash.seize()).collect();
-        let beside =
-            || registry.records().map(|r| r.stash.times_beside(phase)).collect::<Option<Vec<_>>>();
+        let seized: Vec<_> = stashes.iter().map(|s| s.seize()).collect();
+        // What registers without a stash, in order of the records. `None` if one is at it, or if there is a record that was not revoked.
+        let beside = || {
+            let times: Option<Vec<_>> =
+                registry.records().map(|r| r.stash.times_beside(phase)).collect();
+            let [begun, ended] = &self.late;
+            let ended = ended.load(Ordering::Acquire);
+            let late = (begun.load(Ordering::Acquire) == ended).then_some(ended);
+            times.filter(|times| times.len() == stashes.len()).zip(late)
+        };
         let before = beside();
         if let (Some(mut seized), Some(before)) =
             (seized.into_iter().collect::<Option<Vec<_>>>(), before)
         {
             seized.iter_mut().for_each(|access| self.empty(access));
             let counted = count();
-            // An owner whose registration was counted, in part or whole, has begun visibly; so has one whose record is new, and was not revoked.
+            // An owner whose registration was counted, in part or whole, has begun visibly; and a record that is new is seen.
             heavy(self.barrier, registry);
             if let Some((shown, found)) = counted.filter(|_| beside() == Some(before)) {
                 self.lanes[0].account.finish(phase, shown.less(found));
@@ -344,8 +370,9 @@ impl Intake {
         }
         if let Some(own) = own {
             own.stash.restore();
-            self.lose();
         }
+        // It may be registering without its stash as well, or running what it registered; an audit that finds nothing does no harm.
+        self.lose();
         own.is_none()
     }
 

@@ -3,7 +3,7 @@
 
 use super::intake::Swept;
 use super::load::Load;
-use super::stash::Access;
+use super::stash::{Access, Stash};
 use super::{Function, Head, LEAF, cap, worker};
 use crate::domain::core::Core;
 use crate::restart::arch;
@@ -164,23 +164,38 @@ impl Core {
 
     pub(crate) fn ensure_worker(self: &Arc<Core>, index: usize) {
         let started = &self.queues[index].started;
-        if !started.load(Ordering::Relaxed)
-            && !started.swap(true, Ordering::Relaxed)
-            && !worker::start(self, index)
-        {
+        if started.load(Ordering::Relaxed) {
+            return;
+        }
+        // A handler that ends this thread, or forks, does not come in between.
+        let _blocked = sys::SignalsBlocked::new();
+        if !started.swap(true, Ordering::Relaxed) && !worker::start(self, index) {
             started.store(false, Ordering::Relaxed);
         }
     }
 
     /// Empties stashes of that lane whose owners have left them alone since the last look, or all.
     pub(super) fn sweep_lane(&self, index: usize, all: bool) -> Swept {
-        self.intake
-            .sweep(self.registry(), |stash| (stash.home() == index).then(|| stash.rests() || all))
+        self.intake.sweep(self.registry(), |stash| {
+            (stash.home() == index || stash.abandoned()).then(|| stash.rests() || all)
+        })
+    }
+
+    /// Finds what dead threads have left, whose home may be anywhere, and puts the accounts right. At most once in a while.
+    #[cold]
+    pub(super) fn seek_lost(&self) {
+        if self.seeking_now() {
+            self.forget_dead_owners();
+            self.intake.sweep(self.registry(), |stash| stash.abandoned().then_some(true));
+            self.audit();
+            self.wake_workers();
+        }
     }
 
     /// Whether there is a stash of that lane with something in it.
     pub(super) fn stashed(&self, index: usize) -> bool {
-        self.registry().records().any(|r| r.stash.pending() && r.stash.home() == index)
+        let ours = |stash: &Stash| stash.home() == index || stash.abandoned();
+        self.registry().records().any(|r| r.stash.pending() && ours(&r.stash))
     }
 }
 

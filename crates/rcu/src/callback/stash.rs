@@ -143,7 +143,7 @@ impl Stash {
         self.pending.load(Ordering::Relaxed) != 0 || self.abandoned()
     }
 
-    fn abandoned(&self) -> bool {
+    pub(crate) fn abandoned(&self) -> bool {
         self.busy.load(Ordering::Relaxed) == ABANDONED
     }
 

@@ -9,6 +9,7 @@ use super::intake::Swept;
 use super::load::Load;
 use super::queue::{Step, Who};
 use crate::domain::core::Core;
+use crate::sys;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub(crate) fn full(load: Load) -> bool {
 pub(crate) fn start(core: &Arc<Core>, index: usize) -> bool {
     let thread_core = core.clone();
     let work = move || work(&thread_core, index);
-    let thread = crate::sys::Thread::start(format!("reprieve-cb/{index}"), work);
+    let thread = sys::Thread::start(format!("reprieve-cb/{index}"), sys::STACK, work);
     thread.map(|thread| core.workers.add(thread)).is_some()
 }
 
@@ -39,8 +40,8 @@ pub(crate) fn start(core: &Arc<Core>, index: usize) -> bool {
 fn bind(cpu: usize) {
     // SAFETY: numbers that do not fit are not looked up.
     let allowed = |set| cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, &set) };
-    if crate::sys::affinity().is_some_and(allowed) {
-        crate::sys::bind(cpu);
+    if sys::affinity().is_some_and(allowed) {
+        sys::bind(cpu);
     }
 }
 
@@ -58,8 +59,12 @@ fn work(core: &Core, index: usize) {
     };
     let found = || queue.any(core) || core.stashed(index);
     let mut held_pause = HELD.0;
-    let mut later = 0u64;
+    let mut turns = 0u64;
     loop {
+        turns += 1;
+        if turns % DOUBT == 0 {
+            core.seek_lost();
+        }
         let step = queue.step(core, Who::Worker);
         core.calm();
         if step == Step::Progress {
@@ -70,10 +75,6 @@ fn work(core: &Core, index: usize) {
         match core.sweep_lane(index, core.stopping()) {
             Swept::Some => continue,
             Swept::Later => {
-                later += 1;
-                if later % DOUBT == 0 {
-                    core.forget_dead_owners();
-                }
                 queue.alarm.linger(LINGER, || false);
                 continue;
             }

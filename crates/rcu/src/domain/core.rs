@@ -16,8 +16,8 @@ use crate::inspect::Lanes;
 use crate::record::Record;
 use crate::registry::Registry;
 use crate::slots::Protected;
-use crate::stats::{self, Stats};
-use crate::sync::Lock;
+use crate::stats::{self, Stats, uptime};
+use crate::sync::{Lock, decrement};
 use crate::sys;
 use crate::thread::{self, MAX_DOMAINS, REGISTRIES};
 use crate::watch::{Stall, Watch};
@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) queues: Box<[Queue]>,
     cap: Cap,
     soft_cap: Cap,
+    /// When it was last looked for what dead threads left, in nanoseconds of [`uptime`].
+    sought: AtomicU64,
     /// The fork that is being prepared has the stashes.
     stashes_held: AtomicBool,
     barrier_lock: Lock,
@@ -80,7 +82,7 @@ impl Event {
         if !unless() {
             crate::sync::wait(&self.count, count, Some(time));
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        decrement(&self.sleepers);
     }
 
     fn awaited(&self) -> bool {
@@ -200,6 +202,7 @@ impl Core {
             queues: (0..lanes).map(Queue::new).collect(),
             cap: settings.cap,
             soft_cap: settings.soft_cap.min(settings.cap),
+            sought: AtomicU64::new(0),
             stashes_held: AtomicBool::new(false),
             barrier_lock: Lock::new(),
             driver: Driver::new(),
@@ -235,6 +238,15 @@ impl Core {
     /// Gives up what dead threads left that are in the middle of a registration, and that callbacks wait for. Unless the program has forbidden it.
     pub(crate) fn forget_dead_owners(&self) {
         self.watch.bury_registering(self.registry);
+    }
+
+    /// Whether it is time to look for what dead threads left. Of those who ask at the same time one is told so.
+    pub(crate) fn seeking_now(&self) -> bool {
+        /// In nanoseconds.
+        const PAUSE: u64 = 100_000_000;
+        let (now, last) = (uptime().as_nanos() as u64, self.sought.load(Ordering::Relaxed));
+        now > last + PAUSE
+            && self.sought.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// See `Grace::run_until`.
@@ -355,14 +367,13 @@ impl Core {
 
     /// Waits until nothing waits of that phase.
     fn drain(self: &Arc<Core>, phase: usize, look: Duration) -> Result<(), Error> {
-        /// How often it is found out whether those who keep us waiting are dead.
+        /// When it is first found out whether those who keep us waiting are dead.
         const DOUBT: Duration = Duration::from_millis(100);
-        let mut doubt = Instant::now() + DOUBT;
+        let doubt = Instant::now() + DOUBT;
         while self.intake.waiting(phase) != Load::NONE {
             self.intake.sweep(self.registry, |_| Some(true));
-            if Instant::now() > doubt {
+            if Instant::now() > doubt && self.seeking_now() {
                 self.forget_dead_owners();
-                doubt = Instant::now() + DOUBT;
             }
             self.audit();
             for (index, queue) in self.queues.iter().enumerate() {

@@ -10,6 +10,7 @@
 
 use super::core::Core;
 use crate::grace::Cookie;
+use crate::sys;
 use crate::wanted::Wanted;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,12 +50,17 @@ impl Driver {
 
     /// Whether there is a driver, started just now if need be.
     fn ensure(&self, core: &Arc<Core>) -> bool {
-        if self.started.load(Ordering::Relaxed) || self.started.swap(true, Ordering::Relaxed) {
+        if self.started.load(Ordering::Relaxed) {
+            return true;
+        }
+        // A handler that ends this thread, or forks, does not come in between.
+        let _blocked = sys::SignalsBlocked::new();
+        if self.started.swap(true, Ordering::Relaxed) {
             return true;
         }
         let thread_core = core.clone();
         let drive = move || thread_core.driver.drive(&thread_core);
-        match crate::sys::Thread::start("reprieve-gp".into(), drive) {
+        match sys::Thread::start("reprieve-gp".into(), sys::STACK, drive) {
             Some(thread) => core.workers.add(thread),
             None => self.started.store(false, Ordering::Relaxed),
         }

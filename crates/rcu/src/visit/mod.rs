@@ -28,7 +28,7 @@ use std::time::Duration;
 #[cfg(not(loom))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reached {
-    /// Every CPU was visited that has threads of ours.
+    /// All CPUs were visited that had a visitor; there was one at least.
     Visited,
     /// By interrupts, some or all.
     Interrupted,

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_millis(100);
 /// With more CPUs than this there are no visits.
 const MOST: usize = 64;
+/// They call the kernel and nothing else.
+const STACK: usize = 256 << 10;
 /// Visitors that have had nothing to do for so long end.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long a CPU is interrupted that could not be visited.
@@ -135,15 +137,11 @@ impl Set {
             barrier::restart_all();
             return Reached::Interrupted;
         }
-        let mut reached = Reached::Visited;
         // What is left, a visitor that left just now included.
-        for cpu in all.filter(|&cpu| !visited(cpu)) {
-            barrier::restart_one(cpu);
-            if late.contains(&cpu) {
-                reached = Reached::Interrupted;
-            }
-        }
-        reached
+        let left: Vec<usize> = all.clone().filter(|&cpu| !visited(cpu)).collect();
+        left.iter().for_each(|&cpu| barrier::restart_one(cpu));
+        let visits = late.is_empty() && left.len() < all.len();
+        if visits { Reached::Visited } else { Reached::Interrupted }
     }
 
     /// Starts visitors where there are none.
@@ -158,7 +156,8 @@ impl Set {
         for cpu in (0..self.visitors.len()).filter(|&cpu| wanted(cpu)) {
             let visitor = &self.visitors[cpu];
             visitor.state.store(LIVE, Ordering::SeqCst);
-            match sys::Thread::start(format!("reprieve-v/{cpu}"), move || self.serve(cpu)) {
+            let name = format!("reprieve-v/{cpu}");
+            match sys::Thread::start(name, STACK, move || self.serve(cpu)) {
                 Some(thread) => thread.detach(),
                 None => {
                     visitor.refuse();
