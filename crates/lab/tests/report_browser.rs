@@ -99,6 +99,8 @@ fn open(page: &Path) -> Seen {
         .arg(format!("--user-data-dir={}", profile.0.display()))
         .arg(format!("--log-net-log={}", log.display()))
         .arg(format!("file://{}", page.display()))
+        // Where it would leave files of its own.
+        .env("TMPDIR", &profile.0)
         .stdin(Stdio::null())
         .stdout(std::fs::File::create(&dom_file).unwrap())
         .stderr(std::fs::File::create(&error_file).unwrap());
@@ -334,6 +336,7 @@ fn nothing_of_the_browser_stays() {
                 "--host-resolver-rules=MAP * ~NOTFOUND",
             ])
             .arg(format!("--user-data-dir={}", path.display()))
+            .env("TMPDIR", &path)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null()),

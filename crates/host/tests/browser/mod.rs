@@ -35,6 +35,8 @@ pub fn open(page: &Path, part: &str) -> (String, Vec<String>) {
         .arg("--host-resolver-rules=MAP * ~NOTFOUND")
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("file://{}{part}", page.display()))
+        // Where it would leave files of its own.
+        .env("TMPDIR", profile.path())
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
