@@ -90,6 +90,7 @@ pub struct HlistLinks<'g> {
 impl Iterator for HlistLinks<'_> {
     type Item = *mut HlistNode;
 
+    #[inline]
     fn next(&mut self) -> Option<*mut HlistNode> {
         let this = self.next;
         // SAFETY: found in this section, in which entries stay valid.
