@@ -76,6 +76,12 @@ const VMS: usize = 1024;
 const VCPUS_PER_CPU: usize = 32;
 const VCPUS: std::ops::RangeInclusive<usize> = 512..=8192;
 
+/// Whether this process is in the first PID namespace, whose number is the same on every kernel.
+fn sees_host_processes() -> bool {
+    const FIRST: &str = "pid:[4026531836]";
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name == Path::new(FIRST))
+}
+
 impl Watch {
     /// Loads the eBPF program and begins to look for VMs in the background: the first snapshots may show VMs as
     /// [`Attaching`](model::VmState::Attaching), or none.
@@ -87,6 +93,12 @@ impl Watch {
             return Err(Error::Missing {
                 what: "a kernel that describes its types (/sys/kernel/btf/vmlinux)",
                 hint: "distributions build theirs with CONFIG_DEBUG_INFO_BTF; in a container, mount the host's /sys",
+            });
+        }
+        if !sees_host_processes() {
+            return Err(Error::Missing {
+                what: "the host's process ids, by which the kernel tells threads apart",
+                hint: "in a container, share the host's PID namespace (--pid=host, hostPID)",
             });
         }
         let statistics = match options.statistics {
