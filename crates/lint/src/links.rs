@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finds links in Markdown that lead to a file or a heading of this repository that does not exist.
+
+use crate::Finding;
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Reports broken links in the Markdown files among `files`, relative to `root`.
+pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let markdown = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "md");
+    for file in files.iter().filter(markdown) {
+        let path = root.join(file);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        for (line, link) in links(&text).filter(|(_, link)| !leads_somewhere(&path, link)) {
+            let message = format!("`{link}` leads nowhere");
+            findings.push(Finding { file: file.clone(), line, message });
+        }
+    }
+    Ok(findings)
+}
+
+/// Whether the target of a link in the file `from` exists. Other sites are not asked.
+fn leads_somewhere(from: &Path, link: &str) -> bool {
+    if link.contains("://") || link.starts_with("mailto:") {
+        return true;
+    }
+    let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+    let target = match file {
+        "" => from.to_owned(),
+        _ => from.parent().unwrap_or(from).join(file),
+    };
+    let has =
+        |text: String| prose(&text).any(|(_, line)| anchor(line).is_some_and(|a| a == heading));
+    target.exists() && (heading.is_empty() || fs::read_to_string(target).is_ok_and(has))
+}
+
+/// The links of a text: line, target.
+fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    prose(text).flat_map(|(number, line)| {
+        line.split("](").skip(1).filter_map(move |rest| Some((number, rest.split_once(')')?.0)))
+    })
+}
+
+/// The lines outside fences, numbered from 1.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fence = false;
+    text.lines().enumerate().filter_map(move |(i, line)| {
+        if line.trim_start().starts_with("```") {
+            fence = !fence;
+        }
+        (!fence).then_some((i + 1, line))
+    })
+}
+
+/// What a heading is linked by, as GitHub makes it: lower case, hyphens for spaces, no punctuation.
+fn anchor(line: &str) -> Option<String> {
+    let heading =
+        line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#'))?;
+    let keep = |c: char| c.is_alphanumeric() || "-_ ".contains(c);
+    let letters = heading.trim().chars().filter(|&c| keep(c)).flat_map(char::to_lowercase);
+    Some(letters.map(|c| if c == ' ' { '-' } else { c }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_links_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("docs")).unwrap();
+        let readme = "[a](docs/a.md) [b](docs/b.md)\n[c](docs/a.md#one-two) [d](docs/a.md#three)\n\
+            ```\n[in a fence](nowhere.md)\n```\n[e](https://example.org) [f](#here)\n## Here\n";
+        fs::write(dir.path().join("README.md"), readme).unwrap();
+        fs::write(dir.path().join("docs/a.md"), "# One, `two`\n[up](../README.md#here)\n").unwrap();
+        let files = ["README.md", "docs/a.md", "docs/none.rs"].map(PathBuf::from);
+        let findings = check(dir.path(), &files).unwrap();
+        let found: Vec<_> = findings.iter().map(|f| (f.line, f.message.as_str())).collect();
+        assert_eq!(
+            found,
+            [(1, "`docs/b.md` leads nowhere"), (2, "`docs/a.md#three` leads nowhere")]
+        );
+    }
+}
