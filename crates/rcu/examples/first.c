@@ -46,7 +46,10 @@ int main(void)
 	publish(number, "alpha");
 	if (!reprieve_protect(find, &number, &held))
 		return 1;
-	/* Held for any time, across blocking calls: no grace period waits for it, and the node stays. */
+	/*
+	 * Held for any time, across blocking calls: no grace period waits for it, and the node
+	 * stays.
+	 */
 	publish(number, "beta");
 	reprieve_synchronize();
 	printf("held: %s, now: %s\n", ((const struct host *)held.node)->name, current->name);

@@ -7,7 +7,8 @@ fn main() {
     let hosts: Map<u64, String> = Map::new();
     hosts.insert(1, "alpha".into());
 
-    // Protected: held for any time, across blocking calls. No grace period waits for it, and what it refers to stays.
+    // Protected: held for any time, across blocking calls. No grace period waits for it, and what
+    // it refers to stays.
     let host = hosts.protect(&1).expect("just inserted");
     hosts.insert(1, "beta".into());
     reprieve::synchronize_rcu();

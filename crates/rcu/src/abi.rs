@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the C ABI (package `reprieve-capi`) needs beyond the public interface. Not for other users, and not stable.
+//! Functions that the C ABI (package `reprieve-capi`) needs beyond the public interface. Not for
+//! other users, and not stable.
 //!
-//! The headers repeat the layout of the thread's block and of a record, so that C can inline the fast paths. The assertions
-//! here fail when either changes: then `include/reprieve/abi.h` must change too, and its version.
+//! The headers repeat the layout of the thread's block and of a record, so that C can inline the
+//! fast paths. The assertions here fail when either changes: then `include/reprieve/abi.h` must
+//! change too, and its version.
 
-use crate::domain::{Cookie, Global};
-use crate::guard::DomainId;
-use crate::record::Record;
-use crate::restart::{RESTARTS, count, find_restart};
+use crate::domain::Cookie;
+use crate::domain::default::DefaultDomain;
+use crate::read::restart::{RESTARTS, count, find_restart};
+use crate::thread::id::DomainId;
+use crate::thread::record::Record;
 use crate::thread::{self, Thread};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -18,10 +21,30 @@ const _: () = assert!(
         && Thread::CS == 8
         && offset_of!(Thread, saved) == 16
         && offset_of!(Thread, fast) == 64
+        && offset_of!(Thread, online) == 112
         && Record::WORD == 0
         && offset_of!(Record, restart) == 8
         && offset_of!(Record, slots) == 32
+        && Record::SNAPSHOT == 264
 );
+
+/// Distance from the thread pointer of the word that holds the address of the thread's record in
+/// the default domain (`reprieve_thread.fast[0]`), for those who look at readers from outside. 0
+/// where it is not constant.
+pub fn reader_offset() -> isize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let pointer: usize;
+        // SAFETY: reads the thread pointer.
+        unsafe {
+            std::arch::asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer,
+                options(pure, readonly, nostack, preserves_flags));
+        }
+        (thread::this().addr() + offset_of!(Thread, fast)).wrapping_sub(pointer) as isize
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    0
+}
 
 /// Index of a domain.
 pub fn index(domain: DomainId) -> usize {
@@ -50,30 +73,38 @@ pub fn register(index: usize) {
     thread::record(index);
 }
 
+/// From now on C announces this thread's quiescent states of the domain in line, where announcing
+/// takes no fence: it calls [`quiesce`] only if a grace period waits for the thread.
+pub fn announce_in_line(index: usize) {
+    let record = thread::fast(index).map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the block is this thread's own.
+    unsafe { (*thread::this()).online = record };
+}
+
 /// Ends one section of the domain and begins the next, if this thread is nested exactly once.
 pub fn quiesce(index: usize) {
     if let Some(record) = thread::existing(index).filter(|r| r.nesting() == 1) {
         record.quiesce();
-        if crate::startup::fenced() {
+        if crate::platform::facts::fenced() {
             fence(Ordering::SeqCst);
         }
-        crate::barrier::light();
+        crate::platform::barrier::light();
     }
 }
 
-/// This thread's `rseq_cs` field for another attempt at a lookup in the default domain, or 0: use a plain section. `attempt` counts
-/// the attempts that were sent back.
+/// This thread's `rseq_cs` field for another attempt at a lookup in the default domain, or 0: use a
+/// plain section. `attempt` counts the attempts that were sent back.
 pub fn restart(attempt: u32) -> usize {
     let record = thread::record(0);
     if attempt != 0 {
         count(&record.restarts);
     }
     if thread::entered() {
-        // A signal handler interrupted an attempt, whose frame the word leads to.
+        // This is a signal handler that interrupted an attempt, whose frame `stack` points to.
         return 0;
     }
     let cs = match record.restart.load(Ordering::Relaxed) {
-        0 => find_restart(record, &Global),
+        0 => find_restart(record, &DefaultDomain),
         cs => cs,
     };
     thread::set_cs(cs);

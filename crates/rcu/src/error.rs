@@ -9,7 +9,8 @@ pub enum Error {
     TooManyDomains,
     /// A callback asked to wait until callbacks have run.
     InCallback,
-    /// A thread asked to wait until callbacks have run, one of which waits for a [`Protected`](crate::Protected) guard of this thread's.
+    /// A thread asked to wait until callbacks have run, one of which waits for a
+    /// [`Protected`](crate::Protected) guard of this thread's.
     Protecting,
     /// This process may not give its threads real-time priority.
     Boost,
@@ -24,7 +25,7 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::TooManyDomains => {
-                write!(f, "{} RCU domains exist: drop some, or share one", crate::MAX_DOMAINS)
+                write!(f, "{} RCU domains exist: drop some, or share one", crate::thread::id::MAX_DOMAINS)
             }
             Error::InCallback => f.write_str(
                 "a callback cannot wait for callbacks: call barrier() from another thread",

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lets another process look into this one's domains: `reprieve watch` shows who reads, and whom a grace period waits for.
+//! Lets another process look into this one's domains: `reprieve watch` shows the readers, and those
+//! that a grace period waits for.
 //!
-//! Nothing is written for it and nothing is exported. A note in the ELF file (`.note.reprieve`, name "Reprieve", type [`VERSION`]) says how far
-//! from itself the [`Descriptor`] is, and that says where the tables are and how the structures are laid out, which are the runtime's own and
-//! change as they please. Whoever reads them reads memory that changes meanwhile: numbers, never something to rely on.
+//! The runtime writes nothing for it and exports nothing. A note in the ELF file (`.note.reprieve`,
+//! name "Reprieve", type [`VERSION`]) holds the distance to the [`Descriptor`]. This one holds the
+//! addresses of the tables and the layout of the structures, which are the runtime's own and may
+//! change with each version. The memory changes while another process reads it: the numbers are for
+//! display only.
 
-use crate::callback::account::Account;
-use crate::callback::intake::Lane;
-use crate::domain::core::{CORES, Core};
-use crate::record::Record;
-use crate::registry::{Registry, layout};
-use crate::thread::{MAX_DOMAINS, REGISTRIES};
+use crate::callback::pending_count::PendingCount;
+use crate::callback::per_cpu_lists::Lane;
+use crate::callback::reclaimer::Reclaimer;
+use crate::domain::table::DOMAINS;
+use crate::grace::periods::GracePeriods;
+use crate::thread::id::MAX_DOMAINS;
+use crate::thread::record::Record;
+use crate::thread::registry::{REGISTRIES, Registry, layout};
 use std::sync::atomic::AtomicPtr;
 
 /// Raised when a field of [`Descriptor`] changes its meaning. New ones go to the end.
@@ -23,12 +28,14 @@ pub(crate) struct Descriptor {
     version: u32,
     /// Of this structure.
     bytes: u32,
-    /// Of each of two tables of `domains` entries: a registry, and a pointer to the domain's core (none where it is below 4096).
+    /// Of each of two tables of `domains` entries: a registry, and a pointer to the domain's core
+    /// (none where it is below 4096).
     registries: &'static [Registry; MAX_DOMAINS],
-    cores: &'static [AtomicPtr<Core>; MAX_DOMAINS],
+    cores: &'static [AtomicPtr<Reclaimer>; MAX_DOMAINS],
     domains: u32,
     registry_bytes: u32,
-    /// A registry begins with the distance from itself to the first chunk, a chunk with that from itself to the next; 0: none.
+    /// A registry begins with the distance from itself to the first chunk, a chunk with that from
+    /// itself to the next; 0: none.
     chunk_records: u32,
     records: u32,
     record_bytes: u32,
@@ -44,10 +51,11 @@ pub(crate) struct Descriptor {
     core_completed: u32,
     /// u64: when the one that runs began, CLOCK_MONOTONIC ns.
     core_since: u32,
-    /// Address and number of the accounts' lanes (both 8 bytes).
+    /// Address and number of the pending counts' lanes (both 8 bytes).
     core_lanes: u32,
     lane_bytes: u32,
-    /// Two u64 each, of which the differences sum up, over all lanes, to what waits: callbacks in the low half, units of 16 bytes in the high half.
+    /// Two u64 each, of which the differences sum up, over all lanes, to what waits: callbacks in
+    /// the low half, units of 16 bytes in the high half.
     lane_registered: u32,
     lane_finished: u32,
 }
@@ -59,7 +67,7 @@ pub(crate) static DESCRIPTOR: Descriptor = Descriptor {
     version: VERSION,
     bytes: size_of::<Descriptor>() as u32,
     registries: &REGISTRIES,
-    cores: &CORES,
+    cores: &DOMAINS,
     domains: MAX_DOMAINS as u32,
     registry_bytes: size_of::<Registry>() as u32,
     chunk_records: layout::RECORDS_AT as u32,
@@ -68,27 +76,14 @@ pub(crate) static DESCRIPTOR: Descriptor = Descriptor {
     record_word: Record::WORD as u32,
     record_owner: Record::OWNER as u32,
     record_snapshot: Record::SNAPSHOT as u32,
-    core_sequence: Core::SEQUENCE as u32,
-    core_completed: Core::COMPLETED as u32,
-    core_since: Core::SINCE as u32,
-    core_lanes: Core::LANES as u32,
+    core_sequence: (Reclaimer::GRACE + GracePeriods::SEQUENCE) as u32,
+    core_completed: (Reclaimer::GRACE + GracePeriods::COMPLETED) as u32,
+    core_since: (Reclaimer::GRACE + GracePeriods::SINCE) as u32,
+    core_lanes: Reclaimer::LANES as u32,
     lane_bytes: size_of::<Lane>() as u32,
-    lane_registered: (Lane::ACCOUNT + Account::REGISTERED) as u32,
-    lane_finished: (Lane::ACCOUNT + Account::FINISHED) as u32,
+    lane_registered: (Lane::PENDING + PendingCount::REGISTERED) as u32,
+    lane_finished: (Lane::PENDING + PendingCount::FINISHED) as u32,
 };
-
-/// The lanes of a domain, whose address does not change while the domain lives.
-#[repr(C)]
-pub(crate) struct Lanes {
-    address: usize,
-    count: usize,
-}
-
-impl Lanes {
-    pub(crate) fn of(lanes: &[Lane]) -> Lanes {
-        Lanes { address: lanes.as_ptr().expose_provenance(), count: lanes.len() }
-    }
-}
 
 // Relative, so that the note needs no relocation and may lie in a read-only segment.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first use of the crate in a process may be a lookup in a signal handler, which may have interrupted the allocator: so it must
-//! not allocate. A process of its own, since any other test would come first.
+//! The first use of the crate in a process may be a lookup in a signal handler, which may have
+//! interrupted the allocator: so it must not allocate. A process of its own, since any other test
+//! would come first.
 
 #[allow(dead_code, reason = "not every test needs all of it")]
 mod common;
@@ -9,7 +10,8 @@ use common::Cell;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering::*};
 
-/// Counts what the thread of a handler allocates while it runs; the test harness has threads of its own.
+/// Counts what the thread of a handler allocates while it runs; the test harness has threads of its
+/// own.
 struct Counting;
 
 /// The thread that is in a handler, or 0.

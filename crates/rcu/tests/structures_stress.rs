@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Readers of every kind against writers, on more threads than CPUs, with an allocator that poisons what is freed and keeps it out of use for a
-//! while: a reader that follows a freed node finds a wrong value, or an address that faults.
+//! Readers of every kind against writers, on more threads than CPUs, with an allocator that poisons
+//! what is freed and keeps it out of use for a while: a reader that follows a freed node finds a
+//! wrong value, or an address that faults.
 //!
 //! `REPRIEVE_STRESS=SECONDS` is the length of each test, default 1.
 
@@ -10,11 +11,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell as Local;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Fills freed blocks with [`Poison::BYTE`], and gives each back when as many others have been freed as the ring holds.
+/// Fills freed blocks with [`Poison::BYTE`], and gives each back when as many others have been
+/// freed as the ring holds.
 struct Poison;
 
 static RING: [AtomicPtr<u8>; 1 << 12] = [const { AtomicPtr::new(null_mut()) }; 1 << 12];
@@ -30,7 +31,8 @@ impl Poison {
     }
 }
 
-// SAFETY: blocks of the system's allocator, of which the first 16 bytes are not handed out. Larger alignments go straight through.
+// SAFETY: blocks of the system's allocator, of which the first 16 bytes are not handed out. Larger
+// alignments go straight through.
 unsafe impl GlobalAlloc for Poison {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
@@ -114,26 +116,9 @@ fn seconds() -> f64 {
     std::env::var("REPRIEVE_STRESS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0)
 }
 
-/// Ends the process unless it is dropped in time: a thread that waits for ever, as for a lock whose holder has failed, fails the test, too.
-struct Watchdog(#[expect(dead_code, reason = "its drop is what is heard")] mpsc::Sender<()>);
-
-impl Watchdog {
-    fn new(time: Duration) -> Watchdog {
-        const PATIENCE: Duration = Duration::from_secs(60);
-        let (sender, receiver) = mpsc::channel();
-        thread::spawn(move || {
-            if receiver.recv_timeout(time + PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("a thread hangs");
-                std::process::abort();
-            }
-        });
-        Watchdog(sender)
-    }
-}
-
-/// Calls each of `work` over and over, `threads` threads per work, for `time`. A panic in one stops all.
+/// Calls each of `work` over and over, `threads` threads per work, for `time`, and a hundred times
+/// at least. A panic in one stops all.
 fn run(time: Duration, threads: usize, work: &[&(dyn Fn() + Sync)]) {
-    let _watchdog = Watchdog::new(time);
     /// Tells the others, however the thread ends.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -147,8 +132,11 @@ fn run(time: Duration, threads: usize, work: &[&(dyn Fn() + Sync)]) {
             for f in work {
                 scope.spawn(|| {
                     let _stop = Stop(&stop);
-                    while !stop.load(Relaxed) && Instant::now() < end {
+                    loop {
                         (0..100).for_each(|_| f());
+                        if stop.load(Relaxed) || Instant::now() >= end {
+                            break;
+                        }
                     }
                 });
             }
@@ -156,8 +144,8 @@ fn run(time: Duration, threads: usize, work: &[&(dyn Fn() + Sync)]) {
     });
 }
 
-/// Runs `f` for each engine, for an equal part of the test's length. The first time without plain sections: they make grace periods long,
-/// and so few.
+/// Runs `f` for each engine, for an equal part of the test's length. The first time without plain
+/// sections: they make grace periods long, and so few.
 fn each_engine(f: impl Fn(&Domain, Duration, bool)) {
     let tick = Duration::from_millis(1);
     let engines = [
@@ -323,7 +311,8 @@ fn map() {
     });
 }
 
-/// Restartable lookups only, long enough that many are preempted in the middle: without the restart they would go on along freed items.
+/// Restartable lookups only, long enough that many are preempted in the middle: without the restart
+/// they would go on along freed items.
 #[test]
 fn long_chains() {
     const KEYS: u64 = 1 << 12;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! liburcu's `call_rcu` helper threads and its `defer_rcu`, on the runtime's own workers.
 //!
-//! The runtime always has a worker per CPU that registers callbacks. A `struct call_rcu_data` is therefore a name that programs
-//! may hand around and assign; callbacks run on the worker of the CPU that registered them, whatever is assigned. Its thread, for those who ask, is a worker's.
+//! The runtime always has a worker per CPU that registers callbacks. A `struct call_rcu_data` is
+//! therefore a name that programs may hand around and assign; callbacks run on the worker of the
+//! CPU that registered them, whatever is assigned. Its thread, for those who ask, is a worker's.
 
 use reprieve_core::{Domain, Function, Head};
 use std::cell::Cell;
@@ -53,7 +54,8 @@ pub unsafe extern "C" fn reprieve_helper_free(helper: *mut Helper) {
     if helper.is_null() || helper == reprieve_helper_default() {
         return;
     }
-    // Those registered while it was assigned have run when this returns, as with a helper thread that is stopped.
+    // Those registered while it was assigned have run when this returns, as with a helper thread
+    // that is stopped.
     if Domain::global().barrier().is_err() {
         // A callback that uses it may still wait. Better a leak.
         return;
@@ -70,7 +72,8 @@ pub extern "C" fn reprieve_helper_of_cpu(cpu: c_int) -> *mut Helper {
     }
 }
 
-/// 0; `-EINVAL` for a CPU that does not exist, `-EEXIST` if it has a helper already (errno says so too).
+/// 0; `-EINVAL` for a CPU that does not exist, `-EEXIST` if it has a helper already (errno says so
+/// too).
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_helper_set_cpu(cpu: c_int, helper: *mut Helper) -> c_int {
     let Some(place) = usize::try_from(cpu).ok().filter(|&c| c < cpus()).map(|c| &PER_CPU[c]) else {
@@ -137,7 +140,8 @@ pub extern "C" fn reprieve_helper_free_all() {
 struct Probe(Head, *const Helper);
 
 unsafe extern "C" fn note_thread(head: *mut Head) {
-    // SAFETY: `head` is the first field of the allocation made below; the helper is alive while its thread is being asked for.
+    // SAFETY: `head` is the first field of the allocation made below; the helper is alive while its
+    // thread is being asked for.
     unsafe {
         let probe = Box::from_raw(head.cast::<Probe>());
         (*probe.1).thread.store(libc::pthread_self() as usize, Ordering::Release);
@@ -169,7 +173,8 @@ struct Deferred {
 }
 
 unsafe extern "C" fn run_deferred(head: *mut Head) {
-    // SAFETY: `head` is the first field of the allocation made below; the registrant answers for the function.
+    // SAFETY: `head` is the first field of the allocation made below; the registrant answers for
+    // the function.
     unsafe {
         let deferred = Box::from_raw(head.cast::<Deferred>());
         (deferred.function)(deferred.argument);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The functions behind `include/reprieve/*.h`: everything that the headers do not do in line. The headers are the documentation.
+//! The functions behind `include/reprieve/*.h`: everything that the headers do not do in line. The
+//! headers are the documentation.
 //!
-//! A promise broken by the caller that the runtime notices (waiting for a grace period inside a section) is a panic there; it cannot
-//! unwind into C, so it prints its message and aborts.
+//! A promise broken by the caller that the runtime notices (waiting for a grace period inside a
+//! section) is a panic there; it cannot unwind into C, so it prints its message and aborts.
 
 mod domain;
+mod flavor;
 mod helper;
+mod hint;
 mod qsbr;
 mod stall;
 
@@ -15,7 +18,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// Version of the layouts in `abi.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_abi_version() -> c_uint {
-    2
+    3
 }
 
 #[unsafe(no_mangle)]
@@ -88,7 +91,8 @@ pub unsafe extern "C" fn reprieve_retire(
     unsafe { Domain::global().retire(node.cast(), head, function, bytes, flags & LEAF != 0) }
 }
 
-/// 0, or `EDEADLK` in a callback, or if one of the callbacks waits for a node that this thread protects.
+/// 0, or `EDEADLK` in a callback, or if one of the callbacks waits for a node that this thread
+/// protects.
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_barrier() -> c_int {
     if Domain::global().barrier().is_ok() { 0 } else { libc::EDEADLK }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that announce quiescent states: a domain of its own, so that an online thread may wait for grace periods of the default one.
+//! Threads that announce quiescent states: a domain of its own, so that an online thread may wait
+//! for grace periods of the default one.
 //!
-//! An online thread is inside one section all the time; a quiescent state ends it and begins the next. What waits for a grace
-//! period of this domain takes an online thread offline meanwhile, as liburcu does.
+//! An online thread is inside one section all the time; a quiescent state ends it and begins the
+//! next. What waits for a grace period of this domain takes an online thread offline meanwhile, as
+//! liburcu does.
 
 use reprieve_core::{Domain, Engine, Function, Head, abi};
 use std::ffi::c_int;
@@ -56,6 +58,7 @@ pub extern "C" fn reprieve_qsbr_online() {
     if abi::nesting(index()) == 0 {
         abi::enter(index());
     }
+    abi::announce_in_line(index());
 }
 
 #[unsafe(no_mangle)]
@@ -69,7 +72,7 @@ pub extern "C" fn reprieve_qsbr_ongoing() -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn reprieve_qsbr_quiescent_state() {
+pub extern "C" fn reprieve_qsbr_quiescent_state_slow() {
     abi::quiesce(index());
 }
 

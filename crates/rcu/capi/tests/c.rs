@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The C interface as its users meet it: installed, found by pkg-config's file, compiled by the C and C++ compilers, linked with either library.
+//! The C interface as its users meet it: installed, found by pkg-config's file, compiled by the C
+//! and C++ compilers, linked with either library.
 //!
-//! Each program in `crates/rcu/tests/c` runs statically and dynamically linked, under AddressSanitizer, and under valgrind where it is
-//! installed; its restartable section is verified. Each header's example runs, too.
+//! Each program in `crates/rcu/tests/c` runs statically and dynamically linked, under
+//! AddressSanitizer, and under valgrind where it is installed; its restartable section is verified.
+//! Each header's example runs, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -161,6 +163,12 @@ fn readers_that_end_and_readers_that_do_not() {
     every_way("stall", "stall.c", &[], false);
 }
 
+/// Hints and the locks that use them.
+#[test]
+fn hints() {
+    every_way("hint", "hint.c", &[], false);
+}
+
 #[test]
 fn the_papers_names() {
     every_way("classic", "classic.c", &[], false);
@@ -168,11 +176,15 @@ fn the_papers_names() {
 
 /// A program for liburcu, with each flavor's header.
 fn liburcu(name: &str, header: &str, more: &[&str]) {
+    liburcu_program(name, "urcu.c", header, more);
+}
+
+fn liburcu_program(name: &str, file: &str, header: &str, more: &[&str]) {
     let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
     let header = format!("-DFLAVOR_HEADER=<{header}>");
     let options: Vec<&str> =
         [compat.as_str(), header.as_str()].into_iter().chain(more.iter().copied()).collect();
-    every_way(name, "urcu.c", &options, false);
+    every_way(name, file, &options, false);
 }
 
 #[test]
@@ -193,6 +205,27 @@ fn a_liburcu_program_bp() {
 #[test]
 fn a_liburcu_program_qsbr() {
     liburcu("qsbr", "urcu-qsbr.h", &["-DQSBR"]);
+}
+
+/// liburcu-cds's hash table, as it is installed, by way of our flavor objects.
+fn hash_table(name: &str, header: &str, more: &[&str]) {
+    // The compiler echoes a name that it does not find.
+    let found = run(Command::new("cc").arg("-print-file-name=liburcu-cds.so"));
+    if !found.stdout.starts_with(b"/") {
+        return println!("liburcu-dev is not installed: skipped");
+    }
+    let library = ["-Wl,--no-as-needed", "-lurcu-cds", "-Wl,--as-needed"];
+    liburcu_program(name, "lfht.c", header, &[&library, more].concat());
+}
+
+#[test]
+fn liburcus_hash_table_memb() {
+    hash_table("lfht-memb", "urcu.h", &[]);
+}
+
+#[test]
+fn liburcus_hash_table_qsbr() {
+    hash_table("lfht-qsbr", "urcu-qsbr.h", &["-DQSBR"]);
 }
 
 /// Lines of the comment behind ` * Example:`, as far as the comment goes.
@@ -283,7 +316,8 @@ fn the_shared_library_exports_its_prefix_only() {
     );
 }
 
-/// A lookup in a shared object that is opened at run time, beside one in the program: two sections, two descriptors, one library.
+/// A lookup in a shared object that is opened at run time, beside one in the program: two sections,
+/// two descriptors, one library.
 #[test]
 fn a_shared_object_has_a_section_of_its_own() {
     let options = ["-shared", "-fPIC", "-O2", "-DPLUGIN"];
@@ -294,7 +328,8 @@ fn a_shared_object_has_a_section_of_its_own() {
     run(Command::new(&program).arg(&plugin));
 }
 
-/// `dlclose` of an image with a copy of the library: key destructors and fork handlers still point into it.
+/// `dlclose` of an image with a copy of the library: key destructors and fork handlers still point
+/// into it.
 #[test]
 fn a_shared_object_that_contains_the_library_is_closed() {
     let options = ["-shared", "-fPIC", "-O2", "-DPLUGIN"];

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the inline functions of the other headers know of the library's insides. Version 2; not for programs.
+ * What the inline functions of the other headers know of the library's insides. Version 3; not for
+ * programs.
  *
- * A thread's block lies at a constant distance from the thread pointer (initial-exec), so the fast paths find their record
- * with two loads and no call. A null record means: call the library (the thread is not registered yet, or membarrier is
- * missing and entering needs a fence). On other architectures than x86-64 the library is always called.
+ * A thread's block lies at a constant distance from the thread pointer (initial-exec), so the fast
+ * paths find their record with two loads and no call. A null record means: call the library (the
+ * thread is not registered yet, or membarrier is missing and entering needs a fence). On other
+ * architectures than x86-64 the library is always called.
  */
 #ifndef REPRIEVE_ABI_H
 #define REPRIEVE_ABI_H
@@ -16,20 +18,27 @@
 extern "C" {
 #endif
 
-#define REPRIEVE_ABI_VERSION 2
+#define REPRIEVE_ABI_VERSION 3
 
-/* A thread's place in the registry of a domain. The low half of the word counts nested sections, the high half those that have ended. */
+/*
+ * A thread's place in the registry of a domain. The low half of the word counts nested sections,
+ * the high half those that have ended. snapshot: the word as the leader of a grace period found it,
+ * if the leader waits for that section; else 0.
+ */
 struct reprieve_record {
 	uint64_t word;
 	uintptr_t restart;
 	uint64_t restarts;
 	uint64_t fallbacks;
 	uintptr_t slots[8];
+	uint64_t pad[21];
+	uint64_t snapshot;
 };
 
 /*
- * stack: REPRIEVE_IDLE_ when a lookup may begin; what an entered attempt's abort returns to; or 0: call the library. cs: address of the rseq_cs
- * field. saved: rbx, rbp, r13, r14.
+ * stack: REPRIEVE_IDLE_ when a lookup may begin; what an entered attempt's abort returns to; or 0:
+ * call the library. cs: address of the rseq_cs field. saved: rbx, rbp, r13, r14.
+ * online: the record of the QSBR domain, null: call the library.
  */
 struct reprieve_thread_block {
 	uintptr_t stack;
@@ -37,6 +46,7 @@ struct reprieve_thread_block {
 	uintptr_t saved[4];
 	uintptr_t pad[2];
 	struct reprieve_record *fast[6];
+	struct reprieve_record *online;
 };
 
 #define REPRIEVE_IDLE_ ((uintptr_t)8)
@@ -47,8 +57,10 @@ struct reprieve_thread_block {
 extern __thread struct reprieve_thread_block reprieve_thread
 	__attribute__((tls_model("initial-exec")));
 #define REPRIEVE_RECORD_() (reprieve_thread.fast[0])
+#define REPRIEVE_ONLINE_() (reprieve_thread.online)
 #else
 #define REPRIEVE_RECORD_() ((struct reprieve_record *)NULL)
+#define REPRIEVE_ONLINE_() ((struct reprieve_record *)NULL)
 #endif
 
 #define REPRIEVE_INLINE_ static inline __attribute__((always_inline, unused))
@@ -56,6 +68,7 @@ extern __thread struct reprieve_thread_block reprieve_thread
 
 void reprieve_read_lock_slow(void);
 void reprieve_read_unlock_slow(void);
+void reprieve_qsbr_quiescent_state_slow(void);
 uintptr_t reprieve_restart_slow(unsigned int attempt);
 void reprieve_fallback(void);
 uintptr_t *reprieve_slot_slow(void);

@@ -51,6 +51,10 @@
 #define cds_list_for_each_entry reprieve_list_for_each_entry
 #define cds_list_for_each_entry_reverse reprieve_list_for_each_entry_reverse
 #define cds_list_for_each_entry_safe reprieve_list_for_each_entry_safe
+#define cds_list_for_each_entry_safe_from(pos, p, head, member)                  \
+	for (p = cds_list_entry((pos)->member.next, __typeof__(*(pos)), member); \
+	     &(pos)->member != (head);                                           \
+	     pos = (p), p = cds_list_entry((pos)->member.next, __typeof__(*(pos)), member))
 #define cds_list_for_each_rcu reprieve_list_for_each_rcu
 #define cds_list_for_each_entry_rcu reprieve_list_for_each_entry_rcu
 
@@ -61,6 +65,11 @@
 #define CDS_INIT_HLIST_HEAD(ptr) reprieve_hlist_init(ptr)
 #define cds_hlist_empty reprieve_hlist_empty
 #define cds_hlist_entry reprieve_hlist_entry
+#define cds_hlist_entry_safe(ptr, type, member)                                        \
+	__extension__({                                                                \
+		__typeof__(ptr) reprieve_node_ = (ptr);                                \
+		reprieve_node_ ? cds_hlist_entry(reprieve_node_, type, member) : NULL; \
+	})
 #define cds_hlist_add_head reprieve_hlist_add_head
 #define cds_hlist_del reprieve_hlist_del
 #define cds_hlist_add_head_rcu reprieve_hlist_add_head_rcu

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The names of "Using Read-Copy-Update Techniques for System V IPC in the Linux 2.5 Kernel" (FREENIX 2003, figures 4 and 5).
+ * The names of "Using Read-Copy-Update Techniques for System V IPC in the Linux 2.5 Kernel"
+ * (FREENIX 2003, figures 4 and 5).
  *
  * Not together with urcu.h in one source file: the two papers' call_rcu take different arguments.
  *

@@ -2,9 +2,10 @@
 /*
  * Intrusive lists that readers traverse while one writer at a time changes them.
  *
- * reprieve_list: circular, linked both ways. reprieve_hlist: the head is one pointer, for hash tables. Functions whose names end in _rcu may run
- * while readers traverse: an element is complete before it can be reached, and keeps its way on when it is taken out; it is freed after
- * a grace period. The others are for writers and for lists without readers.
+ * reprieve_list: circular, linked both ways. reprieve_hlist: the head is one pointer, for hash
+ * tables. Functions whose names end in _rcu may run while readers traverse: an element is complete
+ * before it can be reached, and keeps its way on when it is taken out; it is freed after a grace
+ * period. The others are for writers and for lists without readers.
  *
  * Example:
  *

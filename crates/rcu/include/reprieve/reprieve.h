@@ -2,15 +2,17 @@
 /*
  * RCU whose grace periods do not wait for preempted readers.
  *
- * Readers follow pointers without locks. A writer replaces a pointer, and frees what it led to after a grace period, when no
- * reader can still be looking at it. Three ways to read:
+ * Readers follow pointers without locks. A writer replaces a pointer, and frees what it led to
+ * after a grace period, when no reader can still be looking at it. Three ways to read:
  *
  * - a plain section (reprieve_read_lock): grace periods wait for it;
- * - a restartable lookup (reprieve_lookup in restart.h): no grace period waits for it; it copies a value out;
- * - a protected node (reprieve_protect in restart.h): may be held for any time, and keeps alive only itself.
+ * - a restartable lookup (reprieve_lookup in restart.h): no grace period waits for it; it copies a
+ *   value out;
+ * - a protected node (reprieve_protect in restart.h): may be held for any time, and keeps alive
+ *   only itself.
  *
- * Threads register themselves at first use and unregister when they exit. Everything here works on the default domain unless its name says
- * otherwise. Link with -lreprieve (pkg-config reprieve).
+ * Threads register themselves at first use and unregister when they exit. Everything here works on
+ * the default domain unless its name says otherwise. Link with -lreprieve (pkg-config reprieve).
  *
  * Example:
  *
@@ -57,7 +59,8 @@ extern "C" {
 #endif
 
 /*
- * Read-side sections: nestable, wait-free, allowed in signal handlers. A load, an addition and a store each; no fence.
+ * Read-side sections: nestable, wait-free, allowed in signal handlers. A load, an addition and a
+ * store each; no fence.
  */
 REPRIEVE_INLINE_ void reprieve_read_lock(void)
 {
@@ -101,8 +104,8 @@ int reprieve_read_ongoing(void);
 void reprieve_register_thread(void);
 
 /*
- * Publishing and following pointers. What was written before reprieve_assign_pointer is seen by whoever gets the pointer from
- * reprieve_dereference.
+ * Publishing and following pointers. What was written before reprieve_assign_pointer is seen by
+ * whoever gets the pointer from reprieve_dereference.
  */
 #ifdef __cplusplus
 } /* extern "C" */
@@ -136,25 +139,30 @@ struct reprieve_head {
 typedef void reprieve_function(struct reprieve_head *head);
 
 /*
- * Waits until every section and lookup that is running now has ended. Not inside a section: that ends the program.
- * The second one hurries.
+ * Waits until every section and lookup that is running now has ended. Not inside a section: that
+ * ends the program. The second one hurries.
  */
 void reprieve_synchronize(void);
 void reprieve_synchronize_expedited(void);
 
 /*
- * Has function(head) called on a worker thread once every section and lookup that is running now has ended. Returns at once, unless more
- * waits than the cap allows (64 MiB, 1,048,576 callbacks): then it may take some milliseconds. Allowed in sections and callbacks, not in signal
- * handlers. bytes: what the callback will free, for the cap; 0 if unknown.
+ * Has function(head) called on a worker thread once every section and lookup that is running now
+ * has ended. Returns at once, unless more waits than the cap allows (64 MiB, 1,048,576 callbacks):
+ * then it may take some milliseconds. Allowed in sections and callbacks, not in signal handlers.
+ * bytes: what the callback will free, for the cap; 0 if unknown.
  */
 void reprieve_call(struct reprieve_head *head, reprieve_function *function, size_t bytes);
 
-/* The callback does nothing but free memory (no lock, nothing of this library): any thread that registers may run it when much waits. */
+/*
+ * The callback does nothing but free memory (no lock, nothing of this library): any thread that
+ * registers may run it when much waits.
+ */
 #define REPRIEVE_LEAF 1u
 
 /*
- * Like reprieve_call, and waits moreover until no thread protects the node. Every node that reprieve_protect can find is freed this way,
- * and only so. node: the address that the lookup returns. flags: 0 or REPRIEVE_LEAF.
+ * Like reprieve_call, and waits moreover until no thread protects the node. Every node that
+ * reprieve_protect can find is freed this way, and only so. node: the address that the lookup
+ * returns. flags: 0 or REPRIEVE_LEAF.
  */
 void reprieve_retire(const void *node, struct reprieve_head *head, reprieve_function *function,
 		     size_t bytes, unsigned int flags);
@@ -162,12 +170,16 @@ void reprieve_retire(const void *node, struct reprieve_head *head, reprieve_func
 /* Calls function(argument) after a grace period. Allocates. */
 void reprieve_defer(void (*function)(void *argument), void *argument);
 
-/* Waits until every callback registered before has run. 0, or EDEADLK in a callback. Not inside a section. */
+/*
+ * Waits until every callback registered before has run. 0, or EDEADLK in a callback. Not inside a
+ * section.
+ */
 int reprieve_barrier(void);
 
 /*
- * Polling. reprieve_cookie names the next full grace period; reprieve_start_poll has it run in the background as well; reprieve_poll tells
- * whether it is over; reprieve_cond_synchronize waits for it if it is not. A cookie is a number and does not know whose it is: those of
+ * Polling. reprieve_cookie names the next full grace period; reprieve_start_poll has it run in the
+ * background as well; reprieve_poll tells whether it is over; reprieve_cond_synchronize waits for
+ * it if it is not. A cookie is a number and does not know whose it is: those of
  * reprieve_qsbr_start_poll mean nothing here.
  */
 uint64_t reprieve_cookie(void);
@@ -175,7 +187,10 @@ uint64_t reprieve_start_poll(void);
 int reprieve_poll(uint64_t cookie);
 void reprieve_cond_synchronize(uint64_t cookie);
 
-/* 1 if lookups restart on this system, 0 if they run in plain sections; *why, unless why is null, is a string that says why. */
+/*
+ * 1 if lookups restart on this system, 0 if they run in plain sections; *why, unless why is null,
+ * is a string that says why.
+ */
 int reprieve_restartable(const char **why);
 
 struct reprieve_stats {
@@ -198,8 +213,8 @@ struct reprieve_stats {
 void reprieve_get_stats(struct reprieve_stats *stats);
 
 /*
- * Domains: readers, grace periods and callbacks that know nothing of other domains'. Plain sections only. A domain is freed when no thread is
- * in a section of it; that waits for its callbacks.
+ * Domains: readers, grace periods and callbacks that know nothing of other domains'. Plain sections
+ * only. A domain is freed when no thread is in a section of it; that waits for its callbacks.
  */
 struct reprieve_domain;
 
@@ -221,20 +236,46 @@ void reprieve_domain_call(const struct reprieve_domain *domain, struct reprieve_
 int reprieve_domain_barrier(const struct reprieve_domain *domain);
 
 /*
- * Threads that announce quiescent states, in a domain of their own. An online thread is inside a section all the time except at
- * its quiescent states, so reading costs nothing, and no grace period ends while it announces none. What waits here takes the thread
- * offline meanwhile.
+ * Threads that announce quiescent states, in a domain of their own. An online thread is inside a
+ * section all the time except at its quiescent states, so reading costs nothing, and no grace
+ * period ends while it announces none. What waits here takes the thread offline meanwhile.
  */
 void reprieve_qsbr_online(void);
 void reprieve_qsbr_offline(void);
 int reprieve_qsbr_ongoing(void);
-void reprieve_qsbr_quiescent_state(void);
 void reprieve_qsbr_synchronize(void);
 void reprieve_qsbr_call(struct reprieve_head *head, reprieve_function *function, size_t bytes);
 void reprieve_qsbr_defer(void (*function)(void *argument), void *argument);
 int reprieve_qsbr_barrier(void);
 uint64_t reprieve_qsbr_start_poll(void);
 int reprieve_qsbr_poll(uint64_t cookie);
+
+/*
+ * This thread holds no references. Two loads, unless a grace period waits for this thread.
+ *
+ * Why it may do nothing: a quiescent state that is left out only makes the section longer, which is
+ * always safe. And no grace period waits for ever: its leader stores the snapshot of each section
+ * that it waits for, and reads the word until the high half differs from the snapshot's. If the
+ * high half differs already, the snapshot is of an earlier section, and nobody waits for this one.
+ *
+ * Order: the library's store of the word releases, and its compiler barriers keep later loads
+ * behind it. Without the store there is nothing to order.
+ */
+REPRIEVE_INLINE_ void reprieve_qsbr_quiescent_state(void)
+{
+	struct reprieve_record *record = REPRIEVE_ONLINE_();
+
+	if (REPRIEVE_LIKELY_(record)) {
+		uint64_t snapshot = __atomic_load_n(&record->snapshot, __ATOMIC_RELAXED);
+
+		if (REPRIEVE_LIKELY_(!snapshot))
+			return;
+		if ((snapshot ^ __atomic_load_n(&record->word, __ATOMIC_RELAXED)) >=
+		    REPRIEVE_SECTION_ENDED_)
+			return;
+	}
+	reprieve_qsbr_quiescent_state_slow();
+}
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Restartable lookups: traversals that a grace period sends back to their start instead of waiting for them.
+ * Restartable lookups: traversals that a grace period sends back to their start instead of waiting
+ * for them.
  *
- * A lookup is a function marked REPRIEVE_RESTARTABLE, which puts it into the section `reprieve_restart`. Inside it and everything it calls:
- * no call of functions that are not marked REPRIEVE_RESTARTABLE or REPRIEVE_RESTARTABLE_INLINE, no system call, no lock, no allocation, no store
- * except to local variables and to the result; it may be abandoned after any instruction and begun again. Compilers add calls of their own
- * (memcpy for large copies): run `reprieve verify` on the program, in CI. No x87 or MMX registers (long double), and no change of a rounding mode: a
+ * A lookup is a function marked REPRIEVE_RESTARTABLE, which puts it into the section
+ * `reprieve_restart`. Inside it and everything it calls: no call of functions that are not marked
+ * REPRIEVE_RESTARTABLE or REPRIEVE_RESTARTABLE_INLINE, no system call, no lock, no allocation, no
+ * store except to local variables and to the result; it may be abandoned after any instruction and
+ * begun again. Compilers add calls of their own (memcpy for large copies): run `reprieve verify` on
+ * the program, in CI. No x87 or MMX registers (long double), and no change of a rounding mode: a
  * restart does not restore them.
  *
  * Example:
@@ -109,8 +112,9 @@ extern "C" {
 #endif
 
 /*
- * Each program and shared object has a section and a descriptor of its own, whichever library it is linked with. The linker keeps one of each
- * group. The abort handler does what the library's does: back to the stack pointer in the thread's block, with 0 in r12.
+ * Each program and shared object has a section and a descriptor of its own, whichever library it is
+ * linked with. The linker keeps one of each group. The abort handler does what the library's does:
+ * back to the stack pointer in the thread's block, with 0 in r12.
  */
 __asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_cs,comdat\n"
 	".weak reprieve_image_cs\n"
@@ -164,7 +168,10 @@ extern uint64_t reprieve_image_cs[5] __attribute__((visibility("hidden")));
 extern const char __start_reprieve_restart[] __attribute__((visibility("hidden")));
 extern const char __stop_reprieve_restart[] __attribute__((visibility("hidden")));
 
-/* The section's length: no relocation expresses it. Once per source file that includes this, to the same effect. */
+/*
+ * The section's length: no relocation expresses it. Once per source file that includes this, to the
+ * same effect.
+ */
 static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 {
 	reprieve_image_cs[2] = (uint64_t)(__stop_reprieve_restart - __start_reprieve_restart);
@@ -185,13 +192,14 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 #endif
 
 /*
- * Calls a piece of the section that arms and goes on to the function. Aborted, it returns as well, with done 0: the thread's block has the stack
- * pointer to go back to, and four registers; the others are given up. Steps over the red zone and aligns the stack. The
- * frame's address is there so that the compiler finds the frame by rbp, and with it debuggers and profilers that look from inside.
+ * Calls a piece of the section that arms and goes on to the function. `thread` is the thread's
+ * block, in r12; an abort returns as well, with null there. The block has the stack pointer to go
+ * back to, and four registers; the others are given up. Steps over the red zone and aligns the
+ * stack. The frame's address is there so that the compiler finds the frame by rbp, and with it
+ * debuggers and profilers that look from inside.
  */
-#define REPRIEVE_ATTEMPT_(function, a, b, thread, cs, value, done, piece)                         \
-	__asm__ volatile("movq %%rcx, %%r12\n\t"                                                  \
-			 "movq %%rsp, %%r14\n\t"                                                  \
+#define REPRIEVE_ATTEMPT_(function, a, b, thread, cs, value, piece)                               \
+	__asm__ volatile("movq %%rsp, %%r14\n\t"                                                  \
 			 "leaq -128(%%rsp), %%rsp\n\t"                                            \
 			 "andq $-16, %%rsp\n\t"                                                   \
 			 "movq %%rsp, (%%r12)\n\t"                                                \
@@ -201,7 +209,6 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 			 "movq %%r14, 40(%%r12)\n\t"                                              \
 			 "call reprieve_attempt_%=\n\t"                                           \
 			 "movq %%r14, %%rsp\n\t"                                                  \
-			 "movq %%r12, %%rdx\n\t"                                                  \
 			 ".pushsection reprieve_restart,\"ax?\",@progbits\n\t"                    \
 			 ".type reprieve_attempt_%=, @function\n"                                 \
 			 "reprieve_attempt_%=:\n\t"                                               \
@@ -209,60 +216,109 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 			 "movq %%rax, (%%rdx)\n\t" piece                                          \
 			 ".size reprieve_attempt_%=, . - reprieve_attempt_%=\n\t"                 \
 			 ".popsection"                                                            \
-			 : "=a"(value), "=d"(done), "+D"(a), "+S"(b), "+c"(thread)                \
-			 : "1"(cs), [body] "i"(function), "r"(__builtin_frame_address(0))         \
-			 : "r8", "r9", "r10", "r11", "r12", "r14", "r15", "xmm0", "xmm1", "xmm2", \
+			 : "=a"(value), "+r"(thread), "+D"(a), "+S"(b), "+d"(cs)                  \
+			 : [body] "i"(function), "r"(__builtin_frame_address(0))                  \
+			 : "rcx", "r8", "r9", "r10", "r11", "r14", "r15", "xmm0", "xmm1", "xmm2", \
 			   "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
 			   "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory",                 \
 			   "cc" REPRIEVE_LOST_AVX512_)
 
-#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value, done) \
-	REPRIEVE_ATTEMPT_(f, a, b, thread, cs, value, done, "jmp %P[body]\n\t")
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value) \
+	REPRIEVE_ATTEMPT_(f, a, b, thread, cs, value, "jmp %P[body]\n\t")
 /* The store to the slot is the last act inside. */
-#define REPRIEVE_ATTEMPT_PROTECT_(f, a, b, thread, cs, value, done) \
-	REPRIEVE_ATTEMPT_(f, a, b, thread, cs, value, done,         \
-			  "pushq %%rsi\n\t"                         \
-			  "xorl %%esi, %%esi\n\t"                   \
-			  "call %P[body]\n\t"                       \
-			  "popq %%rsi\n\t"                          \
-			  "movq %%rax, (%%rsi)\n\t"                 \
+#define REPRIEVE_ATTEMPT_PROTECT_(f, a, b, thread, cs, value) \
+	REPRIEVE_ATTEMPT_(f, a, b, thread, cs, value,         \
+			  "pushq %%rsi\n\t"                   \
+			  "xorl %%esi, %%esi\n\t"             \
+			  "call %P[body]\n\t"                 \
+			  "popq %%rsi\n\t"                    \
+			  "movq %%rax, (%%rsi)\n\t"           \
 			  "ret\n\t")
 
-#define REPRIEVE_THREAD_() (&reprieve_thread)
-
-/* Ends an attempt that was not aborted. */
-REPRIEVE_INLINE_ void reprieve_leave_(uintptr_t cs)
+/*
+ * The address itself, as the library's own lookups use it: stores to one cache line that follow
+ * each other retire in pairs, but one at a time if they are addressed by way of fs. Pure, so that
+ * a loop computes it once.
+ */
+REPRIEVE_INLINE_ struct reprieve_thread_block *reprieve_thread_(void)
 {
-	*(volatile uintptr_t *)cs = 0;
-	*(volatile uintptr_t *)&reprieve_thread.stack = REPRIEVE_IDLE_;
+	struct reprieve_thread_block *thread;
+
+	__asm__("movq reprieve_thread@gottpoff(%%rip), %0\n\t"
+		"addq %%fs:0, %0"
+		: "=r"(thread)
+		:
+		: "cc");
+	return thread;
 }
 
-#else /* not x86-64: the library never says that a lookup may restart. */
-#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value, done) \
-	((value) = 0, (done) = 0, (void)(cs), (void)(a), (void)(b), (void)(thread))
-#define REPRIEVE_ATTEMPT_PROTECT_ REPRIEVE_ATTEMPT_LOOKUP_
-#define REPRIEVE_THREAD_() ((struct reprieve_thread_block *)NULL)
-
-REPRIEVE_INLINE_ void reprieve_leave_(uintptr_t cs)
+/* Whether a lookup may begin at once: then the block has the address of rseq_cs. */
+REPRIEVE_INLINE_ int reprieve_idle_(const struct reprieve_thread_block *thread)
 {
-	(void)cs;
+	return *(const volatile uintptr_t *)&thread->stack == REPRIEVE_IDLE_;
+}
+
+REPRIEVE_INLINE_ uintptr_t reprieve_cs_(const struct reprieve_thread_block *thread)
+{
+	return *(const volatile uintptr_t *)&thread->cs;
+}
+
+REPRIEVE_INLINE_ struct reprieve_record *reprieve_record_(struct reprieve_thread_block *thread)
+{
+	return thread->fast[0];
+}
+
+/*
+ * Ends an attempt that was not aborted. The address of rseq_cs is loaded again so that the attempt
+ * need not keep it in a register.
+ */
+REPRIEVE_INLINE_ void reprieve_leave_(struct reprieve_thread_block *thread)
+{
+	*(volatile uintptr_t *)reprieve_cs_(thread) = 0;
+	*(volatile uintptr_t *)&thread->stack = REPRIEVE_IDLE_;
+}
+
+/* Gives an attempt the thread's block; null afterwards if the attempt was aborted. */
+#define REPRIEVE_BLOCK_(name) register struct reprieve_thread_block *name __asm__("r12")
+
+#else /* not x86-64: the library never says that a lookup may restart. */
+#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value) \
+	((value) = 0, (thread) = NULL, (void)(cs), (void)(a), (void)(b))
+#define REPRIEVE_ATTEMPT_PROTECT_ REPRIEVE_ATTEMPT_LOOKUP_
+#define REPRIEVE_BLOCK_(name) struct reprieve_thread_block *name
+
+REPRIEVE_INLINE_ struct reprieve_thread_block *reprieve_thread_(void)
+{
+	return NULL;
+}
+
+REPRIEVE_INLINE_ int reprieve_idle_(const struct reprieve_thread_block *thread)
+{
+	(void)thread;
+	return 0;
+}
+
+REPRIEVE_INLINE_ uintptr_t reprieve_cs_(const struct reprieve_thread_block *thread)
+{
+	(void)thread;
+	return 0;
+}
+
+REPRIEVE_INLINE_ struct reprieve_record *reprieve_record_(struct reprieve_thread_block *thread)
+{
+	(void)thread;
+	return NULL;
+}
+
+REPRIEVE_INLINE_ void reprieve_leave_(struct reprieve_thread_block *thread)
+{
+	(void)thread;
 }
 #endif
 
-/* The thread's rseq_cs field for this attempt, or 0. */
-REPRIEVE_INLINE_ uintptr_t reprieve_restart_(unsigned int attempt)
+REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
 {
-	struct reprieve_thread_block *thread = REPRIEVE_THREAD_();
-
-	if (REPRIEVE_LIKELY_(attempt == 0 && thread &&
-			     *(volatile uintptr_t *)&thread->stack == REPRIEVE_IDLE_))
-		return thread->cs;
-	return reprieve_restart_slow(attempt);
-}
-
-REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(void)
-{
-	struct reprieve_record *record = REPRIEVE_RECORD_();
+	struct reprieve_record *record = reprieve_record_(thread);
 
 	if (REPRIEVE_LIKELY_(record && __atomic_load_n(&record->slots[0], __ATOMIC_RELAXED) == 0))
 		return &record->slots[0];
@@ -270,76 +326,88 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(void)
 }
 
 /*
+ * An attempt, and out of the innermost loop if it was not aborted. For the two macros below, with
+ * their variables.
+ */
+#define REPRIEVE_TRY_(ATTEMPT_, function, b, cs)                                               \
+	{                                                                                      \
+		REPRIEVE_BLOCK_(reprieve_block_) = reprieve_thread_found_;                     \
+		const void *reprieve_a_ = reprieve_argument_;                                  \
+		void *reprieve_b_ = (b);                                                       \
+		uintptr_t reprieve_armed_ = (cs);                                              \
+		ATTEMPT_(function, reprieve_a_, reprieve_b_, reprieve_block_, reprieve_armed_, \
+			 reprieve_value_);                                                     \
+		if (REPRIEVE_LIKELY_(reprieve_block_)) {                                       \
+			reprieve_leave_(reprieve_block_);                                      \
+			break;                                                                 \
+		}                                                                              \
+	}
+
+/*
+ * The first attempt has code of its own, which needs no counter; then as often as the library says;
+ * then `fallback`, in a plain section.
+ */
+#define REPRIEVE_ATTEMPTS_(ATTEMPT_, function, b, fallback)                                        \
+	do {                                                                                       \
+		unsigned int reprieve_attempt_ = 0;                                                \
+		if (REPRIEVE_LIKELY_(reprieve_idle_(reprieve_thread_found_))) {                    \
+			REPRIEVE_TRY_(ATTEMPT_, function, b, reprieve_cs_(reprieve_thread_found_)) \
+			reprieve_attempt_ = 1;                                                     \
+		}                                                                                  \
+		for (;;) {                                                                         \
+			uintptr_t reprieve_found_ = reprieve_restart_slow(reprieve_attempt_++);    \
+			if (!reprieve_found_) {                                                    \
+				reprieve_fallback();                                               \
+				fallback;                                                          \
+				reprieve_read_unlock();                                            \
+				break;                                                             \
+			}                                                                          \
+			REPRIEVE_TRY_(ATTEMPT_, function, b, reprieve_found_)                      \
+		}                                                                                  \
+	} while (0)
+
+/*
  * uintptr_t reprieve_lookup(function, const void *argument, void *result)
  *
- * Returns function(argument, result), run in a restartable section, or in a plain one where that does not work or after 16 restarts.
- * function: the name of a REPRIEVE_RESTARTABLE function of this program or shared object (static or hidden), uintptr_t f(const void *, void *).
- * Allowed in signal handlers.
+ * Returns function(argument, result), run in a restartable section, or in a plain one where that
+ * does not work or after 16 restarts. function: the name of a REPRIEVE_RESTARTABLE function of this
+ * program or shared object (static or hidden), uintptr_t f(const void *, void *). Allowed in signal
+ * handlers.
  */
-#define reprieve_lookup(function, argument, result)                                               \
-	__extension__({                                                                           \
-		const void *reprieve_argument_ = (argument);                                      \
-		void *reprieve_result_ = (result);                                                \
-		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                          \
-		unsigned int reprieve_attempt_ = 0;                                               \
-		for (;;) {                                                                        \
-			struct reprieve_thread_block *reprieve_t_ = REPRIEVE_THREAD_();           \
-			const void *reprieve_a_ = reprieve_argument_;                             \
-			void *reprieve_b_ = reprieve_result_;                                     \
-			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                    \
-			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                    \
-				reprieve_fallback();                                              \
-				reprieve_value_ = function(reprieve_argument_, reprieve_result_); \
-				reprieve_read_unlock();                                           \
-				break;                                                            \
-			}                                                                         \
-			REPRIEVE_ATTEMPT_LOOKUP_(function, reprieve_a_, reprieve_b_, reprieve_t_, \
-						 reprieve_cs_, reprieve_value_, reprieve_done_);  \
-			if (REPRIEVE_LIKELY_(reprieve_done_)) {                                   \
-				reprieve_leave_(reprieve_cs_);                                    \
-				break;                                                            \
-			}                                                                         \
-		}                                                                                 \
-		reprieve_value_;                                                                  \
+#define reprieve_lookup(function, argument, result)                                              \
+	__extension__({                                                                          \
+		const void *reprieve_argument_ = (argument);                                     \
+		void *reprieve_result_ = (result);                                               \
+		struct reprieve_thread_block *const reprieve_thread_found_ = reprieve_thread_(); \
+		uintptr_t reprieve_value_;                                                       \
+		REPRIEVE_ATTEMPTS_(REPRIEVE_ATTEMPT_LOOKUP_, function, reprieve_result_,         \
+				   reprieve_value_ =                                             \
+					   function(reprieve_argument_, reprieve_result_));      \
+		reprieve_value_;                                                                 \
 	})
 
 /*
  * const void *reprieve_protect(function, const void *argument, struct reprieve_protected *held)
  *
- * Returns the node that function(argument) finds, const void *f(const void *), or null. The node stays alive until reprieve_release(held),
- * which this thread calls unless it got null; grace periods do not wait for that. Such nodes are freed with reprieve_retire only.
+ * Returns the node that function(argument) finds, const void *f(const void *), or null. The node
+ * stays alive until reprieve_release(held), which this thread calls unless it got null; grace
+ * periods do not wait for that. Such nodes are freed with reprieve_retire only.
  */
-#define reprieve_protect(function, argument, held)                                                 \
-	__extension__({                                                                            \
-		const void *reprieve_argument_ = (argument);                                       \
-		struct reprieve_protected *reprieve_held_ = (held);                                \
-		uintptr_t reprieve_value_, reprieve_done_, reprieve_cs_;                           \
-		unsigned int reprieve_attempt_ = 0;                                                \
-		uintptr_t *const reprieve_slot_found_ = reprieve_slot_();                          \
-		for (;;) {                                                                         \
-			struct reprieve_thread_block *reprieve_t_ = REPRIEVE_THREAD_();            \
-			const void *reprieve_a_ = reprieve_argument_;                              \
-			uintptr_t *reprieve_b_ = reprieve_slot_found_;                             \
-			reprieve_cs_ = reprieve_restart_(reprieve_attempt_++);                     \
-			if (!REPRIEVE_LIKELY_(reprieve_cs_)) {                                     \
-				reprieve_fallback();                                               \
-				reprieve_value_ = (uintptr_t)function(reprieve_argument_);         \
-				/* Before the section ends. */                                     \
-				__atomic_store_n(reprieve_slot_found_, reprieve_value_,            \
-						 __ATOMIC_RELEASE);                                \
-				reprieve_read_unlock();                                            \
-				break;                                                             \
-			}                                                                          \
-			REPRIEVE_ATTEMPT_PROTECT_(function, reprieve_a_, reprieve_b_, reprieve_t_, \
-						  reprieve_cs_, reprieve_value_, reprieve_done_);  \
-			if (REPRIEVE_LIKELY_(reprieve_done_)) {                                    \
-				reprieve_leave_(reprieve_cs_);                                     \
-				break;                                                             \
-			}                                                                          \
-		}                                                                                  \
-		reprieve_held_->node = (const void *)reprieve_value_;                              \
-		reprieve_held_->slot = reprieve_slot_found_;                                       \
-		reprieve_held_->node;                                                              \
+#define reprieve_protect(function, argument, held)                                               \
+	__extension__({                                                                          \
+		const void *reprieve_argument_ = (argument);                                     \
+		struct reprieve_protected *reprieve_held_ = (held);                              \
+		struct reprieve_thread_block *const reprieve_thread_found_ = reprieve_thread_(); \
+		uintptr_t *const reprieve_slot_found_ = reprieve_slot_(reprieve_thread_found_);  \
+		uintptr_t reprieve_value_;                                                       \
+		/* In a plain section the slot is filled before the section ends, too. */        \
+		REPRIEVE_ATTEMPTS_(REPRIEVE_ATTEMPT_PROTECT_, function, reprieve_slot_found_,    \
+				   (reprieve_value_ = (uintptr_t)function(reprieve_argument_),   \
+				    __atomic_store_n(reprieve_slot_found_, reprieve_value_,      \
+						     __ATOMIC_RELEASE)));                        \
+		reprieve_held_->node = (const void *)reprieve_value_;                            \
+		reprieve_held_->slot = reprieve_slot_found_;                                     \
+		reprieve_held_->node;                                                            \
 	})
 
 /* Lets the node go. */

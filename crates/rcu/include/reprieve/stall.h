@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Grace periods that wait too long: reports of the readers they wait for, readers that died, readers that could be helped.
+ * Grace periods that wait too long: reports of the readers they wait for, readers that died,
+ * readers that could be helped.
  *
  * A domain of null is the default one, in every function.
  *
@@ -75,23 +76,30 @@ struct reprieve_stall {
 /* What it points to is valid during the call. */
 typedef void reprieve_stall_hook(const struct reprieve_stall *stall, void *argument);
 
-/* Readers that hold up a grace period for longer are reported. Milliseconds; 0: none are. At first 10,000. */
+/*
+ * Readers that hold up a grace period for longer are reported. Milliseconds; 0: none are. At first
+ * 10,000.
+ */
 void reprieve_set_stall_timeout(const struct reprieve_domain *domain, uint64_t timeout_ms);
 
 /*
- * Reports go to the hook; null: to standard error, as at first. It is called by the thread that waits for the grace period: it must not wait
- * for grace periods or callbacks of the domain, nor for a lock that somebody may hold who does.
+ * Reports go to the hook; null: to standard error, as at first. It is called by the thread that
+ * waits for the grace period: it must not wait for grace periods or callbacks of the domain, nor
+ * for a lock that somebody may hold who does.
  */
 void reprieve_on_stall(const struct reprieve_domain *domain, reprieve_stall_hook *hook,
 		       void *argument);
 
-/* Calls the hook with whom the grace period in progress waits for, if it has for longer than that. 1 if it was called, else 0. */
+/*
+ * Calls the hook with whom the grace period in progress waits for, if it has for longer than that.
+ * 1 if it was called, else 0.
+ */
 int reprieve_stalled(const struct reprieve_domain *domain, uint64_t longer_than_ms,
 		     reprieve_stall_hook *hook, void *argument);
 
 /*
- * Reports of all domains show stacks: laggards are sent this real-time signal (SIGRTMIN + n), which interrupts their system calls. 0, or EINVAL if
- * it is none or has a handler.
+ * Reports of all domains show stacks: laggards are sent this real-time signal (SIGRTMIN + n), which
+ * interrupts their system calls. 0, or EINVAL if it is none or has a handler.
  */
 int reprieve_stall_stacks(int signal);
 
@@ -101,7 +109,10 @@ void reprieve_set_forget_dead(const struct reprieve_domain *domain, int forget);
 /* Gives up what dead threads left: sections, protected nodes, places. How many there were. */
 size_t reprieve_forget_dead_threads(const struct reprieve_domain *domain);
 
-/* Preempted readers that hold up a grace period become real-time threads until they are out of their sections. 0, or EPERM. */
+/*
+ * Preempted readers that hold up a grace period become real-time threads until they are out of
+ * their sections. 0, or EPERM.
+ */
 int reprieve_set_boost(const struct reprieve_domain *domain, int on);
 
 #ifdef __cplusplus

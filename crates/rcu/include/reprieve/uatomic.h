@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * liburcu's uatomic_*, barriers and helpers of <urcu/compiler.h>, on the compiler's atomics. Types of up to a word. As documented there: xchg, cmpxchg,
- * add_return and sub_return are full barriers; the others order nothing by themselves.
+ * liburcu's uatomic_*, and what <urcu/compiler.h>, <urcu/arch.h> and <urcu/config.h> define, on the
+ * compiler's atomics. Types
+ * of up to a word. As documented there: xchg, cmpxchg, add_return and sub_return are full barriers;
+ * the others order nothing by themselves.
  *
  * Example:
  *
@@ -21,6 +23,31 @@
 #define REPRIEVE_UATOMIC_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+/* <urcu/config.h>, and what else programs ask about the system. */
+#define CONFIG_RCU_SMP 1
+#define CONFIG_RCU_TLS 1
+#define CONFIG_RCU_HAVE_CLOCK_GETTIME 1
+#define CONFIG_RCU_HAVE_MULTIFLAVOR 1
+#define CONFIG_RCU_HAVE_FUTEX 1
+#define CONFIG_HAVE_MEM_COHERENCY
+#if defined(__x86_64__)
+#define URCU_ARCH_X86 1
+#define URCU_ARCH_AMD64 1
+#define CONFIG_RCU_HAVE_FENCE 1
+#elif defined(__aarch64__)
+#define URCU_ARCH_AARCH64 1
+#endif
+
+/* Programs align by it what different CPUs write: pairs of lines are fetched together on x86. */
+#if defined(__x86_64__)
+#define CAA_CACHE_LINE_SIZE 128
+#else
+#define CAA_CACHE_LINE_SIZE 64
+#endif
+#define CAA_BITS_PER_LONG (__SIZEOF_LONG__ * 8)
 
 #define UATOMIC_HAS_ATOMIC_BYTE
 #define UATOMIC_HAS_ATOMIC_SHORT
@@ -38,6 +65,10 @@
 #define cmm_smp_rmc() cmm_barrier()
 #define cmm_smp_wmc() cmm_barrier()
 #define cmm_smp_read_barrier_depends() cmm_barrier()
+#define cmm_mc() cmm_barrier()
+#define cmm_rmc() cmm_barrier()
+#define cmm_wmc() cmm_barrier()
+#define cmm_read_barrier_depends() cmm_barrier()
 #if defined(__x86_64__) || defined(__i386__)
 #define caa_cpu_relax() __asm__ __volatile__("pause" : : : "memory")
 #else
@@ -57,8 +88,48 @@
 
 #define caa_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define CAA_ARRAY_SIZE(x) (sizeof(x) / sizeof((x)[0]))
+#ifndef caa_max
 #define caa_max(a, b) ((a) > (b) ? (a) : (b))
+#endif
+#ifndef caa_min
 #define caa_min(a, b) ((a) < (b) ? (a) : (b))
+#endif
+#define CAA_BUILD_BUG_ON_ZERO(cond) (sizeof(struct { int : -!!(cond); }))
+#define CAA_BUILD_BUG_ON(cond) ((void)CAA_BUILD_BUG_ON_ZERO(cond))
+#define caa_is_signed_type(type) ((type)-1 < (type)0)
+#define caa_cast_long_keep_sign(v) ((unsigned long)(v))
+#define CDS_DEPRECATED(msg) __attribute__((deprecated(msg)))
+#ifndef __rcu
+#define __rcu
+#endif
+#ifdef __cplusplus
+#define URCU_FORCE_CAST(type, arg) (reinterpret_cast<type>(arg))
+#else
+#define URCU_FORCE_CAST(type, arg) ((type)(arg))
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#define URCU_GCC_VERSION (__GNUC__ * 10000 + __GNUC_MINOR__ * 100 + __GNUC_PATCHLEVEL__)
+#endif
+
+/* The time stamp counter, or nanoseconds where user mode has none at hand. */
+#define HAS_CAA_GET_CYCLES
+typedef uint64_t caa_cycles_t;
+
+static inline __attribute__((unused)) caa_cycles_t caa_get_cycles(void)
+{
+#ifdef __x86_64__
+	return __builtin_ia32_rdtsc();
+#else
+	struct timespec now;
+
+	if (clock_gettime(CLOCK_MONOTONIC, &now))
+		return (caa_cycles_t)-1;
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+#endif
+}
+#ifdef __x86_64__
+#define rdtscll(val) ((void)((val) = __builtin_ia32_rdtsc()))
+#endif
 
 #define REPRIEVE_AS_(addr, v) ((__typeof__(*(addr)))(v))
 
@@ -80,6 +151,16 @@
 #define uatomic_sub(addr, v) ((void)__atomic_sub_fetch(addr, (v), __ATOMIC_RELAXED))
 #define uatomic_inc(addr) uatomic_add(addr, 1)
 #define uatomic_dec(addr) uatomic_sub(addr, 1)
+
+#define _uatomic_set(addr, v) uatomic_set(addr, v)
+#define _uatomic_xchg(addr, v) uatomic_xchg(addr, v)
+#define _uatomic_cmpxchg(addr, old, v) uatomic_cmpxchg(addr, old, v)
+#define _uatomic_add_return(addr, v) uatomic_add_return(addr, v)
+#define _uatomic_and(addr, mask) uatomic_and(addr, mask)
+#define _uatomic_or(addr, mask) uatomic_or(addr, mask)
+#define _uatomic_add(addr, v) uatomic_add(addr, v)
+#define _uatomic_inc(addr) uatomic_inc(addr)
+#define _uatomic_dec(addr) uatomic_dec(addr)
 
 #define cmm_smp_mb__before_uatomic_and() cmm_smp_mb()
 #define cmm_smp_mb__after_uatomic_and() cmm_smp_mb()

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Programs written for liburcu, on Reprieve: add this directory's `compat` to the include path and link with -lreprieve instead of -lurcu*.
+ * Programs written for liburcu, on Reprieve: add this directory's `compat` to the include path and
+ * link with -lreprieve instead of -lurcu*.
  *
- * All of liburcu's flavors are here. memb, mb, bp and signal are the default domain: one registry, one grace period. qsbr has a domain of its
- * own. Written from liburcu's documented interface; what differs:
+ * All of liburcu's flavors are here. memb, mb, bp and signal are the default domain: one registry,
+ * one grace period. qsbr has a domain of its own. Written from liburcu's documented interface; what
+ * differs:
  *
  * - threads need not be registered, and a thread that exits is unregistered;
  * - struct rcu_head has 32 bytes instead of 16;
- * - a `struct call_rcu_data` is a name: callbacks always run on a worker of the CPU that registered them;
+ * - a `struct call_rcu_data` is a name: callbacks always run on a worker of the CPU that registered
+ *   them;
  * - synchronize_rcu inside a read-side section ends the program with a message instead of hanging;
- * - fork handlers are the library's own; liburcu's calls for them do nothing.
+ * - fork handlers are the library's own; liburcu's calls for them do nothing but call what was
+ *   registered with register_rculfhash_atfork.
  *
  * Example:
  *
@@ -67,6 +71,69 @@ struct urcu_gp_poll_state {
 #define URCU_CALL_RCU_RUNNING (1U << 1)
 #define URCU_CALL_RCU_STOP (1U << 2)
 #define URCU_CALL_RCU_STOPPED (1U << 3)
+#define URCU_CALL_RCU_PAUSE (1U << 4)
+#define URCU_CALL_RCU_PAUSED (1U << 5)
+
+/* What a library wants to do about a fork: liburcu-cds's hash tables stop their worker thread. */
+struct urcu_atfork {
+	void (*before_fork)(void *priv);
+	void (*after_fork_parent)(void *priv);
+	void (*after_fork_child)(void *priv);
+	void *priv;
+};
+
+/*
+ * A flavor as an object, laid out as in <urcu/flavor.h>, so that liburcu-cds as it is installed
+ * works on this runtime. Unlike call_rcu, update_call_rcu takes heads of liburcu's own 16 bytes as
+ * well as ours, and allocates.
+ */
+struct rcu_flavor_struct {
+	void (*read_lock)(void);
+	void (*read_unlock)(void);
+	int (*read_ongoing)(void);
+	void (*read_quiescent_state)(void);
+	void (*update_call_rcu)(struct rcu_head *head, void (*func)(struct rcu_head *head));
+	void (*update_synchronize_rcu)(void);
+	void (*update_defer_rcu)(void (*fct)(void *p), void *p);
+	void (*thread_offline)(void);
+	void (*thread_online)(void);
+	void (*register_thread)(void);
+	void (*unregister_thread)(void);
+	void (*barrier)(void);
+	void (*register_rculfhash_atfork)(struct urcu_atfork *atfork);
+	void (*unregister_rculfhash_atfork)(struct urcu_atfork *atfork);
+};
+
+#define DEFINE_RCU_FLAVOR(x)                      \
+	const struct rcu_flavor_struct x = {      \
+		rcu_read_lock,                    \
+		rcu_read_unlock,                  \
+		rcu_read_ongoing,                 \
+		rcu_quiescent_state,              \
+		call_rcu,                         \
+		synchronize_rcu,                  \
+		defer_rcu,                        \
+		rcu_thread_offline,               \
+		rcu_thread_online,                \
+		rcu_register_thread,              \
+		rcu_unregister_thread,            \
+		rcu_barrier,                      \
+		urcu_register_rculfhash_atfork,   \
+		urcu_unregister_rculfhash_atfork, \
+	}
+
+extern const struct rcu_flavor_struct reprieve_flavor, reprieve_qsbr_flavor;
+#define urcu_memb_flavor reprieve_flavor
+#define urcu_mb_flavor reprieve_flavor
+#define urcu_signal_flavor reprieve_flavor
+#define urcu_bp_flavor reprieve_flavor
+#define urcu_qsbr_flavor reprieve_qsbr_flavor
+
+void reprieve_register_atfork(struct urcu_atfork *atfork);
+void reprieve_unregister_atfork(struct urcu_atfork *atfork);
+void reprieve_before_fork(void);
+void reprieve_after_fork_parent(void);
+void reprieve_after_fork_child(void);
 
 struct call_rcu_data *reprieve_helper_new(unsigned long flags, int cpu);
 void reprieve_helper_free(struct call_rcu_data *helper);
@@ -90,6 +157,17 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 #define REPRIEVE_URCU_FLAVOR_(flavor, base)                                                        \
 	REPRIEVE_INLINE_ void flavor##_init(void)                                                  \
 	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_exit(void)                                                  \
+	{                                                                                          \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_register_rculfhash_atfork(struct urcu_atfork *atfork)       \
+	{                                                                                          \
+		reprieve_register_atfork(atfork);                                                  \
+	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_unregister_rculfhash_atfork(struct urcu_atfork *atfork)     \
+	{                                                                                          \
+		reprieve_unregister_atfork(atfork);                                                \
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_read_lock(void)                                             \
 	{                                                                                          \
@@ -219,12 +297,15 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_call_rcu_before_fork(void)                                  \
 	{                                                                                          \
+		reprieve_before_fork();                                                            \
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_call_rcu_after_fork_parent(void)                            \
 	{                                                                                          \
+		reprieve_after_fork_parent();                                                      \
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_call_rcu_after_fork_child(void)                             \
 	{                                                                                          \
+		reprieve_after_fork_child();                                                       \
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_before_fork(void)                                           \
 	{                                                                                          \
@@ -258,6 +339,33 @@ REPRIEVE_URCU_FLAVOR_(urcu_signal, reprieve)
 REPRIEVE_URCU_FLAVOR_(urcu_bp, reprieve)
 REPRIEVE_URCU_FLAVOR_(urcu_qsbr, reprieve_qsbr)
 
+#define _urcu_memb_read_lock urcu_memb_read_lock
+#define _urcu_memb_read_unlock urcu_memb_read_unlock
+#define _urcu_memb_read_ongoing urcu_memb_read_ongoing
+#define _urcu_mb_read_lock urcu_mb_read_lock
+#define _urcu_mb_read_unlock urcu_mb_read_unlock
+#define _urcu_mb_read_ongoing urcu_mb_read_ongoing
+#define _urcu_signal_read_lock urcu_signal_read_lock
+#define _urcu_signal_read_unlock urcu_signal_read_unlock
+#define _urcu_signal_read_ongoing urcu_signal_read_ongoing
+#define _urcu_bp_read_lock urcu_bp_read_lock
+#define _urcu_bp_read_unlock urcu_bp_read_unlock
+#define _urcu_bp_read_ongoing urcu_bp_read_ongoing
+#define _urcu_qsbr_read_lock urcu_qsbr_read_lock
+#define _urcu_qsbr_read_unlock urcu_qsbr_read_unlock
+#define _urcu_qsbr_read_ongoing urcu_qsbr_read_ongoing
+#define urcu_bp_dereference(p) rcu_dereference(p)
+#define urcu_bp_set_pointer(p, v) rcu_set_pointer(p, v)
+#define urcu_bp_xchg_pointer(p, v) rcu_xchg_pointer(p, v)
+#define urcu_bp_cmpxchg_pointer(p, old, v) rcu_cmpxchg_pointer(p, old, v)
+#define urcu_bp_dereference_sym rcu_dereference_sym
+#define urcu_bp_set_pointer_sym rcu_set_pointer_sym
+#define urcu_bp_xchg_pointer_sym rcu_xchg_pointer_sym
+#define urcu_bp_cmpxchg_pointer_sym rcu_cmpxchg_pointer_sym
+#define _urcu_qsbr_quiescent_state urcu_qsbr_quiescent_state
+#define _urcu_qsbr_thread_offline urcu_qsbr_thread_offline
+#define _urcu_qsbr_thread_online urcu_qsbr_thread_online
+
 /* liburcu has these for all flavors. */
 #define rcu_dereference(p) reprieve_dereference(p)
 #define rcu_assign_pointer(p, v) reprieve_assign_pointer(p, v)
@@ -265,14 +373,42 @@ REPRIEVE_URCU_FLAVOR_(urcu_qsbr, reprieve_qsbr)
 #define rcu_xchg_pointer(p, v) uatomic_xchg(p, v)
 #define rcu_cmpxchg_pointer(p, old, v) uatomic_cmpxchg(p, old, v)
 
+/* The names of liburcu's inline and external forms: here all are inline. */
+#define _rcu_dereference(p) rcu_dereference(p)
+#define _rcu_assign_pointer(p, v) rcu_assign_pointer(p, v)
+#define _rcu_set_pointer(p, v) rcu_set_pointer(p, v)
+#define _rcu_xchg_pointer(p, v) rcu_xchg_pointer(p, v)
+#define _rcu_cmpxchg_pointer(p, old, v) rcu_cmpxchg_pointer(p, old, v)
+
+REPRIEVE_INLINE_ void *rcu_dereference_sym(void *p)
+{
+	return p;
+}
+
+REPRIEVE_INLINE_ void *rcu_set_pointer_sym(void **p, void *v)
+{
+	rcu_set_pointer(p, v);
+	return v;
+}
+
+REPRIEVE_INLINE_ void *rcu_xchg_pointer_sym(void **p, void *v)
+{
+	return rcu_xchg_pointer(p, v);
+}
+
+REPRIEVE_INLINE_ void *rcu_cmpxchg_pointer_sym(void **p, void *old, void *v)
+{
+	return rcu_cmpxchg_pointer(p, old, v);
+}
+
 #ifdef __cplusplus
 }
 #endif
 #endif
 
 /*
- * The names without a flavor, for whoever defines URCU_API_MAP (liburcu's own headers without a flavor in their names do). The flavor: RCU_MB,
- * RCU_QSBR, RCU_BP, RCU_SIGNAL, else memb.
+ * The names without a flavor, for whoever defines URCU_API_MAP (liburcu's own headers without a
+ * flavor in their names do). The flavor: RCU_MB, RCU_QSBR, RCU_BP, RCU_SIGNAL, else memb.
  */
 #if defined(URCU_API_MAP) && !defined(REPRIEVE_URCU_MAPPED)
 #define REPRIEVE_URCU_MAPPED
@@ -285,9 +421,22 @@ REPRIEVE_URCU_FLAVOR_(urcu_qsbr, reprieve_qsbr)
 #elif defined(RCU_SIGNAL)
 #define REPRIEVE_URCU_(name) urcu_signal_##name
 #else
+#ifndef RCU_MEMBARRIER
+#define RCU_MEMBARRIER
+#endif
 #define REPRIEVE_URCU_(name) urcu_memb_##name
 #endif
 #define rcu_init REPRIEVE_URCU_(init)
+#define rcu_exit REPRIEVE_URCU_(exit)
+#define rcu_flavor REPRIEVE_URCU_(flavor)
+#define urcu_register_rculfhash_atfork REPRIEVE_URCU_(register_rculfhash_atfork)
+#define urcu_unregister_rculfhash_atfork REPRIEVE_URCU_(unregister_rculfhash_atfork)
+#define _rcu_read_lock REPRIEVE_URCU_(read_lock)
+#define _rcu_read_unlock REPRIEVE_URCU_(read_unlock)
+#define _rcu_read_ongoing REPRIEVE_URCU_(read_ongoing)
+#define _rcu_quiescent_state REPRIEVE_URCU_(quiescent_state)
+#define _rcu_thread_offline REPRIEVE_URCU_(thread_offline)
+#define _rcu_thread_online REPRIEVE_URCU_(thread_online)
 #define rcu_read_lock REPRIEVE_URCU_(read_lock)
 #define rcu_read_unlock REPRIEVE_URCU_(read_unlock)
 #define rcu_read_ongoing REPRIEVE_URCU_(read_ongoing)

@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One CPU's queue: the batch that waits for a grace period or runs, taken from the CPU's lists (`intake.rs`).
+//! One CPU's queue: the batch that waits for a grace period or runs, taken from the CPU's lists
+//! (`per_cpu_lists.rs`).
 //!
-//! A batch is always in the queue itself, never on a thread's stack, so that the child of a fork finds it; and any thread may do the next
-//! step of it: the worker, or, where there is none, a registering thread or a caller of `barrier`. A step is
+//! A batch is always in the queue itself, never on a thread's stack, so that the child of a fork
+//! finds it. Any thread may do its next step: the worker, or, where there is none, a registering
+//! thread or a caller of `barrier`. A step is
 //!
-//! 1. under the queue's lock: if nothing waits, let what is on the lists wait for the cookie of a grace period;
+//! 1. under the queue's lock: if no batch waits, take the callbacks from the lists, and a cookie
+//!    for them;
 //! 2. without the lock: wait for that grace period, or lead it;
-//! 3. under the lock, if the waiting batch's grace period is over: look into the slots, keep what is protected, run the rest.
+//! 3. under the lock, if the waiting batch's grace period is over: look into the slots, keep the
+//!    callbacks whose nodes are protected, run the others.
 //!
-//! The lock is held while callbacks run. A fork waits for it, and the thread that runs them lets it pass between two
-//! callbacks.
+//! The lock is held while callbacks run. A fork waits for it, and the thread that runs them lets it
+//! pass between two callbacks.
 
-use super::alarm::Alarm;
-use super::intake::{Lane, add_up};
-use super::list::{Chain, List, fetch};
-use super::load::Load;
-use super::{Head, LEAF, PHASE};
-use crate::domain::core::Core;
-use crate::grace::Cookie;
-use crate::slots::{Protected, Slots};
-use crate::sync::Lock;
+use super::per_cpu_lists::{Lane, add_up};
+use super::reclaimer::Reclaimer;
+use super::worker_wait::WorkerWait;
+use crate::grace::sequence::GpSeq;
+use crate::platform::fork;
+use crate::platform::lock::Lock;
+use crate::thread::head::{Head, LEAF, PHASE};
+use crate::thread::list::{Chain, List, fetch};
+use crate::thread::load::Load;
+use crate::thread::slots::{ProtectedNodes, Slots};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,23 +32,23 @@ use std::time::Instant;
 
 /// Chains of heads that have been taken from the list. Under the queue's lock.
 struct Batch {
-    /// Waits for `cookie`.
+    /// Callbacks that wait for `cookie`.
     waiting: *mut Head,
-    cookie: Cookie,
-    /// The grace period is over: to be run.
+    cookie: GpSeq,
+    /// Callbacks whose grace period is over: they run next.
     ready: *mut Head,
-    /// The grace period is over, but when last looked at a slot held the node.
+    /// Callbacks whose grace period is over, but whose node was in a slot at the last look.
     held: *mut Head,
-    /// What of `Queue::held` is in `held`.
+    /// The load of `held`, which is a part of `Queue::held`.
     held_load: Load,
-    /// Of callbacks that have run, or are being run, and are still in the accounts.
+    /// The load of callbacks that have run, or run now, and are still in the pending count.
     unsettled: [Load; 2],
 }
 
 impl Batch {
     const EMPTY: Batch = Batch {
         waiting: null_mut(),
-        cookie: Cookie(0),
+        cookie: GpSeq(0),
         ready: null_mut(),
         held: null_mut(),
         held_load: Load::NONE,
@@ -54,14 +59,15 @@ impl Batch {
 #[repr(align(128))]
 pub(crate) struct Queue {
     index: usize,
-    pub(crate) alarm: Alarm,
+    pub(crate) worker: WorkerWait,
     pub(crate) started: AtomicBool,
     pub(crate) lock: Lock,
-    /// The fork that is being prepared could not have the lock.
+    /// The fork that is being prepared could not take the lock.
     pub(crate) missed: AtomicBool,
-    /// There is a batch.
+    /// The batch is not empty.
     loaded: AtomicBool,
-    /// Of `Batch::held` and `aside`: waits for guards, which no grace period helps with.
+    /// The load of `Batch::held` and `aside`: callbacks that wait for guards, not for a grace
+    /// period.
     held: AtomicU64,
     /// Callbacks that wait for guards, from threads that helped.
     aside: List,
@@ -88,9 +94,9 @@ pub(crate) enum Step {
     Idle,
     /// Only protected nodes wait.
     Held,
-    /// Something was run, or may be run by the next step.
+    /// Callbacks have run, or the next step may run some.
     Progress,
-    /// The grace period did not end in time, or others have the queue.
+    /// The grace period did not end in time, or another thread has the queue.
     Stuck,
 }
 
@@ -98,7 +104,7 @@ impl Queue {
     pub(crate) fn new(index: usize) -> Queue {
         Queue {
             index,
-            alarm: Alarm::new(),
+            worker: WorkerWait::new(),
             started: AtomicBool::new(false),
             lock: Lock::new(),
             missed: AtomicBool::new(false),
@@ -109,15 +115,15 @@ impl Queue {
         }
     }
 
-    /// What waits for a guard.
+    /// The callbacks that wait for guards.
     pub(crate) fn held(&self) -> Load {
         Load::from_bits(self.held.load(Ordering::Relaxed))
     }
 
-    /// The worker will look after callbacks whose grace period is over and that were seen in a slot then.
+    /// Hands callbacks to the worker whose grace period is over, but whose nodes are in slots.
     ///
     /// # Safety
-    /// The chain, not empty, is the caller's alone, and in the account.
+    /// The chain, not empty, is the caller's alone, and in the pending count.
     pub(crate) unsafe fn set_aside(&self, chain: Chain) {
         let mut loads = [Load::NONE; 2];
         // SAFETY: the caller's promise.
@@ -125,12 +131,12 @@ impl Queue {
         self.held.fetch_add(loads[0].add(loads[1]).bits(), Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.aside.push(chain.first, chain.last) };
-        self.alarm.work();
+        self.worker.notify();
     }
 
     /// Whether there is work that the worker has not taken.
-    pub(crate) fn any(&self, core: &Core) -> bool {
-        core.intake.any(self.index) || !self.aside.is_empty()
+    pub(crate) fn any(&self, reclaimer: &Reclaimer) -> bool {
+        reclaimer.lists.any(self.index) || !self.aside.is_empty()
     }
 
     /// Whether there is a batch that waits for anything.
@@ -143,22 +149,22 @@ impl Queue {
         self.loaded.store(chains.iter().any(|c| !c.is_null()), Ordering::Relaxed);
     }
 
-    fn lane<'a>(&self, core: &'a Core) -> &'a Lane {
-        core.intake.lane(self.index)
+    fn lane<'a>(&self, reclaimer: &'a Reclaimer) -> &'a Lane {
+        reclaimer.lists.lane(self.index)
     }
 
     /// The next step. See the module's text.
-    pub(crate) fn step(&self, core: &Core, who: Who) -> Step {
+    pub(crate) fn step(&self, reclaimer: &Reclaimer, who: Who) -> Step {
         if !self.lock_for(who) {
             return Step::Stuck;
         }
         // SAFETY: under the lock.
         let batch = unsafe { &mut *self.batch.get() };
         if batch.waiting.is_null() {
-            batch.waiting = core.intake.take(self.index, false);
-            join(core.intake.take(self.index, true), &mut batch.waiting);
+            batch.waiting = reclaimer.lists.take(self.index, false);
+            join(reclaimer.lists.take(self.index, true), &mut batch.waiting);
             // After the take: the unlinkings of all that was taken come before the cookie.
-            batch.cookie = core.grace.cookie();
+            batch.cookie = reclaimer.grace.cookie();
         }
         let (waiting, cookie) = (!batch.waiting.is_null(), batch.cookie);
         let idle = !waiting && batch.ready.is_null();
@@ -169,18 +175,19 @@ impl Queue {
             return Step::Idle;
         }
         #[cfg(reprieve_fault)]
-        let early = crate::fault::is(crate::fault::Fault::ScanFirst).then(|| core.scan());
+        let early = crate::platform::fault::is(crate::platform::fault::Fault::ScanFirst)
+            .then(|| reclaimer.scan());
         let deadline = match who {
             Who::Worker => None,
             Who::Helper(deadline) => Some(deadline),
         };
-        if waiting && !core.run_until(cookie, deadline) || !self.lock_for(who) {
+        if waiting && !reclaimer.grace.run_until(cookie, deadline) || !self.lock_for(who) {
             return Step::Stuck;
         }
         // SAFETY: under the lock.
         let batch = unsafe { &mut *self.batch.get() };
         // Somebody else may have run the batch and begun another.
-        if !batch.waiting.is_null() && core.grace.done(batch.cookie) {
+        if !batch.waiting.is_null() && reclaimer.grace.done(batch.cookie) {
             batch.waiting = join(batch.waiting, &mut batch.ready);
         }
         let (aside, mut loads) = (self.aside.take(), [Load::NONE; 2]);
@@ -191,10 +198,10 @@ impl Queue {
         let looked_at = std::mem::take(&mut batch.held_load).add(loads[0]).add(loads[1]);
         self.held.fetch_sub(looked_at.bits(), Ordering::Relaxed);
         #[cfg(reprieve_fault)]
-        let protected = early.unwrap_or_else(|| core.scan());
+        let protected = early.unwrap_or_else(|| reclaimer.scan());
         #[cfg(not(reprieve_fault))]
-        let protected = core.scan();
-        let ran = self.run(core, protected, who);
+        let protected = reclaimer.scan();
+        let ran = self.run(reclaimer, protected, who);
         // SAFETY: under the lock.
         self.note_load(unsafe { &*self.batch.get() });
         self.lock.unlock();
@@ -205,8 +212,13 @@ impl Queue {
         }
     }
 
-    /// Whether a callback, of account `phase` or of either, waits for a guard of the thread whose slots these are. May miss one while a step
-    /// is being done.
+    /// Whether this thread is running callbacks of this queue.
+    pub(crate) fn running_here(&self) -> bool {
+        crate::thread::running() == std::ptr::from_ref(self) as usize
+    }
+
+    /// Whether a callback, of one phase or of either, waits for a guard of the thread with these
+    /// slots. May miss one while a step is being done.
     pub(crate) fn waits_for(&self, slots: &Slots, phase: Option<usize>) -> bool {
         if self.held.load(Ordering::Relaxed) == 0 || !self.lock.try_lock() {
             return false;
@@ -234,15 +246,17 @@ impl Queue {
         }
     }
 
-    /// Runs the ready callbacks under the lock; returns how many. Those whose node is protected go to `held`.
-    fn run(&self, core: &Core, mut protected: Protected, who: Who) -> u64 {
-        /// Settle accounts now and then: others look at them.
+    /// Runs the ready callbacks under the lock; returns how many. Those whose node is protected go
+    /// to `held`.
+    fn run(&self, reclaimer: &Reclaimer, mut protected: ProtectedNodes, who: Who) -> u64 {
+        /// Update the pending count after so many: other threads look at it.
         const OFTEN: u64 = 64;
         let thread = crate::thread::this();
         let mut kept = null_mut();
         let mut ran = 0;
-        // SAFETY: under the lock, which is given up and taken again in between, so the batch is looked up afresh each time. A ready
-        // head is nobody else's; after its function was called it is not touched.
+        // SAFETY: under the lock, which is given up and taken again in between, so the batch is
+        // looked up afresh each time. A ready head is nobody else's; after its function was called
+        // it is not touched.
         unsafe {
             while let Some(head) = (*self.batch.get()).ready.as_mut() {
                 (*self.batch.get()).ready = head.next;
@@ -269,42 +283,45 @@ impl Queue {
                 }
                 ran += 1;
                 if ran % OFTEN == 0 {
-                    self.settle(core);
+                    self.settle(reclaimer);
                 }
-                if crate::fork::waiting() && who == Who::Worker {
-                    crate::fork::let_pass(&self.lock);
-                    // Whoever had the lock meanwhile may have made another batch ready, whose grace period ended after our look.
-                    protected = core.scan();
+                if fork::waiting() && who == Who::Worker {
+                    fork::let_pass(&self.lock);
+                    // The thread that had the lock meanwhile may have made another batch ready,
+                    // whose grace period ended after our look.
+                    protected = reclaimer.scan();
                 }
             }
             join(kept, &mut (*self.batch.get()).ready);
-            self.settle(core);
+            self.settle(reclaimer);
         }
         ran
     }
 
     /// # Safety
     /// Under the lock.
-    unsafe fn settle(&self, core: &Core) {
+    unsafe fn settle(&self, reclaimer: &Reclaimer) {
         // SAFETY: the caller's promise.
         let unsettled = unsafe { &mut (*self.batch.get()).unsettled };
         for (phase, load) in unsettled.iter_mut().enumerate() {
-            core.callbacks.run.fetch_add(load.callbacks(), Ordering::Relaxed);
-            self.lane(core).account.finish(phase, std::mem::take(load));
+            reclaimer.stats.run.fetch_add(load.callbacks(), Ordering::Relaxed);
+            self.lane(reclaimer).pending.finish(phase, std::mem::take(load));
         }
-        core.notice_progress();
+        reclaimer.notice_progress();
     }
 
-    /// In the child of a fork: there is no worker, and the accounts are what is really there (a thread of the parent may have been
-    /// between accounting and pushing). What was waiting waits for a new grace period. If this thread is running this queue's callbacks
-    /// it keeps the lock and its batch. If the lock could not be had before the fork, the batch is in an unknown state and is left alone. `recount`: no
-    /// if this thread has callbacks in hand, which are in the account (see `fork.rs`).
-    pub(crate) fn after_fork(&self, core: &Core, recount: bool) {
+    /// In the child of a fork: there is no worker, and the pending count is set to the callbacks
+    /// that are really there (a thread of the parent may have been between counting and pushing).
+    /// Waiting callbacks wait for a new grace period. If this thread is running this queue's
+    /// callbacks it keeps the lock and its batch. If the fork could not take the lock, the batch is
+    /// in an unknown state and is abandoned. `recount`: false if this thread has callbacks in hand,
+    /// which are in the pending count (see `domain/fork.rs`).
+    pub(crate) fn after_fork(&self, reclaimer: &Reclaimer, recount: bool) {
         self.started.store(false, Ordering::Relaxed);
-        self.alarm.after_fork();
+        self.worker.after_fork();
         // SAFETY: the only thread.
         let batch = unsafe { &mut *self.batch.get() };
-        if !crate::thread::running(self) {
+        if !self.running_here() {
             self.lock.reset();
             batch.unsettled = Default::default();
             if self.missed.swap(false, Ordering::Relaxed) {
@@ -316,23 +333,23 @@ impl Queue {
         }
         join(self.aside.take(), &mut batch.waiting);
         self.held.store(batch.held_load.bits(), Ordering::Relaxed);
-        batch.cookie = core.grace.cookie();
+        batch.cookie = reclaimer.grace.cookie();
         self.note_load(batch);
         if recount {
             // SAFETY: the only thread.
-            self.lane(core).account.set(unsafe { self.count(core) });
+            self.lane(reclaimer).pending.set(unsafe { self.count(reclaimer) });
         }
     }
 
-    /// What is on the lists and in the batch, by phase.
+    /// The callbacks on the lists and in the batch, by phase.
     ///
     /// # Safety
     /// Under the lock.
-    pub(super) unsafe fn count(&self, core: &Core) -> [Load; 2] {
+    pub(super) unsafe fn count(&self, reclaimer: &Reclaimer) -> [Load; 2] {
         // SAFETY: the caller's promise.
         let batch = unsafe { &*self.batch.get() };
         let mut loads = batch.unsettled;
-        let listed = core.intake.listed(self.index);
+        let listed = reclaimer.lists.listed(self.index);
         loads.iter_mut().zip(listed).for_each(|(load, l)| *load = load.add(l));
         for chain in [batch.waiting, batch.ready, batch.held] {
             // SAFETY: the chains are consistent, and nobody else's.
@@ -354,7 +371,7 @@ impl Queue {
 /// Moves `chain` in front of `to`; returns the empty chain.
 fn join(chain: *mut Head, to: &mut *mut Head) -> *mut Head {
     if to.is_null() {
-        // No walk along what may be cold memory.
+        // Without a walk along heads that may not be in the cache.
         *to = chain;
         return null_mut();
     }

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Registering a callback: into the thread's stash, a few plain stores; now and then, the account, the list, the worker, the caps.
+//! Registers a callback: mostly a few plain stores into the thread's buffer; now and then an update
+//! of the pending count and a CPU's list, a look at the caps, a wake-up of the worker.
 
-use super::intake::Swept;
-use super::load::Load;
-use super::stash::{Access, Stash};
-use super::{Function, Head, LEAF, cap, worker};
-use crate::domain::core::Core;
-use crate::restart::arch;
-use crate::{startup, sys, thread};
+use super::per_cpu_lists::Swept;
+use super::reclaimer::Reclaimer;
+use super::{limits, worker};
+use crate::platform::{facts, rseq, sys};
+use crate::thread;
+use crate::thread::buffer::{Access, Buffer};
+use crate::thread::head::{Function, Head, LEAF};
+use crate::thread::load::Load;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Most callbacks that a stash is opened for, and most bytes in units of 16.
+/// A buffer is opened for at most so many callbacks, and so many bytes in units of 16.
 const MOST: (u64, u64) = (64, 1 << 16);
-/// A stash for fewer is not worth it.
+/// A buffer is opened for no fewer.
 const LEAST: u64 = 4;
 
-impl Core {
+impl Reclaimer {
     /// Registers a callback. See `Domain::call_rcu`.
+    ///
+    /// # Safety
+    /// As for `Domain::call_rcu`.
     #[inline]
     pub(crate) unsafe fn register(
-        self: &Arc<Core>,
+        self: &Arc<Reclaimer>,
         head: *mut Head,
         function: Function,
         node: usize,
@@ -34,18 +39,18 @@ impl Core {
             head.write(Head { next: null_mut(), function: Some(function), node, units, flags })
         };
         if let Some(record) = thread::fast(self.index()) {
-            let mut stash = record.stash.enter(false);
-            if let Some(stash) = &mut stash {
+            let mut buffer = record.buffer.enter(false);
+            if let Some(buffer) = &mut buffer {
                 // SAFETY: as above; the caller keeps it valid.
-                if unsafe { stash.put(head) } {
-                    if stash.has_ready() {
-                        run_ready(stash, 1);
+                if unsafe { buffer.put(head) } {
+                    if buffer.has_ready() {
+                        run_ready(buffer, 1);
                     }
                     return;
                 }
             }
             // SAFETY: as above.
-            unsafe { self.register_slow(head, stash) }
+            unsafe { self.register_slow(head, buffer) }
         } else {
             // SAFETY: as above.
             unsafe { self.register_first(head) }
@@ -54,105 +59,136 @@ impl Core {
 
     /// A thread's first registration, or one where there is no membarrier.
     #[cold]
-    unsafe fn register_first(self: &Arc<Core>, head: *mut Head) {
-        let mut stash = self.own_stash();
+    unsafe fn register_first(self: &Arc<Reclaimer>, head: *mut Head) {
+        let mut buffer = self.own_buffer();
         // SAFETY: the caller's promise.
         unsafe {
-            if stash.as_mut().is_none_or(|stash| !stash.put(head)) {
-                self.register_slow(head, stash);
+            if buffer.as_mut().is_none_or(|buffer| !buffer.put(head)) {
+                self.register_slow(head, buffer);
             }
         }
     }
 
-    /// This thread's stash, if it may use it now.
-    pub(super) fn own_stash(&self) -> Option<Access<'static>> {
-        // A record is not taken again by a thread that exits.
+    /// This thread's buffer, if it may use it now.
+    pub(super) fn own_buffer(&self) -> Option<Access<'static>> {
+        // An exiting thread does not take a record again.
         let record = if thread::exiting() { None } else { Some(thread::record(self.index())) };
-        record.and_then(|r| r.stash.enter(startup::fenced()))
+        record.and_then(|r| r.buffer.enter(facts::fenced()))
     }
 
-    /// The stash is closed, or too small for this one, or there is none.
+    /// The buffer is closed, or too small for this one, or there is none.
     #[cold]
     #[inline(never)]
-    unsafe fn register_slow(self: &Arc<Core>, head: *mut Head, mut stash: Option<Access<'static>>) {
+    unsafe fn register_slow(
+        self: &Arc<Reclaimer>,
+        head: *mut Head,
+        mut buffer: Option<Access<'static>>,
+    ) {
         // SAFETY: the head is the caller's alone.
         let (units, leaf) = unsafe { ((*head).units, (*head).flags & LEAF != 0) };
         let mut index = self.lane_here();
-        if let Some(stash) = &mut stash {
-            self.close_stash(stash);
+        if let Some(buffer) = &mut buffer {
+            self.close_buffer(buffer);
         }
-        let mut load = self.load();
+        let load = self.help_near_soft_cap(&mut buffer, index, leaf);
+        let mut n = self.share(units);
+        if load_exceeds(load, self.cap()) {
+            drop(buffer);
+            limits::wait_for_room(self, index);
+            // Even if there is no room now: a thread does not wait at each registration.
+            buffer = self.own_buffer();
+            if let Some(buffer) = &mut buffer {
+                // It may be open: a sweeper, or a fork, kept us out of it above.
+                self.close_buffer(buffer);
+            }
+            // This thread put callbacks on the first lane's list, or made them ready in the buffer,
+            // and the lane's worker may have looked before.
+            let first = std::mem::replace(&mut index, self.lane_here());
+            if first != index {
+                self.queues[first].worker.notify();
+            }
+            n = n.min(limits::BEYOND);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.put(head, &mut buffer, index, n) };
+        drop(buffer);
+        let queue = &self.queues[index];
+        self.ensure_worker(index);
+        queue.worker.notify();
+        if worker::full(self.lists.lane(index).pending.here()) {
+            queue.worker.hurry();
+        }
+    }
+
+    /// Helps near the soft cap, if this thread may. Returns the load.
+    fn help_near_soft_cap(
+        &self,
+        buffer: &mut Option<Access<'static>>,
+        index: usize,
+        leaf: bool,
+    ) -> Load {
+        let load = self.load();
         let over_soft = load_exceeds(load, self.soft_cap());
         if over_soft {
             self.grace.urgency.press();
         }
-        if leaf && load_exceeds(load, &self.soft_cap().most()) && cap::may_help(self) {
-            if let Some(stash) = &mut stash {
-                cap::help(self, stash, index, over_soft);
-                load = self.load();
+        if leaf && load_exceeds(load, &self.soft_cap().help_threshold()) && limits::may_help(self) {
+            if let Some(buffer) = buffer {
+                limits::help(self, buffer, index, over_soft);
+                return self.load();
             }
         }
-        let mut n = self.share(units);
-        if load_exceeds(load, self.cap()) {
-            drop(stash);
-            cap::relieve(self, index);
-            // Whether or not there is room now: nobody waits for every single callback.
-            stash = self.own_stash();
-            if let Some(stash) = &mut stash {
-                // It may be open: a sweeper, or a fork, kept us out of it above.
-                self.close_stash(stash);
-            }
-            // What is on the first lane (its list, or what is ready in the stash) is there by our doing, and its worker may have looked meanwhile.
-            let first = std::mem::replace(&mut index, self.lane_here());
-            if first != index {
-                self.queues[first].alarm.work();
-            }
-            n = n.min(cap::BEYOND);
-        }
+        load
+    }
+
+    /// Puts the callback into the buffer, opened for `n` like it, or on a list.
+    ///
+    /// # Safety
+    /// As for [`register`](Reclaimer::register).
+    unsafe fn put(
+        &self,
+        head: *mut Head,
+        buffer: &mut Option<Access<'static>>,
+        index: usize,
+        n: u64,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
-            match &mut stash {
-                Some(stash) if n >= LEAST => {
-                    self.intake.open(stash, index, units, n as u32);
-                    let fits = stash.put(head);
+            let units = (*head).units;
+            match buffer {
+                Some(buffer) if n >= LEAST => {
+                    self.lists.open(buffer, index, units, n as u32);
+                    let fits = buffer.put(head);
                     debug_assert!(fits);
                 }
-                Some(stash) => {
-                    stash.count(Load::one(units));
-                    self.intake.push(index, head);
+                Some(buffer) => {
+                    buffer.count(Load::one(units));
+                    self.lists.push(index, head);
                 }
                 None => {
                     match thread::existing(self.index()) {
-                        Some(record) => self.intake.push_beside(&record.stash, index, head),
-                        None => self.intake.push_late(index, head),
+                        Some(record) => self.lists.push_unbuffered(&record.buffer, index, head),
+                        None => self.lists.push_late(index, head),
                     };
                 }
             }
         }
-        drop(stash);
-        let queue = &self.queues[index];
-        self.ensure_worker(index);
-        queue.alarm.work();
-        if worker::full(self.intake.lane(index).account.here()) {
-            queue.alarm.enough();
-        }
     }
 
-    /// What is in the stash goes to the lists.
-    pub(super) fn close_stash(&self, stash: &mut Access<'_>) {
-        let home = stash.home();
-        let (ran, first) = self.intake.close(stash);
+    /// Closes the buffer: puts its callbacks on the lists.
+    pub(super) fn close_buffer(&self, buffer: &mut Access<'_>) {
+        let home = buffer.home();
+        let (ran, first) = self.lists.close(buffer);
         if ran != 0 {
-            self.callbacks.run.fetch_add(ran, Ordering::Relaxed);
             self.notice_progress();
         }
         if first {
-            self.queues[home].alarm.work();
+            self.queues[home].worker.notify();
         }
     }
 
-    /// How many callbacks of that size a stash is opened for: a small part of the soft cap, so that what threads have reserved and do not
-    /// use weighs little. Of any size, they are no more than `MOST.1` units in all.
+    /// For how many callbacks of this size a buffer is opened: for a small part of the soft cap, so
+    /// that unused reservations of threads weigh little, and for `MOST.1` units at most.
     fn share(&self, units: u32) -> u64 {
         share(self.soft_cap(), units)
     }
@@ -162,7 +198,7 @@ impl Core {
         if self.queues.len() == 1 { 0 } else { current_cpu() % self.queues.len() }
     }
 
-    pub(crate) fn ensure_worker(self: &Arc<Core>, index: usize) {
+    pub(crate) fn ensure_worker(self: &Arc<Reclaimer>, index: usize) {
         let started = &self.queues[index].started;
         if started.load(Ordering::Relaxed) {
             return;
@@ -174,56 +210,58 @@ impl Core {
         }
     }
 
-    /// Empties stashes of that lane whose owners have left them alone since the last look, or all.
+    /// Empties the buffers of a lane whose owners have not used them since the last call, or all of
+    /// its buffers.
     pub(super) fn sweep_lane(&self, index: usize, all: bool) -> Swept {
-        self.intake.sweep(self.registry(), |stash| {
-            (stash.home() == index || stash.abandoned()).then(|| stash.rests() || all)
+        self.lists.sweep(self.registry(), |buffer| {
+            (buffer.home() == index || buffer.abandoned()).then(|| buffer.rests() || all)
         })
     }
 
-    /// Finds what dead threads have left, whose home may be anywhere, and puts the accounts right. At most once in a while.
+    /// Finds callbacks of dead threads, in any lane, and corrects the pending counts. At most once
+    /// in a while.
     #[cold]
-    pub(super) fn seek_lost(&self) {
-        if self.seeking_now() {
-            self.forget_dead_owners();
-            self.intake.sweep(self.registry(), |stash| stash.abandoned().then_some(true));
-            self.audit();
+    pub(super) fn recover_from_dead(&self) {
+        if self.grace.time_to_look_for_dead() {
+            self.grace.forget_dead_owners();
+            self.lists.sweep(self.registry(), |buffer| buffer.abandoned().then_some(true));
+            self.recount();
             self.wake_workers();
         }
     }
 
-    /// Whether there is a stash of that lane with something in it.
-    pub(super) fn stashed(&self, index: usize) -> bool {
-        let ours = |stash: &Stash| stash.home() == index || stash.abandoned();
-        self.registry().records().any(|r| r.stash.pending() && ours(&r.stash))
+    /// Whether a buffer of this lane has callbacks.
+    pub(super) fn buffered(&self, index: usize) -> bool {
+        let ours = |buffer: &Buffer| buffer.home() == index || buffer.abandoned();
+        self.registry().records().any(|r| r.buffer.pending() && ours(&r.buffer))
     }
 }
 
-fn share(soft: &cap::Cap, units: u32) -> u64 {
+fn share(soft: &limits::Cap, units: u32) -> u64 {
     const PART: u64 = 32;
     let callbacks = (soft.callbacks / PART).min(MOST.0);
     let room = (soft.bytes / 16 / PART).min(MOST.1);
     callbacks.min(room.checked_div(units as u64).unwrap_or(callbacks))
 }
 
-/// Runs up to `most` of the callbacks in the stash that may be run. Returns how many.
-pub(super) fn run_ready(stash: &mut Access<'_>, most: usize) -> usize {
+/// Runs up to `most` of the callbacks in the buffer that may be run. Returns how many.
+pub(super) fn run_ready(buffer: &mut Access<'_>, most: usize) -> usize {
     let thread = thread::this();
     // SAFETY: the block is this thread's own.
-    let before = unsafe { std::mem::replace(&mut (*thread).running, stash.address()) };
-    let ran = (0..most).take_while(|_| stash.run_one()).count();
+    let before = unsafe { std::mem::replace(&mut (*thread).running, buffer.address()) };
+    let ran = (0..most).take_while(|_| buffer.run_one()).count();
     // SAFETY: as above.
     unsafe { (*thread).running = before };
     ran
 }
 
-pub(super) fn load_exceeds(load: Load, cap: &cap::Cap) -> bool {
+pub(super) fn load_exceeds(load: Load, cap: &limits::Cap) -> bool {
     load.bytes() > cap.bytes || load.callbacks() > cap.callbacks
 }
 
 fn current_cpu() -> usize {
-    match arch::rseq_cs() {
-        Some(cs) => arch::current_cpu(cs) as usize,
+    match rseq::rseq_cs() {
+        Some(cs) => rseq::current_cpu(cs) as usize,
         None => sys::current_cpu().unwrap_or(0),
     }
 }
@@ -232,10 +270,11 @@ fn current_cpu() -> usize {
 mod tests {
     use super::*;
 
-    /// What a stash is opened for fits a `Load`, whatever the caps and the sizes, and is what `Cap` says.
+    /// For all caps and sizes, a reservation fits a `Load`, and is no larger than `Cap` says.
     #[test]
     fn reservations_are_bounded() {
-        for soft in [cap::Cap::SOFT, cap::Cap::NONE, cap::Cap { bytes: 100, callbacks: 7 }] {
+        for soft in [limits::Cap::SOFT, limits::Cap::NONE, limits::Cap { bytes: 100, callbacks: 7 }]
+        {
             for units in (0..32).map(|bit| 1u32 << bit).chain([0, 3, Load::MOST_UNITS]) {
                 let n = share(&soft, units);
                 assert!(n <= 64.min(soft.callbacks / 32));

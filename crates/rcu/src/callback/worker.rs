@@ -1,42 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The thread that runs a queue's callbacks on the queue's CPU.
 //!
-//! Started by the first registration on that CPU. A batch gathers for [`LINGER`], or until it is [`full`]; while one waits for its
-//! grace period the next gathers by itself. Callbacks in a stash whose owner has not opened it anew for that time are taken from there. The worker blocks
+//! The first registration on that CPU starts it. A batch gathers for [`LINGER`], or until it is
+//! [`full`]; while one batch waits for its grace period the next one gathers. The worker takes
+//! callbacks out of a buffer whose owner has not opened it again for that time. The worker blocks
 //! all signals, so that handlers run on the program's own threads.
 
-use super::intake::Swept;
-use super::load::Load;
+use super::per_cpu_lists::Swept;
 use super::queue::{Step, Who};
-use crate::domain::core::Core;
-use crate::sys;
+use super::reclaimer::Reclaimer;
+use crate::platform::sys;
+use crate::thread::load::Load;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a small batch gathers.
 const LINGER: Duration = Duration::from_millis(1);
 
-/// How often protected nodes are looked for again: first and longest pause.
+/// Pauses between two looks at callbacks whose nodes are protected: the first and the longest.
 const HELD: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// Turns with something left for later after which it is found out whether its owner is dead.
+/// After so many turns the worker finds out whether owners of callbacks are dead.
 const DOUBT: u64 = 100;
 
-/// A batch that need not gather longer.
+/// Whether a batch need not gather longer.
 pub(crate) fn full(load: Load) -> bool {
     load.callbacks() >= 256 || load.bytes() >= 128 << 10
 }
 
-/// Starts the worker of `core.queues[index]`. False if the system has no thread for it: the next registration tries again.
-pub(crate) fn start(core: &Arc<Core>, index: usize) -> bool {
-    let thread_core = core.clone();
-    let work = move || work(&thread_core, index);
+/// Starts the worker of queue `index`. False if the system refuses a thread: the next registration
+/// tries again.
+pub(crate) fn start(reclaimer: &Arc<Reclaimer>, index: usize) -> bool {
+    let own = reclaimer.clone();
+    let work = move || work(&own, index);
     let thread = sys::Thread::start(format!("reprieve-cb/{index}"), sys::STACK, work);
-    thread.map(|thread| core.workers.add(thread)).is_some()
+    thread.map(|thread| reclaimer.workers.add(thread)).is_some()
 }
 
-/// Binds this thread to the CPU, if that is among those its creator was bound to: queues are numbered as CPUs are, and the first one
-/// has a worker whether or not the program runs on the first CPU.
+/// Binds this thread to the CPU, if its creator was allowed to run there: queues are numbered as
+/// CPUs are, and queue 0 has a worker even if the program may not run on CPU 0.
 fn bind(cpu: usize) {
     // SAFETY: numbers that do not fit are not looked up.
     let allowed = |set| cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, &set) };
@@ -45,52 +47,53 @@ fn bind(cpu: usize) {
     }
 }
 
-fn work(core: &Core, index: usize) {
-    if core.queues.len() > 1 {
+fn work(reclaimer: &Reclaimer, index: usize) {
+    if reclaimer.queues.len() > 1 {
         bind(index);
     }
-    let queue = &core.queues[index];
-    let in_a_hurry = || core.grace.urgency.any() || core.stopping();
+    let queue = &reclaimer.queues[index];
+    let in_a_hurry = || reclaimer.grace.urgency.any() || reclaimer.stopping();
     let gather = || {
-        let enough = || full(core.intake.lane(index).account.here());
+        let enough = || full(reclaimer.lists.lane(index).pending.here());
         if !in_a_hurry() {
-            queue.alarm.linger(LINGER, || enough() || in_a_hurry());
+            queue.worker.linger(LINGER, || enough() || in_a_hurry());
         }
     };
-    let found = || queue.any(core) || core.stashed(index);
+    let found = || queue.any(reclaimer) || reclaimer.buffered(index);
     let mut held_pause = HELD.0;
     let mut turns = 0u64;
     loop {
         turns += 1;
         if turns % DOUBT == 0 {
-            core.seek_lost();
+            reclaimer.recover_from_dead();
         }
-        let step = queue.step(core, Who::Worker);
-        core.calm();
+        let step = queue.step(reclaimer, Who::Worker);
+        reclaimer.calm();
         if step == Step::Progress {
             held_pause = HELD.0;
             gather();
             continue;
         }
-        match core.sweep_lane(index, core.stopping()) {
+        match reclaimer.sweep_lane(index, reclaimer.stopping()) {
             Swept::Some => continue,
             Swept::Later => {
-                queue.alarm.linger(LINGER, || false);
+                queue.worker.linger(LINGER, || false);
                 continue;
             }
             Swept::Nothing => (),
         }
-        core.audit();
+        reclaimer.recount();
         if step == Step::Idle {
-            if core.stopping() {
+            if reclaimer.stopping() {
                 return;
             }
-            queue.alarm.sleep(None, || found() || core.stopping());
-            // What is in stashes now, and is still there when the batch has gathered, is taken.
-            core.sweep_lane(index, false);
+            queue.worker.sleep(None, || found() || reclaimer.stopping());
+            // Notes which buffers have callbacks now. Those that still have them when the batch has
+            // gathered are swept.
+            reclaimer.sweep_lane(index, false);
             gather();
         } else {
-            queue.alarm.sleep(Some(held_pause), found);
+            queue.worker.sleep(Some(held_pause), found);
             held_pause = (held_pause * 2).min(HELD.1);
         }
     }

@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Domains: readers, grace periods and callbacks that know nothing of other domains'.
+//! Domains as programs use them: readers, grace periods and callbacks that know nothing of other
+//! domains. The default domain, the table of all, and what a fork does with them.
+//!
+//! Stands on all folders below: `callback`, `grace`, `read`, `thread`, `platform`. It adds no
+//! protocol of its own but the table's, which is changed while forks are kept out.
 
 pub(crate) mod builder;
-pub(crate) mod core;
-mod driver;
+pub(crate) mod default;
+mod fork;
+pub(crate) mod table;
 
 pub use builder::{Builder, Engine};
 
-use crate::barrier::Kind;
-use crate::callback::cap::Cap;
-use crate::callback::{Function, Head, LEAF};
+use crate::callback::limits::Cap;
+use crate::callback::reclaimer::Reclaimer;
 use crate::error::Error;
-use crate::grace;
-use crate::guard::{DomainId, Guard, Protected, Qsbr};
-use crate::restart::{self, Lookup};
-use crate::stats::Stats;
+use crate::grace::sequence::GpSeq;
+use crate::grace::stats::Stats;
+use crate::grace::watch::Stall;
+use crate::platform::barrier::Kind;
+use crate::read::guard::{Guard, Protected, Qsbr};
+use crate::read::restart::{self, Lookup};
 use crate::thread;
-use crate::watch::Stall;
-use core::Core;
-use std::ptr::{NonNull, null_mut};
+use crate::thread::head::{Function, Head, LEAF};
+use crate::thread::id::DomainId;
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 /// Readers and the grace periods and callbacks that wait for them.
@@ -55,14 +60,15 @@ use std::time::Duration;
 /// ```
 pub struct Domain {
     id: DomainId,
-    core: Arc<Core>,
+    engine: Engine,
+    reclaimer: Arc<Reclaimer>,
 }
 
 /// Names a grace period of a domain that has not ended yet when the cookie is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     domain: DomainId,
-    end: grace::Cookie,
+    end: GpSeq,
 }
 
 /// The C interface passes cookies as numbers.
@@ -72,7 +78,7 @@ impl Cookie {
     }
 
     pub(crate) fn from_number(domain: DomainId, number: u64) -> Cookie {
-        Cookie { domain, end: grace::Cookie(number) }
+        Cookie { domain, end: GpSeq(number) }
     }
 }
 
@@ -82,9 +88,6 @@ impl Cookie {
 fn foreign(cookie: DomainId, domain: DomainId) -> ! {
     panic!("a cookie of {cookie} is of no use in {domain}");
 }
-
-/// The default domain, once somebody has asked for it.
-static GLOBAL: AtomicPtr<Domain> = AtomicPtr::new(null_mut());
 
 impl Domain {
     /// Settings for a new domain.
@@ -97,35 +100,9 @@ impl Domain {
         }
     }
 
-    /// The default domain: [`Engine::Restart`], default cap. The free functions of the crate use it.
-    #[inline]
-    pub fn global() -> &'static Domain {
-        // SAFETY: null or a domain that is never dropped.
-        unsafe { GLOBAL.load(Ordering::Acquire).as_ref() }.unwrap_or_else(Domain::make_global)
-    }
-
-    #[cold]
-    fn make_global() -> &'static Domain {
-        // Not a `OnceLock`: a fork in the middle would leave the child's locked.
-        let made = Box::into_raw(Box::new(Domain {
-            id: DomainId::GLOBAL,
-            core: Arc::new(Core::new(0, &Domain::builder())),
-        }));
-        // SAFETY: fresh, and never dropped.
-        let core = unsafe { &(*made).core };
-        // Known to its users and to the fork handlers at once: else a fork in between would not put right what users hold.
-        let first = core::publish_if(core, || {
-            GLOBAL
-                .compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire)
-                .map_or_else(|first| (first, false), |_| (made, true))
-        });
-        // SAFETY: never dropped. If it is not ours, ours is a leak: it has no threads yet, and this happens once at most per thread.
-        unsafe { &*first }
-    }
-
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn reclaimer(&self) -> &Arc<Reclaimer> {
+        &self.reclaimer
     }
 
     /// What tells this domain from others.
@@ -136,12 +113,13 @@ impl Domain {
 
     /// The engine it was built with.
     pub fn engine(&self) -> Engine {
-        self.core.kind
+        self.engine
     }
 
-    /// A grace period at once, if grace periods are quick now and no reader is inside a plain section. Waits for nobody; false if there was none.
+    /// A grace period at once, if grace periods are quick now and no reader is inside a plain
+    /// section. Waits for nobody; false if there was none.
     pub(crate) fn try_grace_period(&self) -> bool {
-        self.core.quick() && self.core.quick_grace_period()
+        self.reclaimer.grace.quick() && self.reclaimer.grace.quick_grace_period()
     }
 
     /// Begins a plain section: wait-free, nestable, allowed in signal handlers.
@@ -155,8 +133,8 @@ impl Domain {
         Qsbr::new(self.id)
     }
 
-    /// Runs `lookup` in a restartable section if the domain's engine is [`Engine::Restart`] and the system can, else in a plain one. Allowed
-    /// in signal handlers.
+    /// Runs `lookup` in a restartable section if the domain's engine is [`Engine::Restart`] and the
+    /// system can, else in a plain one. Allowed in signal handlers.
     ///
     /// # Safety
     /// Everything the lookup can reach is reclaimed through this domain.
@@ -166,12 +144,15 @@ impl Domain {
         unsafe { restart::lookup(self, lookup) }
     }
 
-    /// Like [`lookup`](Domain::lookup), and protects the node found for as long as the returned guard lives. `None` if the lookup returned null.
+    /// Like [`lookup`](Domain::lookup), and protects the node found for as long as the returned
+    /// guard lives. `None` if the lookup returned null.
     ///
     /// # Safety
-    /// As for [`lookup`](Domain::lookup). The node is freed through [`retire`](Domain::retire) only, with the
-    /// address that the lookup returns; its owner does not write to it while it can be protected, except through shared references. Threads
-    /// that protect it at the same time share it: they use no more of `T` than several threads may at once (all of it if `T` is `Sync`).
+    /// As for [`lookup`](Domain::lookup). The node is freed through [`retire`](Domain::retire)
+    /// only, with the address that the lookup returns; its owner does not write to it while it can
+    /// be protected, except through shared references. Threads that protect it at the same time
+    /// share it: they use no more of `T` than several threads may at once (all of it if `T` is
+    /// `Sync`).
     #[inline(always)]
     pub unsafe fn protect<T, L: Lookup<Output = *const T>>(
         &self,
@@ -186,7 +167,8 @@ impl Domain {
 
     /// Waits until every section that is running now has ended. Shared with all others who wait.
     ///
-    /// Protected references are not waited for: a node that one may hold is not freed after this but handed to [`retire`](Domain::retire).
+    /// Protected references are not waited for: a node that one may hold is not freed after this
+    /// but handed to [`retire`](Domain::retire).
     ///
     /// # Panics
     /// If this thread is itself inside a plain section of the domain: it would wait for ever.
@@ -194,55 +176,59 @@ impl Domain {
         self.cond_synchronize(self.cookie());
     }
 
-    /// Like [`synchronize`](Domain::synchronize), at the best pace the engine has, whatever its tick.
+    /// Like [`synchronize`](Domain::synchronize), at the best pace the engine has, whatever its
+    /// tick.
     ///
     /// # Panics
     /// As [`synchronize`](Domain::synchronize).
     pub fn synchronize_expedited(&self) {
-        self.core.grace.urgency.begin();
+        self.reclaimer.grace.urgency.begin();
         // A panic must not leave the domain in a hurry.
-        struct End<'a>(&'a Core);
+        struct End<'a>(&'a Reclaimer);
         impl Drop for End<'_> {
             fn drop(&mut self) {
                 self.0.grace.urgency.end();
             }
         }
-        let _end = End(&self.core);
+        let _end = End(&self.reclaimer);
         self.synchronize();
     }
 
     /// Names the next full grace period without starting it.
     pub fn cookie(&self) -> Cookie {
-        Cookie { domain: self.id, end: self.core.grace.cookie() }
+        Cookie { domain: self.id, end: self.reclaimer.grace.cookie() }
     }
 
     /// Panics rather than take one domain's grace period for another's, and free too early.
     #[inline]
     #[track_caller]
-    fn end(&self, cookie: Cookie) -> grace::Cookie {
+    fn end(&self, cookie: Cookie) -> GpSeq {
         if cookie.domain != self.id {
             foreign(cookie.domain, self.id);
         }
         cookie.end
     }
 
-    /// Names the next full grace period and has it run in the background, by a thread that the domain keeps for this.
+    /// Names the next full grace period and has it run in the background, by a thread that the
+    /// domain keeps for this.
     pub fn start_poll(&self) -> Cookie {
         let cookie = self.cookie();
-        self.core.driver.start(&self.core, cookie.end);
+        self.reclaimer.start_background(cookie.end);
         cookie
     }
 
-    /// Has it ended? Of use anywhere, in a callback too. (Where the system has no thread for grace periods in the background, a poll for one
-    /// that was started spends up to a millisecond on it.)
+    /// Has it ended? Of use anywhere, in a callback too. (Where the system has no thread for grace
+    /// periods in the background, a poll for one that was started spends up to a millisecond on
+    /// it.)
     ///
     /// # Panics
-    /// If the cookie is of another domain, whose grace periods say nothing about this one's readers.
+    /// If the cookie is of another domain, whose grace periods say nothing about this one's
+    /// readers.
     #[inline]
     #[track_caller]
     pub fn poll(&self, cookie: Cookie) -> bool {
         let end = self.end(cookie);
-        self.core.grace.done(end) || self.core.driver.poll(&self.core, end)
+        self.reclaimer.grace.done(end) || self.reclaimer.poll_background(end)
     }
 
     /// Waits for it, if it has not ended.
@@ -252,37 +238,41 @@ impl Domain {
     #[track_caller]
     pub fn cond_synchronize(&self, cookie: Cookie) {
         let end = self.end(cookie);
-        if self.core.grace.done(end) {
+        if self.reclaimer.grace.done(end) {
             return;
         }
         assert!(
-            !self.core.in_section(),
+            !self.reclaimer.grace.in_section(),
             "a thread waits for a grace period inside a read-side section of the same domain"
         );
-        self.core.run_until(end, None);
+        self.reclaimer.grace.run_until(end, None);
     }
 
-    /// Has `function(head)` called once every section running now has ended. Returns without waiting for anything while the domain is below its
-    /// soft [`Cap`]; beyond it the caller may be made to free memory of [`retire`](Domain::retire) calls, beyond the cap to wait some milliseconds.
-    /// Not for signal handlers.
+    /// Has `function(head)` called once every section running now has ended. Returns without
+    /// waiting for anything while the domain is below its soft [`Cap`]; beyond it the caller may be
+    /// made to free memory of [`retire`](Domain::retire) calls, beyond the cap to wait some
+    /// milliseconds. Not for signal handlers.
     ///
     /// `bytes`: what the callback will free, for the cap.
     ///
     /// # Safety
-    /// `head` is not registered already, and valid until `function` is called; the function may be called on another thread, and does not unwind.
+    /// `head` is not registered already, and valid until `function` is called; the function may be
+    /// called on another thread, and does not unwind.
     pub unsafe fn call_rcu(&self, head: *mut Head, function: Function, bytes: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.core.register(head, function, 0, bytes, 0) }
+        unsafe { self.reclaimer.register(head, function, 0, bytes, 0) }
     }
 
-    /// Like [`call_rcu`](Domain::call_rcu), and waits moreover until no [`Protected`] guard holds `node`.
+    /// Like [`call_rcu`](Domain::call_rcu), and waits moreover until no [`Protected`] guard holds
+    /// `node`.
     ///
-    /// `leaf`: the function does nothing but free memory: it takes no lock that a caller of `retire` may hold, and calls
-    /// nothing of this crate. Such callbacks may run in any thread that registers one beyond the cap.
+    /// `leaf`: the function does nothing but free memory: it takes no lock that a caller of
+    /// `retire` may hold, and calls nothing of this crate. Such callbacks may run in any thread
+    /// that registers one beyond the cap.
     ///
     /// # Safety
-    /// As for [`call_rcu`](Domain::call_rcu); `node` is the address that lookups of `protect` return, and can no longer be found by new
-    /// ones.
+    /// As for [`call_rcu`](Domain::call_rcu); `node` is the address that lookups of `protect`
+    /// return, and can no longer be found by new ones.
     pub unsafe fn retire(
         &self,
         node: *const (),
@@ -293,7 +283,7 @@ impl Domain {
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            self.core.register(head, function, node.addr(), bytes, if leaf { LEAF } else { 0 })
+            self.reclaimer.register(head, function, node.addr(), bytes, if leaf { LEAF } else { 0 })
         }
     }
 
@@ -305,8 +295,8 @@ impl Domain {
         #[repr(C)]
         struct Retired<T>(Head, *mut T);
         unsafe extern "C" fn free<T>(head: *mut Head) {
-            // SAFETY: `head` is the first field of the allocation made below, whose value nobody refers to any more. A
-            // panicking destructor aborts, as this is not an unwinding ABI.
+            // SAFETY: `head` is the first field of the allocation made below, whose value nobody
+            // refers to any more. A panicking destructor aborts, as this is not an unwinding ABI.
             unsafe {
                 let retired = Box::from_raw(head.cast::<Retired<T>>());
                 drop(Box::from_raw(retired.1));
@@ -337,13 +327,15 @@ impl Domain {
         register(self, f);
     }
 
-    /// Waits until every callback registered before has run. A callback that waits for a protected node is waited for, too, and so are
-    /// some that are registered meanwhile.
+    /// Waits until every callback registered before has run. A callback that waits for a protected
+    /// node is waited for, too, and so are some that are registered meanwhile.
     ///
     /// # Errors
-    /// [`Error::InCallback`] when called by a callback, which would wait for itself. [`Error::Protecting`] when one of the callbacks waits for a
-    /// [`Protected`] guard of this thread's; the others may have run. (Two threads of which each waits for a guard of the other's, one
-    /// of them by other means than this function, are not found out: they wait for ever.)
+    /// [`Error::InCallback`] when called by a callback, which would wait for itself.
+    /// [`Error::Protecting`] when one of the callbacks waits for a [`Protected`] guard of this
+    /// thread's; the others may have run. (Two threads of which each waits for a guard of the
+    /// other's, one of them by other means than this function, are not found out: they wait for
+    /// ever.)
     ///
     /// # Panics
     /// As [`synchronize`](Domain::synchronize).
@@ -352,24 +344,27 @@ impl Domain {
             return Err(Error::InCallback);
         }
         assert!(
-            !self.core.in_section(),
+            !self.reclaimer.grace.in_section(),
             "a thread waits for callbacks inside a read-side section of the same domain"
         );
-        self.core.barrier()
+        self.reclaimer.barrier()
     }
 
-    /// Has readers reported that hold a grace period up for longer than `timeout`; `None`: none are. Default: 10 s.
+    /// Has readers reported that hold a grace period up for longer than `timeout`; `None`: none
+    /// are. Default: 10 s.
     ///
-    /// The report goes to standard error, or to the hook of [`on_stall`](Domain::on_stall), and is repeated after three times the time, as long as
-    /// the grace period lasts. It is made by whoever waits for the grace period: where nobody waits there is no report.
+    /// The report goes to standard error, or to the hook of [`on_stall`](Domain::on_stall), and is
+    /// repeated after three times the time, as long as the grace period lasts. It is made by
+    /// whoever waits for the grace period: where nobody waits there is no report.
     pub fn set_stall_timeout(&self, timeout: Option<Duration>) {
-        self.core.watch.set_timeout(timeout);
+        self.reclaimer.grace.watch.set_timeout(timeout);
     }
 
     /// Has stall reports, and those of dead readers, passed to `hook` instead of printed.
     ///
-    /// It runs on the thread that leads the grace period (a caller of [`synchronize`](Domain::synchronize), or one of the domain's own), which
-    /// goes on when it returns: it must not wait for grace periods or callbacks of the domain, nor for locks that
+    /// It runs on the thread that leads the grace period (a caller of
+    /// [`synchronize`](Domain::synchronize), or one of the domain's own), which goes on when it
+    /// returns: it must not wait for grace periods or callbacks of the domain, nor for locks that
     /// somebody may hold who does. A hook that is replaced is freed with the domain.
     ///
     /// ```
@@ -402,49 +397,54 @@ impl Domain {
     /// # Ok::<(), reprieve::Error>(())
     /// ```
     pub fn on_stall(&self, hook: impl Fn(&Stall) + Send + Sync + 'static) {
-        self.core.watch.set_hook(Some(Box::new(hook)));
+        self.reclaimer.grace.watch.set_hook(Some(Box::new(hook)));
     }
 
-    /// For whom the grace period in progress waits, if it has for longer than `longer_than`. To within a tenth of a second; `None` if none is in progress.
+    /// For whom the grace period in progress waits, if it has for longer than `longer_than`. To
+    /// within a tenth of a second; `None` if none is in progress.
     pub fn stalled(&self, longer_than: Duration) -> Option<Stall> {
-        self.core.stalled(longer_than)
+        self.reclaimer.grace.stalled(longer_than)
     }
 
     /// Has stall reports printed again.
     pub fn print_stalls(&self) {
-        self.core.watch.set_hook(None);
+        self.reclaimer.grace.watch.set_hook(None);
     }
 
-    /// Whether grace periods that wait for preempted readers have them scheduled: all laggards at once, and the thread that waits, become `SCHED_FIFO`, for
-    /// 0.2 ms per laggard at most, and get their policy back when they have left their sections. Off by default (`REPRIEVE_BOOST=1` in the
-    /// environment turns it on). For plain sections: restartable lookups are not waited for. Not with [`Engine::Ltimer`] and [`Engine::Sched`], which take
-    /// their time, unless a request is urgent (then with the first).
+    /// Whether grace periods that wait for preempted readers have them scheduled: all laggards at
+    /// once, and the thread that waits, become `SCHED_FIFO`, for 0.2 ms per laggard at most, and
+    /// get their policy back when they have left their sections. Off by default (`REPRIEVE_BOOST=1`
+    /// in the environment turns it on). For plain sections: restartable lookups are not waited for.
+    /// Not with [`Engine::Ltimer`] and [`Engine::Sched`], which take their time, unless a request
+    /// is urgent (then with the first).
     ///
     /// # Errors
     /// [`Error::Boost`] if this process may not.
     pub fn set_boost(&self, on: bool) -> Result<(), Error> {
-        if self.core.watch.boost.set(on) { Ok(()) } else { Err(Error::Boost) }
+        if self.reclaimer.grace.watch.boost.set(on) { Ok(()) } else { Err(Error::Boost) }
     }
 
-    /// Whether grace periods forget readers whose threads are dead, and go on. Default: yes. A thread that exits or is cancelled ends its
-    /// sections itself; this is about those killed by a bare `exit` system call, and about threads that the C library does not know.
+    /// Whether grace periods forget readers whose threads are dead, and go on. Default: yes. A
+    /// thread that exits or is cancelled ends its sections itself; this is about those killed by a
+    /// bare `exit` system call, and about threads that the C library does not know.
     pub fn set_forget_dead(&self, forget: bool) {
-        self.core.watch.set_forget_dead(forget);
+        self.reclaimer.grace.watch.set_forget_dead(forget);
     }
 
-    /// Looks for dead threads among all that are registered, and gives up their sections, protected nodes and places. Returns how many there
-    /// were. (Grace periods do so for those that they wait for; nodes that a dead thread protected wait for this call.)
+    /// Looks for dead threads among all that are registered, and gives up their sections, protected
+    /// nodes and places. Returns how many there were. (Grace periods do so for those that they wait
+    /// for; nodes that a dead thread protected wait for this call.)
     pub fn forget_dead_threads(&self) -> usize {
-        self.core.forget_dead_threads()
+        self.reclaimer.grace.forget_dead_threads()
     }
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        self.core.stats()
+        self.reclaimer.stats()
     }
 }
 
-impl restart::Place for &Domain {
+impl restart::LookupDomain for &Domain {
     const DEFAULT: bool = false;
 
     #[inline(always)]
@@ -453,31 +453,16 @@ impl restart::Place for &Domain {
     }
 
     fn may_restart(&self) -> bool {
-        self.core.barrier == Kind::Restart
+        self.reclaimer.grace.barrier == Kind::Restart
     }
 }
 
-/// The default domain, whose index is a constant.
-pub(crate) struct Global;
-
-impl restart::Place for Global {
-    const DEFAULT: bool = true;
-
-    #[inline(always)]
-    fn index(&self) -> usize {
-        0
-    }
-
-    /// Not asked of the domain, which need not exist yet: making it would allocate, and a signal handler may be here first. It gets
-    /// the same answer when it is made (see `startup::barrier`).
-    fn may_restart(&self) -> bool {
-        crate::startup::barrier(true) == Kind::Restart
-    }
-}
-
-/// Waits for the callbacks, then stops the workers. Guards of the domain are gone, except leaked ones, whose sections and protections end here.
+/// Waits for the callbacks, then stops the workers. Guards of the domain are gone, except leaked
+/// ones, whose sections and protections end here.
 impl Drop for Domain {
     fn drop(&mut self) {
-        self.core.close();
+        if self.reclaimer.close(|| table::withdraw(&self.reclaimer)) {
+            table::free(self.id.index());
+        }
     }
 }

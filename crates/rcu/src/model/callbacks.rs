@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Callbacks: stashes and sweeps, lists, accounts, `barrier`, and how a worker sleeps. What a model adds of its own is the loop of a worker, without grace
-//! periods.
+//! Callbacks: buffers and sweeps, lists, pending counts, `barrier`, and how a worker sleeps. The
+//! worker's loop is the model's own, without grace periods.
 
 use super::tools::check;
-use crate::barrier::Kind;
-use crate::callback::alarm::Alarm;
-use crate::callback::intake::Intake;
-use crate::callback::load::Load;
-use crate::callback::{Head, LEAF};
-use crate::record::Record;
-use crate::registry::Registry;
-use crate::sync::{AtomicU32, Ordering};
+use crate::callback::per_cpu_lists::PerCpuLists;
+use crate::callback::worker_wait::WorkerWait;
+use crate::platform::barrier::Kind;
+use crate::platform::sync::{AtomicU32, Ordering};
+use crate::thread::head::{Head, LEAF};
+use crate::thread::load::Load;
+use crate::thread::record::Record;
+use crate::thread::registry::Registry;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -39,9 +39,9 @@ fn ran(callback: *mut Callback) -> u32 {
 }
 
 struct Shared {
-    intake: Intake,
+    lists: PerCpuLists,
     registry: Registry,
-    alarms: [Alarm; 2],
+    workers: [WorkerWait; 2],
     stop: AtomicU32,
 }
 
@@ -52,49 +52,49 @@ impl Shared {
 
     fn of(lanes: usize) -> Arc<Shared> {
         Arc::new(Shared {
-            intake: Intake::new(lanes, Kind::Membarrier),
+            lists: PerCpuLists::new(lanes, Kind::Membarrier),
             registry: Registry::new(),
-            alarms: [Alarm::new(), Alarm::new()],
+            workers: [WorkerWait::new(), WorkerWait::new()],
             stop: AtomicU32::new(0),
         })
     }
 
-    /// A thread's record, with its stash.
+    /// A thread's record, with its buffer.
     fn record(&self, thread: u32) -> &Record {
         self.registry.claim(thread).unwrap()
     }
 
-    /// `Core::register`, with stashes for `n` callbacks.
+    /// `Reclaimer::register`, with buffers for `n` callbacks.
     fn register(&self, record: &Record, n: u32) -> *mut Callback {
         self.register_at(0, record, n)
     }
 
     fn register_at(&self, lane: usize, record: &Record, n: u32) -> *mut Callback {
         let callback = callback(0);
-        let mut stash = record.stash.enter(false);
+        let mut buffer = record.buffer.enter(false);
         // SAFETY: fresh, and never given back.
         unsafe {
-            if let Some(stash) = &mut stash {
-                if stash.put(callback.cast()) {
+            if let Some(buffer) = &mut buffer {
+                if buffer.put(callback.cast()) {
                     return callback;
                 }
-                let home = stash.home();
-                if self.intake.close(stash).1 {
-                    self.alarms[home].work();
+                let home = buffer.home();
+                if self.lists.close(buffer).1 {
+                    self.workers[home].notify();
                 }
-                self.intake.open(stash, lane, 1, n);
-                assert!(stash.put(callback.cast()));
+                self.lists.open(buffer, lane, 1, n);
+                assert!(buffer.put(callback.cast()));
             } else {
-                self.intake.push_beside(&record.stash, lane, callback.cast());
+                self.lists.push_unbuffered(&record.buffer, lane, callback.cast());
             }
         }
-        drop(stash);
-        self.alarms[lane].work();
+        drop(buffer);
+        self.workers[lane].notify();
         callback
     }
 
     fn sweep(&self) {
-        self.intake.sweep(&self.registry, |_| Some(true));
+        self.lists.sweep(&self.registry, |_| Some(true));
     }
 
     /// A batch; returns how many.
@@ -105,7 +105,7 @@ impl Shared {
     fn run_lane(&self, lane: usize) -> usize {
         let mut count = 0;
         for leaves in [false, true] {
-            let mut next = self.intake.take(lane, leaves);
+            let mut next = self.lists.take(lane, leaves);
             while !next.is_null() {
                 // SAFETY: ours since `take`.
                 let head = unsafe { &*next };
@@ -113,7 +113,7 @@ impl Shared {
                 let load = Load::one(head.units);
                 // SAFETY: as above.
                 unsafe { run(next) };
-                self.intake.lane(lane).account.finish(phase, load);
+                self.lists.lane(lane).pending.finish(phase, load);
                 next = after;
                 count += 1;
             }
@@ -122,16 +122,16 @@ impl Shared {
     }
 
     fn barrier(&self) {
-        let done = self.intake.phase().barrier(|phase| {
+        let done = self.lists.phase().barrier(|phase| {
             self.drain(phase);
             Ok::<(), ()>(())
         });
         assert!(done.is_ok());
     }
 
-    /// `Core::drain`; the model's worker is not asleep.
+    /// `Reclaimer::drain`; the model's worker is not asleep.
     fn drain(&self, phase: usize) {
-        while self.intake.waiting(phase) != Load::NONE {
+        while self.lists.waiting(phase) != Load::NONE {
             self.sweep();
             thread::yield_now();
         }
@@ -152,7 +152,7 @@ impl Shared {
     }
 
     fn nothing_waits(&self) -> bool {
-        (0..2).all(|phase| self.intake.waiting(phase) == Load::NONE)
+        (0..2).all(|phase| self.lists.waiting(phase) == Load::NONE)
     }
 }
 
@@ -166,7 +166,7 @@ fn each_callback_is_taken_once() {
                 thread::spawn(move || {
                     let callback = callback(0);
                     // SAFETY: fresh, and never given back.
-                    unsafe { shared.intake.push(0, callback.cast()) };
+                    unsafe { shared.lists.push(0, callback.cast()) };
                     callback as usize
                 })
             })
@@ -181,9 +181,9 @@ fn each_callback_is_taken_once() {
     });
 }
 
-/// Owner and sweeper at the same stash.
+/// Owner and sweeper at the same buffer.
 #[test]
-fn a_stash_is_swept_beside_its_owner() {
+fn a_buffer_is_swept_beside_its_owner() {
     check(4, || {
         let shared = Shared::new();
         shared.record(1);
@@ -214,9 +214,9 @@ fn broken_sweep_without_revocation_is_caught() {
         let sweeper = shared.clone();
         let sweeper = thread::spawn(move || {
             let record = sweeper.registry.records().next().unwrap();
-            crate::barrier::heavy(Kind::Membarrier, &sweeper.registry);
-            if let Some(mut stash) = record.stash.seize() {
-                sweeper.intake.close(&mut stash);
+            crate::grace::heavy::interrupt(Kind::Membarrier, &sweeper.registry);
+            if let Some(mut buffer) = record.buffer.seize() {
+                sweeper.lists.close(&mut buffer);
             }
         });
         let second = shared.register(record, 2);
@@ -227,26 +227,26 @@ fn broken_sweep_without_revocation_is_caught() {
     });
 }
 
-/// What may be run stays with the owner, or goes back to the lists, and is run once.
+/// A callback that is ready stays with the owner, or goes back to the lists, and runs once.
 #[test]
-fn what_is_ready_in_a_stash_is_run_once() {
+fn what_is_ready_in_a_buffer_is_run_once() {
     check(3, || {
         let shared = Shared::new();
         let record = shared.record(1);
         let leaf = callback(LEAF);
         // SAFETY: fresh, and never given back.
-        unsafe { shared.intake.push(0, leaf.cast()) };
-        let head = shared.intake.take(0, true);
+        unsafe { shared.lists.push(0, leaf.cast()) };
+        let head = shared.lists.take(0, true);
         // SAFETY: ours since `take`.
-        let chain = unsafe { crate::callback::list::Chain::of(head) };
-        record.stash.enter(false).unwrap().set_ready(0, chain);
+        let chain = unsafe { crate::thread::list::Chain::of(head) };
+        record.buffer.enter(false).unwrap().set_ready(0, chain);
         let sweeper = shared.clone();
         let sweeper = thread::spawn(move || {
             sweeper.sweep();
             sweeper.run();
         });
-        if let Some(mut stash) = record.stash.enter(false) {
-            stash.run_one();
+        if let Some(mut buffer) = record.buffer.enter(false) {
+            buffer.run_one();
         }
         sweeper.join().unwrap();
         shared.sweep();
@@ -256,16 +256,16 @@ fn what_is_ready_in_a_stash_is_run_once() {
     });
 }
 
-/// An owner ends inside its stash, and the record goes to another thread, while a sweeper comes.
+/// An owner ends inside its buffer, and the record goes to another thread, while a sweeper comes.
 #[test]
-fn an_abandoned_stash_is_emptied_and_used_again() {
+fn an_abandoned_buffer_is_emptied_and_used_again() {
     check(4, || {
         let shared = Shared::new();
         let first = shared.register(shared.record(1), 3) as usize;
         let owner = shared.clone();
         let owner = thread::spawn(move || {
             let record = owner.registry.records().next().unwrap();
-            std::mem::forget(record.stash.enter(false));
+            std::mem::forget(record.buffer.enter(false));
             record.release();
             let record = owner.record(2);
             [first, owner.register(record, 2) as usize]
@@ -280,7 +280,8 @@ fn an_abandoned_stash_is_emptied_and_used_again() {
     });
 }
 
-/// A callback in the stash of a thread that has stopped registering, while another thread registers: `barrier` waits for the first.
+/// A callback in the buffer of a thread that has stopped registering, while another thread
+/// registers: `barrier` waits for the first.
 #[test]
 fn barrier_waits_for_what_was_registered_before() {
     check(2, || {
@@ -300,7 +301,7 @@ fn barrier_beside_a_registration() {
         let shared = Shared::new();
         let callback = callback(0);
         // SAFETY: fresh, and never given back.
-        unsafe { shared.intake.push(0, callback.cast()) };
+        unsafe { shared.lists.push(0, callback.cast()) };
         let other = shared.clone();
         let other = thread::spawn(move || {
             let record = other.record(1);
@@ -318,22 +319,22 @@ fn barrier_beside_a_registration() {
     });
 }
 
-/// A registration with a phase read long ago, then two barriers: the second must wait for it, so one change of phase
-/// is not enough.
+/// A registration with a phase read long ago, then two barriers: the second must wait for it, so
+/// one change of phase is not enough.
 fn stale_phase(barrier: fn(&Shared)) {
     check(3, move || {
         let shared = Shared::new();
-        let stale = shared.intake.phase().current();
+        let stale = shared.lists.phase().current();
         barrier(&shared);
         let callback = callback(0);
         let load = Load::one(1);
-        shared.intake.lane(0).account.register(stale, load);
+        shared.lists.lane(0).pending.register(stale, load);
         // SAFETY: fresh, and never given back.
         unsafe {
             (*callback).head.flags |= stale as u32;
             let head = callback.cast();
-            let chain = crate::callback::list::Chain { first: head, last: head };
-            shared.intake.give(0, false, chain);
+            let chain = crate::thread::list::Chain { first: head, last: head };
+            shared.lists.give(0, false, chain);
         }
         let worker = Shared::worker(&shared, 1);
         barrier(&shared);
@@ -350,20 +351,21 @@ fn barrier_sees_a_stale_phase() {
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_barrier_with_one_change_of_phase_is_caught() {
-    stale_phase(|shared| shared.drain(shared.intake.phase().change()));
+    stale_phase(|shared| shared.drain(shared.lists.phase().change()));
 }
 
-/// Registrations that are added up while others begin and end: what waits all the while is seen, whoever reads.
+/// The pending count is read while registrations begin and end: a callback that waits all the time
+/// is included.
 fn sums(read: fn(&Shared) -> Load) {
     check(3, move || {
         let shared = Shared::new();
-        let account = &shared.intake.lane(0).account;
-        account.register(0, Load::one(1));
+        let pending = &shared.lists.lane(0).pending;
+        pending.register(0, Load::one(1));
         let other = shared.clone();
         let other = thread::spawn(move || {
-            let account = &other.intake.lane(0).account;
-            account.register(0, Load::one(1));
-            account.finish(0, Load::one(1));
+            let pending = &other.lists.lane(0).pending;
+            pending.register(0, Load::one(1));
+            pending.finish(0, Load::one(1));
         });
         let load = read(&shared);
         assert!((1..=2).contains(&load.callbacks()), "assertion: {load:?}");
@@ -372,21 +374,22 @@ fn sums(read: fn(&Shared) -> Load) {
 }
 
 #[test]
-fn the_account_never_shows_too_little() {
-    sums(|shared| shared.intake.waiting(0));
+fn the_pending_count_never_shows_too_little() {
+    sums(|shared| shared.lists.waiting(0));
 }
 
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_account_read_in_the_wrong_order_is_caught() {
+fn broken_pending_count_read_in_the_wrong_order_is_caught() {
     sums(|shared| {
-        let [registered, finished] = shared.intake.lane(0).account.sums(0);
+        let [registered, finished] = shared.lists.lane(0).pending.sums(0);
         let registered = Load::from_bits(registered.load(Ordering::Acquire));
         registered.less(Load::from_bits(finished.load(Ordering::Acquire)))
     });
 }
 
-/// A worker that sleeps without a limit when it finds nothing; `found` is what it looks for when it has said that it sleeps.
+/// A worker that sleeps without a limit when it finds nothing; `found` is what it looks for when it
+/// has said that it sleeps.
 fn sleeper(found: fn(&Shared) -> bool) {
     check(3, move || {
         let shared = Shared::new();
@@ -397,8 +400,8 @@ fn sleeper(found: fn(&Shared) -> bool) {
                     return;
                 }
                 other.sweep();
-                if !other.intake.any(0) {
-                    other.alarms[0].sleep(None, || found(&other));
+                if !other.lists.any(0) {
+                    other.workers[0].sleep(None, || found(&other));
                 }
                 // Or the owner is inside.
                 thread::yield_now();
@@ -421,10 +424,11 @@ fn broken_sleep_without_a_second_look_is_caught() {
 
 #[test]
 fn a_registration_wakes_the_worker() {
-    sleeper(|shared| shared.intake.any(0) || shared.registry.records().any(|r| r.stash.pending()));
+    sleeper(|shared| shared.lists.any(0) || shared.registry.records().any(|r| r.buffer.pending()));
 }
 
-/// The workers of two lanes, and an owner that opens its stash on one and then on the other. `sweep` is a worker's.
+/// The workers of two lanes, and an owner that opens its buffer on one and then on the other.
+/// `sweep` is a worker's.
 fn two_lanes(sweep: fn(&Shared, usize)) {
     check(3, move || {
         let shared = Shared::of(2);
@@ -435,12 +439,12 @@ fn two_lanes(sweep: fn(&Shared, usize)) {
             thread::spawn(move || {
                 while shared.run_lane(lane) == 0 {
                     sweep(&shared, lane);
-                    let stashed = || {
+                    let buffered = || {
                         let mut records = shared.registry.records();
-                        records.any(|r| r.stash.pending() && r.stash.home() == lane)
+                        records.any(|r| r.buffer.pending() && r.buffer.home() == lane)
                     };
-                    if !shared.intake.any(lane) {
-                        shared.alarms[lane].sleep(None, || shared.intake.any(lane) || stashed());
+                    if !shared.lists.any(lane) {
+                        shared.workers[lane].sleep(None, || shared.lists.any(lane) || buffered());
                     }
                     // Or the owner is inside.
                     thread::yield_now();
@@ -455,25 +459,26 @@ fn two_lanes(sweep: fn(&Shared, usize)) {
 }
 
 #[test]
-fn a_stash_that_changes_lanes_is_found_by_the_right_worker() {
+fn a_buffer_that_changes_lanes_is_found_by_the_right_worker() {
     two_lanes(|shared, lane| {
-        shared.intake.sweep(&shared.registry, |s| (s.home() == lane).then_some(true));
+        shared.lists.sweep(&shared.registry, |s| (s.home() == lane).then_some(true));
     });
 }
 
-/// What is in the stash when the owner is kept out may be another lane's, whose worker looks while it is neither pending nor on the list.
+/// When the owner is kept out, its buffer may belong to another lane. The worker of that lane looks
+/// while the callback is neither pending nor on a list.
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_sweep_with_the_lane_of_a_first_look_is_caught() {
     two_lanes(|shared, lane| {
         let record = shared.registry.records().next().unwrap();
-        if !record.stash.pending() || record.stash.home() != lane {
+        if !record.buffer.pending() || record.buffer.home() != lane {
             return;
         }
-        record.stash.revoke();
-        crate::barrier::heavy(Kind::Membarrier, &shared.registry);
-        if let Some(mut stash) = record.stash.seize() {
-            shared.intake.close(&mut stash);
+        record.buffer.revoke();
+        crate::grace::heavy::interrupt(Kind::Membarrier, &shared.registry);
+        if let Some(mut buffer) = record.buffer.seize() {
+            shared.lists.close(&mut buffer);
         }
     });
 }
@@ -487,52 +492,52 @@ fn a_worker_that_is_told_to_stop_does_not_sleep() {
         let worker = thread::spawn(move || {
             let stopping = || other.stop.load(Ordering::SeqCst) != 0;
             while !stopping() {
-                other.alarms[0].sleep(None, stopping);
+                other.workers[0].sleep(None, stopping);
             }
         });
         shared.stop.store(1, Ordering::SeqCst);
-        shared.alarms[0].wake();
+        shared.workers[0].wake();
         worker.join().unwrap();
     });
 }
 
-/// A grace period that is asked for is run, and the driver stops when it is told to.
+/// A grace period that is asked for is run, and the background thread stops when it is told to.
 #[test]
 fn the_driver_serves_and_stops() {
     use super::tools::World;
-    use crate::engine::poll::Poll;
-    use crate::grace::Grace;
-    use crate::wanted::Wanted;
+    use crate::grace::background::Background;
+    use crate::grace::engine::poll::Poll;
+    use crate::grace::sequence::Sequence;
     struct Domain {
         world: Arc<World>,
-        grace: Grace,
-        stats: crate::stats::Grace,
-        wanted: Wanted,
+        grace: Sequence,
+        stats: crate::grace::stats::GraceStats,
+        background: Background,
         stop: AtomicU32,
     }
     check(2, || {
         let domain = Arc::new(Domain {
             world: World::new(),
-            grace: Grace::new(),
-            stats: crate::stats::Grace::new(),
-            wanted: Wanted::new(),
+            grace: Sequence::new(),
+            stats: crate::grace::stats::GraceStats::new(),
+            background: Background::new(),
             stop: AtomicU32::new(0),
         });
         let d = domain.clone();
-        let driver = thread::spawn(move || {
+        let server = thread::spawn(move || {
             let run = |cookie| {
                 let attempt = d.world.attempt(Kind::Membarrier);
                 assert!(d.grace.run_until(cookie, &attempt, &Poll, &d.stats));
             };
-            d.wanted.serve(&d.grace, run, || d.stop.load(Ordering::SeqCst) != 0);
+            d.background.serve(&d.grace, run, || d.stop.load(Ordering::SeqCst) != 0);
         });
         let cookie = domain.grace.cookie();
-        domain.wanted.ask(cookie);
+        domain.background.ask(cookie);
         while !domain.grace.done(cookie) {
             thread::yield_now();
         }
         domain.stop.store(1, Ordering::SeqCst);
-        domain.wanted.wake();
-        driver.join().unwrap();
+        domain.background.wake();
+        server.join().unwrap();
     });
 }

@@ -2,18 +2,18 @@
 //! The pointer of a `Cell`: publication, exchange, read-copy-update.
 
 use super::tools::{Node, World, check};
-use crate::barrier::{Kind, light};
-use crate::engine::poll::Poll;
-use crate::grace::Grace;
-use crate::stats;
+use crate::grace::engine::poll::Poll;
+use crate::grace::sequence::Sequence;
+use crate::grace::stats;
+use crate::platform::barrier::{Kind, light};
 use crate::structures::pointer::Pointer;
 use loom::sync::Arc;
 use loom::thread;
 
 struct Shared {
     world: Arc<World>,
-    grace: Grace,
-    stats: stats::Grace,
+    grace: Sequence,
+    stats: stats::GraceStats,
     cell: Pointer<Node>,
 }
 
@@ -22,8 +22,8 @@ impl Shared {
         let cell = Pointer::new(Node::make(1));
         Arc::new(Shared {
             world: World::new(),
-            grace: Grace::new(),
-            stats: stats::Grace::new(),
+            grace: Sequence::new(),
+            stats: stats::GraceStats::new(),
             cell,
         })
     }

@@ -2,26 +2,30 @@
 //! Shared and polled grace periods.
 
 use super::tools::{Node, World, check};
-use crate::barrier::Kind;
-use crate::engine::poll::Poll;
-use crate::grace::{Cookie, Grace};
-use crate::stats;
-use crate::sync::Ordering;
+use crate::grace::engine::poll::Poll;
+use crate::grace::sequence::{GpSeq, Sequence};
+use crate::grace::stats;
+use crate::platform::barrier::Kind;
+use crate::platform::sync::Ordering;
 use loom::sync::Arc;
 use loom::thread;
 
 struct Shared {
     world: Arc<World>,
-    grace: Grace,
-    stats: stats::Grace,
+    grace: Sequence,
+    stats: stats::GraceStats,
 }
 
 impl Shared {
     fn new() -> Arc<Shared> {
-        Arc::new(Shared { world: World::new(), grace: Grace::new(), stats: stats::Grace::new() })
+        Arc::new(Shared {
+            world: World::new(),
+            grace: Sequence::new(),
+            stats: stats::GraceStats::new(),
+        })
     }
 
-    fn run_until(&self, cookie: Cookie) {
+    fn run_until(&self, cookie: GpSeq) {
         assert!(self.grace.run_until(
             cookie,
             &self.world.attempt(Kind::Membarrier),
@@ -55,8 +59,8 @@ fn two_requests_share() {
     });
 }
 
-/// A free by somebody who polls and never leads.
-fn polled(cookie: fn(&Shared) -> Cookie) {
+/// A free by a thread that polls and never leads.
+fn polled(cookie: fn(&Shared) -> GpSeq) {
     check(3, move || {
         let shared = Shared::new();
         let reader = Shared::reader(&shared);
@@ -85,14 +89,15 @@ fn polled_grace_periods() {
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_cookie_for_a_running_grace_period_is_caught() {
     polled(|shared| {
-        let Cookie(full) = shared.grace.cookie();
+        let GpSeq(full) = shared.grace.cookie();
         // 2 is the end of the first grace period, whether it runs already or not.
-        Cookie(full.min(2))
+        GpSeq(full.min(2))
     });
 }
 
-/// A grace period of a registering thread's own, beside a leader's, whose notes it does not touch.
-fn quick(quick: fn(Kind, &crate::registry::Registry) -> bool) {
+/// A registering thread makes a grace period of its own while a leader runs one, and does not touch
+/// the leader's notes in the records.
+fn quick(quick: fn(Kind, &crate::thread::registry::Registry) -> bool) {
     check(3, move || {
         let shared = Shared::new();
         let reader = Shared::reader(&shared);
@@ -109,7 +114,7 @@ fn quick(quick: fn(Kind, &crate::registry::Registry) -> bool) {
 
 #[test]
 fn quick_grace_periods() {
-    quick(crate::engine::quick);
+    quick(crate::grace::engine::quick);
 }
 
 #[test]
@@ -122,8 +127,8 @@ fn broken_quick_grace_period_without_a_barrier_is_caught() {
 #[test]
 fn giving_up_promises_nothing() {
     struct GivesUp;
-    impl crate::engine::Engine for GivesUp {
-        fn grace_period(&self, _: &crate::engine::Attempt<'_>) -> bool {
+    impl crate::grace::engine::GraceEngine for GivesUp {
+        fn grace_period(&self, _: &crate::grace::engine::Attempt<'_>) -> bool {
             false
         }
     }
@@ -151,7 +156,10 @@ fn giving_up_promises_nothing() {
 #[test]
 fn locks_exclude() {
     check(3, || {
-        let shared = Arc::new((crate::sync::Lock::new(), crate::sync::AtomicU32::new(0)));
+        let shared = Arc::new((
+            crate::platform::lock::Lock::new(),
+            crate::platform::sync::AtomicU32::new(0),
+        ));
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let shared = shared.clone();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The array of ids: growth by copy, removal, and the flag that late comers find.
+//! The array of ids: growth by copy, removal, and the flag that late readers find.
 
 use super::tools::{Node, World, check};
-use crate::barrier::{Kind, light};
-use crate::engine::Engine;
-use crate::engine::poll::Poll;
+use crate::grace::engine::GraceEngine;
+use crate::grace::engine::poll::Poll;
+use crate::platform::barrier::{Kind, light};
+use crate::platform::sync::Ordering;
 use crate::structures::array::Array;
 use crate::structures::ids::table::Table;
-use crate::sync::Ordering;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -89,7 +89,8 @@ fn removal_after_growth() {
     );
 }
 
-/// The size before the array: a reader looks beyond the end of the old one. (In the model the old one is long enough to hold a mark there.)
+/// The size before the array: a reader looks beyond the end of the old one. (In the model the old
+/// one is long enough to hold a mark there.)
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_size_before_array_is_caught() {

@@ -2,9 +2,9 @@
 //! Lists: readers against each change a writer can make.
 
 use super::tools::{Node, World, check};
-use crate::barrier::{Kind, light};
-use crate::engine::Engine;
-use crate::engine::poll::Poll;
+use crate::grace::engine::GraceEngine;
+use crate::grace::engine::poll::Poll;
+use crate::platform::barrier::{Kind, light};
 use crate::structures::list::{
     HlistHead, HlistNode, ListHead, hlist_add_head_rcu, hlist_del_rcu, init_list_head,
     list_add_rcu, list_add_rcu_tail, list_del_rcu, list_replace_rcu,

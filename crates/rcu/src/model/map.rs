@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The map's table: readers against removal, replacement and growth. A key is a node, read for each item that a walk looks at, so that a
-//! walk across a freed item is noticed.
+//! The map's table: readers against removal, replacement and growth. A key is a node, read for each
+//! item that a walk looks at, so that a walk across a freed item is noticed.
 
 use super::tools::{Node, World, check};
-use crate::barrier::{Kind, light};
-use crate::engine::Engine;
-use crate::engine::poll::Poll;
+use crate::grace::engine::GraceEngine;
+use crate::grace::engine::poll::Poll;
+use crate::platform::barrier::{Kind, light};
 use crate::structures::map::table::{Item, STRIPES, Table};
 use loom::sync::Arc;
 use loom::thread;
@@ -22,7 +22,8 @@ unsafe impl Send for Key {}
 // SAFETY: as above.
 unsafe impl Sync for Key {}
 
-/// Two keys of one chain, in the smallest table, which grown tables keep apart; both are under the same lock.
+/// Two keys of one chain, in the smallest table, which grown tables keep apart; both are under the
+/// same lock.
 const A: u64 = 0;
 const B: u64 = STRIPES as u64;
 
@@ -45,14 +46,14 @@ impl Shared {
 
     fn remove(&self, key: u64) -> *mut Item<Key, u64> {
         let locked = self.table.lock(key);
-        let place = locked.find(key, |item| item.hash == key).unwrap();
-        locked.remove(place)
+        let position = locked.find(key, |item| item.hash == key).unwrap();
+        locked.remove(position)
     }
 
     fn replace(&self, key: u64, value: u64) -> *mut Item<Key, u64> {
         let locked = self.table.lock(key);
-        let place = locked.find(key, |item| item.hash == key).unwrap();
-        locked.replace(place, Shared::item(key, value))
+        let position = locked.find(key, |item| item.hash == key).unwrap();
+        locked.replace(position, Shared::item(key, value))
     }
 
     fn grace_period(&self) {

@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Models: every interleaving (and every value a weak memory may return) of each protocol, on the same source, by loom.
+//! Models: every interleaving (and every value a weak memory may return) of each protocol, on the
+//! same source, by loom. Stands on all folders that it checks; nothing stands on it.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release --lib -p reprieve`
 //!
 //! What stands for what:
-//! - membarrier and the compiler barrier it pairs with: a sequentially consistent fence on either side (`barrier.rs`);
-//! - a node: an `UnsafeCell` of loom's, which fails the model when a read and the free are not ordered;
-//! - a restartable section: [`Cpu`]. Each of its instructions runs under the CPU's lock, and membarrier's restart is
-//!   taken under the same lock, that is, between two instructions.
+//! - membarrier and the compiler barrier it pairs with: a sequentially consistent fence on either
+//!   side (`platform/barrier.rs`);
+//! - a node: an `UnsafeCell` of loom's, which fails the model when a read and the free are not
+//!   ordered;
+//! - a restartable section: [`Cpu`](crate::platform::cpu::Cpu). Each of its instructions runs under
+//!   the CPU's lock, and membarrier's restart is taken under the same lock, that is, between two
+//!   instructions.
 //!
-//! Each protocol also stands here broken, and then the model must fail: a check that cannot fail proves nothing. Those tests are
-//! ignored, and run in processes of their own (a failing model may abort) by [`tools::broken_protocols_are_caught`].
+//! Each protocol also stands here broken, and then the model must fail: a check that cannot fail
+//! proves nothing. Those tests are ignored, and run in processes of their own (a failing model may
+//! abort) by [`tools::broken_protocols_are_caught`].
 
 #[cfg(test)]
 mod callbacks;
 #[cfg(test)]
 mod cell;
+#[cfg(test)]
+mod cpu_threads;
 #[cfg(test)]
 mod grace;
 #[cfg(test)]
@@ -28,32 +35,15 @@ mod map;
 mod protect;
 #[cfg(test)]
 mod readers;
-#[cfg(test)]
-mod visit;
-
-/// What the kernel knows about the thread on a CPU.
-#[derive(Default)]
-pub(crate) struct Cpu {
-    armed: bool,
-    interrupted: bool,
-}
-
-impl Cpu {
-    /// The restart: a thread inside goes to its abort handler, any other goes on.
-    pub(crate) fn interrupt(&mut self) {
-        self.interrupted |= self.armed;
-        self.armed = false;
-    }
-}
 
 #[cfg(test)]
 pub(crate) mod tools {
-    use crate::barrier::Kind;
-    use crate::engine::{Attempt, Engine};
-    use crate::grace::Urgency;
-    use crate::record::Record;
-    use crate::registry::Registry;
-    use crate::sync::{AtomicPtr, Ordering};
+    use crate::grace::engine::{Attempt, GraceEngine};
+    use crate::grace::urgency::Urgency;
+    use crate::platform::barrier::Kind;
+    use crate::platform::sync::{AtomicPtr, Ordering};
+    use crate::thread::record::Record;
+    use crate::thread::registry::Registry;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
@@ -94,7 +84,8 @@ pub(crate) mod tools {
         }
 
         pub(crate) fn read(node: *const Node) -> u64 {
-            // SAFETY: loom reports the access if the node may be freed before or while it happens; the memory itself is never given back.
+            // SAFETY: loom reports the access if the node may be freed before or while it happens;
+            // the memory itself is never given back.
             unsafe { (*node).0.with(|v| *v) }
         }
 
@@ -127,7 +118,7 @@ pub(crate) mod tools {
                 barrier,
                 urgency: &self.urgency,
                 deadline: None,
-                watch: &crate::watch::Watch,
+                watch: &crate::grace::watch::Watch,
             }
         }
 
@@ -140,7 +131,7 @@ pub(crate) mod tools {
             self.pointer.swap(Node::make(value), Ordering::AcqRel)
         }
 
-        pub(crate) fn replace_and_free(&self, engine: &dyn Engine, barrier: Kind) {
+        pub(crate) fn replace_and_free(&self, engine: &dyn GraceEngine, barrier: Kind) {
             let old = self.replace(2);
             assert!(engine.grace_period(&self.attempt(barrier)));
             Node::free(old);
@@ -155,7 +146,7 @@ pub(crate) mod tools {
 
         pub(crate) fn section(&self, record: &Record) {
             record.enter();
-            crate::barrier::light();
+            crate::platform::barrier::light();
             assert_ne!(Node::read(self.load()), u64::MAX);
             record.leave();
         }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The restartable section, protection slots, and the reclaimer's order: unlink, grace period, scan.
+//! The restartable section, protection slots, and the reclaimer's order: unlink, grace period,
+//! scan.
 
 use super::tools::{Node, World, check};
-use crate::barrier::{Kind, heavy, light};
-use crate::record::Record;
-use crate::slots::Protected;
-use crate::sync::Ordering;
+use crate::grace::heavy;
+use crate::platform::barrier::{Kind, light};
+use crate::platform::sync::Ordering;
+use crate::thread::record::Record;
+use crate::thread::slots::ProtectedNodes;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -84,7 +86,7 @@ fn protect_plain(world: &World, record: &Record) -> *mut Node {
 
 fn reclaim(world: &World) {
     let old = world.replace(2);
-    heavy(Kind::Restart, &world.registry);
+    heavy::interrupt(Kind::Restart, &world.registry);
     while !world.registry.records().fold(true, |passed, r| {
         r.look();
         passed & r.passed()
@@ -95,7 +97,7 @@ fn reclaim(world: &World) {
 }
 
 fn free_unless_protected(world: &World, node: *mut Node) {
-    if !Protected::scan(world.registry.records()).contains(node as usize) {
+    if !ProtectedNodes::scan(world.registry.records().map(|r| &r.slots)).contains(node as usize) {
         Node::free(node);
     }
 }
@@ -164,8 +166,10 @@ fn held_nodes_are_freed_later() {
         |world| holds(protect, world),
         |world| {
             let old = world.replace(2);
-            heavy(Kind::Restart, &world.registry);
-            while Protected::scan(world.registry.records()).contains(old as usize) {
+            heavy::interrupt(Kind::Restart, &world.registry);
+            while ProtectedNodes::scan(world.registry.records().map(|r| &r.slots))
+                .contains(old as usize)
+            {
                 thread::yield_now();
             }
             Node::free(old);
@@ -197,8 +201,8 @@ fn broken_scan_before_membarrier_is_caught() {
         |world| holds(protect, world),
         |world| {
             let old = world.replace(2);
-            let protected = Protected::scan(world.registry.records());
-            heavy(Kind::Restart, &world.registry);
+            let protected = ProtectedNodes::scan(world.registry.records().map(|r| &r.slots));
+            heavy::interrupt(Kind::Restart, &world.registry);
             if !protected.contains(old as usize) {
                 Node::free(old);
             }
@@ -206,7 +210,8 @@ fn broken_scan_before_membarrier_is_caught() {
     );
 }
 
-/// Armed before the program is inside: a preemption in the gap disarms, and the section goes on unprotected.
+/// Armed before the program is inside: a preemption in the gap disarms, and the section goes on
+/// unprotected.
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_arming_outside_is_caught() {
@@ -214,7 +219,8 @@ fn broken_arming_outside_is_caught() {
         |world| {
             let record = world.registry.claim(1).unwrap();
             arm(record);
-            // What the kernel does when it finds the descriptor armed and the program outside its span.
+            // What the kernel does when it finds the descriptor armed and the program outside its
+            // span.
             record.cpu.lock().unwrap().armed = false;
             let attempt = || {
                 let node = instruction(record, || world.load())?;

@@ -2,16 +2,18 @@
 //! Plain sections, quiescent states, registration and exit, against each engine.
 
 use super::tools::{Node, World, check};
-use crate::barrier::{Kind, light};
-use crate::engine::ltimer::Ltimer;
-use crate::engine::poll::Poll;
-use crate::engine::restart::Restart;
-use crate::engine::sched::Sched;
-use crate::engine::{Attempt, Engine};
+use crate::grace::engine::ltimer::Ltimer;
+use crate::grace::engine::poll::Poll;
+use crate::grace::engine::restart::Restart;
+use crate::grace::engine::sched::Sched;
+use crate::grace::engine::{Attempt, GraceEngine};
+use crate::platform::barrier::{Kind, light};
+use crate::platform::sync::{AtomicUsize, Ordering};
+use loom::sync::Arc;
 use loom::thread;
 use std::time::Duration;
 
-fn one_reader(engine: fn() -> Box<dyn Engine>, barrier: Kind) {
+fn one_reader(engine: fn() -> Box<dyn GraceEngine>, barrier: Kind) {
     check(5, move || {
         let world = World::new();
         let reader = world.clone();
@@ -105,6 +107,35 @@ fn quiescent_states() {
     });
 }
 
+/// Quiescent states as `reprieve.h` announces them: only when a leader waits for the section. No
+/// node is freed too early, and the grace period ends: the reader goes on announcing until then.
+#[test]
+fn quiescent_states_on_demand() {
+    check(5, || {
+        let world = World::new();
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (reader, seen) = (world.clone(), ended.clone());
+        let reader = thread::spawn(move || {
+            let record = reader.registry.claim(1).unwrap();
+            record.enter();
+            light();
+            while seen.load(Ordering::Acquire) == 0 {
+                assert_ne!(Node::read(reader.load()), u64::MAX);
+                if record.awaited() {
+                    record.quiesce();
+                    light();
+                }
+                thread::yield_now();
+            }
+            assert_ne!(Node::read(reader.load()), u64::MAX);
+            record.leave();
+        });
+        world.replace_and_free(&Poll, Kind::Membarrier);
+        ended.store(1, Ordering::Release);
+        reader.join().unwrap();
+    });
+}
+
 #[test]
 fn two_threads_register_at_once() {
     check(3, || {
@@ -161,7 +192,7 @@ fn a_thread_exits_inside_a_section() {
 /// `Poll` without its heavy barrier.
 struct NoBarrier;
 
-impl Engine for NoBarrier {
+impl GraceEngine for NoBarrier {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
         let mut waiting = false;
         for record in attempt.registry.records() {
@@ -183,13 +214,13 @@ fn broken_no_barrier_is_caught() {
 /// `Poll` that looks at the readers before the barrier.
 struct LooksFirst;
 
-impl Engine for LooksFirst {
+impl GraceEngine for LooksFirst {
     fn grace_period(&self, attempt: &Attempt<'_>) -> bool {
         let mut waiting = false;
         for record in attempt.registry.records() {
             waiting |= record.look();
         }
-        crate::barrier::heavy(attempt.barrier, attempt.registry);
+        crate::grace::heavy::interrupt(attempt.barrier, attempt.registry);
         while waiting && !attempt.registry.records().all(|r| r.passed()) {
             thread::yield_now();
         }
@@ -203,8 +234,8 @@ fn broken_look_before_barrier_is_caught() {
     one_reader(|| Box::new(LooksFirst), Kind::Membarrier);
 }
 
-/// A seeker of dead threads comes upon a record whose owner exits, and is followed by another. `wary`: it asks whether the first is dead
-/// when nobody else can take the record any more.
+/// A thread that looks for dead owners finds a record whose owner exits while another thread takes
+/// the record. `wary`: it asks whether the first owner is dead after it has seized the record.
 fn a_seeker_of_the_dead(wary: bool) {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicBool, Ordering};

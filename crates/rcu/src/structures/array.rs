@@ -3,8 +3,8 @@
 //!
 //! Used through raw pointers: a reference would not reach beyond the fields that have a type.
 
-use crate::callback::Head;
-use crate::sync::AtomicPtr;
+use crate::platform::sync::AtomicPtr;
+use crate::thread::head::Head;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::null_mut;
 
@@ -24,11 +24,12 @@ impl<T> Array<T> {
     fn layout(len: usize) -> Layout {
         let slots =
             Layout::array::<AtomicPtr<T>>(len).and_then(|s| Layout::new::<Self>().extend(s));
-        // An array whose size overflows cannot be asked for: its memory would have run out long before.
+        // An array whose size overflows cannot be asked for: its memory would have run out long
+        // before.
         slots.expect("an array of pointers that fits the address space").0.pad_to_align()
     }
 
-    /// All null. The caller's until it is published.
+    /// An array of null pointers. It is the caller's until it is published.
     pub(crate) fn allocate(len: usize, tag: usize) -> *mut Array<T> {
         let layout = Self::layout(len);
         // SAFETY: the layout is not empty; everything is written before it is used.
@@ -74,7 +75,7 @@ impl<T> Array<T> {
         }
     }
 
-    /// Frees the array, and not what it leads to, after a grace period.
+    /// Frees the array, but not the nodes it points to, after a grace period.
     ///
     /// # Safety
     /// All who can find it read through this domain; new sections cannot find it.
@@ -86,7 +87,8 @@ impl<T> Array<T> {
                 Array::free(head.byte_sub(std::mem::offset_of!(Array<T>, head)).cast::<Array<T>>())
             };
         }
-        // SAFETY: the head is in the array's allocation, and used once. No slot ever holds an array.
+        // SAFETY: the head is in the array's allocation, and used once. No slot ever holds an
+        // array.
         unsafe {
             let bytes = Self::layout((*array).len).size();
             let head = &raw mut (*array).head;

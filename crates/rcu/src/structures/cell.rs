@@ -2,24 +2,27 @@
 //! [`Cell`]: a value that is read all the time and replaced now and then.
 //!
 //! # What it guarantees
-//! One pointer to an immutable node. A writer publishes a new node with a release operation on the pointer and retires the old one through the
-//! domain; a reader's one acquiring load therefore finds a node whose value is complete, and which lives as long as the
-//! section (or the slot) in which it was found.
+//! One pointer to an immutable node. A writer publishes a new node with a release operation on the
+//! pointer and retires the old one through the domain; a reader's one acquiring load therefore
+//! finds a node whose value is complete, and which lives as long as the section (or the slot) in
+//! which it was found.
 //!
-//! Compare-and-swap compares addresses. The caller holds a reference to the node it expects, so that node has not been freed and
-//! its address not been used again: equal addresses are the same version of the value (no ABA).
+//! Compare-and-swap compares addresses. The caller holds a reference to the node it expects, so
+//! that node has not been freed and its address not been used again: equal addresses are the same
+//! version of the value (no ABA).
 
 use super::copy::{Words, fits};
 use super::handle::{self, Global, Handle};
 use super::node;
 use super::pointer::Pointer;
-use crate::guard::{Protected, ReadSide};
-use crate::restart::Lookup;
-use crate::restart::section::Section;
+use crate::read::guard::{Protected, ReadSide};
+use crate::read::restart::Lookup;
+use crate::read::restart::section::Section;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicPtr;
 
-/// A read-mostly value. Readers never wait, nor write to shared memory; writers replace the value as a whole.
+/// A read-mostly value. Readers never wait, nor write to shared memory; writers replace the value
+/// as a whole.
 ///
 /// ```
 /// use reprieve::structures::Cell;
@@ -182,7 +185,8 @@ impl<T: Send + Sync + 'static, D: Handle> Cell<T, D> {
         unsafe { &*old }
     }
 
-    /// Replaces the value if it is still `current`, the very one (not an equal one), and returns a reference to the new.
+    /// Replaces the value if it is still `current`, the very one (not an equal one), and returns a
+    /// reference to the new.
     ///
     /// # Errors
     /// [`Changed`]: the value that is there instead, and `new`, unused.
@@ -212,7 +216,8 @@ impl<T: Send + Sync + 'static, D: Handle> Cell<T, D> {
         }
     }
 
-    /// Read, copy, update: replaces the value by `f(&value)`. `f` runs again if another writer came first.
+    /// Read, copy, update: replaces the value by `f(&value)`. `f` runs again if another writer came
+    /// first.
     pub fn update(&self, mut f: impl FnMut(&T) -> T) {
         let guard = self.domain.read();
         let mut current = self.pointer.load();

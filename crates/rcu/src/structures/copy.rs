@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Values on their way out of a restartable section.
+//! How values are copied out of a restartable section.
 //!
-//! Inside, a copy must be a few moves in line: the compiler turns longer ones into calls of `memcpy`, which leave the section. In
-//! unoptimized builds the limit is 32 bytes, of everything a lookup returns. Values beyond [`fits`] are
-//! copied from a protected node instead, outside the section.
+//! Inside, a copy must be a few moves in line: the compiler turns longer ones into calls of
+//! `memcpy`, which leave the section. In unoptimized builds the limit is 32 bytes, of everything a
+//! lookup returns. Values beyond [`fits`] are copied from a protected node instead, outside the
+//! section.
 
 use std::mem::MaybeUninit;
 

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which domain a structure belongs to.
+//! The handle by which a structure names its domain.
 //!
-//! > **Invariant.** A handle names one domain for as long as it exists, and that domain exists as long.
+//! > **Invariant.** A handle names one domain for as long as it exists, and that domain exists as
+//! > long.
 //!
-//! So the id of a guard's domain, compared with the handle's, tells whether the guard keeps alive what is in the structure. Hence the
-//! trait is sealed; a `Deref` of a user's could name another domain each time.
+//! So the id of a guard's domain, compared with the handle's, tells whether the guard keeps alive
+//! what is in the structure. Hence the trait is sealed; a `Deref` of a user's could name another
+//! domain each time.
 
 use crate::domain::Domain;
-use crate::guard::{DomainId, Guard, Protected, ReadSide};
-use crate::restart::Lookup;
-use crate::restart::section::Section;
+use crate::read::guard::{Guard, Protected, ReadSide};
+use crate::read::restart::Lookup;
+use crate::read::restart::section::Section;
+use crate::thread::id::DomainId;
 use std::sync::Arc;
 
-/// The default domain, [`Domain::global`], as a handle: known when the program is compiled, so reads need not look it up.
+/// The default domain, [`Domain::global`], as a handle: known when the program is compiled, so
+/// reads need not look it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Global;
 
@@ -55,13 +59,13 @@ impl Sealed for Global {
 
     #[inline(always)]
     fn read(&self) -> Guard<'_> {
-        crate::read_lock()
+        crate::domain::default::read_lock()
     }
 
     #[inline(always)]
     unsafe fn lookup<L: Lookup>(&self, lookup: &L) -> L::Output {
         // SAFETY: the caller's promise.
-        unsafe { crate::lookup(lookup) }
+        unsafe { crate::domain::default::lookup(lookup) }
     }
 
     #[inline(always)]
@@ -70,7 +74,7 @@ impl Sealed for Global {
         lookup: &L,
     ) -> Option<Protected<'_, T>> {
         // SAFETY: the caller's promise.
-        unsafe { crate::protect(lookup) }
+        unsafe { crate::domain::default::protect(lookup) }
     }
 }
 
@@ -126,12 +130,12 @@ fn wrong_domain() -> ! {
     panic!("the guard belongs to another domain than the structure: it keeps nothing in it alive");
 }
 
-/// Protects a node that a plain section keeps alive now. The slot is filled before that section ends, so whoever waits for the section
-/// finds the slot filled.
+/// Protects a node that a plain section keeps alive now. The slot is filled before that section
+/// ends, so a reclaimer that waits for the section finds the slot filled.
 ///
 /// # Safety
-/// The caller is in a plain section of the handle's domain in which it found the node (not null), which is freed through
-/// [`super::node::retire`].
+/// The caller is in a plain section of the handle's domain in which it found the node (not null),
+/// which is freed through [`super::node::retire`].
 pub(crate) unsafe fn protect_found<T: 'static>(
     handle: &impl Handle,
     node: *const T,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Structures that are read without locks: [`Cell`], [`Map`], [`List`], [`IdTable`].
 //!
+//! They stand on domains and read sides, as a program's own structures would; readers touch nodes
+//! inside sections only, writers under the structure's locks.
+//!
 //! | structure | plain section (a guard) | copy by restartable lookup | protected reference |
 //! |---|---|---|---|
 //! | [`Cell<T>`](Cell): a value replaced as a whole | `load` | `get` | `protect` |
@@ -9,20 +12,24 @@
 //! | [`IdTable<T>`](IdTable): objects by number, each with a lock | `get`, `iter` | `contains` | `protect` |
 //!
 //! # What holds for all
-//! - **References** borrow the guard and the structure: they outlive neither, and the structure can be dropped or moved only when there are
-//!   none. So its drop frees at once what is in it.
-//! - **Domains**: a structure belongs to one ([`Handle`]), through which it frees. A guard of another domain is refused with a panic (one
-//!   comparison, which the compiler decides for the default domain).
-//! - **Frees** go through the domain's callbacks and count towards its [`Cap`](crate::Cap) with the bytes of the node (not of what the
-//!   value owns). The head of the callback lies in the node: taking something out allocates nothing. Values without a
-//!   destructor are freed by whoever is there; others are dropped on a worker thread, hence `Send` and `'static`.
-//! - **Writers** never wait for a grace period (except, at most 20 ms, over the cap and outside sections), so all calls are
-//!   allowed inside sections. They take locks, and are not for signal handlers; reads are. After a fork the child may find a lock taken by a
-//!   thread it does not have.
+//! - **References** borrow the guard and the structure: they outlive neither, and the structure can
+//!   be dropped or moved only when there are none. So its drop frees at once what is in it.
+//! - **Domains**: a structure belongs to one ([`Handle`]), through which it frees. A guard of
+//!   another domain is refused with a panic (one comparison, which the compiler decides for the
+//!   default domain).
+//! - **Frees** go through the domain's callbacks and count towards its [`Cap`](crate::Cap) with the
+//!   bytes of the node (not of what the value owns). The head of the callback lies in the node:
+//!   taking something out allocates nothing. Values without a destructor may be freed by any
+//!   thread that registers; others are dropped on a worker thread, hence `Send` and `'static`.
+//! - **Writers** never wait for a grace period (except, at most 20 ms, over the cap and outside
+//!   sections), so all calls are allowed inside sections. They take locks, and are not for signal
+//!   handlers; reads are. After a fork the child may find a lock taken by a thread it does not
+//!   have.
 //!
 //! # From a reader-writer lock to RCU
-//! Table 1 of the FREENIX 2003 paper ("Using Read-Copy-Update Techniques for System V IPC in the Linux 2.5 Kernel"): each call on the left
-//! becomes the one on the right. Readers need no lock any more; writers still exclude each other.
+//! Table 1 of the FREENIX 2003 paper ("Using Read-Copy-Update Techniques for System V IPC in the
+//! Linux 2.5 Kernel"): each call on the left becomes the one on the right. Readers need no lock any
+//! more; writers still exclude each other.
 //!
 //! | reader-writer lock | RCU | here |
 //! |---|---|---|
@@ -121,8 +128,9 @@
 //! assert!(delete(1));
 //! ```
 //!
-//! What changes for readers: two may see different versions at the same time, and a reader may see an entry that was removed a moment
-//! ago. Where that matters, lock the entry and look at a `deleted` flag, as [`IdTable`] does.
+//! What changes for readers: two may see different versions at the same time, and a reader may see
+//! an entry that was removed a moment ago. Where that matters, lock the entry and look at a
+//! `deleted` flag, as [`IdTable`] does.
 
 pub(crate) mod array;
 pub(crate) mod node;

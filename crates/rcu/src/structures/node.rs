@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What readers find: a value, and behind it the head that its free will need, so that unlinking never allocates.
+//! A node of a structure: a value, and behind it the head of the callback that frees it, so that
+//! unlinking never allocates.
 //!
-//! The value comes first: the address of a node is the address of its value, which is what `protect` puts into a slot and
-//! [`retire`] looks for.
+//! The value comes first: the address of a node is the address of its value, which is what
+//! `protect` puts into a slot and [`retire`] looks for.
 
-use crate::callback::Head;
 #[cfg(not(loom))]
 use crate::domain::Domain;
+use crate::thread::head::Head;
 
 #[repr(C)]
 pub(crate) struct Node<T> {
@@ -28,7 +29,7 @@ pub(crate) unsafe fn free<T>(node: *mut T) {
     drop(unsafe { Box::from_raw(node.cast::<Node<T>>()) });
 }
 
-/// Frees a node and hands its value out: it was never published.
+/// Frees a node that was never published, and returns its value.
 ///
 /// # Safety
 /// As for [`free`].
@@ -37,11 +38,12 @@ pub(crate) unsafe fn take<T>(node: *mut T) -> T {
     unsafe { Box::from_raw(node.cast::<Node<T>>()) }.value
 }
 
-/// Unlinked nodes, to be retired together when this is dropped: after the lock under which they were unlinked is given up.
+/// Unlinked nodes, to be retired together when this is dropped: after the lock under which they
+/// were unlinked is given up.
 #[cfg(not(loom))]
 pub(crate) struct Unlinked<'a, T: Send + 'static> {
     domain: &'a Domain,
-    /// By their heads, which nobody uses until the node is retired.
+    /// Linked by their heads, which are unused until the nodes are retired.
     first: *mut Node<T>,
 }
 
@@ -75,7 +77,8 @@ impl<T: Send + 'static> Drop for Unlinked<'_, T> {
     }
 }
 
-/// Frees a node after a grace period in which no guard holds it. A value that needs no drop is freed by any thread, else a worker drops it.
+/// Frees a node after a grace period in which no guard holds it. A value that needs no drop is
+/// freed by any thread, else a worker drops it.
 ///
 /// # Safety
 /// From [`allocate`]; all who can find it read through this domain; new sections cannot find it.

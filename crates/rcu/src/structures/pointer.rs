@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The pointer of a [`Cell`](super::Cell): what is published, how, and when it is the caller's again.
+//! The pointer of a [`Cell`](super::Cell): how nodes are published and unlinked.
 
-use crate::sync::{AtomicPtr, Ordering};
+use crate::platform::sync::{AtomicPtr, Ordering};
 
-/// Never null. Each node is unlinked once, by whom it is returned to.
+/// Never null. Each node is unlinked once, by the caller to which it is returned.
 pub(crate) struct Pointer<T>(pub(crate) AtomicPtr<T>);
 
 impl<T> Pointer<T> {
@@ -22,9 +22,11 @@ impl<T> Pointer<T> {
         self.0.swap(new, Ordering::AcqRel)
     }
 
-    /// Publishes `new` if `current` is still there and returns that; else returns what is (acquire: it will be read).
+    /// Publishes `new` if `current` is still there, and returns `current`. Else returns the pointer
+    /// that is there (acquire: the caller will read the node).
     ///
-    /// `current` has not been freed since the caller found it (it is in a section, or holds it protected).
+    /// `current` has not been freed since the caller found it (it is in a section, or holds it
+    /// protected).
     pub(crate) fn replace(&self, current: *mut T, new: *mut T) -> Result<*mut T, *mut T> {
         self.0.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }

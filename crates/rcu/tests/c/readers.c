@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Every read side against one writer that poisons what it frees: nobody may see poison. Then signals, fork, and a thread that exits inside. */
+/*
+ * Every read side against one writer that poisons what it frees: nobody may see poison. Then
+ * signals, fork, and a thread that exits inside.
+ */
 #include <reprieve/restart.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -115,7 +119,10 @@ static void replace(int how)
 	struct node *old = current;
 
 	reprieve_assign_pointer(current, node_new());
-	/* Protected nodes are freed by reprieve_retire alone; the grace period is for the other readers here. */
+	/*
+	 * Protected nodes are freed by reprieve_retire alone; the grace period is for the other
+	 * readers here.
+	 */
 	if (how % 64 == 0)
 		reprieve_synchronize();
 	reprieve_retire(old, &old->head, node_free, sizeof(*old), how & 1 ? REPRIEVE_LEAF : 0);
@@ -154,14 +161,14 @@ int main(void)
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		if ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 >
 			    700 &&
-		    lookups > 100)
+		    __atomic_load_n(&lookups, __ATOMIC_RELAXED) > 100)
 			break;
 	}
 	child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
 		/* Usable at once: the parent's other readers are forgotten. */
-		alarm(20);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		look();
 		replace(0);
 		CHECK(reprieve_barrier() == 0);

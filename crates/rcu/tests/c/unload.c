@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* A shared object with a copy of the library in it (-DPLUGIN) is opened, used by a thread, and closed while that thread lives. */
+/*
+ * A shared object with a copy of the library in it (-DPLUGIN) is opened, used by a thread, and
+ * closed while that thread lives.
+ */
 #ifdef PLUGIN
 #include <reprieve/reprieve.h>
 

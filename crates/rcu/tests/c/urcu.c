@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A program for liburcu 0.13, by its documented interface only: compiles against liburcu as well. FLAVOR_HEADER chooses the flavor; QSBR says that
- * it is that one.
+ * A program for liburcu 0.13, by its documented interface only: compiles against liburcu as well.
+ * FLAVOR_HEADER chooses the flavor; QSBR says that it is that one.
  */
 #include FLAVOR_HEADER
 #include <urcu/rculist.h>
@@ -9,8 +9,10 @@
 #include <urcu/uatomic.h>
 #include <urcu/compiler.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -189,7 +191,6 @@ int main(void)
 	pid_t child;
 	int i, status;
 
-	alarm(100);
 	rcu_register_thread();
 	current = node_new(0);
 	for (i = 0; i < 3; i++)
@@ -239,7 +240,7 @@ int main(void)
 	CHECK(child >= 0);
 	if (!child) {
 		call_rcu_after_fork_child();
-		alarm(20);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		call_rcu(&node_new(3)->rcu, node_free);
 		rcu_barrier();
 		_exit(0);

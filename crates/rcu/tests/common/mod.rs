@@ -4,6 +4,10 @@
 use reprieve::{Domain, Lookup, Section};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
+/// Longer than any test: what waits for its end hangs.
+#[allow(dead_code, reason = "not every test needs it")]
+pub const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(1 << 32);
+
 pub struct Node {
     pub value: u64,
 }

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The array under [`IdTable`](super::IdTable), and how it grows: `grow_ary()` of the FREENIX 2003 paper.
+//! The array under [`IdTable`](super::IdTable), and how it grows: `grow_ary()` of the FREENIX 2003
+//! paper.
 //!
 //! # Order
-//! To grow, a writer copies the array, publishes the copy, *then* the new size, and has the old array freed after a grace period. A
-//! reader loads the size, *then* the array: each a release store that the acquiring load pairs with. So an index below the size that a
-//! reader saw lies within the array that it sees.
+//! To grow, a writer copies the array, publishes the copy, *then* the new size, and has the old
+//! array freed after a grace period. A reader loads the size, *then* the array: each a release
+//! store that the acquiring load pairs with. So an index below the size that a reader saw lies
+//! within the array that it sees.
 //!
-//! A reader on the old array misses what was added to the new one, and may find what was taken out of it: such an object is
-//! not freed before the reader's section ends, and it says that it is deleted.
+//! A reader on the old array misses objects that were added to the new one, and may find an object
+//! that was taken out of it: this object is not freed before the reader's section ends, and its
+//! flag says that it is deleted.
 
+use crate::platform::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::structures::array::Array;
-use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 pub(crate) struct Table<E> {
     pub(crate) size: AtomicUsize,
@@ -26,7 +29,7 @@ impl<E> Table<E> {
         self.size.load(Ordering::Acquire)
     }
 
-    /// What is at `index`, or null.
+    /// The entry at `index`, or null.
     ///
     /// # Safety
     /// In a section of the table's domain, or excluding other writers.
@@ -39,7 +42,7 @@ impl<E> Table<E> {
         unsafe { (*Array::slot(self.array.load(Ordering::Acquire), index)).load(Ordering::Acquire) }
     }
 
-    /// Publishes `entry` (null: takes out what is there).
+    /// Publishes `entry` (null: takes the old entry out).
     ///
     /// # Safety
     /// The caller excludes other writers; `index < size`.
@@ -51,15 +54,16 @@ impl<E> Table<E> {
         };
     }
 
-    /// Makes room for `size` entries, more than there is, and returns the old array to be freed after a grace period.
+    /// Makes room for `size` entries, more than there is, and returns the old array to be freed
+    /// after a grace period.
     ///
     /// # Safety
     /// The caller excludes other writers.
     pub(crate) unsafe fn grow(&self, size: usize) -> *mut Array<E> {
         let new = Array::allocate(size, 0);
         let old = self.array.load(Ordering::Relaxed);
-        // SAFETY: no other writers; the new array is ours until it is published. What the slots lead to was published by
-        // other stores, which the release of the array passes on.
+        // SAFETY: no other writers; the new array is ours until it is published. What the slots
+        // lead to was published by other stores, which the release of the array passes on.
         unsafe {
             for (index, slot) in Array::slots(old).iter().enumerate() {
                 (*Array::slot(new, index)).store(slot.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -2,17 +2,18 @@
 //! The stores and loads of both kinds of list.
 //!
 //! # Order
-//! A writer fills in an entry and its links, and then publishes it with one release store to its predecessor's `next`; readers follow
-//! `next` with acquiring loads, and nothing else. An entry that is taken out keeps its `next`, so a reader who stands on it
-//! goes on to what followed it, and from there to the end: a walk that runs through a removal sees every entry that stays.
-//! (An entry therefore cannot be put into a list again before a grace period has passed.) `prev` and `pprev` are the
-//! writers' alone, who exclude each other.
+//! A writer fills in an entry and its links, and then publishes it with one release store to its
+//! predecessor's `next`; readers follow `next` with acquiring loads, and nothing else. An entry
+//! that is taken out keeps its `next`, so a reader on it goes on to the entries behind it, up to
+//! the end: a walk during a removal sees every entry that stays. (An entry therefore cannot be put
+//! into a list again before a grace period has passed.) Only writers, which exclude each other, use
+//! `prev` and `pprev`.
 
-use crate::sync::{AtomicPtr, Ordering, const_unless_loom};
+use crate::platform::sync::{AtomicPtr, Ordering, const_unless_loom};
 use std::ptr::{from_ref, null_mut};
 
-/// The links of an entry of a circular, doubly linked list, and of the list itself (`struct list_head`). It must not move
-/// while it is in use.
+/// The links of an entry of a circular, doubly linked list, and of the list itself (`struct
+/// list_head`). It must not move while it is in use.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ListHead {
@@ -74,8 +75,9 @@ unsafe fn insert(new: *mut ListHead, prev: *mut ListHead, next: *mut ListHead) {
 /// Puts `new` behind `head`: at the front, if that is a list.
 ///
 /// # Safety
-/// The caller excludes other writers of the list. `new` is valid, in no list, and no reader can still be on it; it stays where it is until
-/// a grace period after its removal. `head` is a list or in one.
+/// The caller excludes other writers of the list. `new` is valid, in no list, and no reader can
+/// still be on it; it stays where it is until a grace period after its removal. `head` is a list or
+/// in one.
 pub unsafe fn list_add_rcu(new: *mut ListHead, head: *mut ListHead) {
     // SAFETY: the caller's promise.
     unsafe { insert(new, head, (*head).next.load(Ordering::Relaxed)) };
@@ -90,7 +92,8 @@ pub unsafe fn list_add_rcu_tail(new: *mut ListHead, head: *mut ListHead) {
     unsafe { insert(new, (*head).prev.load(Ordering::Relaxed), head) };
 }
 
-/// Takes `entry` out. Readers may be on it until a grace period has passed: only then may it be freed, or used again.
+/// Takes `entry` out. Readers may be on it until a grace period has passed: only then may it be
+/// freed, or used again.
 ///
 /// # Safety
 /// The caller excludes other writers of the list, in which the entry is.
@@ -143,7 +146,8 @@ impl HlistNode {
     }
 }
 
-/// A list that is one pointer, as for the chains of a hash table (`struct hlist_head`). It must not move unless it is empty.
+/// A list that is one pointer, as for the chains of a hash table (`struct hlist_head`). It must not
+/// move unless it is empty.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HlistHead {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Linked lists: the FREENIX 2003 paper's calls on links that lie in the entries (its figure 5, and the entry and hlist forms that
-//! Linux grew), and [`List`], which is safe.
+//! Linked lists: the FREENIX 2003 paper's calls on links that lie in the entries (its figure 5, and
+//! the entry and hlist forms that Linux grew), and [`List`], which is safe.
 //!
-//! The caller of the unsafe ones owns the entries, keeps writers apart with a lock, and frees after a grace period:
+//! The caller of the unsafe ones owns the entries, keeps writers apart with a lock, and frees after
+//! a grace period:
 //!
 //! ```
 //! use reprieve::structures::list::*;

@@ -4,10 +4,10 @@
 use super::links::{
     ListHead, init_list_head, list_add_rcu, list_add_rcu_tail, list_del_rcu, list_replace_rcu,
 };
-use crate::guard::{Protected, ReadSide};
+use crate::platform::lock::Lock;
+use crate::read::guard::{Protected, ReadSide};
 use crate::structures::handle::{self, Global, Handle};
 use crate::structures::node;
-use crate::sync::Lock;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -138,22 +138,23 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
         self.count(1);
     }
 
-    /// All values in order, for as long as the guard lives. What is in the list all the while is seen once; what is added or
-    /// removed meanwhile may be.
+    /// All values in order, for as long as the guard lives. A value that is in the list all the
+    /// time is seen once; one that is added or removed meanwhile may be.
     ///
     /// # Panics
     /// If the guard belongs to another domain.
     #[track_caller]
     pub fn iter<'g, G: ReadSide>(&'g self, guard: &'g G) -> impl Iterator<Item = &'g T> {
         handle::check(&self.domain, guard);
-        // SAFETY: the head is valid while the list is borrowed, and the items are retired through this domain.
+        // SAFETY: the head is valid while the list is borrowed, and the items are retired through
+        // this domain.
         unsafe {
             super::entries(&*self.head, guard, |links| item::<T>(links)).map(|item| &item.value)
         }
     }
 
-    /// The first value for which `found` holds, protected: for any time, and no grace period waits for it. (The search itself runs in
-    /// a plain section.)
+    /// The first value for which `found` holds, protected: for any time, and no grace period waits
+    /// for it. (The search itself runs in a plain section.)
     pub fn protect(&self, mut found: impl FnMut(&T) -> bool) -> Option<Protected<'_, T>> {
         let guard = self.domain.read();
         let value = self.iter(&guard).find(|value| found(value))?;
@@ -177,7 +178,8 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
         None
     }
 
-    /// Removes the first value for which `is` holds, and tells whether there was one. Holds the list's lock while it looks.
+    /// Removes the first value for which `is` holds, and tells whether there was one. Holds the
+    /// list's lock while it looks.
     pub fn remove_first(&self, is: impl FnMut(&T) -> bool) -> bool {
         let locked = self.lock();
         let Some(item) = self.find(is) else {
@@ -193,8 +195,9 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
         true
     }
 
-    /// Replaces the first value for which `is` holds by `new` of it, and tells whether there was one. Readers find the old one or the
-    /// new one. Holds the list's lock while it looks, and while `new` runs.
+    /// Replaces the first value for which `is` holds by `new` of it, and tells whether there was
+    /// one. Readers find the old one or the new one. Holds the list's lock while it looks, and
+    /// while `new` runs.
     pub fn replace_first(&self, is: impl FnMut(&T) -> bool, new: impl FnOnce(&T) -> T) -> bool {
         let locked = self.lock();
         let Some(old) = self.find(is) else {
@@ -215,7 +218,8 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
         // Dropped after the lock, and when `keep` panics, too.
         let mut removed = node::Unlinked::new(self.domain.domain());
         let _locked = self.lock();
-        // SAFETY: under the lock; each removed item is unlinked by us alone, and its successor is looked up first.
+        // SAFETY: under the lock; each removed item is unlinked by us alone, and its successor is
+        // looked up first.
         unsafe {
             let mut links = (*self.head).next();
             while links != self.head {

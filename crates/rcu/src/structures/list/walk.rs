@@ -2,24 +2,28 @@
 //! Walking along lists, in sections: as links, or as the entries they lie in.
 
 use super::links::{HlistHead, HlistNode, ListHead};
-use crate::guard::ReadSide;
+use crate::read::guard::ReadSide;
 use std::marker::PhantomData;
 
 /// All links of a list, in order.
 ///
-/// Whatever is in the list all the while is yielded once; what is added or removed meanwhile may be.
+/// An entry that is in the list all the time is yielded once; one that is added or removed
+/// meanwhile may be.
 ///
 /// # Safety
-/// Entries are removed with [`list_del_rcu`](super::list_del_rcu) and stay valid for a grace period of the guard's domain after it.
+/// Entries are removed with [`list_del_rcu`](super::list_del_rcu) and stay valid for a grace period
+/// of the guard's domain after it.
 pub unsafe fn list_for_each_rcu<'g, G: ReadSide>(head: &'g ListHead, _guard: &'g G) -> Links<'g> {
     Links { at: head, head, section: PhantomData }
 }
 
-/// Like [`list_for_each_rcu`], but the next entry is looked up before one is handed out: the loop's body may take that one out, and a writer
-/// that knows it to be out of readers' reach may use it at once.
+/// Like [`list_for_each_rcu`], but the next entry is looked up before one is handed out: the loop's
+/// body may take that one out, and a writer that knows it to be out of readers' reach may use it at
+/// once.
 ///
 /// # Safety
-/// As for [`list_for_each_rcu`]; the body may use the entry it is given again, and takes out no other of this list.
+/// As for [`list_for_each_rcu`]; the body may use the entry it is given again, and takes out no
+/// other of this list.
 pub unsafe fn list_for_each_safe_rcu<'g, G: ReadSide>(
     head: &'g ListHead,
     _guard: &'g G,
@@ -99,7 +103,8 @@ impl Iterator for HlistLinks<'_> {
     }
 }
 
-/// The entry of a type in which links lie as that field (`container_of`): `list_entry!(links, Type, field)`, a `*mut Type`.
+/// The entry of a type in which links lie as that field (`container_of`): `list_entry!(links, Type,
+/// field)`, a `*mut Type`.
 ///
 /// For use in `unsafe`: the links must lie in such an entry.
 #[macro_export]
@@ -109,10 +114,11 @@ macro_rules! list_entry {
     };
 }
 
-/// All entries of a list as references for as long as the guard lives: `list_for_each_entry_rcu!(&head, Type, field, &guard)`.
+/// All entries of a list as references for as long as the guard lives:
+/// `list_for_each_entry_rcu!(&head, Type, field, &guard)`.
 ///
-/// For use in `unsafe`: see [`list_for_each_rcu`](crate::structures::list::list_for_each_rcu); the list's entries are of that
-/// type, and are not written to while readers may be on them.
+/// For use in `unsafe`: see [`list_for_each_rcu`]; the
+/// list's entries are of that type, and are not written to while readers may be on them.
 #[macro_export]
 macro_rules! list_for_each_entry_rcu {
     ($head:expr, $type:ty, $field:ident, $guard:expr) => {

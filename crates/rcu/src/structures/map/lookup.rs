@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The map's restartable lookups: [`Table::find`](super::table::Table::find) in loads that may run inside the section.
+//! The map's restartable lookups: [`Table::find`](super::table::Table::find) in loads that may run
+//! inside the section.
 //!
-//! A key's own `==` may not: it is the user's code. Inside only the hashes are compared, all 64 bits; the caller compares the
-//! keys, outside, of the first item with that hash, and searches in a plain section if they differ (once in 2^64).
+//! A key's own `==` may not: it is the user's code. Inside only the hashes are compared, all 64
+//! bits; the caller compares the keys, outside, of the first item with that hash, and searches in a
+//! plain section if they differ (once in 2^64).
 
 use super::table::{Chains, Item, Pair};
-use crate::restart::Lookup;
-use crate::restart::section::Section;
+use crate::read::restart::Lookup;
+use crate::read::restart::section::Section;
 use crate::structures::array::Array;
 use crate::structures::copy::Words;
 use std::mem::offset_of;
@@ -26,8 +28,8 @@ impl<K, V> Find<'_, K, V> {
     #[inline(always)]
     unsafe fn walk(&self, section: &Section) -> usize {
         let chains = section.load(self.chains) as usize;
-        // SAFETY: the chains are alive in the section, the index is in range, and the items found are alive, too. The first links of an
-        // item are its two `next`, one word each.
+        // SAFETY: the chains are alive in the section, the index is in range, and the items found
+        // are alive, too. The first links of an item are its two `next`, one word each.
         unsafe {
             let mask = section.read((chains + offset_of!(Chains<K, V>, len)) as *const usize) - 1;
             let side = section.read((chains + offset_of!(Chains<K, V>, tag)) as *const usize);

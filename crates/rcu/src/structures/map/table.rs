@@ -1,32 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The hash table under [`Map`](super::Map): chains that readers walk without locks, and that grow under them.
+//! The hash table under [`Map`](super::Map): chains that readers walk without locks, and that grow
+//! under them.
 //!
 //! # Two links
-//! Each item has two `next` links, and a table uses one of them, its *side*. To grow, a writer holding all locks threads every item into a
-//! table of the other side, then publishes that table with one store. Readers in the old one go on along the
-//! old side's links, which nobody writes to any more. (Herbert Xu's idea, as described in McKenney's "Is Parallel Programming Hard",
-//! section 10.4.)
+//! Each item has two `next` links, and a table uses one of them, its *side*. To grow, a writer
+//! holding all locks threads every item into a table of the other side, then publishes that table
+//! with one store. Readers in the old one go on along the old side's links, which nobody writes to
+//! any more. (Herbert Xu's idea, as described in McKenney's "Is Parallel Programming Hard", section
+//! 10.4.)
 //!
-//! > **Invariant.** The links of the side that is not the current table's are written to only when a grace period has passed since the
-//! > current table was published: then no reader walks along them.
+//! > **Invariant.** The links of the side that is not the current table's are written to only when
+//! > a grace period has passed since the current table was published: then no reader walks along
+//! > them.
 //!
-//! Growing does not wait for that grace period. If it is not over, the table grows at a later insertion.
+//! Growing does not wait for that grace period. If it is not over, the table grows at a later
+//! insertion.
 //!
-//! A reader of the old table misses what is inserted after the growth, and may find what is removed after it: its section began before
-//! either, so its lookup may count as done then, and what it finds is not freed before the section ends.
+//! A reader of the old table misses items that are inserted after the growth, and may find items
+//! that are removed after it: its section began before either, so its lookup may count as done
+//! then, and an item that it finds is not freed before the section ends.
 //!
 //! # Order
-//! A writer stores a new item's links and value before it publishes the item (release) in a chain, and a table's chains before the table;
-//! readers acquire each link they follow. Removal and replacement change one link, to the successor or the new item; the item taken
-//! out keeps its own links, for readers who stand on it.
+//! A writer stores a new item's links and value before it publishes the item (release) in a chain,
+//! and a table's chains before the table; readers acquire each link they follow. Removal and
+//! replacement change one link, to the successor or the new item; the item taken out keeps its own
+//! links, for readers who stand on it.
 //!
 //! # Locks
-//! A chain belongs to one of [`STRIPES`] locks by the lowest bits of the hash, whatever the number of chains. Writers hold one, growth
-//! holds all (in order).
+//! A chain belongs to one of [`STRIPES`] locks by the lowest bits of the hash, whatever the number
+//! of chains. Writers hold one, growth holds all (in order).
 
+use crate::platform::lock::Lock;
+use crate::platform::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::structures::array::Array;
 use crate::structures::node;
-use crate::sync::{AtomicPtr, AtomicUsize, Lock, Ordering};
 use std::ptr::{NonNull, null_mut};
 
 #[cfg(not(loom))]
@@ -34,7 +41,7 @@ pub(crate) const STRIPES: usize = 16;
 #[cfg(loom)]
 pub(crate) const STRIPES: usize = 2;
 
-/// What was inserted. The address of an item is that of its node.
+/// A key with its value. The address of an item is that of its node.
 #[repr(C)]
 pub(crate) struct Item<K, V> {
     next: [AtomicPtr<Item<K, V>>; 2],
@@ -62,7 +69,8 @@ impl<K, V> Item<K, V> {
     }
 }
 
-/// A table's chains; `tag` is its side. The number of chains is a power of two, at least [`STRIPES`].
+/// A table's chains; `tag` is its side. The number of chains is a power of two, at least
+/// [`STRIPES`].
 pub(crate) type Chains<K, V> = Array<Item<K, V>>;
 
 #[cfg_attr(not(loom), repr(align(64)))]
@@ -108,7 +116,8 @@ impl<K, V> Table<K, V> {
         hash: u64,
         mut eq: impl FnMut(&K) -> bool,
     ) -> Option<NonNull<Item<K, V>>> {
-        // SAFETY: everything reached in a section is alive in it; the index is below the number of chains.
+        // SAFETY: everything reached in a section is alive in it; the index is below the number of
+        // chains.
         unsafe {
             let chains = self.chains();
             let side = (*chains).tag;
@@ -133,15 +142,16 @@ impl<K, V> Table<K, V> {
         Locked { stripe, chains: self.chains() }
     }
 
-    /// Publishes a table of `len` chains (a power of two, at least [`STRIPES`]) and returns the old one to be freed after a grace period.
-    /// Readers are not held up, other writers are.
+    /// Publishes a table of `len` chains (a power of two, at least [`STRIPES`]) and returns the old
+    /// one to be freed after a grace period. Readers are not held up, other writers are.
     ///
     /// # Safety
     /// One call at a time. A grace period has passed since the last one's table was published.
     pub(crate) unsafe fn relink(&self, len: usize) -> *mut Chains<K, V> {
         let old = self.chains();
-        // SAFETY: only this function replaces chains, so they are alive; all locks are held while items are threaded; the links written are
-        // not those of the current side, and nobody else's by the caller's promise. Relaxed: published below.
+        // SAFETY: only this function replaces chains, so they are alive; all locks are held while
+        // items are threaded; the links written are not those of the current side, and nobody
+        // else's by the caller's promise. Relaxed: published below.
         unsafe {
             let (from, to) = ((*old).tag & 1, !(*old).tag & 1);
             let new = Array::allocate(len, to);
@@ -186,8 +196,8 @@ pub(crate) struct Locked<'a, K, V> {
     chains: *mut Chains<K, V>,
 }
 
-/// Where an item hangs: the link that leads to it, and itself.
-pub(crate) struct Place<K, V>(*const AtomicPtr<Item<K, V>>, *mut Item<K, V>);
+/// An item in a chain, and the link that leads to it.
+pub(crate) struct Position<K, V>(*const AtomicPtr<Item<K, V>>, *mut Item<K, V>);
 
 impl<K, V> Locked<'_, K, V> {
     /// Number of chains in the table.
@@ -210,14 +220,14 @@ impl<K, V> Locked<'_, K, V> {
         &self,
         hash: u64,
         mut is: impl FnMut(&Item<K, V>) -> bool,
-    ) -> Option<Place<K, V>> {
+    ) -> Option<Position<K, V>> {
         // SAFETY: under the lock nothing is unlinked, and links do not move.
         unsafe {
             let mut link = Array::slot(self.chains, hash as usize & ((*self.chains).len - 1));
             loop {
                 let item = (*link).load(Ordering::Relaxed);
                 if is(item.as_ref()?) {
-                    return Some(Place(link, item));
+                    return Some(Position(link, item));
                 }
                 link = &raw const (*item).next[(*self.chains).tag & 1];
             }
@@ -238,8 +248,12 @@ impl<K, V> Locked<'_, K, V> {
     }
 
     /// Publishes `new` in place of the item there, which has the same hash.
-    pub(crate) fn replace(&self, place: Place<K, V>, new: *mut Item<K, V>) -> *mut Item<K, V> {
-        let Place(link, old) = place;
+    pub(crate) fn replace(
+        &self,
+        position: Position<K, V>,
+        new: *mut Item<K, V>,
+    ) -> *mut Item<K, V> {
+        let Position(link, old) = position;
         let side = self.side();
         // SAFETY: as in `insert` and `find`.
         unsafe {
@@ -250,9 +264,10 @@ impl<K, V> Locked<'_, K, V> {
     }
 
     /// Takes the item out. It keeps its links.
-    pub(crate) fn remove(&self, place: Place<K, V>) -> *mut Item<K, V> {
-        let Place(link, old) = place;
-        // SAFETY: as in `find`. Release: the successor was perhaps published by another thread, whose writes this one passes on.
+    pub(crate) fn remove(&self, position: Position<K, V>) -> *mut Item<K, V> {
+        let Position(link, old) = position;
+        // SAFETY: as in `find`. Release: the successor was perhaps published by another thread,
+        // whose writes this one passes on.
         unsafe {
             (*link).store((*old).next[self.side()].load(Ordering::Relaxed), Ordering::Release);
         }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The functions behind `reprieve/hint.h` (crate `reprieve-hint`).
+
+use lock_api::{RawMutex as _, RawRwLock as _};
+use reprieve_hint::{RawFairLock, RawMutex, RawRwLock, Sleeps, Spins, ThreadId};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Once;
+use std::time::Duration;
+
+// As `hint.h` has it.
+const _: () = assert!(
+    size_of::<RawMutex<Sleeps>>() == 40
+        && size_of::<RawFairLock<Spins>>() == 48
+        && size_of::<RawRwLock<Spins>>() == 16
+);
+
+/// The runtime's readers are hinted at from the first registration on.
+fn with_readers() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| reprieve_hint::set_reader_block(reprieve_core::abi::reader_offset()));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_hint_line_slow() -> *const c_void {
+    with_readers();
+    reprieve_hint::abi::line()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_current_thread() -> u64 {
+    with_readers();
+    reprieve_hint::current_thread().to_number()
+}
+
+fn answer(answer: Option<bool>) -> c_int {
+    answer.map_or(-1, c_int::from)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_is_preempted(thread: u64) -> c_int {
+    answer(reprieve_hint::is_preempted(ThreadId::from_number(thread)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_is_overloaded(cpu: c_uint) -> c_int {
+    answer(reprieve_hint::is_overloaded(cpu))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_hint_connect(milliseconds: c_uint) -> c_int {
+    with_readers();
+    let result = reprieve_hint::connect(Duration::from_millis(milliseconds.into()));
+    if result.is_ok() { 0 } else { -1 }
+}
+
+/// Functions on a lock: what they do, by their names in C.
+macro_rules! functions {
+    ($lock:ty: $($name:ident = $method:ident $(-> $result:ty)?;)*) => {
+        $(
+            /// # Safety
+            /// The lock is valid; an unlock is called by its holder.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name(lock: *const $lock) $(-> $result)? {
+                // SAFETY: the caller's promise.
+                #[allow(unused_unsafe, reason = "only unlocking is unsafe")]
+                unsafe { (*lock).$method() $(as $result)? }
+            }
+        )*
+    };
+}
+
+functions! {
+    RawMutex<Sleeps>:
+    reprieve_mutex_lock = lock;
+    reprieve_mutex_trylock = try_lock -> c_int;
+    reprieve_mutex_unlock = unlock;
+}
+
+functions! {
+    RawMutex<Spins>:
+    reprieve_spin_lock = lock;
+    reprieve_spin_trylock = try_lock -> c_int;
+    reprieve_spin_unlock = unlock;
+}
+
+functions! {
+    RawFairLock<Spins>:
+    reprieve_fair_lock = lock;
+    reprieve_fair_trylock = try_lock -> c_int;
+    reprieve_fair_unlock = unlock;
+}
+
+functions! {
+    RawRwLock<Spins>:
+    reprieve_rw_read_lock = lock_shared;
+    reprieve_rw_read_trylock = try_lock_shared -> c_int;
+    reprieve_rw_read_unlock = unlock_shared;
+    reprieve_rw_write_lock = lock_exclusive;
+    reprieve_rw_write_trylock = try_lock_exclusive -> c_int;
+    reprieve_rw_write_unlock = unlock_exclusive;
+}
+
+functions! {
+    RawRwLock<Sleeps>:
+    reprieve_rwsem_down_read = lock_shared;
+    reprieve_rwsem_down_read_trylock = try_lock_shared -> c_int;
+    reprieve_rwsem_up_read = unlock_shared;
+    reprieve_rwsem_down_write = lock_exclusive;
+    reprieve_rwsem_down_write_trylock = try_lock_exclusive -> c_int;
+    reprieve_rwsem_up_write = unlock_exclusive;
+}

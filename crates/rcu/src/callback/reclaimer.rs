@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The reclaimer of a domain: per-CPU lists and queues, caps, workers, and the domain's grace
+//! periods. Here threads wait for callbacks: `barrier`, and the end of a domain.
+
+use super::limits::Cap;
+use super::per_cpu_lists::{Lanes, PerCpuLists};
+use super::queue::{Queue, Who};
+use crate::error::Error;
+use crate::grace::periods::GracePeriods;
+use crate::grace::sequence::GpSeq;
+use crate::grace::stats::{CallbackStats, Stats};
+use crate::platform::event::Event;
+use crate::platform::lock::Lock;
+use crate::platform::sys;
+use crate::thread;
+use crate::thread::id::DomainId;
+use crate::thread::load::Load;
+use crate::thread::record::Record;
+use crate::thread::registry::Registry;
+use crate::thread::slots::ProtectedNodes;
+use std::cell::UnsafeCell;
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Shared by all users of a domain. Lives as long as its `Domain` and its workers.
+pub(crate) struct Reclaimer {
+    pub(crate) grace: GracePeriods,
+    pub(super) stats: CallbackStats,
+    pub(crate) lists: PerCpuLists,
+    pub(crate) queues: Box<[Queue]>,
+    cap: Cap,
+    soft_cap: Cap,
+    /// The fork that is being prepared keeps owners out of their buffers.
+    buffers_held: AtomicBool,
+    barrier_lock: Lock,
+    stop: AtomicBool,
+    /// For `barrier`: callbacks have run.
+    progress: Event,
+    /// For registrations over the cap: there is room.
+    room: Event,
+    pub(super) workers: Workers,
+    /// Restarts and fallbacks that the records counted for earlier domains: records outlive
+    /// domains. The default domain has no predecessor, and readers before it is built.
+    counted_before: (u64, u64),
+    /// For `inspect.rs`.
+    lanes: Lanes,
+}
+
+/// The threads to join when the domain is dropped.
+pub(crate) struct Workers(Lock, UnsafeCell<Vec<sys::Thread>>);
+
+// SAFETY: the vector is touched under the lock only.
+unsafe impl Sync for Workers {}
+
+impl Workers {
+    fn new() -> Workers {
+        Workers(Lock::new(), UnsafeCell::new(Vec::new()))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Vec<sys::Thread>) -> R) -> R {
+        self.0.lock();
+        // SAFETY: under the lock.
+        let result = f(unsafe { &mut *self.1.get() });
+        self.0.unlock();
+        result
+    }
+
+    pub(crate) fn add(&self, thread: sys::Thread) {
+        self.with(|workers| workers.push(thread));
+    }
+
+    fn join(&self) {
+        self.with(std::mem::take).into_iter().for_each(sys::Thread::join);
+    }
+
+    /// In the child of a fork: the threads do not exist, and one may have been changing the list.
+    fn after_fork(&self) {
+        self.0.reset();
+        self.with(|workers| std::mem::forget(std::mem::take(workers)));
+    }
+}
+
+impl Reclaimer {
+    /// Where things are, for `inspect.rs`.
+    pub(crate) const GRACE: usize = offset_of!(Reclaimer, grace);
+    pub(crate) const LANES: usize = offset_of!(Reclaimer, lanes);
+
+    /// `lanes`: 1, or one per CPU.
+    pub(crate) fn new(grace: GracePeriods, lanes: usize, cap: Cap, soft_cap: Cap) -> Reclaimer {
+        let lists = PerCpuLists::new(lanes, grace.barrier);
+        let registry = grace.registry;
+        let counted_before = match grace.id {
+            DomainId::GLOBAL => (0, 0),
+            _ => (sum(registry, |r| &r.restarts), sum(registry, |r| &r.fallbacks)),
+        };
+        Reclaimer {
+            lanes: Lanes::of(lists.lanes()),
+            grace,
+            stats: CallbackStats::new(),
+            lists,
+            queues: (0..lanes).map(Queue::new).collect(),
+            cap,
+            soft_cap: soft_cap.min(cap),
+            buffers_held: AtomicBool::new(false),
+            barrier_lock: Lock::new(),
+            stop: AtomicBool::new(false),
+            progress: Event::new(),
+            room: Event::new(),
+            workers: Workers::new(),
+            counted_before,
+        }
+    }
+
+    /// The nodes in slots now.
+    pub(crate) fn scan(&self) -> ProtectedNodes {
+        ProtectedNodes::scan(self.registry().records().map(|r| &r.slots))
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.grace.id.index()
+    }
+
+    pub(crate) fn registry(&self) -> &'static Registry {
+        self.grace.registry
+    }
+
+    pub(crate) fn cap(&self) -> &Cap {
+        &self.cap
+    }
+
+    pub(crate) fn soft_cap(&self) -> &Cap {
+        &self.soft_cap
+    }
+
+    /// The callbacks that wait, except those that wait for guards only. Never too few.
+    pub(crate) fn load(&self) -> Load {
+        let held = self.queues.iter().fold(Load::NONE, |sum, q| sum.add(q.held()));
+        self.lists.load().less_or_none(held)
+    }
+
+    pub(crate) fn over_cap(&self) -> bool {
+        let load = self.load();
+        load.bytes() > self.cap.bytes || load.callbacks() > self.cap.callbacks
+    }
+
+    /// A worker has done a step: ends the request for quick grace periods, if the load is small.
+    pub(crate) fn calm(&self) {
+        let (load, cap) = (self.load(), self.soft_cap);
+        if load.bytes() <= cap.bytes && load.callbacks() <= cap.callbacks {
+            self.grace.urgency.calm();
+        }
+    }
+
+    /// Some callbacks have run.
+    pub(crate) fn notice_progress(&self) {
+        if self.progress.awaited() {
+            self.progress.happen();
+        }
+        if self.room.awaited() {
+            let (load, cap) = (self.load(), self.cap);
+            if load.bytes() <= cap.bytes - cap.bytes / 4
+                && load.callbacks() <= cap.callbacks - cap.callbacks / 4
+            {
+                // As many threads as CPUs. Each registers until the cap is reached again.
+                self.room.happen_for(self.queues.len() as i32);
+            }
+        }
+    }
+
+    /// Sleeps until there is room below the cap, at most `time`.
+    pub(crate) fn await_room(&self, time: Duration) {
+        self.room.sleep_unless(time, || !self.over_cap());
+    }
+
+    /// Wakes the workers that have work.
+    pub(crate) fn wake_workers(&self) {
+        self.queues.iter().filter(|q| q.any(self)).for_each(|q| q.worker.wake());
+    }
+
+    /// Whether a callback waits for a guard of this thread: then the thread must not wait for the
+    /// callback. See `Queue::waits_for`.
+    fn waits_for_us(&self, phase: Option<usize>) -> bool {
+        self.grace
+            .own_record()
+            .is_some_and(|r| self.queues.iter().any(|q| q.waits_for(&r.slots, phase)))
+    }
+
+    /// See `Domain::barrier`. An error if it would never end, because of this thread's own guards.
+    pub(crate) fn barrier(self: &Arc<Reclaimer>) -> Result<(), Error> {
+        /// How often to look for callbacks that wait for our own guards. Once is not enough: other
+        /// threads may retire a node that we protect while we wait.
+        const LOOK: Duration = Duration::from_millis(1);
+        while !self.barrier_lock.lock_for(Some(LOOK)) {
+            // The holder of the lock waits for that callback, or we shall.
+            if self.waits_for_us(None) {
+                return Err(Error::Protecting);
+            }
+        }
+        self.grace.urgency.begin();
+        let result = self.lists.phase().barrier(|phase| self.drain(phase, LOOK));
+        self.grace.urgency.end();
+        self.barrier_lock.unlock();
+        result
+    }
+
+    /// Waits until no callback of this phase waits.
+    fn drain(self: &Arc<Reclaimer>, phase: usize, look: Duration) -> Result<(), Error> {
+        /// After this time, find out whether owners of callbacks are dead.
+        const DOUBT: Duration = Duration::from_millis(100);
+        let doubt = Instant::now() + DOUBT;
+        while self.lists.waiting(phase) != Load::NONE {
+            self.lists.sweep(self.registry(), |_| Some(true));
+            if Instant::now() > doubt && self.grace.time_to_look_for_dead() {
+                self.grace.forget_dead_owners();
+            }
+            self.recount();
+            for (index, queue) in self.queues.iter().enumerate() {
+                if !queue.any(self) && !queue.loaded() {
+                    continue;
+                }
+                self.ensure_worker(index);
+                if queue.started.load(Ordering::Relaxed) {
+                    queue.worker.wake();
+                } else {
+                    // The system refused a thread for the worker. The caller waits for the
+                    // callbacks anyway, so it may run them.
+                    queue.step(self, Who::Worker);
+                }
+            }
+            self.progress.sleep_unless(look, || self.lists.waiting(phase) == Load::NONE);
+            if self.waits_for_us(Some(phase)) {
+                return Err(Error::Protecting);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a grace period run in the background.
+    pub(crate) fn start_background(self: &Arc<Reclaimer>, cookie: GpSeq) {
+        self.grace.background.ask(cookie);
+        self.ensure_background();
+    }
+
+    /// A poll for a grace period that has not ended. Returns whether it has ended now.
+    #[cold]
+    pub(crate) fn poll_background(self: &Arc<Reclaimer>, cookie: GpSeq) -> bool {
+        /// How long a poll tries itself, if the system refuses a thread.
+        const ATTEMPT: Duration = Duration::from_millis(1);
+        // A grace period that was not started does not run in the background.
+        self.grace.background.last().0 >= cookie.0
+            && !self.ensure_background()
+            && self.grace.run_until(cookie, Some(Instant::now() + ATTEMPT))
+    }
+
+    /// Whether there is a thread for grace periods in the background, started just now if need be.
+    fn ensure_background(self: &Arc<Reclaimer>) -> bool {
+        self.grace.background.ensure(|| {
+            let reclaimer = self.clone();
+            let run = move || reclaimer.grace.serve_background(|| reclaimer.stopping());
+            let thread = sys::Thread::start("reprieve-gp".into(), sys::STACK, run);
+            thread.map(|thread| self.workers.add(thread)).is_some()
+        })
+    }
+
+    /// The counters.
+    pub(crate) fn stats(&self) -> Stats {
+        let registry = self.registry();
+        let (mut unused, mut ran) = (Load::NONE, Load::NONE);
+        for record in registry.records() {
+            let idle = record.buffer.idle_load();
+            (unused, ran) = (unused.add(idle.0), ran.add(idle.1));
+        }
+        let load = self.lists.load().less_or_none(unused.add(ran));
+        Stats {
+            grace_periods: self.grace.latency(),
+            waiting: load.callbacks(),
+            waiting_bytes: load.bytes(),
+            run: self.stats.run.load(Ordering::Relaxed) + self.lists.ran() + ran.callbacks(),
+            over_cap: self.stats.over_cap.load(Ordering::Relaxed),
+            helped: self.stats.helped.load(Ordering::Relaxed),
+            restarts: sum(registry, |r| &r.restarts) - self.counted_before.0,
+            fallbacks: sum(registry, |r| &r.fallbacks) - self.counted_before.1,
+            stalls: self.grace.watch.stalls.load(Ordering::Relaxed),
+            forgotten: self.grace.watch.forgotten.load(Ordering::Relaxed),
+            boosted: self.grace.watch.boost.count.load(Ordering::Relaxed),
+            visits: self.grace.visits(),
+            threads: registry.records().filter(|r| r.owner() != 0).count() as u64,
+        }
+    }
+
+    /// The domain is dropped: waits for the callbacks, then stops the workers. `withdraw` takes the
+    /// domain from the fork handlers, while there still are workers. False: the domain stays.
+    pub(crate) fn close(self: &Arc<Reclaimer>, withdraw: impl FnOnce()) -> bool {
+        // No guard can be alive: they borrow the domain.
+        self.registry().records().for_each(|r| r.reset());
+        if thread::in_callback() {
+            // A worker cannot wait for itself. The domain stays, as a leak.
+            std::mem::forget(self.clone());
+            return false;
+        }
+        // No guard can be left, and so no error.
+        let _ = self.barrier();
+        self.stop.store(true, Ordering::SeqCst);
+        // For good: a grace period in the background must not sleep through its ticks while we wait
+        // for its thread.
+        self.grace.urgency.begin();
+        self.grace.background.wake();
+        self.queues.iter().for_each(|q| q.worker.wake());
+        withdraw();
+        self.workers.join();
+        true
+    }
+
+    /// For forks: keeps other threads out of their buffers. Waits at most `limit` for threads that
+    /// are inside.
+    pub(crate) fn hold_buffers(&self, limit: Duration) {
+        let held = self.lists.hold(self.registry(), self.grace.own_record(), limit);
+        self.buffers_held.store(held, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release_buffers(&self) {
+        if self.buffers_held.swap(false, Ordering::Relaxed) {
+            self.lists.release(self.registry());
+        }
+    }
+
+    pub(crate) fn after_fork(&self) {
+        self.grace.after_fork();
+        self.barrier_lock.reset();
+        self.progress.after_fork();
+        self.room.after_fork();
+        let (own, held) =
+            (self.grace.own_record(), self.buffers_held.swap(false, Ordering::Relaxed));
+        let recount = self.lists.after_fork(self.registry(), own, held);
+        self.workers.after_fork();
+        self.queues.iter().for_each(|q| q.after_fork(self, recount));
+    }
+}
+/// The sum of a counter over all records.
+fn sum(registry: &Registry, counter: impl Fn(&Record) -> &AtomicU64) -> u64 {
+    registry.records().map(|r| counter(r).load(Ordering::Relaxed)).sum()
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The stacks of other threads, by a signal: each thread unwinds its own, in a handler.
+//!
+//! There is no other way to find out where a *preempted* thread is: the kernel shows instruction
+//! pointers of blocked threads only. A library must not send signals that nobody expects (system
+//! calls of the interrupted thread may fail with `EINTR`), so the program asks for it and chooses
+//! the signal.
+//!
+//! The handler calls nothing but the unwinder, which takes no lock with glibc 2.35 or newer
+//! (`_dl_find_object`); with other C libraries a thread that is inside `dlopen` at that moment may
+//! deadlock. It writes to an entry in static memory that is its own for as long as it takes. So a
+//! thread that is slow to answer does no harm: the report waits at most [`LONGEST`] for it, and the
+//! late answer overwrites nothing.
+
+use crate::error::Error;
+use crate::platform::fork::{self, Handlers, Part};
+use crate::platform::lock::Lock;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Frames of one stack.
+const DEPTH: usize = 64;
+/// Threads that are asked.
+pub(crate) const THREADS: usize = 16;
+/// A preempted thread has to be given a CPU before it can answer.
+const LONGEST: Duration = Duration::from_millis(300);
+
+/// 0: stacks are not enabled.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// One report at a time.
+static REPORTER: Lock = Lock::new();
+static ANSWERS: [Answer; THREADS] = [const { Answer::new() }; THREADS];
+
+/// States of an answer. A slow thread's entry stays at `WRITING` until the thread is done, even if
+/// the report has been made without it.
+const FREE: u32 = 0;
+const WANTED: u32 = 1;
+const WRITING: u32 = 2;
+const WRITTEN: u32 = 3;
+
+struct Answer {
+    state: AtomicU32,
+    thread: AtomicU32,
+    depth: AtomicUsize,
+    frames: [AtomicUsize; DEPTH],
+}
+
+impl Answer {
+    const fn new() -> Answer {
+        Answer {
+            state: AtomicU32::new(FREE),
+            thread: AtomicU32::new(0),
+            depth: AtomicUsize::new(0),
+            frames: [const { AtomicUsize::new(0) }; DEPTH],
+        }
+    }
+
+    /// Reporter: asks `thread`. False if a slow thread still uses the entry.
+    fn want(&self, thread: u32) -> bool {
+        if self.state.load(Ordering::Acquire) == WRITING {
+            return false;
+        }
+        self.thread.store(thread, Ordering::Relaxed);
+        self.state.store(WANTED, Ordering::Release);
+        true
+    }
+
+    /// Reporter: takes the answer, or withdraws the question.
+    fn take(&self) -> Vec<usize> {
+        let _ = self.state.compare_exchange(WANTED, FREE, Ordering::Relaxed, Ordering::Relaxed);
+        if self.state.load(Ordering::Acquire) != WRITTEN {
+            return Vec::new();
+        }
+        let depth = self.depth.load(Ordering::Relaxed).min(DEPTH);
+        let frames = self.frames[..depth].iter().map(|f| f.load(Ordering::Relaxed)).collect();
+        self.state.store(FREE, Ordering::Relaxed);
+        frames
+    }
+}
+
+/// Lets stall reports of all domains show stacks: installs a handler for `signal`, a real-time
+/// signal of the program's choice (`SIGRTMIN() + n`), which is sent to at most 16 laggards per
+/// report. Their blocking system calls may return `EINTR`.
+///
+/// # Errors
+/// [`Error::StackSignal`] if it is not a real-time signal, or has a handler already.
+pub fn enable_stacks(signal: i32) -> Result<(), Error> {
+    let error = Error::StackSignal { signal };
+    if !(libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&signal) {
+        return Err(error);
+    }
+    fork::enter(Part::Stacks, const { &Handlers::in_child(after_fork) });
+    // SAFETY: plain data that is filled in; the handler keeps the rules of signal handlers.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let mut old: libc::sigaction = std::mem::zeroed();
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) = answer;
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        libc::sigemptyset(&mut action.sa_mask);
+        if libc::sigaction(signal, &action, &mut old) != 0 {
+            return Err(error);
+        }
+        if old.sa_sigaction != libc::SIG_DFL && old.sa_sigaction != handler as usize {
+            libc::sigaction(signal, &old, std::ptr::null_mut());
+            return Err(error);
+        }
+    }
+    SIGNAL.store(signal, Ordering::Release);
+    Ok(())
+}
+
+/// The stacks of the first [`THREADS`] threads, as far as they answer in time. Empty if nobody
+/// enabled them.
+pub(crate) fn capture(threads: &[u32]) -> Vec<Vec<usize>> {
+    let signal = SIGNAL.load(Ordering::Acquire);
+    if signal == 0 || !REPORTER.try_lock() {
+        return Vec::new();
+    }
+    let asked: Vec<Option<&Answer>> = threads
+        .iter()
+        .zip(&ANSWERS)
+        .map(|(&thread, answer)| {
+            // SAFETY: the signal has our handler; if the thread is gone, nothing is sent.
+            let sent = answer.want(thread)
+                && unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) } == 0;
+            sent.then_some(answer)
+        })
+        .collect();
+    let end = Instant::now() + LONGEST;
+    let pending = |a: &Answer| matches!(a.state.load(Ordering::Acquire), WANTED | WRITING);
+    while asked.iter().flatten().copied().any(pending) && Instant::now() < end {
+        crate::platform::sys::sleep(Duration::from_millis(1));
+    }
+    let stacks = asked.iter().map(|a| a.map_or_else(Vec::new, Answer::take)).collect();
+    REPORTER.unlock();
+    stacks
+}
+
+/// In the child of a fork: nobody writes.
+fn after_fork() {
+    REPORTER.reset();
+    ANSWERS.iter().for_each(|a| a.state.store(FREE, Ordering::Relaxed));
+}
+
+#[repr(C)]
+struct UnwindContext(c_void);
+type UnwindCallback = extern "C" fn(*mut UnwindContext, *mut c_void) -> i32;
+// The unwinder that the standard library itself is linked with.
+unsafe extern "C" {
+    fn _Unwind_Backtrace(callback: UnwindCallback, argument: *mut c_void) -> i32;
+    fn _Unwind_GetIP(context: *mut UnwindContext) -> usize;
+}
+const GO_ON: i32 = 0;
+const END_OF_STACK: i32 = 5;
+
+struct Walk {
+    answer: &'static Answer,
+    /// Where the thread was interrupted: frames above it belong to the handler.
+    interrupted: usize,
+    depth: usize,
+}
+
+extern "C" fn frame(context: *mut UnwindContext, walk: *mut c_void) -> i32 {
+    // SAFETY: called by the unwinder with its context and the walk of `answer` below.
+    let (walk, address) = unsafe { (&mut *walk.cast::<Walk>(), _Unwind_GetIP(context)) };
+    if address == walk.interrupted {
+        walk.depth = 0;
+    }
+    if walk.depth >= DEPTH {
+        return END_OF_STACK;
+    }
+    walk.answer.frames[walk.depth].store(address, Ordering::Relaxed);
+    walk.depth += 1;
+    GO_ON
+}
+
+extern "C" fn answer(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let thread = crate::platform::sys::thread_id();
+    let mine = ANSWERS.iter().find(|a| {
+        a.thread.load(Ordering::Relaxed) == thread
+            && a.state
+                .compare_exchange(WANTED, WRITING, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    });
+    let Some(answer) = mine else {
+        return;
+    };
+    let mut walk = Walk { answer, interrupted: interrupted(context), depth: 0 };
+    // SAFETY: the callback is given what it expects. errno is kept.
+    unsafe {
+        let errno = *libc::__errno_location();
+        _Unwind_Backtrace(frame, (&raw mut walk).cast());
+        *libc::__errno_location() = errno;
+    }
+    answer.depth.store(walk.depth, Ordering::Relaxed);
+    answer.state.store(WRITTEN, Ordering::Release);
+}
+
+/// The instruction pointer of the interrupted thread.
+fn interrupted(context: *mut c_void) -> usize {
+    // SAFETY: the kernel passes a ucontext to handlers with SA_SIGINFO.
+    #[cfg(target_arch = "x86_64")]
+    return unsafe {
+        (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+    };
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    return unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.pc as usize };
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        let _ = context;
+        0
+    }
+}

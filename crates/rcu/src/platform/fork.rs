@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The fork handlers of the process, and the lock that keeps forks away for a moment.
+//!
+//! The handlers are installed once, at start-up. What they do is up to the folders above, which
+//! this one cannot name: each enters its own functions here before it has any state that a child
+//! must put right. [`crate::domain`] says what a fork promises (`domain/fork.rs`).
+
+use super::lock::Lock;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+/// What one part of the crate does around a fork.
+pub(crate) struct Handlers {
+    /// In the parent, before the fork.
+    pub(crate) prepare: fn(),
+    /// In the parent, after it.
+    pub(crate) parent: fn(),
+    /// In the child, whose only thread this is.
+    pub(crate) child: fn(),
+}
+
+impl Handlers {
+    /// For a part that only the child has to put right.
+    pub(crate) const fn in_child(child: fn()) -> Handlers {
+        Handlers { prepare: || (), parent: || (), child }
+    }
+}
+
+/// The parts that have handlers, in the order in which a child runs them.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Threads,
+    Stacks,
+    CpuThreads,
+    Domains,
+}
+
+const PARTS: usize = Part::Domains as usize + 1;
+
+static HANDLERS: [AtomicPtr<Handlers>; PARTS] = [const { AtomicPtr::new(null_mut()) }; PARTS];
+
+/// Enters the handlers of a part. Any number of times, in a signal handler too.
+///
+/// A part with more than [`Handlers::in_child`] enters them while forks are [`excluded`]: none may
+/// run `parent` without `prepare`.
+pub(crate) fn enter(part: Part, handlers: &'static Handlers) {
+    let (entry, handlers) = (&HANDLERS[part as usize], std::ptr::from_ref(handlers).cast_mut());
+    if entry.load(Ordering::Relaxed) != handlers {
+        entry.store(handlers, Ordering::Release);
+    }
+}
+
+fn entered() -> impl Iterator<Item = &'static Handlers> {
+    // SAFETY: null, or what `enter` was given.
+    HANDLERS.iter().filter_map(|h| unsafe { h.load(Ordering::Acquire).as_ref() })
+}
+
+/// Forks that are being prepared.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// One fork at a time prepares. The C library serializes handlers in its own way, but does not
+/// promise it.
+static ONE: Lock = Lock::new();
+
+/// The handlers are installed.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Once, even if the process forks in between: if the handlers were there at the fork, the child
+/// has run one, which notes it.
+pub(super) fn install() {
+    if !INSTALLED.load(Ordering::Relaxed) {
+        // SAFETY: the handlers are functions of this image, which is kept loaded.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        INSTALLED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs `f` while no fork is being prepared.
+pub(crate) fn excluded<R>(f: impl FnOnce() -> R) -> R {
+    ONE.lock();
+    let result = f();
+    ONE.unlock();
+    result
+}
+
+/// Whether a fork waits for locks.
+pub(crate) fn waiting() -> bool {
+    FORKS.load(Ordering::Relaxed) != 0
+}
+
+/// Lets a waiting fork have `lock`, and takes it again.
+pub(crate) fn let_pass(lock: &Lock) {
+    lock.unlock();
+    while waiting() {
+        std::thread::yield_now();
+    }
+    lock.lock();
+}
+
+unsafe extern "C" fn prepare() {
+    ONE.lock();
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    entered().for_each(|h| (h.prepare)());
+}
+
+unsafe extern "C" fn parent() {
+    entered().for_each(|h| (h.parent)());
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+    ONE.unlock();
+}
+
+unsafe extern "C" fn child() {
+    INSTALLED.store(true, Ordering::Relaxed);
+    FORKS.store(0, Ordering::Relaxed);
+    ONE.reset();
+    super::facts::after_fork();
+    entered().for_each(|h| (h.child)());
+}

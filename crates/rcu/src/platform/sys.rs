@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! System calls. All are async-signal-safe: registration may happen in a signal handler.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+pub(crate) const MEMBARRIER_QUERY: i32 = 0;
+pub(crate) const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
+pub(crate) const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+pub(crate) const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
+pub(crate) const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
+
+/// `membarrier(command, 0, 0)`: the result, or -1.
+pub(crate) fn membarrier(command: i32) -> i64 {
+    membarrier_on(command, None)
+}
+
+/// The same for the thread that runs on one CPU.
+pub(crate) fn membarrier_on(command: i32, cpu: Option<usize>) -> i64 {
+    const ONE_CPU: u32 = 1;
+    let flags = if cpu.is_some() { ONE_CPU } else { 0 };
+    // SAFETY: membarrier reads no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0) as libc::c_int) }
+}
+
+/// How many CPUs there may be.
+pub(crate) fn cpus() -> usize {
+    // SAFETY: no preconditions. -1 if unknown.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize
+}
+
+/// A number greater than that of any CPU the kernel may ever bring up: from its list of possible
+/// CPUs, else from the size of its CPU sets.
+pub(crate) fn cpu_numbers() -> Option<usize> {
+    let mut set = [0u64; 1024];
+    // SAFETY: the kernel writes at most the size given.
+    let bytes = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr())
+    };
+    let size = (bytes > 0).then_some(bytes as usize * 8)?;
+    // By bare system calls: the C library's functions are cancellation points (pthread_cancel), and
+    // leaders of grace periods hold locks.
+    let (path, mut list) = (c"/sys/devices/system/cpu/possible", [0u8; 256]);
+    // SAFETY: a string, and a buffer that is valid for its length.
+    let read = unsafe {
+        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_CLOEXEC);
+        let read = libc::syscall(libc::SYS_read, file, list.as_mut_ptr(), list.len());
+        if file >= 0 {
+            libc::syscall(libc::SYS_close, file);
+        }
+        read.max(0) as usize
+    };
+    // A list that fills the buffer may be cut off.
+    let whole = if read < list.len() { &list[..read] } else { &[] };
+    let list = std::str::from_utf8(whole).unwrap_or_default();
+    let last = list.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
+    Some(last.map_or(size, |last| size.min(last + 1)))
+}
+
+/// The CPUs that this thread may run on.
+pub(crate) fn affinity() -> Option<libc::cpu_set_t> {
+    // SAFETY: plain data of the size given.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        (libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed) == 0).then_some(allowed)
+    }
+}
+
+/// The first 64 CPUs that the process might use when it started.
+static USABLE: AtomicU64 = AtomicU64::new(0);
+
+/// Called at start-up.
+pub(crate) fn note_usable() {
+    let Some(set) = affinity() else { return };
+    // SAFETY: numbers within the set.
+    let bits = (0..64).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
+    USABLE.store(bits.fold(0, |bits, cpu| bits | 1 << cpu), Ordering::Relaxed);
+}
+
+/// Whether the process might use that CPU, one of the first 64, when it started.
+pub(crate) fn usable_at_start(cpu: usize) -> bool {
+    cpu < 64 && USABLE.load(Ordering::Relaxed) >> cpu & 1 != 0
+}
+
+/// Lets another thread of the process run on all CPUs that the process might use when it started.
+pub(crate) fn unbind(thread: u32) {
+    // SAFETY: plain data of the size given; numbers within the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (0..64).filter(|&cpu| usable_at_start(cpu)).for_each(|cpu| libc::CPU_SET(cpu, &mut set));
+        libc::sched_setaffinity(thread as libc::pid_t, size_of_val(&set), &set);
+    }
+}
+
+/// This thread's real-time priority, if it has one.
+pub(crate) fn real_time_priority() -> Option<i32> {
+    let mut priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel fills the parameter in.
+    let found = unsafe { libc::sched_getparam(0, &mut priority) } == 0;
+    (found && priority.sched_priority > 0).then_some(priority.sched_priority)
+}
+
+/// Gives this thread the ordinary scheduling policy, if that is allowed.
+pub(crate) fn schedule_normally() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads the parameter.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &none) };
+}
+
+/// Binds this thread to a CPU. False if it may not run there.
+pub(crate) fn bind(cpu: usize) -> bool {
+    // SAFETY: plain data of the size given; numbers that do not fit are not put into it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return false;
+        }
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
+    }
+}
+
+/// The CPU that this thread runs on, if the system tells.
+pub(crate) fn current_cpu() -> Option<usize> {
+    // SAFETY: no preconditions.
+    unsafe { libc::sched_getcpu() }.try_into().ok()
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        // The kernel refuses a time that it reads as negative, and the caller would not sleep.
+        tv_sec: time.as_secs().min(libc::time_t::MAX as u64) as libc::time_t,
+        tv_nsec: time.subsec_nanos() as libc::c_long,
+    }
+}
+
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    let time = timeout.map(timespec);
+    let time = time.as_ref().map_or(std::ptr::null(), |t| t as *const libc::timespec);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: `word` and `time` outlive the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, expected, time) };
+}
+
+pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
+    // SAFETY: the kernel only uses the address of `word`.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            threads,
+        )
+    };
+}
+
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: gettid has no preconditions.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Fresh zeroed pages that are never given back, or null.
+pub(crate) fn map_pages(bytes: usize) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing of
+    // ours.
+    let p = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            protection,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if p == libc::MAP_FAILED { std::ptr::null_mut() } else { p.cast() }
+}
+
+pub(crate) fn monotonic() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for the write.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Nanoseconds since boot, time asleep included: the clock that the kernel stamps the start of
+/// threads with.
+pub(crate) fn since_boot() -> u64 {
+    clock(libc::CLOCK_BOOTTIME).unwrap_or(0)
+}
+
+/// CPU time of a thread of this process, in nanoseconds, exact to the moment even if it is running.
+/// `None` if there is none of this id.
+pub(crate) fn cpu_time(thread: u32) -> Option<u64> {
+    // The kernel's CPUCLOCK_SCHED (2) and CPUCLOCK_PERTHREAD_MASK (4), as pthread_getcpuclockid
+    // makes it.
+    clock(!(thread as libc::clockid_t) << 3 | 6)
+}
+
+/// CPU time of this thread.
+pub(crate) fn own_cpu_time() -> Duration {
+    Duration::from_nanos(clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0))
+}
+
+fn clock(id: libc::clockid_t) -> Option<u64> {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for the write.
+    let result = unsafe { libc::clock_gettime(id, &mut now) };
+    (result == 0).then(|| now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+pub(crate) fn sleep(time: Duration) {
+    let time = timespec(time);
+    // Not the C library's function, which is a cancellation point (pthread_cancel): the leader of a
+    // grace period would end with its lock held. An early return by a signal is harmless: callers
+    // look again.
+    // SAFETY: `time` outlives the call.
+    unsafe {
+        libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>())
+    };
+}
+
+/// Blocks all signals while it lives, so that no handler runs in the middle of a registration.
+/// Keeps `errno`.
+pub(crate) struct SignalsBlocked {
+    old: libc::sigset_t,
+    errno: i32,
+}
+
+impl SignalsBlocked {
+    pub(crate) fn new() -> SignalsBlocked {
+        // SAFETY: the sets are plain data which sigfillset and pthread_sigmask fill in; errno's
+        // location is this thread's own.
+        unsafe {
+            let errno = *libc::__errno_location();
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut old: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+            SignalsBlocked { old, errno }
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: `old` was filled in by pthread_sigmask in `new`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut());
+            *libc::__errno_location() = self.errno;
+        }
+    }
+}
+
+/// A thread of the runtime. Not the standard library's: in the child of a fork that library's locks
+/// may be held by threads of the parent, while the C library resets its own.
+pub(crate) struct Thread(libc::pthread_t);
+
+type Body = Box<dyn FnOnce() + Send>;
+
+/// The stack size of the standard library's threads.
+pub(crate) const STACK: usize = 2 << 20;
+
+impl Thread {
+    /// Starts one with all signals blocked, so that handlers run on the program's own threads.
+    /// `None` if the system refuses. `f` does not unwind: that would end the process. The kernel
+    /// cuts the name off at 15 bytes. The program's thread-local storage is part of the stack.
+    pub(crate) fn start(
+        name: String,
+        stack: usize,
+        f: impl FnOnce() + Send + 'static,
+    ) -> Option<Thread> {
+        extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
+            // SAFETY: what `start` has made.
+            let body = unsafe { Box::from_raw(body.cast::<Body>()) };
+            body();
+            std::ptr::null_mut()
+        }
+        let _blocked = SignalsBlocked::new();
+        let body: Body = Box::new(move || {
+            let name = std::ffi::CString::new(name).unwrap_or_default();
+            // SAFETY: a string.
+            unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+            f();
+        });
+        let body = Box::into_raw(Box::new(body));
+        // SAFETY: plain data that the calls fill in; the new thread owns the body, or nobody.
+        unsafe {
+            let mut thread: libc::pthread_t = std::mem::zeroed();
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            let initialized = libc::pthread_attr_init(&mut attributes) == 0;
+            let sized = initialized && libc::pthread_attr_setstacksize(&mut attributes, stack) == 0;
+            let create = |thread: &mut _, attributes| {
+                libc::pthread_create(thread, attributes, run, body.cast()) == 0
+            };
+            // If thread-local storage needs more than `stack`: the program's default size.
+            let started = sized && create(&mut thread, &raw const attributes)
+                || create(&mut thread, std::ptr::null());
+            if initialized {
+                libc::pthread_attr_destroy(&mut attributes);
+            }
+            if !started {
+                drop(Box::from_raw(body));
+            }
+            started.then_some(Thread(thread))
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn join(self) {
+        // SAFETY: started, and neither joined nor detached.
+        unsafe { libc::pthread_join(self.0, std::ptr::null_mut()) };
+    }
+
+    /// Nobody waits for its end.
+    pub(crate) fn detach(self) {
+        // SAFETY: as above.
+        unsafe { libc::pthread_detach(self.0) };
+    }
+}
+
+/// Prints to standard error, without a lock that another thread may hold. Text that a full pipe
+/// does not take in time is lost: the caller leads a grace period, and the pipe may have no reader.
+pub(crate) fn print(text: &str) {
+    /// A pipe that is ready takes this many bytes at once.
+    const CHUNK: usize = 4096;
+    const LONGEST_MS: i32 = 100;
+    for part in text.as_bytes().chunks(CHUNK) {
+        let mut stderr = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one descriptor, and a buffer that is valid for its length.
+        unsafe {
+            if libc::poll(&mut stderr, 1, LONGEST_MS) != 1 {
+                return;
+            }
+            libc::write(2, part.as_ptr().cast(), part.len());
+        }
+    }
+}
+
+/// Ends the process: going on would free memory under a reader.
+pub(crate) fn die(message: &str) -> ! {
+    ["reprieve: ", message, "\n"].into_iter().for_each(print);
+    // SAFETY: abort has no preconditions.
+    unsafe { libc::abort() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_times_are_slept() {
+        let word = std::sync::Arc::new(AtomicU32::new(0));
+        let sleeper = word.clone();
+        let thread = std::thread::spawn(move || {
+            while sleeper.load(std::sync::atomic::Ordering::SeqCst) == 0 {
+                futex_wait(&sleeper, 0, Some(Duration::MAX));
+                assert_ne!(sleeper.load(std::sync::atomic::Ordering::SeqCst), 0, "woke early");
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        word.store(1, std::sync::atomic::Ordering::SeqCst);
+        futex_wake(&word, 1);
+        thread.join().unwrap();
+    }
+}

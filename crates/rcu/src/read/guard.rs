@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plain read-side sections as values: [`Guard`] (`rcu_read_lock`/`rcu_read_unlock`), [`Qsbr`]
+//! (quiescent states announced by the thread), [`Protected`] (one node, for any time). None can be
+//! sent to another thread: each refers to the record or a slot of its own thread.
+
+use crate::platform::barrier::light;
+use crate::read::restart::section::Section;
+use crate::thread::id::DomainId;
+use crate::thread::record::Record;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+/// A value that keeps this thread in a read-side section of a domain for as long as it lives.
+///
+/// # Safety
+/// From the moment the value exists until it is dropped, no grace period of the domain that began
+/// in between ends.
+pub unsafe trait ReadSide {
+    /// The loads that are sound in this section.
+    fn section(&self) -> &Section;
+
+    /// The domain.
+    fn domain(&self) -> DomainId;
+}
+
+/// A plain section: it ends when the guard is dropped. Nestable; guards may be dropped in any
+/// order.
+///
+/// A guard that is leaked (`mem::forget`) keeps its section open until the thread exits.
+#[must_use = "the section ends when the guard is dropped"]
+pub struct Guard<'d> {
+    record: &'static Record,
+    id: DomainId,
+    section: Section,
+    domain: PhantomData<(&'d (), *mut ())>,
+}
+
+impl Guard<'_> {
+    #[inline(always)]
+    pub(crate) fn new<'d>(id: DomainId) -> Guard<'d> {
+        let record = crate::thread::enter(id.index());
+        Guard { record, id, section: Section::new(), domain: PhantomData }
+    }
+}
+
+// SAFETY: the record says so until `leave`.
+unsafe impl ReadSide for Guard<'_> {
+    #[inline(always)]
+    fn section(&self) -> &Section {
+        &self.section
+    }
+
+    #[inline(always)]
+    fn domain(&self) -> DomainId {
+        self.id
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.record.leave();
+    }
+}
+
+/// A thread that is inside a section except when it announces that it is not. Its reads then cost
+/// nothing.
+///
+/// While it is online and announces no quiescent states, no grace period of the domain ends.
+#[must_use = "the thread goes offline when this is dropped"]
+pub struct Qsbr<'d> {
+    record: &'static Record,
+    id: DomainId,
+    fenced: bool,
+    domain: PhantomData<(&'d (), *mut ())>,
+}
+
+impl<'d> Qsbr<'d> {
+    pub(crate) fn new(id: DomainId) -> Qsbr<'d> {
+        let record = crate::thread::enter(id.index());
+        Qsbr { record, id, fenced: crate::platform::facts::fenced(), domain: PhantomData }
+    }
+
+    /// A section, at no cost. It is bound to this borrow, so no reference outlives the next
+    /// quiescent state.
+    #[inline(always)]
+    pub fn read_lock(&self) -> QsbrGuard<'_> {
+        QsbrGuard { id: self.id, section: Section::new(), online: PhantomData }
+    }
+
+    /// Announces that this thread holds no references: grace periods need not wait for its reads
+    /// before. Without effect while the thread is inside other sections of the domain as well.
+    #[inline(always)]
+    pub fn quiescent_state(&mut self) {
+        self.record.quiesce();
+        self.begin();
+    }
+
+    #[inline(always)]
+    fn begin(&self) {
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        } else {
+            light();
+        }
+    }
+
+    /// Runs `f` with this thread offline, for work that takes long or blocks.
+    pub fn offline<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        /// Online again even if `f` panics.
+        struct Online<'a, 'd>(&'a mut Qsbr<'d>);
+        impl Drop for Online<'_, '_> {
+            fn drop(&mut self) {
+                self.0.record.enter();
+                self.0.begin();
+            }
+        }
+        self.record.leave();
+        let _online = Online(self);
+        f()
+    }
+}
+
+impl Drop for Qsbr<'_> {
+    fn drop(&mut self) {
+        self.record.leave();
+    }
+}
+
+/// A section of an online thread.
+pub struct QsbrGuard<'q> {
+    id: DomainId,
+    section: Section,
+    online: PhantomData<(&'q (), *mut ())>,
+}
+
+// SAFETY: it borrows an online `Qsbr`, whose quiescent states need it mutably.
+unsafe impl ReadSide for QsbrGuard<'_> {
+    #[inline(always)]
+    fn section(&self) -> &Section {
+        &self.section
+    }
+
+    #[inline(always)]
+    fn domain(&self) -> DomainId {
+        self.id
+    }
+}
+
+/// A reference to one node that a restartable lookup found. Keeps this node alive, and nothing
+/// else; may be held for any time, across blocking calls. No grace period waits for it.
+///
+/// References taken from it cannot outlive it, and it cannot leave its thread:
+///
+/// ```compile_fail,E0505
+/// fn keep(node: reprieve::Protected<'_, u64>) -> u64 {
+///     let value: &u64 = &node;
+///     drop(node);
+///     *value
+/// }
+/// ```
+/// ```compile_fail,E0277
+/// fn send(node: reprieve::Protected<'static, u64>) {
+///     std::thread::spawn(move || drop(node));
+/// }
+/// ```
+#[must_use = "the node is let go when this is dropped"]
+pub struct Protected<'d, T> {
+    // Not a reference: the node may be freed while `drop` returns.
+    node: NonNull<T>,
+    slot: &'static AtomicUsize,
+    domain: PhantomData<(&'d (), &'d T, *mut ())>,
+}
+
+impl<T> Protected<'_, T> {
+    /// # Safety
+    /// `node` is alive and in `slot`, which is this thread's own; it stays alive while it is there.
+    #[inline(always)]
+    pub(crate) unsafe fn new<'d>(node: NonNull<T>, slot: &'static AtomicUsize) -> Protected<'d, T> {
+        Protected { node, slot, domain: PhantomData }
+    }
+}
+
+impl<T> Deref for Protected<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: alive while the slot is filled.
+        unsafe { self.node.as_ref() }
+    }
+}
+
+impl<T> Drop for Protected<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Release: pairs with the scan. Uses of the node come before the free.
+        self.slot.store(0, Ordering::Release);
+    }
+}

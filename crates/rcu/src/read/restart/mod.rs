@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Restartable lookups: sections that a grace period sends back to their start instead of waiting
+//! for them.
+//!
+//! # The rules inside
+//! From arming to leaving a thread runs nothing but code that is linked into the section. The
+//! kernel compares the instruction pointer with the section's bounds when the thread is preempted,
+//! migrated, given a signal, or told to by the membarrier: inside, the thread goes to the abort
+//! handler and starts over; outside, it would go on with pointers to freed memory. Hence no call or
+//! jump out, which includes calls that the compiler inserts: `memcpy` for large copies, panics,
+//! and in unoptimized builds every function that is not `#[inline(always)]`, the methods of
+//! `AtomicPtr` among them. No system call, no lock, no allocation; no store except to the caller's
+//! result. [`Section`] offers the loads that keep the rules at every optimization level;
+//! [`Lookup::UNOPTIMIZED`] is the implementor's promise that nothing else is used.
+//!
+//! # What a grace period promises
+//! > **Invariant.** When the membarrier's rseq command has returned, no thread will execute another
+//! > instruction of a restartable section that was armed before the command was called.
+//!
+//! A thread that runs inside gets the interrupt and leaves the kernel at the abort handler. A
+//! thread that is off its CPU was preempted, and leaves the kernel there too. A thread that was
+//! arming is inside after its store. A thread that had just left is done, and its result (a copied
+//! value, or a filled slot: `slots.rs`) is visible to the caller.
+//!
+//! # What must not reach inside
+//! Tools that execute the section's instructions elsewhere: a uprobe (`perf probe`) or a debugger's
+//! displaced stepping runs a copy out of line, and there the kernel does not find a preempted
+//! thread inside. Instrument code outside the section only.
+//!
+//! # Storms
+//! After [`RESTARTS`] restarts a lookup runs in a plain section, which cannot be sent back: a storm
+//! of grace periods, or a debugger that single-steps, delays it and cannot starve it.
+
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+pub(crate) mod arch;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "other.rs"]
+pub(crate) mod arch;
+pub(crate) mod section;
+pub(crate) mod selftest;
+
+use crate::platform::facts::{self, Restartable};
+use crate::platform::rseq;
+use crate::thread::record::Record;
+use crate::thread::{self, Thread};
+use argument::{Argument, Register};
+use section::Section;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How often a lookup starts over before it runs in a plain section.
+pub const RESTARTS: u32 = 16;
+
+/// A traversal that runs inside a restartable section, or in a plain one where it must.
+///
+/// # Safety
+/// The implementor promises, of [`run`](Lookup::run):
+/// - it is `#[inline(always)]`, and so is every function it calls; no panic, allocation, lock,
+///   system call or store is reachable in it (see the module's rules; arithmetic that cannot
+///   overflow, indices that cannot be out of range; `reprieve verify` checks the machine code);
+/// - it may be abandoned after any instruction and begun again;
+/// - shared memory is read with the methods of [`Section`] only.
+pub unsafe trait Lookup {
+    /// What it returns: copied out of the section. At most 64 bytes, and 32 if
+    /// [`UNOPTIMIZED`](Lookup::UNOPTIMIZED), so that the compiler copies it in line. Up to 16 bytes
+    /// return in registers, as a lookup of 16 bytes is passed in them.
+    type Output: Copy;
+
+    /// Whether the promise holds in unoptimized builds, too. There a call of any function that is
+    /// not `#[inline(always)]` (such as a pointer's `is_null`) leaves the section. If it does not
+    /// hold, builds with debug assertions run the lookup in a plain section, and so do builds that
+    /// do not inline (whatever this crate's own profile is). Even if it holds, a build that does
+    /// not inline, of a crate whose copy of this one has no debug assertions, uses plain sections:
+    /// the loads are calls then. Say so only of code that consists of [`Section`]'s methods, the
+    /// language's own operators and functions of the same kind.
+    const UNOPTIMIZED: bool = false;
+
+    /// Traverses.
+    ///
+    /// # Safety
+    /// Called inside a section of the domain through which everything it can reach is reclaimed.
+    unsafe fn run(&self, section: &Section) -> Self::Output;
+}
+
+/// The largest result of a lookup, in bytes. Larger copies are calls of `memcpy`, which lies
+/// outside the section.
+const fn largest<L: Lookup>() -> usize {
+    if L::UNOPTIMIZED { 32 } else { 64 }
+}
+
+mod argument;
+#[cfg(target_arch = "x86_64")]
+mod armed;
+#[cfg(not(target_arch = "x86_64"))]
+mod armed {
+    use super::Lookup;
+
+    pub(super) unsafe fn attempt_lookup<L: Lookup>(
+        _: *mut super::Thread,
+        _: usize,
+        _: [super::Register; 2],
+    ) -> Option<L::Output> {
+        None
+    }
+
+    pub(super) unsafe fn attempt_protect<T, L: Lookup<Output = *const T>>(
+        _: *mut super::Thread,
+        _: usize,
+        _: [super::Register; 2],
+        _: &super::AtomicUsize,
+    ) -> Option<*const T> {
+        None
+    }
+}
+
+/// What a lookup needs to know of its domain.
+pub(crate) trait LookupDomain {
+    /// Whether this is the default domain: its lookups need only [`thread::ready`].
+    const DEFAULT: bool;
+    fn index(&self) -> usize;
+    /// Whether its grace periods send restartable sections back.
+    fn may_restart(&self) -> bool;
+}
+
+/// Whether this build may run the lookup in a restartable section.
+const fn vouched<L: Lookup>() -> bool {
+    L::UNOPTIMIZED || !cfg!(debug_assertions)
+}
+
+pub(crate) fn count(counter: &std::sync::atomic::AtomicU64) {
+    // Only the owner writes.
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// The address of the calling thread's `rseq_cs` field, or 0 if its lookups in this domain may not
+/// restart. Notes it in the record.
+///
+/// A thread that is inside a plain section neither runs the self-test nor waits for it: grace
+/// periods wait for the section, and its lookups may run plain until then as well.
+#[cold]
+#[inline(never)]
+pub(crate) fn find_restart(record: &Record, domain: &impl LookupDomain) -> usize {
+    let may_ask = || record.nesting() == 0 || facts::restartable().is_some();
+    if domain.may_restart() && may_ask() && selftest::restartable() == Restartable::Yes {
+        let cs = rseq::rseq_cs().unwrap_or(0);
+        record.restart.store(cs, Ordering::Relaxed);
+        cs
+    } else {
+        0
+    }
+}
+
+/// This thread's block and rseq_cs if a lookup may begin at once.
+#[inline(always)]
+fn ready<L: Lookup, P: LookupDomain>(domain: &P) -> Option<(*mut Thread, usize)> {
+    if !vouched::<L>() {
+        return None;
+    }
+    if !P::DEFAULT && thread::fast(domain.index())?.restart.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    thread::ready()
+}
+
+/// Attempts off the fast path: the first of a thread, those after a restart, those of a signal
+/// handler that interrupted an attempt.
+///
+/// If the caller interrupted an attempt, leaves the thread's block as that attempt needs it. Else
+/// leaves it so that the next lookup may begin at once.
+fn attempts<R>(
+    record: &Record,
+    domain: &impl LookupDomain,
+    attempt: impl Fn(*mut Thread, usize) -> Option<R>,
+) -> Option<R> {
+    let cs = match record.restart.load(Ordering::Relaxed) {
+        0 => find_restart(record, domain),
+        cs => cs,
+    };
+    if cs == 0 {
+        return None;
+    }
+    let interrupted = thread::Interrupted::save();
+    thread::set_cs(cs);
+    let mut result = None;
+    for _ in 0..RESTARTS {
+        result = attempt(thread::this(), cs);
+        if result.is_some() {
+            break;
+        }
+        count(&record.restarts);
+    }
+    interrupted.restore();
+    result
+}
+
+/// Runs `lookup` in a section of the domain: restartable if it may, else plain.
+///
+/// # Safety
+/// Everything the lookup can reach is reclaimed through this domain.
+#[inline(always)]
+pub(crate) unsafe fn lookup<L: Lookup, P: LookupDomain>(domain: P, lookup: &L) -> L::Output {
+    const {
+        assert!(
+            size_of::<L::Output>() <= largest::<L>(),
+            "a lookup may return 64 bytes at most, 32 if it is UNOPTIMIZED"
+        )
+    };
+    // SAFETY: the address is this thread's own; the caller's promise.
+    unsafe {
+        let [a, b] = Argument::new(lookup).words;
+        match ready::<L, P>(&domain) {
+            Some((thread, cs)) => match armed::attempt_lookup::<L>(thread, cs, [a, b]) {
+                Some(result) => result,
+                None => lookup_slow::<L>(domain, a, b, true),
+            },
+            None => lookup_slow::<L>(domain, a, b, false),
+        }
+    }
+}
+
+/// First lookup of a thread, restarts, and plain sections.
+#[cold]
+#[inline(never)]
+unsafe fn lookup_slow<L: Lookup>(
+    domain: impl LookupDomain,
+    a: Register,
+    b: Register,
+    restarted: bool,
+) -> L::Output {
+    let record = thread::record(domain.index());
+    if restarted {
+        count(&record.restarts);
+    }
+    if vouched::<L>() {
+        // SAFETY: as in `lookup`.
+        let attempt = |thread, cs| unsafe { armed::attempt_lookup::<L>(thread, cs, [a, b]) };
+        if let Some(result) = attempts(record, &domain, attempt) {
+            return result;
+        }
+    }
+    count(&record.fallbacks);
+    thread::enter(domain.index());
+    // SAFETY: inside a plain section of the domain.
+    let result = unsafe { Argument::<L> { words: [a, b] }.lookup().run(&Section::new()) };
+    record.leave();
+    result
+}
+
+/// Like [`lookup`], and fills a slot of this thread with the node found, as the last act inside.
+/// Null: nothing found, no slot filled.
+///
+/// # Safety
+/// As for [`lookup`]; and the node is freed only after its address has been looked for in all slots
+/// of the domain, at the end of its grace period.
+#[inline(always)]
+pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>, P: LookupDomain>(
+    domain: P,
+    lookup: &L,
+) -> (*const T, &'static AtomicUsize) {
+    // SAFETY: the address and the slot are this thread's own; the caller's promise.
+    unsafe {
+        let [a, b] = Argument::new(lookup).words;
+        let Some(record) = thread::fast(domain.index()) else {
+            let slot = thread::record(domain.index()).slots.free();
+            return protect_slow::<T, L>(domain, a, b, slot, false);
+        };
+        let slot = record.slots.free();
+        match ready::<L, P>(&domain) {
+            Some((thread, cs)) => match armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) {
+                Some(node) => (node, slot),
+                None => protect_slow::<T, L>(domain, a, b, slot, true),
+            },
+            None => protect_slow::<T, L>(domain, a, b, slot, false),
+        }
+    }
+}
+
+/// `slot` may hold a node of an aborted attempt. Until this returns the slot is ours, and it is
+/// overwritten.
+#[cold]
+#[inline(never)]
+unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
+    domain: impl LookupDomain,
+    a: Register,
+    b: Register,
+    slot: &'static AtomicUsize,
+    restarted: bool,
+) -> (*const T, &'static AtomicUsize) {
+    let record = thread::record(domain.index());
+    if restarted {
+        count(&record.restarts);
+    }
+    if vouched::<L>() {
+        // SAFETY: as in `protect`.
+        let attempt =
+            |thread, cs| unsafe { armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) };
+        if let Some(node) = attempts(record, &domain, attempt) {
+            return (node, slot);
+        }
+    }
+    count(&record.fallbacks);
+    thread::enter(domain.index());
+    // SAFETY: inside a plain section of the domain.
+    let node = unsafe { Argument::<L> { words: [a, b] }.lookup().run(&Section::new()) };
+    #[cfg(reprieve_fault)]
+    if crate::platform::fault::is(crate::platform::fault::Fault::FillLate) {
+        record.leave();
+        crate::platform::fault::gap();
+        slot.store(node as usize, Ordering::Release);
+        return (node, slot);
+    }
+    // Before the section ends: a reclaimer that waited for the section sees the slot filled.
+    // Release: see `slots.rs`.
+    slot.store(node as usize, Ordering::Release);
+    record.leave();
+    (node, slot)
+}

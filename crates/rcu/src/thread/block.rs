@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The thread's block: pointers to its records, one per domain it has read in, and the state of its
+//! restartable sections.
+//!
+//! The block is `repr(C)` thread-local storage of the initial-exec model where we can choose
+//! it (x86-64: defined in assembly). So its address takes one addition, in shared objects too;
+//! nothing is allocated at the first access, which a signal handler may make; and C can inline the
+//! same fast path.
+//!
+//! # Slow path and fences
+//! The fast path is taken if and only if the record's pointer is in [`Thread::fast`] (or `spill`).
+//! A thread that has not registered yet has null there, and so have all threads where membarrier is
+//! missing: those take the slow path each time and execute a fence. That choice costs the fast path
+//! nothing.
+//!
+//! # Registration and exit
+//! A thread registers itself the first time it enters a section of a domain, with all signals
+//! blocked, without allocating from the heap or taking a lock. A thread-specific key's destructor
+//! gives its records back, in the last round of destructors: after those of `thread_local!` and C++
+//! objects, and of other keys, whose guards must not be dropped when the record is another thread's
+//! already. Sections and protections that the thread left open end there. A section entered
+//! later still, by a destructor in the same round, registers anew and costs a record for good.
+
+use super::id::MAX_DOMAINS;
+use super::record::Record;
+use super::registry::REGISTRIES;
+use crate::platform::exit::run_at_thread_exit;
+use crate::platform::fork::{self, Handlers, Part};
+use crate::platform::{facts, start, sys};
+
+use std::sync::atomic::{Ordering, fence};
+
+/// Domains whose records are found without a second load.
+const NEAR: usize = 6;
+
+/// One per thread, zero at first. The layout is shared with assembly and C.
+#[repr(C, align(64))]
+pub(crate) struct Thread {
+    /// The state of restartable sections:
+    /// - [`IDLE`]: a lookup in the default domain may begin at once;
+    /// - the stack pointer of an attempt that has been entered, to which its abort returns: a
+    ///   signal handler that finds it has interrupted the attempt, and leaves it and `saved` as
+    ///   they were;
+    /// - 0: take the slow path, which finds out.
+    pub(crate) stack: usize,
+    /// Address of the thread's `rseq_cs` field, once `stack` has not been 0.
+    cs: usize,
+    /// Registers that the attempt's abort restores: rbx, rbp, r13, r14.
+    pub(crate) saved: [usize; 4],
+    /// Keeps what is written at each attempt on a cache line of its own.
+    _pad: [usize; 2],
+    /// Records of the first domains, for the fast path. Null: take the slow path.
+    pub(crate) fast: [*const Record; NEAR],
+    /// The record whose quiescent states C announces in line (`abi.rs`). Null: call the library.
+    pub(crate) online: *const Record,
+    /// The same as `fast` for all domains, as an array; null: take the slow path.
+    spill: *const *const Record,
+    /// All records of this thread by domain index, whether or not the fast path may use them.
+    table: *mut *const Record,
+    /// Address of the queue (or buffer) whose callbacks this thread is running, or 0.
+    pub(crate) running: usize,
+    /// Not 0: the records have been given back, for the thread exits.
+    exiting: usize,
+}
+
+impl Thread {
+    /// Where `cs` is, for C.
+    pub(crate) const CS: usize = std::mem::offset_of!(Thread, cs);
+}
+
+const TABLE_BYTES: usize = MAX_DOMAINS * size_of::<*const Record>();
+
+/// This thread's block. Only this thread may use it.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn this() -> *mut Thread {
+    let thread: *mut Thread;
+    // SAFETY: reads the thread pointer and a constant that the linker put into the GOT (or into the
+    // instruction).
+    unsafe {
+        std::arch::asm!(
+            "mov {0}, qword ptr [rip + reprieve_thread@GOTTPOFF]",
+            "add {0}, qword ptr fs:[0]",
+            out(reg) thread,
+            options(pure, nomem, nostack)
+        );
+    }
+    thread
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .tbss.reprieve_thread,\"awT\",@nobits",
+    ".balign 64",
+    // Visible to C code in other images, which inlines the fast path, and never replaced by another
+    // image's.
+    ".globl reprieve_thread",
+    ".protected reprieve_thread",
+    ".type reprieve_thread,@object",
+    ".size reprieve_thread,{size}",
+    "reprieve_thread: .zero {size}",
+    ".popsection",
+    size = const size_of::<Thread>(),
+);
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn this() -> *mut Thread {
+    use std::cell::UnsafeCell;
+    thread_local! {
+        static THREAD: UnsafeCell<Thread> = const {
+            UnsafeCell::new(Thread {
+                stack: 0,
+                cs: 0,
+                saved: [0; 4],
+                _pad: [0; 2],
+                fast: [std::ptr::null(); NEAR],
+                online: std::ptr::null(),
+                spill: std::ptr::null(),
+                table: std::ptr::null_mut(),
+                running: 0,
+                exiting: 0,
+            })
+        };
+    }
+    THREAD.with(|t| t.get())
+}
+
+/// [`Thread::stack`] of a thread whose lookups in the default domain may begin at once. No stack
+/// pointer: those are multiples of 16.
+pub(crate) const IDLE: usize = 8;
+
+/// The block and its `cs` if a lookup in the default domain may begin at once.
+#[inline(always)]
+pub(crate) fn ready() -> Option<(*mut Thread, usize)> {
+    let thread = this();
+    // SAFETY: the block is this thread's own. Volatile: signal handlers and assembly write it.
+    unsafe {
+        ((&raw const (*thread).stack).read_volatile() == IDLE).then(|| (thread, (*thread).cs))
+    }
+}
+
+/// Ends an attempt that was not aborted: disarms (as the kernel would at the next preemption, when
+/// it finds the thread outside), and gives `saved` up.
+///
+/// # Safety
+/// The block is this thread's, in an attempt.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) unsafe fn leave(thread: *mut Thread) {
+    // SAFETY: the caller's promise. `cs` is loaded again so that the attempt need not keep it in a
+    // register.
+    unsafe {
+        let cs = (&raw const (*thread).cs).read_volatile() as *mut usize;
+        cs.write_volatile(0);
+        (&raw mut (*thread).stack).write_volatile(IDLE);
+    }
+}
+
+/// Whether the caller is a signal handler that interrupted an attempt.
+pub(crate) fn entered() -> bool {
+    // SAFETY: as in `ready`.
+    unsafe { !matches!((&raw const (*this()).stack).read_volatile(), 0 | IDLE) }
+}
+
+/// The saved state of an interrupted attempt, if there is one: for a signal handler that makes
+/// attempts of its own.
+pub(crate) struct Interrupted(Option<(usize, [usize; 4])>);
+
+impl Interrupted {
+    pub(crate) fn save() -> Interrupted {
+        // SAFETY: the block is this thread's own.
+        Interrupted(entered().then(|| unsafe {
+            let thread = this();
+            ((*thread).stack, (*thread).saved)
+        }))
+    }
+
+    /// Puts it back. If there was none, the next lookup may begin at once.
+    pub(crate) fn restore(self) {
+        // SAFETY: the block is this thread's own. The stack pointer first: a handler that comes in
+        // between finds an attempt, leaves it as it was, and the attempt goes on only after all
+        // handlers. The other way round its own fast path would find no attempt and take `saved`.
+        unsafe {
+            let thread = this();
+            let Some((stack, saved)) = self.0 else {
+                (&raw mut (*thread).stack).write_volatile(IDLE);
+                return;
+            };
+            (&raw mut (*thread).stack).write_volatile(stack);
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            (&raw mut (*thread).saved).write_volatile(saved);
+        }
+    }
+}
+
+/// Notes the address of this thread's `rseq_cs` field.
+pub(crate) fn set_cs(cs: usize) {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).cs = cs };
+}
+
+/// The record of this thread in domain `index`, if the fast path may use it.
+#[inline(always)]
+pub(crate) fn fast(index: usize) -> Option<&'static Record> {
+    // SAFETY: the block is this thread's own; a pointer in it is null or leads to a record, and
+    // records are never freed. `spill` is null or leads to an array of MAX_DOMAINS pointers, and
+    // `index` is that of a domain.
+    unsafe {
+        let thread = this();
+        if index < NEAR {
+            (*thread).fast[index].as_ref()
+        } else {
+            let spill = (*thread).spill;
+            if spill.is_null() { None } else { (*spill.add(index)).as_ref() }
+        }
+    }
+}
+
+/// The record of this thread in domain `index`, registering it if need be.
+#[cold]
+#[inline(never)]
+pub(crate) fn slow(index: usize) -> &'static Record {
+    // SAFETY: as in `fast`; `table` is null or an array of MAX_DOMAINS pointers.
+    let known = unsafe {
+        let table = (*this()).table;
+        if table.is_null() { None } else { (*table.add(index)).as_ref() }
+    };
+    known.unwrap_or_else(|| register(index))
+}
+
+#[inline(always)]
+pub(crate) fn record(index: usize) -> &'static Record {
+    match fast(index) {
+        Some(record) => record,
+        None => slow(index),
+    }
+}
+
+/// The record of this thread in domain `index` if it has one.
+pub(crate) fn existing(index: usize) -> Option<&'static Record> {
+    // SAFETY: as in `slow`.
+    unsafe {
+        let table = (*this()).table;
+        if table.is_null() { None } else { (*table.add(index)).as_ref() }
+    }
+}
+
+fn register(index: usize) -> &'static Record {
+    start::ensure();
+    fork::enter(Part::Threads, const { &Handlers::in_child(after_fork) });
+    let _blocked = sys::SignalsBlocked::new();
+    if let Some(record) = existing(index) {
+        // A signal handler came first.
+        return record;
+    }
+    let thread = this();
+    // SAFETY: the block is this thread's own, and no handler interrupts us. A fresh table is
+    // zeroed: all null.
+    unsafe {
+        if (*thread).table.is_null() {
+            (*thread).table = sys::map_pages(TABLE_BYTES).cast();
+            if (*thread).table.is_null() {
+                sys::die("no memory to register a thread");
+            }
+        }
+        let Some(record) = REGISTRIES[index].claim(sys::thread_id()) else {
+            sys::die("no memory to register a thread");
+        };
+        record.stamp();
+        *(*thread).table.add(index) = record;
+        if !facts::fenced() {
+            (*thread).spill = (*thread).table;
+            if index < NEAR {
+                (*thread).fast[index] = record;
+            }
+        }
+        run_at_thread_exit(const { &(unregister as fn()) });
+        record
+    }
+}
+
+/// Gives all records of this thread back: it exits.
+fn unregister() {
+    let _blocked = sys::SignalsBlocked::new();
+    let thread = this();
+    // SAFETY: as in `register`. The table was mapped with this size.
+    unsafe {
+        (*thread).exiting = 1;
+        let table = (*thread).table;
+        if table.is_null() {
+            return;
+        }
+        (*thread).stack = 0;
+        (*thread).spill = std::ptr::null();
+        (*thread).fast = [std::ptr::null(); NEAR];
+        (*thread).online = std::ptr::null();
+        (*thread).table = std::ptr::null_mut();
+        for index in 0..MAX_DOMAINS {
+            if let Some(record) = (*table.add(index)).as_ref() {
+                record.release();
+            }
+        }
+        libc::munmap(table.cast(), TABLE_BYTES);
+    }
+}
+
+/// Whether this thread has given its records back.
+pub(crate) fn exiting() -> bool {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).exiting != 0 }
+}
+
+/// Whose callbacks this thread is running: see [`Thread::running`].
+pub(crate) fn running() -> usize {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).running }
+}
+
+/// Whether this thread is running a callback.
+pub(crate) fn in_callback() -> bool {
+    running() != 0
+}
+
+/// In the child of a fork: all threads but this one are gone, and this one has another id.
+fn after_fork() {
+    for (index, registry) in REGISTRIES.iter().enumerate() {
+        let own = existing(index);
+        for record in registry.records() {
+            if own.is_some_and(|own| std::ptr::eq(own, record)) {
+                record.rename(sys::thread_id());
+            } else if record.owner() != 0 {
+                record.release();
+            }
+        }
+    }
+}
+
+/// Enters a plain section of domain `index`: everything loaded from here on is protected until the
+/// record's `leave`.
+#[inline(always)]
+pub(crate) fn enter(index: usize) -> &'static Record {
+    match fast(index) {
+        Some(record) => {
+            record.enter();
+            crate::platform::barrier::light();
+            record
+        }
+        None => enter_slow(index),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn enter_slow(index: usize) -> &'static Record {
+    let record = slow(index);
+    record.enter();
+    // Where membarrier is missing this pairs with `heavy`'s; for a first section it is merely a
+    // light barrier.
+    fence(Ordering::SeqCst);
+    record
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The head of a callback: the part of a node that a registered callback needs.
+
+/// What a callback is called with: the head that was registered.
+pub type Function = unsafe extern "C" fn(*mut Head);
+
+/// The part of a node (or an allocation of its own) that a waiting callback needs. Plain data,
+/// shared with C.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Head {
+    pub(crate) next: *mut Head,
+    pub(crate) function: Option<Function>,
+    /// The address that `protect` would have put into a slot, or 0: the callback waits until no
+    /// slot holds it.
+    pub(crate) node: usize,
+    /// Size announced for the cap, in units of 16 bytes.
+    pub(crate) units: u32,
+    pub(crate) flags: u32,
+}
+
+/// The phase of the pending count that the registration was added to.
+pub(crate) const PHASE: u32 = 1;
+/// The callback does nothing but free memory: any thread may run it, whatever locks it holds.
+pub(crate) const LEAF: u32 = 2;
+
+impl Head {
+    /// A head that waits for nothing.
+    pub const fn new() -> Head {
+        Head { next: std::ptr::null_mut(), function: None, node: 0, units: 0, flags: 0 }
+    }
+}
+
+impl Default for Head {
+    fn default() -> Head {
+        Head::new()
+    }
+}
