@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the pages and tables of all commands share.
+//!
+//! - [`document`] puts a body into an HTML page that needs no other file and may ask for none.
+//! - [`plain`] makes text from a guest, a process or a file harmless for a terminal.
+//! - [`write`] replaces a file as a whole or not at all.
+//!
+//! This crate depends on no other crate of the workspace.
+
+mod file;
+#[cfg(feature = "html")]
+mod html;
+mod text;
+
+pub use file::write;
+#[cfg(feature = "html")]
+pub use html::{Page, document};
+pub use text::{plain, plain_lines};
