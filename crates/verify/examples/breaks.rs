@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lookup with a bounds check, whose panic is a call out of the section: the tests build this program and look for the finding.
+//! A lookup with a bounds check, whose panic is a call out of the section: the tests build this
+//! program and look for the finding.
 
 use reprieve::{Lookup, Section};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lookups of several shapes that keep the rules in every profile: the tests build this program and verify it.
+//! Lookups of several shapes that keep the rules in every profile: the tests build this program and
+//! verify it.
 
 use reprieve::{Lookup, Section};
 use std::ptr::null_mut;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The instructions of the section, and where its functions begin.
 //!
-//! Everything in the section is executable code, so it is decoded from its first byte to its last, whether or not anything
-//! leads there. Each function begins at a symbol, at the target of a call, or, in stripped files, where the unwinding tables say, and outside
-//! of what these cover behind an instruction that does not fall through, unless some branch leads there. Padding between functions is no function.
+//! Everything in the section is executable code, so it is decoded from its first byte to its last,
+//! also where no branch leads. A function begins at a symbol or at the target of a call. In
+//! stripped files it also begins where the unwinding tables say; and, in code that these tables do
+//! not cover, after an instruction that does not fall through, unless a branch leads there. Padding
+//! between functions is no function.
 
-use crate::Error;
+use crate::error::Error;
 use crate::image::Image;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +22,7 @@ pub(crate) struct Code {
     pub(crate) called: BTreeSet<u64>,
 }
 
-/// What compilers, assemblers and linkers put between functions.
+/// Whether compilers, assemblers and linkers use it as padding between functions.
 fn is_padding(i: &Instruction) -> bool {
     matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3) || i.is_invalid() || is_zeros(i)
 }
@@ -33,7 +35,7 @@ fn is_zeros(i: &Instruction) -> bool {
         && i.memory_base() == iced_x86::Register::RAX
 }
 
-/// The program does not go on behind it.
+/// Whether the program does not go on after it.
 pub(crate) fn ends(i: &Instruction) -> bool {
     matches!(
         i.flow_control(),
@@ -59,7 +61,8 @@ impl Code {
     pub(crate) fn decode(image: &Image<'_>) -> Result<Code, Error> {
         let mut instructions = Vec::new();
         let mut start = image.start;
-        // Decoding starts afresh at each symbol, so that padding of odd bytes does not swallow the beginning of a function.
+        // Decoding starts afresh at each symbol, so that padding of odd bytes does not swallow the
+        // beginning of a function.
         let ends_at = image
             .functions
             .keys()
@@ -107,7 +110,8 @@ impl Code {
             if after_end && is_padding(i) {
                 continue;
             }
-            // What the unwinding tables cover and nothing leads to is reached by unwinding, which nothing here starts.
+            // Code that the unwinding tables cover and no branch leads to is reached by unwinding,
+            // which nothing in the section starts.
             let covered = image
                 .unwound
                 .range(..=i.ip())
@@ -135,7 +139,8 @@ impl Code {
         }
     }
 
-    /// Whether an instruction is padding between functions: behind an end or at the section's beginning, up to the next function.
+    /// Whether an instruction is padding between functions: behind an end or at the section's
+    /// beginning, up to the next function.
     pub(crate) fn padding(&self) -> Vec<bool> {
         let mut after_end = true;
         self.instructions

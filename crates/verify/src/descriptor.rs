@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `rseq_cs` descriptor: version and flags, start, length, abort handler; and behind it, for this command, the self-test's probe.
+//! The `rseq_cs` descriptor: version and flags, start, length, abort handler; and behind it, for
+//! this command, the self-test's probe.
 
 use crate::image::{Fixup, Image};
 
-/// The bytes that the kernel wants before an abort handler.
+/// The signature that the kernel requires before an abort handler.
 const SIGNATURE: [u8; 4] = 0x5305_3053u32.to_le_bytes();
 
 /// What is wrong with the descriptor at an address, if anything.
@@ -38,7 +39,8 @@ pub(crate) fn abort(image: &Image<'_>, at: u64) -> Option<u64> {
     }
 }
 
-/// The self-test's probe, which alone may write to its first argument: named behind the runtime's own descriptor.
+/// The self-test's probe, the only function that may write to its first argument. Its address
+/// stands behind the runtime's own descriptor.
 pub(crate) fn probe(image: &Image<'_>, at: u64) -> Option<u64> {
     match image.pointer(at.wrapping_add(32))? {
         Fixup::Here(probe) if image.contains(probe) => Some(probe),

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The parts of an ELF file that matter: the section, symbols, relocations, and constant data.
+//! The parts of an ELF file that the verifier uses: the restartable section, symbols, relocations,
+//! and constant data.
 
-use crate::{Error, SECTION};
+use crate::error::Error;
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{
     Endianness, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionFlags, elf,
 };
 use std::collections::BTreeMap;
+
+/// The section's name.
+pub const SECTION: &str = "reprieve_restart";
 
 /// Far beyond any real section (a lookup has some hundred bytes).
 const LARGEST: u64 = 1 << 20;
@@ -54,40 +58,53 @@ fn machine(number: u16) -> String {
     }
 }
 
+/// Only files for x86-64 have restartable sections.
+fn check_machine(file: &[u8]) -> Result<(), Error> {
+    // The header of either class begins with the same fields up to the machine's number.
+    if file.len() < 20 || file[..4] != *b"\x7fELF" {
+        let what = if file.starts_with(b"!<arch>\n") {
+            "it is an archive; verify the program that is linked with it"
+        } else {
+            "no ELF header"
+        };
+        return Err(malformed(what));
+    }
+    let number = [file[18], file[19]];
+    let number = if file[5] == 2 { u16::from_be_bytes(number) } else { u16::from_le_bytes(number) };
+    if number != elf::EM_X86_64 {
+        return Err(Error::Architecture(machine(number)));
+    }
+    if file[4] != 2 || file[5] != 1 {
+        return Err(Error::Architecture("x86-64 with 32-bit pointers (x32)".into()));
+    }
+    Ok(())
+}
+
+/// Only linked files have addresses.
+fn check_kind(elf: &ElfFile64<'_, Endianness>) -> Result<(), Error> {
+    let header = elf.elf_header();
+    match header.e_type(elf.endian()) {
+        elf::ET_EXEC | elf::ET_DYN => {}
+        elf::ET_REL => return Err(Error::NotLinked),
+        other => {
+            return Err(malformed(format!(
+                "file type {other} is neither a program nor a shared object"
+            )));
+        }
+    }
+    if elf.sections().next().is_none() {
+        return Err(Error::NoSectionTable);
+    }
+    Ok(())
+}
+
 impl<'a> Image<'a> {
+    /// # Errors
+    /// When `file` is not a linked file for x86-64 with one restartable section of a sane size.
     pub(crate) fn parse(file: &'a [u8]) -> Result<Image<'a>, Error> {
-        // The header of either class begins with the same fields up to the machine's number.
-        if file.len() < 20 || file[..4] != *b"\x7fELF" {
-            let what = if file.starts_with(b"!<arch>\n") {
-                "it is an archive; verify the program that is linked with it"
-            } else {
-                "no ELF header"
-            };
-            return Err(malformed(what));
-        }
-        let number = [file[18], file[19]];
-        let number =
-            if file[5] == 2 { u16::from_be_bytes(number) } else { u16::from_le_bytes(number) };
-        if number != elf::EM_X86_64 {
-            return Err(Error::Architecture(machine(number)));
-        }
-        if file[4] != 2 || file[5] != 1 {
-            return Err(Error::Architecture("x86-64 with 32-bit pointers (x32)".into()));
-        }
+        check_machine(file)?;
         let elf = ElfFile64::<Endianness>::parse(file).map_err(malformed)?;
-        let header = elf.elf_header();
-        match header.e_type(elf.endian()) {
-            elf::ET_EXEC | elf::ET_DYN => {}
-            elf::ET_REL => return Err(Error::NotLinked),
-            other => {
-                return Err(malformed(format!(
-                    "file type {other} is neither a program nor a shared object"
-                )));
-            }
-        }
-        if elf.sections().next().is_none() {
-            return Err(Error::NoSectionTable);
-        }
+        check_kind(&elf)?;
         let mut found = None;
         let mut sections = Vec::new();
         for section in elf.sections() {
@@ -96,7 +113,7 @@ impl<'a> Image<'a> {
                 continue;
             }
             let Ok(bytes) = section.data() else {
-                // A damaged section that is not ours is nobody's business here.
+                // Damage matters in the restartable section only: no other is needed.
                 if section.name_bytes() == Ok(SECTION.as_bytes()) {
                     return Err(malformed("the section lies outside the file"));
                 }
@@ -224,7 +241,8 @@ impl<'a> Image<'a> {
         places.into_iter().filter_map(|at| Some((at, self.stored(at)?))).collect()
     }
 
-    /// The functions of a stripped file, as far as `.eh_frame` lists them in the encoding that x86-64 tools use (32 bits, relative).
+    /// The functions of a stripped file, as far as `.eh_frame` lists them in the encoding that
+    /// x86-64 tools use (32 bits, relative).
     fn read_unwinding(&mut self, elf: &ElfFile64<'a, Endianness>) {
         let Some(frames) = elf.section_by_name(".eh_frame") else { return };
         let Ok(data) = frames.data() else { return };

@@ -4,10 +4,10 @@
 use crate::code::Code;
 use crate::image::Image;
 
-/// Larger tables are not a lookup's.
+/// No lookup has larger tables.
 const LARGEST: u64 = 4096;
 
-/// How the entries give the targets.
+/// What the entries of a table are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// 32-bit distances from the table (position-independent code).

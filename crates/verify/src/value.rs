@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is known about registers and stack words at a point of a function.
 //!
-//! The values form a flat lattice: where two paths meet, values that differ become [`Value::Unknown`] (two places on the stack:
-//! [`Value::OnStack`]), so every chain is short and the interpretation ends.
+//! The values form a flat lattice: where two paths meet, values that differ become
+//! [`Value::Unknown`] (two places on the stack: [`Value::OnStack`]), so every chain is short and
+//! the interpretation ends.
 
 use crate::table::Kind;
 use std::collections::BTreeMap;
@@ -10,15 +11,16 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Unknown,
-    /// What this register held when the function was entered (callee-saved ones).
+    /// The value that this callee-saved register had at the function's entry.
     Entry(usize),
     /// This distance from the return address of the function.
     Stack(i64),
-    /// On the stack of this thread, below the entry's return address, who knows where.
+    /// An unknown place on this thread's stack, below the entry's return address.
     OnStack,
-    /// The entry's first argument, or into what it points to: the lookup, or its first word.
+    /// The entry's first argument (the lookup, or its first word), or an address inside of what it
+    /// points to.
     First,
-    /// Into what its second argument points to: the result.
+    /// An address inside of the result, to which the entry's second argument points.
     Result,
     /// Its third argument: the thread's `rseq_cs` field.
     Cs,
@@ -27,7 +29,7 @@ pub(crate) enum Value {
     Constant(u64),
     /// A number from 0 to this.
     AtMost(u64),
-    /// The lower 32 bits are; the upper ones are not known.
+    /// The lower 32 bits are a number from 0 to this; the upper ones are not known.
     LowAtMost(u64),
     /// An entry of a table of distances, with an index from 0 to `last`.
     Distance {
@@ -137,7 +139,7 @@ pub(crate) struct State {
     /// Words of this function's frame, by distance from the return address.
     slots: BTreeMap<i64, Value>,
     pub(crate) armed: Armed,
-    /// The flags say how this register compares with the number; whether as a whole.
+    /// The register and the number that the flags compare, and whether all 64 bits were compared.
     pub(crate) compared: Option<(usize, u64, bool)>,
 }
 
@@ -145,7 +147,7 @@ pub(crate) const RSP: usize = 4;
 pub(crate) const RBP: usize = 5;
 /// Registers that a function must give back as it found them.
 pub(crate) const SAVED: [usize; 6] = [3, RBP, 12, 13, 14, 15];
-/// Those that pass arguments, in order.
+/// Registers that pass arguments, in order.
 pub(crate) const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
 impl State {
@@ -158,7 +160,8 @@ impl State {
         State { registers, slots: BTreeMap::new(), armed, compared: None }
     }
 
-    /// Takes in what holds on another path to the same place. Whether that changed anything.
+    /// Joins the state of another path to the same instruction. Returns whether that changed
+    /// anything.
     pub(crate) fn join(&mut self, other: &State) -> bool {
         let before = (self.registers, self.slots.len(), self.armed, self.compared);
         for (mine, theirs) in self.registers.iter_mut().zip(other.registers) {
@@ -202,7 +205,7 @@ impl State {
         self.slots.clear();
     }
 
-    /// What a call leaves: its callee keeps the callee-saved registers.
+    /// The state after a call: only the callee-saved registers keep their values.
     pub(crate) fn after_call(&mut self) {
         if ARGUMENTS.iter().any(|&r| self.registers[r].on_stack()) {
             self.forget_slots();

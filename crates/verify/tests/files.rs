@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real binaries: this crate's examples in both profiles, and programs in C that break one rule each.
+//! Real binaries: this crate's examples in both profiles, and programs in C that break one rule
+//! each.
 
 use reprieve_verify::{Error, Finding, Report, Rule, verify};
 use std::path::{Path, PathBuf};
@@ -268,7 +269,7 @@ fn files_that_cannot_be_examined() {
     assert_eq!(error(&std::fs::read("/bin/true").unwrap()), Error::NoSection);
 }
 
-/// Mutated files: whatever comes out, it comes out, and soon.
+/// Mutated files: each gives a report or an error. The interpreter bounds its steps, not its time.
 #[test]
 fn hostile_files() {
     let seed = std::env::var("REPRIEVE_SEED")
@@ -288,7 +289,6 @@ fn hostile_files() {
             .windows(8)
             .position(|w| w[..2] == [0x52, 0x48] && w[2] == 0x8d)
             .expect("the entry");
-        let start = std::time::Instant::now();
         let (mut found, mut refused) = (0, 0);
         for turn in 0..3000 {
             let mut bad = good.clone();
@@ -310,8 +310,7 @@ fn hostile_files() {
                 Err(_) => refused += 1,
             }
         }
-        println!("{name}: {found} with findings, {refused} refused, {:?}", start.elapsed());
+        println!("{name}: {found} with findings, {refused} refused");
         assert!(found > 300 && refused > 100, "{found} {refused}: the mutations miss");
-        assert!(start.elapsed().as_secs() < 120);
     }
 }

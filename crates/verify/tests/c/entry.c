@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A section with one entry, which arms, calls `body`, and disarms. The tests put a `body` behind it.
+// A section with one entry, which arms, calls `body`, and disarms. The tests put a `body` behind
+// it.
 #include <stdint.h>
 #include <string.h>
 

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rules: what an instruction may do, given what is known before it, and what breaks them.
+
+use super::transfer::place;
+use crate::code::{self, Code};
+use crate::descriptor;
+use crate::image::{Fixup, Image};
+use crate::report::{Finding, Rule};
+use crate::value::{Armed, RSP, SAVED, State, Value};
+use iced_x86::{
+    FlowControl, Formatter, Instruction, IntelFormatter, Mnemonic, OpAccess, Register, UsedMemory,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The rules, and the instructions that broke one.
+pub(super) struct Rules<'a> {
+    image: &'a Image<'a>,
+    code: &'a Code,
+    /// The self-tests' probes, one per descriptor.
+    pub(super) probes: BTreeSet<u64>,
+    /// The abort handlers, one per descriptor: going there is what the kernel does in an abort.
+    aborts: BTreeSet<u64>,
+    /// Functions that arm or disarm.
+    pub(super) arming: BTreeSet<u64>,
+    findings: BTreeMap<(u64, Rule), String>,
+}
+
+impl<'a> Rules<'a> {
+    pub(super) fn new(image: &'a Image<'a>, code: &'a Code) -> Rules<'a> {
+        let descriptors: BTreeSet<u64> = code
+            .instructions
+            .iter()
+            .filter(|i| i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand())
+            .map(Instruction::ip_rel_memory_address)
+            .filter(|&at| descriptor::fault(image, at).is_none())
+            .collect();
+        let all = |of: fn(&Image<'_>, u64) -> Option<u64>| {
+            descriptors.iter().filter_map(|&at| of(image, at)).collect()
+        };
+        Rules {
+            image,
+            code,
+            probes: all(descriptor::probe),
+            aborts: all(descriptor::abort),
+            arming: BTreeSet::new(),
+            findings: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets the findings of a round.
+    pub(super) fn restart(&mut self) {
+        self.findings.clear();
+    }
+
+    pub(super) fn find(&mut self, i: &Instruction, rule: Rule, detail: impl Into<String>) {
+        self.findings.entry((i.ip(), rule)).or_insert_with(|| detail.into());
+    }
+
+    /// Checks what does not depend on the state: each instruction by itself.
+    pub(super) fn scan(&mut self) {
+        let code = self.code;
+        if !self.image.executable {
+            self.find(&code.instructions[0], Rule::Undecodable, "the section is not executable");
+        }
+        for (i, padding) in code.instructions.iter().zip(code.padding()) {
+            if padding {
+                continue;
+            }
+            if i.is_invalid() {
+                self.find(i, Rule::Undecodable, "bytes that are no valid instruction");
+            } else if is_system(i) {
+                self.find(i, Rule::System, "no grace period may wait for what happens there");
+            } else if let Some(target) = code::target(i) {
+                let call = i.flow_control() == FlowControl::Call;
+                if !call && self.aborts.contains(&target) {
+                    continue;
+                }
+                if !self.image.contains(target) {
+                    self.leads_outside(i, if call { "calls" } else { "jumps to" }, target);
+                } else if code.index(target).is_none() {
+                    self.find(
+                        i,
+                        Rule::Control,
+                        format!("leads into the middle of an instruction, {target:#x}"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Notes that `i` calls or jumps to `target`, which is not in the section.
+    pub(super) fn leads_outside(&mut self, i: &Instruction, verb: &str, target: u64) {
+        let name = self.image.name(target);
+        self.find(i, Rule::Control, format!("{verb} {name}{}", advice(&name)));
+    }
+
+    /// Notes that the target of `i` cannot be bounded.
+    pub(super) fn goes_anywhere(&mut self, i: &Instruction) {
+        self.find(i, Rule::Indirect, self.why_anywhere(i));
+    }
+
+    fn why_anywhere(&self, i: &Instruction) -> String {
+        if i.is_ip_rel_memory_operand() {
+            return match self.image.pointer(i.ip_rel_memory_address()) {
+                Some(Fixup::Symbol(name)) => format!("goes to `{name}`{}", advice(&name)),
+                Some(Fixup::Here(target)) if self.image.data(target, 1).is_some() => {
+                    let name = self.image.name(target);
+                    format!("goes to {name}, through a pointer in memory{}", advice(&name))
+                }
+                _ => "a function pointer in memory: call functions of the section by name".into(),
+            };
+        }
+        "a function pointer, or a table without a bound: call functions of the section by name, and build with -fno-jump-tables".into()
+    }
+
+    pub(super) fn check_return(&mut self, i: &Instruction, state: &State) {
+        if state.registers[RSP] != Value::Stack(0) || i.op_count() != 0 {
+            self.find(
+                i,
+                Rule::Return,
+                "the stack pointer cannot be shown to be where it was at entry",
+            );
+        } else if let Some(&r) = SAVED.iter().find(|&&r| state.registers[r] != Value::Entry(r)) {
+            let name = [
+                "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11",
+                "r12", "r13", "r14", "r15",
+            ][r];
+            self.find(
+                i,
+                Rule::Return,
+                format!("{name} cannot be shown to hold what it held at entry"),
+            );
+        }
+    }
+
+    /// Checks what the instruction reads and writes, and remembers what it writes to the frame.
+    pub(super) fn memory(
+        &mut self,
+        function: u64,
+        i: &Instruction,
+        uses: &[UsedMemory],
+        state: &mut State,
+        value: Value,
+    ) {
+        for used in uses {
+            let access = used.access();
+            let reads = matches!(
+                access,
+                OpAccess::Read | OpAccess::ReadWrite | OpAccess::ReadCondWrite | OpAccess::CondRead
+            );
+            let writes = matches!(
+                access,
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
+            );
+            let local = matches!(used.segment(), Register::FS | Register::GS);
+            let implicit = matches!(i.mnemonic(), Mnemonic::Push | Mnemonic::Pop)
+                && used.base() == Register::RSP
+                && i.memory_base() != Register::RSP;
+            if implicit {
+                continue;
+            }
+            let mut place = if i.is_ip_rel_memory_operand() {
+                Value::Address(i.ip_rel_memory_address())
+            } else {
+                place(state, used.base(), used.index(), used.scale(), used.displacement())
+            };
+            if i.has_rep_prefix() || i.has_repne_prefix() {
+                place = match place {
+                    Value::Stack(_) => Value::OnStack,
+                    other => other,
+                };
+            }
+            if reads && !local {
+                self.check_read(i, state, place);
+            }
+            if writes {
+                if local {
+                    self.find(i, Rule::Store, "it is thread-local storage");
+                    continue;
+                }
+                self.check_write(
+                    function,
+                    i,
+                    state,
+                    place,
+                    value,
+                    used.memory_size().size() as i64,
+                );
+            }
+        }
+    }
+
+    fn check_read(&mut self, i: &Instruction, state: &State, place: Value) {
+        let own = match place {
+            Value::Stack(_) | Value::OnStack | Value::Result | Value::Cs => true,
+            Value::Address(at) => self.image.constant(at, 1).is_some(),
+            _ => false,
+        };
+        if !own && state.armed != Armed::Yes {
+            let detail = match state.armed {
+                Armed::Disarmed => "it has been disarmed: a grace period may have ended meanwhile",
+                Armed::Maybe => "on some path to this instruction it is not armed",
+                _ => {
+                    "a function that is entered from outside must arm first (is it called by reprieve_lookup or reprieve_protect?)"
+                }
+            };
+            self.find(i, Rule::Arming, detail);
+        }
+    }
+
+    fn check_write(
+        &mut self,
+        function: u64,
+        i: &Instruction,
+        state: &mut State,
+        place: Value,
+        value: Value,
+        size: i64,
+    ) {
+        // The stored value is known for a plain move of a whole word only.
+        let value = if i.mnemonic() == Mnemonic::Mov && size == 8 { value } else { Value::Unknown };
+        match place {
+            Value::Stack(at) if at < 0 && at.saturating_add(size.max(1)) <= 0 => {
+                state.store(at, size.max(1), value)
+            }
+            Value::Stack(_) => {
+                self.find(i, Rule::Store, "it is the return address or a caller's frame")
+            }
+            Value::OnStack => state.forget_slots(),
+            Value::Result => {}
+            Value::Cs => self.arm(function, i, state, value),
+            Value::First if self.probes.contains(&function) => {}
+            Value::First => {
+                self.find(i, Rule::Store, "it is the lookup itself, the first argument")
+            }
+            Value::Address(at) => {
+                self.find(i, Rule::Store, format!("it is {}, a global", self.image.name(at)))
+            }
+            _ => self.find(i, Rule::Store, "the pointer comes from memory or from arithmetic"),
+        }
+    }
+
+    fn arm(&mut self, function: u64, i: &Instruction, state: &mut State, value: Value) {
+        self.arming.insert(function);
+        state.armed = match value {
+            Value::Constant(0) => Armed::Disarmed,
+            Value::Address(at) => {
+                if let Some(fault) = descriptor::fault(self.image, at) {
+                    self.find(i, Rule::Descriptor, format!("{}: {fault}", self.image.name(at)));
+                }
+                Armed::Yes
+            }
+            _ => {
+                self.find(
+                    i,
+                    Rule::Descriptor,
+                    "what it stores is neither the address of a descriptor nor 0",
+                );
+                Armed::Maybe
+            }
+        };
+    }
+
+    /// What has been found, in order of address.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let mut formatter = IntelFormatter::new();
+        let findings = self.findings.iter().filter_map(|((address, rule), detail)| {
+            let i = &self.code.instructions[self.code.index(*address)?];
+            let mut instruction = String::new();
+            if !i.is_invalid() {
+                formatter.format(i, &mut instruction);
+            }
+            let (start, name) = self.code.function(*address);
+            Some(Finding {
+                rule: *rule,
+                function: name.to_owned(),
+                offset: address - start,
+                address: *address,
+                instruction,
+                detail: detail.clone(),
+            })
+        });
+        findings.collect()
+    }
+}
+
+fn leaves(i: &Instruction) -> bool {
+    i.is_jmp_far()
+        || i.is_jmp_far_indirect()
+        || i.is_call_far()
+        || i.is_call_far_indirect()
+        || matches!(i.mnemonic(), Mnemonic::Retf)
+}
+
+pub(super) fn is_system(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    let kernel = matches!(
+        i.mnemonic(),
+        Syscall
+            | Sysenter
+            | Sysret
+            | Sysexit
+            | Int
+            | Into
+            | Iret
+            | Iretd
+            | Iretq
+            | Vmcall
+            | Vmmcall
+            | Hlt
+    );
+    let thread = matches!(
+        i.mnemonic(),
+        Wrfsbase | Wrgsbase | Wrpkru | Xbegin | Xrstor | Xrstor64 | Uiret | Senduipi
+    );
+    kernel || thread || i.is_privileged() || leaves(i)
+}
+
+/// How to avoid a call that the compiler made.
+fn advice(name: &str) -> &'static str {
+    if ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"].iter().any(|f| name.contains(f))
+    {
+        ": copy less than 128 bytes at a time, or word by word"
+    } else if name.contains("panic") || name.contains("unwrap_failed") {
+        ": a check that panics; use unchecked access, or arithmetic that cannot overflow"
+    } else if name.contains("stack_chk") {
+        ": the stack protector; build these functions without it"
+    } else if name.contains("asan") || name.contains("ubsan") || name.contains("tsan") {
+        ": a sanitizer; exempt these functions from it"
+    } else {
+        ""
+    }
+}

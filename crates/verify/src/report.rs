@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an examination finds: the rules, and the instructions that break one.
+
+use serde::Serialize;
+
+/// The rule that an instruction breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Rule {
+    /// A call or jump leads out of the section, or into the middle of an instruction.
+    Control,
+    /// An indirect call or jump that cannot be shown to stay inside.
+    Indirect,
+    /// A return that cannot be shown to go back to the caller, or with changed registers.
+    Return,
+    /// A system call, software interrupt, or privileged instruction.
+    System,
+    /// A store to something that cannot be shown to be the stack or the result.
+    Store,
+    /// Memory is read before the section is armed or after it is disarmed.
+    Arming,
+    /// The descriptor that arms the section is not one of this section.
+    Descriptor,
+    /// Bytes that are not an instruction.
+    Undecodable,
+}
+
+impl Rule {
+    /// In one line, for people.
+    pub fn explain(self) -> &'static str {
+        match self {
+            Rule::Control => "leaves the section",
+            Rule::Indirect => "goes to an address that cannot be bounded",
+            Rule::Return => "returns to an address that cannot be shown to be the caller's",
+            Rule::System => "enters the kernel",
+            Rule::Store => "stores to memory that cannot be shown to be the stack or the result",
+            Rule::Arming => "reads memory while the section is not armed",
+            Rule::Descriptor => "arms with something that is not a descriptor of this section",
+            Rule::Undecodable => "is not an instruction",
+        }
+    }
+}
+
+/// One instruction that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The rule.
+    pub rule: Rule,
+    /// Function that contains the instruction, demangled; its address if it has no symbol.
+    pub function: String,
+    /// Distance of the instruction from the function's beginning, in bytes.
+    pub offset: u64,
+    /// Virtual address in the file.
+    pub address: u64,
+    /// The instruction in Intel syntax.
+    pub instruction: String,
+    /// What is wrong with it and, where known, what it leads to and what to do.
+    pub detail: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}+{:#x} ({:#x}): `{}` {}: {}",
+            self.function,
+            self.offset,
+            self.address,
+            self.instruction,
+            self.rule.explain(),
+            self.detail
+        )
+    }
+}
+
+/// What was examined and found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Size of the section in bytes.
+    pub bytes: u64,
+    /// Functions in it.
+    pub functions: usize,
+    /// Of those, the ones entered from outside.
+    pub entries: usize,
+    /// Instructions.
+    pub instructions: usize,
+    /// In order of address. Empty: the section keeps the rules.
+    pub findings: Vec<Finding>,
+}
