@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this crate sees of a VM: `cargo run --release -p reprieve-guest --example inspect -- NAME-OR-PID [SYMBOLS-TO]`.
+//! Prints everything that this crate reads of a VM:
+//! `cargo run --release -p reprieve-guest --example inspect -- NAME-OR-PID [SYMBOLS-TO]`.
 
 use reprieve_guest::{Guest, vmm};
 use std::time::Instant;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can keep a guest from being read.
+//! Errors: why a guest, or a part of it, cannot be read.
 
 use std::path::PathBuf;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a guest, or something in it, cannot be read. A program that watches many VMs reports it and goes on without this one.
+/// Why a guest, or something in it, cannot be read. A program that watches many VMs reports it and
+/// goes on without this one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything an eBPF program needs to read a guest by itself, as plain numbers.
+//! The addresses and offsets that an eBPF program needs to read a guest.
 //!
-//! All of it is worked out once per boot of the guest. Host addresses are addresses in the VMM's process, for `bpf_probe_read_user` while one of
-//! its threads is current. Offsets and lengths are in bytes.
+//! They are computed once per boot of the guest. Host addresses are addresses in the VMM's
+//! process, for `bpf_probe_read_user` while one of its threads is current. Offsets and lengths are
+//! in bytes.
 //!
-//! From a guest's task address to a host address: an address in `kernel_image` is `phys_base` + (address - `kernel_base`), one from
-//! `direct_map` on is address - `direct_map`; the segment that holds this guest-physical address says where it is in the host.
-//! [`BpfLayout::host_address`] is that algorithm, to check an eBPF program against.
+//! From a guest's task address to a host address: an address in `kernel_image` is `phys_base` +
+//! (address - `kernel_base`), one from `direct_map` on is address - `direct_map`; the segment that
+//! holds this guest-physical address says where it is in the host. [`BpfLayout::host_address`] is
+//! that algorithm, to check an eBPF program against.
 
-pub use crate::vcpu::PreemptBits;
+pub use crate::state::task::TaskOffsets;
+pub use crate::state::vcpu::PreemptBits;
 use crate::vmm::Segment;
 use std::ops::Range;
 
@@ -59,30 +62,24 @@ pub struct VcpuLayout {
     pub per_cpu_offset: u64,
 }
 
-/// Offsets in `struct task_struct`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskOffsets {
-    /// Of the thread (`pid_t`); 0 for an idle task.
-    pub pid: u32,
-    /// Of the process.
-    pub tgid: Option<u32>,
-    /// 16 bytes.
-    pub comm: u32,
-    /// `PF_*` (u32).
-    pub flags: Option<u32>,
-    /// `rcu_read_lock_nesting` (i32); `None`: RCU readers leave no trace in this kernel.
-    pub rcu_nesting: Option<u32>,
-}
-
 /// Grace-period state. Host addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RcuLayout {
-    /// `rcu_state.gp_seq` (u64): the low two bits are the phase (0: idle), the rest counts grace periods.
+    /// `rcu_state.gp_seq` (u64): the low two bits are the phase (0: idle), the rest counts grace
+    /// periods.
     pub gp_seq: u64,
     /// `rcu_state.gp_start` (u64, jiffies).
     pub gp_start: Option<u64>,
     /// Host address of the pointer to the grace-period kthread's task.
     pub gp_kthread: Option<u64>,
+    /// `rcu_state.jiffies_force_qs` (u64): when the kthread next scans for quiescent states.
+    pub fqs_due: Option<u64>,
+    /// The kthread's CPU (u32), and whether it is runnable (`on_rq`, u32 or u8: not zero).
+    pub kthread_cpu: Option<u64>,
+    pub kthread_on_rq: Option<u64>,
+    /// Offsets in `task_struct` of what `gp_tasks` points to, and of the number of the CPU.
+    pub node_entry: Option<u32>,
+    pub task_cpu: Option<u32>,
     /// The leaves of the tree, which say which CPUs still owe a quiescent state.
     pub leaves: Vec<NodeLayout>,
     /// Offset of `gp_seq` in `rcu_data`.
@@ -101,7 +98,7 @@ pub struct NodeLayout {
 }
 
 impl BpfLayout {
-    /// Where `len` bytes at the kernel address `address` (of a task) are in the VMM.
+    /// The address in the VMM of `len` bytes at the kernel address `address` (of a task).
     pub fn host_address(&self, address: u64, len: u64) -> Option<u64> {
         let physical = if self.kernel_image.contains(&address) {
             (address - self.kernel_base).wrapping_add(self.phys_base)

@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads a running Linux guest from its host, with nothing installed in the guest.
 //!
-//! Guest RAM lies in the VMM's memory. A kernel built for crash dumps (every distribution's) keeps a page of text there that says where its page tables and its symbol
-//! table are ([`kernel::vmcoreinfo`]); the symbol table leads to the types ([`kernel::btf`]) and to each CPU's own variables ([`vcpu`]); those to tasks
-//! and to RCU's state ([`rcu`]). All this is worked out once per boot, in [`Guest::attach`]; what is asked for later is read live.
+//! Guest RAM is a part of the VMM's memory. A kernel built for crash dumps (every distribution's)
+//! keeps a page of text there with the addresses of its page tables and its symbol table
+//! ([`kernel::vmcoreinfo`]). The symbol table leads to the types ([`kernel::btf`]) and to each
+//! CPU's own variables ([`vcpu`]), and these to tasks and to RCU's state ([`rcu`]). Addresses and
+//! offsets are computed once per boot, in [`Guest::attach`]; every later call reads live memory.
+//!
+//! Folders, lowest first: `vmm` finds VMs and their RAM, `memory` reads it, `kernel` parses what
+//! the kernel tells about itself, `state` and `rcu` read a running kernel, `layout` has the
+//! addresses for eBPF, `guest` puts all of it together.
 //!
 //! What is guaranteed:
-//! - **Nothing is written**, and memory that the guest has not touched stays untouched: attaching does not make the VM larger.
-//! - **The guest is not trusted.** It may be damaged or lie; then calls return errors, or wrong facts about that guest, and nothing worse: lengths and loops are bounded, text is
-//!   made printable.
-//! - **It runs meanwhile.** One field is read in one piece; several fields belong together only where a call says so.
+//! - **Nothing is written**, and memory that the guest has not touched stays untouched: attaching
+//!   does not make the VM larger.
+//! - **The guest is not trusted.** It may be damaged or lie; then calls return errors, or wrong
+//!   facts about that guest, and nothing worse: lengths and loops are bounded, text is made
+//!   printable.
+//! - **It runs meanwhile.** One field is read in one piece; several fields are of one moment only
+//!   where a call says so.
 //!
 //! ```no_run
 //! use reprieve_guest::{Guest, vmm};
@@ -23,35 +32,29 @@
 //! # Ok::<(), reprieve_guest::Error>(())
 //! ```
 
-mod attach;
 pub mod error;
-mod features;
 mod guest;
 pub mod kernel;
 pub mod layout;
-mod liveness;
 pub mod memory;
-mod modules;
 pub mod rcu;
-mod source;
-pub mod task;
-pub mod vcpu;
+mod state;
 pub mod vmm;
-mod zones;
 
-pub use attach::{Options, Through};
 pub use error::{Error, Result};
-pub use features::{Paravirt, Settings, Use};
+pub use guest::attach::{Options, Through};
+pub use guest::liveness::Liveness;
 pub use guest::{Guest, VcpuView};
+pub use kernel::btf::Field;
+pub use kernel::source::Sources;
 pub use kernel::symbols::{Resolved, Symbol, Symbols};
-pub use kernel::types::{Field, Types};
+pub use kernel::types::Types;
 pub use layout::BpfLayout;
-pub use liveness::Liveness;
 pub use memory::Memory;
-pub use modules::Module;
 pub use rcu::Rcu;
 pub use rcu::grace::{BlockedReader, GracePeriod, KthreadState, Model, Owing, Preemption, RcuData};
-pub use source::Sources;
-pub use task::Task;
-pub use vcpu::{PreemptBits, PreemptCount};
-pub use zones::Zone;
+pub use state::features::{Paravirt, Settings, Use};
+pub use state::modules::Module;
+pub use state::task::{self, Task};
+pub use state::vcpu::{self, PreemptBits, PreemptCount};
+pub use state::zones::Zone;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of a guest that wants to do harm: no panic, no endless loop, no more memory than a bound, whatever the bytes.
+//! Memory of a guest that wants to do harm: no panic, no endless loop, no more memory than a bound,
+//! whatever the bytes.
 //!
-//! Each parser first reads a sound table, so that the damaged ones start from something that gets far; then many thousand damaged ones, the
-//! same in every run.
+//! Each parser first reads a sound table, so that the damaged ones start from something that gets
+//! far; then many thousand damaged ones, the same in every run.
 
 #[path = "hostile/corpus.rs"]
 mod corpus;
@@ -170,7 +171,8 @@ fn damaged_btf() {
 
 #[test]
 fn types_that_go_in_circles_end() {
-    // A typedef of itself, arrays of each other, and a structure that has itself many times without a name.
+    // A typedef of itself, arrays of each other, and a structure that has itself many times without
+    // a name.
     let mut types: Vec<u32> =
         vec![1, 8 << 24, 1, 0, 3 << 24, 0, 3, 1, u32::MAX, 0, 3 << 24, 0, 2, 1, u32::MAX];
     let members = 4000;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! BTF, the kernel's own description of its types (`Documentation/bpf/btf.rst`).
 //!
-//! An own parser, because this one reads what a guest chose: `btf-rs` is under the LGPL, which a statically linked program cannot easily honour; libbpf
-//! is C that was written for files of a trusted host; the rest is not maintained. It needs little: structures and what leads to the
-//! size of a field. Types refer to each other by number, in circles if somebody wants to do harm, so each walk has a bound on its steps.
+//! This parser is our own because its input comes from a guest: `btf-rs` is under the LGPL, which a
+//! statically linked program cannot easily honour; libbpf is C written for files of a trusted host;
+//! other parsers are not maintained. Only structures are needed, and the types that give the size
+//! of a field. Types refer to each other by number. A hostile guest may make them refer in circles,
+//! so each walk has a bound on its steps.
 
 use super::Reader;
-use super::types::Field;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ const MAGIC: u16 = 0xeb9f;
 /// Both sections together. Distributions' kernels have 4 to 8 MiB.
 const LEN_MAX: u64 = 64 << 20;
 
-/// Links followed from a type to the one that it is in the end.
+/// Typedefs, qualifiers and arrays followed from one type.
 const LINKS_MAX: u32 = 64;
 
 /// Nesting of anonymous structures.
@@ -23,6 +24,17 @@ const NESTING_MAX: u32 = 16;
 
 /// Fields looked at for one path, so that nested anonymous structures cannot multiply.
 const FIELDS_MAX: u32 = 1 << 20;
+
+/// A field of a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// From the start of the structure, bytes.
+    pub offset: u64,
+    /// Of the whole field, bytes.
+    pub size: u64,
+    /// The number of elements of an array (over all dimensions); 1 for other fields.
+    pub elements: u64,
+}
 
 /// Kinds of types.
 mod kind {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's own symbol table.
 //!
-//! Names are compressed with a table of 256 tokens; addresses are kept in one of four ways, and the kernel does not say in which
-//! (`scripts/kallsyms.c`). The one is chosen that gives the symbols in VMCOREINFO their known addresses, so a wrong guess cannot pass.
+//! Names are compressed with a table of 256 tokens; addresses are kept in one of four ways, and the
+//! kernel does not say in which (`scripts/kallsyms.c`). The one is chosen that gives the symbols in
+//! VMCOREINFO their known addresses, so a wrong guess cannot pass.
 //!
 //! | kernels | addresses |
 //! |---|---|
@@ -32,7 +33,8 @@ const PIECE: usize = 64 << 10;
 /// Reads the tables that `info` points to.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a kernel before 6.0, whose VMCOREINFO does not name them; [`Error::Corrupt`].
+/// [`Error::Unsupported`] for a kernel before 6.0, whose VMCOREINFO does not name them;
+/// [`Error::Corrupt`].
 pub fn read(memory: &dyn Reader, info: &VmCoreInfo) -> Result<Symbols> {
     let at = |name: &str| {
         info.symbol(name).ok_or_else(|| Error::Unsupported {

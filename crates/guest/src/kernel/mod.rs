@@ -1,17 +1,74 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a running kernel tells about itself: VMCOREINFO, symbols, types.
+//! What a running kernel tells about itself: VMCOREINFO, symbols, types. [`Kernel`] holds them
+//! together with the memory that they describe.
 //!
-//! All of it comes from the guest's memory and may be damaged or made up. Parsers take bytes, allocate no more than a fixed multiple of what they
-//! were given, follow no chain for longer than the table it is in, and have fuzz tests.
+//! All of it comes from the guest's memory and may be damaged or made up. Parsers take bytes,
+//! allocate no more than a fixed multiple of what they were given, follow no chain for longer than
+//! the table it is in, and have fuzz tests.
 
 pub mod btf;
 pub mod kallsyms;
+pub(crate) mod source;
 pub mod symbols;
 pub mod types;
 pub mod vmcoreinfo;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Memory;
+use std::ops::Range;
+use symbols::{Resolved, Symbols};
+use types::Types;
+use vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
+
+/// Largest image of a kernel (`KERNEL_IMAGE_SIZE`).
+const IMAGE_MAX: u64 = 1 << 30;
+
+/// The kernel of one boot.
+pub(crate) struct Kernel {
+    pub memory: Memory,
+    pub info: VmCoreInfo,
+    pub symbols: Symbols,
+    /// `None` if the kernel carries no types and none were given.
+    types: Option<Types>,
+    /// Kernel addresses of the kernel's image.
+    pub image: Range<u64>,
+}
+
+impl Kernel {
+    /// # Errors
+    /// [`Error::Corrupt`] if the symbols give an impossible place for the image.
+    pub fn new(
+        memory: Memory,
+        info: VmCoreInfo,
+        symbols: Symbols,
+        types: Option<Types>,
+    ) -> Result<Kernel> {
+        let start =
+            symbols.get("_text").or(symbols.get("_stext")).map_or(KERNEL_BASE, |s| s.address);
+        let end = symbols.get("_end").map_or(start, |s| s.address);
+        if start < KERNEL_BASE || end < start || end - start > IMAGE_MAX {
+            return Err(Error::corrupt("kernel image", format!("{start:#x} to {end:#x}")));
+        }
+        Ok(Kernel { memory, info, symbols, types, image: start..end })
+    }
+
+    /// # Errors
+    /// [`Error::NoTypes`].
+    pub fn types(&self) -> Result<&Types> {
+        self.types
+            .as_ref()
+            .ok_or_else(|| Error::NoTypes { release: self.info.release().to_owned() })
+    }
+
+    pub fn known_types(&self) -> Option<&Types> {
+        self.types.as_ref()
+    }
+
+    /// The function or variable at an address in the kernel's image.
+    pub fn resolve(&self, address: u64) -> Option<Resolved> {
+        self.image.contains(&address).then(|| self.symbols.resolve(address))?
+    }
+}
 
 /// Kernel-virtual memory to parse from.
 pub trait Reader {

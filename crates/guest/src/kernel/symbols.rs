@@ -51,7 +51,8 @@ pub struct Symbols {
     entries: Vec<Entry>,
     names: String,
     by_address: Vec<u32>,
-    /// Hash of the name and index, sorted: much faster to make than names are to sort, and names are looked up dozens of times only.
+    /// Hash of the name and index, sorted: much faster to make than names are to sort, and names
+    /// are looked up dozens of times only.
     by_name: Vec<(u64, u32)>,
 }
 
@@ -107,8 +108,9 @@ impl Symbols {
         same.map(|&(_, index)| self.symbol(index)).find(|symbol| symbol.name == name)
     }
 
-    /// The last symbol at or below `address`, of several at one address the first. It may lie in a wholly different part of memory: the caller knows
-    /// the ranges that hold code ([`crate::Guest::resolve`] does).
+    /// The last symbol at or below `address`, of several at one address the first. It may lie in a
+    /// wholly different part of memory: the caller knows the ranges that hold code
+    /// ([`crate::Guest::resolve`] does).
     pub fn resolve(&self, address: u64) -> Option<Resolved> {
         let behind =
             self.by_address.partition_point(|&i| self.entries[i as usize].address <= address);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Types of the guest's kernel: sizes of structures, offsets of fields.
 
-use super::btf::Btf;
+use super::btf::{Btf, Field};
 use crate::error::Result;
 
 /// Types, from wherever the kernel's came.
@@ -10,24 +10,13 @@ pub struct Types {
     btf: Btf,
 }
 
-/// A field of a structure. Bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// From the start of the structure.
-    pub offset: u64,
-    /// Of the whole field.
-    pub size: u64,
-    /// Elements, of an array (of all dimensions); else 1.
-    pub elements: u64,
-}
-
 impl Types {
     pub fn new(btf: Btf) -> Types {
         Types { btf }
     }
 
-    /// A field by its path: `offset_of("rcu_data", "cblist.len")`. Anonymous structures on the way are looked into, an array stands for its first
-    /// element.
+    /// A field by its path: `offset_of("rcu_data", "cblist.len")`. Anonymous structures on the way
+    /// are looked into, an array stands for its first element.
     ///
     /// # Errors
     /// [`crate::Error::NoType`] if there is no such structure or field.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VMCOREINFO: a page of text in which a Linux kernel says, for crash dumps, where things are.
 //!
-//! Lines of `KEY=value`, in a page of its own (`crash_save_vmcoreinfo_init`), so found by its first line. A page that looks like it is only
-//! a candidate: it may be left from an earlier boot, be a copy, or be made up. [`VmCoreInfo::tables`] gives what to check it with.
+//! Lines of `KEY=value`, in a page of its own (`crash_save_vmcoreinfo_init`), so found by its first
+//! line. A page that looks like it is only a candidate: it may be left from an earlier boot, be a
+//! copy, or be made up. [`VmCoreInfo::tables`] gives what to check it with.
 
 use crate::error::{Error, Result};
 use crate::memory::paging::PageTables;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest's memory, physical and virtual. Read only.
 //!
-//! Virtual addresses are kernel addresses, translated by the guest's own page tables at each read: nothing is remembered, so nothing goes
-//! stale. What a guest's memory holds may be chosen to do harm, so each length that comes from there is bounded where it is used, and every walk here
-//! ends after a fixed number of steps.
+//! Virtual addresses are kernel addresses, translated by the guest's own page tables at each read:
+//! nothing is remembered, so nothing goes stale. What a guest's memory holds may be chosen to do
+//! harm, so each length that comes from there is bounded where it is used, and every walk here ends
+//! after a fixed number of steps.
 
 pub mod paging;
 mod process;
@@ -21,7 +22,8 @@ pub trait Physical: Send + Sync {
     /// Fills `buffer` from guest-physical address `address` on.
     ///
     /// # Errors
-    /// [`Error::NotRam`], [`Error::Unreadable`], [`Error::Gone`]; what `buffer` holds then is undefined.
+    /// [`Error::NotRam`], [`Error::Unreadable`], [`Error::Gone`]; what `buffer` holds then is
+    /// undefined.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()>;
 
     /// RAM by address, without overlap.
@@ -63,13 +65,13 @@ impl Memory {
         Ok(self.tables.walk(&*self.physical, address)?.0)
     }
 
-    /// Where guest-physical address `address` is in the VMM's process; `None` if it is not RAM.
+    /// The address in the VMM's process of guest-physical `address`; `None` if it is not RAM.
     pub fn host_address(&self, address: u64) -> Option<u64> {
         let segment = segment_of(self.segments(), address)?;
         Some(segment.hva + (address - segment.gpa))
     }
 
-    /// Where a kernel address is in the VMM's process.
+    /// The address in the VMM's process of a kernel address.
     pub fn host_address_of(&self, address: u64) -> Result<u64> {
         let physical = self.translate(address)?;
         self.host_address(physical).ok_or(Error::NotRam { address: physical })
@@ -157,7 +159,7 @@ impl Memory {
     }
 }
 
-/// Text that a guest chose, fit for a terminal.
+/// Text from a guest, made safe for a terminal.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     let plain = |&b: &u8| if b == b' ' || b.is_ascii_graphic() { char::from(b) } else { '?' };
     bytes.iter().map(plain).collect()
@@ -169,7 +171,8 @@ pub(crate) fn segment_of(segments: &[Segment], address: u64) -> Option<&Segment>
     segments.get(index).filter(|s| address < s.end())
 }
 
-/// Splits a read at the boundaries of segments and hands each part, as an address in the VMM, to `part`.
+/// Splits a read at the boundaries of segments and hands each part, as an address in the VMM, to
+/// `part`.
 pub(crate) fn by_segment(
     segments: &[Segment],
     address: u64,
@@ -220,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_are_split_where_ram_is() {
+    fn reads_are_split_at_segments() {
         let segments = [
             Segment { gpa: 0, len: 16, hva: 100 },
             Segment { gpa: 16, len: 16, hva: 500 },
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_says_cannot_reach_a_terminal() {
+    fn text_of_a_guest_cannot_control_a_terminal() {
         assert_eq!(printable(b"sh\x1b[2J\xff"), "sh?[2J?");
     }
 }

@@ -22,7 +22,8 @@ pub struct PageTables {
 }
 
 impl PageTables {
-    /// The guest-physical address of `address`, and how many bytes from there on are in the same page.
+    /// The guest-physical address of `address`, and how many bytes from there on are in the same
+    /// page.
     pub fn walk(&self, physical: &dyn Physical, address: u64) -> Result<(u64, u64)> {
         let unmapped = || Error::NotMapped { address };
         let top = if self.five_levels { 48 } else { 39 };
@@ -60,7 +61,8 @@ mod tests {
 
     const KERNEL: u64 = 0xffff_ffff_8000_0000;
 
-    /// Tables from page 1 on that map `KERNEL` to 0 in pages of 2 MiB, 1 GiB below that as one page, and a page of 4 KiB at 0xffff888000000000.
+    /// Tables from page 1 on that map `KERNEL` to 0 in pages of 2 MiB, 1 GiB below that as one
+    /// page, and a page of 4 KiB at 0xffff888000000000.
     fn tables(five: bool) -> (Image, PageTables) {
         let mut ram = vec![0u8; 16 * 4096];
         let mut set = |table: u64, index: u64, entry: u64| {

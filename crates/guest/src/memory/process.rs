@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Guest RAM in the VMM's process, through `/proc/PID/mem`.
 //!
-//! The open file stands for the address space, not for the number of the process: after the VMM's end it reads as empty, and a later process
-//! of the same number is never read by mistake. It is opened for reading only.
+//! The open file stands for the address space, not for the number of the process: after the VMM's
+//! end it reads as empty, and a later process of the same number is never read by mistake. It is
+//! opened for reading only.
 
 use super::{Physical, by_segment};
 use crate::error::{Error, Result};
@@ -30,7 +31,7 @@ impl ProcessRam {
             }
             other => other.map_err(Error::io(path))?,
         };
-        // Only now: the file is that of whoever had the number when it was opened.
+        // Checked after opening: the file is that of the process that had the number then.
         if !vm.exists() {
             return Err(Error::Gone { pid: vm.pid });
         }

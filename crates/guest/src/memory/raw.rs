@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one system call of this crate that needs `unsafe`: many small reads from another process at once.
+//! The only system call of this crate that needs `unsafe`: many small reads from another process at
+//! once.
 
 use std::io;
 
-/// The start of each page at `pages` in process `pid`, `WIDTH` bytes. Returns how many were read; the next one could not be.
+/// The start of each page at `pages` in process `pid`, `WIDTH` bytes. Returns how many were read;
+/// the next one could not be.
 ///
 /// # Errors
 /// What `process_vm_readv` says when the first cannot be read.
@@ -18,19 +20,12 @@ pub fn read_starts<const WIDTH: usize>(
         .map(|&page| libc::iovec { iov_base: page as usize as *mut libc::c_void, iov_len: WIDTH })
         .collect();
     let to = libc::iovec { iov_base: starts.as_mut_ptr().cast(), iov_len: count * WIDTH };
-    // SAFETY: `to` is `count * WIDTH` bytes of `starts`, exclusively borrowed; `from` lives through the call, and its addresses are the other
-    // process's, which the kernel checks.
+    // SAFETY: `to` is `count * WIDTH` bytes of `starts`, exclusively borrowed; `from` lives through
+    // the call, and its addresses are the other process's, which the kernel checks.
     let read = unsafe {
         libc::process_vm_readv(pid as libc::pid_t, &to, 1, from.as_ptr(), count as libc::c_ulong, 0)
     };
     if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize / WIDTH) }
-}
-
-/// Size of a page of this host.
-pub fn page_size() -> u64 {
-    // SAFETY: no pointers.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).unwrap_or(4096).max(4096)
 }
 
 #[cfg(test)]

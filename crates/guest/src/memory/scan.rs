@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finding pages by how they begin, without touching memory that the guest has not touched.
 //!
-//! Reading a page that does not exist yet would make it exist, and a VM of 5 GiB that uses 300 MiB would grow. So the host's page tables
-//! are asked first (`/proc/PID/pagemap`), and only pages that exist are read, a few bytes each, a thousand per system call. Pages that the host
-//! has swapped out come last, only when asked for.
+//! Reading a page that does not exist yet would make it exist, and a VM of 5 GiB that uses 300 MiB
+//! would grow. So the host's page tables are asked first (`/proc/PID/pagemap`), and only pages that
+//! exist are read, a few bytes each, a thousand per system call. Pages that the host has swapped
+//! out come last, only when asked for.
 
 use super::raw;
 use crate::error::{Error, Result};
@@ -11,7 +12,7 @@ use crate::vmm::Segment;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// In an entry of pagemap.
+/// Bits of an entry of pagemap.
 const EXISTS: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 
@@ -24,10 +25,10 @@ const BATCH: usize = 1024;
 /// Found pages that are kept. A guest could write the mark everywhere.
 const FOUND_MAX: usize = 256;
 
-/// What a scan saw.
+/// Result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
-    /// Addresses, in the VMM, of the pages that begin so.
+    /// Addresses, in the VMM, of the pages that begin with the mark.
     pub found: Vec<u64>,
     /// Pages read, 4 KiB each.
     pub read: u64,
@@ -35,8 +36,9 @@ pub struct Scan {
     pub swapped: u64,
 }
 
-/// Finds the pages of process `pid` in `segments` that begin with `mark`. With `swapped_too`, has the host read in what it swapped out.
-/// An error of `check`, which is called now and then, ends it.
+/// Finds the pages of process `pid` in `segments` that begin with `mark`. With `swapped_too`, has
+/// the host read in what it swapped out. An error of `check`, which is called now and then, ends
+/// it.
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::Gone`].
@@ -80,12 +82,17 @@ pub fn pages<const WIDTH: usize>(
     Ok(all)
 }
 
+/// Size of a page of this host.
+fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
 /// Address and number of pages of the pieces of a segment.
 fn windows(segment: &Segment) -> impl Iterator<Item = (u64, u64)> {
-    let (start, pages) = (segment.hva, segment.len / raw::page_size());
+    let (start, pages) = (segment.hva, segment.len / page_size());
     (0..pages.div_ceil(WINDOW)).map(move |index| {
         let first = index * WINDOW;
-        (start + first * raw::page_size(), WINDOW.min(pages - first))
+        (start + first * page_size(), WINDOW.min(pages - first))
     })
 }
 
@@ -98,7 +105,7 @@ fn window<const WIDTH: usize>(
     swapped_too: bool,
     scan: &mut Scan,
 ) -> Result<()> {
-    let size = raw::page_size();
+    let size = page_size();
     let mut entries = vec![0; count as usize * 8];
     match pagemap.read_exact_at(&mut entries, start / size * 8) {
         Ok(()) => {}
@@ -142,7 +149,7 @@ fn starts<const WIDTH: usize>(
             }
         }
         scan.read += done as u64;
-        // Nothing read: past the first, which cannot be.
+        // If nothing was read, the first page cannot be: skip it.
         pages = pages.get(done.max(1)..).unwrap_or_default();
     }
     Ok(())

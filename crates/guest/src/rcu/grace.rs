@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a guest's grace period looks like from outside: plain data.
 
-use crate::task::Task;
+use crate::state::task::Task;
 use std::time::Duration;
 
 /// `rcu_state` at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GracePeriod {
-    /// `gp_seq`: the low two bits are the phase (0: none in progress), the rest counts the grace periods that ended. Under load they run back to back,
-    /// and only the count shows that one ended.
+    /// `gp_seq`: the low two bits are the phase (0: none in progress), the rest counts the grace
+    /// periods that ended. Under load they run back to back, and only the count shows that one
+    /// ended.
     pub seq: u64,
     /// When it started, guest jiffies.
     pub start_jiffies: Option<u64>,
     /// Guest jiffies now.
     pub jiffies: u64,
-    /// How long it has lasted by the guest's clock, which stands still while the guest is paused or the vCPU that keeps its time is off its
-    /// CPU. `None` if none is in progress or the guest's timer frequency is unknown.
+    /// How long it has lasted by the guest's clock, which stands still while the guest is paused or
+    /// the vCPU that keeps its time is off its CPU. `None` if none is in progress or the guest's
+    /// timer frequency is unknown.
     pub age: Option<Duration>,
     /// Phase of the grace-period kthread.
     pub state: Option<KthreadState>,
@@ -72,16 +74,18 @@ impl KthreadState {
     }
 }
 
-/// Who keeps the grace period from ending.
+/// The CPUs and tasks that keep the grace period from ending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owing {
     /// `gp_seq` while this was read.
     pub seq: u64,
     /// CPUs that have not passed a quiescent state yet, ascending.
     pub cpus: Vec<u32>,
-    /// Tasks that were preempted inside a reader that the grace period waits for. They owe it wherever they are.
+    /// Tasks that were preempted inside a reader that the grace period waits for. They owe it
+    /// wherever they are.
     pub blocked: Vec<BlockedReader>,
-    /// The grace period changed while this was read, several times in a row: CPUs of two of them may be mixed.
+    /// The grace period changed while this was read, several times in a row: CPUs of two of them
+    /// may be mixed.
     pub torn: bool,
 }
 
@@ -93,12 +97,14 @@ pub struct BlockedReader {
     pub cpu: Option<u32>,
 }
 
-/// What the guest's kernel makes of preemption and readers.
+/// What of preemption and readers the guest's kernel lets be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// `CONFIG_PREEMPT_RCU`: readers are counted per task. Without it they leave no trace: guest kernel mode is a possible reader.
+    /// `CONFIG_PREEMPT_RCU`: readers are counted per task. Without it they leave no trace: guest
+    /// kernel mode is a possible reader.
     pub preemptible_rcu: bool,
-    /// `CONFIG_PREEMPT_COUNT`: spinlocks and disabled preemption show in `preempt_count`. Without it only interrupts do.
+    /// `CONFIG_PREEMPT_COUNT`: spinlocks and disabled preemption show in `preempt_count`. Without
+    /// it only interrupts do.
     pub counts_preemption: bool,
     pub preemption: Preemption,
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a kernel's RCU keeps its state: worked out once per boot.
+//! Addresses and offsets of a kernel's RCU state, computed once per boot.
 //!
-//! `rcu_state` holds a tree of `rcu_node`s in an array, the root first, level by level (`kernel/rcu/tree.h`). The leaves are those of the last level; each is
-//! for the CPUs `grplo..=grphi`. The tree's shape is fixed early at boot.
+//! `rcu_state` holds a tree of `rcu_node`s in an array, the root first, level by level
+//! (`kernel/rcu/tree.h`). The leaves are those of the last level; each is for the CPUs
+//! `grplo..=grphi`. The tree's shape is fixed early at boot.
 
 use super::grace::{Model, Preemption};
 use crate::error::{Error, Result};
-use crate::kernel::symbols::Symbols;
-use crate::kernel::types::{Field, Types};
-use crate::memory::Memory;
+use crate::kernel::Kernel;
+use crate::kernel::btf::Field;
 
 /// Nodes of a tree: 8192 CPUs in leaves of 16 come to fewer.
 const NODES_MAX: u64 = 1024;
@@ -22,12 +22,15 @@ pub(crate) struct RcuMap {
     pub gp_state: Option<u64>,
     pub gp_kthread: Option<u64>,
     pub n_force_qs: Option<u64>,
+    pub fqs_due: Option<u64>,
     pub leaves: Vec<Leaf>,
     pub model: Model,
     /// Of `task_struct.rcu_node_entry`.
     pub node_entry: Option<u64>,
     /// Of the number of a task's CPU in `task_struct`.
     pub task_cpu: Option<u64>,
+    /// Of `task_struct.on_rq`.
+    pub task_on_rq: Option<u64>,
     pub data: DataOffsets,
 }
 
@@ -54,8 +57,9 @@ pub(crate) struct DataOffsets {
 }
 
 impl RcuMap {
-    pub fn new(memory: &Memory, symbols: &Symbols, types: &Types) -> Result<RcuMap> {
-        let state = symbols.address("rcu_state")?;
+    pub fn new(kernel: &Kernel) -> Result<RcuMap> {
+        let (memory, types) = (&kernel.memory, kernel.types()?);
+        let state = kernel.symbols.address("rcu_state")?;
         let at =
             |field: &str| Ok::<_, Error>(state.wrapping_add(types.offset_of("rcu_state", field)?));
         let data = |field: &str| types.offset_of("rcu_data", field).ok();
@@ -65,13 +69,15 @@ impl RcuMap {
             gp_state: at("gp_state").ok(),
             gp_kthread: at("gp_kthread").ok(),
             n_force_qs: at("n_force_qs").ok(),
-            leaves: leaves(memory, symbols, types, state)?,
-            model: model(memory, symbols, types),
+            fqs_due: at("jiffies_force_qs").ok(),
+            leaves: leaves(kernel, state)?,
+            model: model(kernel)?,
             node_entry: types.offset_of("task_struct", "rcu_node_entry").ok(),
             task_cpu: types
                 .offset_of("task_struct", "thread_info.cpu")
                 .or_else(|_| types.offset_of("task_struct", "cpu"))
                 .ok(),
+            task_on_rq: types.offset_of("task_struct", "on_rq").ok(),
             data: DataOffsets {
                 gp_seq: types.offset_of("rcu_data", "gp_seq")?,
                 core_needs_qs: data("core_needs_qs"),
@@ -84,7 +90,8 @@ impl RcuMap {
     }
 }
 
-fn leaves(memory: &Memory, symbols: &Symbols, types: &Types, state: u64) -> Result<Vec<Leaf>> {
+fn leaves(kernel: &Kernel, state: u64) -> Result<Vec<Leaf>> {
+    let (memory, symbols, types) = (&kernel.memory, &kernel.symbols, kernel.types()?);
     let corrupt = |detail: String| Error::corrupt("rcu_state", detail);
     let Field { offset, elements, .. } = types.field("rcu_state", "node")?;
     let size = types.size_of("rcu_node")?;
@@ -105,7 +112,7 @@ fn leaves(memory: &Memory, symbols: &Symbols, types: &Types, state: u64) -> Resu
             continue;
         }
         let (first, last) = (number(low)?, number(high)?);
-        if first > last || last - first >= 64 || last >= u64::from(crate::vcpu::CPUS_MAX) {
+        if first > last || last - first >= 64 || last >= u64::from(crate::state::vcpu::CPUS_MAX) {
             return Err(corrupt(format!("a node for CPUs {first} to {last}")));
         }
         let at = |field: Field| node.wrapping_add(field.offset);
@@ -120,9 +127,11 @@ fn leaves(memory: &Memory, symbols: &Symbols, types: &Types, state: u64) -> Resu
     Ok(leaves)
 }
 
-fn model(memory: &Memory, symbols: &Symbols, types: &Types) -> Model {
+fn model(kernel: &Kernel) -> Result<Model> {
+    let (memory, symbols) = (&kernel.memory, &kernel.symbols);
     let has = |name: &str| symbols.get(name).is_some();
-    // Set before the first task runs where the model is chosen at boot; else the functions that exist tell.
+    // Where the model is chosen at boot, this is set before the first task runs; else the functions
+    // in the kernel tell.
     let preemption = match symbols.get("preempt_dynamic_mode").map(|s| memory.i32(s.address)) {
         Some(Ok(0)) => Preemption::None,
         Some(Ok(1)) => Preemption::Voluntary,
@@ -132,10 +141,10 @@ fn model(memory: &Memory, symbols: &Symbols, types: &Types) -> Model {
         None if has("preempt_schedule") => Preemption::Full,
         None => Preemption::None,
     };
-    Model {
-        preemptible_rcu: types.has("task_struct", "rcu_read_lock_nesting"),
+    Ok(Model {
+        preemptible_rcu: kernel.types()?.has("task_struct", "rcu_read_lock_nesting"),
         // Preemption in the kernel needs the count.
         counts_preemption: has("preempt_schedule"),
         preemption,
-    }
+    })
 }

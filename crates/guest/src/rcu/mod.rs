@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest's RCU: the grace period in progress, and who holds it up.
+//! A guest's RCU: the grace period in progress, and the CPUs and tasks that hold it up.
 //!
-//! These structures change while they are read, under locks that are of no use from here. What belongs together is read between two reads of
-//! `gp_seq` and read again if that changed; the bits of CPUs only ever go from owing to not owing within a grace period, so a slow read
-//! names a CPU too many at worst, never one too few.
+//! These structures change while they are read, and their locks cannot be taken from here. Fields
+//! that belong together are read between two reads of `gp_seq`, and read again if that changed.
+//! Within a grace period the bit of a CPU only changes from owing to not owing, so a slow read may
+//! name a CPU too many, never one too few.
 
 pub mod grace;
 pub(crate) mod map;
 
 use crate::error::{Error, Result};
-use crate::guest::Guest;
+use crate::kernel::Kernel;
 use crate::layout::{NodeLayout, RcuLayout};
-use crate::task::Task;
+use crate::state::clock::Clock;
+use crate::state::task::{Task, TaskOffsets};
+use crate::state::vcpu::Cpus;
 use grace::{BlockedReader, GracePeriod, KthreadState, Model, Owing, RcuData};
 use map::{Leaf, RcuMap};
 use std::time::Duration;
@@ -25,19 +28,22 @@ const RETRIES: u32 = 4;
 /// A guest's RCU. Each call reads it anew.
 #[derive(Clone, Copy)]
 pub struct Rcu<'a> {
-    pub(crate) guest: &'a Guest,
+    pub(crate) kernel: &'a Kernel,
     pub(crate) map: &'a RcuMap,
+    pub(crate) clock: &'a Clock,
+    pub(crate) cpus: &'a Cpus,
+    pub(crate) tasks: &'a TaskOffsets,
 }
 
 impl Rcu<'_> {
     /// `rcu_state.gp_seq`: one read, for polling.
     pub fn seq(&self) -> Result<u64> {
-        self.guest.memory().u64_physical(self.map.gp_seq)
+        self.kernel.memory.u64_physical(self.map.gp_seq)
     }
 
     /// The grace period in progress, if any.
     pub fn grace_period(&self) -> Result<GracePeriod> {
-        let memory = self.guest.memory();
+        let memory = &self.kernel.memory;
         let read = |address: Option<u64>| address.map(|a| memory.u64(a)).transpose();
         let mut seq = self.seq()?;
         let mut attempts = 0;
@@ -45,7 +51,7 @@ impl Rcu<'_> {
             let start_jiffies = read(self.map.gp_start)?;
             let state = self.map.gp_state.map(|a| memory.u16(a)).transpose()?;
             let rounds = read(self.map.n_force_qs)?;
-            let jiffies = self.guest.jiffies()?;
+            let jiffies = self.clock.jiffies(memory)?;
             let after = self.seq()?;
             if after != seq && attempts < RETRIES {
                 attempts += 1;
@@ -61,7 +67,7 @@ impl Rcu<'_> {
                 force_qs_rounds: rounds,
             };
             if let (true, Some(start), Some(hz)) =
-                (grace_period.in_progress(), start_jiffies, self.guest.hz())
+                (grace_period.in_progress(), start_jiffies, self.clock.hz)
             {
                 // The two clocks are read one after the other.
                 let ticks = jiffies.saturating_sub(start);
@@ -71,7 +77,7 @@ impl Rcu<'_> {
         }
     }
 
-    /// CPUs and tasks that the grace period in progress still waits for; nobody if there is none.
+    /// CPUs and tasks that the grace period in progress still waits for; none without one.
     pub fn owing(&self) -> Result<Owing> {
         let mut owing = Owing::default();
         for _ in 0..=RETRIES {
@@ -80,7 +86,7 @@ impl Rcu<'_> {
                 return Ok(owing);
             }
             for leaf in &self.map.leaves {
-                let mask = self.guest.memory().u64(leaf.qsmask)?;
+                let mask = self.kernel.memory.u64(leaf.qsmask)?;
                 let count = leaf.last_cpu - leaf.first_cpu + 1;
                 let owes = |n: &u32| mask & (1 << n) != 0;
                 owing.cpus.extend((0..count).filter(owes).map(|n| leaf.first_cpu + n));
@@ -94,9 +100,10 @@ impl Rcu<'_> {
         Ok(owing)
     }
 
-    /// The readers preempted on CPUs of `leaf` that the grace period waits for: from `gp_tasks` to the end of the list.
+    /// The readers preempted on CPUs of `leaf` that the grace period waits for: from `gp_tasks` to
+    /// the end of the list.
     fn blocked(&self, leaf: &Leaf) -> Result<Vec<BlockedReader>> {
-        let memory = self.guest.memory();
+        let memory = &self.kernel.memory;
         let mut blocked = Vec::new();
         let (Some(first), Some(head), Some(entry)) =
             (leaf.gp_tasks, leaf.blkd_tasks, self.map.node_entry)
@@ -105,9 +112,9 @@ impl Rcu<'_> {
         };
         let mut at = memory.u64(first)?;
         while at != 0 && at != head && blocked.len() < BLOCKED_MAX {
-            // The list changes under this walk: a task that cannot be read has left it.
+            // The list changes during this walk: a task that cannot be read has left it.
             let address = at.wrapping_sub(entry);
-            let Ok(task) = self.guest.task(address) else { break };
+            let Ok(task) = Task::read(memory, self.tasks, address) else { break };
             let cpu = self.map.task_cpu.and_then(|o| memory.u32(address.wrapping_add(o)).ok());
             blocked.push(BlockedReader { task, cpu });
             let Ok(next) = memory.u64(at) else { break };
@@ -116,15 +123,15 @@ impl Rcu<'_> {
         Ok(blocked)
     }
 
-    /// What the kernel makes of preemption and readers.
+    /// Whether the kernel counts readers and disabled preemption, and its preemption model.
     pub fn model(&self) -> Model {
         self.map.model
     }
 
     /// The `rcu_data` of `cpu`.
     pub fn data(&self, cpu: u32) -> Result<RcuData> {
-        let area = self.guest.area(cpu)?;
-        let memory = self.guest.memory();
+        let area = self.cpus.area(cpu)?;
+        let memory = &self.kernel.memory;
         let base = area.rcu_data.ok_or_else(|| Error::NoSymbol { name: "rcu_data".into() })?;
         let offsets = &self.map.data;
         let at = |offset: u64| base.wrapping_add(offset);
@@ -145,11 +152,11 @@ impl Rcu<'_> {
             .map
             .gp_kthread
             .ok_or_else(|| Error::NoType { name: "rcu_state.gp_kthread".into() })?;
-        self.guest.task(self.guest.memory().u64(at)?)
+        Task::read(&self.kernel.memory, self.tasks, self.kernel.memory.u64(at)?)
     }
 
     pub(crate) fn layout(&self) -> Result<RcuLayout> {
-        let memory = self.guest.memory();
+        let memory = &self.kernel.memory;
         let host = |address: Option<u64>| address.map(|a| memory.host_address_of(a)).transpose();
         let node = |leaf: &Leaf| {
             Ok(NodeLayout {
@@ -160,10 +167,22 @@ impl Rcu<'_> {
             })
         };
         let gp_seq = memory.host_address(self.map.gp_seq);
+        // The kthread exists from early in the boot on, and never changes.
+        let kthread = self.map.gp_kthread.and_then(|at| memory.u64(at).ok()).filter(|&at| at != 0);
+        let of_kthread = |offset: Option<u64>| {
+            let address = kthread?.wrapping_add(offset?);
+            memory.host_address_of(address).ok()
+        };
+        let small = |offset: Option<u64>| offset.and_then(|offset| u32::try_from(offset).ok());
         Ok(RcuLayout {
             gp_seq: gp_seq.ok_or(Error::NotRam { address: self.map.gp_seq })?,
             gp_start: host(self.map.gp_start)?,
             gp_kthread: host(self.map.gp_kthread)?,
+            fqs_due: host(self.map.fqs_due)?,
+            kthread_cpu: of_kthread(self.map.task_cpu),
+            kthread_on_rq: of_kthread(self.map.task_on_rq),
+            node_entry: small(self.map.node_entry),
+            task_cpu: small(self.map.task_cpu),
             leaves: self.map.leaves.iter().map(node).collect::<Result<_>>()?,
             rcu_data_gp_seq: u32::try_from(self.map.data.gp_seq).ok(),
         })

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a QEMU command line says about memory, CPUs and control sockets.
 //!
-//! Knows both forms that options come in, `key=value` lists and libvirt's JSON. A command line is the VMM's word, not the guest's, but it
-//! may be odd: what is not understood is left at QEMU's default.
+//! Options come as `key=value` lists or as libvirt's JSON; both are parsed. The command line comes
+//! from the VMM, not from the guest, but it may be unusual: an option that is not understood keeps
+//! QEMU's default.
 
 use serde_json::Value;
 use std::path::PathBuf;
@@ -38,11 +39,12 @@ pub struct Options {
     pub max_below_4g: Option<u64>,
     /// All backends, by order of mention.
     pub backends: Vec<Backend>,
-    /// The ids of those that are the machine's RAM, in the order of their guest-physical addresses; empty: QEMU allocates it by itself.
+    /// The ids of those that are the machine's RAM, in the order of their guest-physical addresses;
+    /// empty: QEMU allocates it by itself.
     pub memory_devices: Vec<String>,
     /// vCPUs at start.
     pub vcpus: u32,
-    /// QMP sockets that do not look like a manager's own.
+    /// QMP sockets, without those that libvirt uses itself.
     pub qmp: Vec<PathBuf>,
     /// The kind of object that encrypts the guest's memory.
     pub confidential: Option<String>,
@@ -110,7 +112,7 @@ impl Options {
         }
         let used = sockets.into_iter().filter(|(id, _)| controls.contains(id));
         options.qmp.extend(used.filter(|(id, _)| id != "charmonitor").map(|(_, path)| path));
-        // A manager's own socket: it expects to be alone on it.
+        // libvirt expects to be the only client of its socket.
         options.qmp.retain(|path| !path.components().any(|c| c.as_os_str() == "libvirt"));
         if !nodes.is_empty() {
             nodes.sort_by_key(|(id, _)| *id);
@@ -142,7 +144,7 @@ impl Options {
 /// Objects of `-object` that encrypt the guest's memory.
 const ENCRYPTING: [&str; 3] = ["sev-guest", "sev-snp-guest", "tdx-guest"];
 
-/// Options read here; all that take a value and could be followed by something that looks like one of them.
+/// Options that are read here, and `append`, whose value may look like one of them.
 const TAKES_VALUE: [&str; 11] =
     ["name", "machine", "M", "m", "smp", "object", "numa", "chardev", "mon", "qmp", "append"];
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Virtual machines as their host sees them: a process, its vCPU threads, and where in its memory the guest's RAM is.
+//! Virtual machines as their host sees them: a process, its vCPU threads, and where in its memory
+//! the guest's RAM is.
 //!
-//! What is asked of the VMM is asked without changing anything: `/proc` first, the VMM's control socket where there is one that is nobody
-//! else's, each wait bounded. A [`Vm`] is a snapshot; threads and memory that are plugged in later show in a new one.
+//! Reading a VM changes nothing in it. `/proc` is read first; the VMM's control socket is asked
+//! only if no other client uses it, and each wait is bounded. A [`Vm`] is a snapshot; threads and
+//! memory that are plugged in later show in a new one.
 //!
-//! [`Vmm`] is what another VMM has to provide to be read. QEMU is the one that exists.
+//! [`Vmm`] is the interface to one kind of VMM. QEMU is the only one implemented.
 
 pub mod cmdline;
 pub mod maps;
@@ -23,13 +25,14 @@ use std::path::PathBuf;
 pub struct Vm {
     /// The VMM's process.
     pub pid: u32,
-    /// When that process started, clock ticks since the host's boot: tells it from a later one with the same number.
+    /// When that process started, clock ticks since the host's boot: tells it from a later one with
+    /// the same number.
     pub start_time: u64,
     /// QEMU's `-name` (libvirt's domain name).
     pub name: Option<String>,
     pub kind: Kind,
-    /// RAM by guest-physical address, sorted, without overlap. May be wrong about the hole below 4 GiB if the VMM could not be asked;
-    /// [`crate::Guest::attach`] corrects that.
+    /// RAM by guest-physical address, sorted, without overlap. May be wrong about the hole below 4
+    /// GiB if the VMM could not be asked; [`crate::Guest::attach`] corrects that.
     pub memory: Vec<Segment>,
     /// vCPU threads by vCPU number.
     pub vcpus: Vec<VcpuThread>,
@@ -104,8 +107,8 @@ pub fn kinds() -> &'static [&'static (dyn Vmm + Sync)] {
     &[&qemu::Qemu]
 }
 
-/// All VMs on this host that this process can see, by process id. A VM that cannot be described (it is ending, or belongs to somebody else)
-/// is left out.
+/// All VMs on this host that this process can see, by process id. A VM that cannot be described (it
+/// is ending, or belongs to somebody else) is left out.
 ///
 /// # Errors
 /// When `/proc` cannot be listed.
@@ -122,7 +125,8 @@ pub fn list() -> Result<Vec<Vm>> {
 /// The VM with process id or name `query`.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::Ambiguous`], [`Error::NotVmm`], or what keeps that VM from being described.
+/// [`Error::NotFound`], [`Error::Ambiguous`], [`Error::NotVmm`], or what keeps that VM from being
+/// described.
 pub fn find(query: &str) -> Result<Vm> {
     let processes = process::all()?;
     let owner = |p: &process::Process| kinds().iter().find(|kind| kind.owns(p)).copied();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RAM layout from QEMU's own description: `info mtree -f` (guest-physical address to block and offset) and `info ramblock` (block to
-//! address in QEMU, in newer versions).
+//! RAM layout from QEMU's own description: `info mtree -f` (guest-physical address to block and
+//! offset) and `info ramblock` (block to address in QEMU, in newer versions).
 
 use super::Segment;
 
@@ -20,7 +20,8 @@ pub struct Range {
     pub offset: u64,
 }
 
-/// RAM in the address space `memory`, by address. Device memory that QEMU keeps as RAM (video, firmware) is left out: it lies in the hole.
+/// RAM in the address space `memory`, by address. Device memory that QEMU keeps as RAM (video,
+/// firmware) is left out: it lies in the hole.
 pub fn flat_view(text: &str) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
     let mut inside = false;
@@ -103,7 +104,8 @@ pub fn ram_blocks(text: &str) -> Vec<RamBlock> {
     lines.filter_map(block).collect()
 }
 
-/// Joins both; `locate` finds a block that QEMU gives no address for. `None` if a block is not found.
+/// Joins both; `locate` finds a block that QEMU gives no address for. `None` if a block is not
+/// found.
 pub fn segments(
     ranges: &[Range],
     blocks: &[RamBlock],
@@ -121,7 +123,8 @@ pub fn segments(
         }
         let hva = block.hva.or_else(|| locate(block))?.checked_add(range.offset)?;
         match segments.last_mut() {
-            // Adjacent, or with nothing but the PC's oldest devices and firmware in between, behind which the block goes on.
+            // Adjacent, or with nothing but the PC's oldest devices and firmware in between, behind
+            // which the block goes on.
             Some(last)
                 if range.gpa >= last.end()
                     && range.gpa - last.gpa == hva.wrapping_sub(last.hva)

@@ -15,7 +15,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// `None` when it is gone, is a kernel thread, or is not ours to see.
+    /// `None` if it is gone, is a kernel thread, or this process may not see it.
     pub fn read(pid: u32) -> Option<Process> {
         let start_time = start_time(pid)?;
         let raw = fs::read(format!("/proc/{pid}/cmdline")).ok()?;

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 pub struct Qemu;
 
-/// What QEMU's programs are called that run x86-64 guests.
+/// Names of QEMU's programs for x86-64 guests.
 const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "qemu-kvm", "qemu-system-i386", "kvm"];
 
-/// Descriptors of a VMM that are looked at.
+/// Open files of a VMM that are inspected.
 const DESCRIPTORS_MAX: usize = 65536;
 
 impl Vmm for Qemu {
@@ -97,7 +97,7 @@ impl Vmm for Qemu {
     }
 }
 
-/// KVM shows in the open files.
+/// The accelerator, by the process's open files.
 fn accel(pid: u32) -> Result<Accel> {
     let dir = format!("/proc/{pid}/fd");
     let entries = fs::read_dir(&dir).map_err(Error::io(dir))?;
@@ -118,7 +118,7 @@ fn told(
     let ranges = mtree::flat_view(&monitor.info("info mtree -f").ok()?);
     let blocks = mtree::ram_blocks(&monitor.info("info ramblock").ok()?);
     mtree::segments(&ranges, &blocks, |block| {
-        // Only a machine with one block is clear without an address.
+        // QEMU did not print an address: look for a mapping of this block alone.
         let alone = Options { memory: block.len, memory_devices: Vec::new(), ..options.clone() };
         let named = options.backends.iter().find(|b| block.name.ends_with(&b.id));
         let alone = match named {
@@ -129,7 +129,8 @@ fn told(
     })
 }
 
-/// `path` in the VMM's own view of the file system, as a path here: it may run in a container or have changed its directory.
+/// `path` in the VMM's own view of the file system, as a path here: it may run in a container or
+/// have changed its directory.
 fn seen_by(pid: u32, path: &Path) -> PathBuf {
     match path.strip_prefix("/") {
         Ok(below) => Path::new(&format!("/proc/{pid}/root")).join(below),
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_its_own() {
+    fn qemu_is_recognised_by_its_program() {
         for argv in [
             &["/usr/bin/qemu-system-x86_64", "-m", "1G"][..],
             &["/usr/libexec/qemu-kvm"],

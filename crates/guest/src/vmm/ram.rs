@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a PC's RAM is, in the guest's physical memory and in QEMU's, when QEMU cannot be asked.
 //!
-//! RAM begins at 0 and goes on above 4 GiB where it does not fit below the hole for devices; where that begins depends on chipset and size
-//! (`pc_init1` and `pc_q35_init` in QEMU's `hw/i386`). In QEMU's memory each block of RAM is one mapping, 2 MiB aligned, with an
-//! inaccessible page behind it. What is guessed here is checked against the guest's own page tables later, so other answers are kept.
+//! RAM begins at 0 and goes on above 4 GiB where it does not fit below the hole for devices; where
+//! that begins depends on chipset and size (`pc_init1` and `pc_q35_init` in QEMU's `hw/i386`). In
+//! QEMU's memory each block of RAM is one mapping, 2 MiB aligned, with an inaccessible page behind
+//! it. The layouts that are guessed here are checked against the guest's page tables later, so
+//! several are returned.
 
 use super::Segment;
 use super::cmdline::{Machine, Options};
@@ -13,7 +15,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const FOUR_GIB: u64 = 4 * GIB;
 
-/// RAM of 4 KiB pages that a guest could not do without; smaller blocks are not looked for.
+/// The smallest block that is looked for.
 const LEAST: u64 = MIB;
 
 /// A block of RAM in the VMM's memory.
@@ -114,7 +116,8 @@ fn block(mappings: &[Mapping], size: u64, path: Option<&str>, taken: &[Block]) -
     let within = || {
         let large = joined.iter().rev().filter(free).filter(named);
         let aligned = |hva: u64| hva % (2 * MIB) == 0;
-        // The inaccessible page behind a block keeps its end apart from other memory, so its start follows.
+        // The inaccessible page behind a block keeps its end apart from other memory, so its start
+        // follows.
         large.flat_map(|m| [m.end - size, m.start]).find(|&hva| aligned(hva))
     };
     let hva = exact(mappings).or_else(|| exact(&joined)).or_else(within)?;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which of QEMU's threads are vCPUs, when QEMU cannot be asked.
 //!
-//! With `debug-threads=on` (libvirt's choice) a thread's name says it. A KVM vCPU also shows in the system call it is in: `ioctl(fd, KVM_RUN)`,
-//! where `fd` is a link to `anon_inode:kvm-vcpu:N`. Without either, the threads that have computed most are taken, in the order in which they
-//! were made, which is that of the vCPUs.
+//! With `debug-threads=on` (libvirt's choice) a thread's name says it. A KVM vCPU also shows in the
+//! system call it is in: `ioctl(fd, KVM_RUN)`, where `fd` is a link to `anon_inode:kvm-vcpu:N`.
+//! Without either, the threads that have computed most are taken, in the order in which they were
+//! made, which is that of the vCPUs.
 
 use super::{Accel, VcpuThread};
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::time::Duration;
 const SYS_IOCTL: &str = "16";
 const KVM_RUN: &str = "0xae80";
 
-/// A thread in guest mode shows no system call; it leaves it often.
+/// A thread in guest mode shows no system call, so each thread is looked at several times.
 const LOOKS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -34,7 +35,7 @@ pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
     by_work(pid, &tids, expected)
 }
 
-/// Those that their names tell; none where names are off.
+/// The vCPU threads by their names; none if QEMU does not name its threads.
 pub fn named(pid: u32) -> Vec<VcpuThread> {
     by_name(pid, &tids(pid))
 }
@@ -117,9 +118,10 @@ fn by_work(pid: u32, tids: &[u32], expected: u32) -> Vec<VcpuThread> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::TryRecvError;
 
     #[test]
-    fn names_tell() {
+    fn vcpus_are_recognised_by_name() {
         assert_eq!(index_in("CPU 12/KVM"), Some(12));
         assert_eq!(index_in("CPU 0/TCG"), Some(0));
         assert_eq!(index_in("ALL CPUs/TCG"), Some(0));
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_tell() {
+    fn vcpus_are_recognised_by_system_call() {
         assert_eq!(kvm_fd("16 0x1d 0xae80 0x0 0x0 0x0 0x0 0x7fff 0x7f00\n"), Some(29));
         assert_eq!(kvm_fd("16 0x1d 0xae81 0x0"), None);
         assert_eq!(kvm_fd("running\n"), None);
@@ -137,25 +139,34 @@ mod tests {
     }
 
     #[test]
-    fn work_tells() {
-        let (send, receive) = std::sync::mpsc::channel();
-        let (done, wait) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let link = fs::read_link("/proc/thread-self").unwrap();
-            let tid: u32 = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
-            // Any work; the others of this process only start and wait.
-            let start = std::time::Instant::now();
-            while start.elapsed() < Duration::from_millis(50) {
-                std::hint::spin_loop();
-            }
-            send.send(tid).unwrap();
-            let _ = wait.recv();
-        });
-        let tid = receive.recv().unwrap();
+    fn vcpus_are_recognised_by_cpu_time() {
+        let thread = |spin: bool| {
+            let (send, receive) = std::sync::mpsc::channel();
+            let (done, wait) = std::sync::mpsc::channel::<()>();
+            let run = move || {
+                let link = fs::read_link("/proc/thread-self").unwrap();
+                let tid: u32 = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
+                send.send(tid).unwrap();
+                while spin && wait.try_recv() == Err(TryRecvError::Empty) {
+                    std::hint::spin_loop();
+                }
+                let _ = wait.recv();
+            };
+            let handle = std::thread::spawn(run);
+            (receive.recv().unwrap(), done, handle)
+        };
+        let (busy, busy_done, busy_thread) = thread(true);
+        let (idle, idle_done, idle_thread) = thread(false);
         let pid = std::process::id();
-        let found = by_work(pid, &tids(pid), u32::MAX);
-        assert!(found.iter().any(|t| t.tid == tid) && found.iter().all(|t| t.tid != pid));
-        drop(done);
-        thread.join().unwrap();
+        assert!(tids(pid).contains(&busy) && tids(pid).contains(&idle));
+        // True as soon as the busy one has had a CPU for longer than the idle one, which had one
+        // only to start.
+        while by_work(pid, &[pid, idle, busy], 1) != [VcpuThread { index: 0, tid: busy }] {
+            std::thread::yield_now();
+        }
+        assert!(by_work(pid, &tids(pid), u32::MAX).iter().all(|t| t.tid != pid));
+        drop((busy_done, idle_done));
+        busy_thread.join().unwrap();
+        idle_thread.join().unwrap();
     }
 }

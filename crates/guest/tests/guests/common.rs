@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real guests to look into: the lab's kernels, init and QEMU, under TCG.
 
+use crate::patience::{self, NO_LIMIT};
 use reprieve_guest::{Guest, vmm};
 use reprieve_lab::images::{ImageSet, Images};
 use reprieve_lab::process::Cancel;
@@ -10,18 +11,15 @@ use reprieve_lab::vm::{Accel, Config, Vm};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// For anything a guest does: machines without virtualization may be busy.
-pub const LIMIT: Duration = Duration::from_secs(180);
-
-/// VMs of different tests would compete for the CPUs.
+/// Held by each test that runs a VM: VMs of several tests would compete for the CPUs.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// A directory that goes away.
+/// A directory that is removed when this is dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -49,16 +47,18 @@ impl Drop for Scratch {
     }
 }
 
-/// QEMU and a guest with `kernel`; builds what the cache lacks.
+/// QEMU and a guest with `kernel`; what the cache lacks is built.
 pub fn images(kernel: &str) -> ImageSet {
     let cancel = Cancel::default();
     let images = Images::open(&cancel, &Silent).unwrap();
     images.prepare(&[kernel.to_owned()], &[]).unwrap()
 }
 
-/// A guest of the lab, booted.
+/// A booted guest of the lab.
 pub struct LabGuest {
     pub vm: Vm,
+    /// Before it was booted.
+    pub started: Instant,
     pub scratch: Scratch,
 }
 
@@ -70,6 +70,7 @@ pub fn boot(kernel: &str, vcpus: u32, memory_mib: u64, args: &str) -> LabGuest {
     let config = Config {
         name: scratch.name(),
         accel: Accel::Tcg,
+        dilation: Default::default(),
         cpu: None,
         vcpus,
         memory_mib,
@@ -78,15 +79,8 @@ pub fn boot(kernel: &str, vcpus: u32, memory_mib: u64, args: &str) -> LabGuest {
         args: args.into(),
         console: scratch.0.join("console"),
     };
-    let mut last = None;
-    // Emulated SMP guests fail to boot now and then.
-    for _ in 0..3 {
-        match Vm::boot(&config, &set.qemu, LIMIT, &Cancel::default()) {
-            Ok(vm) => return LabGuest { vm, scratch },
-            Err(e) => last = Some(e),
-        }
-    }
-    panic!("{}", last.unwrap());
+    let started = Instant::now();
+    LabGuest { vm: patience::boot(&config, &set.qemu), started, scratch }
 }
 
 impl LabGuest {
@@ -100,7 +94,7 @@ impl LabGuest {
         vm
     }
 
-    /// The guest's own file.
+    /// The content of a file in the guest.
     pub fn read(&mut self, path: &str) -> String {
         let mut text = String::new();
         let command = Command::Read { path: path.into() };
@@ -110,7 +104,7 @@ impl LabGuest {
             }
             Ok(())
         };
-        self.vm.call(&command, LIMIT, &Cancel::default(), take).unwrap();
+        self.vm.call(&command, NO_LIMIT, &Cancel::default(), take).unwrap();
         text
     }
 
@@ -120,7 +114,7 @@ impl LabGuest {
             each(event);
             Ok(())
         };
-        self.vm.call(command, LIMIT, &Cancel::default(), each).unwrap()
+        self.vm.call(command, NO_LIMIT, &Cancel::default(), each).unwrap()
     }
 }
 
@@ -129,12 +123,4 @@ pub fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
-pub fn wait_for(what: &str, limit: Duration, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + limit;
-    while !is() {
-        assert!(Instant::now() < end, "{what} did not happen within {limit:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real VMs, looked into.
+//! The crate against real VMs.
 //!
-//! What is short is part of `make test`; what boots every kernel, or one several times, is marked `ignored` and belongs to `make test-lab`.
+//! Short tests are part of `make test`. Tests that boot every kernel, or one kernel several times,
+//! are marked `ignored` and belong to `make test-lab`.
 
-mod changes;
 mod common;
+mod damage;
+mod lifecycle;
 mod live;
+mod patience;
 mod qemu;
 mod random;
+mod sources;
 mod vmm;

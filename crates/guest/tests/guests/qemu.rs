@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A QEMU of one's own, with any options, and its monitor.
+//! QEMU processes that a test starts with options of its own, with their monitors and guests.
 
-use crate::common::{LIMIT, Scratch};
+use crate::common::{Scratch, images};
+use crate::patience::{NO_TIMER_CHECK, Wait, wait_for};
+use reprieve_guest::{Error, Guest, Options, vmm};
 use reprieve_lab::images::Images;
 use reprieve_lab::process::{self, Cancel};
 use reprieve_lab::progress::Silent;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 pub struct Qemu {
     pub child: Child,
@@ -19,7 +20,8 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Starts QEMU under TCG with `args`, and waits until it has made its machine. With a `monitor`, in a socket that anybody may use.
+    /// Starts QEMU under TCG with `args`, and waits until it has made its machine. With a
+    /// `monitor`, in a socket that anybody may use.
     pub fn start(args: &[&str], monitor: bool) -> Qemu {
         let scratch = Scratch::new();
         let cancel = Cancel::default();
@@ -34,7 +36,8 @@ impl Qemu {
             "-accel",
             "tcg,thread=multi",
         ]);
-        // One monitor is for the test to see that the machine is made; it stays connected, and so is busy.
+        // One monitor is for the test to see that the machine is made; it stays connected, and so
+        // is busy.
         let own = scratch.0.join("own");
         command.args(["-qmp", &format!("unix:{},server=on,wait=off", own.display())]);
         if monitor {
@@ -47,11 +50,10 @@ impl Qemu {
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
         let child = process::spawn(&mut command).unwrap();
         let mut qemu = Qemu { child, scratch, monitor, _own: None };
-        let start = Instant::now();
-        while UnixStream::connect(&own).is_err() {
-            assert!(start.elapsed() < LIMIT, "QEMU does not start");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for("QEMU's monitor", || {
+            assert_eq!(qemu.child.try_wait().unwrap(), None, "QEMU does not start");
+            UnixStream::connect(&own).is_ok()
+        });
         // The greeting comes from the main loop, which runs when everything is made.
         let mut own = Monitor::open(&own);
         own.command(r#"{"execute":"query-status"}"#);
@@ -59,8 +61,56 @@ impl Qemu {
         qemu
     }
 
+    /// Boots `kernel` of the lab with one CPU of two, so that another can be plugged in. The guest
+    /// can be reset.
+    pub fn with_guest(kernel: &str) -> Qemu {
+        let set = images(kernel);
+        let image = &set.guests[kernel];
+        let (kernel, initrd) = (image.kernel.to_str().unwrap(), image.initrd.to_str().unwrap());
+        let append = format!("console=ttyS0 panic=-1 quiet {NO_TIMER_CHECK}");
+        let args = [
+            "-machine",
+            "q35",
+            "-cpu",
+            "max",
+            "-smp",
+            "1,maxcpus=2",
+            "-m",
+            "512M",
+            "-kernel",
+            kernel,
+        ];
+        // The guest's init waits for commands on the second serial line; nothing is sent there.
+        let more = ["-initrd", initrd, "-append", &append, "-serial", "null", "-serial", "null"];
+        Qemu::start(&[&args[..], &more].concat(), true)
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    pub fn vm(&self) -> vmm::Vm {
+        vmm::Vm::of_process(self.pid()).unwrap()
+    }
+
+    /// Waits until a kernel runs, and attaches to it.
+    pub fn attach(&self, options: &Options) -> Guest {
+        let vm = self.vm();
+        let mut wait = Wait::new("a kernel to attach to");
+        loop {
+            let state = match Guest::attach_with(&vm, options) {
+                // The symbol table can be read long before the kernel has finished to start.
+                Ok(guest) if guest.modules().is_ok_and(|m| !m.is_empty()) => return guest,
+                Ok(_) => "no modules are loaded yet".into(),
+                Err(
+                    error @ (Error::NoKernel { .. }
+                    | Error::Corrupt { .. }
+                    | Error::NotMapped { .. }),
+                ) => error.to_string(),
+                Err(error) => panic!("{error}"),
+            };
+            wait.pause(|| state);
+        }
     }
 
     /// Has QEMU carry out `command`, on the socket that is for anybody.
@@ -81,7 +131,6 @@ struct Monitor(BufReader<UnixStream>);
 impl Monitor {
     fn open(path: &std::path::Path) -> Monitor {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut monitor = Monitor(BufReader::new(stream));
         monitor.line();
         monitor.command(r#"{"execute":"qmp_capabilities"}"#);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QEMU processes of all kinds: found, and their RAM where the guest sees it. No guest runs; QEMU itself puts marks in its RAM.
+//! QEMU processes of all kinds: that they are found, and which of their memory is which RAM of the
+//! guest. No guest runs; QEMU itself puts marks into its RAM.
 
-use crate::common::{LIMIT, alone};
+use crate::common::alone;
+use crate::patience::wait_for;
 use crate::qemu::Qemu;
 use reprieve_guest::memory::{Physical, ProcessRam};
 use reprieve_guest::vmm::{self, Accel, Kind};
@@ -11,7 +13,8 @@ use std::os::unix::net::UnixStream;
 
 const GIB: u64 = 1 << 30;
 
-/// Starts QEMU with `args` and a mark at each of `marks`; checks that the marks are read there, and how much RAM lies below the hole.
+/// Starts QEMU with `args` and a mark at each address of `marks`; checks that the marks are read
+/// there, and that the RAM below the hole for devices ends at `low`.
 fn marks_are_read_where_they_are(args: &[&str], marks: &[u64], low: u64) {
     let devices: Vec<String> = marks
         .iter()
@@ -25,10 +28,19 @@ fn marks_are_read_where_they_are(args: &[&str], marks: &[u64], low: u64) {
     let mut layouts = Vec::new();
     for monitor in [false, true] {
         let qemu = Qemu::start(&all, monitor);
-        let vm = vmm::Vm::of_process(qemu.pid()).unwrap();
+        let mut vm = qemu.vm();
+        if monitor {
+            // A monitor that is slow to answer counts as somebody else's.
+            wait_for("the monitor's answer", || {
+                vm = qemu.vm();
+                vm.qmp.is_some() && vm.paused() == Some(true)
+            });
+        }
         assert_eq!(vm.kind, Kind::Qemu(Accel::Tcg));
         assert_eq!(vm.qmp.is_some(), monitor, "{args:?}");
-        assert_eq!(vm.paused(), monitor.then_some(true));
+        if !monitor {
+            assert_eq!(vm.paused(), None);
+        }
         assert!(vm.exists() && vm.title() == qemu.scratch.name());
         let ram = ProcessRam::open(&vm, vm.memory.clone()).unwrap();
         for &at in marks {
@@ -136,10 +148,9 @@ fn somebody_elses_monitor_is_left_alone() {
     let qemu = Qemu::start(&["-S", "-m", "64M"], true);
     // A manager that is connected.
     let manager = UnixStream::connect(qemu.scratch.0.join("qmp")).unwrap();
-    manager.set_read_timeout(Some(LIMIT)).unwrap();
     let mut line = String::new();
     std::io::BufReader::new(&manager).read_line(&mut line).unwrap();
     assert!(line.contains("QMP"));
-    let vm = vmm::Vm::of_process(qemu.pid()).unwrap();
+    let vm = qemu.vm();
     assert_eq!((vm.qmp, vm.memory.len()), (None, 1), "found without it");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small but complete kernels' tables, made by the rules of the tools that make them, and a memory to put them in.
+//! Small but complete tables of kernels, in the formats of the kernel's own tools, and a memory
+//! that holds them.
 
 use reprieve_guest::error::{Error, Result};
 use reprieve_guest::kernel::Reader;
@@ -152,11 +153,10 @@ pub fn info(text: &str) -> Result<VmCoreInfo> {
 /// BTF of a few types:
 ///
 /// ```c
-/// struct list { struct list *next, *prev; };                        // 16
-/// typedef const struct list list_t;
-/// struct inner { union { struct { int a; unsigned flag:3; }; long whole; }; };  // 8
-/// struct outer { char name[16]; list_t links[2][3]; struct inner inner; enum { ONE = 1, MINUS = -1 } e; };  // 16 + 96 + 8 + 4 (+ 4)
-/// int counter;   // per CPU
+/// struct list { struct list *next, *prev; };                        // 16 typedef const struct
+/// list list_t; struct inner { union { struct { int a; unsigned flag:3; }; long whole; }; };  // 8
+/// struct outer { char name[16]; list_t links[2][3]; struct inner inner; enum { ONE = 1, MINUS = -1
+/// } e; };  // 16 + 96 + 8 + 4 (+ 4) int counter;   // per CPU
 /// ```
 pub fn btf() -> Vec<u8> {
     let mut strings = vec![0u8];

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a guest still is the one that was attached to.
+//! Whether a guest is still the one that was attached to.
 //!
-//! The same boot has the same VMCOREINFO, stack canary and place of memory, and a clock that never goes back. A kernel that has been replaced may leave all that in
-//! memory for a while, but its clock stands still while the vCPUs run: then the running kernel is looked for again.
+//! The same boot has the same VMCOREINFO, stack canary and map of memory, and a clock that never
+//! goes back. A kernel that was replaced may leave all these in memory for a while, but its clock
+//! stands still although the vCPUs run: then the running kernel is looked for again.
 
+use super::Guest;
 use crate::error::{Error, Result};
-use crate::guest::Guest;
+use crate::kernel::vmcoreinfo;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-/// A guest whose clock has stood still for so long, with vCPU threads that used no CPU time, counts as paused. An idle one wakes up sooner.
+/// A guest counts as paused when its clock has stood still for so long and its vCPU threads used no
+/// CPU time. An idle guest wakes up sooner.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A clock that has stood still for so long on vCPUs that run may be that of a kernel that runs no more.
+/// A clock that has stood still for so long although the vCPUs run may belong to a kernel that no
+/// longer runs.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// Another kernel is looked for so long after the last time, and twice as long each time that none is found: it may have to start first.
+/// Time between two searches for another kernel; doubled each time that none is found, as the
+/// kernel may have to start first.
 const SEARCH: Duration = Duration::from_secs(2);
 const SEARCH_MAX: Duration = Duration::from_secs(30);
 
@@ -44,17 +50,18 @@ pub(crate) struct Pulse {
 }
 
 impl Guest {
-    /// Whether this still is the guest. Costs some reads; asks the VMM only after its clock has stood still for seconds.
+    /// Whether this is still the same boot. Costs some reads; asks the VMM only after the guest's
+    /// clock has stood still for seconds.
     ///
     /// # Errors
-    /// Only what is no answer: memory that cannot be read at the moment.
+    /// Memory that cannot be read at the moment.
     pub fn alive(&self) -> Result<Liveness> {
         if !self.vm.exists() {
             return Ok(Liveness::Gone);
         }
         match self.fingerprint() {
             Ok(now) if now == self.boot => {}
-            // Its page tables have gone, or are another kernel's.
+            // Its page tables are gone, or another kernel's.
             Ok(_) | Err(Error::NotMapped { .. } | Error::NotRam { .. } | Error::Corrupt { .. }) => {
                 return Ok(Liveness::Rebooted);
             }
@@ -83,8 +90,27 @@ impl Guest {
         Ok(Liveness::Same)
     }
 
+    /// Differs between boots, even of the same kernel at the same addresses, because the first
+    /// task's stack canary is random.
+    pub(super) fn fingerprint(&self) -> Result<u64> {
+        let (memory, symbols) = (&self.kernel.memory, &self.kernel.symbols);
+        let mut page = vec![0; vmcoreinfo::LEN];
+        memory.read_physical(self.info_address, &mut page)?;
+        let mut hasher = DefaultHasher::new();
+        page.hash(&mut hasher);
+        let types = self.kernel.known_types();
+        let canary = types.and_then(|t| t.offset_of("task_struct", "stack_canary").ok());
+        if let (Some(offset), Some(task)) = (canary, symbols.get("init_task")) {
+            memory.u64(task.address.wrapping_add(offset))?.hash(&mut hasher);
+        }
+        if let Some(base) = symbols.get("page_offset_base") {
+            memory.u64(base.address)?.hash(&mut hasher);
+        }
+        Ok(hasher.finish())
+    }
+
     /// How long the guest's clock has stood still, and its vCPU threads.
-    pub(crate) fn beat(&self) -> Result<(Duration, Duration)> {
+    pub(super) fn beat(&self) -> Result<(Duration, Duration)> {
         let (jiffies, run, now) = (self.jiffies()?, self.run_time(), Instant::now());
         let mut pulse = self.pulse.lock().unwrap_or_else(|e| e.into_inner());
         if pulse.jiffies_at.is_some() && jiffies < pulse.jiffies {

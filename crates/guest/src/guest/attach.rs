@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From a VM to its kernel.
 //!
-//! Candidates for VMCOREINFO are found by their first bytes. Each is tried with each possible layout of RAM, and believed when what it says
-//! holds together: its page tables map themselves to where it says they are, the running kernel's name is the one it gives, every symbol that it gives has
-//! this address in the symbol table too, and the kernel's own pointer to VMCOREINFO leads back to it. A page left from an earlier boot fails, as its page tables are
-//! overwritten; if it does not (after kexec), the kernel whose clock advances is the one that runs.
+//! Candidates for VMCOREINFO are found by their first bytes. Each is tried with each possible
+//! layout of RAM, and believed if these checks pass: its page tables map themselves to the address
+//! that it gives, the running kernel's release is the one it gives, every symbol that it gives has
+//! the same address in the symbol table, and the kernel's own pointer to VMCOREINFO leads back to
+//! it. A page left from an earlier boot fails, because its page tables were overwritten. If it
+//! passes nevertheless (after kexec), the kernel whose clock advances is the running one.
 
+use super::{Guest, Pulse};
 use crate::error::{Error, Result};
-use crate::guest::Guest;
 use crate::kernel::btf::Btf;
-use crate::kernel::kallsyms;
+use crate::kernel::source::Sources;
 use crate::kernel::symbols::Symbols;
 use crate::kernel::types::Types;
-use crate::kernel::vmcoreinfo::{self, KERNEL_BASE, VmCoreInfo};
-use crate::layout::TaskOffsets;
-use crate::liveness::Pulse;
+use crate::kernel::vmcoreinfo::{self, VmCoreInfo};
+use crate::kernel::{Kernel, kallsyms};
 use crate::memory::{Memory, Physical, ProcessRam, scan, segment_of};
 use crate::rcu::map::RcuMap;
-use crate::source::Sources;
-use crate::vcpu::Cpus;
+use crate::state::clock::Clock;
+use crate::state::task::TaskOffsets;
+use crate::state::vcpu::Cpus;
 use crate::vmm::{Segment, Vm};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Largest image of a kernel (`KERNEL_IMAGE_SIZE`).
-const IMAGE_MAX: u64 = 1 << 30;
-
-/// How long candidates are tried. A guest that makes up hundreds, each with a large symbol table, gets no more of its host's time.
+/// How long candidates are tried. A guest may make up hundreds, each with a large symbol table, and
+/// must not take more of its host's time.
 const TRY: Duration = Duration::from_secs(10);
 
-/// How long several kernels are watched for the one that runs. An idle one ticks at least once a second.
+/// How long several kernels are watched to find the one that runs. An idle kernel ticks at least
+/// once a second.
 const WATCH: Duration = Duration::from_millis(2500);
 
 /// RAM that the firmware keeps at the end of a stretch of it, at most.
 const FIRMWARE_MAX: u64 = 64 << 20;
 
-/// A kernel that holds together, not yet believed to run.
+/// A kernel whose parts are consistent. It may not be the one that runs.
 struct Found {
     memory: Memory,
     info: VmCoreInfo,
@@ -46,7 +46,7 @@ struct Found {
     jiffies: u64,
 }
 
-/// Puts something between a guest's memory and its readers.
+/// Adds a layer between a guest's memory and its readers.
 pub type Through<'a> = dyn Fn(Arc<dyn Physical>) -> Arc<dyn Physical> + 'a;
 
 /// How to attach.
@@ -54,7 +54,8 @@ pub type Through<'a> = dyn Fn(Arc<dyn Physical>) -> Arc<dyn Physical> + 'a;
 pub struct Options<'a> {
     /// Files to read symbols and types from.
     pub sources: Sources,
-    /// Comes between the guest's memory and what reads it: to record it, to damage it. What it does, it does to all reads but the search for the kernel.
+    /// A layer between the guest's memory and its readers, to record or damage what is read. The
+    /// search for the kernel does not go through it.
     pub through: Option<&'a Through<'a>>,
     /// Gives up soon after this is set, with [`Error::Stopped`].
     pub stop: Option<&'a AtomicBool>,
@@ -77,7 +78,8 @@ impl Guest {
     /// Finds the kernel that runs in `vm`. Takes well under a second for some GiB of used memory.
     ///
     /// # Errors
-    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::Unsupported`], [`Error::Corrupt`], [`Error::Permission`], [`Error::Gone`].
+    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::Unsupported`], [`Error::Corrupt`],
+    /// [`Error::Permission`], [`Error::Gone`].
     pub fn attach(vm: &Vm) -> Result<Guest> {
         Guest::attach_with(vm, &Options::default())
     }
@@ -111,79 +113,57 @@ impl Guest {
 
     fn new(vm: &Vm, found: Found, options: &Options) -> Result<Guest> {
         let Found { memory, info, info_address, symbols, jiffies } = found;
-        let given = options.sources.types(&info)?;
-        let types = match symbols.get("__start_BTF") {
-            _ if given.is_some() => given,
-            Some(start) => {
-                let end = symbols.get("__stop_BTF").map(|s| s.address);
-                Some(Types::new(Btf::read(&memory, start.address, end)?))
-            }
-            None => None,
-        };
-        let cpus = Cpus::new(&memory, &symbols, types.as_ref(), info.version())?;
-        let task = types.as_ref().map(TaskOffsets::new).transpose()?;
-        let rcu = match &types {
-            // Without the symbol it is a kernel for one CPU.
-            Some(types) if symbols.get("rcu_state").is_some() => {
-                Some(RcuMap::new(&memory, &symbols, types)?)
-            }
-            _ => None,
-        };
-        let direct_map = match symbols.get("page_offset_base") {
-            Some(base) => memory.u64(base.address)?,
-            None if memory.page_tables().five_levels => 0xff11_0000_0000_0000,
-            None => 0xffff_8880_0000_0000,
-        };
-        let start =
-            symbols.get("_text").or(symbols.get("_stext")).map_or(KERNEL_BASE, |s| s.address);
-        let end = symbols.get("_end").map_or(start, |s| s.address);
-        if start < KERNEL_BASE || end < start || end - start > IMAGE_MAX {
-            return Err(Error::corrupt("kernel image", format!("{start:#x} to {end:#x}")));
-        }
+        let types = types(&memory, &info, &symbols, &options.sources)?;
         let vm = Vm { memory: memory.segments().to_vec(), alternatives: Vec::new(), ..vm.clone() };
+        let kernel = Kernel::new(memory, info, symbols, types)?;
+        // Without the symbol it is a kernel for one CPU.
+        let tree_rcu = kernel.known_types().is_some() && kernel.symbols.get("rcu_state").is_some();
         let mut guest = Guest {
             threads: Mutex::new(vm.vcpus.clone()),
-            hz: hz(&memory, &symbols, types.as_ref()),
-            jiffies: memory.translate(jiffies)?,
             vm,
-            memory,
-            info,
             info_address,
-            symbols,
-            types,
-            image: start..end,
-            direct_map,
-            cpus,
-            task,
-            rcu,
+            direct_map: direct_map(&kernel)?,
+            cpus: Cpus::new(&kernel)?,
+            tasks: kernel.known_types().map(TaskOffsets::new).transpose()?,
+            rcu: tree_rcu.then(|| RcuMap::new(&kernel)).transpose()?,
+            clock: Clock::new(&kernel, jiffies)?,
             boot: 0,
             pulse: Mutex::new(Pulse::default()),
             modules: Mutex::default(),
+            kernel,
         };
         guest.boot = guest.fingerprint()?;
         guest.beat()?;
         Ok(guest)
     }
+}
 
-    /// Differs between boots, even of the same kernel at the same addresses: has the first task's stack canary in it, which is random.
-    pub(crate) fn fingerprint(&self) -> Result<u64> {
-        let mut page = vec![0; vmcoreinfo::LEN];
-        self.memory.read_physical(self.info_address, &mut page)?;
-        let mut hasher = DefaultHasher::new();
-        page.hash(&mut hasher);
-        let canary =
-            self.types.as_ref().and_then(|t| t.offset_of("task_struct", "stack_canary").ok());
-        if let (Some(offset), Some(task)) = (canary, self.symbols.get("init_task")) {
-            self.memory.u64(task.address.wrapping_add(offset))?.hash(&mut hasher);
-        }
-        if let Some(base) = self.symbols.get("page_offset_base") {
-            self.memory.u64(base.address)?.hash(&mut hasher);
-        }
-        Ok(hasher.finish())
+/// The kernel's types: from the given sources, else its own.
+fn types(
+    memory: &Memory,
+    info: &VmCoreInfo,
+    symbols: &Symbols,
+    sources: &Sources,
+) -> Result<Option<Types>> {
+    if let Some(given) = sources.types(info)? {
+        return Ok(Some(given));
+    }
+    let Some(start) = symbols.get("__start_BTF") else { return Ok(None) };
+    let end = symbols.get("__stop_BTF").map(|s| s.address);
+    Ok(Some(Types::new(Btf::read(memory, start.address, end)?)))
+}
+
+/// First address of the map of all RAM.
+fn direct_map(kernel: &Kernel) -> Result<u64> {
+    match kernel.symbols.get("page_offset_base") {
+        Some(base) => kernel.memory.u64(base.address),
+        None if kernel.memory.page_tables().five_levels => Ok(0xff11_0000_0000_0000),
+        None => Ok(0xffff_8880_0000_0000),
     }
 }
 
-/// The kernels that hold together, each with the best layout of RAM, and what is wrong with another. `pages`: addresses in the VMM.
+/// The consistent kernels, each with the best layout of RAM, and what is wrong with another.
+/// `pages`: addresses in the VMM.
 fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Option<Error>)> {
     let mut rams: Vec<Arc<dyn Physical>> = Vec::new();
     for layout in std::iter::once(&vm.memory).chain(&vm.alternatives) {
@@ -259,7 +239,8 @@ fn kernel(ram: &Arc<dyn Physical>, page: u64, sources: &Sources) -> Result<Found
     Ok(Found { memory, info, info_address, symbols, jiffies })
 }
 
-/// Whether the layout of RAM agrees with the end of RAM below 4 GiB and above as the kernel knows them from its firmware.
+/// Whether the layout of RAM agrees with the end of RAM below 4 GiB and above as the kernel knows
+/// them from its firmware.
 fn fits(found: &Found) -> bool {
     let value = |name: &str| {
         let pages = found.memory.u64(found.symbols.get(name)?.address).ok()?;
@@ -293,20 +274,4 @@ fn running(mut found: Vec<Found>, options: &Options) -> Result<Option<Found>> {
         }
     }
     Ok(found.into_iter().next())
-}
-
-/// Timer frequency: from the length of a tick, or from the clock source that counts ticks.
-fn hz(memory: &Memory, symbols: &Symbols, types: Option<&Types>) -> Option<u32> {
-    let tick = || memory.u64(symbols.get("tick_nsec")?.address).ok();
-    let clock = || {
-        let source = symbols.get("clocksource_jiffies")?.address;
-        let field = |name: &str| {
-            let offset = types?.offset_of("clocksource", name).ok()?;
-            memory.u32(source.wrapping_add(offset)).ok()
-        };
-        Some(u64::from(field("mult")?.checked_shr(field("shift")?)?))
-    };
-    let plausible = |ns: &u64| (100_000..=20_000_000).contains(ns);
-    let ns = tick().filter(plausible).or_else(|| clock().filter(plausible))?;
-    u32::try_from((1_000_000_000 + ns / 2) / ns).ok()
 }

@@ -3,11 +3,25 @@
 
 use crate::error::{Error, Result};
 use crate::kernel::types::Types;
-use crate::layout::TaskOffsets;
 use crate::memory::{Memory, printable};
 
 /// Length of a task's name with its end, bytes (`TASK_COMM_LEN`).
 pub const COMM_LEN: usize = 16;
+
+/// Offsets in `struct task_struct`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskOffsets {
+    /// Of the thread (`pid_t`); 0 for an idle task.
+    pub pid: u32,
+    /// Of the process.
+    pub tgid: Option<u32>,
+    /// 16 bytes.
+    pub comm: u32,
+    /// `PF_*` (u32).
+    pub flags: Option<u32>,
+    /// `rcu_read_lock_nesting` (i32); `None`: RCU readers leave no trace in this kernel.
+    pub rcu_nesting: Option<u32>,
+}
 
 /// A task at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A guest's CPUs: what each is doing right now.
 //!
-//! Every CPU has its own copy of some variables, at `__per_cpu_offset[n]` + the variable's address. Where `preempt_count` and `current_task` are
-//! changed over time: own variables (to 6.1, and again since 6.15), fields of `pcpu_hot` (6.2 to 6.14).
+//! Every CPU has its own copy of some variables, at `__per_cpu_offset[n]` + the variable's address.
+//! `preempt_count` and `current_task` are variables of their own up to Linux 6.1 and again since
+//! 6.15, and fields of `pcpu_hot` from 6.2 to 6.14.
 
 use crate::error::{Error, Result};
-use crate::kernel::symbols::Symbols;
-use crate::kernel::types::Types;
+use crate::kernel::Kernel;
 use crate::memory::Memory;
 use crate::vmm::VcpuThread;
 
@@ -39,7 +39,8 @@ impl PreemptBits {
         no_resched: 1 << 31,
     };
 
-    /// Since Linux 7.3: `preempt_count` has 64 bits, of which the upper half has only the one about rescheduling.
+    /// Since Linux 7.3: `preempt_count` has 64 bits, of which the upper half has only the one about
+    /// rescheduling.
     pub const WITH_HARDIRQ_DISABLE: PreemptBits = PreemptBits {
         preempt: 0xff,
         softirq: 0xff00,
@@ -49,18 +50,24 @@ impl PreemptBits {
         no_resched: 0,
     };
 
-    /// Recognised by the width of the variable, or by NMIs being counted apart where it is narrow; without types, by the version.
-    fn of(symbols: &Symbols, types: Option<&Types>, version: (u32, u32)) -> PreemptBits {
-        let wide = types.and_then(|t| t.variable_size("__preempt_count")).map(|size| size == 8);
-        if symbols.get("nmi_nesting").is_some() {
+    /// Recognised by the width of the variable; a narrow one of the new kind by the separate count
+    /// of NMIs; without types, by the version.
+    fn of(kernel: &Kernel) -> PreemptBits {
+        let size = kernel.known_types().and_then(|t| t.variable_size("__preempt_count"));
+        if kernel.symbols.get("nmi_nesting").is_some() {
             return PreemptBits {
                 nmi: 1 << 28,
                 no_resched: 1 << 31,
                 ..PreemptBits::WITH_HARDIRQ_DISABLE
             };
         }
-        let new = wide.unwrap_or(version >= (7, 3) && symbols.get("__preempt_count").is_some());
-        if new { PreemptBits::WITH_HARDIRQ_DISABLE } else { PreemptBits::CLASSIC }
+        let wide = match size {
+            Some(size) => size == 8,
+            None => {
+                kernel.info.version() >= (7, 3) && kernel.symbols.get("__preempt_count").is_some()
+            }
+        };
+        if wide { PreemptBits::WITH_HARDIRQ_DISABLE } else { PreemptBits::CLASSIC }
     }
 }
 
@@ -131,14 +138,10 @@ pub(crate) struct Area {
 }
 
 impl Cpus {
-    pub fn new(
-        memory: &Memory,
-        symbols: &Symbols,
-        types: Option<&Types>,
-        version: (u32, u32),
-    ) -> Result<Cpus> {
-        let (preempt_count, current_task) = hot(symbols, types)?;
-        let address = |name: &str| symbols.get(name).map(|s| s.address);
+    pub fn new(kernel: &Kernel) -> Result<Cpus> {
+        let memory = &kernel.memory;
+        let (preempt_count, current_task) = hot(kernel)?;
+        let address = |name: &str| kernel.symbols.get(name).map(|s| s.address);
         let count = match address("nr_cpu_ids") {
             Some(at) => memory.u32(at)?,
             None => 1,
@@ -172,11 +175,16 @@ impl Cpus {
             }
         }
         Ok(Cpus {
-            bits: PreemptBits::of(symbols, types, version),
+            bits: PreemptBits::of(kernel),
             areas,
             present: address("__cpu_present_mask"),
             online: address("__cpu_online_mask"),
         })
+    }
+
+    /// The variables of CPU `n`.
+    pub fn area(&self, n: u32) -> Result<&Area> {
+        self.areas.get(n as usize).ok_or(Error::NoCpu { cpu: n })
     }
 
     /// CPUs that are plugged in, ascending.
@@ -211,22 +219,24 @@ impl Cpus {
         if ids.len() < present.len() || ids.is_sorted() {
             return vmm.contains(&cpu).then_some(cpu);
         }
-        // Numbered by the order of plugging in here, by place there.
+        // The guest numbers CPUs in the order in which they were plugged in, the VMM by APIC id.
         let mine = apic(&cpu)?;
         vmm.get(ids.iter().filter(|&&id| id < mine).count()).copied()
     }
 }
 
 /// Addresses of `preempt_count` and of the pointer to the current task, as of per-CPU variables.
-fn hot(symbols: &Symbols, types: Option<&Types>) -> Result<(u64, u64)> {
+fn hot(kernel: &Kernel) -> Result<(u64, u64)> {
+    let symbols = &kernel.symbols;
     if let Some(count) = symbols.get("__preempt_count") {
         return Ok((count.address, symbols.address("current_task")?));
     }
     let hot = symbols.address("pcpu_hot").map_err(|_| Error::NoSymbol {
         name: "__preempt_count or pcpu_hot (the kernel is built without CONFIG_KALLSYMS_ALL: give its System.map)".into(),
     })?;
-    let offset =
-        |field: &str, known: u64| types.map_or(Ok(known), |t| t.offset_of("pcpu_hot", field));
+    let offset = |field: &str, known: u64| {
+        kernel.known_types().map_or(Ok(known), |t| t.offset_of("pcpu_hot", field))
+    };
     Ok((
         hot.wrapping_add(offset("preempt_count", 8)?),
         hot.wrapping_add(offset("current_task", 0)?),
@@ -250,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn vcpus_are_matched_by_place_when_plugged_in_out_of_order() {
+    fn vcpus_are_matched_by_apic_id_when_plugged_in_out_of_order() {
         let area = |apic_id| Area {
             offset: 0,
             preempt_count: 0,

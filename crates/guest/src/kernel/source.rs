@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Symbols and types from files, for kernels that do not carry their own.
 //!
-//! Symbols: a `System.map`, or a `vmlinux` with its symbol table. Types: a `vmlinux` with BTF in it, or a file of BTF alone (`pahole --btf_encode_detached` makes
-//! one from the DWARF of a debug package). A directory stands for what is in it for the guest's release, at the places where distributions' kernel and debug
-//! packages have them, unpacked or installed. A file that is of another build is refused: by the identity of the build, and by the symbols that
-//! VMCOREINFO gives.
+//! Symbols: a `System.map`, or a `vmlinux` with its symbol table. Types: a `vmlinux` with BTF in
+//! it, or a file of BTF alone (`pahole --btf_encode_detached` makes one from the DWARF of a debug
+//! package). A directory stands for what is in it for the guest's release, at the places where
+//! distributions' kernel and debug packages have them, unpacked or installed. A file that is of
+//! another build is refused: by the identity of the build, and by the symbols that VMCOREINFO
+//! gives.
 
 use crate::error::{Error, Result};
 use crate::kernel::btf::Btf;
@@ -21,7 +23,7 @@ const FILE_MAX: u64 = 4 << 30;
 /// Longest name of a symbol.
 const NAME_MAX: usize = 1024;
 
-/// Where to look besides the guest's own memory.
+/// Files to read symbols and types from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// File or directory of symbols, used instead of the kernel's own.
@@ -34,7 +36,7 @@ impl Sources {
     pub(crate) fn symbols(&self, info: &VmCoreInfo) -> Result<Option<Symbols>> {
         let Some(path) = &self.symbols else { return Ok(None) };
         let release = info.release();
-        let path = place(path, release, &["System.map", "vmlinux"])?;
+        let path = locate(path, release, &["System.map", "vmlinux"])?;
         let bytes = read(&path)?;
         let wrong = |detail: String| Error::Source { path: path.clone(), detail };
         let mut builder = Builder::default();
@@ -87,7 +89,7 @@ impl Sources {
 
     pub(crate) fn types(&self, info: &VmCoreInfo) -> Result<Option<Types>> {
         let Some(path) = &self.types else { return Ok(None) };
-        let path = place(path, info.release(), &["vmlinux", "btf"])?;
+        let path = locate(path, info.release(), &["vmlinux", "btf"])?;
         let bytes = read(&path)?;
         let wrong = |detail: String| Error::Source { path: path.clone(), detail };
         let parse = |bytes: &[u8]| Btf::parse(bytes).map_err(|e| wrong(e.to_string()));
@@ -106,7 +108,7 @@ impl Sources {
 }
 
 /// The file at `path`, or in it, if it is a directory.
-fn place(path: &Path, release: &str, kinds: &[&str]) -> Result<PathBuf> {
+fn locate(path: &Path, release: &str, kinds: &[&str]) -> Result<PathBuf> {
     if !path.is_dir() {
         return Ok(path.into());
     }

@@ -1,49 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One boot of one guest.
 
+pub(crate) mod attach;
+pub(crate) mod liveness;
+
 use crate::error::{Error, Result};
+use crate::kernel::Kernel;
 use crate::kernel::symbols::{Resolved, Symbols};
 use crate::kernel::types::Types;
 use crate::kernel::vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
-use crate::layout::{BpfLayout, TaskOffsets, VcpuLayout};
-use crate::liveness::Pulse;
+use crate::layout::{BpfLayout, VcpuLayout};
 use crate::memory::Memory;
-use crate::modules::Cache;
 use crate::rcu::map::RcuMap;
 use crate::rcu::{Rcu, grace::RcuData};
-use crate::task::Task;
-use crate::vcpu::{Area, Cpus, PreemptCount};
+use crate::state::clock::Clock;
+use crate::state::features::{Paravirt, Settings};
+use crate::state::modules::{self, Module};
+use crate::state::task::{Task, TaskOffsets};
+use crate::state::vcpu::{Area, Cpus, PreemptCount};
+use crate::state::zones::{self, Zone};
 use crate::vmm::{VcpuThread, Vm};
-use std::ops::Range;
-use std::sync::Mutex;
+use liveness::Pulse;
+use std::sync::{Arc, Mutex};
 
-/// One boot of one guest: what can be worked out once is; everything else is read when it is asked for.
+/// One boot of one guest. Facts that do not change during a boot are read once; everything else is
+/// read when it is asked for.
 ///
-/// After a reboot it reads memory that means something else by now. [`Guest::alive`] tells; attach again then.
+/// After a reboot the addresses that it reads belong to something else. [`Guest::alive`] notices
+/// that; attach again then.
 pub struct Guest {
-    pub(crate) vm: Vm,
-    pub(crate) memory: Memory,
-    pub(crate) info: VmCoreInfo,
+    vm: Vm,
+    kernel: Kernel,
     /// Guest-physical address of VMCOREINFO.
-    pub(crate) info_address: u64,
-    pub(crate) symbols: Symbols,
-    pub(crate) types: Option<Types>,
-    /// Kernel addresses of the kernel's image.
-    pub(crate) image: Range<u64>,
+    info_address: u64,
     /// First address of the map of all RAM.
-    pub(crate) direct_map: u64,
-    pub(crate) cpus: Cpus,
-    pub(crate) task: Option<TaskOffsets>,
-    pub(crate) rcu: Option<RcuMap>,
-    /// Guest-physical address of `jiffies_64`.
-    pub(crate) jiffies: u64,
-    pub(crate) hz: Option<u32>,
+    direct_map: u64,
+    cpus: Cpus,
+    tasks: Option<TaskOffsets>,
+    rcu: Option<RcuMap>,
+    clock: Clock,
     /// Changes with every boot.
-    pub(crate) boot: u64,
-    pub(crate) pulse: Mutex<Pulse>,
+    boot: u64,
+    pulse: Mutex<Pulse>,
     /// vCPU threads when they were last looked for.
-    pub(crate) threads: Mutex<Vec<VcpuThread>>,
-    pub(crate) modules: Mutex<Cache>,
+    threads: Mutex<Vec<VcpuThread>>,
+    modules: Mutex<modules::Cache>,
 }
 
 impl Guest {
@@ -54,25 +55,25 @@ impl Guest {
 
     /// `uname -r`.
     pub fn release(&self) -> &str {
-        self.info.release()
+        self.kernel.info.release()
     }
 
     pub fn info(&self) -> &VmCoreInfo {
-        &self.info
+        &self.kernel.info
     }
 
     /// Symbols of the kernel itself.
     pub fn symbols(&self) -> &Symbols {
-        &self.symbols
+        &self.kernel.symbols
     }
 
     /// Types of the kernel; `None` if it carries none and none were given.
     pub fn types(&self) -> Option<&Types> {
-        self.types.as_ref()
+        self.kernel.known_types()
     }
 
     pub fn memory(&self) -> &Memory {
-        &self.memory
+        &self.kernel.memory
     }
 
     /// A number that changes with every boot.
@@ -82,83 +83,110 @@ impl Guest {
 
     /// Timer frequency, if the kernel lets it be known.
     pub fn hz(&self) -> Option<u32> {
-        self.hz
+        self.clock.hz
     }
 
-    /// Timer ticks since boot, from -300 s on. Stands still while all vCPUs sleep or are off their CPUs.
+    /// Timer ticks since boot, from -300 s on. Stands still while all vCPUs sleep or are off their
+    /// CPUs.
     pub fn jiffies(&self) -> Result<u64> {
-        self.memory.u64_physical(self.jiffies)
+        self.clock.jiffies(&self.kernel.memory)
     }
 
     /// The function or variable at a kernel address, of the kernel or of a loaded module.
     pub fn resolve(&self, address: u64) -> Option<Resolved> {
-        if self.image.contains(&address) {
-            return self.symbols.resolve(address);
-        }
         // Modules lie behind the kernel's image.
-        if address > self.image.end { self.resolve_in_modules(address) } else { None }
+        if address > self.kernel.image.end {
+            let mut cache = self.modules.lock().unwrap_or_else(|e| e.into_inner());
+            return cache.resolve(&self.kernel, address);
+        }
+        self.kernel.resolve(address)
     }
 
-    /// The number of CPUs that the guest could address: those plugged in have numbers below it.
+    /// The loaded modules, in the order of the kernel's list (the latest first). A module that
+    /// cannot be read (it is being unloaded) is left out.
+    ///
+    /// # Errors
+    /// [`Error::NoTypes`]; [`Error::NoSymbol`] for a kernel without modules.
+    pub fn modules(&self) -> Result<Vec<Arc<Module>>> {
+        modules::loaded(&self.kernel)
+    }
+
+    /// Free memory of all zones that have pages.
+    ///
+    /// # Errors
+    /// [`Error::NoTypes`], [`Error::NoSymbol`], memory that cannot be read.
+    pub fn free_lists(&self) -> Result<Vec<Zone>> {
+        zones::free_lists(&self.kernel)
+    }
+
+    /// The paravirtual features in use. What cannot be read is unknown.
+    pub fn paravirt(&self) -> Paravirt {
+        Paravirt::read(&self.kernel)
+    }
+
+    /// The settings in force. What cannot be read is `None` or unknown.
+    pub fn settings(&self) -> Settings {
+        Settings::read(&self.kernel)
+    }
+
+    /// One more than the highest number of a CPU that is plugged in.
     pub fn vcpus(&self) -> u32 {
-        let present = self.cpus.present(&self.memory).ok();
+        let present = self.cpus.present(&self.kernel.memory).ok();
         let last = present.and_then(|cpus| cpus.last().copied());
         last.map_or(self.cpus.areas.len() as u32, |last| last + 1)
     }
 
     /// CPUs that are plugged in, ascending.
     pub fn present(&self) -> Result<Vec<u32>> {
-        self.cpus.present(&self.memory)
+        self.cpus.present(&self.kernel.memory)
     }
 
-    /// CPUs that the guest runs on now, ascending.
+    /// CPUs that are online in the guest, ascending.
     pub fn online(&self) -> Result<Vec<u32>> {
-        self.cpus.online(&self.memory)
+        self.cpus.online(&self.kernel.memory)
     }
 
     /// CPU `n` of the guest.
     ///
     /// # Errors
-    /// [`Error::NoCpu`] if the guest's kernel could never have that CPU; one that is only not plugged in has a view.
+    /// [`Error::NoCpu`] if the guest's kernel could never have that CPU; one that is only not
+    /// plugged in has a view.
     pub fn vcpu(&self, n: u32) -> Result<VcpuView<'_>> {
-        Ok(VcpuView { guest: self, cpu: n, area: self.area(n)? })
+        Ok(VcpuView { guest: self, cpu: n, area: self.cpus.area(n)? })
     }
 
-    pub(crate) fn area(&self, n: u32) -> Result<&Area> {
-        self.cpus.areas.get(n as usize).ok_or(Error::NoCpu { cpu: n })
-    }
-
-    /// The vCPU threads when they were last looked for: at the last [`Guest::layout`], else when this was attached.
+    /// The vCPU threads when they were last looked for: at the last [`Guest::layout`], else when
+    /// this was attached.
     pub fn threads(&self) -> Vec<VcpuThread> {
         self.threads.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     /// The task whose `task_struct` is at `address`.
     pub fn task(&self, address: u64) -> Result<Task> {
-        Task::read(&self.memory, self.task_offsets()?, address)
+        Task::read(&self.kernel.memory, self.task_offsets()?, address)
     }
 
     fn task_offsets(&self) -> Result<&TaskOffsets> {
-        self.task.as_ref().ok_or_else(|| self.no_types())
+        self.kernel.types()?;
+        self.tasks.as_ref().ok_or_else(|| self.unsupported("its tasks cannot be read"))
     }
 
-    pub(crate) fn no_types(&self) -> Error {
-        Error::NoTypes { release: self.release().into() }
+    fn unsupported(&self, what: &str) -> Error {
+        Error::Unsupported { release: self.release().into(), what: what.into() }
     }
 
     /// The guest's RCU.
     ///
     /// # Errors
-    /// [`Error::NoTypes`]; [`Error::Unsupported`] for the RCU of kernels for one CPU (`TINY_RCU`), which keeps no such state.
+    /// [`Error::NoTypes`]; [`Error::Unsupported`] for the RCU of kernels for one CPU (`TINY_RCU`),
+    /// which keeps no such state.
     pub fn rcu(&self) -> Result<Rcu<'_>> {
-        match &self.rcu {
-            Some(map) => Ok(Rcu { guest: self, map }),
-            None if self.types.is_none() => Err(self.no_types()),
-            None => Err(Error::Unsupported {
-                release: self.release().into(),
-                what: "it has no tree RCU that can be read".into(),
-            }),
-        }
+        let tasks = self.task_offsets()?;
+        let Some(map) = &self.rcu else {
+            return Err(self.unsupported("it has no tree RCU that can be read"));
+        };
+        let (kernel, clock, cpus) = (&self.kernel, &self.clock, &self.cpus);
+        Ok(Rcu { kernel, map, clock, cpus, tasks })
     }
 
     /// The vCPU threads' and the guest's addresses for eBPF programs, as of now.
@@ -170,17 +198,17 @@ impl Guest {
         let threads = self.vm.vcpus_now();
         *self.threads.lock().unwrap_or_else(|e| e.into_inner()) = threads.clone();
         let host = |physical: u64| {
-            self.memory.host_address(physical).ok_or(Error::NotRam { address: physical })
+            self.kernel.memory.host_address(physical).ok_or(Error::NotRam { address: physical })
         };
         let vcpu = |&cpu: &u32| -> Result<VcpuLayout> {
-            let area = self.area(cpu)?;
+            let area = self.cpus.area(cpu)?;
             let rcu_data = area.rcu_data.filter(|_| self.rcu.is_some());
             Ok(VcpuLayout {
                 cpu,
                 tid: self.cpus.thread(cpu, &present, &threads),
                 preempt_count: host(area.preempt_count)?,
                 current_task: host(area.current_task)?,
-                rcu_data: rcu_data.map(|a| self.memory.host_address_of(a)).transpose()?,
+                rcu_data: rcu_data.map(|a| self.kernel.memory.host_address_of(a)).transpose()?,
                 rcu_data_address: rcu_data,
                 per_cpu_offset: area.offset,
             })
@@ -190,15 +218,15 @@ impl Guest {
             boot: self.boot,
             vcpus: present.iter().map(vcpu).collect::<Result<_>>()?,
             preempt_bits: self.cpus.bits,
-            segments: self.memory.segments().to_vec(),
+            segments: self.kernel.memory.segments().to_vec(),
             direct_map: self.direct_map,
             kernel_base: KERNEL_BASE,
-            phys_base: self.info.phys_base()?,
-            kernel_image: self.image.clone(),
+            phys_base: self.kernel.info.phys_base()?,
+            kernel_image: self.kernel.image.clone(),
             task: *self.task_offsets()?,
             rcu: self.rcu().ok().map(|rcu| rcu.layout()).transpose()?,
-            jiffies: self.memory.host_address(self.jiffies),
-            hz: self.hz,
+            jiffies: self.kernel.memory.host_address(self.clock.address),
+            hz: self.clock.hz,
         })
     }
 }
@@ -225,13 +253,13 @@ impl VcpuView<'_> {
 
     /// Its `preempt_count`.
     pub fn preempt_count(&self) -> Result<PreemptCount> {
-        let raw = self.guest.memory.u32_physical(self.area.preempt_count)?;
+        let raw = self.guest.kernel.memory.u32_physical(self.area.preempt_count)?;
         Ok(PreemptCount { raw, bits: self.guest.cpus.bits })
     }
 
     /// Kernel address of its current task's `task_struct`.
     pub fn current_task_address(&self) -> Result<u64> {
-        self.guest.memory.u64_physical(self.area.current_task)
+        self.guest.kernel.memory.u64_physical(self.area.current_task)
     }
 
     /// Its current task. If that changes while it is read, it is read again.
@@ -255,17 +283,17 @@ impl VcpuView<'_> {
 
     /// Kernel address of this CPU's copy of the per-CPU variable `name`.
     pub fn per_cpu(&self, name: &str) -> Result<u64> {
-        Ok(self.area.offset.wrapping_add(self.guest.symbols.address(name)?))
+        Ok(self.area.offset.wrapping_add(self.guest.kernel.symbols.address(name)?))
     }
 
-    /// Where its `preempt_count` is in the VMM.
+    /// Address of its `preempt_count` in the VMM.
     pub fn preempt_count_host(&self) -> Option<u64> {
-        self.guest.memory.host_address(self.area.preempt_count)
+        self.guest.kernel.memory.host_address(self.area.preempt_count)
     }
 
-    /// Where its pointer to the current task is in the VMM.
+    /// Address of its pointer to the current task in the VMM.
     pub fn current_task_host(&self) -> Option<u64> {
-        self.guest.memory.host_address(self.area.current_task)
+        self.guest.kernel.memory.host_address(self.area.current_task)
     }
 
     /// Its `rcu_data`.

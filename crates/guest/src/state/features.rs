@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which of KVM's paravirtual features a guest's kernel uses, and the settings that decide how soon
+//! its RCU notices quiescent states.
+//!
+//! The guest's start-up code decides which features it *uses*, from CPUID bits, hints, its
+//! configuration and its number of CPUs. That decision is not repeated here but read where the
+//! kernel keeps it: in the functions of its operation tables, and in its static keys.
+//!
+//! | feature | where it shows |
+//! |---|---|
+//! | steal time | static key `paravirt_steal_enabled`, which KVM's guest code turns on after it has registered its area |
+//! | PV unhalt | `pv_ops.lock.kick` is `kvm_kick_cpu`: waiters for a spinlock halt and are kicked |
+//! | sees preempted vCPUs | `pv_ops.lock.vcpu_is_preempted` is KVM's: spinners stop spinning for an owner that is off its CPU |
+//! | PV yield | `smp_ops.send_call_func_ipi` is `kvm_smp_send_call_func_ipi`: senders yield to a preempted target |
+//! | PV TLB flush | `pv_ops.mmu.flush_tlb_multi` is `kvm_flush_tlb_multi`: preempted vCPUs flush when they run again |
+
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+use std::fmt;
+
+/// The longest command line that is read.
+const COMMAND_LINE: usize = 4096;
+
+/// Whether something is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    Yes,
+    No,
+    /// It cannot be told, and why.
+    Unknown(String),
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Use::Yes => f.write_str("in use"),
+            Use::No => f.write_str("not in use"),
+            Use::Unknown(why) => write!(f, "cannot be told: {why}"),
+        }
+    }
+}
+
+/// KVM's paravirtual features.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paravirt {
+    /// Whether the kernel found itself on KVM.
+    pub on_kvm: Use,
+    pub steal_time: Use,
+    pub unhalt: Use,
+    pub sees_preempted: Use,
+    pub yields: Use,
+    pub tlb_flush: Use,
+}
+
+/// Settings that RCU's grace periods depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `rcutree.jiffies_till_first_fqs`: ticks until a grace period looks for quiescent states the
+    /// first time, and between the next times.
+    pub first_fqs: Option<u64>,
+    pub next_fqs: Option<u64>,
+    /// Context tracking: user mode is known to be quiescent, on the CPUs of `nohz_full`.
+    pub context_tracking: Use,
+    /// The kernel's command line.
+    pub command_line: Option<String>,
+}
+
+impl Paravirt {
+    /// What cannot be read is unknown.
+    pub(crate) fn read(kernel: &Kernel) -> Paravirt {
+        let lock = |field, function| known(lock_operation_is(kernel, field, function));
+        let yields = smp_operation_is(kernel, "send_call_func_ipi", "kvm_smp_send_call_func_ipi");
+        Paravirt {
+            on_kvm: known(on_kvm(kernel)),
+            steal_time: known(static_key(kernel, "paravirt_steal_enabled")),
+            unhalt: lock("kick", "kvm_kick_cpu"),
+            sees_preempted: lock("vcpu_is_preempted", "__kvm_vcpu_is_preempted"),
+            yields: known(yields),
+            tlb_flush: known(tlb_flush(kernel)),
+        }
+    }
+}
+
+impl Settings {
+    /// What cannot be read is `None` or unknown.
+    pub(crate) fn read(kernel: &Kernel) -> Settings {
+        let ticks = |name| {
+            let value = kernel.memory.u64(kernel.symbols.address(name).ok()?).ok()?;
+            // All ones until RCU has started and computed the value.
+            Some(value).filter(|ticks| *ticks != u64::MAX)
+        };
+        Settings {
+            first_fqs: ticks("jiffies_till_first_fqs"),
+            next_fqs: ticks("jiffies_till_next_fqs"),
+            context_tracking: known(static_key(kernel, "context_tracking_key")),
+            command_line: command_line(kernel).ok(),
+        }
+    }
+}
+
+fn command_line(kernel: &Kernel) -> Result<String> {
+    let pointer = kernel.memory.u64(kernel.symbols.address("saved_command_line")?)?;
+    kernel.memory.string(pointer, COMMAND_LINE)
+}
+
+fn on_kvm(kernel: &Kernel) -> Result<bool> {
+    let kvm = kernel
+        .types()?
+        .enumerator("X86_HYPER_KVM")
+        .ok_or_else(|| Error::NoType { name: "X86_HYPER_KVM".into() })?;
+    let found = kernel.memory.u32(kernel.symbols.address("x86_hyper_type")?)?;
+    Ok(i64::from(found) == kvm)
+}
+
+/// Whether a static key is on: `enabled`, its first field, is a count, negative while it changes.
+fn static_key(kernel: &Kernel, name: &str) -> Result<bool> {
+    Ok(kernel.memory.i32(kernel.symbols.address(name)?)? != 0)
+}
+
+/// Whether the lock operation `field` is `function`. Kernels from 7 on keep these operations in a
+/// table of their own.
+fn lock_operation_is(kernel: &Kernel, field: &str, function: &str) -> Result<bool> {
+    let types = kernel.types()?;
+    let table = match kernel.symbols.address("pv_ops_lock") {
+        Ok(address) => address,
+        Err(_) => {
+            kernel.symbols.address("pv_ops")?
+                + types.offset_of("paravirt_patch_template", "lock")?
+        }
+    };
+    points_to(kernel, table + types.offset_of("pv_lock_ops", field)?, function)
+}
+
+fn tlb_flush(kernel: &Kernel) -> Result<bool> {
+    let table = kernel.symbols.address("pv_ops")?;
+    let types = kernel.types()?;
+    let field = types.offset_of("paravirt_patch_template", "mmu")?
+        + types.offset_of("pv_mmu_ops", "flush_tlb_multi")?;
+    points_to(kernel, table + field, "kvm_flush_tlb_multi")
+}
+
+fn smp_operation_is(kernel: &Kernel, field: &str, function: &str) -> Result<bool> {
+    let table = kernel.symbols.address("smp_ops")?;
+    points_to(kernel, table + kernel.types()?.offset_of("smp_ops", field)?, function)
+}
+
+/// Whether the pointer at `address` is to `function`, or to the stub that saves registers around
+/// it.
+fn points_to(kernel: &Kernel, address: u64, function: &str) -> Result<bool> {
+    let pointer = kernel.memory.u64(address)?;
+    let Some(found) = kernel.resolve(pointer) else { return Ok(false) };
+    Ok(found.name.trim_start_matches("__raw_callee_save_") == function)
+}
+
+/// A symbol or a type that is not there belongs to a feature that the kernel was built without.
+fn known(found: Result<bool>) -> Use {
+    match found {
+        Ok(true) => Use::Yes,
+        Ok(false) => Use::No,
+        Err(Error::NoSymbol { .. } | Error::NoType { .. }) => Use::No,
+        Err(error) => Use::Unknown(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_lacks_it_does_not_use() {
+        assert_eq!(known(Ok(true)), Use::Yes);
+        assert_eq!(known(Err(Error::NoSymbol { name: "pv_ops".into() })), Use::No);
+        let unknown = known(Err(Error::NotMapped { address: 16 }));
+        assert_eq!(unknown.to_string(), "cannot be told: guest address 0x10 is not mapped");
+    }
+}

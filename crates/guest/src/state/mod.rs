@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The state of a running kernel: its CPUs, tasks, modules, free memory and settings.
+
+pub(crate) mod clock;
+pub(crate) mod features;
+pub(crate) mod modules;
+pub mod task;
+pub mod vcpu;
+pub(crate) mod zones;

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Loaded modules of the guest's kernel, and their symbols.
+//!
+//! `modules` is the head of a list of `struct module`. Modules come and go while it is read; the
+//! walk ends at the first entry that cannot be read.
+
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+use crate::kernel::symbols::{Builder, Resolved, Symbols};
+use crate::memory::printable;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Modules that are listed.
+const MODULES_MAX: usize = 4096;
+
+/// Symbol tables of all modules, bytes: entries and names.
+const SYMBOLS_MAX: u64 = 128 << 20;
+
+/// Longest name of a symbol.
+const NAME_MAX: usize = 1024;
+
+/// Longest name of a module with its end (`MODULE_NAME_LEN`).
+const MODULE_NAME_MAX: u64 = 64;
+
+/// Largest area of a module.
+const AREA_MAX: u64 = 1 << 30;
+
+/// Bytes of an ELF symbol.
+const ELF_SYMBOL: u64 = 24;
+
+/// How soon the list is read again because an address was in no module.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// A loaded module.
+#[derive(Clone, Debug)]
+pub struct Module {
+    pub name: String,
+    /// Kernel addresses of its code and data.
+    pub ranges: Vec<Range<u64>>,
+    /// In the order of `/proc/kallsyms`.
+    pub symbols: Arc<Symbols>,
+}
+
+/// The modules when they were last read.
+#[derive(Default)]
+pub(crate) struct Cache {
+    modules: Vec<Arc<Module>>,
+    read: Option<Instant>,
+}
+
+/// The loaded modules, in the order of the kernel's list (the latest first). A module that cannot
+/// be read (it is being unloaded) is left out.
+pub(crate) fn loaded(kernel: &Kernel) -> Result<Vec<Arc<Module>>> {
+    let head = kernel.symbols.address("modules")?;
+    let link = kernel.types()?.offset_of("module", "list")?;
+    let mut modules = Vec::new();
+    let mut at = kernel.memory.u64(head)?;
+    let mut budget = SYMBOLS_MAX;
+    while at != head && modules.len() < MODULES_MAX {
+        match Module::read(kernel, at.wrapping_sub(link), &mut budget) {
+            Ok(module) => modules.extend(module.map(Arc::new)),
+            Err(e @ Error::Gone { .. }) => return Err(e),
+            Err(_) => {}
+        }
+        match kernel.memory.u64(at) {
+            Ok(next) => at = next,
+            Err(_) => break,
+        }
+    }
+    Ok(modules)
+}
+
+impl Module {
+    /// The module whose `struct module` is at `address`; `None` if it is not yet in use, or no
+    /// longer. `budget`: bytes of symbols that may still be read.
+    fn read(kernel: &Kernel, address: u64, budget: &mut u64) -> Result<Option<Module>> {
+        let (types, memory) = (kernel.types()?, &kernel.memory);
+        let field = |path: &str| types.field("module", path);
+        let at = |offset: u64| address.wrapping_add(offset);
+        // MODULE_STATE_LIVE, COMING, GOING, UNFORMED: /proc/kallsyms shows all but the last.
+        if memory.u32(at(field("state")?.offset))? == 3 {
+            return Ok(None);
+        }
+        let name = field("name")?;
+        let name = memory.string(at(name.offset), name.size.min(MODULE_NAME_MAX) as usize)?;
+        let mut ranges = Vec::new();
+        let mut area = |base: u64, size: u64| -> Result<()> {
+            let (base, size) = (memory.u64(at(base))?, u64::from(memory.u32(at(size))?));
+            if base != 0 && size != 0 && size <= AREA_MAX {
+                ranges.push(base..base.saturating_add(size));
+            }
+            Ok(())
+        };
+        if let Ok(areas) = field("mem") {
+            let one = areas.size / areas.elements.max(1);
+            let (base, size) = (field("mem.base")?.offset, field("mem.size")?.offset);
+            for index in 0..areas.elements.min(16) {
+                area(base + index * one, size + index * one)?;
+            }
+        } else {
+            // Until 6.3.
+            for layout in ["core_layout", "init_layout"] {
+                area(
+                    field(&format!("{layout}.base"))?.offset,
+                    field(&format!("{layout}.size"))?.offset,
+                )?;
+            }
+        }
+        let symbols = Arc::new(symbols(kernel, address, budget).unwrap_or_default());
+        Ok(Some(Module { name, ranges, symbols }))
+    }
+}
+
+/// The symbols of the module whose `struct module` is at `module`.
+fn symbols(kernel: &Kernel, module: u64, budget: &mut u64) -> Result<Symbols> {
+    let (types, memory) = (kernel.types()?, &kernel.memory);
+    let table = memory.u64(module.wrapping_add(types.offset_of("module", "kallsyms")?))?;
+    let field =
+        |name: &str| Ok::<u64, Error>(table.wrapping_add(types.offset_of("mod_kallsyms", name)?));
+    let mut take = |bytes: u64| match budget.checked_sub(bytes) {
+        Some(left) => {
+            *budget = left;
+            Ok(bytes as usize)
+        }
+        None => Err(Error::corrupt("modules", "more symbols than any kernel has")),
+    };
+    let count = u64::from(memory.u32(field("num_symtab")?)?);
+    let entries = memory.bytes(memory.u64(field("symtab")?)?, take(count * ELF_SYMBOL)?)?;
+    let kinds = memory.bytes(memory.u64(field("typetab")?)?, take(count)?)?;
+    let entries = entries.chunks_exact(ELF_SYMBOL as usize);
+    // All but the last name in one piece: where that one ends is not known.
+    let strings = memory.u64(field("strtab")?)?;
+    let last = entries.clone().map(name_offset).max().unwrap_or(0);
+    let mut names = memory.bytes(strings, take(last.into())?)?;
+    names.extend(memory.string(strings.wrapping_add(last.into()), NAME_MAX)?.as_bytes());
+    let mut builder = Builder::default();
+    for (entry, &kind) in entries.zip(&kinds) {
+        let rest = names.get(name_offset(entry) as usize..).unwrap_or_default();
+        let rest = &rest[..rest.len().min(NAME_MAX)];
+        let name = rest.split(|&b| b == 0).next().unwrap_or_default();
+        let address =
+            entry.get(8..16).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+        // The kernel does not show nameless ones either.
+        if !name.is_empty() {
+            // Entries may share names.
+            take(name.len() as u64)?;
+            builder.push(address, kind, &printable(name));
+        }
+    }
+    Ok(builder.finish())
+}
+
+impl Cache {
+    /// The symbol of a loaded module that `address` belongs to. Reads the list of modules again if
+    /// no module has the address.
+    pub fn resolve(&mut self, kernel: &Kernel, address: u64) -> Option<Resolved> {
+        let find = |modules: &[Arc<Module>]| {
+            let module = modules.iter().find(|m| m.ranges.iter().any(|r| r.contains(&address)))?;
+            let found = module.symbols.resolve(address);
+            // A symbol in another area of the module does not cover the address.
+            let area = module.ranges.iter().find(|r| r.contains(&address))?;
+            let found = found.filter(|f| area.contains(&(address - f.offset)));
+            let unnamed =
+                || Resolved { name: "?".into(), offset: address - area.start, module: None };
+            Some(Resolved { module: Some(module.name.clone()), ..found.unwrap_or_else(unnamed) })
+        };
+        if let Some(found) = find(&self.modules) {
+            return Some(found);
+        }
+        if self.read.is_some_and(|read| read.elapsed() < REFRESH) {
+            return None;
+        }
+        self.read = Some(Instant::now());
+        self.modules = loaded(kernel).ok()?;
+        find(&self.modules)
+    }
+}
+
+fn name_offset(entry: &[u8]) -> u32 {
+    entry.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
