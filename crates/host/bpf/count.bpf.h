@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Histograms, and what the program itself costs. */
+/* Histograms of durations, and of the program's own run time. */
 #ifndef REPRIEVE_COUNT_BPF_H
 #define REPRIEVE_COUNT_BPF_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "maps.bpf.h"
+#include "watch.h"
 
 /* Index of the highest bit. */
 static __always_inline u32 log2_u32(u32 v)

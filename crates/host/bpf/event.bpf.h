@@ -3,9 +3,13 @@
 #ifndef REPRIEVE_EVENT_BPF_H
 #define REPRIEVE_EVENT_BPF_H
 
-#define NO_PID -1
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "maps.bpf.h"
+#include "watch.h"
 
-static __always_inline struct event *new_event(u32 kind, u64 now, u32 tgid)
+static __always_inline struct event *new_event(enum event_kind kind, u64 now,
+					       u32 tgid)
 {
 	struct event *event;
 
@@ -24,7 +28,7 @@ static __always_inline struct event *new_event(u32 kind, u64 now, u32 tgid)
 	return event;
 }
 
-/* User space looks for events often enough by itself. */
+/* No wake-up: user space polls the buffer. */
 static __always_inline void submit(struct event *event)
 {
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);

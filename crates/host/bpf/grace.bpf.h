@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A guest's grace periods, timed from outside. */
+/* Times a guest's grace periods. */
 #ifndef REPRIEVE_GRACE_BPF_H
 #define REPRIEVE_GRACE_BPF_H
 
-static __always_inline void grace_event(u32 kind, u64 now, u32 tgid, u64 seq)
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "count.bpf.h"
+#include "event.bpf.h"
+#include "watch.h"
+
+static __always_inline void grace_event(enum event_kind kind, u64 now, u32 tgid,
+					u64 seq)
 {
 	struct event *event = new_event(kind, now, tgid);
 
@@ -35,7 +42,7 @@ static __always_inline void watch_grace(struct vm *vm, u32 tgid, u64 now)
 	if (__sync_val_compare_and_swap(&vm->seq, old, seq) != old)
 		return;
 	if (old == NO_SEQ)
-		return; /* one in progress began before it was watched */
+		return; /* a grace period in progress began before */
 	/* The count of grace periods starts below zero. */
 	ended = ((seq & ~3ULL) - (old & ~3ULL)) >> 2;
 	if ((old & 3) && ended) {

@@ -50,9 +50,23 @@ struct sched_info {
 	unsigned long long last_arrival;
 };
 
+struct cpumask {
+	unsigned long bits[1];
+};
+
+/* With CONFIG_SCHED_CLASS_EXT. */
+struct sched_ext_entity {
+	u32 flags;
+	u32 weight;
+	u64 slice;
+};
+
 struct task_struct {
 	s32 pid;
 	s32 tgid;
+	s32 nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
+	struct sched_ext_entity scx;
 	struct sched_info sched_info;
 	/* With CONFIG_PREEMPT_NOTIFIERS, which KVM selects. */
 	struct hlist_head preempt_notifiers;

@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the program is told and keeps, and how a thread is found in it. */
+/* The program's settings and maps, and the look-up of a thread's vCPU. */
 #ifndef REPRIEVE_MAPS_BPF_H
 #define REPRIEVE_MAPS_BPF_H
 
-/* Set before loading: which KVM there is, and what is wanted. */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "watch.h"
+
+/* Set before loading: which KVM the host has, and whether events are wanted. */
 const volatile _Bool with_svm = 0;
 const volatile _Bool with_vmx = 0;
 const volatile _Bool with_events = 0;
 
-/* Threads of vCPUs, by the low bits of their ID: nearly all others end here. */
+/* A bit per thread of a vCPU, by the low bits of its ID. Nearly all other
+ * threads are told apart by it. */
 u64 filter[FILTER_BITS / 64];
 u64 lost;
 /* Context switches at which the kernel did not run the program, and whose time
  * could not be found out later. */
 u64 missed;
-/* Lets user space know the layout of what the ring buffer carries. */
+/* Has the layout of events in the programs' BTF, and so in Rust. */
 const struct event *event_layout;
 
 struct {

@@ -1,27 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Level of privilege, interrupt flag and instruction pointer of a vCPU that is
- * off its CPU: from whoever runs the guest's instructions.
+ * Privilege level, interrupt flag and instruction pointer of a vCPU that is off
+ * its CPU: from QEMU or KVM, whichever runs the guest's instructions.
  */
 #ifndef REPRIEVE_REGISTERS_BPF_H
 #define REPRIEVE_REGISTERS_BPF_H
 
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "maps.bpf.h"
+#include "observation.bpf.h"
+#include "watch.h"
+
 #define EFLAGS_IF 0x200
 #define VCPU_REGS_RIP 16
 #define HAS_RIP (1UL << VCPU_REGS_RIP)
-
-/* A vCPU at the moment at which it lost its CPU. */
-struct sight {
-	u64 task;
-	u64 task_host;
-	u64 rip;
-	u32 class;
-	u32 reader;
-	s32 pid;
-	/* What is known of the processor's state: -1 where it is not. */
-	s32 privilege;
-	s32 interrupts;
-};
 
 /* From eip to hflags of QEMU's CPUX86State. */
 struct qemu_registers {
@@ -34,19 +28,20 @@ struct qemu_registers {
 	u32 hflags2;
 };
 
-static __always_inline void see_qemu(const struct vcpu *vcpu,
-				     struct sight *sight)
+static __always_inline void observe_qemu(const struct vcpu *vcpu,
+					 struct observation *seen)
 {
 	struct qemu_registers registers;
 
 	if (bpf_probe_read_user(&registers, sizeof(registers),
 				(void *)vcpu->env))
 		return;
-	sight->rip = registers.eip;
-	sight->privilege = registers.hflags & 3;
-	sight->interrupts = !!(registers.eflags & EFLAGS_IF);
+	seen->rip = registers.eip;
+	seen->privilege = registers.hflags & 3;
+	seen->interrupts = !!(registers.eflags & EFLAGS_IF);
 }
 
+#ifndef REPRIEVE_GUARD /* schedulers may not call bpf_task_pt_regs */
 /*
  * While a thread runs translated code its RBP points at the vCPU's CPUX86State.
  * User space checks what is gathered here.
@@ -64,11 +59,12 @@ static __always_inline void gather_candidate(struct vcpu *vcpu,
 	vcpu->candidates[i % CANDIDATES] = bp;
 	vcpu->next_candidate = i + 1;
 }
+#endif
 
 /*
- * KVM has itself told when its vCPU's thread is scheduled; that is where the
- * vCPU is found. A thread that is in the VMM is not in that list; its vCPU's
- * state is what it was at its last exit.
+ * KVM registers a preemption notifier for the thread that runs a vCPU; the
+ * notifier is a part of the vCPU. A thread that is in the VMM has none; then
+ * the vCPU's state is that of its last exit.
  */
 static __always_inline u64 kvm_vcpu_of(struct vcpu *vcpu,
 				       struct task_struct *task)
@@ -86,7 +82,7 @@ static __always_inline u64 kvm_vcpu_of(struct vcpu *vcpu,
 	return vcpu->kvm;
 }
 
-static __always_inline void see_svm(u64 kvm, struct sight *sight)
+static __always_inline void observe_svm(u64 kvm, struct observation *seen)
 {
 	struct vcpu_svm *svm =
 		(void *)(kvm - bpf_core_field_offset(struct vcpu_svm, vcpu));
@@ -96,34 +92,34 @@ static __always_inline void see_svm(u64 kvm, struct sight *sight)
 
 	if (!vmcb || BPF_CORE_READ_INTO(&cpl, vmcb, save.cpl) ||
 	    BPF_CORE_READ_INTO(&rflags, vmcb, save.rflags) ||
-	    BPF_CORE_READ_INTO(&sight->rip, vmcb, save.rip))
+	    BPF_CORE_READ_INTO(&seen->rip, vmcb, save.rip))
 		return;
-	sight->privilege = cpl & 3;
-	sight->interrupts = !!(rflags & EFLAGS_IF);
+	seen->privilege = cpl & 3;
+	seen->interrupts = !!(rflags & EFLAGS_IF);
 }
 
 /*
  * On Intel the registers are in a structure that only VMX instructions read.
  * KVM keeps a copy of the instruction pointer if it needed one at this exit.
  */
-static __always_inline void see_vmx(u64 kvm, struct sight *sight)
+static __always_inline void observe_vmx(u64 kvm, struct observation *seen)
 {
 	struct kvm_vcpu *vcpu = (void *)kvm;
 	struct kvm_vcpu___rip *newer = (void *)kvm;
 
 	if (bpf_core_field_exists(newer->arch.rip)) {
 		if (BPF_CORE_READ(newer, arch.regs_avail[0]) & HAS_RIP)
-			sight->rip = BPF_CORE_READ(newer, arch.rip);
+			seen->rip = BPF_CORE_READ(newer, arch.rip);
 	} else if (BPF_CORE_READ(vcpu, arch.regs_avail) & HAS_RIP) {
-		sight->rip = BPF_CORE_READ(vcpu, arch.regs[VCPU_REGS_RIP]);
+		seen->rip = BPF_CORE_READ(vcpu, arch.regs[VCPU_REGS_RIP]);
 	}
-	if (sight->rip)
-		sight->privilege = (s64)sight->rip < 0 ? 0 : 3;
+	if (seen->rip)
+		seen->privilege = (s64)seen->rip < 0 ? 0 : 3;
 }
 
 /*
- * Intel's KVM notes the level of privilege only after the switch: what was not
- * known then is known when the vCPU comes back.
+ * Intel's KVM stores the privilege level only after the switch. If it was not
+ * known then, it is known when the vCPU comes back.
  */
 static __always_inline u32 late_class(const struct vcpu *vcpu)
 {

@@ -6,9 +6,9 @@
  * At a context switch away from a vCPU's thread that thread is still current,
  * so the guest's memory is the program's user memory: preempt_count and the
  * current task are two words of the vCPU's per-CPU area, the task's nesting of
- * read-side sections is a third. User space found out their addresses. Level of
- * privilege, interrupt flag and instruction pointer are kept by whoever runs
- * the guest's instructions: KVM in the kernel, else QEMU in its own memory.
+ * read-side sections is a third. User space found out their addresses.
+ * Privilege level, interrupt flag and instruction pointer come from KVM's
+ * memory in the kernel, or from QEMU's own where QEMU emulates the processor.
  *
  * A guest's gp_seq changes only while one of its vCPUs runs, so it is looked at
  * when one stops, and whenever a timer of the host interrupts one: at least
@@ -27,11 +27,13 @@
 #include "count.bpf.h"
 #include "event.bpf.h"
 #include "grace.bpf.h"
+#include "observation.bpf.h"
 #include "registers.bpf.h"
-#include "sight.bpf.h"
+#include "classify.bpf.h"
 
-/* What follows is seen by user space as a whole or not at all (x86 keeps the
- * order of stores; the compiler is told to). */
+/* User space sees the changes between begin_change and end_change as a whole or
+ * not at all: x86 keeps the order of stores, barrier() makes the compiler do.
+ */
 static __always_inline void begin_change(struct vcpu *vcpu)
 {
 	vcpu->version++;
@@ -47,7 +49,7 @@ static __always_inline void end_change(struct vcpu *vcpu)
 static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 {
 	u64 away = now - vcpu->since;
-	u32 doing = vcpu->doing;
+	enum doing doing = vcpu->doing;
 	struct event *event;
 
 	begin_change(vcpu);
@@ -67,7 +69,7 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 	} else if (doing == DOING_BLOCKED) {
 		count(&vcpu->blocks, away);
 	} else if (doing == DOING_RUNNING) {
-		/* It went unseen, and nobody knows when. */
+		/* It left its CPU unseen, at an unknown time. */
 		__sync_fetch_and_add(&missed, 1);
 	}
 	vcpu->since = now;
@@ -83,8 +85,8 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 	}
 }
 
-/* When the thread came on its CPU, by the scheduler's clock; 0 where the kernel
- * does not keep it. */
+/* Time at which the thread got its CPU, by the scheduler's clock; 0 where the
+ * kernel does not keep it. */
 static __always_inline u64 arrival(struct task_struct *thread)
 {
 	if (!bpf_core_field_exists(thread->sched_info.last_arrival))
@@ -93,11 +95,11 @@ static __always_inline u64 arrival(struct task_struct *thread)
 }
 
 /*
- * The vCPU is on a CPU, but was not seen to come: there are kernels that do not
- * run the program when certain threads go, and one of them went before it. The
- * scheduler kept the time, by a clock of its own whose distance from ours was
- * seen when the vCPU last came and went. Where it was not, all of the time
- * counts as spent off the CPU.
+ * The vCPU runs, but was not seen to get its CPU: some kernels do not run the
+ * program when certain threads leave their CPU, and such a thread ran before.
+ * The scheduler keeps the time of arrival by a clock of its own. The distance
+ * between that clock and ours was measured when the vCPU last came and left. If
+ * it was not, the whole time counts as spent off the CPU.
  */
 static __always_inline void catch_up(struct vcpu *vcpu,
 				     struct task_struct *thread, u64 now)
@@ -121,13 +123,13 @@ static __always_inline void catch_up(struct vcpu *vcpu,
 static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
 				  _Bool preempted, u64 now)
 {
-	struct sight sight = {};
+	struct observation seen = {};
 	struct vm *vm = vm_of(vcpu);
 	struct event *event;
 
 	catch_up(vcpu, thread, now);
 	if (preempted)
-		see(vcpu, vm, thread, &sight);
+		observe(vcpu, vm, thread, &seen);
 
 	begin_change(vcpu);
 	if (vcpu->doing == DOING_RUNNING)
@@ -137,25 +139,25 @@ static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
 	vcpu->seen_coming = 0;
 	vcpu->since = now;
 	vcpu->doing = preempted ? DOING_PREEMPTED : DOING_BLOCKED;
-	vcpu->class = sight.class;
-	vcpu->reader = sight.reader;
-	vcpu->task = sight.task;
-	vcpu->rip = sight.rip;
+	vcpu->class = seen.class;
+	vcpu->reader = seen.reader;
+	vcpu->task = seen.task;
+	vcpu->rip = seen.rip;
 	end_change(vcpu);
 
 	event = new_event(preempted ? EVENT_PREEMPTED : EVENT_BLOCKED, now,
 			  vcpu->tgid);
 	if (event) {
 		event->vcpu = vcpu->index;
-		event->class = sight.class;
-		event->reader = sight.reader;
-		/* Of user mode the address says nothing. */
-		event->rip = sight.class == CLASS_USER ? 0 : sight.rip;
-		event->pid = sight.pid;
-		if (sight.task_host && vm)
+		event->class = seen.class;
+		event->reader = seen.reader;
+		/* An address in user mode has no symbol. */
+		event->rip = seen.class == CLASS_USER ? 0 : seen.rip;
+		event->pid = seen.pid;
+		if (seen.task_host && vm)
 			bpf_probe_read_user(
 				event->comm, COMM_LEN,
-				(void *)(sight.task_host + vm->task_comm));
+				(void *)(seen.task_host + vm->task_comm));
 		submit(event);
 	}
 	if (vm)

@@ -3,11 +3,16 @@
  * What the eBPF program and user space share: two arrays that both map, one
  * entry per vCPU and one per VM, and the events.
  *
- * Of each entry user space writes the first part and the program the rest.
- * Addresses are of the VMM's process unless they are said to be the guest's.
+ * User space writes the first part of each entry, the program the rest.
+ * Addresses are addresses in the VMM's process unless the comment says guest.
+ *
+ * Rust gets all of this from here: structures and enums through the programs'
+ * BTF (libbpf-cargo), the constants through build.rs.
  */
 #ifndef REPRIEVE_WATCH_H
 #define REPRIEVE_WATCH_H
+
+#include "kernel.h"
 
 #define MAX_VMS 1024
 #define MAX_VCPUS 8192
@@ -15,14 +20,16 @@
 #define BUCKETS 28
 #define CANDIDATES 8
 #define COMM_LEN 16
-/* No gp_seq: its two lower bits are never both set. */
+/* In place of a gp_seq, whose two lower bits are never both set. */
 #define NO_SEQ (~0ULL)
+/* In place of a PID. */
+#define NO_PID -1
 #define FILTER_BITS 65536
-/* The program's own run time: this many steps of so many nanoseconds. */
+/* Histogram of the program's own run time: number of steps, and their width. */
 #define COST_STEPS 256
 #define COST_STEP_NS 16
 
-/* In the order of the data model's Class::ALL. */
+/* What a vCPU was doing when it was preempted. */
 enum class {
 	CLASS_USER,
 	CLASS_KERNEL,
@@ -70,7 +77,7 @@ struct vcpu {
 	/* Written by user space. */
 	u32 vm; /* index of the VM */
 	u32 tgid; /* the VMM's process */
-	u32 registers; /* enum registers */
+	enum registers registers;
 	u32 index; /* the VMM's number of the vCPU */
 	u64 preempt_count; /* address, or 0 */
 	u64 current_task; /* address, or 0 */
@@ -86,9 +93,9 @@ struct vcpu {
 	u64 task; /* the guest's current task: its address in the guest */
 	u64 rip; /* 0 where unknown */
 	u64 on_cpu_ns;
-	u32 doing; /* enum doing */
+	enum doing doing;
 	u32 cpu;
-	u32 class; /* enum class */
+	enum class class;
 	u32 reader;
 	struct class_times classes[CLASSES];
 	struct histogram blocks;
@@ -146,12 +153,12 @@ struct event {
 	u64 time;
 	u64 seq; /* grace periods only */
 	u64 rip;
-	u32 kind; /* enum event_kind */
+	enum event_kind kind;
 	u32 tgid;
 	u32 vcpu; /* its number; not for grace periods */
 	u32 cpu;
 	s32 pid; /* of the guest's task, or -1 */
-	u8 class;
+	u8 class; /* enum class */
 	u8 reader;
 	u8 pad[2];
 	char comm[COMM_LEN];

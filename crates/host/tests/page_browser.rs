@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page of a recording in headless Chromium: its script runs under its own content security policy, draws, and follows links to a grace period.
+//! The page of a recording in headless Chromium: its script runs under its own content security
+//! policy, draws, and follows links to a grace period.
 //!
-//! That the checks can fail is checked with a page whose script was changed after its hash was taken.
+//! That the checks can fail is checked with a page whose script was changed after its hash was
+//! taken.
 #![cfg(feature = "show")]
 
-mod browser;
-
-use browser::open;
+use reprieve_browser::{Seen, open};
 use reprieve_host::show::page;
 use reprieve_host::show::recording::Writer;
-use reprieve_host::watch::model::{Class, Event, Place};
+use reprieve_host::watch::model::{Class, Event, Location};
 use std::path::Path;
 
 const MS: u64 = 1_000_000;
@@ -20,7 +20,7 @@ fn record(path: &Path) {
     for round in 0..200u64 {
         let now = 1_000 * MS + round * 10 * MS;
         let (on, off) = (round as u32 % 2, (round as u32 + 1) % 2);
-        let at = Place {
+        let at = Location {
             task: Some("churn".into()),
             pid: Some(7),
             function: Some("shmem_get_inode+0x1b".into()),
@@ -50,13 +50,13 @@ fn the_time_lines_are_drawn() {
     let (recording, html) = (dir.path().join("recording"), dir.path().join("page.html"));
     record(&recording);
     page::write(&recording, &html).unwrap();
-    let (dom, console) = open(&html, "");
-    assert!(console.is_empty(), "{console:?}");
+    let Seen { dom, console, requests } = open(&html, "");
+    assert!(console.is_empty() && requests.is_empty(), "{console:?} {requests:?}");
     assert!(dom.contains("data-ready=\"yes\""), "the script did not get to its end");
     // Set by drawing: the band, two lanes, the axis.
     assert!(dom.contains("style=\"height: 88px;\""), "{dom}");
     assert!(dom.contains("0.0000 s to 1.9990 s"), "{dom}");
-    let (dom, console) = open(&html, "#gp-0-3");
+    let Seen { dom, console, .. } = open(&html, "#gp-0-3");
     assert!(console.is_empty(), "{console:?}");
     assert!(dom.contains("<tr id=\"gp-0-3\" class=\"picked\">"), "{dom}");
     assert!(dom.contains("(13.6 ms of 2.00 s)"), "{dom}");
@@ -71,7 +71,7 @@ fn another_script_is_refused() {
     let changed =
         std::fs::read_to_string(&html).unwrap().replace("\"use strict\";", "\"use  strict\";");
     std::fs::write(&html, changed).unwrap();
-    let (dom, console) = open(&html, "");
+    let Seen { dom, console, .. } = open(&html, "");
     assert!(!dom.contains("data-ready"), "{dom}");
     assert!(console.iter().any(|line| line.contains("Content Security Policy")), "{console:?}");
 }

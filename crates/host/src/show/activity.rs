@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happened between two snapshots.
+//! The activity of vCPUs and VMs between two snapshots.
 //!
-//! A preemption enters the totals when it ends, so a vCPU that has been off its CPU for a minute would show as idle for that minute. Here the one in
-//! progress is added to each snapshot before the two are subtracted: `off(t) = total(t) + in progress at t`. That function never falls and
+//! A preemption enters the totals when it ends, so a vCPU that has been off its CPU for a minute
+//! would show as idle for that minute. Here the one in progress is added to each snapshot before
+//! the two are subtracted: `off(t) = total(t) + in progress at t`. That function never falls and
 //! counts each nanosecond once, when it passes. The same goes for halts.
 
-use crate::watch::model::{Class, Histogram, Snapshot, Vcpu, VcpuNow, Vm};
+use super::histogram::{add, count, difference};
+use crate::watch::model::{Class, Histogram, Snapshot, Vcpu, VcpuNow, VmSnapshot};
 
 /// The activity of a vCPU, or the sum over those of a VM, in an interval.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +18,8 @@ pub struct Activity {
     pub preemptions: [u64; Class::ALL.len()],
     /// Time off the CPU against the vCPU's will, the preemption in progress included.
     pub off_ns: [u64; Class::ALL.len()],
-    /// Preemptions that ended and had hit an RCU reader, whatever their class, and the time they took.
+    /// Preemptions that ended and had hit an RCU reader, whatever their class, and the time they
+    /// took.
     pub readers: u64,
     pub readers_ns: u64,
     /// All preemptions that ended, by how long they took.
@@ -25,7 +28,8 @@ pub struct Activity {
     pub halted_ns: u64,
 }
 
-/// Classes in which others may wait for the vCPU: a section of RCU or of a lock, or an interrupt's work.
+/// Classes in which others may wait for the vCPU: a section of RCU or of a lock, or an interrupt's
+/// work.
 pub const CRITICAL: [Class; 5] =
     [Class::Reader, Class::NoPreempt, Class::IrqsOff, Class::Softirq, Class::Hardirq];
 
@@ -134,8 +138,9 @@ pub struct VmActivity {
 }
 
 impl VmActivity {
-    /// What `vm` did until `later`: since `earlier` where it was there and its counters have not begun again, else since it was attached to.
-    pub fn between(earlier: Option<&Snapshot>, later: &Snapshot, vm: &Vm) -> VmActivity {
+    /// What `vm` did until `later`: since `earlier` where it was there and its counters have not
+    /// begun again, else since it was attached to.
+    pub fn between(earlier: Option<&Snapshot>, later: &Snapshot, vm: &VmSnapshot) -> VmActivity {
         let before =
             earlier.and_then(|e| e.vms.iter().find(|v| v.pid == vm.pid).map(|v| (v, e.time_ns)));
         let before = before.filter(|(old, _)| !restarted(old, vm));
@@ -174,8 +179,9 @@ impl VmActivity {
     }
 }
 
-/// Whether the counters of `new` are not a continuation of those of `old`: another VM has the process ID, or it was attached to again.
-fn restarted(old: &Vm, new: &Vm) -> bool {
+/// Whether the counters of `new` are not a continuation of those of `old`: another VM has the
+/// process ID, or it was attached to again.
+fn restarted(old: &VmSnapshot, new: &VmSnapshot) -> bool {
     let fell = |old: &Histogram, new: &Histogram| count(new) < count(old);
     old.name != new.name
         || old.vcpus.iter().any(|o| {
@@ -188,63 +194,6 @@ fn restarted(old: &Vm, new: &Vm) -> bool {
             (Some(old), Some(new)) => fell(&old.durations, &new.durations),
             _ => false,
         }
-}
-
-/// Number of durations in `histogram`.
-pub fn count(histogram: &Histogram) -> u64 {
-    histogram.counts.iter().fold(0, |sum: u64, n| sum.saturating_add(*n))
-}
-
-/// Mean duration, in nanoseconds.
-pub fn mean(histogram: &Histogram) -> Option<f64> {
-    let count = count(histogram);
-    (count > 0).then(|| histogram.total_ns as f64 / count as f64)
-}
-
-/// Upper bound of bucket `n`, in nanoseconds; the last has none.
-pub fn bound(n: usize) -> Option<u64> {
-    (n + 1 < Histogram::BUCKETS).then(|| 1000 << (n + 1))
-}
-
-/// The duration that the share `q` of all does not exceed, in nanoseconds: within its bucket by linear interpolation, so good to a factor of two.
-pub fn quantile(histogram: &Histogram, q: f64) -> Option<f64> {
-    let wanted = count(histogram) as f64 * q;
-    let mut below = 0.0;
-    for (n, inside) in histogram.counts.iter().enumerate().filter(|(_, n)| **n > 0) {
-        let inside = *inside as f64;
-        if below + inside >= wanted {
-            let low = if n == 0 { 0 } else { 1000u64 << n.min(Histogram::BUCKETS - 1) } as f64;
-            let mut high = bound(n).map_or(histogram.max_ns as f64, |b| b as f64);
-            // The maximum is of the total; it bounds what happened in an interval, too.
-            if histogram.max_ns > 0 {
-                high = high.min(histogram.max_ns as f64);
-            }
-            return Some(low + (high.max(low) - low) * ((wanted - below) / inside));
-        }
-        below += inside;
-    }
-    None
-}
-
-/// Adds `from` to `to`.
-pub(super) fn add(to: &mut Histogram, from: &Histogram) {
-    if to.counts.len() < from.counts.len() {
-        to.counts.resize(from.counts.len(), 0);
-    }
-    for (to, from) in to.counts.iter_mut().zip(&from.counts) {
-        *to += from;
-    }
-    to.total_ns += from.total_ns;
-    to.max_ns = to.max_ns.max(from.max_ns);
-}
-
-fn difference(later: &Histogram, earlier: &Histogram) -> Histogram {
-    let before = |i| earlier.counts.get(i).copied().unwrap_or(0);
-    Histogram {
-        counts: later.counts.iter().enumerate().map(|(i, n)| n.saturating_sub(before(i))).collect(),
-        total_ns: later.total_ns.saturating_sub(earlier.total_ns),
-        max_ns: later.max_ns,
-    }
 }
 
 #[cfg(test)]
@@ -292,23 +241,5 @@ mod tests {
         let second = snapshot(2000 * MS, vec![vm(1, "a", vec![new])]);
         let seen = VmActivity::between(Some(&first), &second, &second.vms[0]);
         assert_eq!(seen.all.on_ns, 50 * MS);
-    }
-
-    #[test]
-    fn quantiles_lie_in_their_bucket() {
-        let all = histogram(&[3_000, 3_000, 3_000, 100 * MS]);
-        let p50 = quantile(&all, 0.5).unwrap();
-        assert!((2_000.0..=4_000.0).contains(&p50), "{p50}");
-        let p99 = quantile(&all, 0.99).unwrap();
-        assert!((65.536e6..=100e6).contains(&p99), "{p99}");
-        assert_eq!(mean(&all), Some((9_000.0 + 100e6) / 4.0));
-        assert_eq!(quantile(&Histogram::default(), 0.5), None);
-    }
-
-    #[test]
-    fn more_buckets_than_there_are_do_no_harm() {
-        let odd = Histogram { counts: vec![1; 200], total_ns: u64::MAX, max_ns: u64::MAX };
-        assert!(quantile(&odd, 0.999).is_some());
-        assert_eq!(count(&odd), 200);
     }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One line per VM and interval, for logs and pipes.
 
-use super::activity::{self, VmActivity};
+use super::activity::VmActivity;
+use super::histogram;
 use super::text::{self, count, optional, percent, plain, time};
-use crate::watch::model::{CurrentGrace, Snapshot, VcpuNow, Vm};
+use crate::watch::model::{CurrentGrace, Snapshot, VcpuNow, VmSnapshot};
 use std::fmt::Write as _;
 
 /// What happened since `earlier`, a line per VM.
@@ -31,7 +32,7 @@ pub fn text(earlier: Option<&Snapshot>, now: &Snapshot) -> String {
     out
 }
 
-fn line(activity: &VmActivity, now: &Snapshot, vm: &Vm) -> String {
+fn line(activity: &VmActivity, now: &Snapshot, vm: &VmSnapshot) -> String {
     let all = &activity.all;
     let close = |text: String| text.replace(' ', "");
     let mut out = format!(
@@ -43,8 +44,8 @@ fn line(activity: &VmActivity, now: &Snapshot, vm: &Vm) -> String {
         close(optional(all.off_share(), percent)),
         close(optional(all.critical_share(), percent)),
         optional(vm.grace.as_ref().map(|_| all.per_second(activity.graces())), count),
-        close(optional(activity::mean(&activity.grace), time)),
-        close(optional(activity::quantile(&activity.grace, 0.99), time)),
+        close(optional(histogram::mean(&activity.grace), time)),
+        close(optional(histogram::quantile(&activity.grace, 0.99), time)),
     );
     if let Some(current) = vm.grace.as_ref().and_then(|grace| grace.current.as_ref()) {
         let age = now.time_ns.saturating_sub(current.began_ns) as f64;
@@ -69,15 +70,15 @@ pub fn doing(state: &VcpuNow, now: u64) -> String {
         VcpuNow::Halted { since_ns } => format!("halted {}", since(*since_ns)),
         VcpuNow::Preempted { since_ns, class, reader, at } => {
             let reader = if *reader && class.name() != "reader" { " and reader" } else { "" };
-            let place = text::place(at);
-            let at = if place == text::NONE { String::new() } else { format!(" at {place}") };
+            let location = text::location(at);
+            let at = if location == text::NONE { String::new() } else { format!(" at {location}") };
             format!("preempted {} in {}{reader}{at}", since(*since_ns), class.name())
         }
     }
 }
 
 /// The vCPUs that owe `current` a quiescent state, those off their CPU first, the longest first.
-pub fn holders<'a>(vm: &'a Vm, current: &CurrentGrace) -> Vec<(u32, &'a VcpuNow)> {
+pub fn holders<'a>(vm: &'a VmSnapshot, current: &CurrentGrace) -> Vec<(u32, &'a VcpuNow)> {
     let rank = |state: &VcpuNow| match state {
         VcpuNow::Preempted { since_ns, .. } => (0, *since_ns),
         VcpuNow::Running { since_ns, .. } => (1, *since_ns),

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything that shows or stores what [`watch`](crate::watch) sees. It knows the data model only, so the same code presents a live collector,
-//! a recording, and the values that tests make up.
+//! Everything that shows or stores the figures of [`watch`](crate::watch). It uses the data model
+//! only, so the same code presents a live collector, a recording, and the made-up values of tests.
 //!
-//! Counters in a snapshot are totals. [`activity`] turns two snapshots into what happened between them; the other modules show that:
+//! Counters in a snapshot are totals. [`activity`] turns two snapshots into what happened between
+//! them; the other modules show that:
 //! - [`terminal`]: the live view;
 //! - [`lines`] and [`summary`]: where no terminal is, and at the end of a run of given length;
 //! - [`prometheus`]: metrics by HTTP;
 //! - [`recording`] and [`page`]: a file of events, and the HTML page with its time lines.
 //!
-//! Names and functions come from guests, who may put anything there: whatever leaves this module went through [`text::plain`] or an escaping writer.
+//! Names and functions come from guests, who may put anything there: whatever leaves this module
+//! went through [`text::plain`] or an escaping writer.
 
 pub mod activity;
+pub mod histogram;
 pub mod lines;
 pub mod page;
 pub mod prometheus;
@@ -36,10 +39,11 @@ pub trait Source {
     fn events(&mut self) -> Vec<Event>;
 }
 
-/// How long a request to end may go unnoticed, and how long events may wait to be fetched.
+/// Longest time until a request to end is noticed, and until events are fetched.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Hands every snapshot to `each`, one per `interval` and one at the end, until `length` has passed or `end` is set.
+/// Hands every snapshot to `each`, one per `interval` and one at the end, until `length` has passed
+/// or `end` is set.
 pub fn drive(
     source: &mut dyn Source,
     interval: Duration,
@@ -55,7 +59,8 @@ pub fn drive(
         source.events();
         if over || Instant::now() >= next {
             each(source.snapshot()?)?;
-            // A collector that is slower than the interval is asked again at once, not several times.
+            // A collector that is slower than the interval is asked again at once, not several
+            // times.
             next = (next + interval).max(Instant::now());
         }
         if over {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables at the end of a run: what happened to each VM, by class of preemption, and what watching cost.
+//! Tables at the end of a run: what happened to each VM, by class of preemption, and what watching
+//! cost.
 
-use super::activity::{self, Activity, VmActivity, position};
+use super::activity::{Activity, VmActivity, position};
+use super::histogram;
 use super::text::{self, count, optional, percent, plain, time};
-use crate::watch::model::{Class, Cost, Process, Snapshot, Vm};
+use crate::watch::model::{Class, Cost, Process, Snapshot, VmSnapshot};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use std::fmt::Write as _;
 
@@ -35,7 +37,7 @@ pub fn text(first: &Snapshot, last: &Snapshot, width: usize) -> String {
     out
 }
 
-fn heading(vm: &Vm, activity: &VmActivity, seconds: f64) -> String {
+fn heading(vm: &VmSnapshot, activity: &VmActivity, seconds: f64) -> String {
     let all = &activity.all;
     let mut out = format!(
         "{} (pid {}, {}, Linux {}): {}, {seconds:.0} s",
@@ -70,9 +72,9 @@ fn heading(vm: &Vm, activity: &VmActivity, seconds: f64) -> String {
             "\n  grace periods: {} ({}/s); mean {}, p50 {}, p99 {}",
             activity.graces(),
             count(all.per_second(activity.graces())),
-            optional(activity::mean(grace), time),
-            optional(activity::quantile(grace, 0.5), time),
-            optional(activity::quantile(grace, 0.99), time),
+            optional(histogram::mean(grace), time),
+            optional(histogram::quantile(grace, 0.5), time),
+            optional(histogram::quantile(grace, 0.99), time),
         );
     }
     out
@@ -124,7 +126,8 @@ fn domains(process: &Process, first: &Snapshot) -> String {
     out
 }
 
-/// What watching cost between two snapshots; that the process took CPU time before them is said too.
+/// What watching cost between two snapshots; that the process took CPU time before them is said
+/// too.
 pub fn overhead(first: &Cost, last: &Cost) -> String {
     let elapsed = last.elapsed_ns.saturating_sub(first.elapsed_ns) as f64;
     let of_cpu = |ns: Option<u64>| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Values for the tests of what shows them.
+//! Snapshots and histograms for tests.
 
 use crate::watch::model::*;
 
@@ -30,11 +30,11 @@ pub fn vcpu(index: u32) -> Vcpu {
 }
 
 pub fn preempted(since_ns: u64, class: Class) -> VcpuNow {
-    VcpuNow::Preempted { since_ns, class, reader: false, at: Place::default() }
+    VcpuNow::Preempted { since_ns, class, reader: false, at: Location::default() }
 }
 
-pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> Vm {
-    Vm {
+pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
+    VmSnapshot {
         pid,
         name: name.into(),
         vmm: "qemu-kvm".into(),
@@ -46,7 +46,7 @@ pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> Vm {
     }
 }
 
-pub fn snapshot(time_ns: u64, vms: Vec<Vm>) -> Snapshot {
+pub fn snapshot(time_ns: u64, vms: Vec<VmSnapshot>) -> Snapshot {
     Snapshot {
         time_ns,
         wall: 1_795_000_000_000_000_000 + time_ns,
@@ -58,7 +58,8 @@ pub fn snapshot(time_ns: u64, vms: Vec<Vm>) -> Snapshot {
 
 const MS: u64 = 1_000_000;
 
-/// Two busy VMs, one that cannot be read and one process, `seconds` after the beginning: enough of everything to fill a view.
+/// Two busy VMs, one that cannot be read and one process, `seconds` after the beginning: enough of
+/// everything to fill a view.
 pub fn busy(seconds: u64) -> Snapshot {
     let now = 1_000_000 * MS + seconds * 1000 * MS;
     let preemptions = |class, each: u64, n: u64, readers: u64| Preemptions {
@@ -72,7 +73,7 @@ pub fn busy(seconds: u64) -> Snapshot {
         since_ns: now - 41 * MS,
         class: Class::Reader,
         reader: true,
-        at: Place {
+        at: Location {
             task: Some("postmark\x1b[31m".into()),
             pid: Some(733),
             function: Some("__d_lookup_rcu+0x42".into()),

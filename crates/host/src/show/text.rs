@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Words and figures for people.
 
-use crate::watch::model::{Place, VmState};
+use crate::watch::model::{Location, VmState};
+pub use reprieve_page::plain;
 
 /// Where a figure is not known.
 pub const NONE: &str = "-";
-
-/// Text from a guest, made harmless for a terminal: control characters (escape sequences and line feeds among them), and those that reorder what
-/// is shown or take no room, become `?`.
-pub fn plain(text: &str) -> String {
-    let hidden = |c: char| matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
-    text.chars().map(|c| if c.is_control() || hidden(c) { '?' } else { c }).collect()
-}
 
 /// `text` in at most `width` characters, the cut shown.
 pub fn cut(text: &str, width: usize) -> String {
@@ -21,7 +15,8 @@ pub fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(std::iter::once('…')).take(width).collect()
 }
 
-/// A time with three digits and its unit: `870 ns`, `12.5 us`, `7.03 ms`, `41.2 s`, `3 min`, `26 h`.
+/// A time with three digits and its unit: `870 ns`, `12.5 us`, `7.03 ms`, `41.2 s`, `3 min`, `26
+/// h`.
 pub fn time(ns: f64) -> String {
     const UNITS: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
     if !ns.is_finite() {
@@ -68,7 +63,8 @@ pub fn optional(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| NONE.into(), show)
 }
 
-/// The number of the grace period that a `gp_seq` belongs to: its two lowest bits are a state. Kernels start to count below zero.
+/// The number of the grace period that a `gp_seq` belongs to: its two lowest bits are a state.
+/// Kernels start to count below zero.
 pub fn grace_period(seq: u64) -> i64 {
     seq as i64 >> 2
 }
@@ -79,7 +75,7 @@ pub fn several(n: usize, what: &str) -> String {
 }
 
 /// `function (task 12)`; a dash where nothing is known.
-pub fn place(at: &Place) -> String {
+pub fn location(at: &Location) -> String {
     match (&at.function, task(at)) {
         (Some(function), Some(task)) => format!("{} ({task})", plain(function)),
         (Some(function), None) => plain(function),
@@ -89,7 +85,7 @@ pub fn place(at: &Place) -> String {
 }
 
 /// `task 12`.
-pub fn task(at: &Place) -> Option<String> {
+pub fn task(at: &Location) -> Option<String> {
     match (&at.task, at.pid) {
         (Some(task), Some(pid)) => Some(format!("{} {pid}", plain(task))),
         (Some(task), None) => Some(plain(task)),
@@ -142,8 +138,8 @@ mod tests {
 
     #[test]
     fn a_task_name_cannot_steer_the_terminal() {
-        let at = Place { task: Some("\x1b[2Jx\u{202e}\n".into()), pid: Some(7), function: None };
-        assert_eq!(place(&at), "?[2Jx?? 7");
+        let at = Location { task: Some("\x1b[2Jx\u{202e}\n".into()), pid: Some(7), function: None };
+        assert_eq!(location(&at), "?[2Jx?? 7");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why nothing can be watched. What goes wrong with one VM is no error but that VM's state ([`VmState`](super::model::VmState)).
+//! Errors of the collector as a whole. A problem with one VM is a state of that VM
+//! ([`VmState`](super::model::VmState)), not an error.
 
-/// Nothing can be watched.
+/// Why nothing can be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,50 +1,52 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `watch`: which guest critical sections lose their CPU, and who holds up a guest's grace period, seen from the host.
+//! `watch`: which critical sections of guests lose their CPU, and which vCPUs hold up a guest's
+//! grace period, seen from the host.
 //!
-//! [`Watch`] turns what an eBPF program and guest memory say into [`model::Snapshot`]s and, when a recording is made, [`model::Event`]s.
-//! Everything that shows or stores something (terminal, lines, Prometheus, HTML) sees these types only.
+//! [`Watch`] turns what an eBPF program and guest memory say into [`model::Snapshot`]s and, when a
+//! recording is made, [`model::Event`]s. Everything that shows or stores something (terminal,
+//! lines, Prometheus, HTML) sees these types only.
 //!
-//! How it works: `crates/guest` finds out, once per boot of a guest, where its words are (`preempt_count`, current task, `gp_seq`) in the VMM's memory.
-//! The program (`bpf/watch.bpf.c`) reads them when a vCPU's thread loses its CPU, while that thread is still current, and counts the time until it
-//! runs again, into an array that is mapped here: a snapshot costs no system call per vCPU. Grace periods are timed by the same program, from the guest's
-//! `gp_seq`; who holds one up is read from the guest's `rcu_node` tree when a snapshot is taken.
+//! How it works: `crates/guest` finds out, once per boot of a guest, where its words are
+//! (`preempt_count`, current task, `gp_seq`) in the VMM's memory. The program (`bpf/watch.bpf.c`)
+//! reads them when a vCPU's thread loses its CPU, while that thread is still current, and counts
+//! the time until it runs again, into an array that is mapped here: a snapshot costs no system call
+//! per vCPU. Grace periods are timed by the same program, from the guest's `gp_seq`; who holds one
+//! up is read from the guest's `rcu_node` tree when a snapshot is taken.
 //!
-//! What is where: [`raw`] the border to the kernel, `slots` the arrays that both sides map, `discover` and `keeper` the list of VMs, `machine` one VM's
-//! states, `blind` what cannot be seen of it, `qemu` registers of emulated vCPUs, `processes` those that use the runtime, `view` and `events` what comes out.
+//! Folders, lowest first: `raw` is the border to the kernel; `processes` reads processes that use
+//! the runtime; `vms` has the list of VMs (`finder`, `discovery`), the state of each (`machine`,
+//! `qemu_registers`) and its entries in the arrays that both sides map (`slots`); `snapshot` makes
+//! the data model of that (`view`, `visibility`, `events`).
 
-mod blind;
-mod clock;
-mod discover;
+mod debts;
 mod error;
-mod events;
-mod keeper;
-mod machine;
 pub mod model;
 mod options;
 mod processes;
-mod qemu;
-mod raw;
-mod slots;
-mod view;
+pub(crate) mod raw;
+mod snapshot;
+pub(crate) mod vms;
 
+pub use debts::GraceNow;
 pub use error::Error;
 pub use options::{Options, Which};
 
-use discover::Key;
-use events::Events;
-use keeper::{Keeper, Machines};
-use machine::{Kvm, Machine};
 use model::{Cost, Event, Snapshot};
 use processes::Processes;
-use raw::{Program, Settings, types};
-use slots::Slots;
+use raw::{Program, Settings, clock, types};
+use snapshot::events::Events;
+use snapshot::view;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use vms::discovery::{DiscoveryThread, Machines};
+use vms::finder::Key;
+use vms::machine::{Kvm, Machine};
+use vms::slots::Slots;
 
-/// Watches virtual machines from when it is started until it is dropped; then nothing of it is left in the kernel.
+/// Watches virtual machines until it is dropped. Then nothing of it is left in the kernel.
 ///
 /// ```no_run
 /// use reprieve_host::watch::{Options, Watch};
@@ -56,8 +58,8 @@ use std::time::Duration;
 /// # Ok::<(), reprieve_host::watch::Error>(())
 /// ```
 pub struct Watch {
-    /// Dropped first: it changes what follows.
-    _keeper: Keeper,
+    /// Dropped first, because it changes the fields that follow.
+    _discovery: DiscoveryThread,
     machines: Arc<Machines>,
     slots: Arc<Slots>,
     kvm: Kvm,
@@ -83,11 +85,12 @@ fn sees_host_processes() -> bool {
 }
 
 impl Watch {
-    /// Loads the eBPF program and begins to look for VMs in the background: the first snapshots may show VMs as
-    /// [`Attaching`](model::VmState::Attaching), or none.
+    /// Loads the eBPF program and begins to look for VMs in the background: the first snapshots may
+    /// show VMs as [`Attaching`](model::VmState::Attaching), or none.
     ///
     /// # Errors
-    /// Without root's capabilities, on a kernel without BTF, or when the kernel refuses the program.
+    /// Without root's capabilities, on a kernel without BTF, or when the kernel refuses the
+    /// program.
     pub fn start(options: &Options) -> Result<Watch, Error> {
         if !Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(Error::Missing {
@@ -116,7 +119,7 @@ impl Watch {
         let slots = Slots::new(program);
         let machines = Arc::new(Machines::default());
         let processes = Arc::new(Mutex::new(Processes::default()));
-        let keeper = Keeper::start(
+        let discovery = DiscoveryThread::start(
             machines.clone(),
             slots.clone(),
             kvm.clone(),
@@ -124,10 +127,10 @@ impl Watch {
             options.interval.max(INTERVAL_MIN),
             processes.clone(),
         );
-        let keeper =
-            keeper.map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
+        let discovery =
+            discovery.map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
         Ok(Watch {
-            _keeper: keeper,
+            _discovery: discovery,
             machines,
             slots,
             kvm,
@@ -158,13 +161,19 @@ impl Watch {
         })
     }
 
-    /// What happened since the last call, in the order of time; nothing unless [`Options::events`] asked for it.
-    /// Call it a few times per second: the buffer is bounded, and what did not fit is one [`Event::Lost`].
+    /// What happened since the last call, in the order of time; nothing unless [`Options::events`]
+    /// asked for it. Call it a few times per second: the buffer is bounded, and what did not fit is
+    /// one [`Event::Lost`].
     pub fn events(&mut self) -> Vec<Event> {
         match &mut self.events {
             Some(events) => events.take(&self.slots.program, &self.machines),
             None => Vec::new(),
         }
+    }
+
+    /// The VMs, and their entries in the shared arrays, for a program that reads the same.
+    pub(crate) fn parts(&self) -> (Arc<Machines>, Arc<Slots>, Kvm) {
+        (self.machines.clone(), self.slots.clone(), self.kvm.clone())
     }
 
     fn cost(&self, now: u64) -> Cost {
@@ -183,7 +192,8 @@ impl Watch {
     }
 }
 
-/// What the program knows of all vCPUs, and when: read again if this thread lost its own CPU meanwhile.
+/// The program's entries of all vCPUs, and the time of reading. Read again if this thread lost its
+/// own CPU in between.
 fn at_once(machines: &BTreeMap<Key, Machine>) -> (u64, Vec<Vec<types::vcpu>>) {
     const AT_ONCE_NS: u64 = 1_000_000;
     const TRIES: u32 = 5;
@@ -199,7 +209,7 @@ fn at_once(machines: &BTreeMap<Key, Machine>) -> (u64, Vec<Vec<types::vcpu>>) {
     }
 }
 
-/// The program, with as much of KVM as this host has.
+/// Loads the program for the KVM of this host.
 fn load(options: &Options) -> Result<(Program, Kvm), Error> {
     let module = |name: &str| Path::new("/sys/module").join(name).exists();
     let (svm, vmx) = (module("kvm_amd"), module("kvm_intel"));

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `watch` knows, as plain data: the one interface between collection and presentation, and the schema of `--json` and of recordings.
+//! The data model of `watch`: the only interface between collection and presentation, and the
+//! schema of `--json` and of recordings.
 //!
-//! Times are nanoseconds. A point in time is of `CLOCK_MONOTONIC` on the host; [`Snapshot::wall`] ties it to the calendar. Counters and
-//! histograms are totals since `watch` attached to the VM, and never fall while it does: a rate is a difference of two snapshots.
+//! Times are nanoseconds. A point in time is of `CLOCK_MONOTONIC` on the host; [`Snapshot::wall`]
+//! ties it to the calendar. Counters and histograms are totals since `watch` attached to the VM,
+//! and never fall while it does: a rate is a difference of two snapshots.
 
 use serde::{Deserialize, Serialize};
 
 /// What a vCPU was doing when it lost its CPU against its will.
 ///
-/// The first that applies, in this order: unknown, user, hardirq, softirq, idle, no-preempt, irqs-off, reader, kernel. (An interrupt that hits the
-/// idle task is as critical as any other; the idle task itself always has preemption disabled.) A reader is counted as such in
+/// The first that applies, in this order: unknown, user, hardirq, softirq, idle, no-preempt,
+/// irqs-off, reader, kernel. (An interrupt that hits the idle task is as critical as any other; the
+/// idle task itself always has preemption disabled.) A reader is counted as such in
 /// [`Preemptions::readers`] whatever its class: an interrupted section is still one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// User mode.
     User,
-    /// Preemptible kernel code. With a kernel whose readers leave no trace (no PREEMPT_RCU) it may be a reader.
+    /// Preemptible kernel code. With a kernel whose readers leave no trace (no PREEMPT_RCU) it may
+    /// be a reader.
     Kernel,
     /// In an RCU read-side section, preemptible.
     Reader,
@@ -64,8 +68,8 @@ impl Class {
     }
 }
 
-/// Durations by powers of two: bucket `n` counts those of at least 2^n and less than 2^(n+1) microseconds; bucket 0 also shorter ones, the last
-/// also longer ones.
+/// Durations by powers of two: bucket `n` counts those of at least 2^n and less than 2^(n+1)
+/// microseconds; bucket 0 also shorter ones, the last also longer ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
     /// Up to [`Histogram::BUCKETS`] counts; trailing zeros may be missing.
@@ -85,7 +89,8 @@ impl Histogram {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preemptions {
     pub class: Class,
-    /// How long it took until the vCPU ran again. The sum of the counts is the number of preemptions that have ended.
+    /// How long it took until the vCPU ran again. The sum of the counts is the number of
+    /// preemptions that have ended.
     pub off_cpu: Histogram,
     /// Of these, how many hit an RCU reader, and for how long.
     pub readers: u64,
@@ -99,12 +104,12 @@ pub struct Snapshot {
     pub time_ns: u64,
     /// The same, nanoseconds since 1970.
     pub wall: u64,
-    pub vms: Vec<Vm>,
+    pub vms: Vec<VmSnapshot>,
     pub processes: Vec<Process>,
     pub cost: Cost,
 }
 
-/// What watching costs, and what it missed.
+/// The cost of watching, and the number of events missed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// How long all of this has been measured.
@@ -114,17 +119,19 @@ pub struct Cost {
     pub switch_ns: u64,
     /// The median of that time per switch, if it was measured.
     pub switch_median_ns: Option<u64>,
-    /// All eBPF programs of `watch`, as the kernel's run-time statistics count them; `None` where they are off.
+    /// All eBPF programs of `watch`, as the kernel's run-time statistics count them; `None` where
+    /// they are off.
     pub bpf_ns: Option<u64>,
     /// CPU time of the `watch` process itself.
     pub process_ns: u64,
-    /// Events that a recording lost, and context switches that were not seen and could not be made good.
+    /// Events that a recording lost, and context switches that were not seen and could not be made
+    /// good.
     pub lost: u64,
 }
 
 /// A virtual machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Vm {
+pub struct VmSnapshot {
     /// Of the VMM's process.
     pub pid: u32,
     /// The VMM's name for it, else the PID.
@@ -149,7 +156,8 @@ pub enum VmState {
     Watching,
     /// Stopped by its VMM.
     Paused,
-    /// The guest cannot be read, and why (encrypted, not Linux, firmware, ...); vCPUs are watched without classes.
+    /// The guest cannot be read, and why (encrypted, not Linux, firmware, ...); vCPUs are watched
+    /// without classes.
     Unreadable(String),
     /// The process has ended.
     Gone,
@@ -162,7 +170,8 @@ pub struct Vcpu {
     pub now: VcpuNow,
     /// One entry per class that occurred.
     pub preemptions: Vec<Preemptions>,
-    /// Times that it gave up its CPU itself (halted, or waited for its VMM), and how long it stayed away.
+    /// Times that it gave up its CPU itself (halted, or waited for its VMM), and how long it stayed
+    /// away.
     pub blocks: Histogram,
     /// Time on a CPU, the present stay included.
     pub on_cpu_ns: u64,
@@ -182,7 +191,7 @@ pub enum VcpuNow {
         class: Class,
         /// In an RCU read-side section.
         reader: bool,
-        at: Place,
+        at: Location,
     },
     Halted {
         since_ns: u64,
@@ -191,9 +200,9 @@ pub enum VcpuNow {
     Unseen,
 }
 
-/// Where in the guest.
+/// A location in the guest: task and function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Location {
     /// Name of the guest's current task, and its PID there. Anything may be in the name: escape it.
     pub task: Option<String>,
     pub pid: Option<i32>,
@@ -216,13 +225,15 @@ pub struct Grace {
 pub struct CurrentGrace {
     /// The guest's `rcu_state.gp_seq`.
     pub seq: u64,
-    /// Seen to have begun at, or earlier if `watch` came later.
+    /// When it was seen to begin; with `began_earlier`, it began before that.
     pub began_ns: u64,
     pub began_earlier: bool,
-    /// vCPUs that still owe a quiescent state, or run a reader that the guest's own scheduler had preempted before; [`Vm::vcpus`] says what they are doing.
+    /// vCPUs that still owe a quiescent state, or run a reader that the guest's own scheduler had
+    /// preempted before; [`Vm::vcpus`] says what they are doing.
     pub owing: Vec<u32>,
-    /// Readers that this grace period waits for, and that the guest's own scheduler does not let run.
-    pub blocked_readers: Vec<Place>,
+    /// Readers that this grace period waits for, and that the guest's own scheduler does not let
+    /// run.
+    pub blocked_readers: Vec<Location>,
 }
 
 /// A process that uses the Reprieve runtime.
@@ -249,20 +260,21 @@ pub struct Domain {
     pub laggards: Vec<u32>,
 }
 
-/// What happened, for recordings: enough to draw each vCPU's states under the guest's grace periods.
+/// An event of a recording. Together they are enough to draw each vCPU's states below the guest's
+/// grace periods.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event")]
 pub enum Event {
     /// A vCPU came on a CPU.
     On { time_ns: u64, pid: u32, vcpu: u32, cpu: u32 },
-    /// It lost its CPU.
-    Preempted { time_ns: u64, pid: u32, vcpu: u32, class: Class, reader: bool, at: Place },
-    /// It gave its CPU up.
+    /// A vCPU was preempted.
+    Preempted { time_ns: u64, pid: u32, vcpu: u32, class: Class, reader: bool, at: Location },
+    /// A vCPU gave up its CPU.
     Blocked { time_ns: u64, pid: u32, vcpu: u32 },
     /// A grace period was seen to begin.
     GraceBegan { time_ns: u64, pid: u32, seq: u64 },
-    /// It was seen to end.
+    /// A grace period was seen to end.
     GraceEnded { time_ns: u64, pid: u32, seq: u64 },
-    /// That many events before this one are missing.
+    /// `count` events before this one are missing.
     Lost { time_ns: u64, count: u64 },
 }

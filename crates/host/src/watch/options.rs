@@ -31,12 +31,14 @@ pub struct Options {
     pub vms: Which,
     /// How often VMs that came, ended or rebooted are looked for. At least 100 ms.
     pub interval: Duration,
-    /// Keep every context switch and every grace period as an [`Event`](super::model::Event), for a recording.
+    /// Keep every context switch and every grace period as an [`Event`](super::model::Event), for a
+    /// recording.
     pub events: bool,
-    /// Let the kernel measure the eBPF programs (it costs some 20 ns per run of any eBPF program on this host).
+    /// Let the kernel measure the eBPF programs (it costs some 20 ns per run of any eBPF program on
+    /// this host).
     pub statistics: bool,
-    /// Give up all of root's rights that watching does not need, for good, in the calling thread and those that it starts from then on.
-    /// For a program that does nothing else.
+    /// Give up all of root's rights that watching does not need, for good, in the calling thread
+    /// and those that it starts from then on. For a program that does nothing else.
     pub confine: bool,
 }
 

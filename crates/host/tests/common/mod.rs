@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real guests for the tests.
 
-use reprieve_host::watch::model::{Snapshot, Vm as Seen, VmState};
+#![allow(dead_code)] // Not every test program needs all of this.
+
+#[path = "../../../guest/tests/guests/patience.rs"]
+pub mod patience;
+
+use patience::Wait;
+use reprieve_host::watch::model::{Snapshot, VmSnapshot as Seen, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
 use reprieve_lab::images::initramfs::Initramfs;
 use reprieve_lab::images::{Images, Program};
@@ -12,10 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// A guest that has to be up within this, on a busy machine under emulation.
-pub const BOOT: Duration = Duration::from_secs(90);
 
 /// A running guest, under TCG, and the directory of its console.
 pub struct Guest {
@@ -33,15 +35,15 @@ impl Drop for Directory {
 }
 
 /// Boots a guest with `kernel` (`deb:6.12`).
-#[allow(dead_code)] // Not every test needs all of this.
 pub fn boot(kernel: &str, vcpus: u32, args: &str) -> Guest {
     boot_with(kernel, None, vcpus, args)
 }
 
-/// Where a guest has the kernel and the initramfs that it may go on with.
+/// Paths of the kernel and the initramfs `other` in the guest.
 pub const OTHER: [&str; 2] = ["/other/kernel", "/other/initrd"];
 
-/// Boots a guest with `kernel` and, in its file system, what it takes to go on with the kernel `other`.
+/// Boots a guest with `kernel`. The kernel and initramfs `other`, if given, are files in the guest,
+/// for kexec.
 pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str) -> Guest {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     if std::env::var_os("REPRIEVE_INIT").is_none() {
@@ -75,6 +77,7 @@ pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str) -> G
     let config = Config {
         name: name.clone(),
         accel: Accel::Tcg,
+        dilation: Default::default(),
         cpu: None,
         vcpus,
         memory_mib: 512,
@@ -83,7 +86,7 @@ pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str) -> G
         args: args.into(),
         console: dir.0.join("console.log"),
     };
-    let vm = Vm::boot(&config, &set.qemu, BOOT, &cancel).unwrap();
+    let vm = patience::boot(&config, &set.qemu);
     Guest { vm, name, _dir: dir }
 }
 
@@ -100,25 +103,27 @@ pub fn only(snapshot: &Snapshot) -> Option<&Seen> {
     snapshot.vms.first()
 }
 
-/// Takes snapshots until one `is` right; its VM.
-pub fn wait_for(watch: &mut Watch, limit: Duration, mut is: impl FnMut(&Seen) -> bool) -> Seen {
-    let end = Instant::now() + limit;
+/// Takes snapshots until `is` accepts the VM, and returns it.
+pub fn wait_for(watch: &mut Watch, what: &str, mut is: impl FnMut(&Seen) -> bool) -> Seen {
+    let mut wait = Wait::new(what);
     loop {
         let snapshot = watch.snapshot().unwrap();
-        if let Some(vm) = only(&snapshot).filter(|vm| is(vm)) {
-            return vm.clone();
+        if let Some(vm) = only(&snapshot) {
+            if is(vm) {
+                return vm.clone();
+            }
+            assert_ne!(vm.state, VmState::Gone, "the VM ended before {what}");
         }
-        assert!(Instant::now() < end, "not within {limit:?}: {snapshot:#?}");
-        std::thread::sleep(Duration::from_millis(20));
+        wait.pause(|| format!("{snapshot:#?}"));
     }
 }
 
-/// Waits until the guest is read and nothing is hidden any more.
+/// Waits until the guest can be read.
 pub fn wait_until_watching(watch: &mut Watch) -> Seen {
-    wait_for(watch, Duration::from_secs(60), |vm| vm.state == VmState::Watching)
+    wait_for(watch, "the guest", |vm| vm.state == VmState::Watching)
 }
 
-/// Threads of this process that compute for as long as this lives.
+/// Threads of this process that compute until this is dropped.
 pub struct Spinners(Arc<AtomicBool>, Vec<JoinHandle<()>>);
 
 pub fn spin(threads: usize) -> Spinners {

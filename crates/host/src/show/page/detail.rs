@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The second reading: every state and every grace period inside some windows of time.
 //!
-//! If the whole recording is small, the window is the whole recording. Else each of the longest grace periods has one, a little wider than itself. When
-//! there is more in them than a page can hold, the windows of the shorter ones go.
+//! If the whole recording is small, the window is the whole recording. Else each of the longest
+//! grace periods has one, a little wider than itself. When there is more in them than a page can
+//! hold, the windows of the shorter ones go.
 
 use super::overview::Overview;
 use super::scan::{Lane, Period, Segment, Sink, number};
-use crate::watch::model::{Place, Snapshot};
+use crate::watch::model::{Location, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// States and grace periods that a page holds.
@@ -26,10 +27,11 @@ pub struct Window {
 /// What a snapshot said about a grace period while it lasted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// vCPUs that owed a quiescent state in the last snapshot taken during it, and how old it was then.
+    /// vCPUs that owed a quiescent state in the last snapshot taken during it, and how old it was
+    /// then.
     pub owing: BTreeSet<u32>,
     pub age: u64,
-    pub blocked_readers: Vec<Place>,
+    pub blocked_readers: Vec<Location>,
 }
 
 /// What the second reading found.
@@ -101,7 +103,8 @@ impl Detail {
         self.windows.iter().find(|w| w.pid == pid && w.from <= period.from && w.to >= period.to)
     }
 
-    /// The longest stay off a CPU during `period`, and for how long of it: of a vCPU that owed a quiescent state where that is known.
+    /// The longest stay off a CPU during `period`, and for how long of it: of a vCPU that owed a
+    /// quiescent state where that is known.
     pub fn cause(&self, pid: u32, period: &Period) -> Option<(u32, &Segment, u64)> {
         let window = self.window(pid, period)?;
         let evidence =

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A recording as one HTML page: per VM the states of its vCPUs under its grace periods, so that one sees the preemption that a grace period waited for.
+//! A recording as one HTML page: per VM the states of its vCPUs below its grace periods, so that a
+//! reader sees the preemption that a grace period waited for.
 //!
-//! The page needs nothing else. Its style, its script and its data are inside, and its content security policy allows that one script (by its hash) and no request. What
-//! guests named goes through [`plain`], then through maud or, in the data, JSON; the script puts it on the page as text only.
+//! The page is one file with its style, its script and its data. Its content security policy allows
+//! that script (by its hash) and no request. Names from guests go through [`plain`], then through
+//! maud or, in the data, JSON; the script puts them on the page as text only.
 //!
-//! Large recordings are thinned, and the page says how: everywhere shares of time per column, which are exact; single states around the longest grace
-//! periods only ([`overview`], [`detail`]).
+//! Large recordings are thinned, and the page says how: shares of time per column are exact
+//! everywhere; single states are kept around the longest grace periods only ([`overview`],
+//! [`detail`]).
 
+mod data;
 mod detail;
 mod overview;
 mod scan;
 
 use super::recording::{self, Reader};
-use super::text::{NONE, cut, grace_period, place, plain, several, time};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use detail::{Detail, Evidence, Window};
-use maud::{DOCTYPE, Markup, PreEscaped, html};
-use overview::{Overview, VmOverview, shares};
+use super::text::{NONE, grace_period, location, plain, several, time};
+use data::{data, micros};
+use detail::{Detail, Evidence};
+use maud::{Markup, PreEscaped, html};
+use overview::{Overview, VmOverview};
+use reprieve_page::{Page, document};
 use scan::{Period, Scan};
-use serde::Serialize;
-use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 const STYLE: &str = include_str!("style.css");
@@ -47,19 +47,8 @@ pub enum Error {
 /// When `file` is no recording or empty, and when `out` cannot be written.
 pub fn write(file: &Path, out: &Path) -> Result<(), Error> {
     let page = page(file)?;
-    let failed = |source| Error::Io { path: out.display().to_string(), source };
-    let mut part = out.as_os_str().to_owned();
-    part.push(".part");
-    let put = || -> std::io::Result<()> {
-        let mut file = std::fs::File::create(&part)?;
-        file.write_all(page.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&part, out)
-    };
-    put().map_err(|error| {
-        let _ = std::fs::remove_file(&part);
-        failed(error)
-    })
+    reprieve_page::write(out, page.as_bytes())
+        .map_err(|source| Error::Io { path: out.display().to_string(), source })
 }
 
 /// The page for the recording `file`.
@@ -87,125 +76,6 @@ fn read(file: &Path, sink: &mut dyn scan::Sink) -> Result<(Scan, Reader), Error>
     Ok((scan, reader))
 }
 
-/// What the script draws. Times are microseconds since the beginning.
-#[derive(Serialize)]
-struct Data {
-    length: f64,
-    column: f64,
-    states: Vec<String>,
-    places: Vec<String>,
-    vms: Vec<VmData>,
-}
-
-#[derive(Serialize)]
-struct VmData {
-    lanes: Vec<LaneData>,
-    /// The longest grace period in each column.
-    graces: Vec<f64>,
-    windows: Vec<WindowData>,
-}
-
-#[derive(Serialize)]
-struct LaneData {
-    vcpu: u32,
-    /// Per column, states and their shares in percent, alternating.
-    columns: Vec<Vec<u8>>,
-}
-
-#[derive(Serialize)]
-struct WindowData {
-    from: f64,
-    to: f64,
-    /// Lane, beginning, length, state, reader, place (or -1).
-    segments: Vec<(u32, f64, f64, u8, u8, i64)>,
-    /// Beginning, length, number, whether it was over.
-    periods: Vec<(f64, f64, String, u8)>,
-}
-
-/// Texts, each once.
-#[derive(Default)]
-struct Table {
-    index: BTreeMap<String, i64>,
-    all: Vec<String>,
-}
-
-impl Table {
-    fn of(&mut self, text: String) -> i64 {
-        if text == NONE {
-            return -1;
-        }
-        *self.index.entry(text.clone()).or_insert_with(|| {
-            self.all.push(text);
-            self.all.len() as i64 - 1
-        })
-    }
-}
-
-/// Microseconds between two points in time.
-fn micros(from: u64, to: u64) -> f64 {
-    to.saturating_sub(from) as f64 / 1e3
-}
-
-fn data(overview: &Overview, detail: &Detail, span: (u64, u64)) -> Data {
-    let origin = overview.origin();
-    let mut places = Table::default();
-    let mut vms = vec![];
-    for (pid, vm) in &overview.vms {
-        let lanes: BTreeMap<u32, u32> = (0..).zip(vm.lanes.keys()).map(|(i, v)| (*v, i)).collect();
-        let windows = detail.windows.iter().filter(|w| w.pid == *pid);
-        vms.push(VmData {
-            lanes: vm
-                .lanes
-                .iter()
-                .map(|(vcpu, columns)| LaneData {
-                    vcpu: *vcpu,
-                    columns: columns
-                        .iter()
-                        .map(|c| shares(c).into_iter().flat_map(|(s, share)| [s, share]).collect())
-                        .collect(),
-                })
-                .collect(),
-            graces: vm.graces.iter().map(|ns| f64::from(*ns).round() / 1e3).collect(),
-            windows: windows.map(|w| window(w, &lanes, origin, &mut places)).collect(),
-        });
-    }
-    Data {
-        length: micros(origin, span.1),
-        column: overview.width as f64 / 1e3,
-        states: scan::names(),
-        places: places.all,
-        vms,
-    }
-}
-
-fn window(w: &Window, lanes: &BTreeMap<u32, u32>, origin: u64, places: &mut Table) -> WindowData {
-    let mut segments = vec![];
-    for (vcpu, s) in &w.segments {
-        let Some(lane) = lanes.get(vcpu) else { continue };
-        let place = places.of(cut(&place(&s.at), 120));
-        let (from, length) = (micros(origin, s.from), micros(s.from, s.to));
-        segments.push((*lane, from, length, s.state, s.reader.into(), place));
-    }
-    WindowData {
-        from: micros(origin, w.from),
-        to: micros(origin, w.to),
-        segments,
-        periods: w
-            .periods
-            .iter()
-            .map(|p| {
-                let over = u8::from(!p.open);
-                (
-                    micros(origin, p.from),
-                    micros(p.from, p.to),
-                    grace_period(p.seq).to_string(),
-                    over,
-                )
-            })
-            .collect(),
-    }
-}
-
 fn render(
     overview: &Overview,
     detail: &Detail,
@@ -215,45 +85,29 @@ fn render(
     let span = scan.span.unwrap_or_default();
     // No text of the data can end the element that holds it.
     let data = serde_json::to_string(&data(overview, detail, span))?.replace('<', "\\u003c");
-    let hash = BASE64.encode(Sha256::digest(SCRIPT));
-    let policy = format!(
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'"
-    );
     let header = reader.header();
     let length = time(span.1.saturating_sub(span.0) as f64);
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(policy);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="generator" content=(concat!("reprieve ", env!("CARGO_PKG_VERSION")));
-                title { "Grace periods and preemptions on " (plain(&header.host)) " - Reprieve watch" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                header {
-                    h1 { "Grace periods and preemptions on " (plain(&header.host)) }
-                    p class="soft" {
-                        (several(overview.vms.len(), "VM")) ", " (length) ", Linux " (plain(&header.kernel))
-                        ", recorded by " (plain(&header.by)) "; " (scan.events) " events"
-                    }
-                }
-                (warnings(overview, detail, scan, reader))
-                noscript { p class="warn" { "The time lines need JavaScript; the table below does not." } }
-                (controls())
-                @for (index, (pid, vm)) in overview.vms.iter().enumerate() {
-                    (section(index, *pid, vm, detail, overview.origin()))
-                }
-                (explanation())
-                script id="data" type="application/json" { (PreEscaped(data)) }
-                div id="tip" hidden {}
-                script { (PreEscaped(SCRIPT)) }
+    let title =
+        format!("Grace periods and preemptions on {} - Reprieve watch", plain(&header.host));
+    let body = html! {
+        header {
+            h1 { "Grace periods and preemptions on " (plain(&header.host)) }
+            p class="soft" {
+                (several(overview.vms.len(), "VM")) ", " (length) ", Linux " (plain(&header.kernel))
+                ", recorded by " (plain(&header.by)) "; " (scan.events) " events"
             }
         }
+        (warnings(overview, detail, scan, reader))
+        noscript { p class="warn" { "The time lines need JavaScript; the table below does not." } }
+        (controls())
+        @for (index, (pid, vm)) in overview.vms.iter().enumerate() {
+            (section(index, *pid, vm, detail, overview.origin()))
+        }
+        (explanation())
+        script id="data" type="application/json" { (PreEscaped(data)) }
+        div id="tip" hidden {}
     };
-    Ok(page.into_string())
+    Ok(document(Page { title: &title, style: STYLE, script: Some(SCRIPT), body }))
 }
 
 /// What is missing or thinned.
@@ -359,7 +213,7 @@ fn cause(pid: u32, period: &Period, detail: &Detail) -> Markup {
             "vCPU " (vcpu) ", " (time(inside as f64)) " "
             (scan::names()[usize::from(segment.state)].trim_start_matches("preempted: "))
             @if segment.reader { " (RCU reader)" }
-            @let at = place(&segment.at);
+            @let at = location(&segment.at);
             @if at != NONE { ": " code { (at) } }
         },
     }
@@ -378,7 +232,7 @@ fn waited(evidence: &Evidence) -> Markup {
             }
         }
         @for reader in evidence.blocked_readers.iter().take(2) {
-            span class="soft" { "; for the blocked reader " (place(reader)) }
+            span class="soft" { "; for the blocked reader " (location(reader)) }
         }
     }
 }

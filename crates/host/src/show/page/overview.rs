@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first reading: the whole recording in columns of equal width, and the longest grace periods.
 //!
-//! How long the recording is, is known at its end only. So columns start narrow and are merged in pairs whenever there are too many; the time of each state in a
-//! column is exact, so merging loses order, not time. Memory is [`COLUMNS`] columns per vCPU and does not depend on the length.
+//! How long the recording is, is known at its end only. So columns start narrow and are merged in
+//! pairs whenever there are too many; the time of each state in a column is exact, so merging loses
+//! order, not time. Memory is [`COLUMNS`] columns per vCPU and does not depend on the length.
 
 use super::scan::{Lane, Period, STATES, Segment, Sink, State};
 use crate::watch::model::Snapshot;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From events to time lines: how long each vCPU was in which state, and when grace periods began and ended.
+//! From events to time lines: how long each vCPU was in which state, and when grace periods began
+//! and ended.
 //!
-//! A recording does not fit in memory, so it is read twice; both readings hand it to a [`Scan`], which keeps the state in progress of each vCPU and of each VM and tells a
-//! [`Sink`] what has ended. Where events were lost nothing is claimed: every state is unknown until the next event about that vCPU.
+//! A recording does not fit in memory, so it is read twice; both readings hand it to a [`Scan`],
+//! which keeps the state in progress of each vCPU and of each VM and tells a [`Sink`] what has
+//! ended. Where events were lost nothing is claimed: every state is unknown until the next event
+//! about that vCPU.
 
 use crate::show::activity::position;
 use crate::show::recording::Record;
-use crate::watch::model::{Class, Event, Place, Snapshot, VcpuNow};
+use crate::watch::model::{Class, Event, Location, Snapshot, VcpuNow};
 use std::collections::BTreeMap;
 
 /// A time line's state, as a number: also an index of colours and names on the page.
@@ -45,7 +48,7 @@ pub struct Segment {
     pub state: State,
     /// In an RCU reader.
     pub reader: bool,
-    pub at: Place,
+    pub at: Location,
 }
 
 /// A grace period.
@@ -64,12 +67,13 @@ impl Period {
     }
 }
 
-/// The grace period that a `gp_seq` belongs to: its lowest two bits are a state, which changes meanwhile.
+/// The grace period that a `gp_seq` belongs to: its lowest two bits are a state, which changes
+/// meanwhile.
 pub fn number(seq: u64) -> u64 {
     seq >> 2
 }
 
-/// Who is told.
+/// Receives states, grace periods and snapshots as they are scanned.
 pub trait Sink {
     fn segment(&mut self, lane: Lane, segment: Segment);
     fn period(&mut self, pid: u32, period: Period);
@@ -115,7 +119,7 @@ impl Scan {
     }
 
     fn event(&mut self, event: &Event, sink: &mut dyn Sink) {
-        let plain = |state| (state, false, Place::default());
+        let plain = |state| (state, false, Location::default());
         let at_most = |time: &u64| (*time).min(LATEST);
         match event {
             Event::On { time_ns, pid, vcpu, .. } => {
@@ -162,7 +166,7 @@ impl Scan {
         &mut self,
         lane: Lane,
         time: u64,
-        (state, reader, at): (State, bool, Place),
+        (state, reader, at): (State, bool, Location),
         sink: &mut dyn Sink,
     ) {
         self.see(time);
@@ -182,12 +186,12 @@ impl Scan {
             for vcpu in &vm.vcpus {
                 let (since, state, reader, at) = match &vcpu.now {
                     VcpuNow::Running { since_ns, .. } => {
-                        (*since_ns, RUNNING, false, Place::default())
+                        (*since_ns, RUNNING, false, Location::default())
                     }
                     VcpuNow::Preempted { since_ns, class, reader, at } => {
                         (*since_ns, preempted(*class), *reader, at.clone())
                     }
-                    VcpuNow::Halted { since_ns } => (*since_ns, HALTED, false, Place::default()),
+                    VcpuNow::Halted { since_ns } => (*since_ns, HALTED, false, Location::default()),
                     VcpuNow::Unseen => continue,
                 };
                 let from = since.max(begin).min(LATEST);

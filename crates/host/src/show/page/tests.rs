@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages of recordings with known content. That a browser draws them is tested in `tests/page_browser.rs`.
+//! Pages of recordings with known content. That a browser draws them is tested in
+//! `tests/page_browser.rs`.
 
 use super::*;
 use crate::show::recording::Writer;
 use crate::show::testing::{snapshot, vcpu, vm};
-use crate::watch::model::{Class, CurrentGrace, Event, Grace, Histogram, Place};
+use crate::watch::model::{Class, CurrentGrace, Event, Grace, Histogram, Location};
 use std::path::PathBuf;
 
 const MS: u64 = 1_000_000;
 const BEGIN: u64 = 5_000 * MS;
 
-fn at(function: &str) -> Place {
-    Place {
+fn at(function: &str) -> Location {
+    Location {
         task: Some("dbench</script>\x1b".into()),
         pid: Some(7),
         function: Some(function.into()),
     }
 }
 
-/// Two vCPUs take turns of 5 ms for `rounds` rounds; in the middle vCPU 1 is preempted for 80 ms in a reader and a grace period waits for it.
+/// Two vCPUs take turns of 5 ms for `rounds` rounds; in the middle vCPU 1 is preempted for 80 ms in
+/// a reader and a grace period waits for it.
 fn record(rounds: u64, change: impl Fn(u64) -> Option<Event>) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("recording");

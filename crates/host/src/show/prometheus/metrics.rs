@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A snapshot in the OpenMetrics text format.
 //!
-//! Times are in seconds, counters end in `_total` and only grow while `watch` runs. Each VM is named by the label `vm`, which is unique: Prometheus refuses a page
-//! on which two series are the same, so VMs that share a name get their process ID appended.
+//! Times are in seconds, counters end in `_total` and only grow while `watch` runs. Each VM is
+//! named by the label `vm`, which is unique: Prometheus refuses a page on which two series are the
+//! same, so VMs that share a name get their process ID appended.
 
-use crate::show::activity::{Activity, bound, count, position, vcpu_totals};
+use super::encode::{Labels, Series, counter, gauge, histogram, seconds};
+use crate::show::activity::{Activity, position, vcpu_totals};
+use crate::show::histogram::add;
 use crate::show::text::plain;
 use crate::watch::model::*;
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::collections::HashMap;
@@ -31,15 +34,10 @@ pub fn text(snapshot: Arc<Snapshot>) -> Result<String, Error> {
 #[derive(Debug)]
 struct Page(Arc<Snapshot>);
 
-type Labels = Vec<(&'static str, String)>;
-
-/// Series of one metric.
-struct Series<T>(Vec<(Labels, T)>);
-
 /// A VM under its unique name, with the totals over its vCPUs.
 struct Named<'a> {
     name: String,
-    vm: &'a Vm,
+    vm: &'a VmSnapshot,
     totals: Activity,
 }
 
@@ -61,7 +59,7 @@ impl Page {
         for vm in &self.0.vms {
             *uses.entry(plain(&vm.name)).or_default() += 1;
         }
-        let name = |vm: &Vm| match plain(&vm.name) {
+        let name = |vm: &VmSnapshot| match plain(&vm.name) {
             name if uses.get(&name).is_some_and(|n| *n > 1) => format!("{name} (pid {})", vm.pid),
             name => name,
         };
@@ -70,7 +68,7 @@ impl Page {
     }
 }
 
-fn totals(vm: &Vm, now: u64) -> Activity {
+fn totals(vm: &VmSnapshot, now: u64) -> Activity {
     let mut all = Activity::default();
     for vcpu in &vm.vcpus {
         all.add(&vcpu_totals(vcpu, now));
@@ -99,70 +97,6 @@ fn split<T, const N: usize>(
     Series(all)
 }
 
-fn gauge(
-    out: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    all: Series<f64>,
-) -> Result<(), Error> {
-    let mut metric = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in &all.0 {
-        if labels.is_empty() {
-            metric.encode_gauge(value)?;
-        } else {
-            metric.encode_family(labels)?.encode_gauge(value)?;
-        }
-    }
-    Ok(())
-}
-
-/// `name` without `_total`.
-fn counter(
-    out: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    all: Series<f64>,
-) -> Result<(), Error> {
-    let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (labels, value) in &all.0 {
-        if labels.is_empty() {
-            metric.encode_counter::<NoLabelSet, _, f64>(value, None)?;
-        } else {
-            metric.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(value, None)?;
-        }
-    }
-    Ok(())
-}
-
-fn histogram(
-    out: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    all: Series<&Histogram>,
-) -> Result<(), Error> {
-    let mut metric = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    for (labels, value) in &all.0 {
-        let buckets: Vec<(f64, u64)> = (0..Histogram::BUCKETS)
-            .map(|n| {
-                let bound = bound(n).map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
-                (bound, value.counts.get(n).copied().unwrap_or(0))
-            })
-            .collect();
-        let sum = seconds(value.total_ns);
-        metric.encode_family(labels)?.encode_histogram::<NoLabelSet>(
-            sum,
-            count(value),
-            &buckets,
-            None,
-        )?;
-    }
-    Ok(())
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
 fn state(state: &VmState) -> &'static str {
     match state {
         VmState::Attaching => "attaching",
@@ -174,7 +108,7 @@ fn state(state: &VmState) -> &'static str {
 }
 
 /// How many of the vCPUs that `wanted` picks are in which state.
-fn by_state(vm: &Vm, wanted: impl Fn(&Vcpu) -> bool) -> [Option<(&'static str, f64)>; 4] {
+fn by_state(vm: &VmSnapshot, wanted: impl Fn(&Vcpu) -> bool) -> [Option<(&'static str, f64)>; 4] {
     let mut numbers = [("running", 0.0), ("preempted", 0.0), ("halted", 0.0), ("unseen", 0.0)];
     for vcpu in vm.vcpus.iter().filter(|v| wanted(v)) {
         let state = match vcpu.now {
@@ -265,10 +199,10 @@ fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error
 }
 
 /// The preemptions of all vCPUs that were in `class`.
-fn of_class(vm: &Vm, class: Class) -> Histogram {
+fn of_class(vm: &VmSnapshot, class: Class) -> Histogram {
     let mut all = Histogram::default();
     for preemptions in vm.vcpus.iter().flat_map(|v| &v.preemptions).filter(|p| p.class == class) {
-        crate::show::activity::add(&mut all, &preemptions.off_cpu);
+        add(&mut all, &preemptions.off_cpu);
     }
     all
 }

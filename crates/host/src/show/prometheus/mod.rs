@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `watch` sees as metrics, for the Prometheus that a fleet already has. `docs/watch.md` lists them.
+//! The figures of `watch` as metrics for Prometheus. `docs/watch.md` lists them.
 //!
-//! [`metrics`] turns a snapshot into text, [`server`] gives out the latest.
+//! [`metrics`] turns a snapshot into text, [`server`] serves the latest one.
 
+mod encode;
 mod metrics;
 mod server;
 

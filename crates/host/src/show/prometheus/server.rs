@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `GET /metrics`, by hyper.
 //!
-//! A page costs work, and whoever reaches the port may ask for it. So everything is bounded: connections at a time, one request per connection, the size
-//! of its head (its body is not read), the time it may take, and how often a page is made: once per snapshot, however many ask.
+//! A page costs work, and whoever reaches the port may ask for it. So everything is bounded:
+//! connections at a time, one request per connection, the size of its head (its body is not read),
+//! the time it may take, and how often a page is made: once per snapshot, however many ask.
 
 use super::metrics;
 use crate::watch::model::Snapshot;
@@ -53,7 +54,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `address`; port 0 picks a free one. Connections wait until the server starts, so rights that this takes can be given up in between.
+    /// Listens at `address`; port 0 picks a free one. Connections wait until the server starts, so
+    /// rights that this takes can be given up in between.
     ///
     /// # Errors
     /// When the address is taken, not this machine's, or not for this user.
@@ -135,7 +137,7 @@ async fn serve(listener: TcpListener, latest: Arc<Mutex<Latest>>) {
                 .max_buf_size(HEAD)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            // What goes wrong on a connection is its peer's business.
+            // An error of a connection concerns only its peer.
             let _ = tokio::time::timeout(TIME, connection).await;
             drop(slot);
         });
@@ -187,7 +189,6 @@ mod tests {
     use crate::show::testing::busy;
     use std::io::{Read, Write};
     use std::net::TcpStream;
-    use std::time::Instant;
 
     fn start() -> Server {
         Server::start(Server::listen(([127, 0, 0, 1], 0).into()).unwrap()).unwrap()
@@ -195,7 +196,6 @@ mod tests {
 
     fn ask(server: &Server, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(request).unwrap();
         let mut answer = vec![];
         // A server that refuses may reset the connection after its answer.
@@ -238,16 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn those_who_say_nothing_keep_nobody_out() {
+    fn silent_connections_keep_nobody_out() {
         let server = start();
         server.update(busy(1));
         let silent: Vec<TcpStream> =
             (0..CONNECTIONS + 4).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
-        let begin = Instant::now();
         let answer = ask(&server, b"GET /metrics HTTP/1.0\r\n\r\n");
         assert!(answer.contains(" 200 OK"), "{answer}");
-        assert!(begin.elapsed() < 2 * TIME + HEAD_TIME, "{:?}", begin.elapsed());
-        drop(silent);
+        // The server gives up each silent connection: all of them end, though none sent anything.
+        for mut stream in silent {
+            let _ = stream.read_to_end(&mut vec![]);
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recordings: what happened, in a file that `zcat` and `jq` read too.
+//! Recordings of events and snapshots, in a file that `zcat` and `jq` can read.
 //!
-//! gzip, inside it a line of JSON each: first a [`Header`], then events as they came and a snapshot now and then ([`Line`]). The writer completes a
-//! compressed block every second, so of a recording that was cut off (a crash, a full disk, `kill -9`) everything but the last second is
-//! readable. Neither side keeps more than a line and the compressor's window in memory.
+//! gzip, inside it a line of JSON each: first a [`Header`], then events as they came and a snapshot
+//! now and then ([`Line`]). The writer completes a compressed block every second, so of a recording
+//! that was cut off (a crash, a full disk, `kill -9`) everything but the last second is readable.
+//! Neither side keeps more than a line and the compressor's window in memory.
 
 mod read;
 mod write;
@@ -14,7 +15,8 @@ pub use write::{Recorded, Writer};
 use crate::watch::model::{Event, Snapshot};
 use serde::{Deserialize, Serialize};
 
-/// The format that this version writes. It reads the same only; fields may be added within one version.
+/// The format that this version writes. It reads the same only; fields may be added within one
+/// version.
 pub const VERSION: u32 = 1;
 
 /// The first line.

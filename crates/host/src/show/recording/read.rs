@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading: line by line, whatever the file's size, up to where it was cut off.
+//! Reads recordings line by line, whatever their size, up to where a file was cut off.
 
 use super::{Error, Header, Line, VERSION};
 use crate::watch::model::{Event, Snapshot};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writing.
+//! Writes recordings.
 
 use super::{Error, Header, Line, VERSION};
 use crate::show::{Source, SourceError};
@@ -13,10 +13,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a crash may cost.
+/// Longest time whose events a crash may lose.
 const BLOCK: Duration = Duration::from_secs(1);
 
-/// A recording that is being written. Dropping it completes the file, as far as that is possible; [`finish`](Writer::finish) says whether it was.
+/// A recording that is being written. Dropping it completes the file, as far as that is possible;
+/// [`finish`](Writer::finish) says whether it was.
 pub struct Writer {
     path: String,
     out: BufWriter<GzEncoder<File>>,
@@ -24,7 +25,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins a new file, readable by its owner only, for task names are in it; an existing one is left alone.
+    /// Begins a new file, readable by its owner only, for task names are in it; an existing one is
+    /// left alone.
     ///
     /// # Errors
     /// When the file cannot be created.
@@ -134,7 +136,7 @@ impl<S: Source> Source for Recorded<S> {
         if self.failed.is_none() {
             self.failed = self.writer.tick().err();
         }
-        // Nobody behind a recording needs them.
+        // A recording passes no events on.
         Vec::new()
     }
 }

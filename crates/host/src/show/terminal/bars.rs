@@ -6,14 +6,16 @@ use crate::show::activity::{Activity, position};
 use crate::watch::model::{Class, Histogram};
 use ratatui::text::{Line, Span};
 
-/// The time off the CPU by class, as a bar `width` wide when that is all the time that a CPU was wanted.
+/// The time off the CPU by class, as a bar `width` wide when that is all the time that a CPU was
+/// wanted.
 pub fn classes(activity: &Activity, width: usize, palette: Palette) -> Line<'static> {
     let wanted = (activity.total_off_ns() + activity.on_ns) as f64;
     let mut spans = vec![];
     let (mut sum, mut filled) = (0u64, 0);
     for class in Class::ALL.into_iter().filter(|_| wanted > 0.0) {
         sum += activity.off_ns[position(class)];
-        // Ends are rounded, not lengths, so that the whole is never wider or narrower than it should be.
+        // Ends are rounded, not lengths, so that the whole is never wider or narrower than it
+        // should be.
         let end = ((sum as f64 / wanted) * width as f64).round() as usize;
         if end > filled {
             let glyph = if palette.colour { '█' } else { letter(class) };
@@ -41,7 +43,8 @@ pub fn legend(palette: Palette) -> Line<'static> {
 /// Width of [`sparkline`].
 pub const SPARKLINE: usize = 9;
 
-/// Durations by factors of eight from below 8 us to above 2 s; the height is the share of the total time, which long ones have most of.
+/// Durations by factors of eight from below 8 us to above 2 s; the height is the share of the total
+/// time, which long ones have most of.
 pub fn sparkline(histogram: &Histogram) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let mut weights = [0.0; SPARKLINE];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Colours of classes and states: the terminal's own sixteen, so that they fit its background. Without colour, letters tell the classes apart.
+//! Colours of classes and states: the terminal's own sixteen, so that they fit its background.
+//! Without colour, letters tell the classes apart.
 
 use crate::watch::model::Class;
 use ratatui::style::{Color, Modifier, Style};
@@ -33,7 +34,8 @@ impl Palette {
         self.foreground(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// What need not be read each time. Not a colour: grey on grey cannot be read on some backgrounds.
+    /// What need not be read each time. Not a colour: grey on grey cannot be read on some
+    /// backgrounds.
     pub fn soft(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }

@@ -3,12 +3,13 @@
 
 use super::bars;
 use super::colours::Palette;
-use super::overview::heading;
-use super::view::{Row, View};
-use crate::show::activity::{Activity, mean, quantile};
+use super::heading::heading;
+use super::state::{Row, View};
+use crate::show::activity::Activity;
+use crate::show::histogram::{mean, quantile};
 use crate::show::lines::{doing, holders};
 use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
-use crate::watch::model::{Snapshot, Vcpu, VcpuNow, Vm};
+use crate::watch::model::{Snapshot, Vcpu, VcpuNow, VmSnapshot};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -85,7 +86,7 @@ fn content(row: &Row, now: &Snapshot, width: usize, palette: Palette) -> Vec<Lin
     lines
 }
 
-fn owes(vm: &Vm, vcpu: &Vcpu) -> bool {
+fn owes(vm: &VmSnapshot, vcpu: &Vcpu) -> bool {
     let current = vm.grace.as_ref().and_then(|g| g.current.as_ref());
     current.is_some_and(|c| c.owing.contains(&vcpu.index))
 }
@@ -145,13 +146,13 @@ fn grace(row: &Row, now: &Snapshot, palette: Palette) -> Vec<Line<'static>> {
     for reader in current.blocked_readers.iter().take(4) {
         lines.push(Line::raw(format!(
             "    reader preempted by the guest's own scheduler: {}",
-            text::place(reader)
+            text::location(reader)
         )));
     }
     lines
 }
 
-/// Columns of the vCPU table that are left of the place in the guest.
+/// Columns of the vCPU table that are left of the location in the guest.
 fn titles(width: usize) -> String {
     cut(
         &format!(
@@ -207,7 +208,7 @@ fn line(
     spans.extend(bars::classes(activity, 20, palette).spans);
     spans.push(Span::raw(format!(" {:<11}", bars::sparkline(&activity.off_cpu))));
     let used: usize = spans.iter().map(|s| s.content.chars().count()).sum();
-    let at = at.map_or(String::new(), text::place);
+    let at = at.map_or(String::new(), text::location);
     spans.push(Span::raw(cut(&at, width.saturating_sub(used))));
     Line::from(spans)
 }

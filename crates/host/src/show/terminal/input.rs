@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waiting for keys on a terminal that may go away.
 //!
-//! crossterm reads again and again when its terminal is hung up, without end and without a look at its time limit; and no look beforehand helps
-//! against a terminal that goes away in between. So a thread of its own reads, which nobody waits for, and who waits for keys looks for the
-//! terminal's end itself.
+//! When its terminal is hung up, crossterm reads again and again and ignores its time limit. A
+//! check before the read does not help, as the terminal may go away in between. So a separate
+//! thread reads, and nothing ever waits for that thread; the wait for keys checks for the end of
+//! the terminal.
 
 use ratatui::crossterm::event::{self, Event};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{IsTerminal, Result, stdin};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The terminal that keys come from: standard input, else the controlling terminal (as crossterm chooses).
+/// The terminal that keys come from: standard input, else the controlling terminal (as crossterm
+/// chooses).
 pub(super) struct Keys {
     terminal: Option<File>,
     events: Receiver<Result<Event>>,
 }
 
-/// What a wait ended with.
+/// Result of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Event(Event),
@@ -28,7 +31,7 @@ pub(super) enum Ready {
 }
 
 impl Keys {
-    /// The thread that it starts ends with the process, or at the next key once this is dropped.
+    /// Starts the thread, which ends with the process, or at the next key after this was dropped.
     pub(super) fn open() -> Result<Keys> {
         let terminal = if stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
         let (sender, events) = channel();
@@ -45,15 +48,15 @@ impl Keys {
         Ok(Keys { terminal, events })
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.terminal.as_ref().map_or_else(|| stdin().as_raw_fd(), AsRawFd::as_raw_fd)
-    }
-
     fn gone(&self) -> bool {
-        let mut entry = libc::pollfd { fd: self.descriptor(), events: 0, revents: 0 };
-        // SAFETY: one valid entry.
-        let found = unsafe { libc::poll(&raw mut entry, 1, 0) };
-        found > 0 && entry.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+        let stdin = stdin();
+        let terminal: BorrowedFd<'_> =
+            self.terminal.as_ref().map_or_else(|| stdin.as_fd(), AsFd::as_fd);
+        // Hang-ups and errors are reported without being asked for.
+        let mut entry = [PollFd::from_borrowed_fd(terminal, PollFlags::empty())];
+        let found = poll(&mut entry, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let ends = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        found.is_ok_and(|n| n > 0) && entry[0].revents().intersects(ends)
     }
 
     /// Waits for at most `limit`.
@@ -65,7 +68,7 @@ impl Keys {
             Ok(Err(_)) if self.gone() => Ok(Ready::Gone),
             Ok(event) => event.map(Ready::Event),
             Err(RecvTimeoutError::Timeout) => Ok(Ready::Nothing),
-            // An error was the last that it sent.
+            // The thread ended after it had sent an error.
             Err(RecvTimeoutError::Disconnected) => Ok(Ready::Gone),
         }
     }

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! All VMs, a row each.
 //!
-//! What fits is shown: columns leave a narrow terminal in the order of how little they say.
+//! On a narrow terminal, the columns that say least are left out first.
 
 use super::bars;
 use super::colours::Palette;
-use super::view::{Row, View};
-use crate::show::activity::{mean, quantile};
+use super::heading::heading;
+use super::state::{Row, View};
+use crate::show::histogram::{mean, quantile};
 use crate::show::lines::{doing, holders};
 use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
-use crate::watch::model::{Snapshot, VcpuNow, Vm};
+use crate::watch::model::{Snapshot, VcpuNow, VmSnapshot};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
-/// What a column shows, its heading and its width; the lower the rank, the longer it stays.
+/// Heading and width of a column. On a narrow terminal the columns of the highest rank are left
+/// out.
 struct Column {
     heading: &'static str,
     width: u16,
@@ -38,9 +40,9 @@ const COLUMNS: [Column; 11] = [
     Column { heading: "GP now", width: 8, rank: 1, left: false },
 ];
 
-/// What the holder of the grace period needs to be told.
+/// Least width of the column that tells what holds up the grace period.
 const HOLDER: u16 = 44;
-/// Columns of this rank and above say less than it does.
+/// Columns of this rank and above are left out in favour of that column.
 const SPARE: u8 = 7;
 
 pub fn draw(view: &View, frame: &mut Frame) {
@@ -89,30 +91,6 @@ pub fn draw(view: &View, frame: &mut Frame) {
         Paragraph::new(help).style(Style::new().add_modifier(Modifier::REVERSED)),
         keys,
     );
-}
-
-/// The line at the top of both screens.
-pub fn heading(view: &View, now: &Snapshot) -> Line<'static> {
-    let mut spans = vec![
-        Span::styled("reprieve watch", Style::new().add_modifier(Modifier::BOLD)),
-        Span::raw(format!(
-            "  {}, every {}, rates over {:.0} s",
-            text::several(now.vms.len(), "VM"),
-            time(view.interval.as_nanos() as f64),
-            view.window()
-        )),
-    ];
-    if let Some(trouble) = &view.trouble {
-        spans.push(Span::styled(format!("  {}", plain(trouble)), view.palette.warning()));
-    }
-    if view.frozen {
-        spans.push(Span::styled("  frozen", view.palette.warning()));
-    }
-    if now.cost.lost > 0 {
-        let lost = format!("  {} events lost", now.cost.lost);
-        spans.push(Span::styled(lost, view.palette.warning()));
-    }
-    Line::from(spans)
 }
 
 fn vms(view: &View, now: &Snapshot, rows: &[Row], frame: &mut Frame, area: Rect) {
@@ -195,7 +173,7 @@ fn content(
     }
 }
 
-fn states(vm: &Vm, palette: Palette) -> Line<'static> {
+fn states(vm: &VmSnapshot, palette: Palette) -> Line<'static> {
     let number = |is: fn(&VcpuNow) -> bool| vm.vcpus.iter().filter(|v| is(&v.now)).count();
     let preempted = number(|now| matches!(now, VcpuNow::Preempted { .. }));
     let style = if preempted > 0 { palette.preempted() } else { Style::new() };
@@ -207,7 +185,7 @@ fn states(vm: &Vm, palette: Palette) -> Line<'static> {
 }
 
 /// Age of the grace period in progress; long ones stand out.
-fn age(vm: &Vm, now: &Snapshot, palette: Palette) -> Line<'static> {
+fn age(vm: &VmSnapshot, now: &Snapshot, palette: Palette) -> Line<'static> {
     let Some(current) = vm.grace.as_ref().and_then(|g| g.current.as_ref()) else {
         return NONE.into();
     };
@@ -217,7 +195,7 @@ fn age(vm: &Vm, now: &Snapshot, palette: Palette) -> Line<'static> {
     Line::styled(format!("{more}{}", time(age)), style)
 }
 
-fn held_by(vm: &Vm, now: &Snapshot) -> String {
+fn held_by(vm: &VmSnapshot, now: &Snapshot) -> String {
     if let Some(state) = text::state(&vm.state) {
         return state;
     }
@@ -247,7 +225,7 @@ fn held_by(vm: &Vm, now: &Snapshot) -> String {
 fn brief(state: &VcpuNow, now: u64) -> String {
     let VcpuNow::Preempted { since_ns, class, at, .. } = state else { return doing(state, now) };
     let since = time(now.saturating_sub(*since_ns) as f64);
-    let at = text::place(at);
+    let at = text::location(at);
     format!(
         "{}, off for {since}{}",
         class.name(),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The terminal, taken and given back.
+//! Takes the terminal, and restores it however the view ends.
 //!
-//! However the view ends, the terminal is as it was: on return and on errors by a guard, on panic by a hook, on SIGINT, SIGTERM, SIGHUP and SIGQUIT because they only set a
-//! flag that the loop looks at, and for the time of a stop (Ctrl-Z, or SIGTSTP from elsewhere) because the view leaves the screen before it stops itself. No wait is
-//! longer than [`STEP`].
+//! On return and on errors a guard restores it, on panic a hook. SIGINT, SIGTERM, SIGHUP and
+//! SIGQUIT only set a flag that the loop checks. Before a stop (Ctrl-Z, or SIGTSTP from elsewhere)
+//! the view leaves the screen, then stops itself. No wait is longer than [`STEP`].
 
 use super::input::{Keys, Ready};
-use super::view::{Request, View};
+use super::state::{Request, View};
 use crate::show::{Source, SourceError};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -26,7 +26,7 @@ const STEP: Duration = Duration::from_millis(100);
 pub enum Outcome {
     /// The user asked for it.
     Quit,
-    /// A signal did, or its terminal went away.
+    /// A signal ended it, or its terminal went away.
     Signal,
 }
 
@@ -63,7 +63,7 @@ impl Drop for Signals {
     }
 }
 
-/// Gives the terminal back.
+/// Restores the terminal when dropped.
 struct Restore;
 
 impl Drop for Restore {
@@ -151,7 +151,8 @@ fn show(
     }
 }
 
-/// Leaves the screen, stops this process as its shell expects, and takes the screen again when it goes on.
+/// Leaves the screen, stops this process as its shell expects, and takes the screen again when it
+/// goes on.
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), SourceError> {
     ratatui::try_restore()?;
     execute!(stdout(), cursor::Show)?;

@@ -2,7 +2,7 @@
 //! The view, drawn into a buffer.
 
 use super::View;
-use super::view::Request;
+use super::state::Request;
 use crate::show::testing::busy;
 use crate::watch::model::VmState;
 use ratatui::Terminal;

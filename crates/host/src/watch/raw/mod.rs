@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The border to the kernel: loading the eBPF program, memory shared with it, other processes' memory.
+//! The border to the kernel: loading the eBPF program, memory shared with it, other processes'
+//! memory.
 
+pub mod clock;
 mod confine;
 mod process;
 mod program;
 mod shared;
 
 pub use confine::confine;
-pub use process::read_process;
-pub use program::{Program, Settings, count_run_time, median_ns};
-pub use shared::Plain;
+pub use process::{read_process, read_words};
+pub use program::{Program, Settings, complaints, count_run_time, keep_complaint, median_ns};
+pub use shared::{Plain, Shared};
 pub use skeleton::types;
+
+/// The constants of `bpf/watch.h`, written by build.rs.
+#[allow(dead_code)]
+pub mod constants {
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
 
 /// Written by libbpf-cargo from `bpf/watch.bpf.c`.
 #[allow(clippy::undocumented_unsafe_blocks, clippy::all, clippy::pedantic)]

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The eBPF program, loaded and attached. Dropping it detaches and unloads it; nothing is pinned, so a crash does the same.
+//! The eBPF program, loaded and attached. Dropping it detaches and unloads it; nothing is pinned,
+//! so a crash does the same.
 
 use super::shared::Shared;
 use super::skeleton::{WatchSkel, WatchSkelBuilder};
-use super::types;
+use super::{constants, types};
 use crate::watch::error::Error;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, RingBufferBuilder, libbpf_sys};
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 
-/// What is fixed when the program is loaded.
+/// Settings that are fixed when the program is loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// How many vCPUs there may be.
@@ -23,8 +24,9 @@ pub struct Settings {
     pub vmx: bool,
 }
 
-/// Bytes of the buffer between the program and a recording. A switch takes up to two events of some 90 bytes: at 10,000 per second there is room for more than
-/// four seconds, in which a busy host may well let the recording process wait.
+/// Bytes of the buffer between the program and a recording. A switch takes up to two events of some
+/// 90 bytes: at 10,000 per second there is room for more than four seconds, in which a busy host
+/// may well let the recording process wait.
 const EVENTS_BYTES: u32 = 8 << 20;
 /// The kernel's smallest.
 const EVENTS_NONE: u32 = 4096;
@@ -51,7 +53,8 @@ impl Program {
     pub fn load(settings: &Settings) -> Result<Program, Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
         let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
-        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in `drop`.
+        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
+        // `drop`.
         let borrowed = unsafe { &mut *storage };
         let opened = open(settings, borrowed).and_then(|skel| {
             let parts = attach(&skel, settings)?;
@@ -75,7 +78,14 @@ impl Program {
         }
     }
 
-    /// Has the program look at thread `tid`, as vCPU `slot`, at its context switches and when a timer interrupts it.
+    /// The arrays of vCPUs and of VMs, for another program that reads the same.
+    pub fn shared_maps(&self) -> [(BorrowedFd<'_>, u32); 2] {
+        let maps = &self.skel.maps;
+        [(maps.vcpus.as_fd(), self.vcpus.len() as u32), (maps.vms.as_fd(), self.vms.len() as u32)]
+    }
+
+    /// Has the program look at thread `tid`, as vCPU `slot`, at its context switches and when a
+    /// timer interrupts it.
     pub fn watch_thread(&self, tid: u32, slot: u32) -> io::Result<()> {
         let key = tid.to_ne_bytes();
         self.threads.update(&key, &slot.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)?;
@@ -84,7 +94,8 @@ impl Program {
         Ok(())
     }
 
-    /// Has the program forget `tid`. Its bit in the filter stays where another thread in `others` has the same one.
+    /// Has the program forget `tid`. Its bit in the filter stays where another thread in `others`
+    /// has the same one.
     pub fn forget_thread(&self, tid: u32, mut others: impl Iterator<Item = u32>) {
         let _ = self.threads.delete(&tid.to_ne_bytes());
         let (word, bit) = filter_bit(tid);
@@ -93,7 +104,7 @@ impl Program {
         }
     }
 
-    /// What the program has measured of itself, one entry per CPU.
+    /// The program's measurements of its own run time, one entry per CPU.
     pub fn costs(&self) -> Vec<types::cost> {
         let key = 0u32.to_ne_bytes();
         let values = self.skel.maps.costs.lookup_percpu(&key, MapFlags::ANY);
@@ -106,7 +117,8 @@ impl Program {
         self.variables.get(offset_of!(types::bss, lost) / size_of::<u64>())
     }
 
-    /// Context switches of watched threads that the program was not run at, and whose time it could not find out later.
+    /// Context switches of watched threads at which the kernel did not run the program, and whose
+    /// time could not be found out later.
     pub fn missed(&self) -> u64 {
         self.variables.get(offset_of!(types::bss, missed) / size_of::<u64>())
     }
@@ -162,8 +174,7 @@ impl Drop for Program {
 
 /// The median time of a run, to the middle of its step; `None` before the first run.
 pub fn median_ns(costs: &[types::cost]) -> Option<u64> {
-    // COST_STEP_NS of bpf/watch.h.
-    const STEP_NS: u64 = 16;
+    const STEP_NS: u64 = constants::COST_STEP_NS as u64;
     let runs: u64 = costs.iter().map(|cost| cost.runs).sum();
     let steps = costs.first()?.steps.len();
     let mut seen = 0;
@@ -229,9 +240,7 @@ fn attach(skel: &WatchSkel<'_>, settings: &Settings) -> Result<Parts, Error> {
 /// The bit of `tid` in the program's filter, and the word of the variables that it is in.
 fn filter_bit(tid: u32) -> (usize, u64) {
     const FIRST: usize = offset_of!(types::bss, filter) / size_of::<u64>();
-    const BITS: usize = (offset_of!(types::bss, lost) - offset_of!(types::bss, filter)) * 8;
-    const { assert!(BITS == 65536, "FILTER_BITS of bpf/watch.h") };
-    let bit = tid as usize % BITS;
+    let bit = tid as usize % constants::FILTER_BITS;
     (FIRST + bit / 64, 1 << (bit % 64))
 }
 
@@ -246,24 +255,28 @@ fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
             what: "the right to load eBPF programs",
             hint: "run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE",
         },
-        _ => {
-            let mut message = format!("{error:#}");
-            for complaint in COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
-                message.push_str("; ");
-                message.push_str(&complaint);
-            }
-            Error::Bpf { step, message }
-        }
+        _ => Error::Bpf { step, message: complaints(&error) },
     }
 }
 
-/// What libbpf had to say about the last failures, instead of on standard error.
+/// The error, with what libbpf complained of before it.
+pub fn complaints(error: &libbpf_rs::Error) -> String {
+    let mut message = format!("{error:#}");
+    for complaint in COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
+        message.push_str("; ");
+        message.push_str(&complaint);
+    }
+    message
+}
+
+/// libbpf's messages about the last failures, which would otherwise go to standard error.
 static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 const COMPLAINTS_MAX: usize = 8;
 
-/// The verifier's log is long; the lines that tell why are those with these words.
-fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
-    const TELLING: [&str; 4] = ["failed to resolve", "unknown func", "invalid ", "R1 type"];
+/// Keeps the lines of the verifier's long log that name a reason.
+pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
+    const TELLING: [&str; 5] =
+        ["failed to resolve", "unknown func", "invalid ", "R1 type", "incompatible with"];
     let telling = text.lines().filter(|line| TELLING.iter().any(|word| line.contains(word)));
     let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
     for line in telling {
@@ -280,7 +293,7 @@ mod tests {
     #[test]
     fn the_median_is_over_all_cpus() {
         let cost = |steps: &[(usize, u64)]| {
-            let mut cost = types::cost { runs: 0, total_ns: 0, steps: [0; 256] };
+            let mut cost = types::cost::default();
             for &(step, runs) in steps {
                 cost.steps[step] = runs;
                 cost.runs += runs;
@@ -292,8 +305,8 @@ mod tests {
         assert_eq!(median_ns(&[cost(&[(10, 2)]), cost(&[(20, 3)])]), Some(328));
     }
 
-    /// Nanoseconds per context switch of two threads that wake each other up on one CPU. `partner` is told the thread that is watched, if any; that one calls `each`
-    /// before it goes.
+    /// Nanoseconds per context switch of two threads that wake each other up on one CPU. `partner`
+    /// is told the thread that is watched, if any; that one calls `each` before it goes.
     fn switch_ns(partner: impl FnOnce(u32), each: impl Fn() + Send + 'static) -> f64 {
         const ROUNDS: u32 = 200_000;
         let pin = || {
@@ -351,10 +364,11 @@ mod tests {
                 }
             };
             let watched = switch_ns(watch(3), || {});
-            // As if it had not been seen to come: DOING_BLOCKED.
+            // As if the thread had not been seen to get its CPU.
             let unseen = program.clone();
             let caught_up = switch_ns(watch(4), move || {
-                unseen.vcpus.set_field(4, offset_of!(types::vcpu, doing), 3u32);
+                let doing = types::doing::DOING_BLOCKED.0;
+                unseen.vcpus.set_field(4, offset_of!(types::vcpu, doing), doing);
             });
             let (runs, ns) =
                 program.costs().iter().fold((0, 0), |s, c| (s.0 + c.runs, s.1 + c.total_ns));

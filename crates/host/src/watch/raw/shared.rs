@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An array that the eBPF program and this process both have in memory.
 //!
-//! Either side may write while the other reads. Every access is volatile and of plain integers, for which any bits are a value; who wants several of
-//! them as they were at one time has to check that (see [`consistent`](super::super::slots)).
+//! Either side may write while the other reads. Every access is volatile and of plain integers, for
+//! which any bits are a value. A reader that needs several values of one moment has to check that
+//! they are (`VcpuSlot::get` does).
 
 use std::io;
 use std::marker::PhantomData;
@@ -36,7 +37,8 @@ pub struct Shared<T> {
     of: PhantomData<T>,
 }
 
-// SAFETY: all accesses are volatile, of plain integers, in memory that stays mapped as long as this lives.
+// SAFETY: all accesses are volatile, of plain integers, in memory that stays mapped as long as this
+// lives.
 unsafe impl<T: Plain> Send for Shared<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Plain> Sync for Shared<T> {}
@@ -89,7 +91,8 @@ impl<T: Plain> Shared<T> {
 
     /// The field of element `index` at `offset`.
     pub fn get_field<U: Plain>(&self, index: usize, offset: usize) -> U {
-        // SAFETY: `field` is within an element and aligned (elements are to at least 8), and any bits are a `U`.
+        // SAFETY: `field` is within an element and aligned (elements are to at least 8), and any
+        // bits are a `U`.
         unsafe { self.field::<U>(index, offset).read_volatile() }
     }
 

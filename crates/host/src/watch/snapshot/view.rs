@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From what is kept to what is shown: a VM as the data model has it.
+//! A VM of the data model, from the state of its machine and the program's entries.
 
-use super::machine::{Attached, Kvm, Machine, Vcpu as MachineVcpu};
-use super::model::{
-    Class, CurrentGrace, Grace, Histogram, Place, Preemptions, Vcpu, VcpuNow, Vm, VmState,
+use super::visibility;
+use crate::watch::model::{
+    Class, CurrentGrace, Grace, Histogram, Location, Preemptions, Vcpu, VcpuNow, VmSnapshot,
+    VmState,
 };
-use super::raw::types;
-use super::slots::NO_SEQ;
+use crate::watch::raw::constants::{BUCKETS, NO_SEQ};
+use crate::watch::raw::types;
+use crate::watch::vms::machine::{Attached, Kvm, Machine, Vcpu as MachineVcpu};
 use reprieve_guest::Guest;
 use reprieve_guest::vmm::{Accel, Kind};
 
-/// `enum doing` of `bpf/watch.h`.
-const RUNNING: u32 = 1;
-const PREEMPTED: u32 = 2;
-const BLOCKED: u32 = 3;
+const _: () = assert!(Histogram::BUCKETS == BUCKETS, "the program's histograms are shown whole");
 
 /// The VM as of `now`, with what the program knew of its vCPUs then.
-pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm {
+pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> VmSnapshot {
     let attached = machine.attached.as_ref();
     let guest = attached.map(|a| &*a.guest);
     let kind = machine.vm.as_ref().map(|vm| match vm.kind {
@@ -24,13 +23,13 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
         Kind::Qemu(Accel::Tcg) => "qemu-tcg",
         _ => "unknown",
     });
-    Vm {
+    VmSnapshot {
         pid: machine.key.pid,
         name: machine.name.clone().unwrap_or_else(|| machine.key.pid.to_string()),
         vmm: kind.unwrap_or("unknown").into(),
         state: machine.state.clone(),
         kernel: guest.map(|guest| guest.release().into()),
-        blind: machine.blind(kvm),
+        blind: visibility::restrictions(machine, kvm),
         vcpus: machine
             .vcpus
             .iter()
@@ -45,21 +44,21 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
     let since_ns = entry.since.min(now);
     let mut on_cpu_ns = entry.on_cpu_ns;
     let state = match entry.doing {
-        RUNNING => {
+        types::doing::DOING_RUNNING => {
             on_cpu_ns += now - since_ns;
             VcpuNow::Running { since_ns, cpu: entry.cpu }
         }
-        PREEMPTED => {
+        types::doing::DOING_PREEMPTED => {
             let class = class(entry.class);
-            let at = guest.map(|g| place(g, class, entry.task, entry.rip)).unwrap_or_default();
+            let at = guest.map(|g| location(g, class, entry.task, entry.rip)).unwrap_or_default();
             VcpuNow::Preempted { since_ns, class, reader: entry.reader != 0, at }
         }
-        BLOCKED => VcpuNow::Halted { since_ns },
+        types::doing::DOING_BLOCKED => VcpuNow::Halted { since_ns },
         _ => VcpuNow::Unseen,
     };
-    let times = Class::ALL.iter().zip(&entry.classes);
-    let preemptions = times.map(|(&class, times)| Preemptions {
-        class,
+    let times = (0..).map(types::class).zip(&entry.classes);
+    let preemptions = times.map(|(number, times)| Preemptions {
+        class: class(number),
         off_cpu: histogram(&times.off_cpu),
         readers: times.readers,
         readers_off_cpu_ns: times.readers_off_cpu_ns,
@@ -74,9 +73,19 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
     }
 }
 
-/// The class with the program's number.
-pub fn class(number: u32) -> Class {
-    Class::ALL.get(number as usize).copied().unwrap_or(Class::Unknown)
+/// The class that the program's number stands for.
+pub fn class(number: types::class) -> Class {
+    match number {
+        types::class::CLASS_USER => Class::User,
+        types::class::CLASS_KERNEL => Class::Kernel,
+        types::class::CLASS_READER => Class::Reader,
+        types::class::CLASS_NO_PREEMPT => Class::NoPreempt,
+        types::class::CLASS_IRQS_OFF => Class::IrqsOff,
+        types::class::CLASS_SOFTIRQ => Class::Softirq,
+        types::class::CLASS_HARDIRQ => Class::Hardirq,
+        types::class::CLASS_IDLE => Class::Idle,
+        _ => Class::Unknown,
+    }
 }
 
 fn histogram(from: &types::histogram) -> Histogram {
@@ -84,10 +93,10 @@ fn histogram(from: &types::histogram) -> Histogram {
     Histogram { counts: from.counts[..used].to_vec(), total_ns: from.total_ns, max_ns: from.max_ns }
 }
 
-/// Where a vCPU was that is off its CPU: its task is still its current one.
-fn place(guest: &Guest, class: Class, task: u64, rip: u64) -> Place {
+/// Where a vCPU lost its CPU. Its task is still the current one.
+fn location(guest: &Guest, class: Class, task: u64, rip: u64) -> Location {
     let task = (task != 0).then(|| guest.task(task).ok()).flatten();
-    Place {
+    Location {
         pid: task.as_ref().map(|task| task.pid),
         task: task.map(|task| task.comm),
         function: function(guest, class, rip),
@@ -96,7 +105,7 @@ fn place(guest: &Guest, class: Class, task: u64, rip: u64) -> Place {
 
 /// `function+0x12 [module]` of a kernel address.
 pub fn function(guest: &Guest, class: Class, rip: u64) -> Option<String> {
-    // User mode has no symbols here, and its addresses are in the lower half.
+    // Symbols are the kernel's, whose addresses are in the upper half.
     if class == Class::User || rip >> 47 != 0x1_ffff {
         return None;
     }
@@ -115,17 +124,18 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
         let (began_ns, began_earlier) = if seen {
             (entry.began.min(now), false)
         } else if entry.seq != NO_SEQ && entry.seq >> 2 == owing.seq >> 2 {
-            // In progress when it was first looked at: only the guest knows, by its own clock, since when.
+            // It began before the guest was watched: only the guest's own clock gives its age.
             let age = rcu.grace_period().ok().and_then(|g| g.age).unwrap_or_default();
             let age = u64::try_from(age.as_nanos()).unwrap_or(0);
             (attached.since_ns.min(now.saturating_sub(age)), true)
         } else {
-            // So new that no vCPU has been looked at since.
+            // So new that the program has not seen it yet.
             (now, false)
         };
         let vcpu = |cpu: &u32| machine.vcpus.iter().find(|v| v.cpu == Some(*cpu)).map(|v| v.index);
         let mut owed: Vec<u32> = owing.cpus.iter().filter_map(vcpu).collect();
-        // A CPU has reported when its guest's scheduler preempted a reader. That one may run again, and then it is its CPU that the grace period waits for.
+        // When the guest's scheduler preempts a reader, the reader's CPU has reported. If the
+        // reader runs again, the grace period waits for the CPU that runs it.
         let mut blocked_readers = Vec::new();
         for reader in &owing.blocked {
             let runs = |v: &&MachineVcpu| {
@@ -135,7 +145,7 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
             match machine.vcpus.iter().find(runs) {
                 Some(vcpu) if !owed.contains(&vcpu.index) => owed.push(vcpu.index),
                 Some(_) => {}
-                None => blocked_readers.push(Place {
+                None => blocked_readers.push(Location {
                     task: Some(reader.task.comm.clone()),
                     pid: Some(reader.task.pid),
                     function: None,

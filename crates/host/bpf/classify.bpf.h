@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a vCPU was doing when it lost its CPU: from its registers and the
- * guest's memory.
+ * Classifies what a vCPU was doing when it lost its CPU, by its registers and
+ * the guest's memory.
  */
-#ifndef REPRIEVE_SIGHT_BPF_H
-#define REPRIEVE_SIGHT_BPF_H
+#ifndef REPRIEVE_CLASSIFY_BPF_H
+#define REPRIEVE_CLASSIFY_BPF_H
 
-/* Where the guest's kernel address is in the VMM's process; 0: nowhere. */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "observation.bpf.h"
+#include "registers.bpf.h"
+#include "watch.h"
+
+/* Address in the VMM's process of a kernel address of the guest; 0 if it is not
+ * in RAM. */
 static __always_inline u64 host_address(const struct vm *vm, u64 address,
 					u32 bytes)
 {
@@ -36,73 +43,76 @@ static __always_inline u64 host_address(const struct vm *vm, u64 address,
 }
 
 static __always_inline u32 classify(const struct vm *vm,
-				    const struct sight *sight, u32 count)
+				    const struct observation *seen, u32 count)
 {
-	if (sight->privilege == 3)
+	if (seen->privilege == 3)
 		return CLASS_USER;
 	if (count & vm->hardirq)
 		return CLASS_HARDIRQ;
 	if (count & vm->softirq_serving)
 		return CLASS_SOFTIRQ;
-	if (!sight->pid)
+	if (!seen->pid)
 		return CLASS_IDLE;
 	if (count & vm->no_preempt)
 		return CLASS_NO_PREEMPT;
-	if (!sight->interrupts || count & vm->irqs_off)
+	if (!seen->interrupts || count & vm->irqs_off)
 		return CLASS_IRQS_OFF;
-	if (sight->reader)
+	if (seen->reader)
 		return CLASS_READER;
 	return CLASS_KERNEL;
 }
 
-static __always_inline void see(struct vcpu *vcpu, struct vm *vm,
-				struct task_struct *thread, struct sight *sight)
+static __always_inline void observe(struct vcpu *vcpu, struct vm *vm,
+				    struct task_struct *thread,
+				    struct observation *seen)
 {
-	u32 registers = vcpu->registers;
+	enum registers registers = vcpu->registers;
 	s32 nesting = 0;
 	u32 count;
 
-	sight->class = CLASS_UNKNOWN;
-	sight->pid = NO_PID;
-	sight->privilege = -1;
-	sight->interrupts = -1;
+	seen->class = CLASS_UNKNOWN;
+	seen->pid = NO_PID;
+	seen->privilege = -1;
+	seen->interrupts = -1;
 
 	if (registers == REGISTERS_QEMU)
-		see_qemu(vcpu, sight);
+		observe_qemu(vcpu, seen);
+#ifndef REPRIEVE_GUARD
 	else if (registers == REGISTERS_QEMU_SEARCH)
 		gather_candidate(vcpu, thread);
+#endif
 	else if (registers == REGISTERS_KVM && (with_svm || with_vmx)) {
 		u64 kvm = kvm_vcpu_of(vcpu, thread);
 
 		if (kvm && with_svm)
-			see_svm(kvm, sight);
+			observe_svm(kvm, seen);
 		else if (kvm)
-			see_vmx(kvm, sight);
+			observe_vmx(kvm, seen);
 	}
 
 	if (!vm || !vm->ready || !vcpu->preempt_count || !vcpu->current_task)
 		return;
 	if (bpf_probe_read_user(&count, sizeof(count),
 				(void *)vcpu->preempt_count) ||
-	    bpf_probe_read_user(&sight->task, sizeof(sight->task),
+	    bpf_probe_read_user(&seen->task, sizeof(seen->task),
 				(void *)vcpu->current_task))
 		return;
-	/* One page is more than the fields need, and tasks lie in one piece. */
-	sight->task_host = host_address(vm, sight->task, 4096);
-	if (!sight->task_host)
+	/* A task lies in one piece, and a page is more than the fields need. */
+	seen->task_host = host_address(vm, seen->task, 4096);
+	if (!seen->task_host)
 		return;
-	if (bpf_probe_read_user(&sight->pid, sizeof(sight->pid),
-				(void *)(sight->task_host + vm->task_pid))) {
-		sight->pid = NO_PID;
+	if (bpf_probe_read_user(&seen->pid, sizeof(seen->pid),
+				(void *)(seen->task_host + vm->task_pid))) {
+		seen->pid = NO_PID;
 		return;
 	}
 	if (vm->task_nesting &&
 	    bpf_probe_read_user(&nesting, sizeof(nesting),
-				(void *)(sight->task_host + vm->task_nesting)))
+				(void *)(seen->task_host + vm->task_nesting)))
 		return;
-	/* In user mode there is no reader; the count is of the kernel. */
-	sight->reader = nesting > 0 && sight->privilege != 3;
-	sight->class = classify(vm, sight, count);
+	/* The count belongs to the kernel; in user mode there is no reader. */
+	seen->reader = nesting > 0 && seen->privilege != 3;
+	seen->class = classify(vm, seen, count);
 }
 
 #endif

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The clocks of snapshots and events. eBPF's own is CLOCK_MONOTONIC too.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// CLOCK_MONOTONIC, ns.
 pub fn now_ns() -> u64 {
-    read(libc::CLOCK_MONOTONIC)
+    read(ClockId::Monotonic)
 }
 
 /// CPU time of this process, ns.
 pub fn process_ns() -> u64 {
-    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+    read(ClockId::ProcessCPUTime)
 }
 
 /// Nanoseconds since 1970.
@@ -19,9 +20,7 @@ pub fn wall_ns() -> u64 {
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn read(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is written. These clocks always exist.
-    unsafe { libc::clock_gettime(clock, &mut time) };
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds VMMs among the host's processes without looking at all of them every time.
+//! Finds VMMs among the host's processes without inspecting every process each time.
 //!
-//! A process that is no VMM may become one: it was just forked and has yet to start its program. So a new process is looked at for a few seconds, and
-//! an old one again now and then.
+//! A process that was just forked may still start a VMM's program. So a new process is inspected at
+//! each look for a few seconds, and an old one only now and then.
 
 use reprieve_guest::vmm::process::Process;
 use reprieve_guest::vmm::{self, Vmm};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A process is looked at each time while it is younger than this to us.
+/// A process is inspected at each look until it has been known for so long.
 const YOUNG: Duration = Duration::from_secs(10);
-/// And then this often.
+/// Time between two inspections of an old process.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// A VMM's process.
@@ -23,14 +23,14 @@ pub struct Key {
 }
 
 #[derive(Default)]
-pub struct Discovery {
-    /// Processes that were no VMM: first and last look.
+pub struct Finder {
+    /// Processes that were no VMM, with the times of the first and the last inspection.
     others: HashMap<u32, (Instant, Instant)>,
 }
 
-impl Discovery {
-    /// VMMs that run now, but for those that `known` says are known, with their names.
-    pub fn look(&mut self, known: impl Fn(u32) -> bool) -> Vec<(Key, Option<String>)> {
+impl Finder {
+    /// VMMs that run now, with their names; without those whose process IDs `known` accepts.
+    pub fn find(&mut self, known: impl Fn(u32) -> bool) -> Vec<(Key, Option<String>)> {
         let now = Instant::now();
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
         let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
@@ -80,11 +80,11 @@ mod tests {
 
     #[test]
     fn this_process_is_no_vmm() {
-        let mut discovery = Discovery::default();
+        let mut finder = Finder::default();
         let me = std::process::id();
-        assert!(discovery.look(|_| false).iter().all(|(key, _)| key.pid != me));
-        assert!(discovery.others.contains_key(&me));
-        discovery.look(|pid| pid == me);
-        assert!(!discovery.others.contains_key(&me), "known ones are none of its business");
+        assert!(finder.find(|_| false).iter().all(|(key, _)| key.pid != me));
+        assert!(finder.others.contains_key(&me));
+        finder.find(|pid| pid == me);
+        assert!(!finder.others.contains_key(&me), "known ones are not inspected");
     }
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which entries of the arrays shared with the eBPF program belong to which VM and vCPU.
 //!
-//! An entry is filled before the program can find it and emptied after it cannot any more. What the program keeps about a vCPU is one thing only
-//! if its version was even and the same before and after it was read: [`Slots::vcpu`] sees to that.
+//! An entry is filled before the program can find it, and emptied when the program can no longer
+//! find it. A copy of a vCPU's entry is consistent only if its version was even and the same before
+//! and after the copy: [`VcpuSlot::get`] checks that.
 
-use super::raw::{Program, types};
+use crate::watch::raw::constants::{MAX_SEGMENTS, NO_SEQ};
+use crate::watch::raw::{Program, types};
 use reprieve_guest::BpfLayout;
 use reprieve_guest::layout::VcpuLayout;
 use std::collections::{BTreeSet, VecDeque};
@@ -12,38 +14,33 @@ use std::io;
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Where a vCPU's registers are: `enum registers` of `bpf/watch.h`.
+/// Where a vCPU's registers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Registers {
-    None = 0,
-    /// At this address of QEMU's, from the instruction pointer on.
-    Qemu(u64) = 1,
-    QemuSearch = 2,
-    Kvm = 3,
+    None,
+    /// In QEMU's memory; the address of the instruction pointer, which the others follow.
+    Qemu(u64),
+    /// In QEMU's memory, at an address that is not found yet.
+    QemuSearch,
+    Kvm,
 }
 
 impl Registers {
-    fn number(self) -> u32 {
+    fn number(self) -> types::registers {
         match self {
-            Registers::None => 0,
-            Registers::Qemu(_) => 1,
-            Registers::QemuSearch => 2,
-            Registers::Kvm => 3,
+            Registers::None => types::registers::REGISTERS_NONE,
+            Registers::Qemu(_) => types::registers::REGISTERS_QEMU,
+            Registers::QemuSearch => types::registers::REGISTERS_QEMU_SEARCH,
+            Registers::Kvm => types::registers::REGISTERS_KVM,
         }
     }
 }
 
-/// RAM segments that the program searches.
-pub const SEGMENTS: usize = 16;
-
-/// In place of a `gp_seq`, as in `bpf/watch.h`.
-pub const NO_SEQ: u64 = u64::MAX;
-
-/// Reads of one entry before it is taken as it is. The program changes one in well under a microsecond.
+/// Reads of one entry before it is taken as it is. The program changes one in well under a
+/// microsecond.
 const READS: u32 = 10_000;
 
-/// The shared arrays, and who has which entry of them.
+/// The shared arrays, and which entries are free.
 pub struct Slots {
     pub program: Arc<Program>,
     free: Mutex<Free>,
@@ -52,7 +49,7 @@ pub struct Slots {
 struct Free {
     vms: VecDeque<u32>,
     vcpus: VecDeque<u32>,
-    /// All threads that are watched, for the filter's sake.
+    /// All watched threads: several may share a bit of the filter.
     threads: BTreeSet<u32>,
 }
 
@@ -62,7 +59,7 @@ pub struct VmSlot {
     pub index: u32,
 }
 
-/// A vCPU's entry, which the program finds by its thread. Undone on drop.
+/// A vCPU's entry, which the program finds by its thread. Freed on drop.
 pub struct VcpuSlot {
     slots: Arc<Slots>,
     slot: u32,
@@ -124,13 +121,13 @@ impl Slots {
         let mut free = self.free();
         free.threads.remove(&tid);
         self.program.forget_thread(tid, free.threads.iter().copied());
-        // To the end: an event about the old one may still be on its way.
+        // To the end of the queue: an event of the old vCPU may still be in the buffer.
         free.vcpus.push_back(slot);
     }
 }
 
 impl VmSlot {
-    fn set<T: super::raw::Plain>(&self, offset: usize, value: T) {
+    fn set<T: crate::watch::raw::Plain>(&self, offset: usize, value: T) {
         self.slots.program.vms.set_field(self.index as usize, offset, value);
     }
 
@@ -139,12 +136,25 @@ impl VmSlot {
         self.slots.program.vms.get(self.index as usize)
     }
 
-    /// Has the program read nothing of the guest from now on.
+    /// `began_seq` and `began`. Read while the program may change them: when the number is the same
+    /// before and after, both are of the same grace period.
+    pub fn began(&self) -> (u64, u64) {
+        let field = |offset| self.slots.program.vms.get_field::<u64>(self.index as usize, offset);
+        let seq = field(offset_of!(types::vm, began_seq));
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let began = field(offset_of!(types::vm, began));
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let same = field(offset_of!(types::vm, began_seq)) == seq;
+        (if same { seq } else { NO_SEQ }, began)
+    }
+
+    /// Stops the program from reading the guest.
     pub fn unready(&self) {
         self.set(offset_of!(types::vm, ready), 0u32);
     }
 
-    /// Tells the program where things are in the guest that runs now. The vCPUs have to know their addresses already.
+    /// Tells the program the addresses and offsets of the guest that runs now. The addresses of its
+    /// vCPUs are set before ([`VcpuSlot::set_addresses`]).
     pub fn ready(&self, layout: &BpfLayout) {
         self.unready();
         let bits = &layout.preempt_bits;
@@ -158,7 +168,7 @@ impl VmSlot {
             (offset_of!(types::vm, softirq_serving), serving),
             (offset_of!(types::vm, no_preempt), bits.preempt | bits.softirq),
             (offset_of!(types::vm, irqs_off), bits.hardirq_disable),
-            (offset_of!(types::vm, segments_used), layout.segments.len().min(SEGMENTS) as u32),
+            (offset_of!(types::vm, segments_used), layout.segments.len().min(MAX_SEGMENTS) as u32),
             (offset_of!(types::vm, pad), 0),
         ];
         for (offset, value) in words {
@@ -181,7 +191,7 @@ impl VmSlot {
         for (offset, value) in longs {
             self.set(offset, value);
         }
-        for (n, segment) in layout.segments.iter().take(SEGMENTS).enumerate() {
+        for (n, segment) in layout.segments.iter().take(MAX_SEGMENTS).enumerate() {
             let at = offset_of!(types::vm, segments) + n * size_of::<types::segment>();
             self.set(at + offset_of!(types::segment, physical), segment.gpa);
             self.set(at + offset_of!(types::segment, bytes), segment.len);
@@ -203,8 +213,25 @@ impl VcpuSlot {
         self.tid
     }
 
-    fn set<T: super::raw::Plain>(&self, offset: usize, value: T) {
+    /// Of its entry.
+    pub fn index(&self) -> u32 {
+        self.slot
+    }
+
+    fn set<T: crate::watch::raw::Plain>(&self, offset: usize, value: T) {
         self.slots.program.vcpus.set_field(self.slot as usize, offset, value);
+    }
+
+    /// Since when it has been off its CPU against its will, if it is.
+    pub fn preempted_since(&self) -> Option<u64> {
+        let field = |offset| self.slots.program.vcpus.get_field::<u64>(self.slot as usize, offset);
+        let doing = self
+            .slots
+            .program
+            .vcpus
+            .get_field::<u32>(self.slot as usize, offset_of!(types::vcpu, doing));
+        let since = field(offset_of!(types::vcpu, since));
+        (doing == types::doing::DOING_PREEMPTED.0).then_some(since)
     }
 
     /// Everything that the program knows about it, as of one moment.
@@ -225,18 +252,19 @@ impl VcpuSlot {
         entries.get(self.slot as usize)
     }
 
-    /// Where the CPU's words are in the guest that runs now; `None`: nowhere.
-    pub fn place(&self, layout: Option<&VcpuLayout>) {
+    /// Tells the program the addresses of the CPU's variables in the guest that runs now; `None`:
+    /// it has none.
+    pub fn set_addresses(&self, layout: Option<&VcpuLayout>) {
         let (count, task) = layout.map_or((0, 0), |l| (l.preempt_count, l.current_task));
         self.set(offset_of!(types::vcpu, preempt_count), count);
         self.set(offset_of!(types::vcpu, current_task), task);
     }
 
-    pub fn registers(&self, registers: Registers) {
+    pub fn set_registers(&self, registers: Registers) {
         if let Registers::Qemu(address) = registers {
             self.set(offset_of!(types::vcpu, env), address);
         }
-        self.set(offset_of!(types::vcpu, registers), registers.number());
+        self.set(offset_of!(types::vcpu, registers), registers.number().0);
     }
 }
 

@@ -1,29 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the eBPF program's ring buffer to the data model's events, in the order of time.
 
-use super::clock::now_ns;
-use super::keeper::Machines;
-use super::machine::Machine;
-use super::model::{Event, Place};
-use super::raw::{Program, types};
 use super::view;
+use crate::watch::model::{Event, Location};
+use crate::watch::raw::clock::now_ns;
+use crate::watch::raw::types::event_kind as Kind;
+use crate::watch::raw::{Program, types};
+use crate::watch::vms::discovery::Machines;
+use crate::watch::vms::machine::Machine;
 use std::collections::BTreeMap;
 
-/// CPUs stamp an event before they put it into the buffer: younger ones are kept back until others cannot be older any more.
-/// That a vCPU came unseen is found at the next tick of its CPU.
+/// A CPU stamps an event before it puts it into the buffer, and finds a vCPU that came unseen only
+/// at its next tick. So the youngest events are kept back until an older one is hardly possible.
 const UNORDERED_NS: u64 = 15_000_000;
-
-/// `enum event_kind` of `bpf/watch.h`.
-const ON: u32 = 0;
-const PREEMPTED: u32 = 1;
-const BLOCKED: u32 = 2;
-const GRACE_BEGAN: u32 = 3;
-const GRACE_ENDED: u32 = 4;
 
 #[derive(Default)]
 pub struct Events {
     /// Younger than what has been handed over.
     waiting: Vec<types::event>,
+    /// Time of the last event handed over.
+    last: u64,
     lost: u64,
 }
 
@@ -31,9 +27,17 @@ impl Events {
     /// What happened since the last call.
     pub fn take(&mut self, program: &Program, machines: &Machines) -> Vec<Event> {
         let until = now_ns().saturating_sub(UNORDERED_NS);
-        program.events(|event| self.waiting.push(event));
+        let last = self.last;
+        // One that comes too late all the same (the CPU itself was taken away before it could put
+        // the event into the buffer) is moved: whoever reads events relies on their order.
+        program.events(|event| {
+            self.waiting.push(types::event { time: event.time.max(last), ..event });
+        });
         self.waiting.sort_by_key(|event| event.time);
         let ripe = self.waiting.partition_point(|event| event.time <= until);
+        if let Some(event) = self.waiting[..ripe].last() {
+            self.last = event.time;
+        }
         let mut out = Vec::with_capacity(ripe + 1);
         let lost = program.lost();
         if lost > self.lost {
@@ -56,20 +60,20 @@ impl Events {
 fn translate(event: &types::event, machine: Option<&Machine>) -> Option<Event> {
     let (time_ns, pid, vcpu, seq) = (event.time, event.tgid, event.vcpu, event.seq);
     Some(match event.kind {
-        ON => Event::On { time_ns, pid, vcpu, cpu: event.cpu },
-        PREEMPTED => {
-            let class = view::class(event.class.into());
+        Kind::EVENT_ON => Event::On { time_ns, pid, vcpu, cpu: event.cpu },
+        Kind::EVENT_PREEMPTED => {
+            let class = view::class(types::class(event.class.into()));
             let guest = machine.and_then(|m| m.attached.as_ref()).map(|a| &a.guest);
-            let at = Place {
+            let at = Location {
                 task: (event.pid >= 0).then(|| text(&event.comm)),
                 pid: (event.pid >= 0).then_some(event.pid),
                 function: guest.and_then(|guest| view::function(guest, class, event.rip)),
             };
             Event::Preempted { time_ns, pid, vcpu, class, reader: event.reader != 0, at }
         }
-        BLOCKED => Event::Blocked { time_ns, pid, vcpu },
-        GRACE_BEGAN => Event::GraceBegan { time_ns, pid, seq },
-        GRACE_ENDED => Event::GraceEnded { time_ns, pid, seq },
+        Kind::EVENT_BLOCKED => Event::Blocked { time_ns, pid, vcpu },
+        Kind::EVENT_GRACE_BEGAN => Event::GraceBegan { time_ns, pid, seq },
+        Kind::EVENT_GRACE_ENDED => Event::GraceEnded { time_ns, pid, seq },
         _ => return None,
     })
 }
@@ -78,12 +82,13 @@ fn translate(event: &types::event, machine: Option<&Machine>) -> Option<Event> {
 fn text(comm: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = comm.iter().map(|&c| c as u8).take_while(|&b| b != 0).collect();
     let text = String::from_utf8_lossy(&bytes);
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    reprieve_page::plain(&text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::raw::constants::NO_PID;
 
     #[test]
     fn a_hostile_name_is_made_harmless() {
@@ -94,12 +99,17 @@ mod tests {
 
     #[test]
     fn what_the_program_cannot_have_written_is_no_event() {
-        let event = types::event { kind: 9, ..types::event::default() };
+        let event = types::event { kind: Kind(9), ..types::event::default() };
         assert_eq!(translate(&event, None), None);
-        let event = types::event { kind: PREEMPTED, class: 77, pid: -1, ..types::event::default() };
+        let event = types::event {
+            kind: Kind::EVENT_PREEMPTED,
+            class: 77,
+            pid: NO_PID,
+            ..types::event::default()
+        };
         assert!(matches!(
             translate(&event, None),
-            Some(Event::Preempted { class: super::super::model::Class::Unknown, at, .. }) if at == Place::default()
+            Some(Event::Preempted { class: crate::watch::model::Class::Unknown, at, .. }) if at == Location::default()
         ));
     }
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where QEMU keeps the registers of a vCPU that it emulates (TCG): its `CPUX86State`.
 //!
-//! QEMU says neither where that is nor how it is laid out. But the code that it generates keeps the address in RBP, so the eBPF program only has to note
-//! the RBP of a vCPU's thread when it is interrupted: about every second candidate is right, the others are what RBP means in QEMU's own code.
-//! A candidate is believed when its contents can be nothing else: the interrupt descriptor table, segments and flags of a Linux kernel in 64-bit mode, where
-//! QEMU's layout has them, and in kernel mode the per-CPU base of the very CPU. Nothing is stopped for it.
+//! QEMU gives neither its address nor its layout. But the code that QEMU generates keeps the
+//! address in RBP, so the eBPF program stores the RBP of a vCPU's thread when the thread is
+//! interrupted. About every second candidate is right; for the others, RBP has its meaning in
+//! QEMU's own code. A candidate is accepted if it contains, where QEMU's layout has them, the
+//! interrupt descriptor table, segments and flags of a Linux kernel in 64-bit mode, and in kernel
+//! mode the per-CPU base of that CPU. The guest runs on meanwhile.
 
-use super::raw::read_process;
+use crate::watch::raw::read_process;
 
-/// Fields of `CPUX86State` behind the general registers, which come first: `eip`, `eflags`, three words and two halves for lazy flags, `hflags`,
-/// `hflags2`, then segments of 24 bytes (selector, base, limit, flags): ES, CS, SS, DS, FS, GS, LDT, TR, GDT, IDT.
+/// Fields of `CPUX86State` behind the general registers, which come first: `eip`, `eflags`, three
+/// words and two halves for lazy flags, `hflags`, `hflags2`, then segments of 24 bytes (selector,
+/// base, limit, flags): ES, CS, SS, DS, FS, GS, LDT, TR, GDT, IDT.
 const EFLAGS: usize = 8;
 const CC_OP: usize = 40;
 const DF: usize = 44;
@@ -21,8 +24,8 @@ const LENGTH: usize = SEGMENTS + 10 * SEGMENT;
 /// Bytes of general registers: sixteen, or 32 where QEMU knows APX.
 const LAYOUTS: [usize; 2] = [16 * 8, 32 * 8];
 
-/// Address of the instruction pointer in the `CPUX86State` at `candidate` in process `pid`, if there is one there, of the CPU whose per-CPU area is at
-/// `per_cpu`.
+/// Address of the instruction pointer in the `CPUX86State` at `candidate` in process `pid`, if
+/// there is one there, of the CPU whose per-CPU area is at `per_cpu`.
 pub fn registers_at(pid: u32, candidate: u64, per_cpu: u64) -> Option<u64> {
     let mut bytes = [0; LAYOUTS[1] + LENGTH];
     read_process(pid, candidate, &mut bytes).ok()?;

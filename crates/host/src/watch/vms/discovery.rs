@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The thread that keeps the list of VMs: finds new ones, attaches to their guests, notices reboots, pauses and ends.
+//! The discovery thread. It maintains the list of VMs: finds new ones, attaches to their guests,
+//! notices reboots, pauses and ends.
 //!
-//! Whatever may take long or hang (asking a VMM, searching a guest's memory) runs in a thread of its own per VM, a few at a time, so that one bad VM
-//! delays nobody but, at worst, the next attempts. Results come back as messages; only this thread changes the list.
-//! When it is to end, so is whatever it does, or is left to itself: an attempt has nothing but its VM's `/proc` files open, and finds nobody to tell.
+//! Steps that may take long or hang (asking a VMM, searching a guest's memory) run in a thread per
+//! VM, a few at a time, so that a bad VM can only delay attempts to attach to others. Results come
+//! back as messages; only the discovery thread changes the list. When it ends, it does not wait for
+//! attempts that hang: such a thread has only its VM's `/proc` files open, and its message is
+//! dropped.
 
-use super::discover::{self, Discovery, Key};
+use super::finder::{self, Finder, Key};
 use super::machine::{Kvm, Machine};
-use super::options::Which;
-use super::processes::Processes;
 use super::slots::Slots;
+use crate::watch::options::Which;
+use crate::watch::processes::Processes;
 use reprieve_guest::{Error, Guest, Options, vmm};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +21,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Attempts at a time.
+/// Attempts to attach that run at the same time.
 const ATTEMPTS: usize = 4;
-/// How often things that are under way are looked at.
+/// Time between two looks at attempts and searches in progress.
 const HURRY: Duration = Duration::from_millis(50);
-/// A VM that ended is still shown for so long.
+/// Time for which a VM that ended is still shown.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// All VMs, by process.
@@ -40,19 +43,19 @@ enum Message {
     Described(Key, vmm::Vm, Sender<bool>),
     Attached(Key, Box<Guest>),
     Failed(Key, Error),
-    /// Nothing new.
+    /// The VMM was asked, and nothing has changed.
     Settled(Key),
     Stop,
 }
 
 /// Ends the thread, and waits for it, when dropped.
-pub struct Keeper {
+pub struct DiscoveryThread {
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl DiscoveryThread {
     pub fn start(
         machines: Arc<Machines>,
         slots: Arc<Slots>,
@@ -60,28 +63,28 @@ impl Keeper {
         which: Which,
         interval: Duration,
         processes: Arc<Mutex<Processes>>,
-    ) -> std::io::Result<Keeper> {
+    ) -> std::io::Result<DiscoveryThread> {
         let (messages, inbox) = channel();
         let (own, stop) = (messages.clone(), Arc::new(AtomicBool::new(false)));
-        let mut work = Work {
+        let mut state = State {
             machines,
             slots,
             kvm,
             which,
             interval,
-            discovery: Discovery::default(),
+            finder: Finder::default(),
             processes,
             messages: own,
             stop: stop.clone(),
             attempts: Vec::new(),
         };
-        let run = move || work.run(inbox);
-        let thread = std::thread::Builder::new().name("watch-keeper".into()).spawn(run)?;
-        Ok(Keeper { messages, stop, thread: Some(thread) })
+        let run = move || state.run(inbox);
+        let thread = std::thread::Builder::new().name("watch-discovery".into()).spawn(run)?;
+        Ok(DiscoveryThread { messages, stop, thread: Some(thread) })
     }
 }
 
-impl Drop for Keeper {
+impl Drop for DiscoveryThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.messages.send(Message::Stop);
@@ -91,20 +94,21 @@ impl Drop for Keeper {
     }
 }
 
-struct Work {
+/// What the thread works with.
+struct State {
     machines: Arc<Machines>,
     slots: Arc<Slots>,
     kvm: Kvm,
     which: Which,
     interval: Duration,
-    discovery: Discovery,
+    finder: Finder,
     processes: Arc<Mutex<Processes>>,
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
     attempts: Vec<JoinHandle<()>>,
 }
 
-impl Work {
+impl State {
     fn run(&mut self, inbox: Receiver<Message>) {
         let mut due = Instant::now();
         loop {
@@ -134,7 +138,7 @@ impl Work {
                 .next()
                 .is_some_and(|(k, m)| k.pid == pid && m.ended.is_none())
         };
-        let found = self.discovery.look(known);
+        let found = self.finder.find(known);
         for (key, name) in found {
             if self.which.wants(key.pid, name.as_deref()) {
                 machines.entry(key).or_insert_with(|| Machine::new(key, name));
@@ -150,7 +154,7 @@ impl Work {
             machine.tend();
             guests.extend(machine.to_check().map(|guest| (machine.key, guest)));
         }
-        // Without the lock: a VMM may be asked, and slow.
+        // Without the lock, because the VMM may be asked and be slow.
         for (key, guest) in guests {
             if self.stop.load(Ordering::Relaxed) {
                 return;
@@ -163,7 +167,7 @@ impl Work {
         }
     }
 
-    /// Begins attempts that are due; says whether something is under way.
+    /// Begins attempts that are due; returns whether an attempt or a search is in progress.
     fn hurry(&mut self) -> bool {
         self.attempts.retain(|attempt| !attempt.is_finished());
         let mut hurried = false;
@@ -217,7 +221,7 @@ impl Work {
 }
 
 fn attempt_to_attach(key: Key, messages: &Sender<Message>, stop: &AtomicBool) {
-    let described = discover::describe(key);
+    let described = finder::describe(key);
     let vm = match described {
         Ok(vm) => vm,
         Err(error) => {
@@ -227,7 +231,7 @@ fn attempt_to_attach(key: Key, messages: &Sender<Message>, stop: &AtomicBool) {
     };
     let (answer, go_on) = channel();
     let _ = messages.send(Message::Described(key, vm.clone(), answer));
-    // Closed when the keeper ends.
+    // Closed when the discovery thread ends.
     let result = match go_on.recv() {
         Ok(true) => {
             match Guest::attach_with(&vm, &Options { stop: Some(stop), ..Options::default() }) {

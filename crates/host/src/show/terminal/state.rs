@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the view shows, and what keys change.
+//! The state of the live view, and how keys change it.
 
 use super::colours::Palette;
-use super::{guest, overview};
 use crate::show::activity::VmActivity;
-use crate::watch::model::{Snapshot, Vm};
-use ratatui::Frame;
+use crate::watch::model::{Snapshot, VmSnapshot};
 use ratatui::crossterm::event::KeyCode;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Rates are over that many intervals, so that they can be read.
+/// Rates are over this many intervals, so that they change slowly enough to be read.
 const WINDOW: usize = 10;
 
-/// What a key asks of who runs the view.
+/// What a key asks the session to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     Nothing,
@@ -70,7 +68,7 @@ pub struct View {
 
 /// A VM with what it did.
 pub(super) struct Row<'a> {
-    pub vm: &'a Vm,
+    pub vm: &'a VmSnapshot,
     pub activity: VmActivity,
 }
 
@@ -138,7 +136,7 @@ impl View {
         let Some(now) = self.now() else { return vec![] };
         let row = |vm| Row { vm, activity: VmActivity::between(self.before(), now, vm) };
         let mut rows: Vec<Row> = now.vms.iter().map(row).collect();
-        let age = |vm: &Vm| {
+        let age = |vm: &VmSnapshot| {
             let current = vm.grace.as_ref().and_then(|g| g.current.as_ref());
             current.map_or(0, |c| now.time_ns.saturating_sub(c.began_ns))
         };
@@ -181,9 +179,5 @@ impl View {
         let at = rows.iter().position(|pid| Some(*pid) == self.selected).unwrap_or(0);
         let to = at.saturating_add_signed(by).min(rows.len().saturating_sub(1));
         self.selected = rows.get(to).copied();
-    }
-
-    pub fn draw(&mut self, frame: &mut Frame) {
-        if self.inside { guest::draw(self, frame) } else { overview::draw(self, frame) }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One VM as it is watched: what is known of it, and how it goes from one state to the next.
+//! One watched VM: the facts known about it, and its state machine.
 //!
 //! ```text
 //! Attaching --attached--> Watching <--> Paused
@@ -8,14 +8,15 @@
 //!     +----------- rebooted -+            any --process ended--> Gone
 //! ```
 //!
-//! Its vCPUs are watched as soon as their threads are known; what they were doing is known once the guest has been read.
+//! Its vCPUs are watched as soon as their threads are known; their classes are known once the guest
+//! can be read.
 
-use super::clock::now_ns;
-use super::discover::Key;
-use super::model::VmState;
-use super::qemu;
-use super::raw::types;
+use super::finder::Key;
+use super::qemu_registers;
 use super::slots::{Registers, Slots, VcpuSlot, VmSlot};
+use crate::watch::model::VmState;
+use crate::watch::raw::clock::now_ns;
+use crate::watch::raw::types;
 use reprieve_guest::vmm::{self, Accel, Kind};
 use reprieve_guest::{BpfLayout, Error, Guest, Liveness};
 use std::sync::Arc;
@@ -31,20 +32,20 @@ const STARTING: Duration = Duration::from_secs(10);
 /// New threads are looked at this often at most: QEMU makes and ends helpers all the time.
 const THREADS_AGAIN: Duration = Duration::from_secs(5);
 
-/// A check that took some time is followed by a rest of this many times that.
+/// A check is followed by a pause of this many times its own duration.
 const CHECK_REST: u32 = 10;
 
-/// QEMU's registers are looked for this long before that is worth a remark.
-pub(super) const SEARCH_REMARK: Duration = Duration::from_secs(5);
+/// A search for QEMU's registers that takes longer than this is reported.
+pub const SEARCH_REMARK: Duration = Duration::from_secs(5);
 
-/// What this host's KVM lets be seen.
+/// What can be read from this host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kvm {
     /// AMD.
     Svm,
     /// Intel.
     Vmx,
-    /// Nothing, and why.
+    /// Nothing; the reason.
     Hidden(String),
 }
 
@@ -67,8 +68,8 @@ pub struct Machine {
     others: Vec<u32>,
     threads_due: Instant,
     check_due: Instant,
-    /// What went wrong on the host's side.
-    pub(super) trouble: Option<String>,
+    /// A problem on the host's side.
+    pub trouble: Option<String>,
     pub ended: Option<Instant>,
 }
 
@@ -78,7 +79,7 @@ pub struct Vcpu {
     /// Its number in the guest.
     pub cpu: Option<u32>,
     /// Since when QEMU's registers are looked for.
-    pub(super) searching: Option<Instant>,
+    pub searching: Option<Instant>,
 }
 
 /// A guest that can be read.
@@ -173,7 +174,7 @@ impl Machine {
                 self.retry = None;
                 self.delay = RETRY;
                 self.state = VmState::Watching;
-                self.place(&layout);
+                self.set_layout(&layout);
                 let guest = Arc::new(guest);
                 let attached = Attached { guest, layout, since_ns: now_ns(), present };
                 self.attached = Some(attached);
@@ -183,14 +184,14 @@ impl Machine {
         }
     }
 
-    fn place(&mut self, layout: &BpfLayout) {
+    fn set_layout(&mut self, layout: &BpfLayout) {
         let Some(slot) = &self.slot else { return };
         slot.unready();
         for vcpu in &mut self.vcpus {
             let tid = vcpu.slot.tid();
             let found = layout.vcpus.iter().find(|v| v.tid == Some(tid));
             vcpu.cpu = found.map(|v| v.cpu);
-            vcpu.slot.place(found);
+            vcpu.slot.set_addresses(found);
         }
         slot.ready(layout);
     }
@@ -224,13 +225,14 @@ impl Machine {
         self.ended.get_or_insert_with(Instant::now);
     }
 
-    /// The guest, if it is time to ask whether it still is what it was. That may take a while: not to be done with the list of VMs locked.
+    /// The guest, if a check is due of whether it is still the same boot. The check may take long:
+    /// it must not run while the list of VMs is locked.
     pub fn to_check(&self) -> Option<Arc<Guest>> {
         let due = Instant::now() >= self.check_due;
         self.attached.as_ref().filter(|_| due).map(|attached| attached.guest.clone())
     }
 
-    /// What came of it, and how long it took.
+    /// Takes the result of a check, and how long the check took.
     pub fn checked(&mut self, guest: &Arc<Guest>, found: &Result<Liveness, Error>, took: Duration) {
         // A VMM that is slow to answer is asked less often.
         self.check_due = Instant::now() + took * CHECK_REST;
@@ -252,7 +254,7 @@ impl Machine {
         }
     }
 
-    /// Looks whether the process and its vCPUs still are there. Costs a few reads.
+    /// Checks whether the process and its vCPUs still exist. Costs a few reads.
     pub fn tend(&mut self) {
         if self.ended.is_some() {
             return;
@@ -277,7 +279,8 @@ impl Machine {
             !std::path::Path::new(&format!("/proc/{}/task/{}", vm.pid, v.slot.tid())).exists()
         });
         if (new || lost) && !self.busy && self.attached.is_some() {
-            // Only worth an attempt if the VMM itself has other vCPUs now, which the attempt finds out.
+            // Only worth an attempt if the VMM itself has other vCPUs now, which the attempt finds
+            // out.
             self.others = others;
             self.retry = Some(Instant::now());
         }
@@ -287,7 +290,7 @@ impl Machine {
             attached.present = present;
             if let Ok(layout) = attached.guest.layout() {
                 attached.layout = layout.clone();
-                self.place(&layout);
+                self.set_layout(&layout);
             }
         }
     }
@@ -312,21 +315,33 @@ impl Machine {
             let candidates = vcpu.slot.get().candidates;
             let valid = candidates.into_iter().filter(|&c| c != 0);
             let found = valid
-                .filter_map(|c| qemu::registers_at(self.key.pid, c, layout.per_cpu_offset))
+                .filter_map(|c| {
+                    qemu_registers::registers_at(self.key.pid, c, layout.per_cpu_offset)
+                })
                 .next();
             if let Some(address) = found {
-                vcpu.slot.registers(Registers::Qemu(address));
+                vcpu.slot.set_registers(Registers::Qemu(address));
                 vcpu.searching = None;
             }
         }
     }
 
-    /// Whether something is under way that should not wait for long.
+    /// Whether an attempt or a search is in progress that should go on soon.
     pub fn hurried(&self) -> bool {
         let young = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < SEARCH_REMARK);
         self.ended.is_none()
             && (self.retry.is_some_and(|_| self.delay < Duration::from_secs(2))
                 || self.vcpus.iter().any(|v| young(&v.searching)))
+    }
+
+    /// The last grace period that was seen to begin, as the program keeps it, and when.
+    pub fn began(&self) -> Option<(u64, u64)> {
+        self.slot.as_ref().map(VmSlot::began)
+    }
+
+    /// Of its entry.
+    pub fn index(&self) -> Option<u32> {
+        self.slot.as_ref().map(|slot| slot.index)
     }
 
     /// The program's part of it.

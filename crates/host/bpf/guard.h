@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the scheduler and user space share, beside watch's arrays of VMs and
+ * vCPUs (watch.h), whose indexes it uses: an array of what it needs to know of
+ * each guest's RCU and what it did for the VM, and one of the threads of vCPUs.
+ */
+#ifndef REPRIEVE_GUARD_H
+#define REPRIEVE_GUARD_H
+
+#include "watch.h"
+
+#define MAX_LEAVES 8
+#define MAX_GUEST_CPUS 128
+#define MAX_CPUS 1024
+#define MESSAGE_LEN 128
+
+/* A leaf of the guest's rcu_node tree. */
+struct leaf {
+	u64 qsmask; /* address */
+	u64 gp_tasks; /* address, or 0 */
+	u32 first_cpu;
+	u32 cpus;
+};
+
+struct granted {
+	u64 count;
+	u64 total_ns;
+	u64 max_ns;
+	u64 expired;
+	u64 refused;
+};
+
+struct guest {
+	/* Written by user space while ready is 0, but for the weight. */
+	u32 ready;
+	u32 weight;
+	u32 leaves_used;
+	u32 tracks_user; /* user mode is quiescent to the guest's RCU */
+	u32 node_entry; /* offsets in the guest's task_struct */
+	u32 task_cpu;
+	u64 kthread_cpu; /* addresses, or 0 */
+	u64 kthread_on_rq;
+	u64 fqs_due;
+	u64 jiffies;
+	struct leaf leaves[MAX_LEAVES];
+	u32 slots[MAX_GUEST_CPUS]; /* index in vcpus, plus 1, by guest CPU */
+
+	/* Written by the scheduler, from any CPU. */
+	u64 seq; /* the grace period that was last seen */
+	u64 seq_since;
+	u64 looked;
+	u64 owes[MAX_LEAVES]; /* who holds it up */
+	u64 on_cpu_ns;
+	u64 entitled_ns;
+	u64 avoided[CLASSES];
+	struct granted extended;
+	struct granted quiesced;
+	struct granted rescued;
+};
+
+/* Values of settings.quiesces: no VM, those whose guest tracks user mode, all.
+ */
+#define QUIESCE_NONE 0
+#define QUIESCE_TRACKED 1
+#define QUIESCE_ALL 2
+
+/* Set before loading. */
+struct settings {
+	u64 slice;
+	u64 max_extend;
+	u64 max_hold;
+	u32 extends;
+	u32 quiesces;
+	u32 rescues;
+	u32 cpus;
+};
+
+#endif

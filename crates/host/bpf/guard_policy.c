@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/* The policy as a library, for its tests in user space. */
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long s64;
+#include "guard_policy.h"
+
+void guard_join(struct policy_group *group, u64 now)
+{
+	policy_join(group, now);
+}
+
+void guard_leave(struct policy_group *group, u64 now)
+{
+	policy_leave(group, now);
+}
+
+void guard_begin(struct policy_thread *thread, struct policy_group *group,
+		 u64 now)
+{
+	policy_begin(thread, group, now);
+}
+
+u64 guard_charge(struct policy_thread *thread, struct policy_group *group,
+		 u64 now)
+{
+	return policy_charge(thread, group, now);
+}
+
+u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
+		const struct policy_queue *queue, u64 load, int woken,
+		const struct policy_limits *limits)
+{
+	return policy_place(thread, group, queue, load, woken, limits);
+}
+
+void guard_start(struct policy_queue *queue, const struct policy_thread *thread)
+{
+	policy_start(queue, thread);
+}
+
+u32 guard_extend(struct policy_extension *extension,
+		 struct policy_budget *budget, int section, u64 now,
+		 const struct policy_limits *limits)
+{
+	return policy_extend(extension, budget, section, now, limits);
+}
+
+int guard_rescue(const struct policy_thread *thread,
+		 const struct policy_group *group,
+		 const struct policy_queue *queue, u64 age, u64 left, u64 now,
+		 const struct policy_limits *limits)
+{
+	return policy_rescue(thread, group, queue, age, left, now, limits);
+}
+
+int guard_preempts(const struct policy_thread *woken,
+		   const struct policy_thread *running,
+		   const struct policy_group *group, u64 now,
+		   const struct policy_limits *limits)
+{
+	return policy_preempts(woken, running, group, now, limits);
+}
+
+u32 guard_kind(const struct policy_kinds *kinds)
+{
+	return policy_kind(kinds);
+}
+
+void guard_served(struct policy_kinds *kinds, u32 kind, u64 ran, u64 count,
+		  const struct policy_limits *limits)
+{
+	policy_served(kinds, kind, ran, count, limits);
+}

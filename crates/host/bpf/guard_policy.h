@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * The policy of guard: who runs next, for how long, and who is owed time. Plain
+ * C without kernel calls, compiled into the eBPF scheduler and, for its tests,
+ * into a user-space library. The includer defines u32, u64 and s64.
+ *
+ * Fairness. Each thread has a virtual time: run time, divided by its weight
+ * (100 is normal). The one with the least runs next. A VM's weight is shared by
+ * those of its vCPUs that are runnable, so a VM gets the share of its weight
+ * however many vCPUs it has. How many are runnable changes while one of them
+ * runs, so a vCPU is charged with the integral of that number over its run
+ * (struct policy_group, "rate"): nothing is gained by sleeping at the right
+ * moment.
+ *
+ * Run time counts however it was granted. An extended or rescued vCPU has a
+ * larger virtual time afterwards and waits for longer: that is all the repaying
+ * there is, and it needs no account of its own. What is bounded is how far
+ * ahead of its turn a vCPU may get (policy_rescue), and how long one extension
+ * and all of a VM's together may be (policy_extend).
+ *
+ * What a guest says about itself only selects who is extended or rescued. It
+ * cannot lengthen either, nor lower what is charged.
+ */
+#ifndef REPRIEVE_GUARD_POLICY_H
+#define REPRIEVE_GUARD_POLICY_H
+
+/* Inlined, since some are called with a lock held. */
+#define POLICY_FN static inline __attribute__((always_inline, unused))
+
+#define POLICY_WEIGHT 100ULL
+/* Virtual time that a thread may be ahead of all others, at normal weight, and
+ * the longest that anybody should wait for that reason. */
+#define POLICY_AHEAD_NS 200000000ULL
+#define POLICY_WAIT_NS 4000000000ULL
+/* A VM may use this part (1/n) of the time that passes for extensions. */
+#define POLICY_EXTEND_PART 4
+/* A vCPU that was rescued and owes still, or again, is not rescued again until
+ * it has been off its CPU for this long: it needs a tick of its guest's. */
+#define POLICY_RESCUE_GAP_NS 2000000ULL
+/* How long a rescue lasts if the quiescent state does not come before. */
+#define POLICY_RESCUE_NS 1000000ULL
+
+struct policy_limits {
+	u64 slice;
+	u64 max_extend;
+	u64 max_hold;
+};
+
+/* The runnable vCPUs of a VM. */
+struct policy_group {
+	u64 weight;
+	u64 runnable;
+	u64 rate; /* integral of runnable / weight over time */
+	u64 since; /* the time up to which it is known */
+};
+
+/* A thread. */
+struct policy_thread {
+	u64 vtime;
+	u64 weight; /* not of a vCPU, which has its VM's */
+	u64 began; /* when it got its CPU */
+	u64 rate; /* its group's, at that time */
+};
+
+/* A queue of threads that compete with each other: the virtual time of the one
+ * that started last. */
+struct policy_queue {
+	u64 vtime;
+};
+
+/* Why a thread keeps its CPU beyond its slice. */
+struct policy_extension {
+	u64 began; /* 0: it does not */
+};
+
+/* What a VM has left for extensions. */
+struct policy_budget {
+	u64 left;
+	u64 since;
+};
+
+enum policy_verdict {
+	POLICY_GO, /* its slice is over */
+	POLICY_STAY, /* it is in a section that should end first */
+	POLICY_EXPIRED, /* it is in one still, and its time is up */
+	POLICY_REFUSED, /* it is in one, and its VM has no budget */
+};
+
+POLICY_FN s64 policy_after(u64 a, u64 b)
+{
+	return (s64)(a - b);
+}
+
+POLICY_FN u64 policy_scaled(u64 ns, u64 weight)
+{
+	return ns * POLICY_WEIGHT / (weight ? weight : 1);
+}
+
+/* Brings the group's integral up to now. */
+POLICY_FN void policy_group_advance(struct policy_group *group, u64 now)
+{
+	if (policy_after(now, group->since) <= 0)
+		return; /* another CPU's clock was ahead */
+	group->rate += policy_scaled((now - group->since) * group->runnable,
+				     group->weight);
+	group->since = now;
+}
+
+POLICY_FN void policy_join(struct policy_group *group, u64 now)
+{
+	policy_group_advance(group, now);
+	group->runnable++;
+}
+
+POLICY_FN void policy_leave(struct policy_group *group, u64 now)
+{
+	policy_group_advance(group, now);
+	if (group->runnable)
+		group->runnable--;
+}
+
+/* The thread gets its CPU. */
+POLICY_FN void policy_begin(struct policy_thread *thread,
+			    struct policy_group *group, u64 now)
+{
+	thread->began = now;
+	if (group) {
+		policy_group_advance(group, now);
+		thread->rate = group->rate;
+	}
+}
+
+/* The time that the thread ran since policy_begin, or since it was last
+ * charged, is charged. Returns it. */
+POLICY_FN u64 policy_charge(struct policy_thread *thread,
+			    struct policy_group *group, u64 now)
+{
+	u64 ran;
+
+	if (policy_after(now, thread->began) <= 0)
+		return 0;
+	ran = now - thread->began;
+	thread->began = now;
+	if (group) {
+		policy_group_advance(group, now);
+		thread->vtime += group->rate - thread->rate;
+		thread->rate = group->rate;
+	} else {
+		thread->vtime += policy_scaled(ran, thread->weight);
+	}
+	return ran;
+}
+
+/* How long the thread may run. A vCPU whose guest has a grace period in
+ * progress runs as much as others, but in smaller pieces, so that it is never
+ * off its CPU for long. */
+POLICY_FN u64 policy_slice(int in_grace_period,
+			   const struct policy_limits *limits)
+{
+	return in_grace_period ? limits->slice / 4 : limits->slice;
+}
+
+/* The weight that the thread has now. */
+POLICY_FN u64 policy_weight(const struct policy_thread *thread,
+			    const struct policy_group *group)
+{
+	u64 weight;
+
+	if (!group)
+		return thread->weight ? thread->weight : 1;
+	weight = group->weight / (group->runnable ? group->runnable : 1);
+	return weight ? weight : 1;
+}
+
+/* Where the thread stands in the queue. An ordinary thread that slept comes
+ * back with a slice of credit at most. A vCPU has none: while it slept, its
+ * VM's share was for the others of its VM. Who did not sleep keeps what it is
+ * owed. Who is far ahead (it ran alone for long) waits for a bounded time: load
+ * is the weight of all that compete for one CPU, by which virtual time passes
+ * more slowly than time. */
+POLICY_FN u64 policy_place(struct policy_thread *thread,
+			   const struct policy_group *group,
+			   const struct policy_queue *queue, u64 load,
+			   int woken, const struct policy_limits *limits)
+{
+	u64 ahead =
+		policy_scaled(POLICY_AHEAD_NS, policy_weight(thread, group));
+	u64 most = policy_scaled(POLICY_WAIT_NS, load);
+	u64 credit = POLICY_AHEAD_NS;
+
+	if (woken)
+		credit = group ? 0 : limits->slice;
+	if (ahead > most)
+		ahead = most;
+	if (policy_after(thread->vtime, queue->vtime - credit) < 0)
+		thread->vtime = queue->vtime - credit;
+	if (policy_after(thread->vtime, queue->vtime + ahead) > 0)
+		thread->vtime = queue->vtime + ahead;
+	return thread->vtime;
+}
+
+/* The thread changes from one queue to another. */
+POLICY_FN void policy_move(struct policy_thread *thread,
+			   const struct policy_queue *from,
+			   const struct policy_queue *to)
+{
+	thread->vtime += to->vtime - from->vtime;
+}
+
+/* The thread starts in its turn (not rescued: that is ahead of its turn). */
+POLICY_FN void policy_start(struct policy_queue *queue,
+			    const struct policy_thread *thread)
+{
+	if (policy_after(thread->vtime, queue->vtime) > 0)
+		queue->vtime = thread->vtime;
+}
+
+/* Whether the thread, woken now, should run at once instead of the one that
+ * runs: only if that has had its time, as far as both are fairly treated. */
+POLICY_FN int policy_preempts(const struct policy_thread *woken,
+			      const struct policy_thread *running,
+			      const struct policy_group *group, u64 now,
+			      const struct policy_limits *limits)
+{
+	u64 ran = policy_after(now, running->began) > 0 ? now - running->began
+							: 0;
+	u64 vtime = running->vtime +
+		    policy_scaled(ran, policy_weight(running, group));
+
+	return policy_after(vtime, woken->vtime) > (s64)(limits->slice / 2);
+}
+
+POLICY_FN void policy_refill(struct policy_budget *budget, u64 now,
+			     const struct policy_limits *limits)
+{
+	u64 most = 16 * limits->max_extend;
+
+	if (policy_after(now, budget->since) <= 0)
+		return;
+	budget->left += (now - budget->since) / POLICY_EXTEND_PART;
+	budget->since = now;
+	if (budget->left > most)
+		budget->left = most;
+}
+
+/* The slice of a thread is over, or somebody wants its CPU; section says
+ * whether it is in a section that should end first. After each POLICY_STAY it
+ * is asked again soon. */
+POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
+					    struct policy_budget *budget,
+					    int section, u64 now,
+					    const struct policy_limits *limits)
+{
+	enum policy_verdict verdict;
+	u64 used;
+
+	if (!extension->began) {
+		if (!section)
+			return POLICY_GO;
+		policy_refill(budget, now, limits);
+		if (budget->left < limits->max_extend)
+			return POLICY_REFUSED;
+		extension->began = now;
+		return POLICY_STAY;
+	}
+	used = policy_after(now, extension->began) > 0 ? now - extension->began
+						       : 0;
+	if (section && used < limits->max_extend)
+		return POLICY_STAY;
+	verdict = section ? POLICY_EXPIRED : POLICY_GO;
+	budget->left -= used < budget->left ? used : budget->left;
+	extension->began = 0;
+	return verdict;
+}
+
+/* How far ahead of its turn, in run time, a vCPU may get when the grace period
+ * that it holds up is that old. A young one will end by itself; an old one is
+ * worth debt. Nothing is worth more than twice max_hold. */
+POLICY_FN u64 policy_debt_allowed(u64 age, const struct policy_limits *limits)
+{
+	if (age < limits->max_hold / 16)
+		return 0;
+	if (age >= limits->max_hold)
+		return 2 * limits->max_hold;
+	return limits->slice + age;
+}
+
+/* Whether a vCPU that waits for its turn, and has been off its CPU since left,
+ * is scheduled next because it holds up a grace period of that age. */
+POLICY_FN int policy_rescue(const struct policy_thread *thread,
+			    const struct policy_group *group,
+			    const struct policy_queue *queue, u64 age, u64 left,
+			    u64 now, const struct policy_limits *limits)
+{
+	u64 allowed = policy_debt_allowed(age, limits);
+	s64 ahead = policy_after(thread->vtime, queue->vtime);
+	u64 debt = ahead > 0 ? (u64)ahead : 0;
+
+	if (!allowed || policy_after(now, left) < (s64)POLICY_RESCUE_GAP_NS)
+		return 0;
+	/* In run time. The integral of a small weight may be long. */
+	debt = debt / POLICY_WEIGHT * policy_weight(thread, group);
+	return debt + POLICY_RESCUE_NS <= allowed;
+}
+
+/* The two kinds of threads that a CPU chooses from: those that may run
+ * elsewhere as well, and its own. Each kind has its share by the number of
+ * threads in it. */
+struct policy_kinds {
+	u64 served[2];
+};
+
+/* The kind whose turn it is, if both wait. */
+POLICY_FN u32 policy_kind(const struct policy_kinds *kinds)
+{
+	return policy_after(kinds->served[0], kinds->served[1]) > 0;
+}
+
+/* A thread of the kind ran; count is how many of its kind this CPU has, in
+ * hundredths. */
+POLICY_FN void policy_served(struct policy_kinds *kinds, u32 kind, u64 ran,
+			     u64 count, const struct policy_limits *limits)
+{
+	u64 *mine = &kinds->served[kind & 1], *other = &kinds->served[!kind];
+
+	*mine += policy_scaled(ran, count);
+	/* The other may have had nothing to run: no credit for that. */
+	if (policy_after(*mine, *other) > (s64)limits->slice)
+		*other = *mine - limits->slice;
+}
+
+#endif

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which threads may have a slice that is not their own, and how to give it back.
+//!
+//! A custom slice stays when the program that set it dies, and a VM with short slices for ever
+//! would switch several times as often. So each guard keeps a journal in `/run/reprieve`: a line
+//! per thread, written *before* its slice is touched for the first time. Whoever finds the journal
+//! of a dead guard can undo what it did: its supervisor ([`super::supervisor`]), the next guard, or
+//! `guard --restore`.
+
+use super::slice;
+use reprieve_guest::vmm::process::start_time;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where journals are.
+pub const DIRECTORY: &str = "/run/reprieve";
+
+const PREFIX: &str = "slices-";
+
+/// A thread as it was before its slice was touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    pub tid: u32,
+    /// Tells it from a later thread with the same number.
+    pub start_time: u64,
+    /// `None`: it had the default.
+    pub slice: Option<Duration>,
+}
+
+impl Before {
+    /// Thread `tid` as it is; `default` is the slice of threads without a custom one.
+    pub fn of(tid: u32, default: Duration) -> io::Result<Before> {
+        let start_time = start_time(tid).ok_or(io::ErrorKind::NotFound)?;
+        let slice = slice::get(tid)?;
+        Ok(Before { tid, start_time, slice: (slice != default).then_some(slice) })
+    }
+
+    /// Gives the thread its slice back. One that is gone needs nothing.
+    pub fn restore(&self) -> io::Result<()> {
+        if start_time(self.tid) != Some(self.start_time) {
+            return Ok(());
+        }
+        match slice::set(self.tid, self.slice) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
+    /// The line of a journal.
+    pub fn line(&self) -> String {
+        let slice = self.slice.map_or(0, |slice| slice.as_nanos());
+        format!("{} {} {slice}\n", self.tid, self.start_time)
+    }
+
+    pub fn parse(line: &str) -> Option<Before> {
+        let mut numbers = line.split_ascii_whitespace();
+        let tid = numbers.next()?.parse().ok()?;
+        let start_time = numbers.next()?.parse().ok()?;
+        let ns: u64 = numbers.next()?.parse().ok()?;
+        let slice = (ns > 0).then(|| Duration::from_nanos(ns));
+        numbers.next().is_none().then_some(Before { tid, start_time, slice })
+    }
+}
+
+/// A journal that is being written. It stays when this is dropped: the supervisor removes it.
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+impl Journal {
+    /// Creates the journal of this process in `directory`.
+    pub fn create(directory: &Path) -> io::Result<Journal> {
+        fs::create_dir_all(directory)?;
+        let pid = std::process::id();
+        let path = directory.join(format!("{PREFIX}{pid}"));
+        // One of the same name is of a process that is gone, and was restored before.
+        let file = File::create(&path)?;
+        Ok(Journal { path, file })
+    }
+
+    /// Names this process and its `supervisor`: while one of them is at work, nobody else may
+    /// restore anything.
+    pub fn begin(&mut self, supervisor: u32) -> io::Result<()> {
+        let started = |pid: u32| format!("{pid} {}", start_time(pid).unwrap_or_default());
+        let (own, supervisor) = (started(std::process::id()), started(supervisor));
+        self.file.write_all(format!("{own} {supervisor}\n").as_bytes())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn add(&mut self, before: &Before) -> io::Result<()> {
+        self.file.write_all(before.line().as_bytes())
+    }
+}
+
+/// Whether process `pid`, which started at `start`, runs: a zombie does not.
+fn at_work(pid: u32, start: u64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    start_time(pid) == Some(start) && !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// What [`restore`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Threads of journals whose writers are gone.
+    pub threads: usize,
+    /// Guards that are still at work, or whose supervisors are: their threads were left alone.
+    pub active: Vec<u32>,
+    /// What could not be restored, and why.
+    pub failed: Vec<String>,
+}
+
+/// Undoes what dead guards left, by the journals in `directory`, and removes these.
+pub fn restore(directory: &Path) -> io::Result<Restored> {
+    let mut restored = Restored::default();
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(restored),
+        entries => entries?,
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let path = entry.path();
+        let text = fs::read_to_string(&path)?;
+        let first = text.lines().next().unwrap_or_default();
+        let numbers: Vec<u64> = first.split(' ').filter_map(|n| n.parse().ok()).collect();
+        let working = numbers.chunks_exact(2).any(|own| at_work(own[0] as u32, own[1]));
+        match numbers.first() {
+            Some(&pid) if working => restored.active.push(pid as u32),
+            _ => restore_one(&path, &mut restored)?,
+        }
+    }
+    Ok(restored)
+}
+
+/// Undoes what the journal at `path` tells of, and removes it.
+pub fn restore_one(path: &Path, restored: &mut Restored) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    let failed = restored.failed.len();
+    // The first line names the processes.
+    for before in text.lines().skip(1).filter_map(Before::parse) {
+        match before.restore() {
+            Ok(()) => restored.threads += 1,
+            Err(error) => restored.failed.push(format!("thread {}: {error}", before.tid)),
+        }
+    }
+    if restored.failed.len() == failed {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        for slice in [None, Some(Duration::from_micros(1500))] {
+            let before = Before { tid: 7, start_time: 99, slice };
+            assert_eq!(Before::parse(before.line().trim_end()), Some(before));
+        }
+        // The last line of a writer that was killed in the middle of it.
+        for torn in ["", "7", "7 99", "7 99 x", "7 99 0 1"] {
+            assert_eq!(Before::parse(torn), None, "{torn:?}");
+        }
+    }
+
+    #[test]
+    fn a_dead_guards_slices_are_taken_back() {
+        if slice::supported().is_err() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (ready, tid) = std::sync::mpsc::channel();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            ready.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = tid.recv().unwrap();
+        let default = slice::default().unwrap();
+        let before = Before::of(tid, default).unwrap();
+        assert_eq!(before.slice, None);
+        slice::set(tid, Some(slice::MIN)).unwrap();
+
+        // Process 1 did not start at 1 of this clock's ticks before the boot: it is "dead".
+        let other = Before { start_time: before.start_time + 1, ..before };
+        let path = dir.path().join("slices-1");
+        fs::write(
+            &path,
+            format!("1 18446744073709551615 1 7\n{}{}7 9", other.line(), before.line()),
+        )
+        .unwrap();
+        let mut journal = Journal::create(dir.path()).unwrap();
+        journal.begin(u32::MAX).unwrap();
+        journal.add(&before).unwrap();
+
+        let restored = restore(dir.path()).unwrap();
+        assert_eq!(restored.active, [std::process::id()], "the journal of a living guard");
+        assert_eq!((restored.threads, restored.failed), (2, vec![]));
+        assert_eq!(slice::get(tid).unwrap(), default);
+        assert!(!path.exists());
+        restore_one(journal.path(), &mut Restored::default()).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(restore(Path::new("/nonexistent/reprieve")).unwrap(), Restored::default());
+        drop(done);
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The backend for kernels without sched_ext: the stock scheduler, by the slices of single threads.
+//!
+//! Under EEVDF a thread's slice is its request: how much it wants to run at a time. The scheduler
+//! serves the requests with the earliest deadline, and a deadline is a request away; so a thread
+//! with a short slice waits less for its turn, gets as much CPU time as before, and costs more
+//! context switches. A grace period waits for every vCPU to run for a moment, twice (to notice it,
+//! and to report). So vCPUs that owe one have short slices, but only once it is late: those that
+//! owe nothing keep the long slices that are good for throughput.
+//!
+//! `debts` decides, by what [`Watch`] reads in the guests; `slice` is the kernel's interface;
+//! `journal` and `supervisor` make sure that no slice stays short when guard is gone, however it
+//! went. A new slice takes effect with a thread's next request: one that waits with a long request
+//! is served that one first.
+
+mod debts;
+mod journal;
+pub mod slice;
+mod supervisor;
+
+pub use journal::{DIRECTORY as JOURNALS, Restored, restore};
+
+use super::options::{Backend, Options};
+use super::statistics::{Granted, Preempted, Statistics, VmStatistics};
+use super::{Error, Guard};
+use crate::watch::model::{VmSnapshot, VmState};
+use crate::watch::{self, Watch};
+use debts::{Act, Debts};
+use journal::Before;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Time between two looks at a late grace period.
+const PACE_NS: u64 = 1_000_000;
+
+/// A VM of which a vCPU has waited that long for a CPU is one that the host holds up. Less is what
+/// any other thread's moment on the CPU takes.
+const CONTENDED_NS: u64 = 300_000;
+
+/// The backend at work. Dropping it restores every slice.
+pub struct Eevdf {
+    control: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    policy: super::Policy,
+    begun_ns: u64,
+    /// Dropped last, when nothing is left to restore.
+    _supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
+}
+
+/// What the control thread and the statistics share.
+struct Shared {
+    watch: Mutex<Watch>,
+    state: Mutex<State>,
+    stop: AtomicBool,
+    /// Wakes the control thread when `stop` is set.
+    wake: (Mutex<()>, Condvar),
+}
+
+struct State {
+    debts: Debts,
+    /// Threads whose slice was touched, as they were before.
+    touched: BTreeMap<u32, Before>,
+    /// Threads whose slice cannot be set, and why.
+    refused: BTreeMap<u32, String>,
+    looks: u64,
+    looks_ns: u64,
+    ended: Option<String>,
+}
+
+impl Eevdf {
+    /// # Errors
+    /// On a kernel without custom slices, without the rights to watch, or in a process that has
+    /// more than one thread already.
+    pub fn start(options: &Options) -> Result<Eevdf, Error> {
+        slice::supported().map_err(|why| Error::Unsupported { why })?;
+        let io = |what: &str| {
+            let what = what.to_owned();
+            move |source| Error::Io { what, source }
+        };
+        let default = slice::default().map_err(io("reading the default slice"))?;
+        let supervisor = if options.dry_run {
+            None
+        } else {
+            let left = restore(&options.journal).map_err(io("restoring what a dead guard left"))?;
+            if let Some(failed) = left.failed.first() {
+                let what = "restoring what a dead guard left".into();
+                return Err(Error::Io { what, source: io::Error::other(failed.clone()) });
+            }
+            if let Some(pid) = left.active.first() {
+                return Err(Error::Unsupported {
+                    why: format!("guard runs already, as process {pid}: stop that one"),
+                });
+            }
+            let supervisor = supervisor::Supervisor::start(&options.journal);
+            Some(Arc::new(Mutex::new(supervisor.map_err(io("starting the supervisor"))?)))
+        };
+        let watch = Watch::start(&watch::Options {
+            vms: options.vms.clone(),
+            interval: options.interval,
+            ..watch::Options::default()
+        })?;
+        let late = u64::try_from(options.late.as_nanos()).unwrap_or(u64::MAX);
+        let state = State {
+            debts: Debts::new(late),
+            touched: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            looks: 0,
+            looks_ns: 0,
+            ended: None,
+        };
+        let shared = Arc::new(Shared {
+            watch: Mutex::new(watch),
+            state: Mutex::new(state),
+            stop: AtomicBool::new(false),
+            wake: Default::default(),
+        });
+        let control = Control {
+            shared: shared.clone(),
+            supervisor: supervisor.clone(),
+            short: options.slice,
+            default,
+            pace_ns: PACE_NS.min(late),
+        };
+        let thread = std::thread::Builder::new().name("guard-control".into());
+        let control = thread.spawn(move || control.run()).map_err(io("starting a thread"))?;
+        Ok(Eevdf {
+            control: Some(control),
+            shared,
+            policy: options.policy,
+            begun_ns: now_ns(),
+            _supervisor: supervisor,
+        })
+    }
+}
+
+impl Drop for Eevdf {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        drop(lock(&self.shared.wake.0));
+        self.shared.wake.1.notify_all();
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+    }
+}
+
+impl Guard for Eevdf {
+    fn statistics(&mut self) -> Result<Statistics, Error> {
+        let snapshot = lock(&self.shared.watch).snapshot()?;
+        let state = lock(&self.shared.state);
+        let now = now_ns();
+        Ok(Statistics {
+            time_ns: now,
+            elapsed_ns: now - self.begun_ns,
+            backend: Backend::Eevdf,
+            policy: self.policy,
+            vms: snapshot.vms.iter().map(|vm| vm_statistics(vm, &state, now)).collect(),
+            decisions: state.looks,
+            decisions_ns: state.looks_ns,
+            process_ns: process_ns(),
+        })
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        let ended = lock(&self.shared.state).ended.clone();
+        let gone = self.control.as_ref().is_none_or(JoinHandle::is_finished);
+        ended.or_else(|| gone.then(|| "the control thread ended".into()))
+    }
+}
+
+fn vm_statistics(vm: &VmSnapshot, state: &State, now: u64) -> VmStatistics {
+    let shortened = state.debts.shortened(vm.pid, now);
+    let refused: Vec<&String> =
+        vm.vcpus.iter().filter_map(|vcpu| state.refused.get(&vcpu.tid)).collect();
+    let unreadable = match &vm.state {
+        VmState::Unreadable(why) => Some(why.clone()),
+        _ => None,
+    };
+    let mut preempted: BTreeMap<&str, Preempted> = BTreeMap::new();
+    for of in vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions) {
+        let none = || Preempted { class: of.class, suffered: 0, avoided: 0 };
+        preempted.entry(of.class.name()).or_insert_with(none).suffered +=
+            of.off_cpu.counts.iter().sum::<u64>();
+    }
+    VmStatistics {
+        pid: vm.pid,
+        name: vm.name.clone(),
+        readable: vm.state == VmState::Watching,
+        trouble: unreadable.or_else(|| refused.first().map(|why| why.to_string())),
+        weight: 0,
+        vcpus: vm.vcpus.len() as u32,
+        on_cpu_ns: vm.vcpus.iter().map(|vcpu| vcpu.on_cpu_ns).sum(),
+        entitled_ns: None,
+        preempted: preempted.into_values().collect(),
+        shortened: Granted {
+            count: shortened.count,
+            total_ns: shortened.total_ns,
+            max_ns: shortened.max_ns,
+            expired: 0,
+            refused: refused.len() as u64,
+        },
+        ..VmStatistics::default()
+    }
+}
+
+/// The thread that looks and acts.
+struct Control {
+    shared: Arc<Shared>,
+    /// `None`: a dry run.
+    supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
+    short: Duration,
+    default: Duration,
+    pace_ns: u64,
+}
+
+impl Control {
+    fn run(self) {
+        // It needs little, but soon.
+        let _ = slice::set(0, Some(slice::MIN));
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let begun = now_ns();
+            let wait = self.look(begun);
+            {
+                let mut state = lock(&self.shared.state);
+                state.looks += 1;
+                state.looks_ns += now_ns().saturating_sub(begun);
+                if state.ended.is_some() {
+                    break;
+                }
+            }
+            let asleep = lock(&self.shared.wake.0);
+            if !self.shared.stop.load(Ordering::Relaxed) {
+                let _ = self.shared.wake.1.wait_timeout(asleep, Duration::from_nanos(wait));
+            }
+        }
+        let mut state = lock(&self.shared.state);
+        let acts = state.debts.settle(now_ns());
+        self.act(&mut state, &acts);
+    }
+
+    /// One look at all guests; returns for how long none is needed.
+    fn look(&self, now: u64) -> u64 {
+        let watch = lock(&self.shared.watch);
+        let mut state = lock(&self.shared.state);
+        let looks = watch.grace_periods();
+        for look in &looks {
+            let late = state.debts.note(look.pid, look.seq, look.began_ns, now);
+            let waits = look.preempted_since_ns.is_some_and(|since| now >= since + CONTENDED_NS);
+            let owing: &[u32] = if late { &look.owing } else { &[] };
+            let acts = state.debts.owing(look.pid, owing, waits, now);
+            self.act(&mut state, &acts);
+        }
+        let present: BTreeSet<u32> = looks.iter().map(|look| look.pid).collect();
+        let acts = state.debts.keep(&present, now);
+        self.act(&mut state, &acts);
+        state.debts.next_look(now, self.pace_ns)
+    }
+
+    fn act(&self, state: &mut State, acts: &[Act]) {
+        let Some(supervisor) = &self.supervisor else { return };
+        for act in acts {
+            match *act {
+                Act::Shorten(tid) if state.refused.contains_key(&tid) => {}
+                Act::Shorten(tid) => {
+                    let done = self.know(state, supervisor, tid);
+                    match done.and_then(|()| slice::set(tid, Some(self.short))) {
+                        Ok(()) => {}
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                            state.touched.remove(&tid);
+                        }
+                        Err(error) => {
+                            state.refused.insert(tid, error.to_string());
+                        }
+                    }
+                }
+                Act::Restore(tid) => {
+                    let Some(before) = state.touched.get(&tid) else { continue };
+                    match slice::set(tid, before.slice) {
+                        Ok(()) => {}
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                            state.touched.remove(&tid);
+                        }
+                        // The end of guard is what restores it then.
+                        Err(error) => {
+                            state.ended = Some(format!(
+                                "the slice of thread {tid} cannot be restored: {error}"
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes sure that the supervisor knows how thread `tid` was before.
+    fn know(
+        &self,
+        state: &mut State,
+        supervisor: &Mutex<supervisor::Supervisor>,
+        tid: u32,
+    ) -> io::Result<()> {
+        if state.touched.contains_key(&tid) {
+            return Ok(());
+        }
+        let before = Before::of(tid, self.default)?;
+        if let Err(error) = lock(supervisor).note(&before) {
+            state.ended = Some(format!("the journal cannot be written: {error}"));
+            return Err(error);
+        }
+        state.touched.insert(tid, before);
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now_ns() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+fn process_ns() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

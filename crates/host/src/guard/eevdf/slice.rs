@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The slice of a single thread under EEVDF, the stock scheduler.
+//!
+//! Since Linux 6.12, `sched_setattr` takes a thread's request size (`sched_runtime`): how long it
+//! wants to run at a time. The share of the CPU stays the same; a thread with shorter requests gets
+//! them granted sooner. The kernel takes 0.1 to 100 ms; 0 stands for its own default. Older kernels
+//! ignore the field without an error, so [`supported`] tries it.
+
+use std::io;
+use std::time::Duration;
+
+/// The part of the kernel's `sched_attr` that every version has (`SCHED_ATTR_SIZE_VER0`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+const SIZE: u32 = size_of::<Attributes>() as u32;
+const _: () = assert!(SIZE == 48);
+
+/// Of the flags that the kernel reports, those that may be set again.
+const RESET_ON_FORK: u64 = 1;
+
+/// Slices that the kernel takes; it silently clamps others.
+pub const MIN: Duration = Duration::from_micros(100);
+pub const MAX: Duration = Duration::from_millis(100);
+
+fn attributes(tid: u32) -> io::Result<Attributes> {
+    let mut found = Attributes::default();
+    let at: *mut Attributes = &mut found;
+    // SAFETY: the kernel writes at most `SIZE` bytes to `found`.
+    let done = unsafe { libc::syscall(libc::SYS_sched_getattr, tid as libc::pid_t, at, SIZE, 0) };
+    if done == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The slice of thread `tid`; zero on a kernel without custom slices.
+pub fn get(tid: u32) -> io::Result<Duration> {
+    Ok(Duration::from_nanos(fair(tid)?.runtime))
+}
+
+/// The slice that threads have without a custom one: that of a new thread.
+pub fn default() -> io::Result<Duration> {
+    std::thread::spawn(|| get(0)).join().unwrap_or_else(|_| Err(io::Error::other("a panic")))
+}
+
+/// Gives thread `tid` a slice of its own, or the default again. Its policy and its nice value stay.
+///
+/// # Errors
+/// [`NotFound`](io::ErrorKind::NotFound) for a thread that is gone,
+/// [`Unsupported`](io::ErrorKind::Unsupported) for one that EEVDF does not schedule.
+pub fn set(tid: u32, slice: Option<Duration>) -> io::Result<()> {
+    let mut new = fair(tid)?;
+    new.size = SIZE;
+    new.flags &= RESET_ON_FORK;
+    new.runtime = slice.map_or(0, |slice| slice.as_nanos() as u64);
+    let from: *const Attributes = &new;
+    // SAFETY: the kernel reads `SIZE` bytes of `new`.
+    let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid as libc::pid_t, from, 0) };
+    if done == 0 { Ok(()) } else { Err(gone(io::Error::last_os_error())) }
+}
+
+fn fair(tid: u32) -> io::Result<Attributes> {
+    let found = attributes(tid).map_err(gone)?;
+    match found.policy as i32 {
+        libc::SCHED_OTHER | libc::SCHED_BATCH => Ok(found),
+        _ => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("thread {tid} is scheduled by another policy than SCHED_OTHER"),
+        )),
+    }
+}
+
+fn gone(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => io::Error::new(io::ErrorKind::NotFound, error),
+        _ => error,
+    }
+}
+
+/// Whether this kernel schedules by custom slices now.
+///
+/// # Errors
+/// The reason why not, as a sentence.
+pub fn supported() -> Result<(), String> {
+    let operations = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
+    if !operations.trim().is_empty() {
+        return Err(format!(
+            "a sched_ext scheduler is in charge ({}), for which slices of EEVDF mean nothing: stop it",
+            operations.trim()
+        ));
+    }
+    let own = Duration::from_micros(3700);
+    // A thread of its own, whose slice ends with it.
+    let tried = std::thread::spawn(move || {
+        set(0, Some(own))?;
+        get(0)
+    });
+    match tried.join() {
+        Ok(Ok(slice)) if slice == own => Ok(()),
+        Ok(Ok(_)) => {
+            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            Err(format!(
+                "this kernel ({}) has no custom slices: Linux 6.12 and newer have",
+                release.trim()
+            ))
+        }
+        Ok(Err(error)) => Err(format!("setting a slice: {error}")),
+        Err(_) => Err("setting a slice panicked".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_is_set_read_and_taken_back() {
+        if supported().is_err() {
+            return; // An older kernel: `supported` has read back something else.
+        }
+        let default = default().unwrap();
+        assert!(default >= MIN, "{default:?}");
+        let thread = std::thread::spawn(move || {
+            for slice in [MIN, Duration::from_micros(500), MAX] {
+                set(0, Some(slice)).unwrap();
+                assert_eq!(get(0).unwrap(), slice);
+            }
+            set(0, None).unwrap();
+            assert_eq!(get(0).unwrap(), default);
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_is_not_found() {
+        // The largest PID there can be is 2^22.
+        let error = set(1 << 23, Some(MIN)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A small process that restores slices when guard dies without having done so itself.
+//!
+//! It is forked before guard has threads or has touched anything, and waits for the end of a pipe
+//! whose other end only guard has: the kernel closes that even after a `kill -9`. Then it restores
+//! every thread in guard's journal, removes the journal, and ends. It is in a session of its own
+//! and ignores the signals of a terminal and of `systemctl stop`, which reach the whole group.
+//! Where both are killed at the same moment, the journal remains for the next guard or `guard
+//! --restore`.
+
+use super::journal::{Before, Journal, Restored, restore_one};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the threads of this process may take to end before the fork.
+const SETTLE: Duration = Duration::from_secs(5);
+
+pub struct Supervisor {
+    /// `None` after the end.
+    pipe: Option<OwnedFd>,
+    journal: Journal,
+    pid: libc::pid_t,
+}
+
+impl Supervisor {
+    /// Forks it, with guard's journal in `directory`. To be called before this process starts
+    /// threads.
+    pub fn start(directory: &Path) -> io::Result<Supervisor> {
+        alone()?;
+        let mut journal = Journal::create(directory)?;
+        let (read, write) = pipe()?;
+        let (answer, answers) = pipe()?;
+        // SAFETY: the process has one thread, so the child may do anything.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop((write, answer));
+                supervise(read, answers, journal.path())
+            }
+            pid => {
+                drop((read, answers));
+                journal.begin(pid as u32)?;
+                let supervisor = Supervisor { pipe: Some(write), journal, pid };
+                supervisor.began(answer)?;
+                Ok(supervisor)
+            }
+        }
+    }
+
+    /// Waits until the supervisor is out of reach of guard's signals.
+    fn began(&self, answer: OwnedFd) -> io::Result<()> {
+        let mut line = String::new();
+        BufReader::new(File::from(answer)).read_line(&mut line)?;
+        match line.trim_end() {
+            "ready" => Ok(()),
+            _ => Err(io::Error::other("the supervisor did not start")),
+        }
+    }
+
+    /// Notes a thread whose slice is going to be touched.
+    pub fn note(&mut self, before: &Before) -> io::Result<()> {
+        self.journal.add(before)
+    }
+}
+
+impl Drop for Supervisor {
+    /// The supervisor restores everything (what has been restored already is so twice) and ends.
+    fn drop(&mut self) {
+        self.pipe = None;
+        let mut status = 0;
+        // SAFETY: waits for our own child, and writes to `status` only.
+        while unsafe { libc::waitpid(self.pid, &mut status, 0) } == -1
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+}
+
+/// Makes sure that this process has one thread. One that was joined is listed for a moment more.
+fn alone() -> io::Result<()> {
+    let end = Instant::now() + SETTLE;
+    loop {
+        let threads = std::fs::read_dir("/proc/self/task")?.count();
+        if threads == 1 {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            return Err(io::Error::other(format!(
+                "guard has to begin in a process with one thread, and this one has {threads}"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors are written to `ends`.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both are open, and nobody else's.
+    Ok(ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).into())
+}
+
+/// The supervisor itself.
+fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Path) -> ! {
+    detach(&[read.as_raw_fd(), answers.as_raw_fd(), libc::STDERR_FILENO]);
+    let mut answers = File::from(answers);
+    let _ = writeln!(answers, "ready");
+    drop(answers);
+    // Nobody writes to it: this ends when guard does.
+    let _ = File::from(read).read_to_end(&mut Vec::new());
+    let mut restored = Restored::default();
+    let done = restore_one(journal, &mut restored);
+    let failed = done.err().map(|error| format!("{}: {error}", journal.display()));
+    let failed: Vec<String> = failed.into_iter().chain(restored.failed).collect();
+    if failed.is_empty() {
+        exit(0)
+    }
+    let _ = writeln!(
+        io::stderr(),
+        "reprieve: slices were not restored ({}): run `reprieve guard --restore`",
+        failed.join("; ")
+    );
+    exit(1)
+}
+
+/// Lets go of everything of guard's but the descriptors `keep`.
+fn detach(keep: &[i32]) {
+    let list = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<i32> = list.filter_map(|fd| fd.file_name().to_str()?.parse().ok()).collect();
+    // Whoever reads guard's output must not wait for this process.
+    for fd in open.into_iter().filter(|fd| !keep.contains(fd)) {
+        // SAFETY: nothing in this process uses them any more. That of the list is closed already.
+        unsafe { libc::close(fd) };
+    }
+    // SAFETY: plain system calls. The name is a string with its zero.
+    unsafe {
+        libc::setsid();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::prctl(libc::PR_SET_NAME, c"reprieve-undo".as_ptr());
+    }
+}
+
+fn exit(status: i32) -> ! {
+    // SAFETY: no preconditions. Nothing of guard's is to run at this exit.
+    unsafe { libc::_exit(status) }
+}

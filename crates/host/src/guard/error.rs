@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why guard cannot schedule, or no longer does.
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("guard needs {what}: {hint}")]
+    Missing { what: &'static str, hint: &'static str },
+    #[error("guard cannot work here: {why}")]
+    Unsupported { why: String },
+    #[error("guard would drop {what}: {hint}")]
+    WouldDrop { what: String, hint: &'static str },
+    #[error("{what}: {why}")]
+    Option { what: &'static str, why: &'static str },
+    #[error("the kernel refuses the scheduler ({step}): {message}")]
+    Bpf { step: &'static str, message: String },
+    #[error("the stock scheduler is back: {0}")]
+    Ended(String),
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error(transparent)]
+    Watch(#[from] crate::watch::Error),
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `guard`: schedules a host's virtual machines so that what they hold is not held up.
+//!
+//! [`start`] chooses the backend that [`Options::backend`] names and attaches it; [`run`] lets it
+//! work until cancelled and hands out [`Statistics`]. Dropping the [`Guard`] detaches it: the stock
+//! scheduler takes over, with every setting as it was before.
+
+pub mod eevdf;
+mod error;
+mod options;
+#[cfg(test)]
+mod policy_tests;
+mod sched_ext;
+mod statistics;
+
+pub use error::Error;
+pub use options::{Backend, Options, Policy};
+pub use statistics::{Granted, Preempted, Statistics, VmStatistics};
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A backend that is attached. Dropping it detaches it.
+pub trait Guard {
+    /// What it did since it was attached.
+    ///
+    /// # Errors
+    /// When the statistics cannot be read; the scheduling goes on.
+    fn statistics(&mut self) -> Result<Statistics, Error>;
+
+    /// Why it no longer schedules, if it does not: the kernel may have thrown it out. One line.
+    fn ended(&mut self) -> Option<String>;
+}
+
+/// Attaches the backend that `options` name. When this returns, the backend schedules.
+///
+/// # Errors
+/// Where the kernel lacks what the backend needs, or refuses it. Then nothing has changed.
+pub fn start(options: &Options) -> Result<Box<dyn Guard>, Error> {
+    options.check()?;
+    match options.backend {
+        Backend::SchedExt if options.dry_run => {
+            Err(Error::Option { what: "--dry-run", why: "only with --backend eevdf so far" })
+        }
+        Backend::SchedExt => Ok(Box::new(sched_ext::SchedExt::start(options)?)),
+        Backend::Eevdf => Ok(Box::new(eevdf::Eevdf::start(options)?)),
+    }
+}
+
+/// How often a cancellation is looked for.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Lets `guard` work until `cancel` is set or `length` has passed; hands its statistics to `each`
+/// every `interval`, and at the end.
+///
+/// # Errors
+/// [`Error::Ended`] when the backend was thrown out, or what `each` returned.
+pub fn run<E: From<Error>>(
+    guard: &mut dyn Guard,
+    interval: Duration,
+    length: Option<Duration>,
+    cancel: &AtomicBool,
+    mut each: impl FnMut(&Statistics) -> Result<(), E>,
+) -> Result<(), E> {
+    let begun = Instant::now();
+    let mut due = begun + interval;
+    loop {
+        let over = length.is_some_and(|length| begun.elapsed() >= length);
+        let ended = guard.ended();
+        let done = over || ended.is_some() || cancel.load(Ordering::Relaxed);
+        if done || Instant::now() >= due {
+            each(&guard.statistics()?)?;
+            due = Instant::now() + interval;
+        }
+        if let Some(why) = ended {
+            return Err(Error::Ended(why).into());
+        }
+        if done {
+            return Ok(());
+        }
+        std::thread::sleep(NAP.min(due.saturating_duration_since(Instant::now())));
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What guard may do, and to whom.
+
+use super::Error;
+use crate::watch::Which;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is done about preempted vCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Nothing: fair by weight, VMs first, then their vCPUs. The yardstick.
+    Plain,
+    /// A vCPU in a critical section keeps its CPU until it leaves the section.
+    Extend,
+    /// A vCPU in its kernel keeps its CPU until it is in user mode, idle, or switches tasks.
+    Quiesce,
+    /// A preempted vCPU that holds up its guest's grace period is scheduled next.
+    Rescue,
+    /// All of it.
+    #[default]
+    Full,
+}
+
+impl Policy {
+    pub const ALL: [Policy; 5] =
+        [Policy::Plain, Policy::Extend, Policy::Quiesce, Policy::Rescue, Policy::Full];
+
+    /// The name on the command line, in JSON and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Plain => "plain",
+            Policy::Extend => "extend",
+            Policy::Quiesce => "quiesce",
+            Policy::Rescue => "rescue",
+            Policy::Full => "full",
+        }
+    }
+
+    pub const fn extends(self) -> bool {
+        matches!(self, Policy::Extend | Policy::Full)
+    }
+
+    pub const fn quiesces(self) -> bool {
+        matches!(self, Policy::Quiesce | Policy::Full)
+    }
+
+    pub const fn rescues(self) -> bool {
+        matches!(self, Policy::Rescue | Policy::Full)
+    }
+}
+
+/// What schedules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// A scheduler of our own, loaded into the kernel.
+    #[default]
+    SchedExt,
+    /// The stock scheduler, through the slices of single threads.
+    Eevdf,
+}
+
+impl Backend {
+    pub const ALL: [Backend; 2] = [Backend::SchedExt, Backend::Eevdf];
+
+    /// The name on the command line, in JSON and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::SchedExt => "sched-ext",
+            Backend::Eevdf => "eevdf",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub backend: Backend,
+    pub policy: Policy,
+    /// The longest time by which a slice is extended (`extend`, `quiesce`).
+    pub max_extend: Duration,
+    /// The longest time for which a vCPU that is off its CPU may hold up a grace period (`rescue`).
+    pub max_hold: Duration,
+    /// How long a thread runs before the next one's turn; with [`Backend::Eevdf`], the slice of
+    /// vCPUs that owe a late grace period.
+    pub slice: Duration,
+    /// The age from which on a grace period is late ([`Backend::Eevdf`]).
+    pub late: Duration,
+    /// The VMs whose slices may be shortened ([`Backend::Eevdf`]).
+    pub vms: Which,
+    /// Decide and count, but change nothing.
+    pub dry_run: bool,
+    /// Where [`Backend::Eevdf`] keeps what is to be restored after a crash.
+    pub journal: PathBuf,
+    /// Schedule the vCPUs of VMs only. With sched_ext all other ordinary threads then run before
+    /// any of them.
+    pub only_vms: bool,
+    /// How often VMs that came, ended or rebooted are looked for.
+    pub interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            backend: Backend::default(),
+            policy: Policy::default(),
+            max_extend: Duration::from_millis(1),
+            max_hold: Duration::from_millis(20),
+            slice: Duration::from_millis(2),
+            late: Duration::from_millis(3),
+            vms: Which::All,
+            dry_run: false,
+            journal: super::eevdf::JOURNALS.into(),
+            only_vms: false,
+            interval: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Options {
+    /// # Errors
+    /// [`Error::Option`] for a value that makes no sense.
+    pub fn check(&self) -> Result<(), Error> {
+        const LIMITS: [(&str, u64, u64, &str); 4] = [
+            ("--max-extend", 10, 10_000, "from 10us to 10ms"),
+            ("--max-hold", 1_000, 1_000_000, "from 1ms to 1s"),
+            ("--slice", 100, 100_000, "from 100us to 100ms"),
+            ("--late", 500, 1_000_000, "from 500us to 1s"),
+        ];
+        for ((what, least, most, why), value) in
+            LIMITS.into_iter().zip([self.max_extend, self.max_hold, self.slice, self.late])
+        {
+            if !(u128::from(least)..=u128::from(most)).contains(&value.as_micros()) {
+                return Err(Error::Option { what, why });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_checked() {
+        assert!(Options::default().check().is_ok());
+        let long = Options { max_extend: Duration::from_secs(1), ..Options::default() };
+        assert_eq!(long.check().unwrap_err().to_string(), "--max-extend: from 10us to 10ms");
+    }
+
+    #[test]
+    fn full_is_all_of_it() {
+        let full = Policy::Full;
+        assert!(full.extends() && full.quiesces() && full.rescues());
+        let plain = Policy::Plain;
+        assert!(!plain.extends() && !plain.quiesces() && !plain.rescues());
+    }
+}

@@ -1,0 +1,582 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Drives the scheduler's policy (`bpf/guard_policy.h`) through generated histories: a host of a
+//! few CPUs, VMs and ordinary threads, whose threads run, sleep, claim to be in critical sections
+//! and hold up grace periods at random.
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    slice: u64,
+    max_extend: u64,
+    max_hold: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    weight: u64,
+    runnable: u64,
+    rate: u64,
+    since: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    vtime: u64,
+    weight: u64,
+    began: u64,
+    rate: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    vtime: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Extension {
+    began: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Budget {
+    left: u64,
+    since: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Kinds {
+    served: [u64; 2],
+}
+
+const GO: u32 = 0;
+const STAY: u32 = 1;
+const EXPIRED: u32 = 2;
+const REFUSED: u32 = 3;
+
+#[link(name = "guard_policy", kind = "static")]
+unsafe extern "C" {
+    fn guard_join(group: *mut Group, now: u64);
+    fn guard_leave(group: *mut Group, now: u64);
+    fn guard_begin(thread: *mut Thread, group: *mut Group, now: u64);
+    fn guard_charge(thread: *mut Thread, group: *mut Group, now: u64) -> u64;
+    fn guard_place(
+        thread: *mut Thread,
+        group: *const Group,
+        queue: *const Queue,
+        load: u64,
+        woken: i32,
+        limits: *const Limits,
+    ) -> u64;
+    fn guard_start(queue: *mut Queue, thread: *const Thread);
+    fn guard_extend(
+        extension: *mut Extension,
+        budget: *mut Budget,
+        section: i32,
+        now: u64,
+        limits: *const Limits,
+    ) -> u32;
+    fn guard_rescue(
+        thread: *const Thread,
+        group: *const Group,
+        queue: *const Queue,
+        age: u64,
+        left: u64,
+        now: u64,
+        limits: *const Limits,
+    ) -> i32;
+    fn guard_preempts(
+        woken: *const Thread,
+        running: *const Thread,
+        group: *const Group,
+        now: u64,
+        limits: *const Limits,
+    ) -> i32;
+    fn guard_kind(kinds: *const Kinds) -> u32;
+    fn guard_served(kinds: *mut Kinds, kind: u32, ran: u64, count: u64, limits: *const Limits);
+}
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+const S: u64 = 1_000 * MS;
+const LIMITS: Limits = Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS };
+/// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
+const RESCUE: u64 = MS;
+
+/// A generator that any seed makes different (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Doing {
+    Waits,
+    Runs,
+    Sleeps(u64),
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, PartialEq)]
+enum Habit {
+    /// It always has something to compute.
+    Computes,
+    /// It computes for a while and sleeps for a while.
+    Naps,
+    /// As `Computes`, and claims to be in a critical section, and to hold up an old grace period,
+    /// all the time.
+    Lies,
+}
+
+struct Actor {
+    thread: Thread,
+    vm: Option<usize>,
+    habit: Habit,
+    doing: Doing,
+    left: u64,
+    waits_since: u64,
+    turn: u64,
+    rescued: bool,
+    extension: Extension,
+    /// When it goes to sleep by itself.
+    sleeps_at: u64,
+    ran: u64,
+    longest_wait: u64,
+}
+
+/// A host on which everybody may run everywhere, in steps of a tick.
+struct Host {
+    now: u64,
+    cpus: Vec<Option<usize>>,
+    queue: Queue,
+    vms: Vec<(Group, Budget)>,
+    actors: Vec<Actor>,
+    random: Random,
+    rescues: u64,
+    extensions: u64,
+    longest_extension: u64,
+    policy: bool,
+}
+
+const STEP: u64 = 100 * US;
+
+impl Host {
+    fn new(cpus: usize, weights: &[u64], seed: u64, policy: bool) -> Host {
+        let now = 1000 * S;
+        let vms = weights
+            .iter()
+            .map(|&weight| (Group { weight, since: now, ..Group::default() }, Budget::default()));
+        Host {
+            now,
+            cpus: vec![None; cpus],
+            queue: Queue::default(),
+            vms: vms.collect(),
+            actors: Vec::new(),
+            random: Random(seed),
+            rescues: 0,
+            extensions: 0,
+            longest_extension: 0,
+            policy,
+        }
+    }
+
+    fn add(&mut self, vm: Option<usize>, weight: u64, habit: Habit) {
+        let thread = Thread { weight, vtime: self.queue.vtime, ..Thread::default() };
+        self.actors.push(Actor {
+            thread,
+            vm,
+            habit,
+            doing: Doing::Sleeps(self.now),
+            left: self.now,
+            waits_since: self.now,
+            turn: 0,
+            rescued: false,
+            extension: Extension::default(),
+            sleeps_at: u64::MAX,
+            ran: 0,
+            longest_wait: 0,
+        });
+    }
+
+    fn group(&mut self, actor: usize) -> *mut Group {
+        match self.actors[actor].vm {
+            Some(vm) => &raw mut self.vms[vm].0,
+            None => std::ptr::null_mut(),
+        }
+    }
+
+    /// The weight of all that are runnable, per CPU.
+    fn load(&self) -> u64 {
+        let awake = |actor: &&Actor| !matches!(actor.doing, Doing::Sleeps(_));
+        let threads = self.actors.iter().filter(awake).filter(|actor| actor.vm.is_none());
+        let vms = self.vms.iter().filter(|vm| vm.0.runnable > 0).map(|vm| vm.0.weight);
+        let all = threads.map(|actor| actor.thread.weight).sum::<u64>() + vms.sum::<u64>();
+        all / self.cpus.len() as u64 + 1
+    }
+
+    fn enqueue(&mut self, actor: usize) {
+        let load = self.load();
+        let group = self.group(actor);
+        let one = &mut self.actors[actor];
+        let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
+        // SAFETY: all point to values of their types, none of which is used elsewhere.
+        unsafe { guard_place(&mut one.thread, group, &self.queue, load, woken, &LIMITS) };
+        one.doing = Doing::Waits;
+        one.waits_since = self.now;
+    }
+
+    fn stop(&mut self, cpu: usize, sleeps: Option<u64>) {
+        let actor = self.cpus[cpu].take().unwrap();
+        let (group, now) = (self.group(actor), self.now);
+        let one = &mut self.actors[actor];
+        // SAFETY: as in `enqueue`.
+        one.ran += unsafe { guard_charge(&mut one.thread, group, now) };
+        one.left = now;
+        one.rescued = false;
+        one.extension = Extension::default();
+        match sleeps {
+            Some(until) => {
+                one.doing = Doing::Sleeps(until);
+                if !group.is_null() {
+                    // SAFETY: as in `enqueue`.
+                    unsafe { guard_leave(group, now) };
+                }
+            }
+            None => self.enqueue(actor),
+        }
+    }
+
+    fn run_on(&mut self, cpu: usize, actor: usize, rescued: bool) {
+        let (group, now) = (self.group(actor), self.now);
+        self.cpus[cpu] = Some(actor);
+        let nap = self.random.below(8 * MS);
+        let one = &mut self.actors[actor];
+        one.longest_wait = one.longest_wait.max(now - one.waits_since);
+        one.doing = Doing::Runs;
+        (one.turn, one.rescued) = (now, rescued);
+        one.sleeps_at = if one.habit == Habit::Naps { now + nap } else { u64::MAX };
+        // SAFETY: as in `enqueue`.
+        unsafe { guard_begin(&mut one.thread, group, now) };
+        if !rescued {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_start(&mut self.queue, &one.thread) };
+        }
+    }
+
+    fn rescue(&mut self) -> Option<usize> {
+        (0..self.actors.len()).find(|&actor| {
+            let (group, now) = (self.group(actor), self.now);
+            let one = &self.actors[actor];
+            let owes = one.doing == Doing::Waits && one.habit == Habit::Lies;
+            // SAFETY: as in `enqueue`.
+            owes && unsafe {
+                guard_rescue(&one.thread, group, &self.queue, S, one.left, now, &LIMITS) != 0
+            }
+        })
+    }
+
+    fn step(&mut self) {
+        self.now += STEP;
+        for actor in 0..self.actors.len() {
+            if let Doing::Sleeps(until) = self.actors[actor].doing {
+                if until <= self.now {
+                    let (group, now) = (self.group(actor), self.now);
+                    if !group.is_null() {
+                        // SAFETY: as in `enqueue`.
+                        unsafe { guard_join(group, now) };
+                    }
+                    self.enqueue(actor);
+                }
+            }
+        }
+        for cpu in 0..self.cpus.len() {
+            let mut was_rescued = false;
+            if let Some(actor) = self.cpus[cpu] {
+                let one = &self.actors[actor];
+                was_rescued = one.rescued;
+                let over = self.now - one.turn >= if one.rescued { RESCUE } else { LIMITS.slice };
+                if one.sleeps_at <= self.now {
+                    let until = self.now + self.random.below(6 * MS);
+                    self.stop(cpu, Some(until));
+                } else if over && !self.stays(actor) {
+                    self.stop(cpu, None);
+                } else {
+                    continue;
+                }
+            }
+            if self.policy && !was_rescued {
+                if let Some(actor) = self.rescue() {
+                    self.rescues += 1;
+                    self.run_on(cpu, actor, true);
+                    continue;
+                }
+            }
+            let waiting = (0..self.actors.len()).filter(|&a| self.actors[a].doing == Doing::Waits);
+            let next = waiting.min_by_key(|&a| self.actors[a].thread.vtime as i64);
+            if let Some(actor) = next {
+                self.run_on(cpu, actor, false);
+            }
+        }
+    }
+
+    /// The slice is over: whether the vCPU keeps its CPU.
+    fn stays(&mut self, actor: usize) -> bool {
+        let one = &mut self.actors[actor];
+        let (Some(vm), true) = (one.vm, self.policy) else { return false };
+        let section = i32::from(one.habit == Habit::Lies);
+        let (began, budget) = (one.extension.began, &mut self.vms[vm].1);
+        // SAFETY: as in `enqueue`.
+        let verdict =
+            unsafe { guard_extend(&mut one.extension, budget, section, self.now, &LIMITS) };
+        match verdict {
+            STAY if began == 0 => self.extensions += 1,
+            EXPIRED => self.longest_extension = self.longest_extension.max(self.now - began),
+            _ => {}
+        }
+        verdict == STAY
+    }
+
+    fn run(&mut self, time: u64) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+        // What runs now is charged too.
+        for cpu in 0..self.cpus.len() {
+            if self.cpus[cpu].is_some() {
+                self.stop(cpu, None);
+            }
+        }
+    }
+
+    fn vm_ran(&self, vm: usize) -> u64 {
+        self.actors.iter().filter(|a| a.vm == Some(vm)).map(|a| a.ran).sum()
+    }
+}
+
+#[track_caller]
+fn assert_share(ran: u64, entitled: u64, off: f64, what: &str) {
+    let share = ran as f64 / entitled as f64;
+    assert!((1.0 - off..=1.0 + off).contains(&share), "{what}: {share:.4} of its entitlement");
+}
+
+#[test]
+fn vms_share_by_weight_however_many_vcpus_they_have() {
+    for seed in 0..8 {
+        let mut host = Host::new(2, &[100, 100, 200], seed, false);
+        for (vm, vcpus) in [(0, 2), (1, 6), (2, 3)] {
+            for _ in 0..vcpus {
+                host.add(Some(vm), 0, Habit::Computes);
+            }
+        }
+        host.run(10 * S);
+        for (vm, part) in [(0, 4), (1, 4), (2, 2)] {
+            assert_share(host.vm_ran(vm), 2 * 10 * S / part, 0.01, "a VM");
+        }
+        // Within a VM, each vCPU has the same.
+        for (vm, vcpus) in [(0, 2), (1, 6), (2, 3)] {
+            let mine = host.actors.iter().filter(|a| a.vm == Some(vm));
+            for actor in mine {
+                assert_share(actor.ran, host.vm_ran(vm) / vcpus, 0.02, "a vCPU");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_beside_vms_have_the_share_of_their_weight() {
+    let mut host = Host::new(2, &[100], 3, false);
+    for _ in 0..4 {
+        host.add(Some(0), 0, Habit::Computes);
+    }
+    for weight in [100, 200, 50] {
+        host.add(None, weight, Habit::Computes);
+    }
+    host.run(10 * S);
+    assert_share(host.vm_ran(0), 20 * S * 100 / 450, 0.02, "the VM");
+    for (actor, weight) in [(4, 100), (5, 200), (6, 50)] {
+        assert_share(host.actors[actor].ran, 20 * S * weight / 450, 0.02, "a thread");
+    }
+}
+
+#[test]
+fn a_vm_that_always_claims_gets_no_more_than_its_share() {
+    for seed in 0..8 {
+        let mut host = Host::new(2, &[100, 100], seed, true);
+        for vm in 0..2 {
+            for _ in 0..3 {
+                host.add(Some(vm), 0, if vm == 0 { Habit::Lies } else { Habit::Computes });
+            }
+        }
+        host.run(10 * S);
+        assert!(host.rescues > 100 && host.extensions > 100, "the lies were believed");
+        for vm in 0..2 {
+            assert_share(host.vm_ran(vm), 10 * S, 0.01, "a VM");
+        }
+        // A look per step.
+        assert!(host.longest_extension <= LIMITS.max_extend + STEP);
+    }
+}
+
+#[test]
+fn sleeping_at_the_right_moment_gains_nothing() {
+    for seed in 0..8 {
+        let mut host = Host::new(2, &[100, 100], seed, false);
+        for _ in 0..4 {
+            host.add(Some(0), 0, Habit::Naps);
+            host.add(Some(1), 0, Habit::Computes);
+        }
+        host.run(10 * S);
+        assert!(host.vm_ran(0) <= 10 * S * 103 / 100, "{} ms", host.vm_ran(0) / MS);
+    }
+}
+
+#[test]
+fn nobody_waits_for_ever() {
+    for seed in 0..8 {
+        let mut host = Host::new(2, &[100, 100, 1000], seed, true);
+        for (vm, habit) in [(0, Habit::Lies), (1, Habit::Naps), (2, Habit::Lies)] {
+            for _ in 0..8 {
+                host.add(Some(vm), 0, habit);
+            }
+        }
+        for weight in [1, 100, 10_000] {
+            for habit in [Habit::Computes, Habit::Naps] {
+                host.add(None, weight, habit);
+            }
+        }
+        host.run(20 * S);
+        for actor in &host.actors {
+            let wait = actor.longest_wait.max(match actor.doing {
+                Doing::Waits => host.now - actor.waits_since,
+                _ => 0,
+            });
+            // The kernel's watchdog would end guard after 20 s.
+            assert!(wait < 9 * S, "weight {} waited {} ms", actor.thread.weight, wait / MS);
+            assert!(actor.ran > 0);
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_was_alone_does_not_pay_for_it() {
+    let mut host = Host::new(1, &[], 1, false);
+    host.add(None, 1, Habit::Computes);
+    host.run(10 * S);
+    let alone = host.actors[0].ran;
+    for _ in 0..20 {
+        host.add(None, 100, Habit::Computes);
+    }
+    host.run(10 * S);
+    assert!(host.actors[0].longest_wait < 9 * S, "{} ms", host.actors[0].longest_wait / MS);
+    assert!(host.actors[0].ran > alone);
+}
+
+#[test]
+fn debt_is_bounded() {
+    let mut random = Random(1);
+    for _ in 0..100_000 {
+        let (now, vtime) = (100 * S, 50 * S);
+        let ahead = random.below(400 * MS);
+        let thread = Thread { vtime: vtime + ahead, weight: 100, ..Thread::default() };
+        let queue = Queue { vtime };
+        let (age, off) = (random.below(2 * S), random.below(10 * MS));
+        // SAFETY: all point to values of their types; no group.
+        let rescued = unsafe {
+            guard_rescue(&thread, std::ptr::null(), &queue, age, now - off, now, &LIMITS) != 0
+        };
+        if rescued {
+            assert!(ahead + RESCUE <= 2 * LIMITS.max_hold);
+            assert!(off >= 2 * MS && age >= LIMITS.max_hold / 16);
+        } else if age >= LIMITS.max_hold && off >= 2 * MS {
+            assert!(ahead + RESCUE > 2 * LIMITS.max_hold - MS, "refused {ahead}");
+        }
+    }
+}
+
+#[test]
+fn extensions_end_in_time_and_have_a_budget() {
+    let mut random = Random(2);
+    let (mut extension, mut budget) = (Extension::default(), Budget::default());
+    let (mut now, mut granted, mut refused) = (S, 0, 0);
+    let begun = now;
+    for _ in 0..200_000 {
+        now += random.below(200 * US) + 1;
+        let before = extension.began;
+        let section = i32::from(random.below(20) != 0);
+        // SAFETY: all point to values of their types.
+        let verdict = unsafe { guard_extend(&mut extension, &mut budget, section, now, &LIMITS) };
+        match verdict {
+            STAY => assert!(section == 1 && (before == 0 || now - before < LIMITS.max_extend)),
+            GO | EXPIRED => {
+                assert_eq!(extension.began, 0);
+                assert_eq!(verdict == EXPIRED, section == 1);
+                if before != 0 {
+                    granted += now - before;
+                }
+            }
+            REFUSED => refused += 1,
+            other => panic!("verdict {other}"),
+        }
+    }
+    assert!(refused > 0, "there is a budget");
+    // A quarter of the time, and what may be saved up; each may be overdrawn by one look.
+    let most = (now - begun) / 4 + 16 * LIMITS.max_extend;
+    assert!(granted <= most * 11 / 10, "{granted} of {most}");
+    assert!(granted >= most / 2, "{granted} of {most}");
+}
+
+#[test]
+fn a_sleeper_preempts_and_a_hog_does_not() {
+    let queue = Queue { vtime: 10 * S };
+    let running = Thread { vtime: 10 * S, weight: 100, began: S, ..Thread::default() };
+    let preempts = |vtime: u64, after: u64| {
+        let mut woken = Thread { vtime, weight: 100, ..Thread::default() };
+        let none = std::ptr::null();
+        // SAFETY: all point to values of their types; no group.
+        unsafe {
+            guard_place(&mut woken, none, &queue, 100, 1, &LIMITS);
+            guard_preempts(&woken, &running, none, S + after, &LIMITS) != 0
+        }
+    };
+    assert!(preempts(0, 100 * US), "it slept for long");
+    assert!(!preempts(10 * S + 5 * MS, MS), "it had its share");
+    assert!(preempts(10 * S, 2 * MS), "the other has run for longer");
+}
+
+#[test]
+fn both_kinds_of_threads_have_their_part_of_a_cpu() {
+    let mut kinds = Kinds::default();
+    let mut ran = [0u64; 2];
+    for _ in 0..10_000 {
+        // SAFETY: points to a value of its type.
+        let kind = unsafe { guard_kind(&kinds) };
+        ran[kind as usize] += MS;
+        let count = if kind == 0 { 300 } else { 100 };
+        // SAFETY: all point to values of their types.
+        unsafe { guard_served(&mut kinds, kind, MS, count, &LIMITS) };
+    }
+    assert_share(ran[0], 7_500 * MS, 0.02, "three threads of four");
+    // Only one kind has something to run for a while: the other gains a slice, no more.
+    for _ in 0..10_000 {
+        // SAFETY: all point to values of their types.
+        unsafe { guard_served(&mut kinds, 0, MS, 100, &LIMITS) };
+    }
+    assert!(kinds.served[0] - kinds.served[1] <= LIMITS.slice);
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the host has to have, and must not use, before the scheduler is loaded.
+
+use super::Error;
+use super::weight::limited;
+use crate::guard::Options;
+use std::fs;
+use std::path::Path;
+
+const SCHED_EXT: &str = "/sys/kernel/sched_ext";
+
+pub fn host(options: &Options) -> Result<(), Error> {
+    if !Path::new(SCHED_EXT).is_dir() {
+        return Err(Error::Missing {
+            what: "sched_ext, which this kernel does not have",
+            hint: "boot Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf",
+        });
+    }
+    let read = |file: &str| fs::read_to_string(Path::new(SCHED_EXT).join(file)).unwrap_or_default();
+    if read("state").trim() != "disabled" {
+        let what = format!("the scheduler that is loaded ({})", read("root/ops").trim());
+        return Err(Error::WouldDrop { what, hint: "end it first" });
+    }
+    if options.only_vms {
+        return Ok(());
+    }
+    match limited() {
+        Some(cgroup) => Err(bandwidth(&cgroup)),
+        None => Ok(()),
+    }
+}
+
+/// A limit that nobody would keep.
+pub fn bandwidth(cgroup: &str) -> Error {
+    Error::WouldDrop {
+        what: format!("the CPU limit of {cgroup} (cpu.max)"),
+        hint: "sched_ext leaves such limits to its scheduler, and guard has none; remove it or use --backend eevdf",
+    }
+}

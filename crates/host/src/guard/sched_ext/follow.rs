@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
+
+use super::check;
+use super::program::{Program, constants, types};
+use super::weight;
+use crate::guard::Error;
+use crate::watch::vms::discovery::Machines;
+use crate::watch::vms::finder::Key;
+use crate::watch::vms::machine::Machine;
+use reprieve_guest::layout::RcuLayout;
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the list of VMs is looked at. Guests boot in seconds.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// How often weights and limits of cgroups are read.
+const CGROUPS: Duration = Duration::from_secs(5);
+
+/// Ends the thread, and waits for it, when dropped.
+pub struct Follower {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// By process, the index of the VM's entry.
+    vms: Mutex<BTreeMap<u32, u32>>,
+    refused: Mutex<Option<String>>,
+}
+
+impl Follower {
+    pub fn start(
+        machines: Arc<Machines>,
+        program: Arc<Program>,
+        only_vms: bool,
+    ) -> Result<Follower, Error> {
+        let shared = Arc::new(Shared::default());
+        let mut state = State {
+            machines,
+            program,
+            shared: shared.clone(),
+            only_vms,
+            known: BTreeMap::new(),
+            cgroups_due: Instant::now(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("guard-follow".into())
+            .spawn(move || state.run())
+            .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
+        Ok(Follower { shared, thread: Some(thread) })
+    }
+
+    /// By process, the index of the VM's entry.
+    pub fn vms(&self) -> BTreeMap<u32, u32> {
+        self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Why guard must not go on, if so.
+    pub fn refused(&self) -> Option<String> {
+        self.shared.refused.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+struct State {
+    machines: Arc<Machines>,
+    program: Arc<Program>,
+    shared: Arc<Shared>,
+    only_vms: bool,
+    known: BTreeMap<Key, Known>,
+    cgroups_due: Instant,
+}
+
+/// What the scheduler was told of a VM.
+struct Known {
+    index: u32,
+    /// Thread, entry and CPU in the guest of each vCPU.
+    vcpus: Vec<(u32, u32, Option<u32>)>,
+    boot: Option<u64>,
+    weight: u32,
+}
+
+impl State {
+    fn run(&mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.follow();
+            std::thread::park_timeout(INTERVAL);
+        }
+        for known in self.known.values() {
+            release(known);
+        }
+    }
+
+    fn follow(&mut self) {
+        let cgroups = Instant::now() >= self.cgroups_due;
+        if cgroups {
+            self.cgroups_due = Instant::now() + CGROUPS;
+            if let (false, Some(cgroup)) = (self.only_vms, weight::limited()) {
+                let mut refused = self.shared.refused.lock().unwrap_or_else(|e| e.into_inner());
+                *refused = Some(check::bandwidth(&cgroup).to_string());
+            }
+        }
+        let machines = self.machines.clone();
+        let machines = machines.lock();
+        let gone: Vec<Key> = self
+            .known
+            .keys()
+            .filter(|key| machines.get(key).is_none_or(|m| m.ended.is_some()))
+            .copied()
+            .collect();
+        for key in gone {
+            self.forget(key);
+        }
+        for machine in machines.values().filter(|machine| machine.ended.is_none()) {
+            self.tell(machine, cgroups);
+        }
+        let all = self.known.iter().map(|(key, known)| (key.pid, known.index)).collect();
+        *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
+    }
+
+    fn forget(&mut self, key: Key) {
+        let Some(known) = self.known.remove(&key) else { return };
+        self.program.guests.set_field(known.index as usize, offset_of!(types::guest, ready), 0u32);
+        for &(tid, slot, _) in &known.vcpus {
+            self.program.remove_vcpu(tid, slot);
+        }
+        self.program.changed();
+    }
+
+    fn tell(&mut self, machine: &Machine, cgroups: bool) {
+        let Some(index) = machine.index() else { return };
+        let vcpus: Vec<(u32, u32, Option<u32>)> =
+            machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
+        let boot = machine.attached.as_ref().map(|attached| attached.layout.boot);
+        let known = self.known.get(&machine.key);
+        let weight = match known {
+            Some(known) if !cgroups => known.weight,
+            _ => weight::of_process(machine.key.pid),
+        };
+        if known.is_some_and(|known| {
+            (known.index, &known.vcpus, known.boot, known.weight) == (index, &vcpus, boot, weight)
+        }) {
+            return;
+        }
+        let guests = &self.program.guests;
+        if known.is_none_or(|known| known.index != index) {
+            guests.put(index as usize, types::guest::default());
+        }
+        guests.set_field(index as usize, offset_of!(types::guest, ready), 0u32);
+        guests.set_field(index as usize, offset_of!(types::guest, weight), weight);
+        let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
+        for &(tid, slot, _) in &before {
+            if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
+                self.program.remove_vcpu(tid, slot);
+            }
+        }
+        for &(tid, slot, _) in &vcpus {
+            if !before.iter().any(|v| (v.0, v.1) == (tid, slot)) {
+                // A full table: the thread is scheduled as an ordinary one.
+                let _ = self.program.add_vcpu(tid, slot);
+                if self.only_vms {
+                    switch(tid, SCHED_EXT);
+                }
+            }
+        }
+        if let Some(attached) = &machine.attached {
+            let tracks = attached.guest.settings().context_tracking == reprieve_guest::Use::Yes;
+            if let Some(rcu) = &attached.layout.rcu {
+                let jiffies = attached.layout.jiffies;
+                set_rcu(&self.program, index as usize, (rcu, jiffies), &vcpus, tracks);
+            }
+        }
+        self.program.changed();
+        self.known.insert(machine.key, Known { index, vcpus, boot, weight });
+    }
+}
+
+/// Tells the scheduler where the guest keeps its RCU's state. What is beyond its tables is not
+/// rescued.
+fn set_rcu(
+    program: &Program,
+    index: usize,
+    (rcu, jiffies): (&RcuLayout, Option<u64>),
+    vcpus: &[(u32, u32, Option<u32>)],
+    tracks: bool,
+) {
+    let mut guest = types::guest::default();
+    let leaves = rcu.leaves.iter().take(constants::MAX_LEAVES);
+    for (entry, leaf) in guest.leaves.iter_mut().zip(leaves) {
+        *entry = types::leaf {
+            qsmask: leaf.qsmask,
+            gp_tasks: leaf.gp_tasks.unwrap_or(0),
+            first_cpu: leaf.first_cpu,
+            cpus: leaf.last_cpu - leaf.first_cpu + 1,
+        };
+        guest.leaves_used += 1;
+    }
+    for &(_, slot, cpu) in vcpus {
+        if let Some(entry) = cpu.and_then(|cpu| guest.slots.get_mut(cpu as usize)) {
+            *entry = slot + 1;
+        }
+    }
+    let guests = &program.guests;
+    let words: [(usize, u32); 4] = [
+        (offset_of!(types::guest, leaves_used), guest.leaves_used),
+        (offset_of!(types::guest, tracks_user), tracks.into()),
+        (offset_of!(types::guest, node_entry), rcu.node_entry.unwrap_or(0)),
+        (offset_of!(types::guest, task_cpu), rcu.task_cpu.unwrap_or(0)),
+    ];
+    for (offset, value) in words {
+        guests.set_field(index, offset, value);
+    }
+    let longs: [(usize, Option<u64>); 5] = [
+        (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
+        (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
+        (offset_of!(types::guest, fqs_due), rcu.fqs_due),
+        (offset_of!(types::guest, jiffies), jiffies),
+        // Another boot counts its grace periods anew.
+        (offset_of!(types::guest, seq), None),
+    ];
+    for (offset, value) in longs {
+        guests.set_field(index, offset, value.unwrap_or(0));
+    }
+    for (n, leaf) in guest.leaves.iter().enumerate() {
+        let at = offset_of!(types::guest, leaves) + n * size_of::<types::leaf>();
+        guests.set_field(index, at + offset_of!(types::leaf, qsmask), leaf.qsmask);
+        guests.set_field(index, at + offset_of!(types::leaf, gp_tasks), leaf.gp_tasks);
+        guests.set_field(index, at + offset_of!(types::leaf, first_cpu), leaf.first_cpu);
+        guests.set_field(index, at + offset_of!(types::leaf, cpus), leaf.cpus);
+        let at = offset_of!(types::guest, owes) + n * size_of::<u64>();
+        guests.set_field(index, at, 0u64);
+    }
+    for (n, &slot) in guest.slots.iter().enumerate() {
+        let at = offset_of!(types::guest, slots) + n * size_of::<u32>();
+        guests.set_field(index, at, slot);
+    }
+    guests.set_field(index, offset_of!(types::guest, ready), 1u32);
+}
+
+const SCHED_EXT: libc::c_int = 7;
+
+/// Gives the thread another scheduling policy. One that has ended needs none.
+fn switch(tid: u32, policy: libc::c_int) {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `parameters` is valid for the read.
+    unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &parameters) };
+}
+
+/// The threads are ordinary ones again.
+fn release(known: &Known) {
+    for &(tid, ..) in &known.vcpus {
+        // SAFETY: no memory is passed.
+        if unsafe { libc::sched_getscheduler(tid as libc::pid_t) } == SCHED_EXT {
+            switch(tid, libc::SCHED_OTHER);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The backend that loads a scheduler of our own (`bpf/guard.bpf.c`).
+//!
+//! It builds on [`Watch`], which finds the VMs and keeps what the eBPF programs need to know of
+//! them in arrays; the scheduler uses the same arrays. A thread (`follow`) tells the scheduler what
+//! it needs beyond that: which threads are vCPUs, the weights of VMs, where guests keep their RCU's
+//! state.
+//!
+//! The kernel detaches the scheduler when this process ends, however it ends, and then every thread
+//! is scheduled as before.
+
+mod check;
+mod follow;
+mod program;
+mod weight;
+
+use super::{Backend, Error, Granted, Guard, Options, Policy, Preempted, Statistics, VmStatistics};
+use crate::watch::model::{Class, VmSnapshot, VmState};
+use crate::watch::raw::clock;
+use crate::watch::{self, Watch};
+use follow::Follower;
+use program::{Program, types};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub struct SchedExt {
+    /// Dropped first: it tells the program about VMs.
+    follower: Follower,
+    /// Before the arrays that it shares with `watch`.
+    program: Arc<Program>,
+    watch: Watch,
+    policy: Policy,
+    started_ns: u64,
+    process_ns: u64,
+}
+
+impl SchedExt {
+    pub fn start(options: &Options) -> Result<SchedExt, Error> {
+        check::host(options)?;
+        let process_ns = clock::process_ns();
+        let watch = Watch::start(&watch::Options {
+            interval: options.interval,
+            ..watch::Options::default()
+        })?;
+        let (machines, slots, kvm) = watch.parts();
+        let program = Arc::new(Program::load(options, &slots.program, &kvm)?);
+        let follower = Follower::start(machines, program.clone(), options.only_vms)?;
+        program.attach()?;
+        let (policy, started_ns) = (options.policy, clock::now_ns());
+        Ok(SchedExt { follower, program, watch, policy, started_ns, process_ns })
+    }
+}
+
+impl Guard for SchedExt {
+    fn statistics(&mut self) -> Result<Statistics, Error> {
+        let snapshot = self.watch.snapshot()?;
+        let followed = self.follower.vms();
+        let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
+        let vms = vms.map(|vm| self.vm(vm, &followed)).collect();
+        let (decisions, decisions_ns) = self.program.cost();
+        Ok(Statistics {
+            time_ns: snapshot.time_ns,
+            elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
+            backend: Backend::SchedExt,
+            policy: self.policy,
+            vms,
+            decisions,
+            decisions_ns,
+            process_ns: clock::process_ns().saturating_sub(self.process_ns),
+        })
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        self.program.ended().or_else(|| self.follower.refused())
+    }
+}
+
+impl SchedExt {
+    fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, u32>) -> VmStatistics {
+        let guest = followed.get(&vm.pid).map(|&index| self.program.guests.get(index as usize));
+        let guest = guest.unwrap_or_default();
+        let suffered = |class: Class| -> u64 {
+            let all = vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions);
+            let those = all.filter(|preemptions| preemptions.class == class);
+            those.map(|preemptions| preemptions.off_cpu.counts.iter().sum::<u64>()).sum()
+        };
+        let preempted = Class::ALL
+            .into_iter()
+            .zip(guest.avoided)
+            .map(|(class, avoided)| Preempted { class, suffered: suffered(class), avoided });
+        let readable = vm.state == VmState::Watching && guest.ready == 1;
+        VmStatistics {
+            pid: vm.pid,
+            name: vm.name.clone(),
+            readable,
+            trouble: match &vm.state {
+                VmState::Unreadable(why) => Some(why.clone()),
+                VmState::Watching if !readable => {
+                    Some("its RCU cannot be read: it is scheduled like `plain`".into())
+                }
+                _ => None,
+            },
+            weight: guest.weight,
+            vcpus: vm.vcpus.len() as u32,
+            on_cpu_ns: guest.on_cpu_ns,
+            entitled_ns: Some(guest.entitled_ns),
+            preempted: preempted.collect(),
+            extended: granted(&guest.extended),
+            quiesced: granted(&guest.quiesced),
+            rescued: granted(&guest.rescued),
+            shortened: Granted::default(),
+        }
+    }
+}
+
+fn granted(granted: &types::granted) -> Granted {
+    Granted {
+        count: granted.count,
+        total_ns: granted.total_ns,
+        max_ns: granted.max_ns,
+        expired: granted.expired,
+        refused: granted.refused,
+    }
+}

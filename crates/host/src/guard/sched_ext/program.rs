@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scheduler, loaded and attached. Dropping it detaches and unloads it; nothing is pinned, so a
+//! crash does the same.
+
+use crate::guard::{Error, Options, Policy};
+use crate::watch::raw::{self, Plain, Shared, complaints, keep_complaint};
+use crate::watch::vms::machine::Kvm;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
+use skeleton::{GuardSkel, GuardSkelBuilder};
+use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+
+pub use skeleton::types;
+
+/// The constants of `bpf/guard.h`, written by build.rs.
+#[allow(dead_code)]
+pub mod constants {
+    include!(concat!(env!("OUT_DIR"), "/guard_constants.rs"));
+}
+
+/// Written by libbpf-cargo from `bpf/guard.bpf.c`.
+#[allow(clippy::undocumented_unsafe_blocks, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/guard.skel.rs"));
+}
+
+// SAFETY: made of integers.
+unsafe impl Plain for types::guest {}
+
+pub struct Program {
+    /// Dropped first: the scheduler is detached.
+    link: Mutex<Option<Link>>,
+    /// Borrows `storage`; dropped before it.
+    skel: Mutex<ManuallyDrop<GuardSkel<'static>>>,
+    storage: *mut MaybeUninit<OpenObject>,
+    members: MapHandle,
+    tids: MapHandle,
+    costs: MapHandle,
+    pub guests: Shared<types::guest>,
+    /// The program's variables, as words.
+    variables: Shared<u64>,
+}
+
+// SAFETY: `storage` is a box of this alone, and the skeleton is behind a lock; the rest may be
+// sent.
+unsafe impl Send for Program {}
+// SAFETY: methods that take `&self` only make system calls and access shared arrays.
+unsafe impl Sync for Program {}
+
+impl Program {
+    /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
+    pub fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Program, Error> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
+        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
+        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
+        // `drop`.
+        let borrowed = unsafe { &mut *storage };
+        let opened = open(options, watch, kvm, borrowed).and_then(|skel| {
+            let maps = &skel.maps;
+            let shared = |what: &'static str| move |source| Error::Io { what: what.into(), source };
+            let guests = Shared::map(maps.guests.as_fd(), constants_vms());
+            let words = size_of::<types::bss>() / size_of::<u64>();
+            let variables = Shared::map(maps.bss.as_fd(), words);
+            let parts = (
+                MapHandle::try_from(&maps.members).map_err(refused("map"))?,
+                MapHandle::try_from(&maps.tids).map_err(refused("map"))?,
+                MapHandle::try_from(&maps.costs).map_err(refused("map"))?,
+                guests.map_err(shared("mapping the scheduler's guests"))?,
+                variables.map_err(shared("mapping the scheduler's variables"))?,
+            );
+            Ok((skel, parts))
+        });
+        match opened {
+            Ok((skel, (members, tids, costs, guests, variables))) => Ok(Program {
+                link: Mutex::new(None),
+                skel: Mutex::new(ManuallyDrop::new(skel)),
+                storage,
+                members,
+                tids,
+                costs,
+                guests,
+                variables,
+            }),
+            Err(error) => {
+                // SAFETY: made above; the skeleton that borrowed it is gone.
+                drop(unsafe { Box::from_raw(storage) });
+                Err(error)
+            }
+        }
+    }
+
+    /// From now on it schedules.
+    pub fn attach(&self) -> Result<(), Error> {
+        let mut skel = self.skel.lock().unwrap_or_else(|e| e.into_inner());
+        let link = skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
+        *self.link.lock().unwrap_or_else(|e| e.into_inner()) = Some(link);
+        self.set(offset_of!(types::bss, active), 1);
+        for cpu in online_cpus() {
+            let timer = &skel.progs.guard_start_timer;
+            on_cpu(cpu, || timer.test_run(ProgramInput::default()))
+                .map_err(|source| Error::Io { what: format!("running on CPU {cpu}"), source })?
+                .map_err(refused("start the timer"))?;
+        }
+        Ok(())
+    }
+
+    /// Why the kernel ended it, if it did.
+    pub fn ended(&self) -> Option<String> {
+        if self.get(offset_of!(types::bss, exit_kind)) == 0 {
+            return None;
+        }
+        let reason = self.text(offset_of!(types::bss, exit_reason));
+        let message = self.text(offset_of!(types::bss, exit_message));
+        Some(if message.is_empty() { reason } else { format!("{reason}: {message}") })
+    }
+
+    /// A variable of [`constants::MESSAGE_LEN`] bytes, in one line.
+    fn text(&self, offset: usize) -> String {
+        let first = offset / size_of::<u64>();
+        let words = first..first + constants::MESSAGE_LEN / size_of::<u64>();
+        let bytes = words.flat_map(|word| self.variables.get(word).to_ne_bytes());
+        let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+        String::from_utf8_lossy(&bytes).trim().replace('\n', " ")
+    }
+
+    /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
+    pub fn add_vcpu(&self, tid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
+        self.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
+        self.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
+    }
+
+    pub fn remove_vcpu(&self, tid: u32, slot: u32) {
+        let _ = self.members.delete(&tid.to_ne_bytes());
+        let _ = self.tids.update(&slot.to_ne_bytes(), &0u32.to_ne_bytes(), MapFlags::ANY);
+    }
+
+    /// Has the program look again which threads are vCPUs.
+    pub fn changed(&self) {
+        let generation = offset_of!(types::bss, generation);
+        self.set(generation, self.get(generation) + 1);
+    }
+
+    /// Decisions, and the time in them, ns.
+    pub fn cost(&self) -> (u64, u64) {
+        let values = self.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let word = |bytes: &[u8], at: usize| {
+            bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        };
+        values.ok().flatten().unwrap_or_default().iter().fold((0, 0), |sum, cpu| {
+            let runs = word(cpu, offset_of!(types::cost, runs));
+            (sum.0 + runs, sum.1 + word(cpu, offset_of!(types::cost, total_ns)))
+        })
+    }
+
+    fn get(&self, offset: usize) -> u64 {
+        self.variables.get(offset / size_of::<u64>())
+    }
+
+    fn set(&self, offset: usize, value: u64) {
+        self.variables.put(offset / size_of::<u64>(), value);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.set(offset_of!(types::bss, active), 0);
+        *self.link.lock().unwrap_or_else(|e| e.into_inner()) = None;
+        let skel = self.skel.get_mut().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: dropped once, and `storage`, made by `load`, after what borrows it.
+        unsafe {
+            ManuallyDrop::drop(skel);
+            drop(Box::from_raw(self.storage));
+        }
+    }
+}
+
+fn constants_vms() -> usize {
+    raw::constants::MAX_VMS
+}
+
+fn open(
+    options: &Options,
+    watch: &raw::Program,
+    kvm: &Kvm,
+    storage: &'static mut MaybeUninit<OpenObject>,
+) -> Result<GuardSkel<'static>, Error> {
+    const TOO_MANY: Error =
+        Error::Missing { what: "a host of at most 1,024 CPUs", hint: "its tables have no more" };
+    let mut open = GuardSkelBuilder::default().open(storage).map_err(refused("open"))?;
+    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count CPUs"))?;
+    if cpus > constants::MAX_CPUS {
+        return Err(TOO_MANY);
+    }
+    let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.with_svm = *kvm == Kvm::Svm;
+        rodata.with_vmx = *kvm == Kvm::Vmx;
+        rodata.settings = types::settings {
+            slice: ns(options.slice),
+            max_extend: ns(options.max_extend),
+            max_hold: ns(options.max_hold),
+            extends: options.policy.extends().into(),
+            // Elsewhere it does not shorten grace periods: only who asks for it alone gets it.
+            quiesces: match options.policy {
+                Policy::Full => constants::QUIESCE_TRACKED,
+                policy if policy.quiesces() => constants::QUIESCE_ALL,
+                _ => constants::QUIESCE_NONE,
+            } as u32,
+            rescues: options.policy.rescues().into(),
+            cpus: cpus as u32,
+        };
+    }
+    if options.only_vms {
+        const SWITCH_PARTIAL: u64 = 1 << 3;
+        open.struct_ops.guard_ops_mut().flags |= SWITCH_PARTIAL;
+    }
+    let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
+    for (map, fd, len) in
+        [(&mut open.maps.vcpus, vcpus, vcpus_len), (&mut open.maps.vms, vms, vms_len)]
+    {
+        map.set_max_entries(len).map_err(refused("size"))?;
+        map.reuse_fd(fd).map_err(refused("share"))?;
+    }
+    open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
+    open.load().map_err(refused("load"))
+}
+
+fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    move |error| match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => Error::Missing {
+            what: "the right to load a scheduler",
+            hint: "run it as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_ADMIN",
+        },
+        _ => Error::Bpf { step, message: complaints(&error) },
+    }
+}
+
+/// Runs `what` on `cpu` with this thread.
+fn on_cpu<T>(cpu: usize, what: impl FnOnce() -> T) -> std::io::Result<T> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let before = sched_getaffinity(None)?;
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only)?;
+    let result = what();
+    sched_setaffinity(None, &before)?;
+    Ok(result)
+}
+
+/// By the kernel's list, since this process may be confined to some.
+fn online_cpus() -> Vec<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a backend did: the schema of `guard --json`. Counters are totals since it was attached, or
+//! since the VM was found, and never fall; times are nanoseconds.
+
+use super::{Backend, Policy};
+use crate::watch::model::Class;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Statistics {
+    /// `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// Since the backend was attached.
+    pub elapsed_ns: u64,
+    pub backend: Backend,
+    pub policy: Policy,
+    pub vms: Vec<VmStatistics>,
+    /// Runs of the backend's decisions, and the time in them, where the backend measures it.
+    pub decisions: u64,
+    pub decisions_ns: u64,
+    /// CPU time of guard's own process.
+    pub process_ns: u64,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VmStatistics {
+    /// Of the VMM's process.
+    pub pid: u32,
+    pub name: String,
+    /// Whether its guest can be read; else why not.
+    pub readable: bool,
+    pub trouble: Option<String>,
+    /// Relative to other VMs and to ordinary threads, which have 100; 0 where the backend does not
+    /// know.
+    pub weight: u32,
+    pub vcpus: u32,
+    /// CPU time of its vCPUs, and what their weight entitled them to in the same time; `None` where
+    /// the backend does not know.
+    pub on_cpu_ns: u64,
+    pub entitled_ns: Option<u64>,
+    /// By what it was doing.
+    pub preempted: Vec<Preempted>,
+    /// Slices extended because of a critical section, and those of them that ended because the time
+    /// was up.
+    pub extended: Granted,
+    /// The same, until a quiescent point.
+    pub quiesced: Granted,
+    /// Turns given to vCPUs that held up a grace period; `refused` for debt.
+    pub rescued: Granted,
+    /// Times that the slice of a vCPU was shortened (it runs sooner, but no longer), and for how
+    /// long it stayed so; `refused` for vCPUs whose slice cannot be set.
+    #[serde(default)]
+    pub shortened: Granted,
+}
+
+/// Preemptions of one class.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Preempted {
+    pub class: Class,
+    /// Preemptions that took place.
+    pub suffered: u64,
+    /// Preemptions that were due, and were put off until the vCPU was out of it.
+    pub avoided: u64,
+}
+
+/// Time that was granted ahead of its turn. It is charged like any other.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Granted {
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+    /// Grants that ended because their time was up.
+    pub expired: u64,
+    /// Wanted, and refused because of debt or budget.
+    pub refused: u64,
+}

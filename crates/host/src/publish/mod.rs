@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve hint serve`: registers processes that use crate `reprieve-hint`, and gives each the
+//! page that says which of its threads run and how many threads every CPU has to run.
+//!
+//! The page is written by an eBPF program at context switches and wake-ups (`bpf/publish.bpf.c`),
+//! and is the memory of one of its maps. Processes get a descriptor of it that only reads, over a
+//! socket: they need no right but to connect. Everything ends with the [`Server`]: nothing is
+//! pinned.
+
+mod program;
+mod socket;
+
+use program::Program;
+use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, VERSION, Welcome};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::{ClockId, clock_gettime};
+use socket::{Connection, Listener};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Where programs look for the socket.
+pub const SOCKET: &str = "/run/reprieve/hint.sock";
+
+/// How often the server wakes up: the eBPF program writes the page's beat at the switch, and the
+/// stop flag is read. Programs take a page for dead whose beat is ten times as old.
+const BEAT_MS: i64 = 200;
+
+/// Why hints cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("serving hints needs {what}: {hint}")]
+    Missing { what: &'static str, hint: &'static str },
+    #[error("the kernel refuses the eBPF program ({step}): {message}")]
+    Bpf { step: &'static str, message: String },
+    #[error("{}: another `reprieve hint serve` runs: end it, or choose another --socket", .0.display())]
+    Taken(PathBuf),
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+}
+
+/// Context switches of registered processes' threads since the server began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Processes that are registered now.
+    pub processes: usize,
+    pub switches: u64,
+    /// Of those: the thread would have run on.
+    pub preempted: u64,
+    /// Of those: inside a non-preemptable section.
+    pub in_non_preemptable: u64,
+    /// Inside a preemptable section.
+    pub in_preemptable: u64,
+    /// Inside a read-side section of the runtime.
+    pub in_reader: u64,
+}
+
+/// A registered process.
+struct Client {
+    connection: Connection,
+    pid: u32,
+    slot: usize,
+}
+
+pub struct Server {
+    program: Program,
+    listener: Listener,
+    clients: Vec<Client>,
+    /// Processes registered so far.
+    keys: u64,
+}
+
+impl Server {
+    /// Loads the eBPF program and listens at `path`.
+    ///
+    /// # Errors
+    /// Without the rights to do so, or if another server listens there.
+    pub fn start(path: &Path) -> Result<Server, Error> {
+        let program = Program::load()?;
+        let listener = Listener::bind(path)?;
+        // Not the same in two servers: what a process remembers of the last one means nothing.
+        let keys = now();
+        Ok(Server { program, listener, clients: vec![], keys })
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.program.counts();
+        counts.processes = self.clients.len();
+        counts
+    }
+
+    /// Serves until `stop` is set, or `each` returns false, which is called several times a second.
+    ///
+    /// # Errors
+    /// If waiting fails.
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        mut each: impl FnMut(&Server) -> bool,
+    ) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) && each(self) {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for something to happen, not long, and sees to it.
+    fn step(&mut self) -> io::Result<()> {
+        let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: BEAT_MS * 1_000_000 };
+        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        fds.extend(self.clients.iter().map(|c| PollFd::new(&c.connection, PollFlags::IN)));
+        match poll(&mut fds, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        // From the last to the first, so that the numbers of the others stay.
+        for index in (0..self.clients.len()).rev().filter(|&i| ready[i + 1]) {
+            // A process says nothing after its hello: it has gone.
+            let client = self.clients.swap_remove(index);
+            self.forget(&client);
+        }
+        if ready[0] {
+            while let Some((connection, pid)) = self.listener.accept() {
+                self.register(connection, pid);
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, connection: Connection, pid: u32) {
+        let Some(hello) = connection.hello() else { return };
+        let taken = |slot: &usize| self.clients.iter().any(|client| client.slot == *slot);
+        let free = (0..PROCESSES).find(|slot| !taken(slot));
+        let (Some(slot), true) = (free, sensible(&hello)) else { return };
+        self.keys += 1;
+        let welcome = Welcome {
+            magic: MAGIC,
+            version: VERSION,
+            process: slot as u32,
+            pad: 0,
+            key: self.keys,
+        };
+        if self.program.reset(slot, self.keys).is_ok()
+            && self.program.register(pid, slot, &hello).is_ok()
+            && connection.welcome(&welcome, self.program.page()).is_ok()
+        {
+            self.clients.push(Client { connection, pid, slot });
+            self.program.set_registered(self.clients.len());
+        }
+    }
+
+    fn forget(&mut self, client: &Client) {
+        let _ = self.program.reset(client.slot, 0);
+        // It may have registered again, over another connection.
+        if !self.clients.iter().any(|other| other.pid == client.pid) {
+            self.program.forget(client.pid);
+        }
+        self.program.set_registered(self.clients.len());
+    }
+}
+
+/// What a program of this version says. All else about its numbers is its own affair: the eBPF
+/// program reads its memory by them, and nobody else's.
+fn sensible(hello: &Hello) -> bool {
+    (hello.magic, hello.version) == (MAGIC, VERSION) && hello.lines as usize <= LINES
+}
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

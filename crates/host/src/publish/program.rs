@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The eBPF program, loaded and attached, and the page that it writes. Dropping it detaches and
+//! unloads it; the page's memory lives on in processes that mapped it, with a beat that has
+//! stopped.
+
+use super::{Counts, Error};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
+use reprieve_hint::abi::{Hello, PROCESSES};
+use skeleton::{PublishSkel, PublishSkelBuilder, types};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+
+/// Written by libbpf-cargo from `bpf/publish.bpf.c`.
+#[allow(clippy::undocumented_unsafe_blocks, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/publish.skel.rs"));
+}
+
+pub struct Program {
+    /// Borrows `storage`; dropped before it.
+    skel: ManuallyDrop<PublishSkel<'static>>,
+    storage: *mut MaybeUninit<OpenObject>,
+    _links: [Link; 3],
+}
+
+// SAFETY: `storage` is a box of this alone; everything else may be sent.
+unsafe impl Send for Program {}
+
+impl Program {
+    pub fn load() -> Result<Program, Error> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
+        let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
+        // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
+        // `drop`.
+        let borrowed = unsafe { &mut *storage };
+        let loaded = load(borrowed);
+        let (skel, links) = loaded.inspect_err(|_| {
+            // SAFETY: made above; the skeleton that borrowed it is gone.
+            drop(unsafe { Box::from_raw(storage) });
+        })?;
+        let skel = ManuallyDrop::new(skel);
+        let program = Program { skel, storage, _links: links };
+        // The page's head.
+        program.reset(PROCESSES, 0)?;
+        Ok(program)
+    }
+
+    /// The page, which can only be read, by whoever maps it.
+    pub fn page(&self) -> BorrowedFd<'_> {
+        self.skel.maps.page.as_fd()
+    }
+
+    /// A process's part of the page: nothing is known of its threads.
+    pub fn reset(&self, slot: usize, key: u64) -> Result<(), Error> {
+        let mut order = types::order { key, slot: slot as u32, pad: 0 };
+        let size = size_of_val(&order);
+        // SAFETY: plain integers without padding.
+        let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut order).cast::<u8>(), size) };
+        let input = ProgramInput { context_in: Some(bytes), ..ProgramInput::default() };
+        self.skel.progs.publish_order.test_run(input).map_err(refused("run"))?;
+        Ok(())
+    }
+
+    pub fn register(&self, pid: u32, slot: usize, hello: &Hello) -> Result<(), libbpf_rs::Error> {
+        let registration = types::registration {
+            block: hello.block,
+            reader: hello.reader,
+            table: hello.table,
+            lines: hello.lines,
+            slot: slot as u32,
+        };
+        // SAFETY: plain integers without padding.
+        let bytes = unsafe {
+            let at = (&raw const registration).cast::<u8>();
+            std::slice::from_raw_parts(at, size_of_val(&registration))
+        };
+        self.skel.maps.processes.update(&pid.to_ne_bytes(), bytes, MapFlags::ANY)
+    }
+
+    pub fn forget(&self, pid: u32) {
+        let _ = self.skel.maps.processes.delete(&pid.to_ne_bytes());
+    }
+
+    /// How many processes there are. Without one the program does nothing.
+    pub fn set_registered(&mut self, processes: usize) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            bss.registered = processes as u32;
+        }
+    }
+
+    pub fn counts(&self) -> Counts {
+        let values = self.skel.maps.counts.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let mut sum = Counts::default();
+        for bytes in values.ok().flatten().unwrap_or_default() {
+            let word = |i: usize| {
+                let bytes = bytes.get(i * 8..i * 8 + 8).and_then(|b| b.try_into().ok());
+                bytes.map_or(0, u64::from_ne_bytes)
+            };
+            sum.switches += word(0);
+            sum.preempted += word(1);
+            sum.in_non_preemptable += word(2);
+            sum.in_preemptable += word(3);
+            sum.in_reader += word(4);
+        }
+        sum
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: dropped once; `storage` after what borrows it.
+        unsafe {
+            ManuallyDrop::drop(&mut self.skel);
+            drop(Box::from_raw(self.storage));
+        }
+    }
+}
+
+type Parts = (PublishSkel<'static>, [Link; 3]);
+
+fn load(storage: &'static mut MaybeUninit<OpenObject>) -> Result<Parts, Error> {
+    let open = PublishSkelBuilder::default().open(storage).map_err(refused("open"))?;
+    let skel = open.load().map_err(refused("load"))?;
+    // From now on, only the program writes to it: descriptors of it that may only read cannot be
+    // mapped.
+    let page = MapHandle::try_from(&skel.maps.page).map_err(refused("map"))?;
+    page.freeze().map_err(refused("freeze"))?;
+    let links = [
+        skel.progs.publish_switch.attach().map_err(refused("attach"))?,
+        skel.progs.publish_wakeup.attach().map_err(refused("attach"))?,
+        skel.progs.publish_wakeup_new.attach().map_err(refused("attach"))?,
+    ];
+    Ok((skel, links))
+}
+
+fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    move |error| match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => {
+            Error::Missing { what: "the right to load eBPF programs", hint: "run it as root" }
+        }
+        _ => {
+            let complaints =
+                std::mem::take(&mut *COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()));
+            let message = format!("{error:#}; it needs Linux 5.18 or newer with BTF. {complaints}");
+            Error::Bpf { step, message }
+        }
+    }
+}
+
+/// The first lines that libbpf says about the last failure.
+static COMPLAINTS: Mutex<String> = Mutex::new(String::new());
+const COMPLAINTS_MAX: usize = 4000;
+
+fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
+    let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
+    for line in text.lines() {
+        if kept.len() < COMPLAINTS_MAX {
+            kept.push_str(line.trim());
+            kept.push_str("; ");
+        }
+    }
+}

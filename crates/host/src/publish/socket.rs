@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The socket where processes register: one message from either side.
+
+use super::Error;
+use reprieve_hint::abi::{Hello, Welcome};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The socket, at its path until this is dropped.
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+/// A process.
+pub struct Connection(OwnedFd);
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a new descriptor of our own.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0).into())? as i32)) }
+}
+
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
+    // SAFETY: plain data.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "longer than a socket's path may be",
+        ));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Ok(address)
+}
+
+const ADDRESS: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+
+impl Listener {
+    /// Listens at `path`, in place of a server that is gone. Everybody may connect: what a process
+    /// can have changed is what is said of itself.
+    pub fn bind(path: &Path) -> Result<Listener, Error> {
+        let io = |source| Error::Io { what: path.display().to_string(), source };
+        if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+            fs::create_dir_all(directory).map_err(io)?;
+        }
+        remove_dead(path)?;
+        let (socket, address) = (socket().map_err(io)?, address(path).map_err(io)?);
+        // SAFETY: the address is valid for its size.
+        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) };
+        check(bound.into()).map_err(io)?;
+        let listener = Listener { socket, path: path.to_owned() };
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(io)?;
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::listen(listener.socket.as_raw_fd(), 128) }.into()).map_err(io)?;
+        Ok(listener)
+    }
+
+    /// A process that connected, and its number.
+    pub fn accept(&self) -> Option<(Connection, u32)> {
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: a new descriptor of our own; the credentials are valid for their size.
+        unsafe {
+            let none = std::ptr::null_mut();
+            let fd = libc::accept4(self.socket.as_raw_fd(), none, none.cast(), flags);
+            let fd = OwnedFd::from_raw_fd(check(fd.into()).ok()? as i32);
+            let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+            let mut size = size_of_val(&peer) as libc::socklen_t;
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+            let to = (&raw mut peer).cast();
+            check(libc::getsockopt(fd.as_raw_fd(), level, name, to, &mut size).into()).ok()?;
+            // 0: a process that this one cannot see.
+            (peer.pid > 0).then_some((Connection(fd), peer.pid as u32))
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the socket of a server that was killed.
+fn remove_dead(path: &Path) -> Result<(), Error> {
+    let io = |source| Error::Io { what: path.display().to_string(), source };
+    match fs::symlink_metadata(path) {
+        Err(_) => return Ok(()),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "there is a file that is no socket",
+            )));
+        }
+        Ok(_) => {}
+    }
+    let (socket, address) = (socket().map_err(io)?, address(path).map_err(io)?);
+    // SAFETY: the address is valid for its size.
+    let alive =
+        unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) } == 0;
+    if alive || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+        return Err(Error::Taken(path.to_owned()));
+    }
+    fs::remove_file(path).map_err(io)
+}
+
+impl Connection {
+    /// What the process says of itself: it sent that before anything else, or does at once.
+    pub fn hello(&self) -> Option<Hello> {
+        const LONGEST_MS: i32 = 100;
+        let mut hello = Hello::default();
+        let fd = self.0.as_raw_fd();
+        let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor; a buffer of integers that is valid for its size.
+        let got = unsafe {
+            libc::poll(&mut ready, 1, LONGEST_MS);
+            libc::recv(fd, (&raw mut hello).cast(), size_of::<Hello>(), libc::MSG_DONTWAIT)
+        };
+        (got as usize == size_of::<Hello>()).then_some(hello)
+    }
+
+    /// Answers with a descriptor of the page.
+    pub fn welcome(&self, welcome: &Welcome, page: BorrowedFd<'_>) -> io::Result<()> {
+        // Room and alignment for the header and one descriptor.
+        let mut control = [0u64; 8];
+        let mut part = libc::iovec {
+            iov_base: std::ptr::from_ref(welcome).cast_mut().cast(),
+            iov_len: size_of::<Welcome>(),
+        };
+        // SAFETY: the message describes buffers that are valid for their lengths; the control
+        // message is laid out by the C library's macros and fits.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(4) as _;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(page.as_raw_fd());
+            check(libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) as i64)?;
+        }
+        Ok(())
+    }
+}
