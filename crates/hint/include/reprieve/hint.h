@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Hints to the scheduler about critical sections, what it says back, and locks that use both.
+ * docs/hint.md tells when to use what. Link with libreprieve.
+ *
+ *	reprieve_activate_non_preemptable_ecs();
+ *	...                                      // others spin until this is over
+ *	reprieve_deactivate_non_preemptable_ecs();
+ *
+ *	static struct reprieve_mutex mutex = REPRIEVE_MUTEX_INIT;
+ *	reprieve_mutex_lock(&mutex);
+ *	reprieve_mutex_unlock(&mutex);
+ */
+#ifndef REPRIEVE_HINT_H
+#define REPRIEVE_HINT_H
+
+#include "hint_abi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The calling thread's line; registers the thread at first. Never null. */
+struct reprieve_hint_line *reprieve_hint_line_slow(void);
+
+#ifdef __x86_64__
+extern __thread struct reprieve_hint_line *reprieve_hint_block
+	__attribute__((tls_model("initial-exec")));
+#endif
+
+static inline __attribute__((always_inline, unused)) struct reprieve_hint_line *
+reprieve_hint_line(void)
+{
+#ifdef __x86_64__
+	struct reprieve_hint_line *line = reprieve_hint_block;
+
+	if (__builtin_expect(!!line, 1))
+		return line;
+#endif
+	return reprieve_hint_line_slow();
+}
+
+/*
+ * The six calls of Kashyap, Min and Kim, "Scaling Guest Operating System Critical Sections with
+ * eCS", for threads. Sections nest. Non-preemptable: others spin for this section. Preemptable:
+ * others sleep for it.
+ */
+static inline __attribute__((always_inline, unused)) void
+reprieve_activate_non_preemptable_ecs(void)
+{
+	struct reprieve_hint_line *line = reprieve_hint_line();
+
+	__atomic_store_n(&line->non_preemptable, line->non_preemptable + 1, __ATOMIC_RELAXED);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline __attribute__((always_inline, unused)) void
+reprieve_deactivate_non_preemptable_ecs(void)
+{
+	struct reprieve_hint_line *line = reprieve_hint_line();
+
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	if (line->non_preemptable)
+		__atomic_store_n(&line->non_preemptable, line->non_preemptable - 1,
+				 __ATOMIC_RELAXED);
+}
+
+static inline __attribute__((always_inline, unused)) void reprieve_activate_preemptable_ecs(void)
+{
+	struct reprieve_hint_line *line = reprieve_hint_line();
+
+	__atomic_store_n(&line->preemptable, line->preemptable + 1, __ATOMIC_RELAXED);
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline __attribute__((always_inline, unused)) void reprieve_deactivate_preemptable_ecs(void)
+{
+	struct reprieve_hint_line *line = reprieve_hint_line();
+
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	if (line->preemptable)
+		__atomic_store_n(&line->preemptable, line->preemptable - 1, __ATOMIC_RELAXED);
+}
+
+/* A thread of this process. */
+typedef uint64_t reprieve_thread_id;
+reprieve_thread_id reprieve_current_thread(void);
+
+/* 1: yes, 0: no, -1: unknown, for nobody publishes it (`reprieve hint serve`). */
+int reprieve_is_preempted(reprieve_thread_id thread);
+int reprieve_is_overloaded(unsigned int cpu);
+
+/*
+ * Registers with `reprieve hint serve`, and waits for its page at most that long. The first hint of
+ * a process does the same, for 100 ms. 0, or -1: there is no page.
+ */
+int reprieve_hint_connect(unsigned int milliseconds);
+
+/*
+ * Locks. Their memory must stay until the unlock has returned. Trylock: 1 if it took the lock. A
+ * lock is unlocked by the thread that locked it.
+ */
+struct reprieve_mutex {
+	uint64_t opaque[5];
+};
+struct reprieve_spin_lock {
+	uint64_t opaque[5];
+};
+struct reprieve_fair_lock {
+	uint64_t opaque[6];
+};
+struct reprieve_rw_lock {
+	uint32_t opaque[4];
+};
+struct reprieve_rw_semaphore {
+	uint32_t opaque[4];
+};
+
+#define REPRIEVE_MUTEX_INIT \
+	{                   \
+		{           \
+			0   \
+		}           \
+	}
+#define REPRIEVE_SPIN_LOCK_INIT \
+	{                       \
+		{               \
+			0       \
+		}               \
+	}
+#define REPRIEVE_FAIR_LOCK_INIT \
+	{                       \
+		{               \
+			0       \
+		}               \
+	}
+#define REPRIEVE_RW_LOCK_INIT \
+	{                     \
+		{             \
+			0     \
+		}             \
+	}
+#define REPRIEVE_RW_SEMAPHORE_INIT \
+	{                          \
+		{                  \
+			0          \
+		}                  \
+	}
+
+void reprieve_mutex_lock(struct reprieve_mutex *mutex);
+int reprieve_mutex_trylock(struct reprieve_mutex *mutex);
+void reprieve_mutex_unlock(struct reprieve_mutex *mutex);
+
+void reprieve_spin_lock(struct reprieve_spin_lock *lock);
+int reprieve_spin_trylock(struct reprieve_spin_lock *lock);
+void reprieve_spin_unlock(struct reprieve_spin_lock *lock);
+
+void reprieve_fair_lock(struct reprieve_fair_lock *lock);
+int reprieve_fair_trylock(struct reprieve_fair_lock *lock);
+void reprieve_fair_unlock(struct reprieve_fair_lock *lock);
+
+void reprieve_rw_read_lock(struct reprieve_rw_lock *lock);
+int reprieve_rw_read_trylock(struct reprieve_rw_lock *lock);
+void reprieve_rw_read_unlock(struct reprieve_rw_lock *lock);
+void reprieve_rw_write_lock(struct reprieve_rw_lock *lock);
+int reprieve_rw_write_trylock(struct reprieve_rw_lock *lock);
+void reprieve_rw_write_unlock(struct reprieve_rw_lock *lock);
+
+void reprieve_rwsem_down_read(struct reprieve_rw_semaphore *semaphore);
+int reprieve_rwsem_down_read_trylock(struct reprieve_rw_semaphore *semaphore);
+void reprieve_rwsem_up_read(struct reprieve_rw_semaphore *semaphore);
+void reprieve_rwsem_down_write(struct reprieve_rw_semaphore *semaphore);
+int reprieve_rwsem_down_write_trylock(struct reprieve_rw_semaphore *semaphore);
+void reprieve_rwsem_up_write(struct reprieve_rw_semaphore *semaphore);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

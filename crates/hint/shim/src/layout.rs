@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whether the C library's structures are as this library takes them to be: found out once, by
+//! having the C library initialize some.
+
+use libc::{c_int, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Offsets in glibc's structures on x86-64, since 2.25. Ours lie before them.
+const MUTEX_KIND: usize = 16;
+const LOCK_SHARED: usize = 28;
+const LOCK_FLAGS: usize = 48;
+const COND_FLAGS: usize = 36;
+
+/// `PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP`.
+const WRITERS: u32 = 2;
+const ADAPTIVE: u32 = 3;
+/// Bits that only say how the C library may speed its own locking up.
+const ELISION: u32 = 0x300;
+
+const UNKNOWN: u32 = 0;
+const YES: u32 = 1;
+const NO: u32 = 2;
+static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+fn word(of: *const u8, offset: usize) -> u32 {
+    // SAFETY: within a structure of the C library's, of which the caller has a valid pointer; it
+    // does not change while threads use the object.
+    unsafe { of.add(offset).cast::<u32>().read() }
+}
+
+#[inline]
+fn known() -> bool {
+    match KNOWN.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let found = if find_out() { YES } else { NO };
+            KNOWN.store(found, Ordering::Relaxed);
+            found == YES
+        }
+        found => found == YES,
+    }
+}
+
+/// Whether the mutex is ours.
+#[inline]
+pub fn mutex(mutex: *const pthread_mutex_t) -> bool {
+    let kind = word(mutex.cast(), MUTEX_KIND) & !ELISION;
+    (kind == 0 || kind == ADAPTIVE) && known()
+}
+
+/// Whether the lock is ours, and whether writers go first.
+#[inline]
+pub fn read_write(lock: *const pthread_rwlock_t) -> Option<bool> {
+    let shared = word(lock.cast(), LOCK_SHARED) != 0;
+    (!shared && known()).then(|| word(lock.cast(), LOCK_FLAGS) == WRITERS)
+}
+
+/// Whether the condition is ours. If we initialized it, that word is 0.
+#[inline]
+pub fn condition(condition: *const pthread_cond_t) -> bool {
+    word(condition.cast(), COND_FLAGS) & 1 == 0 && known()
+}
+
+unsafe extern "C" {
+    fn pthread_mutexattr_setrobust(attr: *mut libc::pthread_mutexattr_t, robust: c_int) -> c_int;
+    fn pthread_mutexattr_setprotocol(
+        attr: *mut libc::pthread_mutexattr_t,
+        protocol: c_int,
+    ) -> c_int;
+    fn pthread_rwlockattr_setkind_np(attr: *mut libc::pthread_rwlockattr_t, kind: c_int) -> c_int;
+}
+
+fn find_out() -> bool {
+    if !cfg!(target_arch = "x86_64") {
+        return false;
+    }
+    // SAFETY: objects of our own, initialized by the C library before they are looked at, and of
+    // which nothing need be destroyed.
+    unsafe {
+        let mut kinds = true;
+        let mut check = |expected: &dyn Fn(u32) -> bool,
+                         set: &dyn Fn(*mut libc::pthread_mutexattr_t)| {
+            let mut attr: libc::pthread_mutexattr_t = std::mem::zeroed();
+            let mut mutex: pthread_mutex_t = std::mem::zeroed();
+            libc::pthread_mutexattr_init(&mut attr);
+            set(&mut attr);
+            libc::pthread_mutex_init(&mut mutex, &attr);
+            kinds &= expected(word((&raw const mutex).cast(), MUTEX_KIND) & !ELISION);
+        };
+        let other = |kind: u32| kind != 0 && kind != ADAPTIVE;
+        check(&|kind| kind == 0, &|_| {});
+        check(&other, &|attr| {
+            libc::pthread_mutexattr_settype(attr, libc::PTHREAD_MUTEX_RECURSIVE);
+        });
+        check(&other, &|attr| {
+            libc::pthread_mutexattr_settype(attr, libc::PTHREAD_MUTEX_ERRORCHECK);
+        });
+        check(&other, &|attr| {
+            libc::pthread_mutexattr_setpshared(attr, libc::PTHREAD_PROCESS_SHARED);
+        });
+        check(&other, &|attr| {
+            pthread_mutexattr_setrobust(attr, 1);
+        });
+        check(&other, &|attr| {
+            const INHERIT: c_int = 1;
+            pthread_mutexattr_setprotocol(attr, INHERIT);
+        });
+        kinds && locks() && conditions()
+    }
+}
+
+fn locks() -> bool {
+    // SAFETY: as in `find_out`.
+    unsafe {
+        let make = |shared: c_int, kind: c_int| {
+            let mut attr: libc::pthread_rwlockattr_t = std::mem::zeroed();
+            let mut lock: pthread_rwlock_t = std::mem::zeroed();
+            libc::pthread_rwlockattr_init(&mut attr);
+            libc::pthread_rwlockattr_setpshared(&mut attr, shared);
+            pthread_rwlockattr_setkind_np(&mut attr, kind);
+            libc::pthread_rwlock_init(&mut lock, &attr);
+            let lock = (&raw const lock).cast();
+            (word(lock, LOCK_SHARED) != 0, word(lock, LOCK_FLAGS))
+        };
+        make(libc::PTHREAD_PROCESS_PRIVATE, 0) == (false, 0)
+            && make(libc::PTHREAD_PROCESS_PRIVATE, WRITERS as c_int) == (false, WRITERS)
+            && make(libc::PTHREAD_PROCESS_SHARED, 0).0
+    }
+}
+
+fn conditions() -> bool {
+    // SAFETY: as in `find_out`.
+    unsafe {
+        let mut attr: libc::pthread_condattr_t = std::mem::zeroed();
+        libc::pthread_condattr_init(&mut attr);
+        libc::pthread_condattr_setpshared(&mut attr, libc::PTHREAD_PROCESS_SHARED);
+        let mut condition: pthread_cond_t = std::mem::zeroed();
+        crate::condition::real_init(&mut condition, &attr);
+        word((&raw const condition).cast(), COND_FLAGS) & 1 == 1
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `LD_PRELOAD=libreprieve_locks.so PROGRAM`: the program's pthread mutexes and reader-writer locks
+//! become those of `reprieve-hint`, in the memory that they have.
+//!
+//! - **Mutexes** of the default and the adaptive kind. Recursive, error-checking, robust,
+//!   process-shared and priority mutexes stay the C library's: its `kind` field says which they
+//!   are, and is left as it is (`mutex`).
+//! - **Reader-writer locks** that are not process-shared. Readers go first, as with the C library,
+//!   unless the lock was made to prefer writers without recursion.
+//! - **Condition variables**, because the C library's know the inside of its mutexes: those that
+//!   are not process-shared become a count of signals that threads sleep on (`condition`).
+//!
+//! Where the C library's structures are not as expected, which is tried first (`layout`),
+//! everything stays the C library's.
+//!
+//! Not done: a thread that is cancelled (`pthread_cancel`) while it waits for a condition wakes up
+//! when the condition is signalled, not before. And a lock that other threads wait for at the
+//! moment of a fork must not be used in the child: the copy still counts them, and a thread that
+//! waits for it may sleep for ever. (POSIX allows such a child little before it executes another
+//! program; the C library's mutexes happen to work.)
+
+mod condition;
+mod layout;
+mod mutex;
+mod next;
+mod read_write;
+mod time;

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The C library's own functions, behind ours.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// One of them, looked up when it is first needed.
+pub struct Next {
+    name: &'static CStr,
+    at: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub const fn new(name: &'static CStr) -> Next {
+        Next { name, at: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Its address. Ends the program if there is no such function: it was called, so there was one.
+    pub fn address(&self) -> *mut c_void {
+        let mut at = self.at.load(Ordering::Relaxed);
+        if at.is_null() {
+            // The functions for conditions have an older version for older programs.
+            const NEWER: &CStr = c"GLIBC_2.3.2";
+            // SAFETY: strings; the library that has the function is never unloaded.
+            unsafe {
+                at = libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), NEWER.as_ptr());
+                if at.is_null() {
+                    at = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
+                }
+                if at.is_null() {
+                    libc::abort();
+                }
+            }
+            self.at.store(at, Ordering::Relaxed);
+        }
+        at
+    }
+}
+
+/// Calls the C library's function of that name.
+macro_rules! next {
+    ($name:literal ( $($argument:expr => $kind:ty),* )) => {{
+        static NEXT: $crate::next::Next = $crate::next::Next::new($name);
+        type Function = unsafe extern "C" fn($($kind),*) -> libc::c_int;
+        // SAFETY: the function of that name has these arguments.
+        let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address()) };
+        // SAFETY: the caller's promise to us is the one to it.
+        unsafe { function($($argument),*) }
+    }};
+}
+pub(crate) use next;

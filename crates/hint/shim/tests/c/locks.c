@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What programs rely on in pthread's locks. Right with the C library alone, and with the shim. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                   \
+	do {                                                               \
+		if (!(condition)) {                                        \
+			fprintf(stderr, "%d: %s\n", __LINE__, #condition); \
+			exit(1);                                           \
+		}                                                          \
+	} while (0)
+#define THREADS 6
+#define ROUNDS 3000
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_rwlock_t rw = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_cond_t turns = PTHREAD_COND_INITIALIZER;
+static long count, written;
+static int turn;
+
+static struct timespec in(clockid_t clock, long ms)
+{
+	struct timespec time;
+
+	clock_gettime(clock, &time);
+	time.tv_nsec += ms * 1000000;
+	time.tv_sec += time.tv_nsec / 1000000000;
+	time.tv_nsec %= 1000000000;
+	return time;
+}
+
+static void *work(void *unused)
+{
+	(void)unused;
+	for (int i = 0; i < ROUNDS; i++) {
+		errno = 4711;
+		CHECK(!pthread_mutex_lock(&mutex));
+		count++;
+		CHECK(!pthread_mutex_unlock(&mutex));
+		CHECK(!pthread_rwlock_wrlock(&rw));
+		written++;
+		CHECK(!pthread_rwlock_unlock(&rw));
+		CHECK(!pthread_rwlock_rdlock(&rw));
+		CHECK(written > 0);
+		CHECK(!pthread_rwlock_unlock(&rw));
+		CHECK(errno == 4711);
+	}
+	return NULL;
+}
+
+static void exclusion(void)
+{
+	pthread_t threads[THREADS];
+
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, work, NULL));
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	CHECK(count == THREADS * ROUNDS && written == THREADS * ROUNDS);
+}
+
+/* Threads take turns: a signal that is lost is a program that hangs. */
+static void *take_turns(void *number)
+{
+	int me = (int)(long)number;
+
+	for (int i = 0; i < ROUNDS / 10; i++) {
+		CHECK(!pthread_mutex_lock(&mutex));
+		while (turn != me)
+			CHECK(!pthread_cond_wait(&turns, &mutex));
+		turn = (turn + 1) % THREADS;
+		CHECK(!pthread_cond_broadcast(&turns));
+		CHECK(!pthread_mutex_unlock(&mutex));
+	}
+	return NULL;
+}
+
+/* A queue with signals: each wakes one. */
+static pthread_cond_t filled = PTHREAD_COND_INITIALIZER;
+static int items, taken;
+
+static void *take_items(void *unused)
+{
+	(void)unused;
+	for (int i = 0; i < ROUNDS; i++) {
+		pthread_mutex_lock(&mutex);
+		while (!items)
+			pthread_cond_wait(&filled, &mutex);
+		items--;
+		taken++;
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+static void conditions(void)
+{
+	pthread_t threads[THREADS];
+	struct timespec end;
+	pthread_cond_t own;
+	pthread_condattr_t attr;
+
+	for (long i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, take_turns, (void *)i));
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, take_items, NULL));
+	for (int i = 0; i < THREADS * ROUNDS; i++) {
+		pthread_mutex_lock(&mutex);
+		items++;
+		pthread_mutex_unlock(&mutex);
+		pthread_cond_signal(&filled);
+	}
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	CHECK(taken == THREADS * ROUNDS && !items);
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	CHECK(!pthread_cond_init(&own, &attr));
+	pthread_mutex_lock(&mutex);
+	end = in(CLOCK_MONOTONIC, 20);
+	while (pthread_cond_timedwait(&own, &mutex, &end) == 0)
+		;
+	CHECK(pthread_cond_timedwait(&own, &mutex, &end) == ETIMEDOUT);
+	CHECK(pthread_mutex_trylock(&mutex) == EBUSY);
+	end.tv_nsec = 1000000000;
+	CHECK(pthread_cond_timedwait(&own, &mutex, &end) == EINVAL);
+	pthread_mutex_unlock(&mutex);
+	CHECK(!pthread_cond_destroy(&own));
+}
+
+static void *wait_for_mutex(void *of)
+{
+	struct timespec end = in(CLOCK_REALTIME, 5);
+	pthread_mutex_t *mutex = of;
+	int result = pthread_mutex_timedlock(mutex, &end);
+
+	CHECK(result == ETIMEDOUT);
+	end = in(CLOCK_REALTIME, 5);
+	CHECK(pthread_rwlock_timedwrlock(&rw, &end) == ETIMEDOUT);
+	CHECK(pthread_mutex_trylock(mutex) == EBUSY);
+	CHECK(pthread_rwlock_trywrlock(&rw) == EBUSY);
+	CHECK(!pthread_rwlock_tryrdlock(&rw));
+	CHECK(!pthread_rwlock_unlock(&rw));
+	return NULL;
+}
+
+static void times(void)
+{
+	pthread_t thread;
+
+	pthread_mutex_lock(&mutex);
+	pthread_rwlock_rdlock(&rw);
+	pthread_create(&thread, NULL, wait_for_mutex, &mutex);
+	pthread_join(thread, NULL);
+	pthread_rwlock_unlock(&rw);
+	pthread_mutex_unlock(&mutex);
+}
+
+static int started;
+
+static void *write_once(void *unused)
+{
+	(void)unused;
+	__atomic_store_n(&started, 1, __ATOMIC_RELEASE);
+	CHECK(!pthread_rwlock_wrlock(&rw));
+	CHECK(!pthread_rwlock_unlock(&rw));
+	return NULL;
+}
+
+/* A reader may read again while a writer waits. */
+static void recursion(void)
+{
+	pthread_t thread;
+
+	pthread_rwlock_rdlock(&rw);
+	pthread_create(&thread, NULL, write_once, NULL);
+	while (!__atomic_load_n(&started, __ATOMIC_ACQUIRE))
+		usleep(100);
+	usleep(20000);
+	CHECK(!pthread_rwlock_rdlock(&rw));
+	pthread_rwlock_unlock(&rw);
+	pthread_rwlock_unlock(&rw);
+	pthread_join(thread, NULL);
+}
+
+static void *die_with(void *of)
+{
+	CHECK(!pthread_mutex_lock(of));
+	return NULL;
+}
+
+/* The kinds that the C library keeps. */
+static void kinds(void)
+{
+	pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+	struct timespec end = in(CLOCK_REALTIME, 5);
+	pthread_mutexattr_t attr;
+	pthread_mutex_t other;
+	pthread_t thread;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+	CHECK(!pthread_mutex_init(&other, &attr));
+	CHECK(!pthread_mutex_lock(&other) && !pthread_mutex_lock(&other));
+	CHECK(!pthread_mutex_unlock(&other));
+	CHECK(pthread_cond_timedwait(&condition, &other, &end) == ETIMEDOUT);
+	CHECK(!pthread_mutex_unlock(&other) && pthread_mutex_unlock(&other) == EPERM);
+	CHECK(!pthread_mutex_destroy(&other));
+
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
+	CHECK(!pthread_mutex_init(&other, &attr));
+	CHECK(!pthread_mutex_lock(&other) && pthread_mutex_lock(&other) == EDEADLK);
+	CHECK(!pthread_mutex_unlock(&other) && !pthread_mutex_destroy(&other));
+
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_NORMAL);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	CHECK(!pthread_mutex_init(&other, &attr));
+	pthread_create(&thread, NULL, die_with, &other);
+	pthread_join(thread, NULL);
+	CHECK(pthread_mutex_lock(&other) == EOWNERDEAD);
+	CHECK(!pthread_mutex_consistent(&other) && !pthread_mutex_unlock(&other));
+	CHECK(!pthread_mutex_destroy(&other));
+	CHECK(!pthread_mutex_destroy(&mutex) && !pthread_rwlock_destroy(&rw));
+}
+
+int main(void)
+{
+	exclusion();
+	conditions();
+	times();
+	recursion();
+	kinds();
+	puts(getenv("LD_PRELOAD") ? "preloaded" : "alone");
+	return 0;
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The six calls of the eCS paper, for threads: two pairs that announce critical sections, as
+//! guards, and two questions.
+
+use crate::page;
+use crate::platform::sys;
+use crate::thread::{self, Kind, me};
+use std::marker::PhantomData;
+
+pub use crate::page::State;
+
+/// A critical section of the calling thread, which ends when this is dropped.
+#[must_use = "the section ends when this is dropped"]
+pub struct Section {
+    kind: Kind,
+    /// Belongs to its thread.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Drop for Section {
+    #[inline(always)]
+    fn drop(&mut self) {
+        me().leave(self.kind);
+    }
+}
+
+#[inline(always)]
+fn section(kind: Kind) -> Section {
+    me().enter(kind);
+    Section { kind, _not_send: PhantomData }
+}
+
+/// Begins a section for which other threads *spin*: the scheduler had better not take the CPU away.
+/// (`activate_non_preemptable_ecs`, and its counterpart when the guard is dropped.) Sections nest.
+#[inline(always)]
+pub fn non_preemptable() -> Section {
+    section(Kind::NonPreemptable)
+}
+
+/// Begins a section for which other threads *sleep*: the scheduler may take the CPU away, and had
+/// better give it back soon. (`activate_preemptable_ecs`.)
+#[inline(always)]
+pub fn preemptable() -> Section {
+    section(Kind::Preemptable)
+}
+
+/// A thread of this process that has given a hint or taken a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadId {
+    index: u32,
+    generation: u32,
+}
+
+impl ThreadId {
+    /// For C.
+    #[doc(hidden)]
+    pub fn to_number(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// For C.
+    #[doc(hidden)]
+    pub fn from_number(number: u64) -> ThreadId {
+        ThreadId { index: number as u32, generation: (number >> 32) as u32 }
+    }
+}
+
+/// The calling thread.
+pub fn current_thread() -> ThreadId {
+    let line = me();
+    let generation = line.generation.load(std::sync::atomic::Ordering::Relaxed);
+    ThreadId { index: line.index(), generation }
+}
+
+/// What another thread of this process does, as its scheduler saw it last. `None`: unknown, for
+/// nobody publishes it, or the thread has ended.
+pub fn state(thread: ThreadId) -> Option<State> {
+    let line = thread::line(thread.index);
+    let same = line.generation.load(std::sync::atomic::Ordering::Relaxed) == thread.generation;
+    page::state(thread.index, sys::now()).filter(|_| same)
+}
+
+/// Whether a thread of this process is off its CPU, although it would run. `None`: unknown.
+pub fn is_preempted(thread: ThreadId) -> Option<bool> {
+    state(thread).map(|state| state == State::Preempted)
+}
+
+/// Whether that CPU has more than one thread to run. `None`: unknown.
+pub fn is_overloaded(cpu: u32) -> Option<bool> {
+    page::runnable(cpu, sys::now()).map(|runnable| runnable > 1)
+}
+
+/// Makes the runtime's read-side sections hints by themselves, at no cost to readers: `offset` is
+/// the distance from the thread pointer of the word in which the runtime keeps the address of the
+/// thread's record (`reprieve_thread.fast[0]`, `abi.h`). To be called before the first hint or
+/// lock; the C library `libreprieve` does it.
+pub fn set_reader_block(offset: isize) {
+    page::set_reader(offset);
+}

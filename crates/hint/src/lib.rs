@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tells the scheduler about critical sections, and waits by what the scheduler does.
+//!
+//! A scheduler does not know what a thread is in the middle of, and a waiting thread does not know
+//! what the scheduler did to the one it waits for. This crate carries both across, for threads of
+//! user-space programs, without privileges:
+//!
+//! - **Hints** ([`non_preemptable`], [`preemptable`]): a thread writes into a cache line of its own
+//!   how deep it is nested in critical sections. eBPF programs read it (`hint_abi.h`). Two loads,
+//!   an addition and a store; nothing else happens if nobody listens.
+//! - **Answers** ([`is_preempted`], [`is_overloaded`]): a page that `reprieve hint serve` publishes
+//!   says which threads run, and how many each CPU has to run. Without it they say `None`.
+//! - **Locks** ([`Mutex`], [`SpinLock`], [`FairLock`], [`RwLock`], [`RwSemaphore`]) that mark their
+//!   sections, and wait by *scheduling-aware spinning*: they spin while the holder runs and nobody
+//!   wants this CPU, and sleep when the holder has lost its CPU. Without a page they find that out
+//!   themselves (`wait`).
+//!
+//! The six calls are those of Kashyap, Min and Kim, "Scaling Guest Operating System Critical
+//! Sections with eCS", USENIX ATC 2018. `docs/hint.md` tells when to use what.
+//!
+//! ```
+//! use reprieve_hint::{Mutex, RwLock};
+//!
+//! static TOTAL: Mutex<u64> = Mutex::new(0);
+//! std::thread::scope(|scope| {
+//!     for _ in 0..4 {
+//!         scope.spawn(|| *TOTAL.lock() += 1);
+//!     }
+//! });
+//! assert_eq!(*TOTAL.lock(), 4);
+//!
+//! let names = RwLock::new(vec!["a"]);
+//! names.write().push("b");
+//! assert_eq!(names.read().len(), 2);
+//!
+//! // A critical section without a lock of ours.
+//! let section = reprieve_hint::non_preemptable();
+//! drop(section);
+//! ```
+
+#![cfg_attr(
+    loom,
+    allow(dead_code, reason = "a model uses the protocols, not what is built on them")
+)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("this crate needs Linux: futexes, rseq and membarrier are its interface");
+
+mod lock;
+mod platform;
+mod thread;
+
+#[cfg(not(loom))]
+mod calls;
+#[cfg(not(loom))]
+mod page;
+mod wait;
+
+#[cfg(loom)]
+mod model;
+
+#[cfg(not(loom))]
+pub use calls::{
+    Section, ThreadId, current_thread, is_overloaded, is_preempted, non_preemptable, preemptable,
+    set_reader_block, state,
+};
+#[cfg(not(loom))]
+pub use lock::api::{
+    FairLock, FairLockGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    RwSemaphore, RwSemaphoreReadGuard, RwSemaphoreWriteGuard, SpinLock, SpinLockGuard,
+};
+#[cfg(not(loom))]
+pub use lock::{Mark, Sleeps, Spins, Unmarked, fair::RawFairLock, mutex::RawMutex, rw::RawRwLock};
+#[cfg(not(loom))]
+pub use page::{Error, State, connect};
+pub use thread::Kind;
+
+/// For the C interface. Not for other users, and not stable.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod abi {
+    pub use crate::lock::posix::{Mutex, ReadWrite};
+    pub use crate::page::layout::{
+        Cpu, Hello, MAGIC, PROCESSES, Page, STALE_NS, Thread, VERSION, Welcome,
+    };
+    pub use crate::thread::LINES;
+
+    /// The calling thread's line.
+    pub fn line() -> *const std::ffi::c_void {
+        std::ptr::from_ref(crate::thread::me()).cast()
+    }
+}
+
+/// The guide's examples, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/hint.md")]
+mod guide {}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The queue-based fair lock: first come, first served among those who run.
+//!
+//! # State
+//! The queue of Mellor-Crummey and Scott: `tail` is the last node, each waits on a word of its own,
+//! and the holder's node is the first. What is added is what makes queues bear overcommitment
+//! (after Dice, "Malthusian locks", EuroSys 2017): the holder may take waiters that do not run out
+//! of the queue and put them on the *passive* list, which the holder alone touches. A passive
+//! waiter sleeps. The holder gives the lock to the first of the queue that runs; to the oldest
+//! passive waiter if none in the queue does, and once per [`FAIR`] in any case. So a waiter is
+//! overtaken for at most FAIR times the number of passive waiters before it.
+//!
+//! # A node's state
+//! `WAITING` (it spins) becomes `PARKED` by its thread, before that sleeps, or `PASSIVE` by the
+//! holder, which asks its thread to sleep; `PASSIVE` becomes `PARKED`. Any of them becomes
+//! `GRANTED`, by an exchange of the holder's, which then wakes the thread if it found `PARKED`.
+//!
+//! # Nobody is lost
+//! > **Invariant.** A node whose thread waits is in the queue or in the passive list, and exactly
+//! > one thread is the holder if there is such a node.
+//!
+//! The last node of the queue cannot be taken out: another thread may be linking itself to it. The
+//! lock becomes free only by the compare-and-swap of `tail` from the holder's node to null, when
+//! the passive list is empty; if it is not, the same compare-and-swap makes the oldest passive node
+//! the queue.
+
+use super::node::{Node, give_back, take};
+use crate::platform::sync::{
+    AtomicPtr, AtomicU32, Cell, Futex, Ordering, broken, const_unless_loom,
+};
+use crate::thread::Line;
+use crate::wait::{self, Advice, FAIR, Waiter};
+use std::ptr::null_mut;
+
+const WAITING: u32 = 0;
+const PASSIVE: u32 = 1;
+const PARKED: u32 = 2;
+const GRANTED: u32 = 3;
+
+const FREE: u32 = 0;
+
+pub(crate) struct Queue {
+    tail: AtomicPtr<Node>,
+    /// Who holds the lock, for waiters.
+    owner: AtomicU32,
+    /// The holder's alone, from here on: its node, the passive list, and when one of that list last
+    /// had the lock.
+    holder: Cell<*mut Node>,
+    first: Cell<*mut Node>,
+    last: Cell<*mut Node>,
+    since: Cell<u64>,
+}
+
+// SAFETY: the cells are touched by the lock's holder only, and holders are ordered by the lock.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
+
+impl Queue {
+    const_unless_loom! {
+        pub(crate) fn new() -> Queue {
+            Queue {
+                tail: AtomicPtr::new(null_mut()),
+                owner: AtomicU32::new(FREE),
+                holder: Cell::new(null_mut()),
+                first: Cell::new(null_mut()),
+                last: Cell::new(null_mut()),
+                since: Cell::new(0)
+            }
+        }
+    }
+
+    pub(crate) fn is_locked(&self) -> bool {
+        !self.tail.load(Ordering::Relaxed).is_null()
+    }
+
+    #[inline]
+    pub(crate) fn try_lock(&self, line: &Line) -> bool {
+        if self.is_locked() {
+            return false;
+        }
+        let node = take(line);
+        // SAFETY: nodes live for good, and this one is ours.
+        unsafe { (*node).next.store(null_mut(), Ordering::Relaxed) };
+        let free =
+            self.tail.compare_exchange(null_mut(), node, Ordering::AcqRel, Ordering::Relaxed);
+        if free.is_err() {
+            give_back(node);
+            return false;
+        }
+        self.taken(node);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self, line: &Line) {
+        let node = take(line);
+        // SAFETY: nodes live for good, and this one is ours.
+        let ours = unsafe { &*node };
+        ours.next.store(null_mut(), Ordering::Relaxed);
+        ours.state.store(WAITING, Ordering::Relaxed);
+        let before = self.tail.swap(node, Ordering::AcqRel);
+        if !before.is_null() {
+            // SAFETY: nodes live for good; this one waits for its next before it leaves the queue.
+            unsafe { (*before).next.store(node, Ordering::Release) };
+            self.await_grant(ours);
+        }
+        self.taken(node);
+    }
+
+    fn taken(&self, node: *mut Node) {
+        self.holder.set(node);
+        // SAFETY: nodes live for good.
+        self.owner.store(unsafe { (*node).who.load(Ordering::Relaxed) }, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn await_grant(&self, node: &Node) {
+        let mut waiter = Waiter::new();
+        loop {
+            let state = node.state.load(Ordering::Acquire);
+            if state == GRANTED {
+                return;
+            }
+            let sleep = state == PASSIVE
+                || waiter.look(self.owner.load(Ordering::Relaxed)) == Advice::Sleep;
+            let parked = || {
+                let change = (Ordering::AcqRel, Ordering::Relaxed);
+                broken!(
+                    ParkedByStore,
+                    {
+                        node.state.store(PARKED, Ordering::Release);
+                        true
+                    },
+                    node.state.compare_exchange(state, PARKED, change.0, change.1).is_ok()
+                )
+            };
+            if sleep && parked() {
+                while node.state.load(Ordering::Acquire) == PARKED {
+                    node.state.wait(PARKED, None);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Releases the lock.
+    ///
+    /// # Safety
+    /// The caller holds it.
+    #[inline]
+    pub(crate) unsafe fn unlock(&self) {
+        let node = self.holder.get();
+        // SAFETY: nodes live for good.
+        let ours = unsafe { &*node };
+        self.owner.store(FREE, Ordering::Relaxed);
+        let mut next = ours.next.load(Ordering::Acquire);
+        if next.is_null() {
+            let first = broken!(PassiveForgotten, null_mut(), self.take_first());
+            let change =
+                self.tail.compare_exchange(node, first, Ordering::AcqRel, Ordering::Relaxed);
+            if change.is_ok() {
+                give_back(node);
+                if !first.is_null() {
+                    grant(first);
+                }
+                return;
+            }
+            if !first.is_null() {
+                self.put_first(first);
+            }
+            // Another thread is between its exchange of `tail` and the link.
+            next = loop {
+                let next = ours.next.load(Ordering::Acquire);
+                if !next.is_null() {
+                    break next;
+                }
+                wait::pass();
+            };
+        }
+        give_back(node);
+        grant(self.choose(next));
+    }
+
+    /// The next holder: `next` and what follows it are the queue.
+    fn choose(&self, next: *mut Node) -> *mut Node {
+        let now = wait::now();
+        let due = now.saturating_sub(self.since.get()) >= FAIR;
+        let mut chosen = next;
+        let mut runs = due || self.runs(chosen, now);
+        while !runs {
+            // SAFETY: nodes live for good.
+            let after = unsafe { (*chosen).next.load(Ordering::Acquire) };
+            if after.is_null() {
+                break;
+            }
+            self.put_last(chosen);
+            chosen = after;
+            runs = self.runs(chosen, now);
+        }
+        if due || !runs {
+            let first = self.take_first();
+            if !first.is_null() {
+                self.since.set(now);
+                // SAFETY: a passive node is the holder's.
+                unsafe { (*first).next.store(chosen, Ordering::Relaxed) };
+                return first;
+            }
+        }
+        chosen
+    }
+
+    /// Whether the thread of a waiting node runs.
+    fn runs(&self, node: *mut Node, now: u64) -> bool {
+        // SAFETY: nodes live for good.
+        let node = unsafe { &*node };
+        node.state.load(Ordering::Relaxed) == WAITING
+            && wait::runs(node.who.load(Ordering::Relaxed), now)
+    }
+
+    /// Takes the oldest passive node out of its list, or null. Its `next` is null then.
+    fn take_first(&self) -> *mut Node {
+        let first = self.first.get();
+        if !first.is_null() {
+            // SAFETY: a passive node is the holder's.
+            let links = unsafe { &(*first).next };
+            self.first.set(links.load(Ordering::Relaxed));
+            links.store(null_mut(), Ordering::Relaxed);
+        }
+        first
+    }
+
+    /// Puts it back where it was.
+    fn put_first(&self, node: *mut Node) {
+        let first = self.first.get();
+        if first.is_null() {
+            self.last.set(node);
+        }
+        // SAFETY: a passive node is the holder's.
+        unsafe { (*node).next.store(first, Ordering::Relaxed) };
+        self.first.set(node);
+    }
+
+    /// Makes a node of the queue, not the last, passive.
+    fn put_last(&self, node: *mut Node) {
+        // SAFETY: nodes live for good; a link of a node that is not the last is the holder's.
+        let ours = unsafe { &*node };
+        ours.next.store(null_mut(), Ordering::Relaxed);
+        if self.first.get().is_null() {
+            self.first.set(node);
+        } else {
+            // SAFETY: a passive node is the holder's.
+            unsafe { (*self.last.get()).next.store(node, Ordering::Relaxed) };
+        }
+        self.last.set(node);
+        // It may be parked already.
+        let _ = ours.state.compare_exchange(WAITING, PASSIVE, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Makes the thread of `node` the holder.
+fn grant(node: *mut Node) {
+    // SAFETY: nodes live for good. After the exchange it is another's: only its address counts.
+    unsafe {
+        let state = &raw const (*node).state;
+        let before = (*state).swap(GRANTED, Ordering::AcqRel);
+        if before == PARKED && !broken!(GrantWithoutWaking, true, false) {
+            Futex::wake_at(state, 1);
+        }
+    }
+}
+
+#[cfg(not(loom))]
+pub use raw::RawFairLock;
+
+#[cfg(not(loom))]
+mod raw {
+    use super::Queue;
+    use crate::lock::mark::{self, Mark};
+    use crate::{thread, wait};
+    use std::marker::PhantomData;
+
+    /// The queue-based fair lock, for `lock_api`.
+    pub struct RawFairLock<M>(Queue, PhantomData<M>);
+
+    // SAFETY: as `M` is never made.
+    unsafe impl<M> Send for RawFairLock<M> {}
+    // SAFETY: as above.
+    unsafe impl<M> Sync for RawFairLock<M> {}
+
+    // SAFETY: `Queue` lets one thread in at a time: the one that found no tail, or whom the last
+    // holder granted the lock.
+    unsafe impl<M: Mark> lock_api::RawMutex for RawFairLock<M> {
+        #[allow(clippy::declare_interior_mutable_const, reason = "lock_api asks for it")]
+        const INIT: RawFairLock<M> = RawFairLock(Queue::new(), PhantomData);
+        /// The holder's node is its thread's.
+        type GuardMarker = lock_api::GuardNoSend;
+
+        #[inline]
+        fn lock(&self) {
+            let line = thread::me();
+            self.0.lock(line);
+            wait::took(line);
+            mark::enter::<M>(line);
+        }
+
+        #[inline]
+        fn try_lock(&self) -> bool {
+            let line = thread::me();
+            let taken = self.0.try_lock(line);
+            if taken {
+                wait::took(line);
+                mark::enter::<M>(line);
+            }
+            taken
+        }
+
+        #[inline]
+        unsafe fn unlock(&self) {
+            // SAFETY: the caller holds the lock.
+            unsafe { self.0.unlock() };
+            mark::leave::<M>();
+        }
+
+        fn is_locked(&self) -> bool {
+            self.0.is_locked()
+        }
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The locks. [`mutex`] is the spin lock and the mutex, [`fair`] the queue-based lock, [`rw`] the
+//! reader-writer lock and semaphore; [`api`](self::api) gives them the interface of `lock_api`.
+//!
+//! Each module opens with its protocol and why nobody sleeps for ever; `model/` checks that with
+//! loom, and that broken forms of it are caught.
+
+pub(crate) mod fair;
+pub(crate) mod mutex;
+pub(crate) mod rw;
+pub(crate) mod word;
+
+#[cfg(not(loom))]
+pub(crate) mod api;
+#[cfg(not(loom))]
+mod mark;
+pub(crate) mod node;
+#[cfg(not(loom))]
+pub(crate) mod posix;
+
+#[cfg(not(loom))]
+pub use mark::{Mark, Sleeps, Spins, Unmarked};

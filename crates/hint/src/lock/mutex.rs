@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The mutex, which the spin lock is as well: whoever comes may take a free lock, few spin, the
+//! others sleep, and nobody is overtaken for long.
+//!
+//! # State
+//! `owner` names the holder, so that waiters can ask what it does. It is set by a compare-and-swap
+//! and cleared by a plain store: releasing a lock that nobody sleeps for takes no atomic
+//! read-modify-write. At most [`wait::spinners`] threads spin; further ones sleep at once. A
+//! release wakes one sleeper, unless a thread is spinning or on its way already: then nobody has to
+//! be woken, and the threads that use the lock are no more than there are CPUs. Once per [`FAIR`] a
+//! sleeper is woken in any case. It asks to be the *heir*: the next release gives the lock to it,
+//! not to whoever comes, provided that it runs.
+//!
+//! # Nobody sleeps for ever
+//! > **Invariant.** When the lock is free and a thread sleeps for it, then some thread is awake
+//! > that will try to take the lock: it is counted in `active`, or it was woken and `waking` says
+//! > so, or it has not yet returned from a release.
+//!
+//! - A thread that goes to sleep counts itself in `parked`, executes the heavy half of the fence,
+//!   and tries once more. A releaser clears `owner`, executes the light half, and reads `parked`.
+//!   So the thread finds the lock free, or the releaser finds the thread (`platform/barrier.rs`).
+//! - A releaser that finds `active` not 0 wakes nobody. A thread that stops spinning without the
+//!   lock leaves `active`, executes the heavy half and tries once more: it finds the lock free, or
+//!   the releaser finds it gone.
+//! - A releaser that wakes a thread sets `waking` first. The woken thread counts itself in `active`
+//!   before it clears `waking`. If nobody slept yet, the releaser clears it: a thread that was
+//!   about to sleep finds `turn` changed, unless it came later. Then the lock was held, and its
+//!   release found `waking` set. It has said so (`MISSED`), and the first releaser begins again.
+//! - The heir's place is taken and given back by compare-and-swap, and a releaser that finds an
+//!   heir empties the place by compare-and-swap before it stores the heir as owner. An heir that
+//!   fails to empty the place itself has been given the lock.
+
+use crate::platform::barrier;
+use crate::platform::sync::{AtomicU32, AtomicU64, Futex, Ordering, broken, const_unless_loom};
+use crate::wait::{self, Advice, FAIR, Waiter};
+use std::time::Duration;
+
+const FREE: u32 = 0;
+const NO_HEIR: u32 = 0;
+
+/// No thread is woken, or on its way after it was.
+const NOBODY: u32 = 0;
+const WAKING: u32 = 1;
+/// The same, and another release relied on it since.
+const MISSED: u32 = 2;
+
+/// The lock itself. A mutex of the C library's has room for it: the layout leaves `kind` to the
+/// library (`shim`).
+#[repr(C)]
+pub(crate) struct Core {
+    owner: AtomicU32,
+    parked: AtomicU32,
+    turn: Futex,
+    heir: AtomicU32,
+    _kind: u32,
+    active: AtomicU32,
+    waking: AtomicU32,
+    _pad: u32,
+    /// When a sleeper was last woken.
+    woken: AtomicU64,
+}
+
+impl Core {
+    const_unless_loom! {
+        pub(crate) fn new() -> Core {
+            Core {
+                owner: AtomicU32::new(FREE),
+                parked: AtomicU32::new(0),
+                turn: Futex::new(0),
+                heir: AtomicU32::new(NO_HEIR),
+                _kind: 0,
+                active: AtomicU32::new(0),
+                waking: AtomicU32::new(0),
+                _pad: 0,
+                woken: AtomicU64::new(0)
+            }
+        }
+    }
+
+    /// Takes the lock if it is free. `me` is from [`wait::me`].
+    #[inline(always)]
+    pub(crate) fn try_lock(&self, me: u32) -> bool {
+        self.owner.compare_exchange(FREE, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn is_locked(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != FREE
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock(&self, me: u32) {
+        if !self.try_lock(me) {
+            self.lock_slow(me, None);
+        }
+    }
+
+    /// Waits at most until `end`, in ns of [`wait::now`]. Whether the lock was taken.
+    pub(crate) fn lock_until(&self, me: u32, end: u64) -> bool {
+        self.try_lock(me) || self.lock_slow(me, Some(end))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
+        let first = self.active.fetch_add(1, Ordering::SeqCst) < wait::spinners();
+        if first && self.spin(me, false, end) {
+            self.active.fetch_sub(1, Ordering::SeqCst);
+            return true;
+        }
+        self.active.fetch_sub(1, Ordering::SeqCst);
+        loop {
+            let Some(left) = left(end) else { return self.give_up(me) };
+            if self.sleep(me, left) {
+                return true;
+            }
+            // Awake and in `active` now. Threads without a line share a number, so none is an heir.
+            let taken = self.spin(me, me != wait::HELD, end);
+            self.active.fetch_sub(1, Ordering::SeqCst);
+            if taken {
+                return true;
+            }
+        }
+    }
+
+    /// Tries while that is better than to sleep. By a thread that is counted in `active`. `heir`:
+    /// it has slept, and wants to be the next.
+    fn spin(&self, me: u32, heir: bool, end: Option<u64>) -> bool {
+        let mut waiter = Waiter::new();
+        let mut named = false;
+        loop {
+            let owner = self.owner.load(Ordering::Relaxed);
+            if owner == FREE && self.try_lock(me) {
+                if named {
+                    self.withdraw(me);
+                }
+                return true;
+            }
+            if owner == me && named {
+                break;
+            }
+            if heir && !named {
+                let place = &self.heir;
+                named = place
+                    .compare_exchange(NO_HEIR, me, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok();
+            }
+            if waiter.look(owner) == Advice::Sleep || left(end).is_none() {
+                break;
+            }
+        }
+        if named && !self.withdraw(me) {
+            // A releaser has given the lock to us, or will with its next store.
+            while self.owner.load(Ordering::Acquire) != me {
+                wait::pass();
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Whether the heir's place was still ours.
+    fn withdraw(&self, me: u32) -> bool {
+        self.heir.compare_exchange(me, NO_HEIR, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sleeps until a release wakes us, unless the lock is free: then it is taken, and true. When
+    /// it returns false, the thread is counted in `active`.
+    fn sleep(&self, me: u32, time: Option<Duration>) -> bool {
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        broken!(SleepsWithoutFence, (), barrier::heavy());
+        let turn = self.turn.load(Ordering::SeqCst);
+        let taken = broken!(SleepsWithoutTrying, false, self.try_lock(me));
+        if !taken {
+            self.turn.wait(turn, time);
+            self.active.fetch_add(1, Ordering::SeqCst);
+            self.clear_waking();
+        }
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        taken
+    }
+
+    /// The time is over. The thread has left `active`, where a releaser may have counted on it.
+    fn give_up(&self, me: u32) -> bool {
+        barrier::heavy();
+        if self.parked.load(Ordering::SeqCst) != 0 && self.try_lock(me) {
+            // Whoever releases wakes the next; and it is ours after all.
+            return true;
+        }
+        false
+    }
+
+    /// Releases the lock. By its holder.
+    #[inline(always)]
+    pub(crate) fn unlock(&self) {
+        if self.heir.load(Ordering::Relaxed) != NO_HEIR && self.hand_over() {
+            return;
+        }
+        self.owner.store(FREE, Ordering::Release);
+        barrier::light();
+        if self.parked.load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    /// Gives the lock to the heir, if it runs.
+    #[cold]
+    #[inline(never)]
+    fn hand_over(&self) -> bool {
+        let heir = self.heir.load(Ordering::Relaxed);
+        if heir == NO_HEIR || !wait::runs(heir, wait::now()) {
+            return false;
+        }
+        if !broken!(HeirNotTakenOut, true, self.withdraw(heir)) {
+            return false;
+        }
+        self.owner.store(heir, Ordering::Release);
+        true
+    }
+
+    /// The lock was made free, and threads sleep for it.
+    #[cold]
+    #[inline(never)]
+    fn wake(&self) {
+        loop {
+            match self.waking.load(Ordering::SeqCst) {
+                NOBODY => {}
+                // Whoever wakes a thread has to look again if it finds none.
+                now if self.change_waking(now, MISSED) => return,
+                _ => continue,
+            }
+            let now = wait::now();
+            if self.active.load(Ordering::SeqCst) != 0
+                && now.saturating_sub(self.woken.load(Ordering::Relaxed)) < FAIR
+            {
+                return;
+            }
+            if !self.change_waking(NOBODY, WAKING) {
+                continue;
+            }
+            self.woken.store(now, Ordering::Relaxed);
+            self.turn.fetch_add(1, Ordering::SeqCst);
+            if self.turn.wake(1) || broken!(WakingNobody, true, false) {
+                return;
+            }
+            if self.change_waking(WAKING, NOBODY) {
+                return;
+            }
+            self.clear_waking();
+        }
+    }
+
+    /// An exchange, not a store: so it is ordered with every compare-and-swap of others.
+    fn clear_waking(&self) {
+        self.waking.swap(NOBODY, Ordering::SeqCst);
+    }
+
+    fn change_waking(&self, from: u32, to: u32) -> bool {
+        self.waking.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
+fn left(end: Option<u64>) -> Option<Option<Duration>> {
+    match end {
+        None => Some(None),
+        Some(end) => {
+            let left = end.saturating_sub(wait::now());
+            (left != 0).then_some(Some(Duration::from_nanos(left)))
+        }
+    }
+}
+
+#[cfg(not(loom))]
+pub use raw::RawMutex;
+
+#[cfg(not(loom))]
+mod raw {
+    use super::Core;
+    use crate::lock::mark::{self, Mark};
+    use crate::wait::{self, HELD};
+    use crate::{platform::sys, thread};
+    use std::marker::PhantomData;
+    use std::time::{Duration, Instant};
+
+    /// The mutex and the spin lock, for `lock_api`.
+    #[repr(transparent)]
+    pub struct RawMutex<M>(pub(crate) Core, PhantomData<M>);
+
+    // SAFETY: as `M` is never made.
+    unsafe impl<M> Send for RawMutex<M> {}
+    // SAFETY: as above.
+    unsafe impl<M> Sync for RawMutex<M> {}
+
+    impl<M: Mark> RawMutex<M> {
+        #[inline(always)]
+        fn taken(line: &thread::Line) {
+            wait::took(line);
+            mark::enter::<M>(line);
+        }
+    }
+
+    // SAFETY: `Core` lets one thread in at a time: the one whose compare-and-swap found the lock
+    // free, or whom the last holder named.
+    unsafe impl<M: Mark> lock_api::RawMutex for RawMutex<M> {
+        #[allow(clippy::declare_interior_mutable_const, reason = "lock_api asks for it")]
+        const INIT: RawMutex<M> = RawMutex(Core::new(), PhantomData);
+        /// The thread's line says that it holds the lock.
+        type GuardMarker = lock_api::GuardNoSend;
+
+        #[inline]
+        fn lock(&self) {
+            let line = thread::me();
+            self.0.lock(line.index() | HELD);
+            Self::taken(line);
+        }
+
+        #[inline]
+        fn try_lock(&self) -> bool {
+            let line = thread::me();
+            let taken = self.0.try_lock(line.index() | HELD);
+            if taken {
+                Self::taken(line);
+            }
+            taken
+        }
+
+        #[inline]
+        unsafe fn unlock(&self) {
+            self.0.unlock();
+            mark::leave::<M>();
+        }
+
+        fn is_locked(&self) -> bool {
+            self.0.is_locked()
+        }
+    }
+
+    // SAFETY: as above.
+    unsafe impl<M: Mark> lock_api::RawMutexTimed for RawMutex<M> {
+        type Duration = Duration;
+        type Instant = Instant;
+
+        fn try_lock_for(&self, timeout: Duration) -> bool {
+            let line = thread::me();
+            let end =
+                sys::now().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+            let taken = self.0.lock_until(line.index() | HELD, end);
+            if taken {
+                Self::taken(line);
+            }
+            taken
+        }
+
+        fn try_lock_until(&self, timeout: Instant) -> bool {
+            self.try_lock_for(timeout.saturating_duration_since(Instant::now()))
+        }
+    }
+}

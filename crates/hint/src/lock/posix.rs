@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The locks as the C library's memory holds them, for the preload shim: in place of a
+//! `pthread_mutex_t`'s or a `pthread_rwlock_t`'s first words, which all zeros leave free.
+
+use super::rw::{self, Prefer};
+use super::word::Word;
+use crate::thread::{self, Kind};
+use crate::wait::{self, HELD};
+
+fn end(timeout: u64) -> u64 {
+    wait::now().saturating_add(timeout)
+}
+
+/// A mutex, in 8 bytes.
+#[repr(transparent)]
+pub struct Mutex(Word);
+
+impl Mutex {
+    fn begun(line: &thread::Line, taken: bool) -> bool {
+        if taken {
+            wait::took(line);
+            line.enter(Kind::Preemptable);
+        }
+        taken
+    }
+
+    /// Waits at most `timeout` ns, if there is one.
+    #[inline]
+    pub fn lock(&self, timeout: Option<u64>) -> bool {
+        let line = thread::me();
+        Self::begun(line, self.0.lock(line.index() | HELD, timeout.map(end)))
+    }
+
+    #[inline]
+    pub fn try_lock(&self) -> bool {
+        let line = thread::me();
+        Self::begun(line, self.0.try_lock(line.index() | HELD))
+    }
+
+    /// The memory may be another's when this returns.
+    ///
+    /// # Safety
+    /// The caller holds the mutex.
+    #[inline]
+    pub unsafe fn unlock(lock: *const Mutex) {
+        // SAFETY: the caller's promise; the types have the same layout.
+        unsafe { Word::unlock(lock.cast()) };
+        thread::me().leave(Kind::Preemptable);
+    }
+}
+
+/// A reader-writer lock, in 16 bytes.
+#[repr(transparent)]
+pub struct ReadWrite(rw::Core);
+
+impl ReadWrite {
+    fn begun(line: &thread::Line, taken: bool) -> bool {
+        Mutex::begun(line, taken)
+    }
+
+    fn prefer(writers: bool) -> Prefer {
+        if writers { Prefer::Writers } else { Prefer::Readers }
+    }
+
+    /// Waits at most `timeout` ns, if there is one. `writers`: readers let waiting writers go
+    /// first.
+    #[inline]
+    pub fn read(&self, writers: bool, timeout: Option<u64>) -> bool {
+        let (line, prefer) = (thread::me(), Self::prefer(writers));
+        let me = line.index() | HELD;
+        let taken = match timeout {
+            None => {
+                self.0.read(me, prefer);
+                true
+            }
+            Some(timeout) => self.0.read_until(me, prefer, end(timeout)),
+        };
+        Self::begun(line, taken)
+    }
+
+    #[inline]
+    pub fn try_read(&self, writers: bool) -> bool {
+        let line = thread::me();
+        Self::begun(line, self.0.try_read(line.index() | HELD, Self::prefer(writers)))
+    }
+
+    /// As [`ReadWrite::read`].
+    #[inline]
+    pub fn write(&self, timeout: Option<u64>) -> bool {
+        let line = thread::me();
+        let me = line.index() | HELD;
+        let taken = match timeout {
+            None => {
+                self.0.write(me);
+                true
+            }
+            Some(timeout) => self.0.write_until(me, end(timeout)),
+        };
+        Self::begun(line, taken)
+    }
+
+    #[inline]
+    pub fn try_write(&self) -> bool {
+        let line = thread::me();
+        Self::begun(line, self.0.try_write(line.index() | HELD))
+    }
+
+    /// Releases what the caller holds, for reading or for writing.
+    ///
+    /// # Safety
+    /// The caller holds it.
+    #[inline]
+    pub unsafe fn unlock(&self) {
+        // SAFETY: the caller's promise; a writer is alone.
+        unsafe {
+            if self.0.is_locked_exclusive() { self.0.write_unlock() } else { self.0.read_unlock() }
+        }
+        thread::me().leave(Kind::Preemptable);
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A mutex in one word, which may vanish as soon as it is released: the C library's rules let the
+//! next holder free the memory while the last one is still in its release. So a release is one
+//! exchange, and nothing is touched after it. (The mutex of [`mutex`](super::mutex) looks at its
+//! memory after it has released it; a Rust reference keeps that alive.)
+//!
+//! # State
+//! 0, or who holds it, and [`PARKED`] if threads may sleep on the word. That is the futex mutex of
+//! Drepper's "Futexes are tricky" with the holder's name in it, and waiters that spin by what the
+//! holder does. `spinners` is touched by waiters only.
+//!
+//! # Nobody sleeps for ever
+//! > **Invariant.** If a thread sleeps, the word has [`PARKED`], or a thread is awake that was
+//! > woken by a release and will set it: by taking the lock with it, by sleeping, or by giving up.
+
+use crate::platform::sync::{AtomicU32, Futex, Ordering, broken};
+use crate::wait::{self, Advice, Waiter};
+use std::time::Duration;
+
+const FREE: u32 = 0;
+const PARKED: u32 = 1 << 30;
+
+#[repr(C)]
+pub struct Word {
+    word: Futex,
+    spinners: AtomicU32,
+}
+
+impl Word {
+    #[cfg(loom)]
+    pub(crate) fn new() -> Word {
+        Word { word: Futex::new(FREE), spinners: AtomicU32::new(0) }
+    }
+
+    #[inline(always)]
+    fn take(&self, as_word: u32) -> bool {
+        self.word.compare_exchange(FREE, as_word, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_lock(&self, me: u32) -> bool {
+        self.take(me)
+    }
+
+    /// Waits at most until `end`, in ns of [`wait::now`], if there is one. Whether the lock was
+    /// taken.
+    #[inline(always)]
+    pub(crate) fn lock(&self, me: u32, end: Option<u64>) -> bool {
+        self.take(me) || self.lock_slow(me, end)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
+        if self.spinners.fetch_add(1, Ordering::Relaxed) < wait::spinners() && self.spin(me) {
+            self.spinners.fetch_sub(1, Ordering::Relaxed);
+            return true;
+        }
+        self.spinners.fetch_sub(1, Ordering::Relaxed);
+        // Once it has slept, others may: it does not know.
+        let again = broken!(WokenForgetsOthers, me, me | PARKED);
+        let mut slept = false;
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            if word == FREE {
+                if self.take(again) {
+                    return true;
+                }
+                continue;
+            }
+            let Some(left) = left(end) else {
+                if !slept || self.leave_parked(word) {
+                    return false;
+                }
+                continue;
+            };
+            if !self.leave_parked(word) {
+                continue;
+            }
+            self.word.wait(word | PARKED, left);
+            slept = true;
+            if self.spin(again) {
+                return true;
+            }
+        }
+    }
+
+    /// Sets the bit, if the word is still `word` but for it.
+    fn leave_parked(&self, word: u32) -> bool {
+        let (change, relaxed) = (word | PARKED, Ordering::Relaxed);
+        word == change || self.word.compare_exchange(word, change, relaxed, relaxed).is_ok()
+    }
+
+    fn spin(&self, as_word: u32) -> bool {
+        let mut waiter = Waiter::new();
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            if word == FREE && self.take(as_word) {
+                return true;
+            }
+            if waiter.look(word & !PARKED) == Advice::Sleep {
+                return false;
+            }
+        }
+    }
+
+    /// Releases the lock. By its holder.
+    ///
+    /// # Safety
+    /// `lock` is a valid lock until the exchange.
+    #[inline(always)]
+    pub(crate) unsafe fn unlock(lock: *const Word) {
+        // SAFETY: the caller's promise; afterwards, only the address counts.
+        unsafe {
+            let word = &raw const (*lock).word;
+            if (*word).swap(FREE, Ordering::Release) & PARKED != 0 {
+                Futex::wake_at(word, 1);
+            }
+        }
+    }
+}
+
+/// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
+fn left(end: Option<u64>) -> Option<Option<Duration>> {
+    match end {
+        None => Some(None),
+        Some(end) => {
+            let left = end.saturating_sub(wait::now());
+            (left != 0).then_some(Some(Duration::from_nanos(left)))
+        }
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The reader-writer lock.
+
+use super::env::How;
+use super::tools::{Protected, check, check_broken, check_sleepers};
+use crate::lock::rw::{Core, Prefer};
+use crate::wait::HELD;
+use loom::sync::Arc;
+use loom::thread;
+
+struct Lock {
+    core: Core,
+    prefer: Prefer,
+    value: Protected,
+}
+
+impl Lock {
+    fn read(&self, me: u32) {
+        self.core.read(me | HELD, self.prefer);
+        self.value.read();
+        // SAFETY: locked above.
+        unsafe { self.core.read_unlock() };
+    }
+
+    fn write(&self, me: u32) {
+        self.core.write(me | HELD);
+        self.value.write();
+        // SAFETY: locked above.
+        unsafe { self.core.write_unlock() };
+    }
+}
+
+/// Threads that read (`true`) or write; the last of them is this one.
+fn threads(kinds: &'static [bool]) {
+    preferring(Prefer::Writers, kinds);
+}
+
+fn preferring(prefer: Prefer, kinds: &'static [bool]) {
+    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+    let work = |me: usize| {
+        let lock = lock.clone();
+        move || if kinds[me] { lock.read(me as u32 + 1) } else { lock.write(me as u32 + 1) }
+    };
+    let handles: Vec<_> = (0..kinds.len() - 1).map(|me| thread::spawn(work(me))).collect();
+    work(kinds.len() - 1)();
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    assert!(!lock.core.is_locked());
+    let writers = kinds.iter().filter(|&&reads| !reads).count();
+    assert_eq!(lock.value.read(), writers as u32);
+}
+
+#[test]
+fn a_reader_and_a_writer() {
+    check(3, || threads(&[true, false]));
+}
+
+#[test]
+fn two_writers() {
+    check(3, || threads(&[false, false]));
+}
+
+#[test]
+fn two_readers_and_a_writer() {
+    check_sleepers(1, || threads(&[true, true, false]));
+}
+
+#[test]
+fn a_reader_and_two_writers() {
+    check_sleepers(1, || threads(&[true, false, false]));
+}
+
+#[test]
+fn two_readers_that_are_preferred_and_a_writer() {
+    check_sleepers(1, || preferring(Prefer::Readers, &[true, true, false]));
+}
+
+#[test]
+fn a_reader_that_is_preferred_and_two_writers() {
+    check_sleepers(1, || preferring(Prefer::Readers, &[true, false, false]));
+}
+
+/// A writer that gives up leaves no other asleep.
+#[test]
+fn a_writer_gives_up() {
+    check_sleepers(1, || {
+        let prefer = Prefer::Writers;
+        let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+        lock.core.write(1 | HELD);
+        let other = lock.clone();
+        let patient = thread::spawn(move || other.write(2));
+        let other = lock.clone();
+        let hasty = thread::spawn(move || {
+            if other.core.write_until(3 | HELD, 1) {
+                other.value.write();
+                // SAFETY: locked above.
+                unsafe { other.core.write_unlock() };
+            }
+        });
+        // SAFETY: locked above.
+        unsafe { lock.core.write_unlock() };
+        patient.join().unwrap();
+        hasty.join().unwrap();
+        assert!(!lock.core.is_locked());
+    });
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_writer_forgets_others() {
+    check_broken(How::WriterForgetsOthers, 2, || threads(&[false, false, false]));
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_readers_forgotten() {
+    check_broken(How::ReadersForgotten, 2, || threads(&[true, false, false]));
+}

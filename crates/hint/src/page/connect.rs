@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Registers this process with `reprieve hint serve`, over its socket, and maps the page that comes
+//! back.
+//!
+//! A socket, because it asks no right of the process but to write to it: the kernel tells the
+//! server which process that is, the descriptor of the page is read-only, and the registration ends
+//! with the process, however that ends. It crosses containers where the socket's directory is
+//! mounted into them.
+
+use super::layout::{Hello, MAGIC, Page, VERSION, Welcome};
+use super::{KEY, PAGE, PROCESS};
+use crate::thread::{LINES, block_offset, table_address};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
+use std::time::Duration;
+
+/// The socket, unless `REPRIEVE_HINT` names another. `REPRIEVE_HINT=off`: none.
+const DEFAULT: &str = "/run/reprieve/hint.sock";
+/// How long a process that did not ask for a page waits for one when it starts.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Why there is no page.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// `REPRIEVE_HINT=off` is set.
+    Off,
+    /// Nobody serves hints at that socket, or not to this process.
+    Connect(PathBuf, io::Error),
+    /// The server did not answer as one of this version does.
+    Answer(PathBuf, String),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Off => f.write_str("REPRIEVE_HINT=off: unset it to register for hints"),
+            Error::Connect(path, error) => write!(
+                f,
+                "{}: {error}: run `reprieve hint serve` as root on this host, or name its socket in REPRIEVE_HINT",
+                path.display()
+            ),
+            Error::Answer(path, what) => write!(
+                f,
+                "{}: {what}: is that `reprieve hint serve` of this version?",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The connection, kept open: the registration ends with it.
+static CONNECTION: AtomicI32 = AtomicI32::new(-1);
+/// Distance of the pointer to the runtime's reader record from the thread pointer, or 0.
+static READER: AtomicIsize = AtomicIsize::new(0);
+
+/// Says where the runtime keeps each thread's pointer to its read-side record, as a distance from
+/// the thread pointer. Counts from the next registration on.
+pub(crate) fn set_reader(offset: isize) {
+    READER.store(offset, Ordering::Relaxed);
+}
+
+/// Registers this process with `reprieve hint serve`, if it is not registered, and waits for the
+/// page at most `time`. The first hint or lock of a process does the same, for a short time; this
+/// is for a program that wants to know, or that started before the server.
+///
+/// # Errors
+/// Without effect: locks wait by what they find out themselves.
+pub fn connect(time: Duration) -> Result<(), Error> {
+    if super::page(super::now()).is_some() {
+        return Ok(());
+    }
+    // The socket of a server that is gone.
+    forget();
+    let path = socket_path().ok_or(Error::Off)?;
+    let failed = |error| Error::Connect(path.clone(), error);
+    let socket = open(&path, time).map_err(failed)?;
+    let answer = |what: &str| Error::Answer(path.clone(), what.into());
+    let (welcome, page) =
+        receive(&socket).map_err(|error| answer(&error.to_string()))?.ok_or(answer("no page"))?;
+    if (welcome.magic, welcome.version) != (MAGIC, VERSION)
+        || welcome.process as usize >= super::layout::PROCESSES
+    {
+        return Err(answer("another version"));
+    }
+    let page = map(&page).map_err(|error| answer(&error.to_string()))?;
+    PROCESS.store(welcome.process, Ordering::Relaxed);
+    KEY.store(welcome.key, Ordering::Relaxed);
+    PAGE.store(page, Ordering::Release);
+    let before = CONNECTION.swap(socket.into_raw_fd(), Ordering::Relaxed);
+    close(before);
+    Ok(())
+}
+
+/// The first hint or lock of the process.
+pub(crate) fn register() {
+    let _ = connect(SHORT);
+}
+
+/// There is no page. The connection ends; in the child of a fork that is a copy of the parent's,
+/// which stays.
+pub(crate) fn forget() {
+    PAGE.store(std::ptr::null_mut(), Ordering::Relaxed);
+    close(CONNECTION.swap(-1, Ordering::Relaxed));
+}
+
+fn close(fd: i32) {
+    if fd >= 0 {
+        // SAFETY: a socket that this module opened and nobody else uses.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+}
+
+fn socket_path() -> Option<PathBuf> {
+    // SAFETY: no preconditions. A program with more privileges than its caller ignores the
+    // environment.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let named = std::env::var_os("REPRIEVE_HINT").filter(|_| !secure);
+    let path = named.unwrap_or_else(|| OsString::from(DEFAULT));
+    (path != "off").then(|| path.into())
+}
+
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A connection, over which the process has said who it is.
+fn open(path: &std::path::Path, time: Duration) -> io::Result<OwnedFd> {
+    // SAFETY: a new descriptor of our own; the address and the options are valid for their sizes.
+    unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        let socket = check(libc::socket(libc::AF_UNIX, kind, 0).into())? as i32;
+        let socket = OwnedFd::from_raw_fd(socket);
+        let time = libc::timeval {
+            tv_sec: time.as_secs() as libc::time_t,
+            // 0 would mean for ever.
+            tv_usec: time.subsec_micros().max(1) as libc::suseconds_t,
+        };
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            let size = size_of_val(&time) as libc::socklen_t;
+            let value = (&raw const time).cast();
+            let fd = socket.as_raw_fd();
+            check(libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size).into())?;
+        }
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.len() >= address.sun_path.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long"));
+        }
+        for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        let size = size_of_val(&address) as libc::socklen_t;
+        check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size).into())?;
+        let hello = Hello {
+            magic: MAGIC,
+            version: VERSION,
+            block: block_offset() as i64,
+            reader: READER.load(Ordering::Relaxed) as i64,
+            table: table_address() as u64,
+            lines: LINES as u32,
+            pad: 0,
+        };
+        let sent = (&raw const hello).cast();
+        let fd = socket.as_raw_fd();
+        check(libc::send(fd, sent, size_of_val(&hello), libc::MSG_NOSIGNAL) as i64)?;
+        Ok(socket)
+    }
+}
+
+/// The answer, and the page's descriptor if there is one.
+fn receive(socket: &OwnedFd) -> io::Result<Option<(Welcome, OwnedFd)>> {
+    let mut welcome = Welcome::default();
+    // Room and alignment for the header and one descriptor.
+    let mut control = [0u64; 8];
+    // SAFETY: the message describes buffers that are valid for their lengths; the kernel fills in
+    // the control message, which is walked by the C library's macros.
+    unsafe {
+        let mut part =
+            libc::iovec { iov_base: (&raw mut welcome).cast(), iov_len: size_of::<Welcome>() };
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let fd = socket.as_raw_fd();
+        let got = check(libc::recvmsg(fd, &mut message, libc::MSG_CMSG_CLOEXEC) as i64)?;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if header.is_null()
+            || ((*header).cmsg_level, (*header).cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS)
+        {
+            return Ok(None);
+        }
+        let page = OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<i32>().read_unaligned());
+        Ok((got as usize == size_of::<Welcome>()).then_some((welcome, page)))
+    }
+}
+
+fn map(page: &OwnedFd) -> io::Result<*mut Page> {
+    // SAFETY: a new read-only mapping. The server has a map of that size, or mmap fails.
+    let at = unsafe {
+        let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+        libc::mmap(std::ptr::null_mut(), size_of::<Page>(), protection, flags, page.as_raw_fd(), 0)
+    };
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) }
+}

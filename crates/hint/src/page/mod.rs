@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the scheduler says back: a page that `reprieve hint serve` publishes and this process maps
+//! read-only. Which of the process's threads run, and how many threads each CPU has to run.
+//!
+//! Everything here answers `None` ("unknown") where there is no page, or where its writer has not
+//! written for a while. An answer is true of a moment that is over: it helps to wait well, and
+//! nothing may depend on it.
+
+mod connect;
+pub(crate) mod layout;
+
+pub use connect::{Error, connect};
+pub(crate) use connect::{forget, register, set_reader};
+
+use crate::platform::{cpu, sys};
+use crate::thread::{self, LINES};
+use layout::Page;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// What a thread does, as its scheduler saw it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is on a CPU.
+    Running,
+    /// It would run, but its CPU was given to another thread.
+    Preempted,
+    /// It waits for something else than a CPU.
+    Blocked,
+}
+
+/// The page that is mapped, and this process's place in it. A page is never unmapped: another
+/// thread may be reading it.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static KEY: AtomicU64 = AtomicU64::new(0);
+
+/// The page, if it is alive at `now`.
+fn page(now: u64) -> Option<&'static Page> {
+    // SAFETY: mapped for good, or null.
+    let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
+    let beat = page.beat.load(Ordering::Relaxed);
+    (now.saturating_sub(beat) < layout::STALE_NS).then_some(page)
+}
+
+/// Whether there is a page at all: a single load.
+#[inline]
+pub(crate) fn mapped() -> bool {
+    !PAGE.load(Ordering::Relaxed).is_null()
+}
+
+/// What the thread with that line does.
+pub(crate) fn state(index: u32, now: u64) -> Option<State> {
+    if index == thread::NOBODY {
+        return None;
+    }
+    let page = page(now)?;
+    let process = PROCESS.load(Ordering::Relaxed) as usize;
+    if page.keys[process].load(Ordering::Relaxed) != KEY.load(Ordering::Relaxed) {
+        // The place belongs to another process: the connection is gone.
+        return None;
+    }
+    let word = page.threads[process * LINES + index as usize].state.load(Ordering::Relaxed);
+    if word >> layout::STATE_BITS != thread::line(index).generation.load(Ordering::Relaxed) {
+        return Some(State::Running);
+    }
+    layout::state(word)
+}
+
+/// Threads that CPU `cpu` has to run, the running one among them.
+pub(crate) fn runnable(cpu: u32, now: u64) -> Option<u32> {
+    let runnable = page(now)?.cpus.get(cpu as usize)?.runnable.load(Ordering::Relaxed);
+    (runnable != 0).then_some(runnable)
+}
+
+/// Whether another thread waits for the caller's CPU.
+pub(crate) fn wanted(now: u64) -> Option<bool> {
+    runnable(cpu::current(), now).map(|runnable| runnable > 1)
+}
+
+pub(crate) fn now() -> u64 {
+    sys::now()
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The asymmetric fence between a releaser and a waiter that is about to sleep.
+//!
+//! > **Guarantee.** If a thread stores, executes [`light`] and loads, and another stores, executes
+//! > [`heavy`] and loads, then at least one of the loads finds the other's store.
+//!
+//! With membarrier (Linux 4.14) the light half costs nothing but the compiler's order: the heavy
+//! half makes every running thread of the process execute a fence, and one that does not run has
+//! executed one when it was switched. Without membarrier both are fences. In a model both are.
+//! Which of the two is decided once, before the first heavy half: until then [`light`] is a fence.
+
+#[cfg(loom)]
+pub(crate) fn light() {
+    super::sync::fence(super::sync::Ordering::SeqCst);
+}
+
+#[cfg(loom)]
+pub(crate) fn heavy() {
+    super::sync::fence(super::sync::Ordering::SeqCst);
+}
+
+#[cfg(not(loom))]
+pub(crate) use real::{heavy, light};
+
+#[cfg(not(loom))]
+mod real {
+    use crate::platform::sys;
+    use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+
+    const UNKNOWN: u32 = 0;
+    const MEMBARRIER: u32 = 1;
+    const FENCE: u32 = 2;
+    static MODE: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+    /// The releaser's half. Threads are registered (`thread`) before they take a lock, and the mode
+    /// is found out then, so it is never [`UNKNOWN`] here in a thread that holds one.
+    #[inline(always)]
+    pub(crate) fn light() {
+        if MODE.load(Ordering::Relaxed) == MEMBARRIER {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The waiter's half: 1 to 5 us, where sleeping costs as much again.
+    pub(crate) fn heavy() {
+        if MODE.load(Ordering::Relaxed) != MEMBARRIER
+            || sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED) != 0
+        {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Finds the mode out. Of several threads all find the same. The child of a fork inherits the
+    /// registration.
+    pub(crate) fn find_out() {
+        if MODE.load(Ordering::Relaxed) != UNKNOWN {
+            return;
+        }
+        let works = sys::membarrier(sys::MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) == 0
+            && sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED) == 0;
+        let mode = if works { MEMBARRIER } else { FENCE };
+        let _ = MODE.compare_exchange(UNKNOWN, mode, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+#[cfg(not(loom))]
+pub(crate) use real::find_out;

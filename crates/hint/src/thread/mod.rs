@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A thread's cache line: the hints that it writes, and what waiters want to know of it.
+//!
+//! # Layout
+//! `include/reprieve/hint_abi.h` has it for C and eBPF. All lines of a process are one table, so a
+//! thread is named by its index there, which fits into a lock's word; the thread's own block, in
+//! initial-exec thread-local storage, has the address of its line. Marking a section is then two
+//! loads, an addition and a store, all of the thread's own.
+//!
+//! # Who may write
+//! > **Invariant.** The counts of a line are written by its thread alone, so plain loads and stores
+//! > suffice: a signal handler that marks sections of its own has undone them when it returns.
+//!
+//! # Registration
+//! Happens at a thread's first hint or lock, allocates nothing, and needs no rights. There is no
+//! destructor: a thread's exit runs none of our code, and locks may be taken in other
+//! destructors. A line whose thread is gone is taken over when no fresh one is left (`claim`).
+//! Threads beyond the table share line 0, which has no thread: they are never hinted at, and
+//! nothing is known of them.
+
+#[cfg(not(loom))]
+mod block;
+#[cfg(not(loom))]
+mod table;
+
+#[cfg(not(loom))]
+pub(crate) use block::{block_offset, me};
+#[cfg(not(loom))]
+pub use table::LINES;
+#[cfg(not(loom))]
+pub(crate) use table::{NOBODY, line, table_address};
+
+use crate::platform::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The kinds of critical sections that a scheduler may want to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Others spin for it: the holder of a spin lock, an RCU reader.
+    NonPreemptable,
+    /// Others sleep for it: the holder of a blocking lock.
+    Preemptable,
+}
+
+/// A thread's line; `struct reprieve_hint_line` in C.
+#[repr(C, align(64))]
+pub(crate) struct Line {
+    non_preemptable: AtomicU32,
+    preemptable: AtomicU32,
+    pub(crate) generation: AtomicU32,
+    /// Where the thread was when it last took a lock: another thread that runs there knows that
+    /// this one does not run.
+    pub(crate) cpu: AtomicU32,
+    /// The thread's number in the kernel; 0: no thread.
+    pub(crate) thread: AtomicU32,
+    /// Which of the thread's queue nodes are in use (`lock/node.rs`).
+    pub(crate) nodes: AtomicU32,
+    /// When the thread last looked at a lock that it waits for: a time not long ago means that it
+    /// runs.
+    pub(crate) waited: AtomicU64,
+    _pad: [u32; 8],
+}
+
+impl Line {
+    #[inline(always)]
+    fn count(&self, kind: Kind) -> &AtomicU32 {
+        match kind {
+            Kind::NonPreemptable => &self.non_preemptable,
+            Kind::Preemptable => &self.preemptable,
+        }
+    }
+
+    /// Enters a section. By the line's thread only.
+    #[inline(always)]
+    pub(crate) fn enter(&self, kind: Kind) {
+        let count = self.count(kind);
+        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Leaves one. By the line's thread only. Without effect outside of any.
+    #[inline(always)]
+    pub(crate) fn leave(&self, kind: Kind) {
+        let count = self.count(kind);
+        count.store(count.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// A thread of a model.
+    #[cfg(loom)]
+    pub(crate) fn model(thread: u32) -> Line {
+        Line {
+            non_preemptable: AtomicU32::new(0),
+            preemptable: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            cpu: AtomicU32::new(0),
+            thread: AtomicU32::new(thread),
+            nodes: AtomicU32::new(0),
+            waited: AtomicU64::new(0),
+            _pad: [0; 8],
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn nesting(&self, kind: Kind) -> u32 {
+        self.count(kind).load(Ordering::Relaxed)
+    }
+}

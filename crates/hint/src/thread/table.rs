@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lines of all threads of the process.
+
+use super::Line;
+use crate::platform::sys;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// `REPRIEVE_HINT_LINES` of the C header.
+pub const LINES: usize = 4096;
+/// The index of no thread: of the line that all threads share for which there was none.
+pub(crate) const NOBODY: u32 = 0;
+const NO_CPU: u32 = u32::MAX;
+
+#[repr(C, align(4096))]
+struct Table([Line; LINES]);
+
+static TABLE: Table = Table(
+    [const {
+        Line {
+            non_preemptable: AtomicU32::new(0),
+            preemptable: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            cpu: AtomicU32::new(0),
+            thread: AtomicU32::new(0),
+            nodes: AtomicU32::new(0),
+            waited: AtomicU64::new(0),
+            _pad: [0; 8],
+        }
+    }; LINES],
+);
+/// Lines that have been given out for the first time.
+static FRESH: AtomicU32 = AtomicU32::new(1);
+/// Where the search for a line without a thread goes on.
+static SEARCH: AtomicU32 = AtomicU32::new(1);
+
+pub(crate) fn table_address() -> usize {
+    (&raw const TABLE).expose_provenance()
+}
+
+/// The line with that index.
+#[inline]
+pub(crate) fn line(index: u32) -> &'static Line {
+    &TABLE.0[index as usize % LINES]
+}
+
+impl Line {
+    /// Its place in the table.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        ((std::ptr::from_ref(self).addr() - (&raw const TABLE).addr()) / size_of::<Line>()) as u32
+    }
+
+    fn take(&self, thread: u32) {
+        self.non_preemptable.store(0, Ordering::Relaxed);
+        self.preemptable.store(0, Ordering::Relaxed);
+        self.cpu.store(NO_CPU, Ordering::Relaxed);
+        let generation = self.generation.load(Ordering::Relaxed);
+        // What the page says of the line was said of its last thread. Two bits are the state's.
+        self.generation.store(generation.wrapping_add(1) & (u32::MAX >> 2), Ordering::Release);
+        self.thread.store(thread, Ordering::Release);
+    }
+}
+
+/// A line for the calling thread.
+pub(super) fn claim() -> &'static Line {
+    let thread = sys::thread_id();
+    let more = |n: u32| (n < LINES as u32).then_some(n + 1);
+    if let Ok(index) = FRESH.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+        let line = line(index);
+        line.take(thread);
+        return line;
+    }
+    // Once around, from where the last search ended.
+    for _ in 1..LINES {
+        let index = SEARCH.fetch_add(1, Ordering::Relaxed) % (LINES as u32 - 1) + 1;
+        let line = line(index);
+        let before = line.thread.load(Ordering::Relaxed);
+        let gone = before == 0 || before == thread || !sys::exists(before);
+        let taken =
+            || line.thread.compare_exchange(before, thread, Ordering::AcqRel, Ordering::Relaxed);
+        if gone && taken().is_ok() {
+            line.take(thread);
+            return line;
+        }
+    }
+    &TABLE.0[NOBODY as usize]
+}
+
+/// In the child of a fork: `kept` is the line of the only thread.
+pub(crate) fn forget_others(kept: *const Line) {
+    let used = FRESH.load(Ordering::Relaxed) as usize;
+    for line in &TABLE.0[1..used.min(LINES)] {
+        let own = std::ptr::eq(line, kept);
+        line.thread.store(if own { sys::thread_id() } else { 0 }, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread::{Kind, me};
+
+    #[test]
+    fn threads_have_lines_of_their_own() {
+        let mine = me();
+        assert!(std::ptr::eq(mine, me()));
+        assert!(std::ptr::eq(line(mine.index()), mine));
+        let other = std::thread::spawn(|| me().index()).join().unwrap();
+        assert_ne!(other, mine.index());
+    }
+
+    #[test]
+    fn leaving_too_often_has_no_effect() {
+        let mine = me();
+        mine.leave(Kind::Preemptable);
+        assert_eq!(mine.nesting(Kind::Preemptable), 0);
+        mine.enter(Kind::Preemptable);
+        mine.enter(Kind::NonPreemptable);
+        assert_eq!((mine.nesting(Kind::Preemptable), mine.nesting(Kind::NonPreemptable)), (1, 1));
+        mine.leave(Kind::Preemptable);
+        mine.leave(Kind::NonPreemptable);
+    }
+
+    /// More threads than lines come and go, while some hold theirs.
+    #[test]
+    fn lines_of_dead_threads_are_taken_over() {
+        let mine = me().index();
+        for _ in 0..LINES / 16 + 8 {
+            let threads: Vec<_> = (0..16).map(|_| std::thread::spawn(|| me().index())).collect();
+            for thread in threads {
+                let index = thread.join().unwrap();
+                assert!(index != mine && index < LINES as u32);
+            }
+        }
+        assert_ne!(std::thread::spawn(|| me().index()).join().unwrap(), NOBODY);
+    }
+}
