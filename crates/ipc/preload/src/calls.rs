@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The calls. Two of the C library's functions take a variable number of arguments: `semctl` and
+//! `syscall`; on the platforms that are supported these come where fixed ones would.
+
+use crate::next::next;
+use crate::structures::{self, MsgInfo, ShmInfo, ShmLimits};
+use libc::{c_int, c_long, c_ulong, c_void, key_t, sembuf, seminfo, size_t, ssize_t, timespec};
+use reprieve_ipc_core::{Errno, Namespace, OpenError, Owner, Result};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("how variable arguments are passed is known for x86-64 and aarch64 only");
+
+const SEM_INFO: c_int = 19;
+const MSG_STAT: c_int = 11;
+const MSG_INFO: c_int = 12;
+const MSG_STAT_ANY: c_int = 13;
+const SHM_LOCK: c_int = 11;
+const SHM_UNLOCK: c_int = 12;
+const SHM_STAT: c_int = 13;
+const SHM_INFO: c_int = 14;
+const SHM_STAT_ANY: c_int = 15;
+const IPC_INFO: c_int = 3;
+
+const INVALID: Errno = Errno(libc::EINVAL);
+const FAULT: Errno = Errno(libc::EFAULT);
+
+/// The namespace, opened on first use. A process that cannot open it is told why, once.
+#[inline]
+fn namespace() -> Result<&'static Namespace> {
+    static NAMESPACE: OnceLock<std::result::Result<Namespace, OpenError>> = OnceLock::new();
+    let open =
+        || Namespace::open_default().inspect_err(|error| eprintln!("libreprieve_ipc: {error}"));
+    NAMESPACE.get_or_init(open).as_ref().map_err(OpenError::errno)
+}
+
+/// Returns as the C library does.
+#[inline]
+fn returns<T: From<i8>>(result: Result<T>) -> T {
+    result.unwrap_or_else(|Errno(errno)| {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = errno };
+        T::from(-1)
+    })
+}
+
+/// A pointer that may be one. Those that cannot be are `EFAULT`; a program that passes a wild one
+/// gets a signal, where the kernel would have told it.
+#[inline]
+fn valid<T>(pointer: *const T) -> Result<*const T> {
+    if (4096..1 << 47).contains(&(pointer as usize)) { Ok(pointer) } else { Err(FAULT) }
+}
+
+/// # Safety
+/// The pointer, unless it cannot be one, is valid for a write.
+unsafe fn write<T>(pointer: usize, value: T) -> Result<()> {
+    let pointer = valid(pointer as *const T)?.cast_mut();
+    // SAFETY: the caller's promise.
+    unsafe { pointer.write_unaligned(value) };
+    Ok(())
+}
+
+/// # Safety
+/// The pointer, unless it cannot be one, is valid for a read.
+unsafe fn read<T: Copy>(pointer: usize) -> Result<T> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { valid(pointer as *const T)?.read_unaligned() })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn semget(key: key_t, count: c_int, flags: c_int) -> c_int {
+    returns(namespace().and_then(|n| n.semget(key, count, flags)))
+}
+
+/// # Safety
+/// As for the C library's.
+#[inline]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
+unsafe fn operate(id: c_int, ops: *const sembuf, count: size_t, timeout: usize) -> Result<c_int> {
+    let namespace = namespace()?;
+    if count as u64 > namespace.limits().semopm {
+        return Err(Errno(libc::E2BIG));
+    }
+    if count == 0 || id < 0 {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    let ops = unsafe { std::slice::from_raw_parts(valid(ops)?, count) };
+    let timeout = match timeout {
+        0 => None,
+        // SAFETY: the caller's promise.
+        pointer => {
+            let time = unsafe { read::<timespec>(pointer) }?;
+            if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
+                return Err(INVALID);
+            }
+            Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+        }
+    };
+    namespace.semop(id, ops, timeout).map(|()| 0)
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn semop(id: c_int, ops: *mut sembuf, count: size_t) -> c_int {
+    // SAFETY: the caller's promise.
+    returns(unsafe { operate(id, ops, count, 0) })
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn semtimedop(
+    id: c_int,
+    ops: *mut sembuf,
+    count: size_t,
+    timeout: *const timespec,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    returns(unsafe { operate(id, ops, count, timeout as usize) })
+}
+
+fn owner(perm: &libc::ipc_perm) -> Owner {
+    Owner { uid: perm.uid, gid: perm.gid, mode: perm.mode as u32 }
+}
+
+/// # Safety
+/// `argument` is what the command takes.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
+unsafe fn sem_control(id: c_int, num: c_int, command: c_int, argument: usize) -> Result<c_int> {
+    let n = namespace()?;
+    if id < 0 {
+        return Err(INVALID);
+    }
+    // SAFETY, for all writes and reads here: the caller's promise.
+    match command {
+        libc::IPC_RMID => n.remove_sem(id).map(|()| 0),
+        libc::IPC_SET => {
+            let ds = unsafe { read::<libc::semid_ds>(argument) }?;
+            n.set_sem_owner(id, owner(&ds.sem_perm)).map(|()| 0)
+        }
+        libc::IPC_STAT => {
+            let status = n.sem_status(id)?;
+            unsafe { write(argument, structures::sem(&status)) }.map(|()| 0)
+        }
+        libc::SEM_STAT | libc::SEM_STAT_ANY => {
+            let (id, status) = n.sem_slot_status(id, command == libc::SEM_STAT_ANY)?;
+            unsafe { write(argument, structures::sem(&status)) }.map(|()| id)
+        }
+        IPC_INFO | SEM_INFO => {
+            let (limits, info) = (n.limits(), n.sem_info()?);
+            let all = limits.semmns as c_int;
+            let (usage, adjustment) = match command {
+                SEM_INFO => (info.sets as c_int, info.semaphores as c_int),
+                _ => (20, reprieve_ipc_core::MOST_SEM_VALUE),
+            };
+            let filled = seminfo {
+                semmap: all,
+                semmni: limits.semmni as c_int,
+                semmns: all,
+                semmnu: all,
+                semmsl: limits.semmsl as c_int,
+                semopm: limits.semopm as c_int,
+                semume: limits.semopm as c_int,
+                semusz: usage,
+                semvmx: reprieve_ipc_core::MOST_SEM_VALUE,
+                semaem: adjustment,
+            };
+            unsafe { write(argument, filled) }.map(|()| info.highest)
+        }
+        libc::GETVAL => n.sem_value(id, num),
+        libc::GETPID => n.sem_pid(id, num),
+        libc::GETNCNT => n.sem_waiters(id, num, false),
+        libc::GETZCNT => n.sem_waiters(id, num, true),
+        libc::SETVAL => n.set_sem_value(id, num, argument as c_int).map(|()| 0),
+        libc::GETALL => {
+            for (i, value) in n.sem_values(id)?.into_iter().enumerate() {
+                unsafe { write(argument + 2 * i, value) }?;
+            }
+            Ok(0)
+        }
+        libc::SETALL => {
+            let count = n.sem_count(id)?;
+            let values = (0..count).map(|i| unsafe { read::<u16>(argument + 2 * i) });
+            let values: Vec<u16> = values.collect::<Result<_>>()?;
+            n.set_sem_values(id, &values).map(|()| 0)
+        }
+        _ => Err(INVALID),
+    }
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn semctl(id: c_int, num: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    returns(unsafe { sem_control(id, num, command, argument) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn msgget(key: key_t, flags: c_int) -> c_int {
+    returns(namespace().and_then(|n| n.msgget(key, flags)))
+}
+
+/// # Safety
+/// As for the C library's.
+unsafe fn send(id: c_int, message: usize, size: size_t, flags: c_int) -> Result<c_int> {
+    let n = namespace()?;
+    // SAFETY: the caller's promise: a type, then the bytes.
+    let kind = unsafe { read::<c_long>(message) }?;
+    if size as u64 > n.limits().msgmax {
+        return Err(INVALID);
+    }
+    // SAFETY: as above.
+    let data =
+        unsafe { std::slice::from_raw_parts((message + size_of::<c_long>()) as *const u8, size) };
+    n.msgsnd(id, kind, data, flags).map(|()| 0)
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn msgsnd(
+    id: c_int,
+    message: *const c_void,
+    size: size_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    returns(unsafe { send(id, message as usize, size, flags) })
+}
+
+/// # Safety
+/// As for the C library's.
+unsafe fn receive(
+    id: c_int,
+    message: usize,
+    size: size_t,
+    kind: c_long,
+    flags: c_int,
+) -> Result<ssize_t> {
+    let n = namespace()?;
+    if size > isize::MAX as usize {
+        return Err(INVALID);
+    }
+    valid(message as *const c_long)?;
+    // A program may pass a size far larger than its buffer: no message is longer than this.
+    let most = size.min(1 << 30);
+    // SAFETY: the caller's promise: room for a type, then for the bytes of the longest message.
+    let to =
+        unsafe { std::slice::from_raw_parts_mut((message + size_of::<c_long>()) as *mut u8, most) };
+    let (kind, bytes) = n.msgrcv(id, to, kind, flags)?;
+    // SAFETY: as above.
+    unsafe { write(message, kind as c_long) }?;
+    Ok(bytes as ssize_t)
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn msgrcv(
+    id: c_int,
+    message: *mut c_void,
+    size: size_t,
+    kind: c_long,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    returns(unsafe { receive(id, message as usize, size, kind, flags) }.map(|n| n as i64))
+        as ssize_t
+}
+
+/// # Safety
+/// `argument` is what the command takes.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
+unsafe fn msg_control(id: c_int, command: c_int, argument: usize) -> Result<c_int> {
+    let n = namespace()?;
+    if id < 0 {
+        return Err(INVALID);
+    }
+    // SAFETY, for all writes and reads here: the caller's promise.
+    match command {
+        libc::IPC_RMID => n.remove_msg(id).map(|()| 0),
+        libc::IPC_SET => {
+            let ds = unsafe { read::<libc::msqid_ds>(argument) }?;
+            n.set_msg_owner(id, owner(&ds.msg_perm), ds.msg_qbytes as u64).map(|()| 0)
+        }
+        libc::IPC_STAT => {
+            let status = n.msg_status(id)?;
+            unsafe { write(argument, structures::msg(&status)) }.map(|()| 0)
+        }
+        MSG_STAT | MSG_STAT_ANY => {
+            let status = n.msg_slot_status(id, command == MSG_STAT_ANY)?;
+            unsafe { write(argument, structures::msg(&status)) }.map(|()| status.status.id)
+        }
+        IPC_INFO | MSG_INFO => {
+            let (limits, info) = (n.limits(), n.msg_info()?);
+            let whole = |n: u64| n.min(c_int::MAX as u64) as c_int;
+            let (pool, map, tql) = match command {
+                MSG_INFO => (whole(info.queues), whole(info.messages), whole(info.bytes)),
+                _ => {
+                    let most = whole(limits.msgmnb);
+                    (whole(limits.msgmni * limits.msgmnb / 1024), most, most)
+                }
+            };
+            let filled = MsgInfo {
+                pool,
+                map,
+                max: whole(limits.msgmax),
+                mnb: whole(limits.msgmnb),
+                mni: whole(limits.msgmni),
+                ssz: 16,
+                tql,
+                seg: 0xffff,
+            };
+            unsafe { write(argument, filled) }.map(|()| info.highest)
+        }
+        _ => Err(INVALID),
+    }
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn msgctl(id: c_int, command: c_int, argument: *mut libc::msqid_ds) -> c_int {
+    // SAFETY: the caller's promise.
+    returns(unsafe { msg_control(id, command, argument as usize) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn shmget(key: key_t, size: size_t, flags: c_int) -> c_int {
+    returns(namespace().and_then(|n| n.shmget(key, size, flags)))
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let attached =
+        namespace().and_then(|n| unsafe { n.shmat(id, address as usize, flags) }.map(|p| p as i64));
+    returns(attached) as *mut c_void
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    returns(unsafe { Namespace::shmdt(address as usize) }.map(|()| 0))
+}
+
+/// # Safety
+/// `argument` is what the command takes.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
+unsafe fn shm_control(id: c_int, command: c_int, argument: usize) -> Result<c_int> {
+    let n = namespace()?;
+    if id < 0 {
+        return Err(INVALID);
+    }
+    // SAFETY, for all writes and reads here: the caller's promise.
+    match command {
+        libc::IPC_RMID => n.remove_shm(id).map(|()| 0),
+        libc::IPC_SET => {
+            let ds = unsafe { read::<libc::shmid_ds>(argument) }?;
+            n.set_shm_owner(id, owner(&ds.shm_perm)).map(|()| 0)
+        }
+        libc::IPC_STAT => {
+            let status = n.shm_status(id)?;
+            unsafe { write(argument, structures::shm(&status)) }.map(|()| 0)
+        }
+        SHM_STAT | SHM_STAT_ANY => {
+            let status = n.shm_slot_status(id, command == SHM_STAT_ANY)?;
+            unsafe { write(argument, structures::shm(&status)) }.map(|()| status.status.id)
+        }
+        SHM_LOCK | SHM_UNLOCK => n.lock_shm(id, command == SHM_LOCK).map(|()| 0),
+        IPC_INFO => {
+            let limits = n.limits();
+            let filled = ShmLimits {
+                max: limits.shmmax as c_ulong,
+                min: 1,
+                mni: limits.shmmni as c_ulong,
+                seg: limits.shmmni as c_ulong,
+                all: limits.shmall as c_ulong,
+                unused: [0; 4],
+            };
+            unsafe { write(argument, filled) }?;
+            Ok(n.shm_info()?.highest)
+        }
+        SHM_INFO => {
+            let info = n.shm_info()?;
+            let filled = ShmInfo {
+                used_ids: info.segments as c_int,
+                total: info.pages as c_ulong,
+                resident: 0,
+                swapped: 0,
+                attempts: 0,
+                successes: 0,
+            };
+            unsafe { write(argument, filled) }.map(|()| info.highest)
+        }
+        _ => Err(INVALID),
+    }
+}
+
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shmctl(id: c_int, command: c_int, argument: *mut libc::shmid_ds) -> c_int {
+    // SAFETY: the caller's promise.
+    returns(unsafe { shm_control(id, command, argument as usize) })
+}
+
+/// For programs that make the calls by number.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let (ai, bi, ci, di) = (a as c_int, b as c_int, c as c_int, d as c_int);
+    // SAFETY, for all calls here: the caller's promise.
+    let result = unsafe {
+        match number {
+            libc::SYS_semget => semget(ai, bi, ci),
+            libc::SYS_semop => semop(ai, b as *mut sembuf, c as u32 as usize),
+            libc::SYS_semtimedop => {
+                semtimedop(ai, b as *mut sembuf, c as u32 as usize, d as *const timespec)
+            }
+            libc::SYS_semctl => semctl(ai, bi, ci, d),
+            libc::SYS_msgget => msgget(ai, bi),
+            libc::SYS_msgsnd => msgsnd(ai, b as *const c_void, c, di),
+            libc::SYS_msgrcv => {
+                return msgrcv(ai, b as *mut c_void, c, d as c_long, e as c_int) as c_long;
+            }
+            libc::SYS_msgctl => msgctl(ai, bi, c as *mut libc::msqid_ds),
+            libc::SYS_shmget => shmget(ai, b, ci),
+            libc::SYS_shmat => return shmat(ai, b as *const c_void, ci) as c_long,
+            libc::SYS_shmdt => shmdt(a as *const c_void),
+            libc::SYS_shmctl => shmctl(ai, bi, c as *mut libc::shmid_ds),
+            _ => return pass_on(number, [a, b, c, d, e, f]),
+        }
+    };
+    result.into()
+}
+
+fn pass_on(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
+    next!(
+        c"syscall",
+        fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
+        number,
+        a,
+        b,
+        c,
+        d,
+        e,
+        f
+    )
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `libreprieve_ipc.so`: the C library's System V IPC functions, for `LD_PRELOAD`.
+//!
+//! `calls` has the functions, and `syscall` for programs that go round them; `structures` the
+//! kernel's layouts; `signals` stands before the program's signal handlers; `process` watches
+//! forks and changes of credentials; `next` finds the C library's own functions.
+
+mod calls;
+mod next;
+mod process;
+mod signals;
+mod structures;

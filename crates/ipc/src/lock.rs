@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Robust locks, and transactions under them.
+//!
+//! **Invariant: what a lock protects is changed through [`Local::set`] only, which writes the old
+//! value into the thread's log first.** A thread that dies leaves its log behind:
+//!
+//! - Before a lock is taken its offset is noted in `held`; so a lock's holder always names it.
+//! - `set` writes the log's entry, then counts it, then changes the word. [`Local::commit`] resets
+//!   the count: that one store makes all changes final. Locks are released after it.
+//! - Who finds a lock whose holder is dead rolls the holder's log back, newest entry first, *and
+//!   only then* takes the lock over. That may be repeated from the start (the mender may die as
+//!   well): the words have no other writer, since each is protected by a lock that the dead thread
+//!   still holds until all is rolled back.
+//! - Menders take turns at one more lock, and look again whether the place is that of a dead: its
+//!   place may have been cleared and taken by a living thread, whose log is its own business.
+//!   Places are cleared under that lock, too.
+//! - A lock names its holder by number and generation of its place: so a slow contender cannot
+//!   take it from the living thread that got the place of the dead one.
+//!
+//! A thread that is killed has executed some prefix of its instructions, and the kernel's way out
+//! of it is a full barrier: hence only the compiler's order matters between log and word.
+//!
+//! A holder that is alive but does not name the lock cannot be: somebody wrote into the file. After
+//! a hundred looks the lock is taken from it.
+
+use crate::error::{CORRUPT, Result};
+use crate::peers::{Local, thread_dead};
+use crate::space::Space;
+use crate::space::layout::{HELD, LOG, Lock, NUMBER_MASK, Thread, mark};
+use crate::sys;
+use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU64, compiler_fence};
+use std::time::Duration;
+
+/// In a lock's word: somebody may sleep.
+pub(crate) const WAITERS: u32 = 0x8000_0000;
+
+/// Looks at a lock that is held, before sleeping. Locks are held for some 100 ns.
+const SPINS: u32 = 200;
+/// Between two looks whether the holder is dead.
+const LOOK: Duration = Duration::from_millis(5);
+/// Looks at a holder that does not name the lock.
+const PATIENCE: u32 = 100;
+
+/// A lock that is held. Dropped without a commit, it rolls all changes back.
+pub(crate) struct Held<'l> {
+    local: &'l Local,
+    lock: &'l Lock,
+}
+
+impl Local {
+    /// Takes a lock. Locks are taken in the order: ids, object, heap.
+    #[inline]
+    pub fn lock<'l>(&'l self, lock: &'l Lock) -> Result<Held<'l>> {
+        let depth = self.depth.get();
+        // The last is for the lock of menders.
+        if depth >= HELD - 1 {
+            return Err(CORRUPT);
+        }
+        self.thread.held[depth].store(self.space.offset_of(lock), Relaxed);
+        compiler_fence(SeqCst);
+        if lock.word.compare_exchange(0, self.mark, Acquire, Relaxed).is_err() {
+            self.lock_slowly(lock);
+        }
+        self.depth.set(depth + 1);
+        Ok(Held { local: self, lock })
+    }
+
+    #[cold]
+    fn lock_slowly(&self, lock: &Lock) {
+        let (mut unnamed, mut looks) = (0, 0);
+        loop {
+            for _ in 0..if self.spins { SPINS } else { 0 } {
+                let word = lock.word.load(Relaxed);
+                if word == 0 {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            let word = lock.word.load(Relaxed);
+            if word == 0 {
+                // Others may sleep: whoever has slept, or came by here, wakes one at the end.
+                let taken = self.mark | WAITERS;
+                if lock.word.compare_exchange(0, taken, Acquire, Relaxed).is_ok() {
+                    return;
+                }
+                continue;
+            }
+            if looks > 0 && self.take_over(lock, word, &mut unnamed) {
+                return;
+            }
+            let marked = word | WAITERS;
+            if word == marked || lock.word.compare_exchange(word, marked, Relaxed, Relaxed).is_ok()
+            {
+                sys::futex_wait(&lock.word, marked, LOOK);
+                looks += 1;
+            }
+        }
+    }
+
+    /// Takes the lock from a holder that is dead, or cannot be the holder.
+    fn take_over(&self, lock: &Lock, word: u32, unnamed: &mut u32) -> bool {
+        let number = u64::from(word & NUMBER_MASK);
+        let holder = self.space.thread(number).ok();
+        let holder = holder.filter(|_| number <= self.space.header().threads.load(SeqCst));
+        let free = match holder {
+            None => true,
+            // Its place was cleared, and what it was in the middle of undone before that.
+            Some(thread) if mark(number, thread) != word & !WAITERS => true,
+            Some(thread) if is_dead(self.space, thread) => {
+                // Before the lock is ours: if we die now, the next one begins from the start.
+                self.mend(thread);
+                true
+            }
+            Some(thread) => {
+                let at = self.space.offset_of(lock);
+                let named = number != u64::from(self.number)
+                    && thread.held.iter().any(|held| held.load(SeqCst) == at);
+                let same = lock.word.load(SeqCst) & !WAITERS == word & !WAITERS;
+                *unnamed = if named || !same { 0 } else { *unnamed + 1 };
+                *unnamed >= PATIENCE
+            }
+        };
+        let mine = self.mark | WAITERS;
+        free && (lock.word.compare_exchange(word, mine, Acquire, Relaxed).is_ok()
+            || lock.word.compare_exchange(word | WAITERS, mine, Acquire, Relaxed).is_ok())
+    }
+
+    /// Rolls back what a dead thread was in the middle of.
+    pub fn mend(&self, dead: &Thread) {
+        if dead.changes.load(Acquire) == 0 {
+            return;
+        }
+        let _recovery = self.recover();
+        // Its place may have been cleared, and be a living thread's.
+        if is_dead(self.space, dead) {
+            roll_back(self.space, dead);
+        }
+    }
+
+    /// Gives the place of a dead thread that was mended away. Under the lock of the registry.
+    pub fn clear_place(&self, dead: &Thread) {
+        // Whoever mends it is sure that it stays dead.
+        let _recovery = self.recover();
+        dead.process.store(0, SeqCst);
+    }
+
+    /// Takes the menders' lock.
+    fn recover(&self) -> Recovery<'_> {
+        let recovery = &self.space.header().recovery;
+        let at = self.space.offset_of(recovery);
+        self.thread.held[HELD - 1].store(at, SeqCst);
+        let mut unnamed = 0;
+        loop {
+            let word = recovery.word.load(Relaxed);
+            let number = u64::from(word & NUMBER_MASK);
+            let holder = self.space.thread(number).ok();
+            let free = holder
+                .is_none_or(|thread| mark(number, thread) != word || is_dead(self.space, thread));
+            // As for other locks: who does not name it cannot hold it.
+            let named = holder.is_some_and(|thread| thread.held[HELD - 1].load(SeqCst) == at)
+                && word != self.mark;
+            unnamed = if named { 0 } else { unnamed + 1 };
+            let free = free || unnamed >= PATIENCE;
+            if free && recovery.word.compare_exchange(word, self.mark, AcqRel, Relaxed).is_ok() {
+                return Recovery(self);
+            }
+            sys::pause(Duration::from_micros(50));
+        }
+    }
+
+    /// Changes a word that a lock protects which this thread holds.
+    #[inline]
+    pub fn set(&self, word: &AtomicU64, value: u64) -> Result<()> {
+        let thread = self.thread;
+        let changes = thread.changes.load(Relaxed);
+        let Some(entry) = thread.log.get(changes as usize) else { return Err(CORRUPT) };
+        entry.offset.store(self.space.offset_of(word), Relaxed);
+        entry.old.store(word.load(Relaxed), Relaxed);
+        compiler_fence(SeqCst);
+        thread.changes.store(changes + 1, Relaxed);
+        compiler_fence(SeqCst);
+        word.store(value, Relaxed);
+        Ok(())
+    }
+
+    /// Makes all changes since the last commit final.
+    #[inline]
+    pub fn commit(&self) {
+        compiler_fence(SeqCst);
+        self.thread.changes.store(0, Release);
+    }
+
+    /// Takes all changes since the last commit back.
+    pub fn roll_back(&self) {
+        roll_back(self.space, self.thread);
+    }
+}
+
+/// The menders' lock, held.
+struct Recovery<'l>(&'l Local);
+
+impl Drop for Recovery<'_> {
+    fn drop(&mut self) {
+        let recovery = &self.0.space.header().recovery;
+        let _ = recovery.word.compare_exchange(self.0.mark, 0, Release, Relaxed);
+        self.0.thread.held[HELD - 1].store(0, SeqCst);
+    }
+}
+
+fn is_dead(space: &Space, thread: &Thread) -> bool {
+    thread.process.load(Acquire) == 0 || thread_dead(space, thread)
+}
+
+fn roll_back(space: &Space, thread: &Thread) {
+    let changes = (thread.changes.load(Acquire) as usize).min(LOG);
+    for entry in thread.log[..changes].iter().rev() {
+        if let Ok(word) = space.view::<AtomicU64>(entry.offset.load(Relaxed)) {
+            word.store(entry.old.load(Relaxed), Relaxed);
+        }
+    }
+    compiler_fence(SeqCst);
+    thread.changes.store(0, Release);
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let local = self.local;
+        if local.thread.changes.load(Relaxed) != 0 {
+            local.roll_back();
+        }
+        // Not a plain store: the word may be somebody else's, after damage.
+        let word = self.lock.word.swap(0, Release);
+        let depth = local.depth.get() - 1;
+        local.depth.set(depth);
+        compiler_fence(SeqCst);
+        local.thread.held[depth].store(0, Relaxed);
+        if word & WAITERS != 0 {
+            sys::futex_wake(&self.lock.word, 1);
+        }
+    }
+}

@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Message queues.
+//!
+//! A queue is a list of messages, each a block of the heap. Sending and receiving are transactions
+//! under the queue's lock: bytes are copied before the commit that links a message, or before the
+//! one that unlinks it, so that a death loses none and delivers none twice. Blocks of received
+//! messages stay with the queue, up to a number, and are used again without the heap's lock.
+
+use crate::error::{CORRUPT, Errno, Result};
+use crate::ids::{self, Request};
+use crate::namespace::{Namespace, Owner, Status};
+use crate::object::{ALIVE, Is, Object};
+use crate::peers::Local;
+use crate::permission::{CAP_SYS_RESOURCE, READ, WRITE, capable};
+use crate::queue::{Queue, REMOVED, Wait, Wakes, failure};
+use crate::space::layout::{Kind, Shared};
+use crate::sys;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::*;
+
+/// Blocks that a queue keeps.
+const KEPT: u64 = 64;
+/// A kept block may be that many times as large as needed.
+const WASTE: u64 = 4;
+
+/// Messages in a queue: more than fit into the heap.
+const MOST: u64 = 1 << 27;
+
+#[repr(C)]
+pub(crate) struct Messages {
+    /// Its chains are the messages, and the blocks that it keeps.
+    object: Object,
+    last: AtomicU64,
+    kept: AtomicU64,
+    qbytes: AtomicU64,
+    cbytes: AtomicU64,
+    qnum: AtomicU64,
+    lspid: AtomicU64,
+    lrpid: AtomicU64,
+    stime: AtomicU64,
+    rtime: AtomicU64,
+    receivers: Queue,
+    senders: Queue,
+}
+
+#[repr(C)]
+struct Message {
+    next: AtomicU64,
+    kind: AtomicU64,
+    size: AtomicU64,
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Messages {}
+// SAFETY: as above.
+unsafe impl Shared for Message {}
+
+const HEAD: u64 = size_of::<Message>() as u64;
+
+impl Is for Messages {
+    const KIND: Kind = Kind::Msg;
+
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn expel(&self, local: &Local, offset: u64) -> Result<()> {
+        local.expel(&self.receivers, offset)?;
+        local.expel(&self.senders, offset)
+    }
+
+    fn discard(&self, _: &Local, _: i32) {}
+}
+
+/// Which message a receiver takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    Any,
+    Equal(i64),
+    Except(i64),
+    /// The lowest type up to this one.
+    UpTo(i64),
+    /// By position, to be copied.
+    Number(i64),
+}
+
+impl Wanted {
+    fn new(kind: i64, flags: i32) -> Wanted {
+        match kind {
+            _ if flags & libc::MSG_COPY != 0 => Wanted::Number(kind),
+            0 => Wanted::Any,
+            ..0 => Wanted::UpTo(kind.checked_neg().unwrap_or(i64::MAX)),
+            _ if flags & libc::MSG_EXCEPT != 0 => Wanted::Except(kind),
+            _ => Wanted::Equal(kind),
+        }
+    }
+
+    fn takes(self, kind: i64) -> bool {
+        match self {
+            Wanted::Any | Wanted::Number(_) => true,
+            Wanted::Equal(wanted) => kind == wanted,
+            Wanted::Except(not) => kind != not,
+            Wanted::UpTo(most) => kind <= most,
+        }
+    }
+
+    fn to_words(self) -> [u64; 2] {
+        match self {
+            Wanted::Any => [0, 0],
+            Wanted::Equal(kind) => [1, kind as u64],
+            Wanted::Except(kind) => [2, kind as u64],
+            Wanted::UpTo(kind) => [3, kind as u64],
+            Wanted::Number(number) => [4, number as u64],
+        }
+    }
+
+    fn from_words([tag, kind]: [u64; 2]) -> Wanted {
+        let kind = kind as i64;
+        match tag {
+            1 => Wanted::Equal(kind),
+            2 => Wanted::Except(kind),
+            3 => Wanted::UpTo(kind),
+            4 => Wanted::Number(kind),
+            _ => Wanted::Any,
+        }
+    }
+}
+
+/// A message in the list, with what is before it.
+struct Found {
+    message: &'static Message,
+    at: u64,
+    /// The message before it, or 0.
+    before: u64,
+}
+
+impl Messages {
+    fn fits(&self, bytes: u64) -> bool {
+        let (most, now) = (self.qbytes.load(Relaxed), self.cbytes.load(Relaxed));
+        bytes.saturating_add(now) <= most && self.qnum.load(Relaxed) < most
+    }
+
+    /// A block for a message. Not committed; the heap's lock, if it was taken, is to be kept.
+    fn block<'l>(
+        &self,
+        local: &'l Local,
+        bytes: u64,
+    ) -> Result<(u64, Option<crate::heap::Locked<'l>>)> {
+        let kept = self.object.chains[1].load(Relaxed);
+        if kept != 0 {
+            let room = local.capacity(kept)?;
+            if room >= bytes && room / WASTE <= bytes.max(64) {
+                let next = local.space.view::<Message>(kept)?.next.load(Relaxed);
+                local.set(&self.object.chains[1], next)?;
+                local.set(&self.kept, self.kept.load(Relaxed).saturating_sub(1))?;
+                return Ok((kept, None));
+            }
+        }
+        let heap = local.heap()?;
+        Ok((heap.take(bytes)?, Some(heap)))
+    }
+
+    /// Appends a message and pokes a receiver.
+    fn append(
+        &self,
+        local: &Local,
+        offset: u64,
+        kind: i64,
+        data: &[u8],
+        wakes: &mut Wakes<'static>,
+    ) -> Result<()> {
+        let size = data.len() as u64;
+        let (at, _heap) = self.block(local, HEAD + size)?;
+        let message: &Message = local.space.view(at)?;
+        let to = local.space.bytes(at + HEAD, size)?;
+        // Its first word may be a link that a roll-back needs.
+        local.set(&message.next, 0)?;
+        message.kind.store(kind as u64, Relaxed);
+        message.size.store(size, Relaxed);
+        // SAFETY: a range of the mapping, as long as the data, that is nobody's yet.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+        let last = self.last.load(Relaxed);
+        match last {
+            0 => local.set(&self.object.chains[0], at)?,
+            _ => local.set(&local.space.view::<Message>(last)?.next, at)?,
+        }
+        local.set(&self.last, at)?;
+        local.set(&self.qnum, self.qnum.load(Relaxed).wrapping_add(1))?;
+        local.set(&self.cbytes, self.cbytes.load(Relaxed).wrapping_add(size))?;
+        local.set(&self.lspid, local.pid.into())?;
+        local.set(&self.stime, sys::now())?;
+        local.commit();
+        if self.receivers.first.load(Relaxed) != 0 {
+            self.poke_receiver(local, offset, kind, wakes)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn poke_receiver(
+        &self,
+        local: &Local,
+        offset: u64,
+        kind: i64,
+        wakes: &mut Wakes<'static>,
+    ) -> Result<()> {
+        local.waiters(&self.receivers, offset, |_, thread| {
+            let wanted = Wanted::from_words([0, 1].map(|i| thread.want[i].load(Relaxed)));
+            if !wanted.takes(kind) || local.is_poked(thread) {
+                return true;
+            }
+            if local.poke(thread) {
+                wakes.push(thread);
+            }
+            false
+        })
+    }
+
+    /// Has all waiters look for themselves.
+    #[cold]
+    fn poke_all(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
+        for queue in [&self.receivers, &self.senders] {
+            local.waiters(queue, offset, |number, thread| {
+                if number != u64::from(local.number)
+                    && !local.is_poked(thread)
+                    && local.poke(thread)
+                {
+                    wakes.push(thread);
+                }
+                true
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Pokes the senders, first come first, whose messages fit now.
+    #[cold]
+    fn poke_senders(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
+        let mut room = self.qbytes.load(Relaxed).saturating_sub(self.cbytes.load(Relaxed));
+        local.waiters(&self.senders, offset, |_, thread| {
+            let size = thread.want[0].load(Relaxed);
+            if size > room {
+                return false;
+            }
+            room -= size;
+            if !local.is_poked(thread) && local.poke(thread) {
+                wakes.push(thread);
+            }
+            true
+        })
+    }
+
+    fn look_for(&self, local: &Local, wanted: Wanted) -> Result<Option<Found>> {
+        let (mut at, mut before, mut best, mut wanted) =
+            (self.object.chains[0].load(Relaxed), 0, None, wanted);
+        for number in 0..=self.qnum.load(Relaxed).min(MOST) {
+            if at == 0 {
+                return Ok(best);
+            }
+            let message: &Message = local.space.view(at)?;
+            let kind = message.kind.load(Relaxed) as i64;
+            if wanted.takes(kind) {
+                let found = Found { message, at, before };
+                match wanted {
+                    Wanted::Number(n) if n != number as i64 => {}
+                    Wanted::UpTo(_) if kind > 1 => {
+                        best = Some(found);
+                        wanted = Wanted::UpTo(kind - 1);
+                    }
+                    _ => return Ok(Some(found)),
+                }
+            }
+            before = at;
+            at = message.next.load(Relaxed);
+        }
+        Err(CORRUPT)
+    }
+
+    /// Copies a message's bytes out; as many as fit.
+    fn copy(&self, local: &Local, found: &Found, to: &mut [u8]) -> Result<usize> {
+        let size = found.message.size.load(Relaxed);
+        if size > local.capacity(found.at)?.saturating_sub(HEAD) {
+            return Err(CORRUPT);
+        }
+        let from = local.space.bytes(found.at + HEAD, size)?;
+        let bytes = to.len().min(size as usize);
+        // SAFETY: a range of the mapping; others write to it only when the message is theirs.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes) };
+        Ok(bytes)
+    }
+
+    /// Takes a message out of the list, and commits.
+    fn unlink(&self, local: &Local, found: &Found) -> Result<()> {
+        let (message, at) = (found.message, found.at);
+        let next = message.next.load(Relaxed);
+        match found.before {
+            0 => local.set(&self.object.chains[0], next)?,
+            before => local.set(&local.space.view::<Message>(before)?.next, next)?,
+        }
+        if next == 0 {
+            local.set(&self.last, found.before)?;
+        }
+        let size = message.size.load(Relaxed);
+        local.set(&self.qnum, self.qnum.load(Relaxed).saturating_sub(1))?;
+        local.set(&self.cbytes, self.cbytes.load(Relaxed).saturating_sub(size))?;
+        local.set(&self.lrpid, local.pid.into())?;
+        local.set(&self.rtime, sys::now())?;
+        let kept = self.kept.load(Relaxed);
+        if kept < KEPT && size <= 4096 {
+            local.set(&message.next, self.object.chains[1].load(Relaxed))?;
+            local.set(&self.object.chains[1], at)?;
+            local.set(&self.kept, kept + 1)?;
+        } else {
+            let heap = local.heap()?;
+            heap.free(at)?;
+            local.commit();
+        }
+        local.commit();
+        Ok(())
+    }
+
+    fn leave(&self, local: &Local, queue: &Queue, offset: u64) -> Result<()> {
+        local.roll_back();
+        if local.waits_on(offset) {
+            local.dequeue(queue, local.number.into())?;
+            local.commit();
+        }
+        Ok(())
+    }
+}
+
+/// What `msgctl(IPC_STAT)` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsgStatus {
+    pub status: Status,
+    pub stime: u64,
+    pub rtime: u64,
+    pub bytes: u64,
+    pub messages: u64,
+    pub most_bytes: u64,
+    pub sender: i32,
+    pub receiver: i32,
+}
+
+/// What `msgctl(MSG_INFO)` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsgInfo {
+    pub queues: u64,
+    pub messages: u64,
+    pub bytes: u64,
+    /// The highest slot in use.
+    pub highest: i32,
+}
+
+impl Namespace {
+    /// `msgget`.
+    pub fn msgget(&self, key: i32, flags: i32) -> Result<i32> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let request = Request {
+            key,
+            flags,
+            bytes: size_of::<Messages>() as u64,
+            weight: 0,
+            most_weight: u64::MAX,
+            most: self.limits.msgmni,
+        };
+        ids::get::<Messages>(
+            local,
+            &request,
+            |_| Ok(()),
+            |_, _, queue, _| {
+                queue.qbytes.store(self.limits.msgmnb, Relaxed);
+                Ok(())
+            },
+        )
+    }
+
+    /// `msgsnd`.
+    pub fn msgsnd(&self, id: i32, kind: i64, data: &[u8], flags: i32) -> Result<()> {
+        let (_call, local) = self.begin()?;
+        let size = data.len() as u64;
+        if size > self.limits.msgmax || id < 0 || kind < 1 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let attempt = |queue: &'static Messages, offset: u64, wakes: &mut Wakes<'static>| {
+            queue.object.permits(WRITE)?;
+            if queue.fits(size) {
+                queue.append(local, offset, kind, data, wakes)?;
+                return Ok(Some(()));
+            }
+            if flags & libc::IPC_NOWAIT != 0 { Err(Errno(libc::EAGAIN)) } else { Ok(None) }
+        };
+        until_done(local, id, |queue| &queue.senders, [size, 0], attempt)
+    }
+
+    /// `msgrcv`: the message's type and how many of its bytes are in the buffer.
+    pub fn msgrcv(&self, id: i32, to: &mut [u8], kind: i64, flags: i32) -> Result<(i64, usize)> {
+        let (_call, local) = self.begin()?;
+        if id < 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let has = |flag| flags & flag != 0;
+        let copies = has(libc::MSG_COPY);
+        if copies && (has(libc::MSG_EXCEPT) || !has(libc::IPC_NOWAIT)) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let wanted = Wanted::new(kind, flags);
+        let attempt = |queue: &'static Messages, offset: u64, wakes: &mut Wakes<'static>| {
+            queue.object.permits(READ)?;
+            let Some(found) = queue.look_for(local, wanted)? else {
+                return if has(libc::IPC_NOWAIT) { Err(Errno(libc::ENOMSG)) } else { Ok(None) };
+            };
+            if found.message.size.load(Relaxed) > to.len() as u64 {
+                if !has(libc::MSG_NOERROR) {
+                    return Err(Errno(libc::E2BIG));
+                }
+                if copies {
+                    return Err(Errno(libc::EINVAL));
+                }
+            }
+            let kind = found.message.kind.load(Relaxed) as i64;
+            let bytes = queue.copy(local, &found, to)?;
+            if !copies {
+                queue.unlink(local, &found)?;
+                if queue.senders.first.load(Relaxed) != 0 {
+                    queue.poke_senders(local, offset, wakes)?;
+                }
+            }
+            Ok(Some((kind, bytes)))
+        };
+        until_done(local, id, |queue| &queue.receivers, wanted.to_words(), attempt)
+    }
+
+    /// `msgctl(IPC_STAT)`.
+    pub fn msg_status(&self, id: i32) -> Result<MsgStatus> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let (queue, _, _held) = local.find_locked::<Messages>(id)?;
+        queue.object.permits(READ)?;
+        Ok(status(queue))
+    }
+
+    /// `msgctl(MSG_STAT)`, with `any` `MSG_STAT_ANY`.
+    pub fn msg_slot_status(&self, slot: i32, any: bool) -> Result<MsgStatus> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let (queue, _, _held) = local.find_slot::<Messages>(slot)?;
+        if !any {
+            queue.object.permits(READ)?;
+        }
+        Ok(status(queue))
+    }
+
+    /// `msgctl(IPC_SET)`.
+    pub fn set_msg_owner(&self, id: i32, owner: Owner, most_bytes: u64) -> Result<()> {
+        self.set_owner::<Messages>(id, owner, |local, queue| {
+            if most_bytes > self.limits.msgmnb && !capable(CAP_SYS_RESOURCE) {
+                return Err(Errno(libc::EPERM));
+            }
+            local.set(&queue.qbytes, most_bytes)
+        })?;
+        let (_call, local) = self.begin()?;
+        let section = local.enter();
+        let mut wakes = Wakes::new();
+        let (queue, offset, held) = local.find_locked::<Messages>(id)?;
+        let poked = queue.poke_all(local, offset, &mut wakes);
+        drop(held);
+        drop(section);
+        wakes.wake();
+        poked
+    }
+
+    /// `msgctl(IPC_RMID)`.
+    pub fn remove_msg(&self, id: i32) -> Result<()> {
+        self.remove::<Messages>(id)
+    }
+
+    /// What `msgctl(IPC_INFO)` and `MSG_INFO` tell.
+    pub fn msg_info(&self) -> Result<MsgInfo> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let ids = local.ids(Kind::Msg);
+        let (mut messages, mut bytes) = (0u64, 0u64);
+        for entry in local.entries(Kind::Msg)? {
+            let offset = entry.object.load(Acquire);
+            if offset != 0 {
+                let queue: &Messages = local.space.view(offset)?;
+                messages = messages.wrapping_add(queue.qnum.load(Relaxed));
+                bytes = bytes.wrapping_add(queue.cbytes.load(Relaxed));
+            }
+        }
+        let highest = ids.high.load(Relaxed).saturating_sub(1) as i32;
+        Ok(MsgInfo { queues: ids.used.load(Relaxed), messages, bytes, highest })
+    }
+}
+
+fn status(queue: &Messages) -> MsgStatus {
+    MsgStatus {
+        status: Status::of(&queue.object),
+        stime: queue.stime.load(Relaxed),
+        rtime: queue.rtime.load(Relaxed),
+        bytes: queue.cbytes.load(Relaxed),
+        messages: queue.qnum.load(Relaxed),
+        most_bytes: queue.qbytes.load(Relaxed),
+        sender: queue.lspid.load(Relaxed) as i32,
+        receiver: queue.lrpid.load(Relaxed) as i32,
+    }
+}
+
+/// Tries until it is done, or fails; waits in a queue meanwhile.
+fn until_done<R>(
+    local: &'static Local,
+    id: i32,
+    queue_of: impl Fn(&'static Messages) -> &'static Queue,
+    want: [u64; 2],
+    mut attempt: impl FnMut(&'static Messages, u64, &mut Wakes<'static>) -> Result<Option<R>>,
+) -> Result<R> {
+    let mut wakes = Wakes::new();
+    let mut section = local.enter();
+    let (found, offset, mut held) = local.find_locked::<Messages>(id)?;
+    let mut result = attempt(found, offset, &mut wakes);
+    let mut wait = None;
+    loop {
+        let queue = queue_of(found);
+        match result {
+            Ok(None) => {}
+            _ => {
+                let waited = local.waits_on(offset);
+                let left = found.leave(local, queue, offset);
+                if waited && result.is_err() {
+                    // What it was poked for may do for somebody else.
+                    let _ = found.poke_all(local, offset, &mut wakes);
+                }
+                drop(held);
+                drop(section);
+                wakes.wake();
+                left?;
+                return result.transpose().unwrap_or(Err(CORRUPT));
+            }
+        }
+        if !local.waits_on(offset) {
+            local.enqueue(queue, offset, want)?;
+        }
+        local.prepare();
+        local.commit();
+        drop(held);
+        drop(section);
+        wakes.wake();
+        let woken = local.wait(wait.get_or_insert_with(|| Wait::until(None)), false);
+        section = local.enter();
+        // As long as this thread has not been told of the removal, the queue is there.
+        if local.thread.status.load(Acquire) == REMOVED {
+            return Err(Errno(libc::EIDRM));
+        }
+        held = local.lock(&found.object.lock)?;
+        if !local.waits_on(offset) || found.object.state.load(Relaxed) != ALIVE {
+            found.leave(local, queue, offset)?;
+            return Err(Errno(libc::EIDRM));
+        }
+        result = attempt(found, offset, &mut wakes);
+        if let (Ok(None), Some(error)) = (&result, failure(woken)) {
+            result = Err(error);
+        }
+    }
+}

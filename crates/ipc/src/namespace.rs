@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A namespace: a directory with what its processes share.
+
+use crate::error::{OpenError, Result};
+use crate::grace;
+use crate::ids;
+use crate::limits::Limits;
+use crate::object::{Is, Object};
+use crate::peers::{self, Local};
+use crate::queue::Queue;
+use crate::signals::Call;
+use crate::space::layout::Thread;
+use crate::space::{Space, default_directory};
+use crate::sys;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::*;
+
+/// An open namespace. It stays open as long as the process lives.
+#[derive(Clone, Copy)]
+pub struct Namespace {
+    pub(crate) space: &'static Space,
+    pub(crate) limits: Limits,
+}
+
+impl std::fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Namespace").field("directory", &self.directory()).finish_non_exhaustive()
+    }
+}
+
+/// What the three kinds have in common in their `_ds` structures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    pub id: i32,
+    pub key: i32,
+    pub uid: u32,
+    pub gid: u32,
+    pub cuid: u32,
+    pub cgid: u32,
+    pub mode: u32,
+    pub sequence: u32,
+    pub ctime: u64,
+}
+
+impl Status {
+    pub(crate) fn of(object: &Object) -> Status {
+        let (owner, creator) = (object.owner.load(Relaxed), object.creator.load(Relaxed));
+        let id = object.id.load(Relaxed);
+        Status {
+            id: id as i32,
+            key: object.key.load(Relaxed) as i32,
+            uid: owner as u32,
+            gid: (owner >> 32) as u32,
+            cuid: creator as u32,
+            cgid: (creator >> 32) as u32,
+            mode: object.mode.load(Relaxed) as u32,
+            sequence: (id / ids::SLOTS) as u32,
+            ctime: object.ctime.load(Relaxed),
+        }
+    }
+}
+
+/// What `IPC_SET` changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+static OPEN: Mutex<Vec<Namespace>> = Mutex::new(Vec::new());
+
+impl Namespace {
+    /// Opens the namespace of a directory; makes it if there is none.
+    ///
+    /// # Errors
+    /// The directory cannot be used: [`OpenError`] says why, and what to do.
+    pub fn open(directory: impl AsRef<Path>) -> std::result::Result<Namespace, OpenError> {
+        let directory = directory.as_ref();
+        let mut open = OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(&known) = open.iter().find(|n| n.space.is_at(directory)) {
+            return Ok(known);
+        }
+        let space = Box::leak(Box::new(Space::open(directory)?));
+        let namespace = Namespace { space, limits: Limits::of_this_system() };
+        open.push(namespace);
+        Ok(namespace)
+    }
+
+    /// Opens the user's namespace: that of `REPRIEVE_IPC_DIR`, or in the runtime directory.
+    ///
+    /// # Errors
+    /// As for [`Namespace::open`].
+    pub fn open_default() -> std::result::Result<Namespace, OpenError> {
+        Namespace::open(default_directory())
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.space.directory
+    }
+
+    /// The limits of this system.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Begins a call: signals are put off, this thread is known.
+    #[inline]
+    pub(crate) fn begin(&self) -> Result<(Call, &'static Local)> {
+        let call = Call::begin();
+        let (local, new) = peers::local(self.space)?;
+        if new {
+            self.mend_the_dead(local);
+        }
+        Ok((call, local))
+    }
+
+    /// Undoes what dead threads were in the middle of, and frees their places.
+    #[cold]
+    fn mend_the_dead(&self, local: &Local) {
+        let mut mended = false;
+        local.clear_the_dead(|number, dead| {
+            mended = true;
+            self.mend_one(local, number, dead)
+        });
+        if mended {
+            self.sweep(local);
+            self.sweep_files(local);
+        }
+    }
+
+    fn mend_one(&self, local: &Local, number: u64, dead: &Thread) -> bool {
+        local.mend(dead);
+        let waited_on = dead.waits_on.load(Relaxed);
+        if waited_on == 0 {
+            return true;
+        }
+        // Its queue's lock is that of an object which cannot be freed while we look: it is linked,
+        // or it was removed, and then the dead is in no queue.
+        let _section = local.enter();
+        let Ok(object) = local.space.view::<Object>(waited_on) else { return true };
+        let Ok(_held) = local.lock(&object.lock) else { return false };
+        let queue = local.space.view::<Queue>(dead.queue.load(Relaxed));
+        let queue = queue.ok().filter(|_| dead.waits_on.load(Relaxed) == waited_on);
+        if queue.is_some_and(|queue| local.dequeue(queue, number).is_ok()) {
+            local.commit();
+        }
+        true
+    }
+
+    /// `IPC_SET`; `more` sets what only this kind has.
+    pub(crate) fn set_owner<T: Is + 'static>(
+        &self,
+        id: i32,
+        owner: Owner,
+        more: impl FnOnce(&Local, &T) -> Result<()>,
+    ) -> Result<()> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let (found, _, _held) = local.find_locked::<T>(id)?;
+        let object = found.object();
+        object.controls()?;
+        more(local, found)?;
+        local.set(&object.owner, u64::from(owner.uid) | u64::from(owner.gid) << 32)?;
+        let mode = object.mode.load(Relaxed) & !0o777 | u64::from(owner.mode & 0o777);
+        local.set(&object.mode, mode)?;
+        local.set(&object.ctime, sys::now())?;
+        local.commit();
+        Ok(())
+    }
+
+    /// `IPC_RMID`.
+    pub(crate) fn remove<T: Is + 'static>(&self, id: i32) -> Result<()> {
+        let (_call, local) = self.begin()?;
+        {
+            let _section = local.enter();
+            ids::remove::<T>(local, id, |found| found.object().controls())?;
+        }
+        grace::reclaim(local);
+        Ok(())
+    }
+}

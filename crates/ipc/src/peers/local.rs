@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! This thread in a namespace, and its read-side sections.
+
+use super::registry;
+use crate::error::{Errno, Result};
+use crate::space::Space;
+use crate::space::layout::{Thread, mark};
+use crate::sys;
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicPtr, AtomicU64, compiler_fence, fence};
+
+/// Entries of semaphore adjustments that a thread remembers, by set.
+const REMEMBERED: usize = 8;
+
+pub(crate) struct Local {
+    pub space: &'static Space,
+    pub thread: &'static Thread,
+    pub number: u32,
+    /// What locks that it holds say.
+    pub mark: u32,
+    pub process: u64,
+    pub pid: u32,
+    epoch: u64,
+    epoch_now: &'static AtomicU64,
+    /// Locks that it holds.
+    pub depth: Cell<usize>,
+    /// Whether there is another CPU to wait for.
+    pub spins: bool,
+    /// Waits without spinning that are to come, and how many there were the last time.
+    pub skip: Cell<u32>,
+    pub skipped: Cell<u32>,
+    undo: [Cell<(u64, u64)>; REMEMBERED],
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
+    static OWNED: RefCell<Owned> = const { RefCell::new(Owned(Vec::new())) };
+}
+
+/// A thread's, one per namespace. Boxed, because `CURRENT` points to one.
+#[expect(clippy::vec_box, reason = "the vector moves what is in it")]
+struct Owned(Vec<Box<Local>>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // Later destructors of this thread may use the namespace: they register again.
+        CURRENT.set(std::ptr::null());
+    }
+}
+
+/// A word that is zero in the child of any fork, by a handler or by the kernel (MADV_WIPEONFORK).
+fn epoch_now() -> &'static AtomicU64 {
+    static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
+    WORD.get_or_init(|| {
+        // SAFETY: a fresh mapping, never unmapped; the word is aligned.
+        unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+            if page == libc::MAP_FAILED {
+                static OTHERWISE: AtomicU64 = AtomicU64::new(0);
+                libc::pthread_atfork(None, None, Some(wipe));
+                return &OTHERWISE;
+            }
+            libc::madvise(page, 4096, libc::MADV_WIPEONFORK);
+            EPOCH.store(page.cast(), Release);
+            libc::pthread_atfork(None, None, Some(wipe));
+            &*page.cast::<AtomicU64>()
+        }
+    })
+}
+
+static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+static EPOCHS: AtomicU64 = AtomicU64::new(1);
+
+unsafe extern "C" fn wipe() {
+    let word = EPOCH.load(Acquire);
+    if !word.is_null() {
+        // SAFETY: a word that is never unmapped.
+        unsafe { &*word }.store(0, SeqCst);
+    }
+    crate::space::forget_registering();
+}
+
+/// The process's epoch; a new one in the child of a fork, which forgets what is its parent's.
+#[cold]
+fn epoch() -> u64 {
+    let now = epoch_now();
+    let epoch = now.load(SeqCst);
+    if epoch != 0 {
+        return epoch;
+    }
+    crate::space::forget_registering();
+    let new = EPOCHS.fetch_add(1, SeqCst);
+    now.store(new, SeqCst);
+    new
+}
+
+/// In the child of a fork: takes the name that the parent has reserved, and registers.
+pub(crate) fn adopt(space: &'static Space, embryo: u64) -> bool {
+    let _signals = sys::SignalsBlocked::new();
+    matches!(registry::adopt_embryo(space, embryo, epoch()), registry::Adopted::Yes)
+        && local(space).is_ok()
+}
+
+/// This thread in that namespace; registers it if it is new. The flag: whether it was.
+#[inline]
+pub(crate) fn local(space: &'static Space) -> Result<(&'static Local, bool)> {
+    let current = CURRENT.get();
+    if !current.is_null() {
+        // SAFETY: set by this thread, and reset before it is freed.
+        let local: &'static Local = unsafe { &*current };
+        if std::ptr::eq(local.space, space) && local.epoch == local.epoch_now.load(Relaxed) {
+            return Ok((local, false));
+        }
+    }
+    register(space)
+}
+
+#[cold]
+fn register(space: &'static Space) -> Result<(&'static Local, bool)> {
+    let _signals = sys::SignalsBlocked::new();
+    let epoch = epoch();
+    let epoch_now = epoch_now();
+    let known = OWNED.try_with(|owned| {
+        let mut owned = owned.try_borrow_mut().ok()?;
+        owned.0.retain(|local| local.epoch == epoch);
+        let known = owned.0.iter().find(|local| std::ptr::eq(local.space, space))?;
+        Some(&raw const **known)
+    });
+    if let Ok(Some(known)) = known {
+        CURRENT.set(known);
+        // SAFETY: boxed, and freed by the thread's end only.
+        return Ok((unsafe { &*known }, false));
+    }
+    let full = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::ENOSPC));
+    space.register();
+    let registry = space.registry().map_err(full)?;
+    let process = registry::own_process(space, epoch)?;
+    let number = registry::own_thread(space, process)?;
+    drop(registry);
+    let local = Box::new(Local {
+        space,
+        thread: space.thread(number)?,
+        number: number as u32,
+        mark: mark(number, space.thread(number)?),
+        process,
+        pid: sys::process_id(),
+        epoch,
+        epoch_now,
+        depth: Cell::new(0),
+        spins: sys::usable_cpus() > 1,
+        skip: Cell::new(0),
+        skipped: Cell::new(0),
+        undo: Default::default(),
+    });
+    let pointer: *const Local = &raw const *local;
+    let mut local = Some(local);
+    let kept = OWNED.try_with(|owned| {
+        if let (Ok(mut owned), Some(local)) = (owned.try_borrow_mut(), local.take()) {
+            owned.0.push(local);
+        }
+    });
+    if kept.is_err() || local.is_some() {
+        // The thread is about to end.
+        std::mem::forget(local.take());
+    }
+    CURRENT.set(pointer);
+    // SAFETY: as above, or leaked.
+    Ok((unsafe { &*pointer }, true))
+}
+
+impl Local {
+    /// Clears the places of the dead, after `mend` has undone what they were in the middle of.
+    pub fn clear_the_dead(&self, mut mend: impl FnMut(u64, &Thread) -> bool) {
+        let _signals = sys::SignalsBlocked::new();
+        let Ok(_registry) = self.space.registry() else { return };
+        for (number, thread) in registry::dead_threads(self.space) {
+            if mend(number, thread) {
+                self.clear_place(thread);
+            }
+        }
+        registry::clear_processes(self.space);
+    }
+
+    /// Begins a read-side section: what is found in it is not freed until it ends.
+    #[inline]
+    pub fn enter(&self) -> Section<'_> {
+        let reader = self.thread.reader.load(Relaxed);
+        let outermost = reader & 1 == 0;
+        if outermost {
+            self.thread.reader.store(reader.wrapping_add(1), Relaxed);
+            // Pairs with the barrier of a grace period: it sees that we are inside, or we see what
+            // it unlinked. Its membarrier is the fence that we leave out.
+            if self.space.unfenced.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
+        }
+        Section { local: self, outermost }
+    }
+
+    pub fn remember_undo(&self, set: u64, entry: u64) {
+        self.undo[(set >> 6) as usize % REMEMBERED].set((set, entry));
+    }
+
+    #[inline]
+    pub fn remembered_undo(&self, set: u64) -> Option<u64> {
+        let (of, entry) = self.undo[(set >> 6) as usize % REMEMBERED].get();
+        (of == set && set != 0).then_some(entry)
+    }
+}
+
+/// A read-side section.
+pub(crate) struct Section<'l> {
+    local: &'l Local,
+    outermost: bool,
+}
+
+impl Drop for Section<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.outermost {
+            let reader = &self.local.thread.reader;
+            reader.store(reader.load(Relaxed).wrapping_add(1) & !1, Release);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who uses the namespace: processes and threads, and how the dead are known.
+//!
+//! A thread owns a *place* in the mapped file. In it lies a robust mutex of the C library's that
+//! the thread locks for life: when it ends, however, the kernel marks that mutex (`OWNER_DIED`),
+//! before a parent's `waitpid` returns. So everybody sees with one load whether a thread is alive,
+//! across PID namespaces too. Where the kernel keeps no robust list (some emulators), the thread
+//! and its process are asked for by number and start time instead.
+//!
+//! A *process* is named by its place and that place's generation, so that the name of a dead
+//! one never comes back. It is dead when all its registered threads are, and it is not there under
+//! its number and start time: it may have executed another program, or its registered threads may
+//! have ended before it.
+
+mod local;
+mod registry;
+
+pub(crate) use local::{Local, Section, adopt, local};
+pub(crate) use registry::{embryo, name_embryo, remove_embryo};
+
+use crate::space::Space;
+use crate::space::layout::*;
+use crate::sys;
+use std::sync::atomic::Ordering::*;
+
+const FUTEX_WAITERS: u32 = 0x8000_0000;
+
+/// A process's name: its place, and the generation of the place above it.
+pub(crate) fn name(index: u64, generation: u64) -> u64 {
+    index | generation << 32
+}
+
+/// The place of a process that has that name now.
+pub(crate) fn place(space: &Space, process: u64) -> Option<&Process> {
+    let found = space.process_at(process & 0xffff_ffff).ok()?;
+    let word = found.generation_state.load(Acquire);
+    (word >> 32 == process >> 32 && word & 0xffff_ffff != FREE).then_some(found)
+}
+
+/// Whether the thread in this place, which is somebody's, is dead.
+#[inline]
+pub(crate) fn thread_dead(space: &Space, thread: &Thread) -> bool {
+    let tid = thread.tid.load(Acquire) as u32;
+    if thread.robust.load(Relaxed) == 1 {
+        return thread.life[0].load(Acquire) & !FUTEX_WAITERS != tid;
+    }
+    let Some(process) = place(space, thread.process.load(Acquire)) else { return true };
+    let pid = process.pid.load(Relaxed) as u32;
+    process.namespace.load(Relaxed) == sys::pid_namespace()
+        && (gone(process) || sys::thread_gone(pid, tid))
+}
+
+/// Whether there is no process of its number and start time, as far as this one can know.
+fn gone(process: &Process) -> bool {
+    process.namespace.load(Relaxed) == sys::pid_namespace()
+        && match sys::process(process.pid.load(Relaxed) as u32) {
+            sys::Process::Started(start) => {
+                let known = process.start.load(Relaxed);
+                known != 0 && start != known
+            }
+            sys::Process::Gone => true,
+            sys::Process::Unknown => false,
+        }
+}
+
+/// Whether a thread of that process, in its present program, is alive.
+pub(crate) fn image_alive(space: &Space, process: u64) -> bool {
+    let Some(found) = place(space, process) else { return false };
+    if found.generation_state.load(Acquire) & 0xffff_ffff == EMBRYO {
+        return embryo_alive(space, found);
+    }
+    let is_alive = |number| {
+        space.thread(number).is_ok_and(|thread| {
+            thread.process.load(Acquire) == process && !thread_dead(space, thread)
+        })
+    };
+    match found.leader.load(Acquire) {
+        // It has its name, and is about to register its first thread.
+        0 => !gone(found),
+        leader => is_alive(leader) || space.thread_numbers().any(is_alive),
+    }
+}
+
+/// A child that has not said so itself lives if its parent does, or once its parent has told its
+/// number, if it is there.
+fn embryo_alive(space: &Space, embryo: &Process) -> bool {
+    match embryo.pid.load(Acquire) {
+        0 => image_alive(space, embryo.parent.load(Relaxed)),
+        _ => !gone(embryo),
+    }
+}
+
+/// Whether that process is alive, whatever program it executes.
+#[inline]
+pub(crate) fn process_alive(space: &Space, process: u64) -> bool {
+    let Some(found) = place(space, process) else { return false };
+    image_alive(space, process)
+        || found.namespace.load(Relaxed) == sys::pid_namespace() && !gone(found)
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Places for processes and threads: taking one, and clearing those of the dead. All under the
+//! registry's lock, with all signals blocked.
+
+use super::{gone, name, place, thread_dead};
+use crate::error::{Errno, Result};
+use crate::space::Space;
+use crate::space::layout::*;
+use crate::sys;
+use std::sync::atomic::Ordering::*;
+use std::sync::atomic::fence;
+
+const FULL: Errno = Errno(libc::ENOSPC);
+
+fn start_time(pid: u32) -> u64 {
+    match sys::process(pid) {
+        sys::Process::Started(start) => start,
+        _ => 0,
+    }
+}
+
+/// This process's name: the one that it has, also from before it executed this program, or a new
+/// one.
+pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
+    let known = space.process.load(Acquire);
+    if known != 0 && space.epoch.load(Acquire) == epoch && place(space, known).is_some() {
+        return Ok(known);
+    }
+    space.epoch.store(epoch, Release);
+    let pid = sys::process_id();
+    let (namespace, start) = (sys::pid_namespace(), start_time(pid));
+    let mut free = None;
+    let used = space.header().processes.load(SeqCst).min(MAX_PROCESSES.into());
+    for index in 0..used {
+        let process = space.process_at(index)?;
+        let word = process.generation_state.load(Acquire);
+        match word & 0xffff_ffff {
+            LIVE if start != 0
+                && process.pid.load(Relaxed) == pid.into()
+                && process.namespace.load(Relaxed) == namespace
+                && process.start.load(Relaxed) == start =>
+            {
+                // Another program of the same process: its attachments are gone, its semaphore
+                // adjustments are kept.
+                process.image.fetch_add(1, SeqCst);
+                process.leader.store(0, SeqCst);
+                process.unfenced.store(space.unfenced.load(SeqCst).into(), SeqCst);
+                space.process.store(name(index, word >> 32), Release);
+                return Ok(name(index, word >> 32));
+            }
+            FREE => free = free.or(Some(index)),
+            _ if !super::process_alive(space, name(index, word >> 32)) => {
+                free = free.or(Some(index));
+            }
+            _ => {}
+        }
+    }
+    let index = claim_index(space, free)?;
+    let process = space.process_at(index)?;
+    let generation = fill(space, process, pid.into(), namespace, start, 0);
+    process.generation_state.store(generation << 32 | LIVE, SeqCst);
+    let name = name(index, generation);
+    space.process.store(name, Release);
+    Ok(name)
+}
+
+/// A place that is free, or a new one.
+fn claim_index(space: &Space, free: Option<u64>) -> Result<u64> {
+    if let Some(index) = free {
+        return Ok(index);
+    }
+    let used = space.header().processes.load(SeqCst);
+    if used >= MAX_PROCESSES.into() {
+        return Err(FULL);
+    }
+    let at = PROCESSES + used * size_of::<Process>() as u64;
+    space.reserve(at & !(PAGE - 1), PAGE)?;
+    space.header().processes.store(used + 1, SeqCst);
+    Ok(used)
+}
+
+/// Fills a place that nobody's name names any more. The new generation.
+fn fill(space: &Space, p: &Process, pid: u64, namespace: u64, start: u64, parent: u64) -> u64 {
+    let generation = (p.generation_state.load(Acquire) >> 32).wrapping_add(1).max(1) & 0x7fff_ffff;
+    p.generation_state.store(generation << 32 | FREE, SeqCst);
+    p.namespace.store(namespace, Relaxed);
+    p.start.store(start, Relaxed);
+    p.leader.store(0, Relaxed);
+    p.unfenced.store(space.unfenced.load(SeqCst).into(), Relaxed);
+    p.image.store(0, Relaxed);
+    p.parent.store(parent, Relaxed);
+    p.pid.store(pid, SeqCst);
+    generation
+}
+
+/// A name for the child that this process is about to fork.
+pub(crate) fn embryo(space: &Space, parent: u64) -> Result<u64> {
+    let _signals = sys::SignalsBlocked::new();
+    let _registry = space.registry().map_err(|_| FULL)?;
+    let used = space.header().processes.load(SeqCst).min(MAX_PROCESSES.into());
+    let free = (0..used).find(|&index| {
+        space
+            .process_at(index)
+            .is_ok_and(|p| p.generation_state.load(Relaxed) & 0xffff_ffff == FREE)
+    });
+    let index = claim_index(space, free)?;
+    let process = space.process_at(index)?;
+    let generation = fill(space, process, 0, sys::pid_namespace(), 0, parent);
+    process.generation_state.store(generation << 32 | EMBRYO, SeqCst);
+    Ok(name(index, generation))
+}
+
+/// What became of a name reserved by the parent.
+pub(crate) enum Adopted {
+    Yes,
+    /// It was given up: the parent died, or took the child for dead.
+    Lost,
+}
+
+/// In the child: takes the name.
+pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
+    let Some(process) = place(space, embryo) else { return Adopted::Lost };
+    let pid = sys::process_id();
+    process.start.store(start_time(pid), SeqCst);
+    process.pid.store(pid.into(), SeqCst);
+    let generation = embryo >> 32;
+    let taken = process.generation_state.compare_exchange(
+        generation << 32 | EMBRYO,
+        generation << 32 | LIVE,
+        SeqCst,
+        SeqCst,
+    );
+    if taken.is_err() {
+        return Adopted::Lost;
+    }
+    space.epoch.store(epoch, Release);
+    space.process.store(embryo, Release);
+    Adopted::Yes
+}
+
+/// In the parent: the child's number, by which its death is seen if it dies before it registers.
+pub(crate) fn name_embryo(space: &Space, embryo: u64, pid: u32) {
+    let Some(process) = place(space, embryo) else { return };
+    if process.generation_state.load(Acquire) & 0xffff_ffff == EMBRYO {
+        process.start.store(start_time(pid), SeqCst);
+        let _ = process.pid.compare_exchange(0, pid.into(), SeqCst, SeqCst);
+    }
+}
+
+/// In the parent: there is no child.
+pub(crate) fn remove_embryo(space: &Space, embryo: u64) {
+    if let Some(process) = place(space, embryo) {
+        let generation = embryo >> 32;
+        let _ = process.generation_state.compare_exchange(
+            generation << 32 | EMBRYO,
+            generation << 32 | FREE,
+            SeqCst,
+            SeqCst,
+        );
+    }
+}
+
+/// A place for this thread; its number.
+pub(super) fn own_thread(space: &Space, process: u64) -> Result<u64> {
+    let header = space.header();
+    let free = space
+        .thread_numbers()
+        .find(|&number| space.thread(number).is_ok_and(|thread| thread.process.load(Acquire) == 0));
+    let number = match free {
+        Some(number) => number,
+        None => {
+            let used = header.threads.load(SeqCst);
+            if used >= MAX_THREADS.into() {
+                return Err(FULL);
+            }
+            space.reserve(THREADS + used * THREAD, THREAD)?;
+            header.threads.store(used + 1, SeqCst);
+            used + 1
+        }
+    };
+    let thread = space.thread(number)?;
+    thread.robust.store(0, Relaxed);
+    thread.reader.store(thread.reader.load(Relaxed).wrapping_add(1) & !1, Relaxed);
+    thread.changes.store(0, Relaxed);
+    thread.waits_on.store(0, Relaxed);
+    thread.held.iter().for_each(|held| held.store(0, Relaxed));
+    thread.generation.fetch_add(1, SeqCst);
+    thread.tid.store(sys::thread_id().into(), SeqCst);
+    thread.robust.store(lock_for_life(thread).into(), SeqCst);
+    thread.process.store(process, SeqCst);
+    let leader = &space.process_at(process & 0xffff_ffff)?.leader;
+    let _ = leader.compare_exchange(0, number, SeqCst, SeqCst);
+    // Pairs with the fence of a grace period: it sees this place, or we see what it unlinked.
+    fence(SeqCst);
+    Ok(number)
+}
+
+/// Locks the robust mutex. Whether the kernel will mark it.
+fn lock_for_life(thread: &Thread) -> bool {
+    let (mut head, mut length) = (std::ptr::null_mut::<libc::c_void>(), 0usize);
+    // SAFETY: asks for this thread's list; two words to be filled in.
+    let listed =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut length) == 0 };
+    thread.life.iter().for_each(|word| word.store(0, Relaxed));
+    if !listed || head.is_null() || cfg!(not(target_env = "gnu")) {
+        return false;
+    }
+    let mutex = (&raw const thread.life).cast_mut().cast::<libc::pthread_mutex_t>();
+    // SAFETY: this place is ours alone; it is aligned, large enough and never unmapped.
+    let locked = unsafe {
+        let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();
+        libc::pthread_mutexattr_init(&mut attributes);
+        libc::pthread_mutexattr_setrobust(&mut attributes, libc::PTHREAD_MUTEX_ROBUST);
+        libc::pthread_mutexattr_setpshared(&mut attributes, libc::PTHREAD_PROCESS_SHARED);
+        let made = libc::pthread_mutex_init(mutex, &attributes) == 0;
+        libc::pthread_mutexattr_destroy(&mut attributes);
+        made && libc::pthread_mutex_lock(mutex) == 0
+    };
+    // The first word is the kernel's in glibc: its number says so.
+    locked && thread.life[0].load(SeqCst) == sys::thread_id()
+}
+
+/// Numbers of threads that are dead and whose place is not cleared.
+pub(super) fn dead_threads(space: &Space) -> impl Iterator<Item = (u64, &Thread)> {
+    space.thread_numbers().filter_map(move |number| {
+        let thread = space.thread(number).ok()?;
+        (thread.process.load(Acquire) != 0 && thread_dead(space, thread))
+            .then_some((number, thread))
+    })
+}
+
+/// Frees the places of processes of which nothing is left.
+pub(super) fn clear_processes(space: &Space) {
+    let used = space.header().processes.load(SeqCst).min(MAX_PROCESSES.into());
+    for process in (0..used).filter_map(|index| space.process_at(index).ok().map(|p| (index, p))) {
+        let (index, process) = process;
+        let word = process.generation_state.load(Acquire);
+        let unused = match word & 0xffff_ffff {
+            FREE => false,
+            EMBRYO => !super::embryo_alive(space, process),
+            _ => gone(process) && !super::process_alive(space, name(index, word >> 32)),
+        };
+        if unused {
+            let _ = process.generation_state.compare_exchange(
+                word,
+                word & !0xffff_ffff | FREE,
+                SeqCst,
+                SeqCst,
+            );
+        }
+    }
+}

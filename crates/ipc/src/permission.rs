@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Owner, mode, and who may do what: the kernel's rules (`ipcperms`).
+
+use crate::error::{Errno, Result};
+use crate::object::Object;
+use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+pub(crate) const READ: u32 = 0o444;
+pub(crate) const WRITE: u32 = 0o222;
+
+const CAP_IPC_OWNER: u32 = 15;
+const CAP_SYS_ADMIN: u32 = 21;
+pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
+
+const UNKNOWN: u64 = u64::MAX;
+/// The effective user, known without a system call.
+static USER: AtomicU64 = AtomicU64::new(UNKNOWN);
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+/// The process changes its credentials: the next check asks again.
+pub fn credentials_changed() {
+    CHANGES.fetch_add(1, SeqCst);
+    USER.store(UNKNOWN, SeqCst);
+}
+
+#[inline]
+fn user() -> u32 {
+    match USER.load(Relaxed) {
+        UNKNOWN => ask_user(),
+        user => user as u32,
+    }
+}
+
+#[cold]
+fn ask_user() -> u32 {
+    let changes = CHANGES.load(SeqCst);
+    // SAFETY: no preconditions.
+    let user = unsafe { libc::geteuid() };
+    if CHANGES.load(SeqCst) == changes {
+        USER.store(user.into(), SeqCst);
+    }
+    user
+}
+
+/// The effective user and group, for a new object.
+pub(crate) fn creator() -> u64 {
+    // SAFETY: no preconditions.
+    let group = unsafe { libc::getegid() };
+    u64::from(ask_user()) | u64::from(group) << 32
+}
+
+fn in_group(groups: [u32; 2]) -> bool {
+    // SAFETY: no preconditions; then a buffer that is valid for its length.
+    unsafe {
+        if groups.contains(&libc::getegid()) {
+            return true;
+        }
+        let mut list = [0 as libc::gid_t; 1024];
+        let count = libc::getgroups(list.len() as i32, list.as_mut_ptr());
+        list[..count.max(0) as usize].iter().any(|group| groups.contains(group))
+    }
+}
+
+/// Whether this thread has an effective capability.
+pub(crate) fn capable(capability: u32) -> bool {
+    #[repr(C)]
+    struct Head {
+        version: u32,
+        pid: i32,
+    }
+    let head = Head { version: 0x2008_0522, pid: 0 };
+    let mut data = [[0u32; 3]; 2];
+    // SAFETY: this version's header and data.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw const head, data.as_mut_ptr()) };
+    result == 0 && data[capability as usize / 32][0] >> (capability % 32) & 1 != 0
+}
+
+impl Object {
+    pub fn user(&self) -> u32 {
+        self.owner.load(Relaxed) as u32
+    }
+
+    fn users(&self) -> [u32; 2] {
+        [self.user(), self.creator.load(Relaxed) as u32]
+    }
+
+    /// Whether the caller may do that: bits of [`READ`] and [`WRITE`], or of a mode.
+    #[inline]
+    pub fn permits(&self, wanted: u32) -> Result<()> {
+        let mode = self.mode.load(Relaxed) as u32;
+        let wanted = (wanted >> 6 | wanted >> 3 | wanted) & 0o7;
+        let refused = |granted: u32| wanted & !granted & 0o7 != 0;
+        if self.users().contains(&user()) {
+            if !refused(mode >> 6) {
+                return Ok(());
+            }
+        } else if !refused(mode >> 3) && !refused(mode) {
+            return Ok(());
+        }
+        self.permits_slowly(mode, refused)
+    }
+
+    #[cold]
+    fn permits_slowly(&self, mode: u32, refused: impl Fn(u32) -> bool) -> Result<()> {
+        let granted = if self.users().contains(&ask_user()) {
+            mode >> 6
+        } else if in_group([&self.owner, &self.creator].map(|o| (o.load(Relaxed) >> 32) as u32)) {
+            mode >> 3
+        } else {
+            mode
+        };
+        if refused(granted) && !capable(CAP_IPC_OWNER) { Err(Errno(libc::EACCES)) } else { Ok(()) }
+    }
+
+    /// Whether the caller may remove it or change its owner and mode.
+    pub fn controls(&self) -> Result<()> {
+        if self.users().contains(&ask_user()) || capable(CAP_SYS_ADMIN) {
+            Ok(())
+        } else {
+            Err(Errno(libc::EPERM))
+        }
+    }
+}

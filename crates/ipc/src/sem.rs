@@ -1,0 +1,751 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Semaphore sets.
+//!
+//! An operation takes the set's lock, does its parts one after the other as logged changes, and
+//! commits, or takes them back and waits in the set's queue. Whoever raises a value, or brings one
+//! to zero, pokes those whose turn may have come; they try for themselves. A newcomer may be
+//! quicker than who was poked (the kernel hands the units over instead), which is what makes a
+//! semaphore under contention fast; a waiter that lost several times and waits long marks the set
+//! as *starving*, and newcomers queue up behind it.
+//!
+//! **SEM_UNDO.** A set has a list of adjustments per process, changed in the transaction of the
+//! operation. Whoever comes next after the process's death applies them: every call looks at the
+//! processes with adjustments that are not zero, if there are others than its own
+//! ([`Set::active`]); sleepers look every 40 ms while there are. SETVAL and SETALL void adjustments
+//! by raising the semaphore's epoch.
+
+use crate::error::{CORRUPT, Errno, Result};
+use crate::ids::{self, Request};
+use crate::namespace::{Namespace, Owner, Status};
+use crate::object::{ALIVE, Is, Object};
+use crate::peers::{Local, process_alive, thread_dead};
+use crate::permission::{READ, WRITE};
+use crate::queue::{Queue, REMOVED, Wait, Wakes, failure};
+use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
+use crate::sys;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+pub use libc::sembuf as SemOp;
+
+/// The greatest value of a semaphore (SEMVMX), and of an adjustment (SEMAEM).
+pub const MOST: i32 = 32767;
+
+const SEM_UNDO: i16 = libc::SEM_UNDO as i16;
+const IPC_NOWAIT: i16 = libc::IPC_NOWAIT as i16;
+
+/// A waiter that has waited so long, and lost so often, makes newcomers queue up.
+const STARVES: Duration = Duration::from_millis(50);
+
+#[repr(C)]
+pub(crate) struct Set {
+    object: Object,
+    count: AtomicU64,
+    otime: AtomicU64,
+    queue: Queue,
+    /// Adjustments that are not zero, of all processes. At least as many as there are.
+    active: AtomicU64,
+    /// A thread that newcomers let go first.
+    starving: AtomicU64,
+    /// Whether somebody may wait for zero.
+    zero: AtomicU64,
+}
+
+#[repr(C)]
+struct Semaphore {
+    /// The value, and above it the number of the last process.
+    value_pid: AtomicU64,
+    /// Adjustments of other epochs are void.
+    epoch: AtomicU64,
+}
+
+/// A process's adjustments: words with the adjustment, and the epoch above it, follow.
+#[repr(C)]
+struct Undo {
+    next: AtomicU64,
+    set: AtomicU64,
+    id: AtomicU64,
+    process: AtomicU64,
+    pid: AtomicU64,
+    active: AtomicU64,
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Set {}
+// SAFETY: as above.
+unsafe impl Shared for Semaphore {}
+// SAFETY: as above.
+unsafe impl Shared for Undo {}
+
+impl Semaphore {
+    #[inline]
+    fn value(&self) -> i32 {
+        i32::from(self.value_pid.load(Relaxed) as u16 & 0x7fff)
+    }
+
+    #[inline]
+    fn set(&self, local: &Local, value: i32, pid: u32) -> Result<()> {
+        local.set(&self.value_pid, value as u64 & 0x7fff | u64::from(pid) << 32)
+    }
+
+    #[inline]
+    fn adjustment(&self, word: &AtomicU64) -> i32 {
+        let word = word.load(Relaxed);
+        let valid = (word >> 32) as u32 == self.epoch.load(Relaxed) as u32;
+        if valid { i32::from(word as i16) } else { 0 }
+    }
+}
+
+/// The part of an operation that cannot be done now.
+struct Blocked {
+    num: u16,
+    op: i16,
+}
+
+impl Is for Set {
+    const KIND: Kind = Kind::Sem;
+
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn expel(&self, local: &Local, offset: u64) -> Result<()> {
+        local.expel(&self.queue, offset)
+    }
+
+    fn discard(&self, _: &Local, _: i32) {}
+}
+
+/// More semaphores than a set may have.
+const TOO_MANY: u64 = 65537;
+
+impl Set {
+    #[inline]
+    fn count(&self) -> Result<u64> {
+        Some(self.count.load(Relaxed)).filter(|&count| count < TOO_MANY).ok_or(CORRUPT)
+    }
+
+    #[inline]
+    fn semaphores(&self, local: &Local) -> Result<&'static [Semaphore]> {
+        local.space.slice(self.object.block.load(Relaxed), self.count()?)
+    }
+
+    /// The words of an entry.
+    #[inline]
+    fn adjustments(&self, local: &Local, entry: u64) -> Result<&'static [AtomicU64]> {
+        local.space.slice(entry + size_of::<Undo>() as u64, self.count()?)
+    }
+
+    /// This process's entry, if it has one.
+    fn own_undo(&self, local: &Local, offset: u64) -> Result<Option<(&'static Undo, u64)>> {
+        let is_own = |undo: &Undo| {
+            undo.process.load(Relaxed) == local.process
+                && undo.set.load(Relaxed) == offset
+                && undo.id.load(Relaxed) == self.object.id.load(Relaxed)
+        };
+        if let Some(at) = local.remembered_undo(offset) {
+            let undo: &Undo = local.space.view(at)?;
+            if is_own(undo) {
+                return Ok(Some((undo, at)));
+            }
+        }
+        let mut at = self.object.chains[0].load(Relaxed);
+        for _ in 0..MAX_PROCESSES {
+            if at == 0 {
+                return Ok(None);
+            }
+            let undo: &Undo = local.space.view(at)?;
+            if is_own(undo) {
+                local.remember_undo(offset, at);
+                return Ok(Some((undo, at)));
+            }
+            at = undo.next.load(Relaxed);
+        }
+        Err(CORRUPT)
+    }
+
+    /// This process's entry, made if need be.
+    fn make_undo(&self, local: &Local, offset: u64) -> Result<(&'static Undo, u64)> {
+        if let Some(found) = self.own_undo(local, offset)? {
+            return Ok(found);
+        }
+        let bytes = size_of::<Undo>() as u64 + 8 * self.count()?;
+        let heap = local.heap()?;
+        let at = heap.take(bytes)?;
+        ids::zero(local, at, bytes)?;
+        let undo: &Undo = local.space.view(at)?;
+        undo.set.store(offset, Relaxed);
+        undo.id.store(self.object.id.load(Relaxed), Relaxed);
+        undo.process.store(local.process, Relaxed);
+        undo.pid.store(local.pid.into(), Relaxed);
+        undo.next.store(self.object.chains[0].load(Relaxed), Relaxed);
+        local.set(&self.object.chains[0], at)?;
+        local.commit();
+        local.remember_undo(offset, at);
+        Ok((undo, at))
+    }
+
+    /// Applies the adjustments of processes that have died.
+    #[inline]
+    fn settle(
+        &self,
+        local: &Local,
+        offset: u64,
+        own: u64,
+        wakes: &mut Wakes<'static>,
+    ) -> Result<()> {
+        if self.active.load(Relaxed) == own {
+            return Ok(());
+        }
+        self.settle_slowly(local, offset, wakes)
+    }
+
+    #[cold]
+    fn settle_slowly(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
+        let semaphores = self.semaphores(local)?;
+        let (mut link, mut active, mut changed) = (&self.object.chains[0], 0u64, false);
+        for _ in 0..=MAX_PROCESSES {
+            let at = link.load(Relaxed);
+            if at == 0 {
+                if self.active.load(Relaxed) != active {
+                    local.set(&self.active, active)?;
+                    local.commit();
+                }
+                if changed {
+                    self.otime.store(sys::now(), Relaxed);
+                    self.poke(local, offset, wakes)?;
+                }
+                return Ok(());
+            }
+            let undo: &Undo = local.space.view(at)?;
+            let process = undo.process.load(Relaxed);
+            if process == local.process || process_alive(local.space, process) {
+                active = active.saturating_add(undo.active.load(Relaxed));
+                link = &undo.next;
+                continue;
+            }
+            for (word, semaphore) in self.adjustments(local, at)?.iter().zip(semaphores) {
+                let adjustment = semaphore.adjustment(word);
+                if adjustment != 0 {
+                    let value = (semaphore.value() + adjustment).clamp(0, MOST);
+                    semaphore.set(local, value, undo.pid.load(Relaxed) as u32)?;
+                    local.set(word, 0)?;
+                    local.commit();
+                    changed = true;
+                }
+            }
+            let heap = local.heap()?;
+            local.set(link, undo.next.load(Relaxed))?;
+            local.set(&undo.process, 0)?;
+            heap.free(at)?;
+            local.commit();
+        }
+        Err(CORRUPT)
+    }
+
+    /// Pokes those whose operation may be possible now.
+    #[cold]
+    fn poke(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
+        let semaphores = self.semaphores(local)?;
+        // What waiters before will take, of the first few semaphores that somebody takes from.
+        let mut taken = [(0usize, 0i32); 8];
+        let mut zero = false;
+        let only = match semaphores {
+            [only] => Some(only.value()),
+            _ => None,
+        };
+        local.waiters(&self.queue, offset, |number, thread| {
+            let num = thread.want[0].load(Relaxed) as usize;
+            let op = i32::from(thread.want[1].load(Relaxed) as i16);
+            let Some(semaphore) = semaphores.get(num) else { return true };
+            let value = semaphore.value();
+            if op == 0 {
+                zero = true;
+                if value != 0 {
+                    return true;
+                }
+            } else {
+                let place = taken.iter_mut().find(|(n, t)| *t == 0 || *n == num);
+                let left = value - place.as_ref().map_or(0, |place| place.1);
+                if left + op < 0 {
+                    return only.is_none_or(|value| value == 0);
+                }
+                if let Some(place) = place {
+                    *place = (num, place.1 - op);
+                }
+            }
+            if number != u64::from(local.number) && !local.is_poked(thread) && local.poke(thread) {
+                wakes.push(thread);
+            }
+            true
+        })?;
+        if !zero && only.is_none_or(|value| value == 0) {
+            self.zero.store(0, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Tries an operation. `None`: it is done and committed.
+    #[inline]
+    fn attempt(
+        &self,
+        local: &Local,
+        offset: u64,
+        ops: &[SemOp],
+        wakes: &mut Wakes<'static>,
+    ) -> Result<Option<Blocked>> {
+        let (mut undos, mut alters, mut max) = (false, false, 0);
+        for op in ops {
+            undos |= op.sem_flg & SEM_UNDO != 0;
+            alters |= op.sem_op != 0;
+            max = max.max(op.sem_num);
+        }
+        let semaphores = self.semaphores(local)?;
+        if usize::from(max) >= semaphores.len() {
+            return Err(Errno(libc::EFBIG));
+        }
+        let mut own = None;
+        if undos {
+            own = Some(self.make_undo(local, offset)?);
+        } else if self.active.load(Relaxed) != 0 {
+            own = self.own_undo(local, offset)?;
+        }
+        self.object.permits(if alters { WRITE } else { READ })?;
+        let active = own.map_or(0, |(undo, _)| undo.active.load(Relaxed));
+        self.settle(local, offset, active, wakes)?;
+        let adjustments = match own {
+            Some((_, at)) if undos => self.adjustments(local, at)?,
+            _ => &[],
+        };
+        let (mut raised, mut zeroed) = (false, false);
+        for op in ops {
+            let semaphore = &semaphores[usize::from(op.sem_num)];
+            let (value, change) = (semaphore.value(), i32::from(op.sem_op));
+            let new = value + change;
+            if change == 0 && value != 0 || new < 0 || change < 0 && self.lets_go_first(local, op) {
+                local.roll_back();
+                if op.sem_flg & IPC_NOWAIT != 0 {
+                    return Err(Errno(libc::EAGAIN));
+                }
+                return Ok(Some(Blocked { num: op.sem_num, op: op.sem_op }));
+            }
+            if new > MOST {
+                return Err(Errno(libc::ERANGE));
+            }
+            let word = adjustments.get(usize::from(op.sem_num));
+            let word = word.filter(|_| op.sem_flg & SEM_UNDO != 0);
+            if let (Some((undo, _)), Some(word)) = (own, word) {
+                let old = semaphore.adjustment(word);
+                let adjustment = old - change;
+                if !(-MOST - 1..=MOST).contains(&adjustment) {
+                    return Err(Errno(libc::ERANGE));
+                }
+                let epoch = semaphore.epoch.load(Relaxed) << 32;
+                local.set(word, epoch | u64::from(adjustment as u16))?;
+                if (old == 0) != (adjustment == 0) {
+                    let count = |n: u64| if old == 0 { n + 1 } else { n.saturating_sub(1) };
+                    local.set(&undo.active, count(undo.active.load(Relaxed)))?;
+                    local.set(&self.active, count(self.active.load(Relaxed)))?;
+                }
+            }
+            semaphore.set(local, new, local.pid)?;
+            raised |= change > 0;
+            zeroed |= new == 0 && change < 0;
+        }
+        let now = sys::now();
+        if self.otime.load(Relaxed) != now {
+            self.otime.store(now, Relaxed);
+        }
+        local.commit();
+        if self.queue.first.load(Relaxed) != 0 && (raised || zeroed && self.zero.load(Relaxed) != 0)
+        {
+            self.poke(local, offset, wakes)?;
+        }
+        Ok(None)
+    }
+
+    /// Whether somebody starves who is to go before this thread.
+    #[inline]
+    fn lets_go_first(&self, local: &Local, op: &SemOp) -> bool {
+        let starving = self.starving.load(Relaxed);
+        starving != 0
+            && starving != u64::from(local.number)
+            && op.sem_flg & IPC_NOWAIT == 0
+            && self.starves(local, starving)
+    }
+
+    #[cold]
+    fn starves(&self, local: &Local, number: u64) -> bool {
+        let offset = local.space.offset_of(self);
+        let starves = local.space.thread(number).is_ok_and(|thread| {
+            thread.waits_on.load(Relaxed) == offset && !thread_dead(local.space, thread)
+        });
+        if !starves {
+            self.starving.store(0, Relaxed);
+        }
+        starves
+    }
+
+    fn leave(&self, local: &Local, offset: u64) -> Result<()> {
+        local.roll_back();
+        if self.starving.load(Relaxed) == u64::from(local.number) {
+            self.starving.store(0, Relaxed);
+        }
+        if local.waits_on(offset) {
+            local.dequeue(&self.queue, local.number.into())?;
+            local.commit();
+        }
+        Ok(())
+    }
+}
+
+/// What `semctl(IPC_INFO)` and `SEM_INFO` tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SemInfo {
+    pub sets: u64,
+    pub semaphores: u64,
+    /// The highest slot in use.
+    pub highest: i32,
+}
+
+/// What `semctl(IPC_STAT)` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SemStatus {
+    pub status: Status,
+    pub otime: u64,
+    pub count: u64,
+}
+
+impl Namespace {
+    /// `semget`.
+    pub fn semget(&self, key: i32, count: i32, flags: i32) -> Result<i32> {
+        let limits = &self.limits;
+        if count < 0 || count as u64 > limits.semmsl {
+            return Err(Errno(libc::EINVAL));
+        }
+        let count = count as u64;
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let request = Request {
+            key,
+            flags,
+            bytes: size_of::<Set>() as u64,
+            weight: count,
+            most_weight: limits.semmns,
+            most: limits.semmni,
+        };
+        let fits = |set: &Set| {
+            if count > set.count.load(Relaxed) { Err(Errno(libc::EINVAL)) } else { Ok(()) }
+        };
+        ids::get::<Set>(local, &request, fits, |local, heap, set, _| {
+            if count == 0 {
+                return Err(Errno(libc::EINVAL));
+            }
+            let bytes = count * size_of::<Semaphore>() as u64;
+            let block = heap.take(bytes)?;
+            ids::zero(local, block, bytes)?;
+            set.object.block.store(block, Relaxed);
+            set.count.store(count, Relaxed);
+            Ok(())
+        })
+    }
+
+    /// `semop`, and `semtimedop` with a time limit.
+    #[inline]
+    pub fn semop(&self, id: i32, ops: &[SemOp], timeout: Option<Duration>) -> Result<()> {
+        let (_call, local) = self.begin()?;
+        if ops.len() as u64 > self.limits.semopm {
+            return Err(Errno(libc::E2BIG));
+        }
+        if ops.is_empty() || id < 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let section = local.enter();
+        let (set, offset, held) = local.find_locked::<Set>(id)?;
+        let mut wakes = Wakes::new();
+        let blocked = set.attempt(local, offset, ops, &mut wakes);
+        match blocked {
+            Ok(None) => {
+                drop(held);
+                drop(section);
+                wakes.wake();
+                Ok(())
+            }
+            Err(error) => {
+                drop(held);
+                drop(section);
+                wakes.wake();
+                Err(error)
+            }
+            Ok(Some(blocked)) => {
+                wait_until_done(local, set, offset, ops, timeout, blocked, held, section, wakes)
+            }
+        }
+    }
+}
+
+/// The rest of an operation that cannot be done at once.
+#[cold]
+#[expect(clippy::too_many_arguments, reason = "the state of its only caller")]
+fn wait_until_done(
+    local: &'static Local,
+    set: &'static Set,
+    offset: u64,
+    ops: &[SemOp],
+    timeout: Option<Duration>,
+    mut blocked: Blocked,
+    mut held: crate::lock::Held<'static>,
+    mut section: crate::peers::Section<'static>,
+    mut wakes: Wakes<'static>,
+) -> Result<()> {
+    let deadline = timeout.map(|timeout| sys::monotonic().saturating_add(timeout));
+    let mut wait = Wait::until(deadline);
+    loop {
+        if blocked.op == 0 {
+            set.zero.store(1, Relaxed);
+        }
+        let want = [blocked.num.into(), blocked.op as u16 as u64];
+        if local.waits_on(offset) {
+            local.thread.want[0].store(want[0], Relaxed);
+            local.thread.want[1].store(want[1], Relaxed);
+            let poked = local.is_poked(local.thread);
+            local.prepare();
+            if poked {
+                // What it was poked for may do for somebody else.
+                let _ = set.poke(local, offset, &mut wakes);
+            }
+        } else {
+            let queued = local.enqueue(&set.queue, offset, want);
+            if let Err(error) = queued {
+                drop(held);
+                return Err(error);
+            }
+            local.prepare();
+            local.commit();
+        }
+        let own = set.own_undo(local, offset).ok().flatten();
+        let dying = set.active.load(Relaxed) != own.map_or(0, |(u, _)| u.active.load(Relaxed));
+        drop(held);
+        drop(section);
+        wakes.wake();
+        let woken = local.wait(&mut wait, dying);
+        section = local.enter();
+        // As long as this thread has not been told of the removal, the set is there.
+        if local.thread.status.load(Acquire) == REMOVED {
+            return Err(Errno(libc::EIDRM));
+        }
+        held = local.lock(&set.object.lock)?;
+        if !local.waits_on(offset) || set.object.state.load(Relaxed) != ALIVE {
+            set.leave(local, offset)?;
+            return Err(Errno(libc::EIDRM));
+        }
+        let result = set.attempt(local, offset, ops, &mut wakes);
+        let error = match (result, failure(woken)) {
+            (Ok(Some(still)), None) => {
+                blocked = still;
+                let waited = wait.began.map(|began| sys::monotonic().saturating_sub(began));
+                if wait.pokes > 2
+                    && waited.is_some_and(|waited| waited > STARVES)
+                    && set.starving.load(Relaxed) == 0
+                {
+                    set.starving.store(local.number.into(), Relaxed);
+                }
+                continue;
+            }
+            (Ok(None), _) => None,
+            (Ok(Some(_)), error) => error,
+            (Err(error), _) => Some(error),
+        };
+        let starved = set.starving.load(Relaxed) == u64::from(local.number);
+        set.leave(local, offset)?;
+        if error.is_some() || starved {
+            let _ = set.poke(local, offset, &mut wakes);
+        }
+        drop(held);
+        drop(section);
+        wakes.wake();
+        return error.map_or(Ok(()), Err);
+    }
+}
+
+/// A set that is locked for a `semctl` command, with the dead's adjustments applied.
+struct Open {
+    set: &'static Set,
+    offset: u64,
+    semaphores: &'static [Semaphore],
+}
+
+impl Namespace {
+    fn with_set<R>(
+        &self,
+        id: i32,
+        wanted: u32,
+        f: impl FnOnce(&Local, &Open, &mut Wakes<'static>) -> Result<R>,
+    ) -> Result<R> {
+        let (_call, local) = self.begin()?;
+        let section = local.enter();
+        let (set, offset, held) = local.find_locked::<Set>(id)?;
+        let mut wakes = Wakes::new();
+        let result = (|| {
+            set.object.permits(wanted)?;
+            set.settle(local, offset, 0, &mut wakes)?;
+            let semaphores = set.semaphores(local)?;
+            f(local, &Open { set, offset, semaphores }, &mut wakes)
+        })();
+        drop(held);
+        drop(section);
+        wakes.wake();
+        result
+    }
+
+    fn with_semaphore<R>(
+        &self,
+        id: i32,
+        num: i32,
+        f: impl FnOnce(&Local, &Open, &Semaphore) -> Result<R>,
+    ) -> Result<R> {
+        self.with_set(id, READ, |local, open, _| {
+            let semaphore = usize::try_from(num).ok().and_then(|num| open.semaphores.get(num));
+            f(local, open, semaphore.ok_or(Errno(libc::EINVAL))?)
+        })
+    }
+
+    /// `semctl(GETVAL)`.
+    pub fn sem_value(&self, id: i32, num: i32) -> Result<i32> {
+        self.with_semaphore(id, num, |_, _, semaphore| Ok(semaphore.value()))
+    }
+
+    /// `semctl(GETPID)`.
+    pub fn sem_pid(&self, id: i32, num: i32) -> Result<i32> {
+        self.with_semaphore(id, num, |_, _, s| Ok((s.value_pid.load(Relaxed) >> 32) as i32))
+    }
+
+    /// `semctl(GETNCNT)`, and with `zero` `GETZCNT`.
+    pub fn sem_waiters(&self, id: i32, num: i32, zero: bool) -> Result<i32> {
+        self.with_semaphore(id, num, |local, open, _| {
+            let mut count = 0;
+            local.waiters(&open.set.queue, open.offset, |_, thread| {
+                let on = thread.want[0].load(Relaxed) == num as u64;
+                count += i32::from(on && (thread.want[1].load(Relaxed) as i16 == 0) == zero);
+                true
+            })?;
+            Ok(count)
+        })
+    }
+
+    /// How many semaphores a set has, for whoever may change them all.
+    pub fn sem_count(&self, id: i32) -> Result<usize> {
+        self.with_set(id, WRITE, |_, open, _| Ok(open.semaphores.len()))
+    }
+
+    /// `semctl(GETALL)`.
+    pub fn sem_values(&self, id: i32) -> Result<Vec<u16>> {
+        self.with_set(id, READ, |_, open, _| {
+            Ok(open.semaphores.iter().map(|semaphore| semaphore.value() as u16).collect())
+        })
+    }
+
+    /// `semctl(SETVAL)`.
+    pub fn set_sem_value(&self, id: i32, num: i32, value: i32) -> Result<()> {
+        if id < 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if !(0..=MOST).contains(&value) {
+            return Err(Errno(libc::ERANGE));
+        }
+        let (_call, local) = self.begin()?;
+        let section = local.enter();
+        let (set, offset, held) = local.find_locked::<Set>(id)?;
+        let mut wakes = Wakes::new();
+        let result = (|| {
+            let semaphores = set.semaphores(local)?;
+            let semaphore = usize::try_from(num).ok().and_then(|num| semaphores.get(num));
+            let semaphore = semaphore.ok_or(Errno(libc::EINVAL))?;
+            set.object.permits(WRITE)?;
+            set.settle(local, offset, 0, &mut wakes)?;
+            local.set(&semaphore.epoch, semaphore.epoch.load(Relaxed).wrapping_add(1))?;
+            semaphore.set(local, value, local.pid)?;
+            local.set(&set.object.ctime, sys::now())?;
+            local.commit();
+            set.poke(local, offset, &mut wakes)
+        })();
+        drop(held);
+        drop(section);
+        wakes.wake();
+        result
+    }
+
+    /// `semctl(SETALL)`: as many values as the set has semaphores.
+    pub fn set_sem_values(&self, id: i32, values: &[u16]) -> Result<()> {
+        self.with_set(id, WRITE, |local, open, wakes| {
+            if values.len() != open.semaphores.len() {
+                return Err(Errno(libc::EINVAL));
+            }
+            if values.iter().any(|&value| i32::from(value) > MOST) {
+                return Err(Errno(libc::ERANGE));
+            }
+            // Any number of values at once: a new array takes the old one's place.
+            let heap = local.heap()?;
+            let bytes = size_of_val(open.semaphores) as u64;
+            let at = heap.take(bytes)?;
+            let new: &[Semaphore] = local.space.slice(at, values.len() as u64)?;
+            for ((new, old), &value) in new.iter().zip(open.semaphores).zip(values) {
+                new.value_pid.store(u64::from(value) | u64::from(local.pid) << 32, Relaxed);
+                new.epoch.store(old.epoch.load(Relaxed).wrapping_add(1), Relaxed);
+            }
+            let old = open.set.object.block.load(Relaxed);
+            local.set(&open.set.object.block, at)?;
+            local.set(&open.set.object.ctime, sys::now())?;
+            heap.free(old)?;
+            local.commit();
+            drop(heap);
+            open.set.poke(local, open.offset, wakes)
+        })
+    }
+
+    /// `semctl(IPC_STAT)`.
+    pub fn sem_status(&self, id: i32) -> Result<SemStatus> {
+        self.with_set(id, READ, |_, open, _| Ok(status(open.set)))
+    }
+
+    /// `semctl(SEM_STAT)`, with `any` `SEM_STAT_ANY`: of what is in a slot. Its id, too.
+    pub fn sem_slot_status(&self, slot: i32, any: bool) -> Result<(i32, SemStatus)> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let (set, _, _held) = local.find_slot::<Set>(slot)?;
+        if !any {
+            set.object.permits(READ)?;
+        }
+        Ok((set.object.id.load(Relaxed) as i32, status(set)))
+    }
+
+    /// `semctl(IPC_SET)`.
+    pub fn set_sem_owner(&self, id: i32, owner: Owner) -> Result<()> {
+        self.set_owner::<Set>(id, owner, |_, _| Ok(()))
+    }
+
+    /// `semctl(IPC_RMID)`.
+    pub fn remove_sem(&self, id: i32) -> Result<()> {
+        self.remove::<Set>(id)
+    }
+
+    /// What `semctl(IPC_INFO)` and `SEM_INFO` tell.
+    pub fn sem_info(&self) -> Result<SemInfo> {
+        let (_call, local) = self.begin()?;
+        let ids = local.ids(Kind::Sem);
+        Ok(SemInfo {
+            sets: ids.used.load(Relaxed),
+            semaphores: ids.total.load(Relaxed),
+            highest: ids.high.load(Relaxed).saturating_sub(1) as i32,
+        })
+    }
+}
+
+fn status(set: &Set) -> SemStatus {
+    SemStatus {
+        status: Status::of(&set.object),
+        otime: set.otime.load(Relaxed),
+        count: set.count.load(Relaxed),
+    }
+}

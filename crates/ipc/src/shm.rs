@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shared memory segments.
+//!
+//! A segment's bytes are a file of their own in the namespace's directory, which attaching maps.
+//! The segment has a list of who has attached it: process, program image and how often. Entries of
+//! processes that died, or executed another program, do not count; so a segment that was removed
+//! while it was attached goes with its last user, however that one ended. If nobody else looks at
+//! that moment, it goes when the next process does something slow in the namespace.
+
+use crate::attachments::{self, Attachment};
+use crate::error::{CORRUPT, Errno, Result};
+use crate::grace;
+use crate::ids::{self, Request};
+use crate::namespace::{Namespace, Owner, Status};
+use crate::object::{Is, Object};
+use crate::peers::{self, Local};
+use crate::permission::{READ, WRITE};
+use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
+use crate::sys;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::*;
+
+const INVALID: Errno = Errno(libc::EINVAL);
+
+/// In a segment's mode: removed, still attached; locked into memory.
+pub const SHM_DEST: u32 = 0o1000;
+pub const SHM_LOCKED: u32 = 0o2000;
+
+#[repr(C)]
+pub(crate) struct Segment {
+    /// Its first chain is who has attached it.
+    object: Object,
+    size: AtomicU64,
+    cpid: AtomicU64,
+    lpid: AtomicU64,
+    atime: AtomicU64,
+    dtime: AtomicU64,
+}
+
+/// A process that has attached a segment.
+#[repr(C)]
+struct User {
+    next: AtomicU64,
+    process: AtomicU64,
+    image: AtomicU64,
+    pid: AtomicU64,
+    count: AtomicU64,
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Segment {}
+// SAFETY: as above.
+unsafe impl Shared for User {}
+
+impl Is for Segment {
+    const KIND: Kind = Kind::Shm;
+
+    fn object(&self) -> &Object {
+        &self.object
+    }
+
+    fn expel(&self, _: &Local, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, local: &Local, id: i32) {
+        let _ = std::fs::remove_file(path(local, id));
+    }
+}
+
+fn path(local: &Local, id: i32) -> PathBuf {
+    local.space.directory.join(format!("shm.{id}"))
+}
+
+fn page_size() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+impl Segment {
+    /// Drops the entries of those who are gone; how often it is attached.
+    fn attached(&self, local: &Local) -> Result<u64> {
+        let (mut link, mut count) = (&self.object.chains[0], 0u64);
+        for _ in 0..=MAX_PROCESSES {
+            let at = link.load(Relaxed);
+            if at == 0 {
+                return Ok(count);
+            }
+            let user: &User = local.space.view(at)?;
+            let process = user.process.load(Relaxed);
+            let alive = peers::place(local.space, process).is_some_and(|place| {
+                place.image.load(Relaxed) == user.image.load(Relaxed)
+                    && peers::image_alive(local.space, process)
+            });
+            if alive && user.count.load(Relaxed) != 0 {
+                count = count.saturating_add(user.count.load(Relaxed));
+                link = &user.next;
+                continue;
+            }
+            if user.count.load(Relaxed) != 0 {
+                local.set(&self.dtime, sys::now())?;
+                local.set(&self.lpid, user.pid.load(Relaxed))?;
+            }
+            let heap = local.heap()?;
+            local.set(link, user.next.load(Relaxed))?;
+            heap.free(at)?;
+            local.commit();
+        }
+        Err(CORRUPT)
+    }
+
+    fn user(&self, local: &Local, process: u64) -> Result<Option<&'static User>> {
+        let image = peers::place(local.space, process).map_or(0, |p| p.image.load(Relaxed));
+        let mut at = self.object.chains[0].load(Relaxed);
+        for _ in 0..MAX_PROCESSES {
+            if at == 0 {
+                return Ok(None);
+            }
+            let user: &User = local.space.view(at)?;
+            if user.process.load(Relaxed) == process && user.image.load(Relaxed) == image {
+                return Ok(Some(user));
+            }
+            at = user.next.load(Relaxed);
+        }
+        Err(CORRUPT)
+    }
+
+    fn attach(&self, local: &Local, process: u64, pid: u32) -> Result<()> {
+        local.set(&self.atime, sys::now())?;
+        local.set(&self.lpid, pid.into())?;
+        if let Some(user) = self.user(local, process)? {
+            local.set(&user.count, user.count.load(Relaxed) + 1)?;
+            local.commit();
+            return Ok(());
+        }
+        let heap = local.heap()?;
+        let at = heap.take(size_of::<User>() as u64)?;
+        let user: &User = local.space.view(at)?;
+        user.next.store(self.object.chains[0].load(Relaxed), Relaxed);
+        user.process.store(process, Relaxed);
+        let image = peers::place(local.space, process).map_or(0, |p| p.image.load(Relaxed));
+        user.image.store(image, Relaxed);
+        user.pid.store(pid.into(), Relaxed);
+        user.count.store(1, Relaxed);
+        local.set(&self.object.chains[0], at)?;
+        local.commit();
+        Ok(())
+    }
+
+    fn detach(&self, local: &Local) -> Result<()> {
+        let Some(user) = self.user(local, local.process)? else { return Ok(()) };
+        local.set(&user.count, user.count.load(Relaxed).saturating_sub(1))?;
+        local.set(&self.dtime, sys::now())?;
+        local.set(&self.lpid, local.pid.into())?;
+        local.commit();
+        Ok(())
+    }
+
+    fn mode(&self) -> u32 {
+        self.object.mode.load(Relaxed) as u32
+    }
+}
+
+/// What `shmctl(IPC_STAT)` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmStatus {
+    pub status: Status,
+    pub size: u64,
+    pub attached: u64,
+    pub atime: u64,
+    pub dtime: u64,
+    pub creator: i32,
+    pub last: i32,
+}
+
+/// What `shmctl(SHM_INFO)` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmInfo {
+    pub segments: u64,
+    pub pages: u64,
+    /// The highest slot in use.
+    pub highest: i32,
+}
+
+impl Namespace {
+    /// `shmget`.
+    pub fn shmget(&self, key: i32, size: usize, flags: i32) -> Result<i32> {
+        let (_call, local) = self.begin()?;
+        self.sweep(local);
+        let _section = local.enter();
+        let size = size as u64;
+        let pages = size.div_ceil(page_size() as u64);
+        let request = Request {
+            key,
+            flags,
+            bytes: size_of::<Segment>() as u64,
+            weight: pages,
+            most_weight: self.limits.shmall,
+            most: self.limits.shmmni,
+        };
+        let fits = |segment: &Segment| {
+            if size > segment.size.load(Relaxed) { Err(INVALID) } else { Ok(()) }
+        };
+        let valid = (1..=self.limits.shmmax.min(1 << 46)).contains(&size);
+        let check = || if valid { Ok(()) } else { Err(INVALID) };
+        // The kernel looks at the size of a new segment before it looks at the limits.
+        let request = if valid { request } else { Request { weight: 0, ..request } };
+        ids::get::<Segment>(local, &request, fits, |local, _, segment, id| {
+            check()?;
+            if flags & libc::SHM_HUGETLB != 0 {
+                return Err(INVALID);
+            }
+            segment.size.store(size, Relaxed);
+            segment.cpid.store(local.pid.into(), Relaxed);
+            make_file(local, id, size, flags & libc::SHM_NORESERVE == 0)
+        })
+    }
+
+    /// `shmat`: where the segment is attached.
+    ///
+    /// # Safety
+    /// With `SHM_REMAP`: nothing that is mapped there is used any more.
+    pub unsafe fn shmat(&self, id: i32, address: usize, flags: i32) -> Result<*mut u8> {
+        let (_call, local) = self.begin()?;
+        if id < 0 {
+            return Err(INVALID);
+        }
+        let has = |flag| flags & flag != 0;
+        let page = page_size();
+        let at = match (address, address % page) {
+            (0, _) if has(libc::SHM_REMAP) => return Err(INVALID),
+            (_, 0) => address,
+            (_, rest) if has(libc::SHM_RND) => address - rest,
+            _ => return Err(INVALID),
+        };
+        if address != 0 && at == 0 && has(libc::SHM_REMAP) {
+            return Err(INVALID);
+        }
+        let (mut wanted, mut protection) = (READ, libc::PROT_READ);
+        if !has(libc::SHM_RDONLY) {
+            wanted |= WRITE;
+            protection |= libc::PROT_WRITE;
+        }
+        if has(libc::SHM_EXEC) {
+            wanted |= 0o111;
+            protection |= libc::PROT_EXEC;
+        }
+        let size = self.with_segment(id, |local, segment| {
+            segment.object.permits(wanted)?;
+            segment.attach(local, local.process, local.pid)?;
+            Ok(segment.size.load(Relaxed) as usize)
+        })?;
+        let length = size.next_multiple_of(page);
+        let fixed = match (address, has(libc::SHM_REMAP)) {
+            (0, _) => 0,
+            (_, true) => libc::MAP_FIXED,
+            _ => libc::MAP_FIXED_NOREPLACE,
+        };
+        // SAFETY: replaces a mapping only where the caller allows it.
+        let mapped =
+            open_file(local, id, !has(libc::SHM_RDONLY), size as u64).and_then(|file| unsafe {
+                let flags = libc::MAP_SHARED | fixed;
+                let p = libc::mmap(at as *mut _, length, protection, flags, file.as_raw_fd(), 0);
+                match Errno::last() {
+                    _ if p != libc::MAP_FAILED => Ok(p.cast::<u8>()),
+                    Errno(libc::EEXIST) => Err(INVALID),
+                    error => Err(error),
+                }
+            });
+        let pointer = match mapped {
+            Ok(pointer) => pointer,
+            Err(error) => {
+                let _ = self.detach(local, id);
+                return Err(error);
+            }
+        };
+        // Segments that the new mapping has replaced.
+        let (start, end) = (pointer as usize, pointer as usize + length);
+        let replaced = attachments::with(|list| {
+            let (gone, kept): (Vec<_>, Vec<_>) =
+                list.drain(..).partition(|a| start <= a.address && a.address + a.length <= end);
+            *list = kept;
+            list.push(Attachment { namespace: *self, id, address: start, length });
+            gone
+        });
+        for attachment in replaced {
+            let _ = attachment.namespace.detach(local, attachment.id);
+        }
+        Ok(pointer)
+    }
+
+    /// `shmdt`, for a segment of whatever namespace.
+    ///
+    /// # Safety
+    /// Nothing in the segment is used any more.
+    pub unsafe fn shmdt(address: usize) -> Result<()> {
+        let found = attachments::with(|list| {
+            list.iter().position(|a| a.address == address).map(|i| list.swap_remove(i))
+        });
+        let attachment = found.ok_or(INVALID)?;
+        // SAFETY: the caller's promise; it was mapped by `shmat`.
+        unsafe { libc::munmap(address as *mut _, attachment.length) };
+        let (_call, local) = attachment.namespace.begin()?;
+        // A segment that is gone has nobody to tell.
+        let _ = attachment.namespace.detach(local, attachment.id);
+        Ok(())
+    }
+
+    fn detach(&self, local: &Local, id: i32) -> Result<()> {
+        let removed = self.with_segment(id, |local, segment| {
+            segment.detach(local)?;
+            Ok(segment.mode() & SHM_DEST != 0)
+        })?;
+        if removed {
+            self.destroy_unused(local, id);
+        }
+        Ok(())
+    }
+
+    /// For the child of a fork.
+    pub(crate) fn attach_for(&self, id: i32, process: u64) -> Result<()> {
+        self.with_segment(id, |local, segment| segment.attach(local, process, local.pid))
+    }
+
+    fn with_segment<R>(&self, id: i32, f: impl FnOnce(&Local, &Segment) -> Result<R>) -> Result<R> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let (segment, _, _held) = local.find_locked::<Segment>(id)?;
+        f(local, segment)
+    }
+
+    /// Destroys a segment that was removed, if nobody has attached it.
+    fn destroy_unused(&self, local: &Local, id: i32) {
+        {
+            let _section = local.enter();
+            let _ = ids::remove::<Segment>(local, id, |segment| {
+                let unused = segment.mode() & SHM_DEST != 0 && segment.attached(local)? == 0;
+                if unused { Ok(()) } else { Err(Errno(libc::EBUSY)) }
+            });
+        }
+        grace::reclaim(local);
+    }
+
+    /// Destroys removed segments whose last users died.
+    pub(crate) fn sweep(&self, local: &Local) {
+        let mut removed = Vec::new();
+        {
+            let _section = local.enter();
+            for entry in local.entries(Kind::Shm).unwrap_or_default() {
+                let offset = entry.object.load(Acquire);
+                let segment = local.space.view::<Segment>(offset).ok().filter(|_| offset != 0);
+                let segment = segment.filter(|segment| segment.mode() & SHM_DEST != 0);
+                removed.extend(segment.map(|segment| segment.object.id.load(Relaxed) as i32));
+            }
+        }
+        removed.into_iter().for_each(|id| self.destroy_unused(local, id));
+    }
+
+    /// Removes the files of segments that were never finished, or whose remover died.
+    pub(crate) fn sweep_files(&self, local: &Local) {
+        let Ok(directory) = std::fs::read_dir(&local.space.directory) else { return };
+        let _section = local.enter();
+        let Ok(_ids) = local.lock(&local.ids(Kind::Shm).lock) else { return };
+        for file in directory.flatten() {
+            let name = file.file_name();
+            let id = name.to_str().and_then(|name| name.strip_prefix("shm."));
+            let id = id.and_then(|id| id.parse::<i32>().ok());
+            if id.is_some_and(|id| matches!(local.find::<Segment>(id), Err(INVALID))) {
+                let _ = std::fs::remove_file(file.path());
+            }
+        }
+    }
+
+    /// `shmctl(IPC_RMID)`.
+    pub fn remove_shm(&self, id: i32) -> Result<()> {
+        let (_call, local) = self.begin()?;
+        let removed = {
+            let _section = local.enter();
+            ids::remove::<Segment>(local, id, |segment| {
+                segment.object.controls()?;
+                if segment.attached(local)? == 0 {
+                    return Ok(());
+                }
+                // It can no longer be found by its key, only by its id.
+                ids::forget_key(local, Kind::Shm, id)?;
+                local.set(&segment.object.key, 0)?;
+                let mode = segment.mode() | SHM_DEST;
+                local.set(&segment.object.mode, mode.into())?;
+                local.commit();
+                Err(Errno(libc::EBUSY))
+            })
+        };
+        grace::reclaim(local);
+        if removed == Err(Errno(libc::EBUSY)) { Ok(()) } else { removed }
+    }
+
+    /// `shmctl(IPC_STAT)`.
+    pub fn shm_status(&self, id: i32) -> Result<ShmStatus> {
+        self.with_segment(id, |local, segment| {
+            segment.object.permits(READ)?;
+            status(local, segment)
+        })
+    }
+
+    /// `shmctl(SHM_STAT)`, with `any` `SHM_STAT_ANY`.
+    pub fn shm_slot_status(&self, slot: i32, any: bool) -> Result<ShmStatus> {
+        let (_call, local) = self.begin()?;
+        let _section = local.enter();
+        let (segment, _, _held) = local.find_slot::<Segment>(slot)?;
+        if !any {
+            segment.object.permits(READ)?;
+        }
+        status(local, segment)
+    }
+
+    /// `shmctl(IPC_SET)`.
+    pub fn set_shm_owner(&self, id: i32, owner: Owner) -> Result<()> {
+        self.set_owner::<Segment>(id, owner, |_, _| Ok(()))
+    }
+
+    /// `shmctl(SHM_LOCK)` and `SHM_UNLOCK`. The segment only says so: pages of a file stay in
+    /// memory as long as a process has locked them, not a segment.
+    pub fn lock_shm(&self, id: i32, lock: bool) -> Result<()> {
+        self.with_segment(id, |local, segment| {
+            segment.object.controls()?;
+            let mode = segment.mode() & !SHM_LOCKED | if lock { SHM_LOCKED } else { 0 };
+            local.set(&segment.object.mode, mode.into())?;
+            local.commit();
+            Ok(())
+        })
+    }
+
+    /// What `shmctl(IPC_INFO)` and `SHM_INFO` tell.
+    pub fn shm_info(&self) -> Result<ShmInfo> {
+        let (_call, local) = self.begin()?;
+        self.sweep(local);
+        let ids = local.ids(Kind::Shm);
+        Ok(ShmInfo {
+            segments: ids.used.load(Relaxed),
+            pages: ids.total.load(Relaxed),
+            highest: ids.high.load(Relaxed).saturating_sub(1) as i32,
+        })
+    }
+}
+
+fn status(local: &Local, segment: &Segment) -> Result<ShmStatus> {
+    let attached = segment.attached(local)?;
+    Ok(ShmStatus {
+        status: Status::of(&segment.object),
+        size: segment.size.load(Relaxed),
+        attached,
+        atime: segment.atime.load(Relaxed),
+        dtime: segment.dtime.load(Relaxed),
+        creator: segment.cpid.load(Relaxed) as i32,
+        last: segment.lpid.load(Relaxed) as i32,
+    })
+}
+
+fn failed(error: std::io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::ENOMEM))
+}
+
+fn make_file(local: &Local, id: i32, size: u64, reserve: bool) -> Result<()> {
+    let path = path(local, id);
+    // One that was never finished: its maker died. We hold the lock of the ids.
+    let _ = std::fs::remove_file(&path);
+    let mode = local.space.file_mode;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(&path)
+        .map_err(failed)?;
+    let made = (|| {
+        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        if reserve && free_bytes(&file).is_some_and(|free| free < size) {
+            return Err(Errno(libc::ENOMEM));
+        }
+        file.set_len(size.next_multiple_of(page_size() as u64)).map_err(|_| Errno(libc::ENOMEM))
+    })();
+    if made.is_err() {
+        let _ = std::fs::remove_file(&path);
+    }
+    made
+}
+
+/// What the file system has left: to attach more would be a SIGBUS later.
+fn free_bytes(file: &File) -> Option<u64> {
+    // SAFETY: plain data that the call fills in.
+    unsafe {
+        let mut found: libc::statvfs = std::mem::zeroed();
+        let known = libc::fstatvfs(file.as_raw_fd(), &mut found) == 0 && found.f_blocks != 0;
+        known.then(|| (found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
+    }
+}
+
+fn open_file(local: &Local, id: i32, write: bool, size: u64) -> Result<File> {
+    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(write)
+        .custom_flags(flags)
+        .open(path(local, id))
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Errno(libc::EIDRM),
+            _ => failed(error),
+        })?;
+    // Access beyond a file's end is a SIGBUS.
+    let found = file.metadata().map_err(failed)?;
+    if found.is_file() && found.len() >= size { Ok(file) } else { Err(CORRUPT) }
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The mapped file: making and opening it, and bounds-checked sight of what is in it.
+
+pub(crate) mod layout;
+mod path;
+
+pub use path::default_directory;
+
+use crate::error::{CORRUPT, Errno, OpenError, Result};
+use crate::sys;
+use layout::*;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// An open namespace. Lives as long as the process: threads' robust mutexes lie in it.
+pub(crate) struct Space {
+    base: *mut u8,
+    pub directory: PathBuf,
+    /// Device and number of the mapped file.
+    identity: (u64, u64),
+    /// The permission bits of files here: the directory's own.
+    pub file_mode: u32,
+    /// Whether this process is registered for global membarriers, so that its readers need no
+    /// fence.
+    pub unfenced: AtomicBool,
+    /// The process's place in it; 0: none yet.
+    pub process: AtomicU64,
+    /// In which process that is its place: a number that changes with a fork.
+    pub epoch: AtomicU64,
+}
+
+// SAFETY: the mapping is shared by design, and looked at through atomics only.
+unsafe impl Send for Space {}
+// SAFETY: as above.
+unsafe impl Sync for Space {}
+
+const FILE: &str = "space";
+const LOCK: &str = "lock";
+
+impl Space {
+    /// Opens the namespace in a directory, or makes it.
+    pub fn open(directory: &Path) -> std::result::Result<Space, OpenError> {
+        path::make_directory(directory)?;
+        let io = |what| move |error| OpenError::Io { path: directory.join(FILE), what, error };
+        let mode = directory.metadata().map_err(io("look at the directory of"))?.mode() & 0o666;
+        let file = match open_file(directory, FILE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let _creating = Registry::lock(directory, mode).map_err(io("lock"))?;
+                match open_file(directory, FILE) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        create(directory, mode).map_err(io("create"))?
+                    }
+                    other => other.map_err(io("open"))?,
+                }
+            }
+            other => other.map_err(io("open"))?,
+        };
+        let found = file.metadata().map_err(io("look at"))?;
+        let length = found.len();
+        if length < PAGE {
+            return Err(OpenError::Foreign { path: directory.into() });
+        }
+        let base = map(&file, length.min(SIZE)).map_err(io("map"))?;
+        let space = Space {
+            base,
+            directory: directory.into(),
+            identity: (found.dev(), found.ino()),
+            file_mode: mode,
+            unfenced: AtomicBool::new(false),
+            process: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+        };
+        let header = space.header();
+        let (magic, version) = (header.magic.load(Acquire), header.version.load(Acquire));
+        if magic != MAGIC {
+            return Err(OpenError::Foreign { path: directory.into() });
+        }
+        if version != VERSION || header.size.load(Acquire) != SIZE || length < SIZE {
+            return Err(OpenError::Version {
+                path: directory.into(),
+                found: version,
+                own: VERSION,
+            });
+        }
+        space.register();
+        Ok(space)
+    }
+
+    /// Whether that directory still holds the file that is mapped.
+    pub fn is_at(&self, directory: &Path) -> bool {
+        self.directory == directory
+            && directory
+                .join(FILE)
+                .metadata()
+                .is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+    }
+
+    /// Registers this process for global membarriers.
+    pub fn register(&self) {
+        let registered = sys::membarrier(sys::MEMBARRIER_REGISTER_GLOBAL_EXPEDITED);
+        self.unfenced.store(registered, SeqCst);
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: the mapping is at least a page long, and so aligned; atomics only.
+        unsafe { &*self.base.cast() }
+    }
+
+    /// What is at an offset, if that is one.
+    #[inline]
+    pub fn view<T: Shared>(&self, offset: u64) -> Result<&T> {
+        if offset > SIZE - size_of::<T>() as u64 || offset % align_of::<T>() as u64 != 0 {
+            return Err(CORRUPT);
+        }
+        // SAFETY: inside the mapping, aligned, and any bytes are a T.
+        Ok(unsafe { &*self.base.add(offset as usize).cast() })
+    }
+
+    /// `count` of them in a row.
+    #[inline]
+    pub fn slice<T: Shared>(&self, offset: u64, count: u64) -> Result<&[T]> {
+        let bytes = count.checked_mul(size_of::<T>() as u64).ok_or(CORRUPT)?;
+        if bytes > SIZE || offset > SIZE - bytes || offset % align_of::<T>() as u64 != 0 {
+            return Err(CORRUPT);
+        }
+        // SAFETY: as above.
+        Ok(unsafe {
+            std::slice::from_raw_parts(self.base.add(offset as usize).cast(), count as usize)
+        })
+    }
+
+    /// Memory that is read and written as bytes, under a lock of well-behaved processes.
+    pub fn bytes(&self, offset: u64, count: u64) -> Result<*mut u8> {
+        if count > SIZE || offset > SIZE - count {
+            return Err(CORRUPT);
+        }
+        // SAFETY: inside the mapping.
+        Ok(unsafe { self.base.add(offset as usize) })
+    }
+
+    /// Where something of the mapping is.
+    #[inline]
+    pub fn offset_of<T>(&self, what: &T) -> u64 {
+        (&raw const *what as usize).wrapping_sub(self.base as usize) as u64
+    }
+
+    /// The place of a thread, by its number.
+    #[inline]
+    pub fn thread(&self, number: u64) -> Result<&Thread> {
+        let index = number.wrapping_sub(1);
+        if index >= MAX_THREADS.into() {
+            return Err(CORRUPT);
+        }
+        self.view(THREADS + index * THREAD)
+    }
+
+    #[inline]
+    pub fn process_at(&self, index: u64) -> Result<&Process> {
+        if index >= MAX_PROCESSES.into() {
+            return Err(CORRUPT);
+        }
+        self.view(PROCESSES + index * size_of::<Process>() as u64)
+    }
+
+    /// Numbers of the threads' places that have ever been used.
+    pub fn thread_numbers(&self) -> std::ops::RangeInclusive<u64> {
+        1..=self.header().threads.load(SeqCst).min(MAX_THREADS.into())
+    }
+
+    /// Has the file system reserve memory: a sparse page that it has none for would be a SIGBUS.
+    pub fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
+        let file = open_file(&self.directory, FILE)
+            .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))?;
+        reserve(&file, offset, bytes).map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))
+    }
+
+    /// Lets one thread at a time, of all processes, register or be removed.
+    pub fn registry(&self) -> io::Result<Registry> {
+        Registry::lock(&self.directory, self.file_mode)
+    }
+}
+
+fn open_file(directory: &Path, name: &str) -> io::Result<File> {
+    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file =
+        OpenOptions::new().read(true).write(true).custom_flags(flags).open(directory.join(name))?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(file)
+}
+
+fn reserve(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: no memory of ours is involved.
+        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, bytes as i64) };
+        match (result, io::Error::last_os_error()) {
+            (0, _) => return Ok(()),
+            (_, error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A file system that cannot: then a full one is a SIGBUS.
+            (_, error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+            (_, error) => return Err(error),
+        }
+    }
+}
+
+fn map(file: &File, length: u64) -> io::Result<*mut u8> {
+    // The address space is always as long as the layout, so that every checked offset is inside.
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length.max(SIZE) as usize,
+            protection,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
+}
+
+/// Makes the file under another name first: whoever opens it finds it whole.
+fn create(directory: &Path, mode: u32) -> io::Result<File> {
+    let new = directory.join("space.new");
+    // A creator that was killed left it; we hold the lock.
+    let _ = std::fs::remove_file(&new);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(&new)?;
+    file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    let filled = (|| {
+        file.set_len(SIZE)?;
+        reserve(&file, 0, PROCESSES)?;
+        let base = map(&file, SIZE)?;
+        // SAFETY: the beginning of the new mapping; atomics only.
+        let header: &Header = unsafe { &*base.cast() };
+        header.version.store(VERSION, Relaxed);
+        header.size.store(SIZE, Relaxed);
+        header.heap.top.store(HEAP, Relaxed);
+        header.heap.reserved.store(HEAP, Relaxed);
+        header.magic.store(MAGIC, Release);
+        // SAFETY: what was mapped above, and nobody refers to.
+        unsafe { libc::munmap(base.cast(), SIZE as usize) };
+        std::fs::rename(&new, directory.join(FILE))
+    })();
+    if filled.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    filled.map(|()| file)
+}
+
+/// The lock of the registry. A record lock of the kernel's: it goes with its process, a fork does
+/// not copy it. It is per process, so that threads of one take turns at a flag first.
+pub(crate) struct Registry {
+    file: Option<File>,
+}
+
+static REGISTERING: AtomicBool = AtomicBool::new(false);
+
+impl Registry {
+    fn lock(directory: &Path, mode: u32) -> io::Result<Registry> {
+        while REGISTERING.swap(true, Acquire) {
+            sys::pause(std::time::Duration::from_micros(50));
+        }
+        Registry::lock_file(directory, mode).inspect_err(|_| REGISTERING.store(false, Release))
+    }
+
+    fn lock_file(directory: &Path, mode: u32) -> io::Result<Registry> {
+        let path = directory.join(LOCK);
+        let open = |create: bool| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(create)
+                .mode(mode)
+                .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+                .open(&path)
+        };
+        let file = match open(true) {
+            Ok(file) => {
+                file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+                file
+            }
+            Err(_) => open(false)?,
+        };
+        // SAFETY: plain data, initialized below.
+        let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+        whole.l_type = libc::F_WRLCK as libc::c_short;
+        // SAFETY: a file that is open, and data that outlives the call.
+        while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const whole) } != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Ok(Registry { file: Some(file) })
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // Closed first: it releases whatever record lock this process has on the file.
+        drop(self.file.take());
+        REGISTERING.store(false, Release);
+    }
+}
+
+/// In the child of a fork no other thread registers.
+pub(crate) fn forget_registering() {
+    REGISTERING.store(false, Release);
+}

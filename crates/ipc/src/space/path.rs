@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which directory is a namespace.
+
+use crate::error::OpenError;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The user's namespace: `REPRIEVE_IPC_DIR`; else the user's runtime directory; else a directory
+/// per user in memory.
+pub fn default_directory() -> PathBuf {
+    let named = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(directory) = named("REPRIEVE_IPC_DIR") {
+        return directory;
+    }
+    // SAFETY: no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let runtime = named("XDG_RUNTIME_DIR").unwrap_or_else(|| format!("/run/user/{user}").into());
+    if runtime.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user) {
+        return runtime.join("reprieve-ipc");
+    }
+    let parent = ["/dev/shm", "/tmp"].into_iter().find(|p| Path::new(p).is_dir());
+    Path::new(parent.unwrap_or("/tmp")).join(format!("reprieve-ipc-{user}"))
+}
+
+/// Makes the directory if there is none. One that is there must be ours, unless the user named it:
+/// anybody can make one in `/tmp`.
+pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
+    let error = |what| move |error| OpenError::Io { path: directory.into(), what, error };
+    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other.map_err(error("make the directory")),
+    }
+    let named = std::env::var_os("REPRIEVE_IPC_DIR").is_some_and(|d| Path::new(&d) == directory);
+    let found = directory.symlink_metadata().map_err(error("look at"))?;
+    // SAFETY: no preconditions.
+    let ours = found.is_dir() && found.uid() == unsafe { libc::geteuid() };
+    if !named && directory == default_directory() && !(ours && found.mode() & 0o022 == 0) {
+        return Err(OpenError::Unsafe { path: directory.into() });
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! System calls, and what `/proc` tells.
+
+use crate::error::Errno;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+pub(crate) const MEMBARRIER_GLOBAL_EXPEDITED: i32 = 1 << 1;
+pub(crate) const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+
+pub(crate) fn membarrier(command: i32) -> bool {
+    // SAFETY: membarrier reads no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: time.as_secs().min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: time.subsec_nanos() as libc::c_long,
+    }
+}
+
+/// Sleeps while the word has that value. Always with a time limit, so that a signal handler ends
+/// the sleep with `EINTR` whatever its SA_RESTART says, as the System V calls end.
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> i32 {
+    let time = timespec(timeout);
+    // SAFETY: `word` and `time` outlive the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time)
+    };
+    if result == 0 { 0 } else { Errno::last().0 }
+}
+
+pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
+    // SAFETY: the kernel only uses the address of `word`.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, threads) };
+}
+
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: gettid has no preconditions.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Not the C library's function: nothing caches what the kernel says here.
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: getpid has no preconditions.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+/// The clock that the kernel stamps objects with: seconds, without a system call.
+pub(crate) fn now() -> u64 {
+    // SAFETY: a null pointer is allowed.
+    unsafe { libc::time(std::ptr::null_mut()) as u64 }
+}
+
+pub(crate) fn monotonic() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for the write.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+pub(crate) fn current_cpu() -> u64 {
+    // SAFETY: no preconditions. The C library reads it from its rseq area.
+    unsafe { libc::sched_getcpu() as u64 }
+}
+
+/// The CPUs that this thread may run on.
+pub(crate) fn usable_cpus() -> u32 {
+    // SAFETY: plain data of the size given.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        match libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed) {
+            0 => libc::CPU_COUNT(&allowed) as u32,
+            _ => 1,
+        }
+    }
+}
+
+pub(crate) fn pause(time: Duration) {
+    let time = timespec(time);
+    // SAFETY: `time` outlives the call.
+    unsafe {
+        libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>())
+    };
+}
+
+/// The number of this process's PID namespace; 0 if `/proc` does not tell.
+pub(crate) fn pid_namespace() -> u64 {
+    // SAFETY: a string, and plain data that the call fills in.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        match libc::stat(c"/proc/self/ns/pid".as_ptr(), &mut found) {
+            0 => found.st_ino,
+            _ => 0,
+        }
+    }
+}
+
+/// What `/proc` says about a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Process {
+    /// It runs, and started at that time (clock ticks since boot).
+    Started(u64),
+    /// There is none, or only its exit status is left.
+    Gone,
+    /// `/proc` is not there, or hides it.
+    Unknown,
+}
+
+/// Reads a small file without the allocator: this may run in the child of a fork.
+fn read_small(path: &std::ffi::CStr, buffer: &mut [u8]) -> isize {
+    // SAFETY: a string, and a buffer that is valid for its length.
+    unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return -1;
+        }
+        let read = libc::read(file, buffer.as_mut_ptr().cast(), buffer.len());
+        libc::close(file);
+        read
+    }
+}
+
+pub(crate) fn process(pid: u32) -> Process {
+    let mut path = [0u8; 32];
+    let text = format_args!("/proc/{pid}/stat\0").to_string();
+    path[..text.len()].copy_from_slice(text.as_bytes());
+    let mut stat = [0u8; 1024];
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap_or(c"");
+    let read = read_small(path, &mut stat);
+    if read <= 0 {
+        // SAFETY: signal 0 only asks.
+        let there =
+            unsafe { libc::kill(pid as libc::pid_t, 0) } == 0 || Errno::last().0 != libc::ESRCH;
+        return if there { Process::Unknown } else { Process::Gone };
+    }
+    parse_stat(&stat[..read as usize])
+}
+
+/// The name may hold anything, brackets too: fields are counted from the last bracket.
+fn parse_stat(stat: &[u8]) -> Process {
+    let Some(end) = stat.iter().rposition(|&b| b == b')') else { return Process::Unknown };
+    let mut fields = stat[end + 1..].split(|&b| b == b' ').filter(|f| !f.is_empty());
+    let state = fields.next().unwrap_or(b"?");
+    if matches!(state, b"Z" | b"X" | b"x") {
+        return Process::Gone;
+    }
+    let start = fields.nth(18).and_then(|f| std::str::from_utf8(f).ok());
+    start.and_then(|f| f.parse().ok()).map_or(Process::Unknown, Process::Started)
+}
+
+/// Whether that thread of a process of this PID namespace is gone.
+pub(crate) fn thread_gone(pid: u32, tid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    result != 0 && Errno::last().0 == libc::ESRCH
+}
+
+/// Blocks all signals while it lives. Keeps `errno`.
+pub(crate) struct SignalsBlocked {
+    old: libc::sigset_t,
+    errno: i32,
+}
+
+impl SignalsBlocked {
+    pub(crate) fn new() -> SignalsBlocked {
+        // SAFETY: the sets are plain data that the calls fill in; errno's location is this
+        // thread's.
+        unsafe {
+            let errno = *libc::__errno_location();
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut old: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+            SignalsBlocked { old, errno }
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: `old` was filled in by pthread_sigmask in `new`.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut());
+            *libc::__errno_location() = self.errno;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start() {
+        let Process::Started(start) = process(process_id()) else { panic!("no /proc") };
+        assert!(start > 0);
+        let named = b"7 (a) Z (b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(parse_stat(named), Process::Started(4711));
+        assert_eq!(parse_stat(b"7 (a) Z 1 2 3"), Process::Gone);
+        assert_eq!(parse_stat(b"7 (a"), Process::Unknown);
+    }
+
+    #[test]
+    fn a_zombie_is_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while process(child.id()) != Process::Gone {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(process(child.id()), Process::Gone);
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Namespaces of their own, and children that share them.
+#![allow(dead_code, reason = "not every test needs all")]
+
+use reprieve_ipc::{Namespace, Result, SemOp};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+/// A namespace in a directory that goes with the first value, in memory if possible.
+pub fn namespace() -> (tempfile::TempDir, Namespace) {
+    let parent = std::path::Path::new("/dev/shm");
+    let directory =
+        if parent.is_dir() { tempfile::tempdir_in(parent) } else { tempfile::tempdir() };
+    let directory = directory.unwrap();
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(directory.path(), private).unwrap();
+    let namespace = Namespace::open(directory.path()).unwrap();
+    (directory, namespace)
+}
+
+pub fn op(num: u16, op: i16, flags: i32) -> SemOp {
+    SemOp { sem_num: num, sem_op: op, sem_flg: flags as i16 }
+}
+
+#[track_caller]
+pub fn errno<T: std::fmt::Debug>(result: Result<T>) -> i32 {
+    result.unwrap_err().0
+}
+
+/// Waits for a condition that others bring about.
+pub fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+pub fn forever() -> ! {
+    loop {
+        // SAFETY: no preconditions.
+        unsafe { libc::pause() };
+    }
+}
+
+/// A forked child that runs a closure. Killed and reaped when dropped.
+pub struct Child {
+    pid: i32,
+    status: std::cell::Cell<Option<i32>>,
+}
+
+impl Child {
+    pub fn run(f: impl FnOnce()) -> Child {
+        // SAFETY: the child runs the closure and ends; what it needs of the standard library is
+        // reset by fork handlers or not shared with other threads.
+        let pid = unsafe { libc::fork() };
+        if pid != 0 {
+            reprieve_ipc::forked(pid);
+        }
+        assert!(pid >= 0);
+        if pid == 0 {
+            // SAFETY: it goes with its parent, and ends without destructors.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_ok();
+                libc::_exit(if done { 0 } else { 1 });
+            }
+        }
+        Child { pid, status: Default::default() }
+    }
+
+    fn look(&self, flags: i32) -> Option<i32> {
+        if self.status.get().is_none() {
+            let mut status = 0;
+            // SAFETY: our own child.
+            let pid = unsafe { libc::waitpid(self.pid, &mut status, flags) };
+            if pid == self.pid {
+                self.status.set(Some(status));
+            }
+        }
+        self.status.get()
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.look(libc::WNOHANG).is_some()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        if !self.is_over() {
+            // SAFETY: our own child, which has not been reaped.
+            unsafe { libc::kill(self.pid, signal) };
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Waits for its end; its status.
+    pub fn ends(self) -> i32 {
+        self.look(0).unwrap()
+    }
+
+    #[track_caller]
+    pub fn succeeds(self) {
+        assert_eq!(self.look(0), Some(0), "a child failed");
+    }
+
+    pub fn kill(self) {
+        self.signal(libc::SIGKILL);
+        self.look(0);
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.signal(libc::SIGKILL);
+        self.look(0);
+    }
+}
+
+/// Waits until a child sleeps in a futex, as far as `/proc` tells.
+pub fn until_asleep(child: &Child) {
+    until(|| {
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.pid()));
+        call.unwrap().starts_with(&format!("{} ", libc::SYS_futex))
+    });
+}

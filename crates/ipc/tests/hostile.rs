@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files that somebody has written into, and sandboxes that lack system calls.
+
+mod common;
+
+use common::{Child, namespace, op};
+use libc::{IPC_CREAT, IPC_NOWAIT, IPC_PRIVATE, SEM_UNDO};
+use reprieve_ipc::{Namespace, OpenError, SemOp};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::time::Duration;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A word that parent and children share.
+fn shared() -> &'static AtomicU32 {
+    // SAFETY: a fresh page that is never unmapped.
+    unsafe {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        &*page.cast()
+    }
+}
+
+/// Calls of all kinds, none of which waits; what they return does not matter.
+fn use_everything(n: &Namespace, random: &mut Random) {
+    let id = random.below(4) as i32;
+    let num = random.below(3) as u16;
+    let change = random.below(5) as i16 - 2;
+    let flags = IPC_NOWAIT | if random.below(2) == 0 { SEM_UNDO } else { 0 };
+    match random.below(14) {
+        0 => drop(n.semget(random.below(3) as i32, 3, IPC_CREAT | 0o600).is_ok()),
+        1..=4 => {
+            let ops: [SemOp; 2] = [op(num, change, flags), op(0, 1, flags)];
+            let _ = n.semop(id, &ops, None);
+        }
+        5 => drop(n.sem_values(id).is_ok()),
+        6 => drop(n.set_sem_values(id, &[1, 2, 3]).is_ok()),
+        7 => drop(n.sem_waiters(id, 0, false).is_ok()),
+        8 => drop(n.msgget(random.below(3) as i32, IPC_CREAT | 0o600).is_ok()),
+        9 => drop(n.msgsnd(id, 1, &[1; 100], IPC_NOWAIT).is_ok()),
+        10 => drop(n.msgrcv(id, &mut [0; 200], 0, IPC_NOWAIT).is_ok()),
+        11 => drop((n.sem_info().is_ok(), n.msg_info().is_ok(), n.shm_info().is_ok())),
+        12 => match random.below(8) {
+            0 => drop(n.remove_sem(id).is_ok()),
+            1 => drop(n.remove_msg(id).is_ok()),
+            _ => drop(n.shm_status(id).is_ok()),
+        },
+        _ => {
+            if let Ok(id) = n.shmget(random.below(2) as i32, 4096, IPC_CREAT | 0o600) {
+                // SAFETY: nothing is remapped, and nothing used.
+                let _ = unsafe { n.shmat(id, 0, 0).and_then(|at| Namespace::shmdt(at as usize)) };
+            }
+        }
+    }
+}
+
+#[test]
+fn random_bytes_crash_nobody() {
+    for seed in 0..4 {
+        let (directory, n) = namespace();
+        let stop = shared();
+        let children: Vec<Child> = (0..2)
+            .map(|i| {
+                Child::run(|| {
+                    let mut random = Random(seed * 7 + i);
+                    while stop.load(SeqCst) == 0 {
+                        use_everything(&n, &mut random);
+                    }
+                })
+            })
+            .collect();
+        let file = std::fs::File::options().write(true).open(directory.path().join("space"));
+        let file = file.unwrap();
+        let mut random = Random(seed);
+        for _ in 0..400 {
+            // Where things are: the header, processes, threads, the heap.
+            let at = match random.below(4) {
+                0 => random.below(1024),
+                1 => (1 << 16) + random.below(512),
+                2 => (4 << 20) + random.below(4) * 20480 + random.below(640),
+                _ => (384 << 20) + random.below(16384),
+            };
+            let word = match random.below(4) {
+                0 => 0,
+                1 => random.below(64),
+                2 => (384 << 20) + random.below(16384),
+                _ => random.below(u64::MAX),
+            };
+            file.write_all_at(&word.to_le_bytes(), at & !7).unwrap();
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        stop.store(1, SeqCst);
+        children.into_iter().for_each(Child::succeeds);
+    }
+}
+
+#[test]
+fn files_of_others_are_refused() {
+    let parent = tempfile::tempdir().unwrap();
+    let make = |name: &str, bytes: &[u8]| {
+        let directory = parent.path().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("space"), bytes).unwrap();
+        directory
+    };
+    let foreign = Namespace::open(make("foreign", &[7; 10_000])).unwrap_err();
+    assert!(matches!(foreign, OpenError::Foreign { .. }), "{foreign}");
+    let short = Namespace::open(make("short", b"")).unwrap_err();
+    assert!(matches!(short, OpenError::Foreign { .. }), "{short}");
+    let mut other = b"reprvipc".to_vec();
+    other.extend(99u64.to_le_bytes());
+    other.resize(8192, 0);
+    let newer = Namespace::open(make("newer", &other)).unwrap_err();
+    assert!(matches!(newer, OpenError::Version { found: 99, .. }), "{newer}");
+    assert!(newer.to_string().contains("REPRIEVE_IPC_DIR"));
+}
+
+#[test]
+fn a_directory_that_was_removed_and_made_again_is_another_namespace() {
+    let (directory, n) = namespace();
+    let first = n.semget(5, 1, IPC_CREAT | 0o600).unwrap();
+    std::fs::remove_dir_all(directory.path()).unwrap();
+    std::fs::create_dir(directory.path()).unwrap();
+    let again = Namespace::open(directory.path()).unwrap();
+    assert_eq!(again.sem_value(first, 0).unwrap_err().0, libc::EINVAL);
+    // It has a file to grow in; those who still use the old one go on.
+    (0..2000).for_each(|_| assert!(again.semget(IPC_PRIVATE, 32, 0o600).is_ok()));
+    assert_eq!(n.sem_value(first, 0), Ok(0));
+}
+
+/// Has the kernel refuse system calls in this process, as sandboxes do.
+fn without(calls: &[libc::c_long]) {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
+    for &call in calls {
+        let compare = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        filter.push(libc::sock_filter { code: compare, jt: 0, jf: 1, k: call as u32 });
+        let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+        filter.push(statement(libc::BPF_RET | libc::BPF_K, refused));
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: a program of that length.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+        assert_eq!(set, 0);
+    }
+}
+
+const MISSING: [libc::c_long; 3] =
+    [libc::SYS_membarrier, libc::SYS_rseq, libc::SYS_get_robust_list];
+
+/// Sandboxed processes and others count in one critical section; sets come and go beside it, so
+/// that memory is freed after grace periods; one of each is killed inside.
+fn shared_by(sandboxed: usize, others: usize) {
+    let (_directory, n) = namespace();
+    let mutex = n.semget(IPC_PRIVATE, 2, 0o600).unwrap();
+    n.set_sem_values(mutex, &[1, 0]).unwrap();
+    let worker = |i: usize| {
+        Child::run(|| {
+            if i < sandboxed {
+                without(&MISSING);
+            }
+            for _ in 0..200 {
+                n.semop(mutex, &[op(0, -1, SEM_UNDO), op(1, 1, SEM_UNDO)], None).unwrap();
+                assert_eq!(n.sem_value(mutex, 1), Ok(1));
+                n.semop(mutex, &[op(1, -1, SEM_UNDO), op(0, 1, SEM_UNDO)], None).unwrap();
+                let set = n.semget(IPC_PRIVATE, 5, 0o600).unwrap();
+                n.semop(set, &[op(4, 2, 0)], None).unwrap();
+                assert_eq!(n.sem_values(set), Ok(vec![0, 0, 0, 0, 2]));
+                n.remove_sem(set).unwrap();
+            }
+        })
+    };
+    let workers: Vec<Child> = (0..sandboxed + others).map(worker).collect();
+    workers.into_iter().for_each(Child::succeeds);
+    assert_eq!(n.sem_values(mutex), Ok(vec![1, 0]));
+    for sandboxed in [true, false] {
+        let holder = Child::run(|| {
+            if sandboxed {
+                without(&MISSING);
+            }
+            n.semop(mutex, &[op(0, -1, SEM_UNDO)], None).unwrap();
+            common::forever();
+        });
+        common::until(|| n.sem_value(mutex, 0) == Ok(0));
+        let waiter = Child::run(|| {
+            without(&MISSING);
+            n.semop(mutex, &[op(0, -1, SEM_UNDO)], None).unwrap();
+        });
+        common::until(|| n.sem_waiters(mutex, 0, false) == Ok(1));
+        holder.kill();
+        waiter.succeeds();
+        assert_eq!(n.sem_value(mutex, 0), Ok(1));
+    }
+}
+
+#[test]
+fn sandboxed_processes_among_themselves() {
+    shared_by(3, 0);
+}
+
+#[test]
+fn sandboxed_processes_among_others() {
+    shared_by(2, 2);
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Message queues across processes.
+
+mod common;
+
+use common::{Child, errno, namespace};
+use libc::{IPC_NOWAIT, IPC_PRIVATE, MSG_COPY, MSG_EXCEPT, MSG_NOERROR};
+use reprieve_ipc::{Namespace, Owner, Result};
+
+fn queue(n: &Namespace) -> i32 {
+    n.msgget(IPC_PRIVATE, 0o600).unwrap()
+}
+
+fn send(n: &Namespace, id: i32, kind: i64, text: &str) {
+    n.msgsnd(id, kind, text.as_bytes(), 0).unwrap();
+}
+
+fn receive(n: &Namespace, id: i32, kind: i64, flags: i32) -> Result<(i64, String)> {
+    let mut to = [0; 64];
+    let (kind, bytes) = n.msgrcv(id, &mut to, kind, flags)?;
+    Ok((kind, String::from_utf8_lossy(&to[..bytes]).into_owned()))
+}
+
+fn is(kind: i64, text: &str) -> Result<(i64, String)> {
+    Ok((kind, text.into()))
+}
+
+#[test]
+fn messages_are_chosen_by_type() {
+    let (_directory, n) = namespace();
+    let id = queue(&n);
+    for (kind, text) in [(3, "a"), (1, "b"), (2, "c"), (3, "d"), (9, "e")] {
+        send(&n, id, kind, text);
+    }
+    assert_eq!(receive(&n, id, 1, MSG_COPY | IPC_NOWAIT), is(1, "b"));
+    assert_eq!(errno(receive(&n, id, 5, MSG_COPY | IPC_NOWAIT)), libc::ENOMSG);
+    assert_eq!(errno(receive(&n, id, 5, MSG_COPY)), libc::EINVAL);
+    assert_eq!(receive(&n, id, 3, 0), is(3, "a"));
+    assert_eq!(receive(&n, id, -2, 0), is(1, "b"));
+    assert_eq!(receive(&n, id, -8, 0), is(2, "c"));
+    assert_eq!(receive(&n, id, 3, MSG_EXCEPT), is(9, "e"));
+    assert_eq!(errno(receive(&n, id, 7, IPC_NOWAIT)), libc::ENOMSG);
+    assert_eq!(receive(&n, id, 0, 0), is(3, "d"));
+    assert_eq!(n.msg_status(id).unwrap().messages, 0);
+    send(&n, id, 1, "again");
+    assert_eq!(receive(&n, id, 0, 0), is(1, "again"));
+}
+
+#[test]
+fn sizes() {
+    let (_directory, n) = namespace();
+    let id = queue(&n);
+    let most = n.limits().msgmax as usize;
+    assert_eq!(errno(n.msgsnd(id, 1, &vec![0; most + 1], 0)), libc::EINVAL);
+    assert_eq!(errno(n.msgsnd(id, 0, b"x", 0)), libc::EINVAL);
+    let long: Vec<u8> = (0..most).map(|i| i as u8).collect();
+    n.msgsnd(id, 1, &long, 0).unwrap();
+    assert_eq!(errno(receive(&n, id, 0, 0)), libc::E2BIG);
+    assert_eq!(errno(receive(&n, id, 0, MSG_COPY | IPC_NOWAIT | MSG_NOERROR)), libc::EINVAL);
+    let mut to = vec![0; most];
+    assert_eq!(n.msgrcv(id, &mut to, 0, 0), Ok((1, most)));
+    assert_eq!(to, long);
+    n.msgsnd(id, 1, b"0123456789", 0).unwrap();
+    let mut short = [0; 4];
+    assert_eq!(n.msgrcv(id, &mut short, 0, MSG_NOERROR), Ok((1, 4)));
+    assert_eq!(&short, b"0123");
+    // Empty ones count, too.
+    let owner = Owner { uid: n.msg_status(id).unwrap().status.uid, gid: 0, mode: 0o600 };
+    n.set_msg_owner(id, owner, 3).unwrap();
+    (0..3).for_each(|_| n.msgsnd(id, 1, b"", 0).unwrap());
+    assert_eq!(errno(n.msgsnd(id, 1, b"", IPC_NOWAIT)), libc::EAGAIN);
+}
+
+#[test]
+fn a_stream_across_processes_is_complete_and_in_order() {
+    let (_directory, n) = namespace();
+    let id = queue(&n);
+    let senders: Vec<Child> = (1..=3i64)
+        .map(|kind| {
+            Child::run(|| {
+                for i in 0..2000u32 {
+                    let mut message = i.to_le_bytes().to_vec();
+                    message.resize(4 + i as usize % 200, kind as u8);
+                    n.msgsnd(id, kind, &message, 0).unwrap();
+                }
+            })
+        })
+        .collect();
+    let receivers: Vec<Child> = (1..=3i64)
+        .map(|kind| {
+            Child::run(|| {
+                for i in 0..2000u32 {
+                    let mut to = [0; 300];
+                    let (_, bytes) = n.msgrcv(id, &mut to, kind, 0).unwrap();
+                    assert_eq!(bytes, 4 + i as usize % 200);
+                    assert_eq!(to[..4], i.to_le_bytes());
+                    assert!(to[4..bytes].iter().all(|&b| i64::from(b) == kind));
+                }
+            })
+        })
+        .collect();
+    senders.into_iter().chain(receivers).for_each(Child::succeeds);
+    let status = n.msg_status(id).unwrap();
+    assert_eq!((status.messages, status.bytes), (0, 0));
+}
+
+#[test]
+fn a_removed_queue_sends_its_waiters_away() {
+    let (_directory, n) = namespace();
+    let (empty, full) = (queue(&n), queue(&n));
+    while n.msgsnd(full, 1, &[0; 1000], IPC_NOWAIT).is_ok() {}
+    let children = [
+        Child::run(|| assert_eq!(errno(receive(&n, empty, 0, 0)), libc::EIDRM)),
+        Child::run(|| assert_eq!(errno(n.msgsnd(full, 1, &[0; 1000], 0)), libc::EIDRM)),
+    ];
+    for child in &children {
+        common::until_asleep(child);
+    }
+    n.remove_msg(empty).unwrap();
+    n.remove_msg(full).unwrap();
+    children.into_iter().for_each(Child::succeeds);
+}
+
+#[test]
+fn a_killed_receiver_takes_no_message_along() {
+    let (_directory, n) = namespace();
+    let id = queue(&n);
+    let first = Child::run(|| drop(receive(&n, id, 0, 0)));
+    common::until_asleep(&first);
+    let second = Child::run(|| assert_eq!(receive(&n, id, 0, 0), is(1, "x")));
+    common::until_asleep(&second);
+    first.kill();
+    send(&n, id, 1, "x");
+    second.succeeds();
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Semaphores across processes.
+
+mod common;
+
+use common::{Child, errno, namespace, op};
+use libc::{IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_PRIVATE};
+use reprieve_ipc::{Namespace, SemOp};
+use std::time::Duration;
+
+const UNDO: i32 = libc::SEM_UNDO;
+
+fn set(namespace: &Namespace, count: i32) -> i32 {
+    namespace.semget(IPC_PRIVATE, count, 0o600).unwrap()
+}
+
+fn waiters(namespace: &Namespace, id: i32, count: i32) {
+    common::until(|| namespace.sem_waiters(id, 0, false) == Ok(count));
+}
+
+#[test]
+fn keys_and_ids() {
+    let (_directory, n) = namespace();
+    let id = n.semget(5, 3, IPC_CREAT | 0o600).unwrap();
+    assert_eq!(n.semget(5, 0, 0), Ok(id));
+    assert_eq!(errno(n.semget(5, 4, 0)), libc::EINVAL);
+    assert_eq!(errno(n.semget(5, 3, IPC_CREAT | IPC_EXCL)), libc::EEXIST);
+    assert_eq!(errno(n.semget(6, 3, 0)), libc::ENOENT);
+    assert_eq!(errno(n.semget(IPC_PRIVATE, 0, 0)), libc::EINVAL);
+    n.remove_sem(id).unwrap();
+    assert_eq!(errno(n.sem_value(id, 0)), libc::EINVAL);
+    let again = n.semget(5, 3, IPC_CREAT | 0o600).unwrap();
+    assert_ne!(again, id);
+    assert_eq!(errno(n.semop(id, &[op(0, 1, 0)], None)), libc::EINVAL);
+    let all: Vec<i32> = (0..1000).map(|_| set(&n, 2)).collect();
+    for &id in &all {
+        n.semop(id, &[op(1, 7, 0)], None).unwrap();
+    }
+    for &id in &all {
+        assert_eq!(n.sem_values(id), Ok(vec![0, 7]));
+        n.remove_sem(id).unwrap();
+    }
+    assert_eq!(n.sem_info().unwrap().sets, 1);
+}
+
+#[test]
+fn an_operation_is_done_whole_or_not() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 3);
+    n.set_sem_values(id, &[1, 5, 32767]).unwrap();
+    assert_eq!(errno(n.semop(id, &[op(0, -1, 0), op(2, 1, 0)], None)), libc::ERANGE);
+    assert_eq!(errno(n.semop(id, &[op(0, -1, 0), op(1, -6, IPC_NOWAIT)], None)), libc::EAGAIN);
+    assert_eq!(errno(n.semop(id, &[op(3, 1, 0)], None)), libc::EFBIG);
+    assert_eq!(errno(n.semop(id, &vec![op(0, 0, 0); 501], None)), libc::E2BIG);
+    assert_eq!(n.sem_values(id), Ok(vec![1, 5, 32767]));
+    n.semop(id, &[op(0, -1, 0), op(0, 0, 0), op(1, -5, 0), op(0, 2, 0)], None).unwrap();
+    assert_eq!(n.sem_values(id), Ok(vec![2, 0, 32767]));
+    let many: Vec<SemOp> = (0..500).map(|_| op(0, 1, UNDO)).collect();
+    n.semop(id, &many, None).unwrap();
+    assert_eq!(n.sem_value(id, 0), Ok(502));
+    let short = Some(Duration::from_millis(5));
+    assert_eq!(errno(n.semop(id, &[op(1, -1, 0)], short)), libc::EAGAIN);
+    assert_eq!(n.sem_waiters(id, 1, false), Ok(0));
+}
+
+#[test]
+fn waiters_are_woken_across_processes() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 2);
+    let children: Vec<Child> = (0..4)
+        .map(|_| {
+            Child::run(|| {
+                n.semop(id, &[op(0, -2, 0)], None).unwrap();
+                n.semop(id, &[op(1, 1, 0)], None).unwrap();
+            })
+        })
+        .collect();
+    waiters(&n, id, 4);
+    n.semop(id, &[op(0, 8, 0)], None).unwrap();
+    n.semop(id, &[op(1, -4, 0)], None).unwrap();
+    children.into_iter().for_each(Child::succeeds);
+    assert_eq!(n.sem_values(id), Ok(vec![0, 0]));
+}
+
+#[test]
+fn waits_for_zero_end_at_zero() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    n.set_sem_value(id, 0, 2).unwrap();
+    let child = Child::run(|| n.semop(id, &[op(0, 0, 0)], None).unwrap());
+    common::until(|| n.sem_waiters(id, 0, true) == Ok(1));
+    n.semop(id, &[op(0, -1, 0)], None).unwrap();
+    assert_eq!(n.sem_waiters(id, 0, true), Ok(1));
+    n.semop(id, &[op(0, -1, 0)], None).unwrap();
+    child.succeeds();
+}
+
+#[test]
+fn a_removed_set_sends_its_waiters_away() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    let wait = || Child::run(|| assert_eq!(errno(n.semop(id, &[op(0, -1, 0)], None)), libc::EIDRM));
+    let children = [wait(), wait(), wait()];
+    waiters(&n, id, 3);
+    n.remove_sem(id).unwrap();
+    children.into_iter().for_each(Child::succeeds);
+}
+
+#[test]
+fn adjustments_of_the_dead_are_applied() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 2);
+    n.set_sem_values(id, &[1, 10]).unwrap();
+    // It ends by itself.
+    Child::run(|| n.semop(id, &[op(0, -1, UNDO), op(1, 5, UNDO)], None).unwrap()).succeeds();
+    assert_eq!(n.sem_values(id), Ok(vec![1, 10]));
+    // It is killed, while somebody waits.
+    let holder = Child::run(|| {
+        n.semop(id, &[op(0, -1, UNDO)], None).unwrap();
+        common::forever();
+    });
+    common::until(|| n.sem_value(id, 0) == Ok(0));
+    let waiter = Child::run(|| n.semop(id, &[op(0, -1, 0)], None).unwrap());
+    waiters(&n, id, 1);
+    holder.kill();
+    waiter.succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(0));
+    assert_eq!(errno(n.semop(id, &[op(0, -1, IPC_NOWAIT)], None)), libc::EAGAIN);
+}
+
+#[test]
+fn set_values_void_adjustments() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 2);
+    let child = Child::run(|| {
+        n.semop(id, &[op(0, 3, UNDO), op(1, 3, UNDO)], None).unwrap();
+        common::forever();
+    });
+    common::until(|| n.sem_values(id) == Ok(vec![3, 3]));
+    n.set_sem_value(id, 0, 5).unwrap();
+    child.kill();
+    assert_eq!(n.sem_values(id), Ok(vec![5, 0]));
+}
+
+#[test]
+fn adjustments_outlive_threads_but_not_the_process() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    Child::run(|| {
+        std::thread::spawn(move || n.semop(id, &[op(0, 3, UNDO)], None).unwrap()).join().unwrap();
+        assert_eq!(n.sem_value(id, 0), Ok(3));
+        let child = Child::run(|| assert_eq!(n.sem_value(id, 0), Ok(3)));
+        child.succeeds();
+        assert_eq!(n.sem_value(id, 0), Ok(3));
+    })
+    .succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(0));
+}
+
+#[test]
+fn a_child_inherits_no_adjustments() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    n.semop(id, &[op(0, 2, UNDO)], None).unwrap();
+    Child::run(|| n.semop(id, &[op(0, 1, 0)], None).unwrap()).succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(3));
+}
+
+#[test]
+fn a_mutex_of_many_processes_counts_right() {
+    let (_directory, n) = namespace();
+    let (id, counter) = (set(&n, 1), set(&n, 2));
+    n.set_sem_value(id, 0, 1).unwrap();
+    let children: Vec<Child> = (0..6)
+        .map(|_| {
+            Child::run(|| {
+                for _ in 0..500 {
+                    n.semop(id, &[op(0, -1, UNDO)], None).unwrap();
+                    // Two steps that another process could come between.
+                    n.semop(counter, &[op(0, 1, 0)], None).unwrap();
+                    assert_eq!(n.sem_value(counter, 0), Ok(1));
+                    n.semop(counter, &[op(0, -1, 0), op(1, 1, 0)], None).unwrap();
+                    n.semop(id, &[op(0, 1, UNDO)], None).unwrap();
+                }
+            })
+        })
+        .collect();
+    children.into_iter().for_each(Child::succeeds);
+    assert_eq!(n.sem_values(counter), Ok(vec![0, 3000]));
+    assert_eq!(n.sem_value(id, 0), Ok(1));
+}
+
+#[test]
+fn signals_interrupt_waits() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    let child = Child::run(|| {
+        extern "C" fn nothing(_: i32) {}
+        // SAFETY: a handler that does nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+        }
+        assert_eq!(errno(n.semop(id, &[op(0, -1, 0)], None)), libc::EINTR);
+    });
+    waiters(&n, id, 1);
+    // Until one comes while it sleeps.
+    while !child.is_over() {
+        child.signal(libc::SIGUSR1);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.succeeds();
+    assert_eq!(n.sem_waiters(id, 0, false), Ok(0));
+}

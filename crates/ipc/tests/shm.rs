@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shared memory segments across processes.
+
+mod common;
+
+use common::{Child, errno, namespace};
+use libc::{IPC_CREAT, IPC_PRIVATE, SHM_RDONLY, SHM_REMAP, SHM_RND};
+use reprieve_ipc::{Namespace, Result, SHM_DEST};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: children of the others would inherit its attachments.
+fn one() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn attach(n: &Namespace, id: i32, address: usize, flags: i32) -> Result<*mut u8> {
+    // SAFETY: the tests remap only what they attached themselves.
+    unsafe { n.shmat(id, address, flags) }
+}
+
+fn detach(at: *mut u8) -> Result<()> {
+    // SAFETY: the tests use no segment after this.
+    unsafe { Namespace::shmdt(at as usize) }
+}
+
+fn word(at: *mut u8) -> &'static AtomicU32 {
+    // SAFETY: a segment that is attached as long as the word is used, and aligned.
+    unsafe { &*at.cast() }
+}
+
+fn attached(n: &Namespace, id: i32) -> u64 {
+    n.shm_status(id).unwrap().attached
+}
+
+fn files(n: &Namespace) -> usize {
+    let names = std::fs::read_dir(n.directory()).unwrap().map(|f| f.unwrap().file_name());
+    names.filter(|name| name.to_str().unwrap().starts_with("shm.")).count()
+}
+
+#[test]
+fn processes_see_the_same_bytes() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let id = n.shmget(7, 5000, IPC_CREAT | 0o600).unwrap();
+    assert_eq!(n.shmget(7, 1, 0), Ok(id));
+    assert_eq!(errno(n.shmget(7, 5001, 0)), libc::EINVAL);
+    assert_eq!(errno(n.shmget(IPC_PRIVATE, 0, 0)), libc::EINVAL);
+    let at = attach(&n, id, 0, 0).unwrap();
+    word(at).store(1, SeqCst);
+    Child::run(|| {
+        let at = attach(&n, id, 0, 0).unwrap();
+        word(at).fetch_add(1, SeqCst);
+    })
+    .succeeds();
+    assert_eq!(word(at).load(SeqCst), 2);
+    assert_eq!(attached(&n, id), 1);
+    detach(at).unwrap();
+    assert_eq!(errno(detach(at)), libc::EINVAL);
+    assert_eq!(attached(&n, id), 0);
+    n.remove_shm(id).unwrap();
+    assert_eq!(files(&n), 0);
+}
+
+#[test]
+fn addresses_and_flags() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let id = n.shmget(IPC_PRIVATE, 8192, 0o600).unwrap();
+    let at = attach(&n, id, 0, 0).unwrap();
+    let address = at as usize;
+    assert_eq!(errno(attach(&n, id, address + 1, 0)), libc::EINVAL);
+    assert_eq!(errno(attach(&n, id, address, 0)), libc::EINVAL);
+    assert_eq!(errno(attach(&n, id, 0, SHM_REMAP)), libc::EINVAL);
+    let other = n.shmget(IPC_PRIVATE, 8192, 0o600).unwrap();
+    assert_eq!(attach(&n, other, address + 5, SHM_RND | SHM_REMAP), Ok(at));
+    assert_eq!((attached(&n, id), attached(&n, other)), (0, 1));
+    let again = attach(&n, other, 0, SHM_RDONLY).unwrap();
+    word(at).store(9, SeqCst);
+    assert_eq!(word(again).load(SeqCst), 9);
+    // SAFETY: asks for what is not allowed, on a page of ours.
+    let writable = unsafe { libc::mprotect(again.cast(), 4096, libc::PROT_WRITE) };
+    assert_eq!(writable, -1);
+    assert_eq!(attached(&n, other), 2);
+    detach(at).unwrap();
+    detach(again).unwrap();
+}
+
+#[test]
+fn a_removed_segment_stays_until_its_last_user_goes() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let id = n.shmget(7, 4096, IPC_CREAT | 0o600).unwrap();
+    let at = attach(&n, id, 0, 0).unwrap();
+    let child = Child::run(|| {
+        // Inherited.
+        word(at).store(1, SeqCst);
+        common::forever();
+    });
+    common::until(|| word(at).load(SeqCst) == 1);
+    assert_eq!(attached(&n, id), 2);
+    n.remove_shm(id).unwrap();
+    assert_eq!(errno(n.shmget(7, 0, 0)), libc::ENOENT);
+    assert_eq!(n.shm_status(id).unwrap().status.mode & SHM_DEST, SHM_DEST);
+    detach(at).unwrap();
+    assert_eq!(attached(&n, id), 1);
+    child.kill();
+    assert_eq!(n.shm_info().unwrap().segments, 0);
+    assert_eq!(files(&n), 0);
+    assert_eq!(errno(n.shm_status(id)), libc::EINVAL);
+}
+
+#[test]
+fn a_child_counts_from_the_fork_on() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let id = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let at = attach(&n, id, 0, 0).unwrap();
+    let again = attach(&n, id, 0, 0).unwrap();
+    let children = [0; 3].map(|_| Child::run(|| common::forever()));
+    assert_eq!(attached(&n, id), 8);
+    children.into_iter().for_each(Child::kill);
+    assert_eq!(attached(&n, id), 2);
+    Child::run(|| {
+        detach(at).unwrap();
+        assert_eq!(attached(&n, id), 3);
+        let child = Child::run(|| assert_eq!(attached(&n, id), 4));
+        child.succeeds();
+    })
+    .succeeds();
+    detach(at).unwrap();
+    detach(again).unwrap();
+    assert_eq!(attached(&n, id), 0);
+}
