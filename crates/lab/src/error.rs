@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong in the lab, each with what to do about it.
+//! The errors of the lab, each with a remedy where there is one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,21 +11,21 @@ pub enum Error {
     /// The user asked for something that cannot be; exit status 2.
     #[error("{0}")]
     Usage(String),
-    /// Something is not there; `remedy` is an imperative sentence.
+    /// A file or program that is not there; `remedy` is an imperative sentence.
     #[error("{thing} is missing: {remedy}")]
     Missing { thing: String, remedy: String },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    /// A program that the lab runs failed; `detail` is the end of what it said.
+    /// A program that the lab ran failed; `detail` is the end of its output.
     #[error("{program} failed ({status}): {detail}")]
     Program { program: String, status: String, detail: String },
     #[error("{what} took longer than {} s{}", after.as_secs(), log_hint(log))]
     Timeout { what: String, after: Duration, log: Option<PathBuf> },
-    /// A VM ended, or its connections broke, while it was needed. Under TCG that happens now and then; see [`Error::is_crash`].
-    /// `detail`: what its logs tell, in lines.
+    /// A VM ended, or its connections broke, while it was needed. Under TCG that happens now and
+    /// then; see [`Error::is_crash`]. `detail`: lines of its logs.
     #[error("VM {vm}: {message}{}{}", log_hint(log), indented(detail))]
     Died { vm: String, message: String, detail: String, log: Option<PathBuf> },
-    /// A VM misbehaved or said that it cannot do what it was asked.
+    /// A VM misbehaved, or reported that it cannot execute a command.
     #[error("VM {vm}: {message}{}{}", log_hint(log), indented(detail))]
     Guest { vm: String, message: String, detail: String, log: Option<PathBuf> },
     /// Results or images that cannot be read.
@@ -43,15 +43,43 @@ impl Error {
         move |source| Error::Io { path, source }
     }
 
-    /// Whether trying the same again may help: a VM died or hung.
+    /// Whether a second try may succeed: a VM died or hung.
     pub fn is_crash(&self) -> bool {
         matches!(self, Error::Died { .. } | Error::Timeout { .. })
+    }
+
+    /// Whether the VM died because it had no memory left: its console's line that says so.
+    pub fn out_of_memory(&self) -> Option<&str> {
+        let (Error::Died { detail, .. } | Error::Guest { detail, .. }) = self else { return None };
+        // The panic, if there is one, else the process that was killed.
+        let line = |part: &str| detail.lines().find(|line| line.contains(part));
+        line("System is deadlocked on memory").or_else(|| line("Out of memory"))
+    }
+
+    /// The log that the message names.
+    pub fn log(&self) -> Option<&Path> {
+        match self {
+            Error::Died { log, .. } | Error::Guest { log, .. } | Error::Timeout { log, .. } => {
+                log.as_deref()
+            }
+            _ => None,
+        }
     }
 
     /// The error in one line, without details.
     pub fn brief(&self) -> String {
         let text = self.to_string();
         text.lines().next().unwrap_or_default().to_string()
+    }
+
+    /// For an error whose log is not kept.
+    pub fn without_log(mut self) -> Error {
+        if let Error::Died { log, .. } | Error::Guest { log, .. } | Error::Timeout { log, .. } =
+            &mut self
+        {
+            *log = None;
+        }
+        self
     }
 
     pub fn missing(thing: impl Into<String>, remedy: impl Into<String>) -> Error {
@@ -65,4 +93,25 @@ fn indented(detail: &str) -> String {
 
 fn log_hint(log: &Option<PathBuf>) -> String {
     log.as_ref().map(|p| format!(" (see {})", p.display())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_without_memory_says_so_in_its_last_lines() {
+        let panic = "[   3.1] Kernel panic - not syncing: System is deadlocked on memory";
+        let died = |detail: &str| Error::Died {
+            vm: "asym".into(),
+            message: "the guest closed the connection".into(),
+            detail: detail.into(),
+            log: None,
+        };
+        let killer = "[   3.0] Out of memory and no killable processes...";
+        assert_eq!(died(&format!("{killer}\n{panic}\n")).out_of_memory(), Some(panic));
+        assert_eq!(died(killer).out_of_memory(), Some(killer));
+        assert_eq!(died("Oops: 0000 [#1] SMP\n").out_of_memory(), None);
+        assert_eq!(Error::Cancelled.out_of_memory(), None);
+    }
 }

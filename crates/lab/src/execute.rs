@@ -1,39 +1,57 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Carries out a plan with VMs that run directly on this machine.
+//! Executes a plan with VMs that run directly on this machine.
 //!
-//! All VMs of the plan are booted once and stay; a phase is measured with one guest under test running and everything that does not
-//! belong to the phase paused. The order is: boots; one discarded warm-up per guest under test (the first seconds after boot are JIT
-//! translation under TCG and cold caches anywhere); then per repeat and variant the baseline and the overcommit phase. Odd repeats go
-//! through all that backwards, so that slow drift of the machine and of the guests (uptime, fragmentation) hits all of them alike.
+//! All VMs of the plan are booted once. During a phase one guest under test runs, with or without
+//! the competitors; all other VMs are paused. The order is: the boots; one warm-up per guest under
+//! test, which is discarded (in the first seconds after boot caches are cold, and TCG translates
+//! code); then, for each repeat and variant, the baseline phase and the overcommit phase, each
+//! under the variant's policy, which is put into force for the phase and taken back after it. Odd
+//! repeats use the reverse order, so that a slow drift of the machine or of the guests (uptime,
+//! fragmentation) affects all phases alike.
 //!
-//! When a VM dies in the middle, all are booted again and the run goes on with the phase that was lost.
+//! When a VM dies during a phase, all are booted again and the run goes on with that phase. The
+//! exception is a guest under test that dies of its load, for lack of memory: that is the phase's
+//! result, and the run goes on with the next phase.
 
+use crate::calibrate;
+use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::images::{GuestImage, ImageSet};
-use crate::outside::{Outside, Totals, Watcher, Watching};
-use crate::plan::{Plan, SCHEMA, Scenario, Vm as VmPlan};
+use crate::limit::scaled;
+use crate::plan::{Plan, SCHEMA, Scenario, VmPlan};
+use crate::policy::Policy;
 use crate::process::Cancel;
 use crate::progress::Progress;
-use crate::record::{HostInfo, HostPhase, Record};
-use crate::vm::{Accel, Config, SchedCounters, Threads, Vm};
+use crate::record::{Death, HostInfo, HostPhase, Record};
+use crate::scheduler::{InForce, Scheduler, Target};
+use crate::vm::{Accel, Config, SchedCounters, Threads, Vm, retry::Attempts};
+use crate::watcher::{Totals, WatchOutcome, Watcher, Watching};
 use reprieve_init::protocol::{Command, Event};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Boots of one VM that are tried before the run fails, and boots of all VMs when one died later.
+/// How often all VMs are booted after one has died.
 const TRIES: u32 = 3;
 
 /// Pause between starting the VMs of a phase and its time 0.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// How long it may take until the guest under test is seen from outside: under a second on real hardware, many in an emulated lab host.
+/// How long the watcher may take to find the guest under test: under a second on real hardware,
+/// many in an emulated lab host.
 const WATCH_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a boot takes in a lab host under TCG; elsewhere it is less.
+/// How long a policy may take to be in force, and to be gone again.
+const POLICY_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a guest may take to prepare its workload.
+const PREPARE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Duration of a boot in a lab host under TCG, for the estimate of the time left.
 const BOOT_ESTIMATE: Duration = Duration::from_secs(6);
 
-/// Where the VMs run and what may disturb the run.
+/// How and where to run the VMs.
 pub struct Context<'a> {
     pub images: &'a ImageSet,
     pub accel: Accel,
@@ -42,12 +60,14 @@ pub struct Context<'a> {
     pub boot_limit: Duration,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
-    /// Looks into the guest under test; `None`: nobody does.
+    /// Watches the guest under test, if there is one.
     pub watcher: Option<&'a dyn Watcher>,
+    /// Puts policies into force, if the plan has others than the stock scheduler's.
+    pub scheduler: Option<&'a dyn Scheduler>,
 }
 
-/// Runs `plan` from phase `from` on (0 for all of it), handing each record to `sink` as it comes; the last is [`Record::End`] whatever
-/// happens.
+/// Runs `plan` from phase `from` on (0 for all of it), and hands each record to `sink` as it comes.
+/// The last is always [`Record::End`].
 pub fn execute(
     plan: &Plan,
     from: u32,
@@ -64,30 +84,75 @@ pub fn execute(
     let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     sink(Record::Run { plan: Box::new(plan.clone()), started, host })?;
     let logs = BTreeMap::new();
-    let outcome = Run { plan, context, sink, next: from, booting: false, logs }.all();
+    // A run that goes on after its lab host died has been calibrated in the one before.
+    let calibrated = from > 0;
+    let run = Run {
+        plan,
+        context,
+        sink,
+        next: from,
+        booting: false,
+        began: Cell::new(None),
+        calibrated,
+        logs,
+    };
+    let policies = plan.variants.iter().map(|v| &v.policy);
+    let outcome = check_policies(policies, context.scheduler).and_then(|()| run.all());
     let reason = outcome.as_ref().err().map(ToString::to_string);
     let end = sink(Record::End { complete: reason.is_none(), reason });
     outcome.and(end)
+}
+
+/// Whether this host can do all `policies`.
+///
+/// # Errors
+/// [`Error::Usage`] with the reason why not.
+pub fn check_policies<'a>(
+    mut policies: impl Iterator<Item = &'a Policy>,
+    scheduler: Option<&dyn Scheduler>,
+) -> Result<()> {
+    policies.try_for_each(|policy| {
+        let checked = match scheduler {
+            _ if *policy == Policy::Eevdf => Ok(()),
+            Some(scheduler) => scheduler.check(policy),
+            None => Err("this run has nothing that schedules".into()),
+        };
+        checked.map_err(|why| Error::Usage(format!("--policy {policy}: {why}")))
+    })
 }
 
 struct Run<'a> {
     plan: &'a Plan,
     context: &'a Context<'a>,
     sink: &'a mut dyn FnMut(Record) -> Result<()>,
-    /// First phase that is not measured yet.
+    /// The first phase that is not measured yet.
     next: u32,
-    /// A VM has not announced itself yet.
+    /// A VM is being booted.
     booting: bool,
-    /// Console logs so far, by VM.
+    /// The costs of the bed are known.
+    calibrated: bool,
+    /// When the phase that is being measured began.
+    began: Cell<Option<Instant>>,
+    /// Number of console logs of each VM.
     logs: BTreeMap<String, u32>,
 }
 
 impl<'a> Run<'a> {
     fn all(mut self) -> Result<()> {
-        for tried in 1.. {
-            self.booting = false;
+        let mut tried = 0;
+        loop {
+            (self.booting, tried) = (false, tried + 1);
+            self.began.set(None);
             match self.attempt() {
-                // A boot has been tried again by itself.
+                Err(error) if self.is_result(&error) => {
+                    self.died(&error)?;
+                    if self.next == schedule(self.plan).len() as u32 {
+                        return Ok(());
+                    }
+                    // Not a failure, so all tries are left for those.
+                    tried -= 1;
+                }
+                // `boot` has tried a failed boot again already.
                 Err(error) if !self.booting && error.is_crash() && tried < TRIES => {
                     let text = format!("all VMs are booted again for phase {}", self.next);
                     self.notice(text, &error)?;
@@ -95,6 +160,26 @@ impl<'a> Run<'a> {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Whether `error` says that the guest under test died in a phase for lack of memory.
+    fn is_result(&self, error: &Error) -> bool {
+        let (Error::Died { vm, .. } | Error::Guest { vm, .. }) = error else { return false };
+        let subject = self.plan.competitors.iter().all(|other| other.name != *vm);
+        subject && self.began.get().is_some() && error.out_of_memory().is_some()
+    }
+
+    /// The guest under test died of its load: the result of the phase.
+    fn died(&mut self, error: &Error) -> Result<()> {
+        let after = self.began.get().map(|began| began.elapsed()).unwrap_or_default();
+        let line = error.out_of_memory().unwrap_or_default().trim().to_string();
+        let (phase, seconds) = (self.next, after.as_secs_f64());
+        let text = format!("phase {phase}: the guest ran out of memory after {seconds:.1} s");
+        let log = error.log().map(Path::to_path_buf);
+        self.show(&text, error);
+        let death = Death { after_ns: after.as_nanos() as u64, line, log };
+        (self.sink)(Record::PhaseDied { phase, death })?;
+        self.next += 1;
         Ok(())
     }
 
@@ -111,18 +196,29 @@ impl<'a> Run<'a> {
             vm.pause()?;
             competitors.push(vm);
         }
-        let mut subjects = Vec::new();
+        let mut subjects: Vec<Vm> = Vec::new();
+        // The VM of each variant.
+        let mut places: Vec<usize> = Vec::new();
+        let guests = plan.guests();
         for (index, variant) in plan.variants.iter().enumerate() {
+            if guests[index] != index {
+                places.push(places[guests[index]]);
+                continue;
+            }
+            places.push(subjects.len());
             let image = self.image(&variant.guest_kernel)?;
-            let name = match plan.variants.len() {
-                1 => plan.subject.name.clone(),
-                _ => format!("{}-{}", plan.subject.name, index + 1),
+            let name = match guests.iter().all(|&guest| guest == 0) {
+                true => plan.subject.name.clone(),
+                false => format!("{}-{}", plan.subject.name, subjects.len() + 1),
             };
             let args = variant.kernel_args();
             let mut vm = self.boot(&plan.subject, &name, image, &args, Some(index))?;
             self.check_preempt(&vm, variant.preempt.as_deref())?;
             vm.pause()?;
             subjects.push(vm);
+        }
+        if let Some(vm) = subjects.first_mut().filter(|_| !self.calibrated) {
+            self.calibrate(vm)?;
         }
         for vm in &mut subjects {
             self.warm_up(vm, &mut competitors)?;
@@ -134,7 +230,8 @@ impl<'a> Run<'a> {
             }
             (self.sink)(Record::PhaseStart { phase, variant, repeat, scenario })?;
             self.tell_remaining(schedule.len() as u32 - phase, Duration::ZERO);
-            self.measure(phase, variant, scenario, &mut subjects, &mut competitors)?;
+            let place = places[variant];
+            self.measure(phase, variant, place, scenario, &mut subjects, &mut competitors)?;
             self.next = phase + 1;
         }
         for vm in subjects.into_iter().chain(competitors) {
@@ -161,7 +258,7 @@ impl<'a> Run<'a> {
         variant: Option<usize>,
     ) -> Result<Vm> {
         let context = self.context;
-        let mut tried = 1;
+        let mut attempts = Attempts::new(context.boot_limit);
         self.booting = true;
         let mut booted = loop {
             context
@@ -172,6 +269,7 @@ impl<'a> Run<'a> {
             let config = Config {
                 name: name.into(),
                 accel: context.accel,
+                dilation: Dilation::NONE,
                 cpu: None,
                 vcpus: vm.vcpus,
                 memory_mib: vm.memory_mib,
@@ -180,13 +278,13 @@ impl<'a> Run<'a> {
                 args: args.into(),
                 console: context.logs.join(format!("{name}.{log}.log")),
             };
-            match Vm::boot(&config, &context.images.qemu, context.boot_limit, context.cancel) {
+            match Vm::boot(&config, &context.images.qemu, attempts.limit(), context.cancel) {
                 Ok(vm) => break vm,
-                Err(error) if error.is_crash() && tried < TRIES => {
+                Err(error) => {
+                    let error = attempts.again(error)?;
+                    let tried = attempts.failed();
                     self.notice(format!("boot {tried} of {name} failed, trying again"), &error)?;
-                    tried += 1;
                 }
-                Err(error) => return Err(error),
             }
         };
         self.booting = false;
@@ -200,7 +298,8 @@ impl<'a> Run<'a> {
         Ok(booted)
     }
 
-    /// A kernel that does not know a preemption model silently takes another: that would be a wrong label on a figure.
+    /// A kernel that does not have a preemption model silently uses another: figures would get a
+    /// wrong label.
     fn check_preempt(&mut self, vm: &Vm, asked: Option<&str>) -> Result<()> {
         match (asked, vm.info.preempt.as_deref()) {
             (Some(asked), Some(got)) if asked != got => Err(Error::Usage(format!(
@@ -209,12 +308,26 @@ impl<'a> Run<'a> {
             ))),
             (Some(asked), None) => {
                 let name = &vm.name;
-                let text = format!("{name} does not tell whether preempt={asked} took effect");
+                let text = format!("{name} does not show whether preempt={asked} took effect");
                 self.context.progress.notice(&text);
                 (self.sink)(Record::Notice { text })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Measures what the bed costs, once for a run. A guest whose init cannot is no reason to fail.
+    fn calibrate(&mut self, vm: &mut Vm) -> Result<()> {
+        self.context.progress.timed("calibrating", calibrate::ESTIMATE);
+        vm.resume()?;
+        let (accel, pin) = (self.context.accel, &self.plan.subject.pin);
+        match calibrate::measure(vm, accel, pin, self.context.cancel) {
+            Ok(costs) => (self.sink)(Record::Costs { costs })?,
+            Err(error @ Error::Guest { .. }) => self.notice("not calibrated".into(), &error)?,
+            Err(error) => return Err(error),
+        }
+        self.calibrated = true;
+        vm.pause()
     }
 
     fn warm_up(&mut self, vm: &mut Vm, competitors: &mut [Vm]) -> Result<()> {
@@ -238,43 +351,34 @@ impl<'a> Run<'a> {
         &mut self,
         phase: u32,
         variant: usize,
+        place: usize,
         scenario: Scenario,
         subjects: &mut [Vm],
         competitors: &mut [Vm],
     ) -> Result<()> {
-        let plan = self.plan;
-        let what = match scenario {
-            Scenario::Baseline => "alone",
-            Scenario::Overcommit => "overcommitted",
-        };
-        let name = &subjects[variant].name;
-        let length = Duration::from_millis(plan.phase_ms);
-        self.context.progress.timed(&format!("{name} {what}"), length);
-        subjects[variant].resume()?;
-        if scenario == Scenario::Overcommit {
-            for vm in competitors.iter_mut() {
-                vm.resume()?;
-            }
-        }
+        let policy = &self.plan.variants[variant].policy;
+        self.resume(scenario, policy, &mut subjects[place], competitors)?;
+        let in_force = self.apply(policy, &subjects[place])?;
         self.context.cancel.sleep(SETTLE)?;
-
-        let mut view = View::open(self.context, subjects[variant].threads().pid());
-        let observer = Observer::new(variant, subjects, competitors);
+        let length = Duration::from_millis(self.plan.phase_ms);
+        let mut watch = PhaseWatch::open(self.context, subjects[place].threads().pid());
+        let sched = SchedReader::new(place, subjects, competitors);
         let mut before = None;
         let mut after = None;
-        let sink = &mut self.sink;
-        let command = Command::Phase { phase, duration_ms: plan.phase_ms };
+        let (sink, began) = (&mut self.sink, &self.began);
+        let command = Command::Phase { phase, duration_ms: self.plan.phase_ms };
         let limit = phase_limit(length);
-        let done = subjects[variant].call(&command, limit, self.context.cancel, |event| {
+        let done = subjects[place].call(&command, limit, self.context.cancel, |event| {
             match event {
                 Event::PhaseStarted { .. } => {
-                    before = Some(observer.read());
-                    view.begin();
+                    before = Some(sched.read());
+                    began.set(Some(Instant::now()));
+                    watch.begin();
                 }
                 Event::LoadStopped { .. } => {
-                    after = Some(observer.read());
-                    view.end();
-                    // The guest has its samples still to send: no need to compete for that.
+                    after = Some(sched.read());
+                    watch.end();
+                    // The guest still has to send its samples; nothing must delay that.
                     pause_all(competitors)?;
                 }
                 Event::Sample { sample, .. } => sink(Record::Sample { phase, sample })?,
@@ -283,47 +387,113 @@ impl<'a> Run<'a> {
             }
             Ok(())
         })?;
-        subjects[variant].pause()?;
+        subjects[place].pause()?;
+        let policy_says = self.end(policy, in_force)?;
         let (Event::PhaseDone { result, .. }, Some(before), Some(after)) = (done, before, after)
         else {
             return Err(Error::Guest {
-                vm: subjects[variant].name.clone(),
-                message: "left out a step of the phase".into(),
+                vm: subjects[place].name.clone(),
+                message: "did not report every step of the phase".into(),
                 detail: String::new(),
                 log: None,
             });
         };
-        let host = HostPhase { outside: view.close(), ..after.since(&before) };
+        self.began.set(None);
+        let outside = watch.close();
+        let host = HostPhase { outside, policy: policy_says, ..after.since(&before) };
         (self.sink)(Record::PhaseEnd { phase, result, host })
     }
 
-    /// A command whose events, but for notices, are of no interest.
+    /// Lets the VMs of a phase run.
+    fn resume(
+        &self,
+        scenario: Scenario,
+        policy: &Policy,
+        subject: &mut Vm,
+        competitors: &mut [Vm],
+    ) -> Result<()> {
+        let what = match scenario {
+            Scenario::Baseline => "alone",
+            Scenario::Overcommit => "overcommitted",
+        };
+        let under = match policy {
+            Policy::Eevdf => String::new(),
+            policy => format!(" under {policy}"),
+        };
+        let length = Duration::from_millis(self.plan.phase_ms);
+        self.context.progress.timed(&format!("{} {what}{under}", subject.name), length);
+        subject.resume()?;
+        if scenario == Scenario::Overcommit {
+            for vm in competitors {
+                vm.resume()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the policy of a phase into force, now that its VMs run.
+    fn apply(&self, policy: &Policy, subject: &Vm) -> Result<Option<Box<dyn InForce>>> {
+        let scheduler = match (policy, self.context.scheduler) {
+            (Policy::Eevdf, _) => return Ok(None),
+            (_, Some(scheduler)) => scheduler,
+            (_, None) => return Err(Error::Other(format!("nothing here schedules by {policy}"))),
+        };
+        let target = Target { pid: subject.threads().pid(), vcpus: subject.threads().vcpus() };
+        let applied = scheduler.apply(policy, target, scaled(POLICY_LIMIT), self.context.cancel);
+        self.context.cancel.check()?;
+        applied.map(Some).map_err(|why| Error::Other(format!("policy {policy}: {why}")))
+    }
+
+    /// Ends it, and returns what it says about itself.
+    fn end(
+        &self,
+        policy: &Policy,
+        in_force: Option<Box<dyn InForce>>,
+    ) -> Result<Option<serde_json::Value>> {
+        let Some(in_force) = in_force else { return Ok(None) };
+        let ended = in_force.end(scaled(POLICY_LIMIT));
+        ended.map_err(|why| Error::Other(format!("policy {policy}: {why}")))
+    }
+
+    /// Sends a command and ignores its events, except notices.
     fn quiet_call(&mut self, vm: &mut Vm, command: &Command) -> Result<()> {
         let sink = &mut self.sink;
-        vm.call(command, Duration::from_secs(300), self.context.cancel, |event| match event {
+        vm.call(command, scaled(PREPARE_LIMIT), self.context.cancel, |event| match event {
             Event::Notice { text } => sink(Record::Notice { text }),
             _ => Ok(()),
         })
         .map(drop)
     }
 
-    /// `ahead`: what comes before the phases. Draining and sending add about a fifth to a phase.
+    /// `ahead`: the time before the phases. Sending the samples adds about a fifth to a phase.
     fn tell_remaining(&self, phases: u32, ahead: Duration) {
         let one = (Duration::from_millis(self.plan.phase_ms) + SETTLE).mul_f64(1.2);
         self.context.progress.remaining(ahead + one * phases);
     }
 
-    /// How long boots and warm-ups take.
+    /// Estimated duration of boots and warm-ups.
     fn ahead(&self) -> Duration {
-        let (subjects, others) =
-            (self.plan.variants.len() as u32, self.plan.competitors.len() as u32);
-        BOOT_ESTIMATE * (subjects + others) + Duration::from_millis(self.plan.warmup_ms) * subjects
+        let guests = self.plan.guests();
+        let subjects = guests.iter().enumerate().filter(|(i, guest)| i == *guest).count() as u32;
+        let others = self.plan.competitors.len() as u32;
+        let calibrate = if self.calibrated { Duration::ZERO } else { calibrate::ESTIMATE };
+        calibrate
+            + BOOT_ESTIMATE * (subjects + others)
+            + Duration::from_millis(self.plan.warmup_ms) * subjects
     }
 
-    /// Tells the user all about `error`, and the report in one line.
+    /// Shows `error` to the user in full, and records one line of it for the report.
     fn notice(&mut self, text: String, error: &Error) -> Result<()> {
-        self.context.progress.notice(&format!("{text}: {error}"));
+        self.show(&text, error);
         (self.sink)(Record::Notice { text: format!("{text}: {}", error.brief()) })
+    }
+
+    /// Shows `error` to the user in full, and keeps the log that it names.
+    fn show(&self, text: &str, error: &Error) {
+        if let Some(log) = error.log() {
+            self.context.progress.keep_log(log);
+        }
+        self.context.progress.notice(&format!("{text}: {error}"));
     }
 }
 
@@ -347,81 +517,87 @@ fn pause_all(vms: &mut [Vm]) -> Result<()> {
     vms.iter_mut().try_for_each(Vm::pause)
 }
 
-/// How long the guest may take for a phase of `length`: an overcommitted guest gets a fraction of the time, and sends its samples
-/// afterwards.
+/// How long the guest may take for a phase of `length`: an overcommitted guest gets a fraction of
+/// the CPU time, and sends its samples after the phase.
 fn phase_limit(length: Duration) -> Duration {
-    length * 4 + Duration::from_secs(120)
+    scaled(length * 4 + Duration::from_secs(120))
 }
 
-/// The guest under test as it is seen from outside, if anybody looks.
-enum View {
-    Nobody,
-    Blind(String),
-    Open { watching: Box<dyn Watching>, before: Option<Totals>, seen: Option<Totals> },
+/// The watcher during a phase.
+enum PhaseWatch {
+    /// The run has no watcher.
+    None,
+    /// The watcher failed, for this reason.
+    Failed(String),
+    Watching {
+        watching: Box<dyn Watching>,
+        before: Option<Totals>,
+        seen: Option<Totals>,
+    },
 }
 
-impl View {
-    fn open(context: &Context, pid: u32) -> View {
-        let Some(watcher) = context.watcher else { return View::Nobody };
-        match watcher.watch(pid, WATCH_LIMIT, context.cancel) {
-            Ok(watching) => View::Open { watching, before: None, seen: None },
-            Err(why) => View::Blind(why),
+impl PhaseWatch {
+    fn open(context: &Context, pid: u32) -> PhaseWatch {
+        let Some(watcher) = context.watcher else { return PhaseWatch::None };
+        match watcher.watch(pid, scaled(WATCH_LIMIT), context.cancel) {
+            Ok(watching) => PhaseWatch::Watching { watching, before: None, seen: None },
+            Err(why) => PhaseWatch::Failed(why),
         }
     }
 
-    /// The phase begins.
+    /// At the beginning of the phase.
     fn begin(&mut self) {
         self.note(|totals, before, _| *before = Some(totals));
     }
 
-    /// The phase has ended.
+    /// At the end of the phase.
     fn end(&mut self) {
         self.note(|totals, before, seen| *seen = before.take().map(|b| totals.since(&b)));
     }
 
     fn note(&mut self, keep: impl FnOnce(Totals, &mut Option<Totals>, &mut Option<Totals>)) {
-        let View::Open { watching, before, seen } = self else { return };
+        let PhaseWatch::Watching { watching, before, seen } = self else { return };
         match watching.totals() {
             Ok(totals) => keep(totals, before, seen),
-            Err(why) => *self = View::Blind(why),
+            Err(why) => *self = PhaseWatch::Failed(why),
         }
     }
 
-    fn close(self) -> Option<Outside> {
+    fn close(self) -> Option<WatchOutcome> {
         match self {
-            View::Nobody => None,
-            View::Blind(why) => Some(Outside::Missing(why)),
-            View::Open { seen, .. } => Some(seen.map_or_else(
-                || Outside::Missing("the guest left out a step of the phase".into()),
-                |totals| Outside::Seen(Box::new(totals)),
+            PhaseWatch::None => None,
+            PhaseWatch::Failed(why) => Some(WatchOutcome::Missing(why)),
+            PhaseWatch::Watching { seen, .. } => Some(seen.map_or_else(
+                || WatchOutcome::Missing("the guest did not report every step of the phase".into()),
+                |totals| WatchOutcome::Seen(Box::new(totals)),
             )),
         }
     }
 }
 
-/// Reads what the host's scheduler did to the VMs of a phase.
-struct Observer {
+/// Reads the host's scheduling counters of the VMs.
+struct SchedReader {
     subject: Threads,
     all: BTreeMap<String, Threads>,
 }
 
-struct Observation {
+struct SchedReading {
     at: Instant,
     vcpus: SchedCounters,
     all: BTreeMap<String, SchedCounters>,
 }
 
-impl Observer {
-    fn new(variant: usize, subjects: &[Vm], competitors: &[Vm]) -> Observer {
+impl SchedReader {
+    fn new(place: usize, subjects: &[Vm], competitors: &[Vm]) -> SchedReader {
         let all = subjects.iter().chain(competitors);
-        Observer {
-            subject: subjects[variant].threads().clone(),
+        SchedReader {
+            subject: subjects[place].threads().clone(),
             all: all.map(|vm| (vm.name.clone(), vm.threads().clone())).collect(),
         }
     }
 
-    fn read(&self) -> Observation {
-        Observation {
+    fn read(&self) -> SchedReading {
+        SchedReading {
             at: Instant::now(),
             vcpus: self.subject.vcpu_counters(),
             all: self.all.iter().map(|(name, vm)| (name.clone(), vm.counters())).collect(),
@@ -429,8 +605,8 @@ impl Observer {
     }
 }
 
-impl Observation {
-    fn since(&self, before: &Observation) -> HostPhase {
+impl SchedReading {
+    fn since(&self, before: &SchedReading) -> HostPhase {
         let vcpus = self.vcpus.since(before.vcpus);
         let ran = |(name, now): (&String, &SchedCounters)| {
             let then = before.all.get(name).copied().unwrap_or_default();
@@ -442,6 +618,7 @@ impl Observation {
             cpu_ns: self.all.iter().map(ran).collect(),
             elapsed_ns: (self.at - before.at).as_nanos() as u64,
             outside: None,
+            policy: None,
             other_busy: None,
         }
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A plan: everything one run of an experiment will do, resolved to numbers.
+//! A plan: everything that one run of an experiment will do, as plain data.
 //!
-//! The command line becomes a plan once; whatever executes it (this machine, a lab host, later a simulator) and whatever
-//! reports on it reads only the plan. A plan is plain data and goes into the results, so that a run can be repeated from
-//! its report.
+//! The command line becomes a plan once. The code that executes it (on this machine, in a lab host)
+//! and the code that reports on it read only the plan. It is part of the results, so that a run can
+//! be repeated from its report.
 
+use crate::policy::Policy;
 use reprieve_init::protocol::{Measure, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +23,15 @@ pub struct Plan {
     pub warmup_ms: u64,
     pub phase_ms: u64,
     pub measure: Measure,
-    /// The combinations asked for; all run interleaved in one boot of the host.
+    /// The combinations of settings to compare; measured in turn, on one boot of the host.
     pub variants: Vec<Variant>,
-    /// The guest under test; one VM per variant is made from it.
-    pub subject: Vm,
-    /// The other VMs; paused in the baseline, running under overcommit.
-    pub competitors: Vec<Vm>,
+    /// The guest under test; one VM is made from it for each of [`Plan::guests`].
+    pub subject: VmPlan,
+    /// The other VMs: paused in the baseline, running under overcommit.
+    pub competitors: Vec<VmPlan>,
+    /// All VMs are entitled to the same share of the CPUs, and want more than that.
+    #[serde(default)]
+    pub fair: bool,
     /// Seed of everything random.
     pub seed: u64,
     /// The command line that made this plan.
@@ -42,38 +46,66 @@ pub enum Scale {
     Paper,
 }
 
-/// One combination of the dimensions that a run compares.
+impl Scale {
+    pub const ALL: [Scale; 3] = [Scale::Quick, Scale::Machine, Scale::Paper];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Scale::Quick => "quick",
+            Scale::Machine => "machine",
+            Scale::Paper => "paper",
+        }
+    }
+}
+
+/// One combination of the settings that a run compares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
-    /// Short and unique in the plan, made of what differs between variants (`default` when there is but one).
+    /// Unique in the plan and short: the settings in which this variant differs from the others
+    /// (`default` if there is only one).
     pub label: String,
-    /// The guest kernel as asked for: `deb:6.12` or a path.
+    /// The guest kernel as the user named it: `deb:6.12` or a path.
     pub guest_kernel: String,
     /// `preempt=` of the guest, or its kernel's default.
     pub preempt: Option<String>,
     /// More guest kernel parameters.
     pub guest_args: String,
     /// The host's scheduler.
-    pub policy: String,
+    pub policy: Policy,
 }
 
 impl Variant {
-    /// Everything this variant adds to the guest's kernel command line.
+    /// The parameters that this variant adds to the guest's kernel command line.
     pub fn kernel_args(&self) -> String {
         let preempt = self.preempt.iter().map(|model| format!("preempt={model}"));
         let args = (!self.guest_args.is_empty()).then(|| self.guest_args.clone());
         preempt.chain(args).collect::<Vec<_>>().join(" ")
     }
+
+    /// Whether both are about the same guest, perhaps under different policies.
+    pub fn same_guest(&self, other: &Variant) -> bool {
+        let guest = |v: &Variant| (v.guest_kernel.clone(), v.preempt.clone(), v.guest_args.clone());
+        guest(self) == guest(other)
+    }
+}
+
+impl Plan {
+    /// For each variant, the first one with the same guest. One VM serves all variants that differ
+    /// in their policy only: so policies are compared on the same boot.
+    pub fn guests(&self) -> Vec<usize> {
+        let first = |v: &Variant| self.variants.iter().position(|other| other.same_guest(v));
+        self.variants.iter().enumerate().map(|(i, v)| first(v).unwrap_or(i)).collect()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Vm {
+pub struct VmPlan {
     pub name: String,
     pub vcpus: u32,
     pub memory_mib: u64,
-    /// Host CPUs each vCPU may use; one entry per vCPU. Empty: all, all.
+    /// The host CPUs of each vCPU, one entry per vCPU. Empty: every vCPU may use all CPUs.
     pub pin: Vec<Vec<u32>>,
-    /// Host CPUs of the VMM's other threads. Empty: all.
+    /// The host CPUs of the VMM's other threads. Empty: all.
     pub pin_other: Vec<u32>,
     pub workload: Workload,
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Child processes that never outlive the lab, and waits that always end.
+//! Child processes that end with the lab, and waits with a limit.
 //!
-//! Every child gets its own process group (so that a terminal's Ctrl-C reaches only the lab, which then ends its
-//! children in order) and the parent-death signal SIGKILL (so that none survives a lab that was killed). The kernel sends that
-//! signal when the *thread* that started the child exits: start children from threads that live as long as they do.
+//! Every child gets its own process group (so that a terminal's Ctrl-C reaches only the lab, which
+//! then ends its children in order) and the parent-death signal SIGKILL (so that none survives a
+//! lab that was killed). The kernel sends that signal when the *thread* that started the child
+//! exits, so that thread must live as long as the child.
 
 use crate::error::{Error, Result};
+use crate::limit::scaled;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Set when the user wants the run to end. Checked in every wait.
+/// The user's request to end the run. Every wait checks it.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -75,14 +78,15 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
     })
 }
 
-/// Runs `command` to its end and returns its standard output; fails with the end of its standard error.
+/// Runs `command` to its end, within `limit` on an ordinary machine ([`scaled`]), and returns its
+/// standard output; fails with the end of its standard error.
 pub fn run(command: &mut Command, limit: Duration, cancel: &Cancel) -> Result<Vec<u8>> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child =
         spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let out = drain(child.stdout.take());
     let err = drain(child.stderr.take());
-    let status = wait(&mut child, &program, limit, cancel)?;
+    let status = wait(&mut child, &program, scaled(limit), cancel)?;
     let out = out.join().unwrap_or_default();
     let err = err.join().unwrap_or_default();
     if status.success() {
@@ -119,8 +123,10 @@ pub fn wait(child: &mut Child, what: &str, limit: Duration, cancel: &Cancel) -> 
 
 /// Kills `child` with its process group and reaps it.
 pub fn kill(child: &mut Child) {
-    // SAFETY: plain system call; the child is not reaped yet, so its process group is still ours.
-    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    // The child is not reaped yet, so its process group is still ours.
+    if let Some(group) = Pid::from_raw(child.id() as i32) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
     let _ = child.kill();
     let _ = child.wait();
 }

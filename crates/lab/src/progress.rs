@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the lab tells what it is doing; the command decides how that looks.
+//! The lab reports its progress through a trait; the command decides how to show it.
 
+use std::path::Path;
 use std::time::Duration;
 
 /// Receiver of progress. All calls are cheap and may come from any thread.
@@ -9,15 +10,17 @@ pub trait Progress: Send + Sync {
     fn step(&self, what: &str);
     /// A step of known length began.
     fn timed(&self, what: &str, length: Duration);
-    /// Something the user should see even when it scrolls by, e.g. a retried boot.
+    /// A message that stays on the screen, e.g. about a boot that is tried again.
     fn notice(&self, text: &str);
+    /// A log that the next message names, which is to be kept. It may be moved elsewhere.
+    fn keep_log(&self, _: &Path) {}
     /// Estimate of the time left in the whole run.
     fn remaining(&self, left: Duration);
-    /// Nothing more will come: what was shown live makes room for results.
+    /// The end: clears what was shown live, to make room for results.
     fn finish(&self) {}
 }
 
-/// Says nothing.
+/// Shows nothing.
 pub struct Silent;
 
 impl Progress for Silent {

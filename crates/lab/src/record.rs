@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run writes down as it happens: `raw.jsonl`, one [`Record`] per line.
+//! The records of a run: `raw.jsonl` has one [`Record`] per line, in the order of time.
 //!
-//! The first record is [`Record::Run`], the last [`Record::End`]; a file without `End` is that of a run that died. All
-//! samples lie between the [`Record::PhaseStart`] and [`Record::PhaseEnd`] of their phase.
+//! The first record is [`Record::Run`], the last [`Record::End`]; a file without `End` is that of a
+//! run that died. All samples lie between the [`Record::PhaseStart`] and [`Record::PhaseEnd`] of
+//! their phase.
 
-use crate::outside::Outside;
+use crate::costs::Costs;
+use crate::dilation::Dilation;
 use crate::plan::{Plan, Scenario};
+use crate::watcher::WatchOutcome;
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
@@ -18,13 +22,17 @@ pub enum Record {
         started: String,
         host: HostInfo,
     },
-    /// A VM is up.
+    /// A VM has booted.
     Guest {
         vm: String,
-        /// Index into `plan.variants`, for guests under test.
+        /// Index into `plan.variants`, for guests under test: the first variant with this guest.
         variant: Option<usize>,
         info: GuestInfo,
         boot_ms: u64,
+    },
+    /// What switches, exits and interrupts cost on the VMs' host.
+    Costs {
+        costs: Costs,
     },
     PhaseStart {
         phase: u32,
@@ -43,15 +51,31 @@ pub enum Record {
         result: PhaseResult,
         host: HostPhase,
     },
-    /// Retried boots, lost events, and the like: belongs in the report.
+    /// Instead of the end of a phase: the guest under test ran out of memory.
+    PhaseDied {
+        phase: u32,
+        death: Death,
+    },
+    /// A remark for the report, e.g. about a boot that was tried again.
     Notice {
         text: String,
     },
-    /// A failed run keeps its reason.
+    /// `reason`: why the run failed, if it did.
     End {
         complete: bool,
         reason: Option<String>,
     },
+}
+
+/// How a guest under test died of its load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Death {
+    /// Since the beginning of the phase, by the clock of the VMs' host.
+    pub after_ns: u64,
+    /// The line of the console that says why.
+    pub line: String,
+    /// The console's log.
+    pub log: Option<PathBuf>,
 }
 
 /// The machine whose CPUs the VMs shared.
@@ -59,32 +83,39 @@ pub enum Record {
 pub struct HostInfo {
     /// `kvm`, `tcg` or `nested`.
     pub mode: String,
-    /// Why this mode.
+    /// Why this mode was chosen.
     pub why: String,
     pub kernel: String,
     pub cpus: u32,
     pub memory_kb: u64,
     pub cpu_model: String,
     pub qemu: String,
-    /// For nested runs: the machine that carried the lab host.
+    /// How much slower its clocks run than those of the machine that runs it.
+    #[serde(default)]
+    pub dilation: Dilation,
+    /// For nested runs: the machine on which the lab host ran.
     pub outer: Option<Box<HostInfo>>,
 }
 
-/// What the host saw of a phase. Times in ns; sums over the vCPUs of the VM.
+/// The host's counters for a phase. Times in ns, summed over the vCPUs of the VM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostPhase {
-    /// Involuntary context switches of the vCPUs under test: times one was preempted.
+    /// Preemptions of the vCPUs under test: their involuntary context switches.
     pub vcpu_preemptions: u64,
-    /// Time those vCPUs were runnable and not running (`/proc/PID/task/TID/schedstat`).
+    /// Time during which these vCPUs were runnable but not running
+    /// (`/proc/PID/task/TID/schedstat`).
     pub vcpu_wait_ns: u64,
     /// Host CPU time by VM name, all threads of the VMM.
     pub cpu_ns: std::collections::BTreeMap<String, u64>,
     pub elapsed_ns: u64,
-    /// Share (0 to 1) of the carrying machine's CPU time in the phase that something else than the run used or stole. `None` where it is not
-    /// known.
+    /// Share (0 to 1) of this machine's CPU time during the phase that was used by other work than
+    /// the run, or stolen. `None` where it is not known.
     #[serde(default)]
     pub other_busy: Option<f64>,
-    /// What somebody who reads the guest's memory saw. `None` where nobody was asked to look.
+    /// What the policy reported about itself when it ended, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outside: Option<Outside>,
+    pub policy: Option<serde_json::Value>,
+    /// What the watcher saw from outside the guest. `None` for a run without a watcher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<WatchOutcome>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes `raw.jsonl` as a run goes on.
+//! Writes the records of a run to `raw.jsonl` as they come.
 
 use crate::error::{Error, Result};
 use crate::record::Record;
@@ -28,12 +28,15 @@ impl Recorder {
         Ok(Recorder { path, file, begun: false, ended: false, complete: false, phases_done: 0 })
     }
 
-    /// Appends `record`. A run that was started again begins only once, and nothing comes after its end.
+    /// Appends `record`. A run that was started again after a crash keeps its first
+    /// [`Record::Run`]; records after [`Record::End`] are dropped.
     pub fn write(&mut self, record: Record) -> Result<()> {
         match &record {
             _ if self.ended => return Ok(()),
             Record::Run { .. } if self.begun => return Ok(()),
-            Record::PhaseEnd { phase, .. } => self.phases_done = phase + 1,
+            Record::PhaseEnd { phase, .. } | Record::PhaseDied { phase, .. } => {
+                self.phases_done = phase + 1;
+            }
             Record::End { complete, .. } => (self.ended, self.complete) = (true, *complete),
             _ => {}
         }
@@ -41,28 +44,28 @@ impl Recorder {
         let mut write = || {
             serde_json::to_writer(&mut self.file, &record)?;
             self.file.write_all(b"\n")?;
-            // Samples come by the thousand, between records that are worth a write each.
+            // Samples come by the thousand: they are written with the next other record.
             if matches!(record, Record::Sample { .. }) { Ok(()) } else { self.file.flush() }
         };
         write().map_err(Error::io(&self.path))
     }
 
-    /// Phases that are complete.
+    /// Number of complete phases.
     pub fn phases_done(&self) -> u32 {
         self.phases_done
     }
 
-    /// Whether the run has said its last.
+    /// Whether the run has ended.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether it said that everything was measured.
+    /// Whether the run has ended with everything measured.
     pub fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Makes sure that a run that began has an end.
+    /// Writes the end of a run that has begun and has none.
     pub fn end(&mut self, error: Option<&Error>) -> Result<()> {
         if !self.begun || self.ended {
             return Ok(());

@@ -1,45 +1,56 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A whole run: plans, images, the host, the measurements, the report.
+//! A whole run, from the requests to the reports.
 
+use crate::costs::Costs;
+use crate::dilation::Dilation;
 use crate::error::{Error, Result};
-use crate::experiments::{Machine, Request, Size};
-use crate::host::{self, Carrier, Mode, Setting};
+use crate::execute;
+use crate::experiments::{self, Machine, Request, Size};
+use crate::host::{self, Mode, PlanHost, RunContext};
 use crate::images::kernels::KernelSpec;
 use crate::images::{Images, Program};
-use crate::outside::Watcher;
 use crate::plan::Plan;
+use crate::policy::{Need, Policy};
 use crate::process::Cancel;
 use crate::progress::Progress;
+use crate::record::HostInfo;
 use crate::recorder::Recorder;
 use crate::report::{self, Summary};
-use reprieve_init::protocol::Workload;
+use crate::scheduler::Scheduler;
+use crate::watcher::Watcher;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is kept for the machine itself when VMs are sized, MiB; a lab host takes about this much more.
+/// Memory that the VMs leave to the machine itself, MiB; a lab host needs about this much more.
 const SPARE_MIB: u64 = 1024;
 
-/// How a run is carried out, whatever it measures.
+/// The settings of a run that are the same for every experiment.
 pub struct Settings {
     pub mode: Mode,
-    /// Lab host kernel: `deb:VERSION` or a path; the newest that can do it by default.
+    /// How much the lab host's time is dilated; `None`: as suits the mode.
+    pub dilate: Option<Dilation>,
+    /// Kernel of the lab host: `deb:VERSION` or a path. `None`: the newest that is able to.
     pub host_kernel: Option<String>,
-    /// The results' directory; with several experiments, the parent of theirs.
+    /// The directory of the results; with several experiments, each has a directory in it.
     pub out: PathBuf,
 }
 
-/// What became of one experiment.
+/// The results of one experiment.
 pub struct Outcome {
     pub dir: PathBuf,
     pub summary: Summary,
 }
 
-/// Carries out `requests` one after the other on the same host, `watcher` looking into the guests under test. Each experiment's results are written as they come; when one fails,
-/// what it measured is reported with it and the rest is not started.
+/// Carries out `requests` one after the other on the same host, with `watcher` watching the guests
+/// under test and `scheduler` putting their policies into force. Records are written as they come.
+/// When an experiment fails, its complete phases are reported, and the experiments after it are not
+/// started.
 pub fn run(
     requests: &[Request],
     settings: &Settings,
     watcher: Option<&dyn Watcher>,
+    scheduler: Option<&dyn Scheduler>,
     progress: &dyn Progress,
     cancel: &Cancel,
     done: &mut dyn FnMut(Outcome),
@@ -54,37 +65,35 @@ pub fn run(
             return Err(Error::Usage(format!("{name} is asked for twice: use --repeat")));
         }
     }
+    host::check_dilation(settings.mode, settings.dilate)?;
     if let Some(kernel) = &settings.host_kernel {
         kernel.parse::<KernelSpec>()?;
     }
-    let plans = requests.iter().map(|r| r.plan(&machine)).collect::<Result<Vec<_>>>()?;
-    let mut kernels: Vec<String> = Vec::new();
-    let mut programs = Vec::new();
-    for plan in &plans {
-        for variant in &plan.variants {
-            variant.guest_kernel.parse::<KernelSpec>()?;
-            kernels.push(variant.guest_kernel.clone());
-        }
-        let vms = plan.competitors.iter().chain([&plan.subject]);
-        programs.extend(vms.filter_map(|vm| program_of(&vm.workload)));
+    let mut plans = requests.iter().map(|r| r.plan(&machine)).collect::<Result<Vec<_>>>()?;
+    let policies: Vec<&Policy> =
+        plans.iter().flat_map(|plan| &plan.variants).map(|v| &v.policy).collect();
+    if matches!(settings.mode, Mode::Kvm | Mode::Tcg) {
+        execute::check_policies(policies.iter().copied(), scheduler)?;
     }
-    kernels.sort();
-    kernels.dedup();
-    programs.sort();
-    programs.dedup();
+    let need = policies.iter().map(|policy| policy.need()).max().unwrap_or_default();
+    let (kernels, programs) = needs(&plans)?;
     let dirs = out_dirs(&plans, &settings.out)?;
     let images = Images::open(cancel, progress)?;
     let set = images.prepare(&kernels, &programs)?;
 
     let logs = dirs[0].join("logs");
-    let setting = Setting { set: &set, logs: &logs, progress, cancel, watcher };
+    let run = RunContext { set: &set, logs: &logs, progress, cancel, watcher, scheduler, need };
     let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
     let host_kernel = settings.host_kernel.as_deref();
-    let mut carrier = Carrier::new(settings.mode, &images, host_kernel, vms_mib, setting)?;
+    let mut plan_host =
+        PlanHost::new(settings.mode, settings.dilate, &images, host_kernel, vms_mib, run)?;
+    for (request, plan) in requests.iter().zip(&mut plans) {
+        request.shorten(plan, plan_host.dilation());
+    }
     for (plan, dir) in plans.iter().zip(&dirs) {
         let mut recorder = Recorder::create(dir.join("raw.jsonl"))?;
-        let measured = carrier.execute(plan, &dir.join("logs"), &mut recorder);
-        // A run that failed before its first phase has nothing to report but its error.
+        let measured = plan_host.execute(plan, &dir.join("logs"), &mut recorder);
+        // A run that failed before its first phase has no results, only its error.
         match (report::write(dir), measured) {
             (Ok(summary), measured) => {
                 done(Outcome { dir: dir.clone(), summary });
@@ -94,21 +103,54 @@ pub fn run(
             (Err(error), Ok(())) => return Err(error),
         }
     }
-    carrier.shut_down();
+    plan_host.shut_down();
     Ok(())
 }
 
-fn program_of(workload: &Workload) -> Option<Program> {
-    match workload {
-        Workload::Postmark { .. } => Some(Program::Postmark),
-        Workload::Dbench { .. } => Some(Program::Dbench),
-        Workload::Hold { .. } => Some(Program::Hold),
-        Workload::Bench { .. } => Some(Program::Reprieve),
-        _ => None,
-    }
+/// Measures what switches, exits and interrupts cost in the bed that `mode` and `dilate` choose,
+/// with a guest of kernel `guest_kernel`. Logs go to `settings.out`.
+pub fn calibrate(
+    guest_kernel: &str,
+    settings: &Settings,
+    progress: &dyn Progress,
+    cancel: &Cancel,
+) -> Result<(HostInfo, Costs)> {
+    host::check_dilation(settings.mode, settings.dilate)?;
+    let images = Images::open(cancel, progress)?;
+    let set = images.prepare(&[guest_kernel.into()], &[])?;
+    let (logs, need) = (&settings.out, Need::Nothing);
+    let (watcher, scheduler) = (None, None);
+    let run = RunContext { set: &set, logs, progress, cancel, watcher, scheduler, need };
+    let plan = experiments::calibration(guest_kernel);
+    let (vms_mib, host_kernel) = (Size::memory_of(&plan), settings.host_kernel.as_deref());
+    let Settings { mode, dilate, out, .. } = settings;
+    let mut plan_host = PlanHost::new(*mode, *dilate, &images, host_kernel, vms_mib, run)?;
+    let mut recorder = Recorder::create(out.join("raw.jsonl"))?;
+    plan_host.execute(&plan, out, &mut recorder)?;
+    plan_host.shut_down();
+    let run = report::load(out)?;
+    let costs = run.costs.ok_or_else(|| {
+        let why = run.notices.join("; ");
+        Error::Other(format!("the guest measured nothing: {why}"))
+    })?;
+    Ok((run.host, costs))
 }
 
-/// Makes the directory of each plan, refusing to mix with older results.
+/// The guest kernels and the programs of all `plans`.
+fn needs(plans: &[Plan]) -> Result<(Vec<String>, Vec<Program>)> {
+    let (mut kernels, mut programs) = (BTreeSet::new(), BTreeSet::new());
+    for plan in plans {
+        for variant in &plan.variants {
+            variant.guest_kernel.parse::<KernelSpec>()?;
+            kernels.insert(variant.guest_kernel.clone());
+        }
+        let vms = plan.competitors.iter().chain([&plan.subject]);
+        programs.extend(vms.filter_map(|vm| vm.workload.program()));
+    }
+    Ok((kernels.into_iter().collect(), programs.into_iter().collect()))
+}
+
+/// Makes the directory of each plan; an error if one has results already.
 fn out_dirs(plans: &[Plan], out: &Path) -> Result<Vec<PathBuf>> {
     let mut dirs = Vec::new();
     for plan in plans {

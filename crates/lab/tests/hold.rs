@@ -1,68 +1,115 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests keep their CPUs in the states that they are told to, without a complaint of their kernels.
+//! Guests keep their CPUs in the requested states, and their kernels report no problem.
 
-use reprieve_lab::images::{Images, Program};
+use reprieve_lab::error::Error;
+use reprieve_lab::images::{ImageSet, Images, Program};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::progress::Silent;
 use reprieve_lab::protocol::{Command, Event, Held, Hold, Workload};
 use reprieve_lab::vm::{Accel, Config, Vm};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+/// Of the first attempt to boot, and of each command to the first guest. The guest that follows one
+/// that hangs gets twice the time: QEMU's emulation is known to hang guests, and a hang cannot be
+/// told from a slow machine. `make test` ends what hangs every time.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// CPU 0 of a guest is left alone; each round of `HELD` uses the others.
+/// Guests that may die. One that the kernel module kills dies every time.
+const CRASHES: u32 = 3;
+
+/// How many states a guest holds at a time: CPU 0 is left alone, each of the others holds one.
 const ROUND: usize = 4;
+
+const HOLD_US: u32 = 20_000;
 
 fn hold(kernel: &str) {
     let cancel = Cancel::default();
     let images = Images::open(&cancel, &Silent).unwrap();
     let set = images.prepare(&[kernel.into()], &[Program::Hold]).unwrap();
+    let (mut limit, mut crashes) = (LIMIT, 0);
+    while let Err(error) = hold_in_a_guest(kernel, &set, limit) {
+        match error {
+            Error::Timeout { .. } => limit *= 2,
+            _ => crashes += 1,
+        }
+        assert!(crashes < CRASHES, "{error}");
+        eprintln!("{error}: tries again");
+    }
+}
+
+/// Fails when the guest hangs or dies. Whatever else goes wrong is a panic.
+fn hold_in_a_guest(kernel: &str, set: &ImageSet, limit: Duration) -> Result<(), Error> {
+    let cancel = Cancel::default();
     let guest = &set.guests[kernel];
     let logs = tempfile::tempdir().unwrap();
-    let config = Config {
+    let config = |attempt| Config {
         name: "hold".into(),
         accel: Accel::Tcg,
+        dilation: Default::default(),
         cpu: None,
         vcpus: ROUND as u32 + 1,
         memory_mib: 512,
         kernel: guest.kernel.clone(),
         initrd: guest.initrd.clone(),
         args: String::new(),
-        console: logs.path().join("console.log"),
+        console: logs.path().join(format!("console.{attempt}.log")),
     };
-    let mut vm = Vm::boot(&config, &set.qemu, LIMIT, &cancel).unwrap();
+    let again = |attempt, error: &Error| {
+        eprintln!("boot {attempt} failed: {error}");
+        Ok(())
+    };
+    let mut vm = Vm::boot_with_retries(config, &set.qemu, limit, &cancel, again).unwrap();
     let notice = |event: Event| {
         // A module that does not load is a notice before the answer.
         assert!(!matches!(event, Event::Notice { .. }), "{event:?}");
         Ok(())
     };
-    for (round, held) in Held::ALL.chunks(ROUND).enumerate() {
+    // User mode by itself: its holds are numbers of steps, whose time depends on the machine.
+    let (user, kernel) = Held::ALL.split_at(1);
+    assert_eq!(user, [Held::User]);
+    for (round, held) in [user].into_iter().chain(kernel.chunks(ROUND)).enumerate() {
         let hold =
-            |(held, cpu): (&Held, u32)| Hold { cpu, held: *held, hold_us: 20_000, pause_us: 0 };
+            |(held, cpu): (&Held, u32)| Hold { cpu, held: *held, hold_us: HOLD_US, pause_us: 0 };
         let holds = held.iter().zip(1..).map(hold).collect();
         let prepare = Command::Prepare { workload: Workload::Hold { holds }, measure: None };
-        vm.call(&prepare, LIMIT, &cancel, notice).unwrap();
-        let phase = Command::Phase { phase: round as u32, duration_ms: 1_000 };
-        let started = Instant::now();
-        let done = vm.call(&phase, LIMIT, &cancel, notice).unwrap();
+        answered(vm.call(&prepare, limit, &cancel, notice))?;
+        let phase = Command::Phase { phase: round as u32, duration_ms: 3_000 };
+        let done = answered(vm.call(&phase, limit, &cancel, notice))?;
         let Event::PhaseDone { result, .. } = done else { panic!("{done:?}") };
-        // At least one each, and no more than fit into the time it really took.
-        let most = started.elapsed().as_millis() as f64 / 20.0 * ROUND as f64;
+        // At least one each, and no more than fit into the phase by the guest's clock, which in
+        // emulation may run faster than the host's.
+        let count = held.len() as f64;
+        let most = result.elapsed_ns as f64 / 1e3 / f64::from(HOLD_US) * count;
         let holds = result.operations;
-        assert!((ROUND as f64..=most + 1.0).contains(&holds), "{holds} of {held:?}");
+        println!("{holds} of {held:?}, {most:.1} at most");
+        assert!(holds >= count, "{holds} of {held:?}");
+        assert!(holds <= most + count || held == user, "{holds} of {held:?}");
     }
-    // What it cannot do it says, and stays usable.
+    // A hold that is not possible is an error, and the guest stays usable.
     for (cpu, held, hold_us) in [(9, Held::Reader, 1_000), (1, Held::Hardirq, 2_000_000)] {
         let holds = vec![Hold { cpu, held, hold_us, pause_us: 0 }];
         let prepare = Command::Prepare { workload: Workload::Hold { holds }, measure: None };
-        vm.call(&prepare, LIMIT, &cancel, notice).unwrap();
-        let error = vm.call(&Command::Start, LIMIT, &cancel, notice).unwrap_err().to_string();
+        answered(vm.call(&prepare, limit, &cancel, notice))?;
+        let error = match vm.call(&Command::Start, limit, &cancel, notice) {
+            Err(Error::Guest { message, .. }) => message,
+            other => panic!("{:?}", answered(other)?),
+        };
         assert!(error.contains("reprieve_hold"), "{error}");
     }
     vm.shut_down();
-    let said = std::fs::read_to_string(&config.console).unwrap();
+    let console = (1..).map(|attempt| config(attempt).console).take_while(|log| log.exists());
+    let said = std::fs::read_to_string(console.last().unwrap()).unwrap();
     for complaint in ["BUG", "WARNING", "stall", "lockup"] {
         assert!(!said.contains(complaint), "{said}");
+    }
+    Ok(())
+}
+
+/// An answer, or the error that the guest has hung or died.
+fn answered(answer: Result<Event, Error>) -> Result<Event, Error> {
+    match answer {
+        Err(error) if error.is_crash() => Err(error),
+        answer => Ok(answer.unwrap()),
     }
 }
 

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From files of records to figures: against figures worked out by hand, and with files that are damaged or hostile.
+//! Reports from files of records: the figures are compared with ones worked out by hand, and
+//! damaged or hostile files are refused.
 
 mod report_common;
 
 use report_common::*;
+use reprieve_lab::costs::{Costs, Measured};
+use reprieve_lab::dilation::Dilation;
 use reprieve_lab::error::Error;
-use reprieve_lab::outside::{Outside, Preempted, Totals};
 use reprieve_lab::plan::Scenario;
 use reprieve_lab::protocol::Figure;
-use reprieve_lab::record::Record;
+use reprieve_lab::record::{Death, Record};
 use reprieve_lab::report::{self, Summary};
+use reprieve_lab::watcher::{Preempted, Totals, WatchOutcome};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -110,10 +113,10 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
     let preempted = |count, ns| Preempted { count, ns };
     for r in &mut records {
         let Record::PhaseEnd { phase, host, .. } = r else { continue };
-        // Phases 1 and 3 are the overcommitted ones; in 3 nobody could look.
+        // Phases 1 and 3 are overcommitted; the watcher of phase 3 failed.
         host.outside = Some(match phase {
-            3 => Outside::Missing("this kernel has no BTF".into()),
-            n => Outside::Seen(Box::new(Totals {
+            3 => WatchOutcome::Missing("this kernel has no BTF".into()),
+            n => WatchOutcome::Seen(Box::new(Totals {
                 classes: BTreeMap::from([
                     ("user".into(), preempted(10, 3_000_000)),
                     ("reader".into(), preempted(5, 1_000_000)),
@@ -181,7 +184,8 @@ fn what_a_program_measured_comes_first_and_keeps_its_order() {
         first,
         [(heading, "urcu memb"), (heading, "plain"), ("Programs, 1 reader: p99", "urcu memb")]
     );
-    // Phases 1 and 3 are the baseline, 2 and 4 overcommitted; two repeats have a median of the lower.
+    // Phases 1 and 3 are the baseline, 2 and 4 overcommitted; two repeats have a median of the
+    // lower.
     let row = s.variants[0].row("bench.mean.1_reader.urcu_memb").unwrap();
     close(row.baseline.as_ref().map(|c| c.value), 2.0);
     close(row.overcommit.as_ref().map(|c| c.value), 4.0);
@@ -314,7 +318,80 @@ fn a_phase_run_again_replaces_the_first_try() {
     assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
 }
 
-/// A VM died in the middle of a phase, all were booted again, and the phase was measured anew under its own number.
+/// The guest ran out of memory in the first repeat of the overcommitted scenario.
+#[test]
+fn a_guest_without_memory_is_a_result() {
+    let scratch = Scratch::new("memory");
+    let mut records = small("asym");
+    let at = records.iter().position(|r| matches!(r, Record::PhaseEnd { phase: 1, .. })).unwrap();
+    let line = "Kernel panic - not syncing: System is deadlocked on memory".to_string();
+    let log = Some("logs/labhost.1/asym.1.log".into());
+    records[at] =
+        Record::PhaseDied { phase: 1, death: Death { after_ns: 1_500_000_000, line, log } };
+    // It sends its samples at the end of a phase, so there are none.
+    records.retain(|r| !matches!(r, Record::Sample { phase: 1, .. }));
+    let s = summary(&scratch.run("run", &records));
+    assert!(s.complete);
+    let row = |key: &str| s.variants[0].row(key).unwrap().clone();
+    let survived = row("survived");
+    assert_eq!(survived.baseline.unwrap().value, 100.0);
+    let over = survived.overcommit.unwrap();
+    assert_eq!((over.value, over.repeats), (50.0, vec![Some(0.0), Some(100.0)]));
+    let died = row("out_of_memory");
+    assert_eq!((died.baseline, died.overcommit.unwrap().value), (None, 1.5));
+    // The other repeat still counts.
+    let mean = row("gp_mean").overcommit.unwrap();
+    assert_eq!((mean.value, mean.repeats), (30.0, vec![None, Some(30.0)]));
+    let told = "out of memory after 1.5 s: Kernel panic";
+    let named = |n: &String| n.contains(told) && n.ends_with("memory (logs/labhost.1/asym.1.log)");
+    assert!(s.notices.iter().any(named), "{:?}", s.notices);
+    assert!(!s.notices.iter().any(|n| n.contains("missing")), "{:?}", s.notices);
+    assert!(s.to_text(80).contains("Phases survived"));
+    let dir = scratch.run("page", &records);
+    report::write(&dir).unwrap();
+    assert!(std::fs::read_to_string(dir.join("report.html")).unwrap().contains(told));
+
+    // A death outside a phase is damage.
+    let death = records
+        [records.iter().position(|r| matches!(r, Record::PhaseDied { .. })).unwrap()]
+    .clone();
+    records.insert(records.len() - 1, death);
+    let twice = scratch.run("twice", &records);
+    assert!(report::load(&twice).unwrap_err().to_string().contains("phase 1"));
+}
+
+#[test]
+fn the_costs_of_the_bed_are_in_the_report() {
+    let scratch = Scratch::new("costs");
+    let mut records = small("membench");
+    let switch = Some(Measured { ns: 28_000, count: 300 });
+    let costs = Costs { vcpu_switch: switch, slice_ns: Some(1_400_000), ..Costs::default() };
+    records.insert(2, Record::Costs { costs: costs.clone() });
+    let dir = scratch.run("run", &records);
+    let s = report::write(&dir).unwrap();
+    assert_eq!(s.costs, Some(costs));
+    assert!(s.to_text(80).contains("28.00        2.00          2.29        0.16"));
+    let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(page.contains("Costs of this bed") && page.contains("ISCA 2016"));
+}
+
+#[test]
+fn dilated_time_is_part_of_the_conditions() {
+    let scratch = Scratch::new("dilated");
+    let mut records = small("membench");
+    let Record::Run { host, .. } = &mut records[0] else { panic!() };
+    host.mode = "nested".into();
+    host.dilation = Dilation::new(10).unwrap();
+    let s = summary(&scratch.run("run", &records));
+    assert!(s.to_text(80).contains("time dilated 10x"), "{}", s.to_text(80));
+    // Not in a file of an earlier version.
+    let text = serde_json::to_string(&records[0]).unwrap().replace("\"dilation\":10,", "");
+    let Record::Run { host, .. } = serde_json::from_str(&text).unwrap() else { panic!() };
+    assert!(host.dilation.is_none());
+}
+
+/// A VM died in the middle of a phase, all were booted again, and the phase was measured anew under
+/// its own number.
 #[test]
 fn a_phase_lost_to_a_crash_and_measured_again_counts_once() {
     let scratch = Scratch::new("crash");
@@ -425,6 +502,60 @@ fn text_from_guests_stays_text() {
         assert!(text.contains("document.title") && !text.contains('\x1b'), "{text}");
     }
     assert!(!s.to_markdown().contains("<script"));
+}
+
+#[test]
+fn policies_are_compared_with_the_stock_scheduler() {
+    let scratch = Scratch::new("policies");
+    let policies = ["eevdf", "eevdf-slice=0.5ms", "full"];
+    let mut plan = plan("churn", &policies, 2);
+    for (variant, policy) in plan.variants.iter_mut().zip(policies) {
+        variant.policy = policy.parse().unwrap();
+    }
+    assert_eq!(plan.guests(), [0, 0, 0], "one guest for all of them");
+    let mut records = vec![start(plan), guest(0, "6.12")];
+    // Milliseconds of the grace periods: alone and overcommitted, under each policy.
+    let durations = [[[4, 4], [12, 8]], [[4, 4], [6, 6]], [[8, 8], [4, 4]]];
+    let mut id = 0;
+    for repeat in 0..2 {
+        for (variant, durations) in durations.iter().enumerate() {
+            for (s, scenario) in [Scenario::Baseline, Scenario::Overcommit].into_iter().enumerate()
+            {
+                let mut durations = durations[s];
+                // The second repeat found a slower machine.
+                durations.iter_mut().for_each(|ms| *ms *= u64::from(repeat) + 1);
+                records.extend(phase(id, variant, repeat, scenario, &durations, &[300, 200]));
+                id += 1;
+            }
+        }
+    }
+    records.push(Record::End { complete: true, reason: None });
+    let dir = scratch.run("run", &records);
+    let s = report::write(&dir).unwrap();
+    let to = |variant: usize| s.variants[variant].row("gp_mean").unwrap().to_eevdf.clone().unwrap();
+    let value = |ratio: &Option<reprieve_lab::report::Ratio>| ratio.unwrap().value;
+    let ratios = |v: usize| {
+        let to = to(v);
+        [&to.baseline, &to.overcommit, &to.overcommit_to_alone].map(value)
+    };
+    assert_eq!(ratios(0), [1.0, 1.0, 2.5]);
+    assert_eq!(ratios(1), [1.0, 0.6, 1.5]);
+    // Its own alone is slower: that does not make it better.
+    assert_eq!(ratios(2), [2.0, 0.4, 1.0]);
+    close(s.variants[2].row("gp_mean").unwrap().ratio, 0.5);
+    let spread = to(1).overcommit.unwrap().spread.unwrap();
+    assert_eq!((spread.min, spread.max), (0.6, 0.6), "ratios are within a repeat");
+
+    // Wide enough for the labels to stay beside their figures.
+    let text = s.to_text(140);
+    let table = &text[text.find("Policies against eevdf").unwrap()..];
+    let full = table.lines().find(|line| line.trim_start().starts_with("full")).unwrap();
+    let figures: Vec<&str> = full.split_whitespace().skip(1).take(2).collect();
+    assert_eq!(figures, ["1.00", "0.40"], "{text}");
+    let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(page.contains("Policies against eevdf") && page.contains("data-value=\"0.4\""));
+    // A run of one policy has nothing to compare.
+    assert!(!summary(&scratch.run("one", &small("churn"))).to_text(80).contains("Policies"));
 }
 
 #[test]

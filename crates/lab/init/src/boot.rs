@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a kernel with an initramfs to a system in which programs run.
+//! Sets up the system after boot: mounts, devices, limits, kernel modules.
 //!
-//! Nothing here is fatal: what fails becomes a notice, sent once there is a channel. A guest without tracefs, say, is still good as a
-//! competitor.
+//! No failure here is fatal: it becomes a notice, which is sent once there is a channel. A guest
+//! without tracefs, for example, can still be a competitor.
 
 use crate::sys::{self, Context};
 use std::fs;
@@ -12,7 +12,8 @@ use std::path::Path;
 /// Modules to load, one per line and in this order: a path, then parameters if any.
 const MODULES: &str = "/lib/reprieve/modules";
 
-/// tmpfs without a limit on inodes, whose default (a file per two pages of RAM) is too small for Postmark in a small guest.
+/// tmpfs without a limit on inodes, whose default (a file per two pages of RAM) is too small for
+/// Postmark in a small guest.
 pub const TMPFS: &str = "size=90%,nr_inodes=0,mode=1777";
 
 const MOUNTS: [(&str, &str, &str); 10] = [
@@ -28,7 +29,7 @@ const MOUNTS: [(&str, &str, &str); 10] = [
     ("bpf", "/sys/fs/bpf", ""),
 ];
 
-/// What programs expect in `/dev` and devtmpfs leaves to user space.
+/// Links that programs expect in `/dev` and that devtmpfs does not make.
 const LINKS: [(&str, &str); 4] = [
     ("/dev/fd", "/proc/self/fd"),
     ("/dev/stdin", "/proc/self/fd/0"),
@@ -36,18 +37,18 @@ const LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Sets the system up; returns what did not work.
+/// Sets the system up; returns a notice for each failure.
 pub fn boot() -> Vec<String> {
     let mut notices = Vec::new();
     for (kind, target, data) in MOUNTS {
-        // In sysfs the directory is there or cannot be made; mount says which.
+        // In sysfs the directory exists or cannot be made; then the error of mount is enough.
         let _ = fs::create_dir_all(target);
         if let Err(e) = sys::mount(kind, target, kind, data) {
             notices.push(format!("mounting {kind} on {target}: {e}"));
         }
     }
     for (link, target) in LINKS {
-        // There already in kernels that make them; a program that misses one says so.
+        // An error is no problem: some kernels have made the link already.
         let _ = std::os::unix::fs::symlink(target, link);
     }
     console();
@@ -97,7 +98,7 @@ fn parse_modules(list: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Loads one module; one that is there already is fine.
+/// Loads one module. It is no error if it is loaded already.
 fn load(path: &Path, parameters: &str) -> sys::Result<()> {
     let compressed = path.extension().is_some_and(|e| ["xz", "zst", "gz"].iter().any(|c| e == *c));
     match sys::load_module(path, parameters, compressed) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The line to the lab: a virtio-serial port named [`PORT`], else the second serial line.
+//! The connection to the lab: a virtio-serial port named [`PORT`], else the second serial line.
 //!
-//! Reading and writing are independent: a thread reads commands for as long as the guest lives, and acts at once on those that must
-//! not wait for the current one (`PowerOff`, `Interrupt`); anyone may send events. On a virtio-serial port that nobody has
-//! opened on the other side, reads return nothing and writes wait, so the first event is not lost.
+//! Reading and writing are independent: one thread reads commands as long as the guest lives, and
+//! executes at once those that must not wait for the current one (`PowerOff`, `Interrupt`); every
+//! thread may send events. As long as the other side has not opened the virtio-serial port, reads
+//! return nothing and writes wait, so the first event is not lost.
 
 use crate::protocol::{Event, LINE_MAX, PORT};
 use crate::sys::{self, Context, Result};
@@ -24,7 +25,7 @@ const SERIAL: &str = "/dev/ttyS1";
 pub struct Sender(Arc<Mutex<BufWriter<File>>>);
 
 impl Sender {
-    /// Sends one event. Failure means that the lab is gone, which the lab's side deals with by ending the VM.
+    /// Sends one event. An error means that the lab has ended, and then the VM ends, too.
     pub fn send(&self, event: &Event) {
         self.send_all(std::iter::once(event));
     }
@@ -33,7 +34,7 @@ impl Sender {
     pub fn send_all<'a>(&self, events: impl Iterator<Item = &'a Event>) {
         let mut out = self.0.lock().unwrap_or_else(|e| e.into_inner());
         for event in events {
-            // Into the buffer; an error (the lab is gone) shows up again in flush.
+            // Into the buffer; flush reports an error again.
             let _ = serde_json::to_writer(&mut *out, event);
             let _ = out.write_all(b"\n");
         }
@@ -42,7 +43,7 @@ impl Sender {
         }
     }
 
-    /// For a panicking thread, which may hold the lock itself.
+    /// Sends one event from a panicking thread, which may hold the lock itself.
     pub fn try_send(&self, event: &Event) {
         if let Ok(mut out) = self.0.try_lock() {
             let _ = serde_json::to_writer(&mut *out, event);
@@ -52,7 +53,7 @@ impl Sender {
     }
 }
 
-/// Opens the line: what to read commands from and what to send events to.
+/// Opens the connection.
 pub fn open() -> Result<(Receiver, Sender)> {
     let path = find_port().unwrap_or_else(|| PathBuf::from(SERIAL));
     let file = OpenOptions::new()
@@ -72,7 +73,7 @@ pub fn open() -> Result<(Receiver, Sender)> {
 fn find_port() -> Option<PathBuf> {
     // No virtio-serial driver, no port: do not wait for one.
     let class = "/sys/class/virtio-ports";
-    let deadline = Instant::now() + PORT_WAIT;
+    let deadline = Instant::now() + sys::scaled(PORT_WAIT);
     let expected = fs::read_dir("/sys/bus/virtio/devices")
         .is_ok_and(|mut d| d.any(|e| e.is_ok_and(|e| is_console(&e.path()))));
     loop {
@@ -108,20 +109,21 @@ impl Receiver {
             if let Some(line) = take_line(&mut self.buffer) {
                 return line;
             }
-            // A port's `read` sleeps with the file's position locked, which `write` needs too: go in only when it returns at once.
+            // A port's `read` sleeps while it holds the lock of the file's position, which `write`
+            // needs, too: so `read` is called only when it returns at once.
             if sys::readable(self.file.as_fd(), 1_000) {
                 if let Ok(n @ 1..) = self.file.read(&mut chunk) {
                     self.buffer.extend_from_slice(&chunk[..n]);
                     continue;
                 }
             }
-            // Nothing yet, or nobody on the other side (in which case `poll` returns at once).
+            // Nothing to read, or the other side is not open (then `poll` returns at once).
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Takes the first whole line out of `buffer`. What grows too long to be a command is dropped.
+/// Takes the first whole line out of `buffer`. A line too long for a command is dropped.
 fn take_line(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     if let Some(end) = buffer.iter().position(|b| *b == b'\n') {
         let mut line: Vec<u8> = buffer.drain(..=end).collect();

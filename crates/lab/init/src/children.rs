@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Child processes of process 1.
 //!
-//! Every orphan of the system becomes init's child, so there is one place that waits for any child: a thread that reaps all and keeps the
-//! status of those that were started here. Nobody else may wait ([`std::process::Child::wait`] would race with it).
+//! Every orphan of the system becomes init's child. So one thread waits for all children, reaps
+//! them, and keeps the status of those that were started here. No other code may wait for a child
+//! ([`std::process::Child::wait`] would race with this thread).
 //!
-//! It reaps under the table's lock only. Starting a process holds the lock, because a start that fails waits for its own child; and so does
-//! signalling one, whose id cannot be another's as long as it is not reaped.
+//! The thread reaps only under the table's lock. Starting a process takes the lock too, because a
+//! start that fails waits for its own child. Signalling takes it because an id cannot be reused as
+//! long as its process is not reaped.
 
 use crate::sys::{self, Context, Result};
 use std::collections::HashMap;
@@ -15,7 +17,7 @@ use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 struct Table {
-    /// Our own: `None` while it runs.
+    /// The processes started here; `None` while one runs.
     status: Mutex<HashMap<i32, Option<i32>>>,
     changed: Condvar,
 }
@@ -29,7 +31,7 @@ fn table() -> &'static Table {
 pub fn start_reaper() -> Result<()> {
     let run = || loop {
         let Some(pid) = sys::wait_for_dead_child() else {
-            // No child at all: look again when there may be one.
+            // There is no child at all now; there may be one later.
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
@@ -52,7 +54,7 @@ pub fn start_reaper() -> Result<()> {
 /// A process started here, in a process group of its own; killed and forgotten when dropped.
 pub struct Process {
     pid: i32,
-    /// What the caller may take the pipes from.
+    /// The caller may take its pipes.
     pub child: Child,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running a program for the lab: in a lab host this is the lab itself.
 //!
-//! What it writes arrives whole and before its end is told: the pipes are read until they close. Only if a grandchild holds them open and has
-//! nothing more to say is that not waited for.
+//! All of its output is sent before its end is reported: the pipes are read until they close. The
+//! exception is a grandchild that keeps them open and writes nothing more.
 
 use crate::channel::Sender;
 use crate::children::Process;
@@ -17,11 +17,13 @@ use std::time::{Duration, Instant};
 /// The program that runs, for [`interrupt`]; 0 for none.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
 
-/// Longer lines are broken up: far above any record of the lab, which would not be understood in parts.
+/// Longer lines are broken up. Records of the lab are much shorter: the lab cannot read their
+/// parts.
 const LONGEST_LINE: u64 = 256 << 10;
-/// Most bytes of a line as JSON, which can be six times as long. The rest of [`LINE_MAX`] is for what is around it.
+/// Most bytes of a line as JSON, which can be six times as long. The rest of [`LINE_MAX`] is for
+/// the event around it.
 const LONGEST_JSON: usize = LINE_MAX - 256;
-/// How long after its end a program's output may be silent, and how long it may go on, before it is given up.
+/// After the end of a program: how long its output may pause, and how long it may go on in all.
 const SILENCE: Duration = Duration::from_secs(2);
 const OUTPUT_LIMIT: Duration = Duration::from_secs(120);
 
@@ -70,7 +72,7 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
         }
     };
     RUNNING.store(0, Ordering::Release);
-    output.wait(SILENCE, OUTPUT_LIMIT);
+    output.wait(sys::scaled(SILENCE), sys::scaled(OUTPUT_LIMIT));
     Ok(status)
 }
 
@@ -81,7 +83,7 @@ struct Lines {
     sent: AtomicU64,
 }
 
-/// Held by whoever reads a pipe, for as long as it is open.
+/// Held by the reader of a pipe as long as the pipe is open.
 #[derive(Clone)]
 struct Open {
     lines: Arc<Lines>,
@@ -98,7 +100,7 @@ impl Open {
     }
 }
 
-/// The other side of all [`Open`]s.
+/// Sees when all [`Open`]s are dropped.
 struct Output {
     lines: Arc<Lines>,
     closed: mpsc::Receiver<()>,
@@ -111,27 +113,34 @@ fn output() -> (Open, Output) {
 }
 
 impl Output {
-    /// Waits until every pipe is closed, or none has brought a line for `silence`, or `limit` is over. A line that waits to be sent is no
-    /// silence: the lab is slow then, not the program.
+    /// Waits until every pipe is closed, or no line has come for `silence`, or `limit` has passed.
+    /// A line that waits to be sent is no silence: then the lab is slow, not the program.
     fn wait(&self, silence: Duration, limit: Duration) {
         let deadline = Instant::now() + limit;
+        self.wait_by(|closed| {
+            closed.recv_timeout(silence) == Err(mpsc::RecvTimeoutError::Timeout)
+                && Instant::now() < deadline
+        });
+    }
+
+    /// Does so with a `pause` that lets the time of a silence pass, and returns whether to go on.
+    fn wait_by(&self, mut pause: impl FnMut(&mpsc::Receiver<()>) -> bool) {
         let mut before = None;
-        while Instant::now() < deadline {
+        loop {
             let sent = self.lines.sent.load(Ordering::Acquire);
             let idle = self.lines.read.load(Ordering::Acquire) == sent;
             if idle && before == Some(sent) {
                 return;
             }
             before = Some(sent);
-            match self.closed.recv_timeout(silence) {
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                _ => return,
+            if !pause(&self.closed) {
+                return;
             }
         }
     }
 }
 
-/// Sends what comes out of `pipe` line by line.
+/// Sends the lines of `pipe`.
 fn forward(
     pipe: impl Read + Send + 'static,
     open: Open,
@@ -166,7 +175,8 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     Some(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// Cuts `line` into as few parts as make at most `most` bytes of JSON each; an empty line is one part.
+/// Cuts `line` into as few parts as make at most `most` bytes of JSON each; an empty line is one
+/// part.
 fn parts(line: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut start, mut length) = (0, 0);
@@ -226,7 +236,7 @@ mod tests {
         assert_eq!(parts("ab\u{1}c", 7), ["ab", "\u{1}c"]);
     }
 
-    /// Writes a line every 50 ms for a second, long after a silence would have ended the wait; then holds the pipe open.
+    /// Writes a line in each pause but the last, then holds the pipe open.
     #[test]
     fn output_is_waited_for_while_it_goes_on_and_not_longer() {
         use std::io::Write;
@@ -234,20 +244,23 @@ mod tests {
         let (lines, received) = mpsc::channel();
         let (open, output) = output();
         forward(end, open, move |line| drop(lines.send(line))).unwrap();
-        let writer = std::thread::spawn(move || {
-            for i in 0..20 {
-                writeln!(pipe, "{i}").unwrap();
-                std::thread::sleep(Duration::from_millis(50));
+        let mut pauses = 0;
+        output.wait_by(|_| {
+            pauses += 1;
+            if pauses <= 20 {
+                writeln!(pipe, "{pauses}").unwrap();
+                assert_eq!(received.recv().unwrap(), pauses.to_string());
+                // It is counted right after it was handed on.
+                while output.lines.sent.load(Ordering::Acquire) < pauses {
+                    std::thread::yield_now();
+                }
             }
-            pipe
+            true
         });
-        let started = Instant::now();
-        output.wait(Duration::from_millis(500), Duration::from_secs(60));
-        assert!(started.elapsed() < Duration::from_secs(30), "a pipe held open ends the wait");
-        assert_eq!(received.try_iter().count(), 20);
-        drop(writer.join().unwrap());
+        assert_eq!(pauses, 21, "a pipe held open ends the wait after one silence");
+        drop(pipe);
         // Closed now: no need to wait for a silence.
-        output.wait(Duration::from_secs(50), Duration::from_secs(50));
-        assert!(started.elapsed() < Duration::from_secs(45));
+        let forever = Duration::from_secs(24 * 3600);
+        output.wait(forever, forever);
     }
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starting, stopping and counting the workers of a workload, threads and processes alike.
 //!
-//! A gate is a piece of shared memory: one word that says wait, run or quit, and per worker a cache line of its own with a
-//! count of operations, a count of refusals (say, no memory just now) and the error it died of. Workers sleep on the word (a futex) until it
-//! says run, work until it says something else, and sleep again; so they exist before a phase begins and nothing but
-//! the load starts at time 0.
+//! A gate is shared memory: one word with the value wait, run or quit, and for each worker a cache
+//! line with a count of operations, a count of refusals (for example: no memory at the moment) and
+//! the error that ended it. Workers sleep on the word (a futex) until it is run, work until it
+//! changes, and sleep again. So they exist before a phase begins, and only the load starts at time
+//! 0.
 //!
-//! The word is written with Release and read with Acquire: a worker that sees `run` sees the counters cleared before it. Counters are
-//! Relaxed; they are read after their worker has been seen idle (Release store of `busy`, Acquire load by [`Gate::stop`]).
+//! The word is written with Release and read with Acquire: a worker that sees `run` also sees the
+//! counters that were cleared before. Counters are Relaxed; they are read after their worker was
+//! seen idle (Release store of `busy`, Acquire load in [`Gate::settle`]).
 
-use crate::sys::{Context, Result};
+use crate::sys::{Context, Result, scaled};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,14 +29,14 @@ struct Header {
     word: AtomicU32,
 }
 
-/// What a worker tells about itself.
+/// The counters and the state of one worker.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Slot {
     operations: AtomicU64,
     refusals: AtomicU64,
     busy: AtomicU32,
-    /// The error number that made the worker give up; 0 for none.
+    /// The error number that ended the worker; 0 for none.
     errno: AtomicU32,
 }
 
@@ -77,28 +80,15 @@ pub struct Gate(Arc<Map>);
 impl Gate {
     /// A closed gate for `slots` workers.
     pub fn new(slots: usize) -> Result<Gate> {
-        // SAFETY: a valid C string; the new descriptor is owned below.
-        let fd = unsafe { libc::memfd_create(c"reprieve-gate".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error()).context("memory shared with workers");
-        }
-        // SAFETY: just opened, owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: no memory involved.
-        if unsafe { libc::ftruncate(fd.as_raw_fd(), bytes(slots) as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error()).context("memory shared with workers");
-        }
+        let fd = memfd_create("reprieve-gate", MemfdFlags::CLOEXEC)
+            .context("memory shared with workers")?;
+        ftruncate(&fd, bytes(slots) as u64).context("memory shared with workers")?;
         Self::map(fd, slots)
     }
 
-    /// The gate behind a descriptor that init has handed over.
+    /// The gate of a descriptor that a worker process got from init.
     pub fn from_fd(fd: OwnedFd, slots: usize) -> Result<Gate> {
-        // SAFETY: a zeroed stat is valid and filled in by fstat.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `stat` is valid for the write; a bad descriptor is an error.
-        if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
-            return Err(io::Error::last_os_error()).context("memory shared with init");
-        }
+        let stat = fstat(&fd).context("memory shared with init")?;
         if (stat.st_size as u64) < bytes(slots) as u64 {
             return Err(format!("memory shared with init: too small for {slots} workers"));
         }
@@ -106,7 +96,8 @@ impl Gate {
     }
 
     fn map(fd: OwnedFd, slots: usize) -> Result<Gate> {
-        // SAFETY: a new shared mapping of a file at least that long (checked by both callers), placed by the kernel.
+        // SAFETY: a new shared mapping of a file at least that long (checked by both callers),
+        // placed by the kernel.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -124,7 +115,8 @@ impl Gate {
         Ok(Gate(Arc::new(Map { fd, base: base.cast(), slots })))
     }
 
-    /// The gate's memory, to be handed to a worker process ([`Gate::from_fd`]). No program gets it unasked: it is close-on-exec.
+    /// The gate's memory, for a worker process ([`Gate::from_fd`]). It is close-on-exec, so that
+    /// other programs do not inherit it.
     pub fn fd(&self) -> Result<OwnedFd> {
         self.0.fd.try_clone().context("memory shared with workers")
     }
@@ -136,7 +128,8 @@ impl Gate {
 
     /// The slots, one per worker.
     pub fn slots(&self) -> &[Slot] {
-        // SAFETY: `slots` Slots follow the Header, aligned alike; zeroes are valid, and all fields are atomics.
+        // SAFETY: `slots` Slots follow the Header, aligned alike; zeroes are valid, and all fields
+        // are atomics.
         unsafe {
             let first = self.0.base.add(size_of::<Header>()).cast::<Slot>();
             std::slice::from_raw_parts(first, self.0.slots)
@@ -163,8 +156,10 @@ impl Gate {
         self.set(WAIT);
     }
 
-    /// Waits until all workers idle; an error names those that do not within `limit`, or have failed.
+    /// Waits until all workers are idle. An error names a worker that has failed, or that is not
+    /// idle after `limit`.
     pub fn settle(&self, name: &str, limit: Duration) -> Result<()> {
+        let limit = scaled(limit);
         let deadline = Instant::now() + limit;
         for (i, slot) in self.slots().iter().enumerate() {
             while slot.busy.load(Ordering::Acquire) != 0 {
@@ -192,12 +187,13 @@ impl Gate {
         self.slots().iter().map(|s| s.operations.load(Ordering::Relaxed)).sum()
     }
 
-    /// Operations refused for a passing reason since the start.
+    /// Operations refused for a temporary reason since the start.
     pub fn refusals(&self) -> u64 {
         self.slots().iter().map(|s| s.refusals.load(Ordering::Relaxed)).sum()
     }
 
-    /// The life of worker `index`: repeats `operation` whenever the gate is open, until it fails or the gate says quit.
+    /// The life of worker `index`: repeats `operation` whenever the gate is open, until it fails or
+    /// the gate says quit.
     pub fn work(&self, index: usize, mut operation: impl FnMut(&Slot) -> io::Result<()>) {
         let Some(slot) = self.slots().get(index) else {
             return;
@@ -241,12 +237,15 @@ mod tests {
     #[test]
     fn workers_run_between_start_and_close_and_end_on_quit() {
         let gate = Gate::new(2).unwrap();
+        // What the workers did since the start, by their own count.
+        let done = Arc::new(AtomicU64::new(0));
         let workers: Vec<_> = (0..2)
             .map(|i| {
-                let gate = gate.clone();
+                let (gate, done) = (gate.clone(), done.clone());
                 std::thread::spawn(move || {
                     gate.work(i, |slot| {
                         slot.operation();
+                        done.fetch_add(1, Ordering::Relaxed);
                         std::thread::sleep(Duration::from_millis(1));
                         Ok(())
                     })
@@ -254,14 +253,16 @@ mod tests {
             })
             .collect();
         for _ in 0..2 {
+            done.store(0, Ordering::Relaxed);
             gate.start();
-            std::thread::sleep(Duration::from_millis(30));
+            while gate.operations() < 2 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             gate.close();
-            gate.settle("worker", Duration::from_secs(5)).unwrap();
-            let done = gate.operations();
-            assert!((2..=200).contains(&done), "{done}");
+            gate.settle("worker", Duration::from_secs(24 * 3600)).unwrap();
+            assert_eq!(gate.operations(), done.load(Ordering::Relaxed));
             std::thread::sleep(Duration::from_millis(10));
-            assert_eq!(gate.operations(), done);
+            assert_eq!(gate.operations(), done.load(Ordering::Relaxed), "closed");
         }
         gate.quit();
         for w in workers {

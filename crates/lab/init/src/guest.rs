@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this guest is: the content of `Hello`.
+//! Facts about this guest, for `Hello`.
 
 use crate::protocol::GuestInfo;
 use crate::sys;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Talking to the lab's kernel modules through their files in debugfs: `reprieve_load`, unless a name says otherwise, and `reprieve_hold`.
+//! The files of the lab's kernel modules in debugfs: `reprieve_load`, and `reprieve_hold` for the
+//! functions with `hold` in their names.
 
+use crate::bytes::{u32_at, u64_at};
 use crate::sys::{Context, Result};
 use std::fs;
 use std::io::Read;
@@ -9,36 +11,42 @@ use std::path::Path;
 const DIRECTORY: &str = "/sys/kernel/debug/reprieve_load";
 const HOLD: &str = "/sys/kernel/debug/reprieve_hold";
 
-/// Is the module loaded?
+/// Whether `reprieve_load` is loaded.
 pub fn is_loaded() -> bool {
     Path::new(DIRECTORY).exists()
 }
 
-/// Gives the module a command; see the head of its source for the commands.
+/// Sends `reprieve_load` a command; its source lists the commands.
 pub fn command(text: &str) -> Result<()> {
     fs::write(Path::new(DIRECTORY).join("control"), text)
         .context(format_args!("kernel module reprieve_load: {text:?}"))
 }
 
-/// Is `reprieve_hold` loaded?
+/// Whether `reprieve_hold` is loaded.
 pub fn hold_is_loaded() -> bool {
     Path::new(HOLD).exists()
 }
 
-/// Gives `reprieve_hold` a command.
+/// Sends `reprieve_hold` a command.
 pub fn hold_command(text: &str) -> Result<()> {
     fs::write(Path::new(HOLD).join("control"), text)
         .context(format_args!("kernel module reprieve_hold: {text:?}"))
 }
 
-/// Holds completed since they were started, over all CPUs.
-pub fn holds() -> Result<u64> {
+/// Holds completed on `cpus` since each was started. (The module goes on showing a CPU whose hold
+/// has been stopped.)
+pub fn holds(cpus: &[u32]) -> Result<u64> {
     let path = Path::new(HOLD).join("holds");
-    Ok(parse_holds(&fs::read_to_string(&path).context(path.display())?))
+    Ok(parse_holds(&fs::read_to_string(&path).context(path.display())?, cpus))
 }
 
-fn parse_holds(text: &str) -> u64 {
-    text.lines().filter_map(|l| l.split_ascii_whitespace().nth(2)?.parse::<u64>().ok()).sum()
+fn parse_holds(text: &str, cpus: &[u32]) -> u64 {
+    let count = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let cpu: u32 = words.next()?.parse().ok()?;
+        cpus.contains(&cpu).then(|| words.nth(1)?.parse::<u64>().ok())?
+    };
+    text.lines().filter_map(count).sum()
 }
 
 /// The module's counts since the load or the probes were started.
@@ -46,7 +54,7 @@ fn parse_holds(text: &str) -> u64 {
 pub struct Stats {
     pub pairs: u64,
     pub failed: u64,
-    /// Objects of the load that wait for a grace period; other users' callbacks are not known to the module.
+    /// Objects of the load that wait for a grace period, without callbacks of other users.
     pub waiting: u64,
     pub probes_lost: u64,
 }
@@ -83,7 +91,7 @@ pub struct Probe {
 /// Size of the module's `struct probe_record`.
 pub const RECORD: usize = 24;
 
-/// Calls `each` for every probe recorded, a buffer at a time. Not while probes run.
+/// Calls `each` for every recorded probe, a buffer at a time. An error while probes run.
 pub fn probes(mut each: impl FnMut(Probe)) -> Result<()> {
     let path = Path::new(DIRECTORY).join("probes");
     let mut file = fs::File::open(&path).context(path.display())?;
@@ -98,7 +106,6 @@ pub fn probes(mut each: impl FnMut(Probe)) -> Result<()> {
 }
 
 fn parse_probe(record: &[u8]) -> Option<Probe> {
-    use crate::measure::ring::{u32_at, u64_at};
     Some(Probe {
         registered_ns: u64_at(record, 0)?,
         latency_ns: u64_at(record, 8)?,
@@ -120,8 +127,8 @@ mod tests {
 
     #[test]
     fn holds_are_summed_over_cpus() {
-        assert_eq!(parse_holds("1 reader 40\n2 irqs-off 2\n"), 42);
-        assert_eq!(parse_holds("1 reader x\n\n"), 0);
+        assert_eq!(parse_holds("1 reader 40\n2 irqs-off 2\n3 bh 7\n", &[1, 2]), 42);
+        assert_eq!(parse_holds("1 reader x\n\n", &[1]), 0);
     }
 
     #[test]

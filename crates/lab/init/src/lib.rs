@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of `reprieve-init` that the lab shares with it: the protocol.
+//! The parts of `reprieve-init` that the lab shares with it: the protocol, and how both measure
+//! what interrupts cost.
 
+pub mod gaps;
 pub mod protocol;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Process 1 of the lab's guests and lab hosts: sets the system up, then does what the lab says over a serial line.
+//! Process 1 of the lab's guests and lab hosts: sets the system up, then executes the lab's
+//! commands.
 //!
-//! The console (first serial line) is for the kernel's messages and for panics. If init dies, the VM ends: the kernel runs with `panic=-1` and
-//! QEMU with `-no-reboot`, so the lab never waits for a guest without an init.
+//! The console (first serial line) is for the kernel's messages and for panics. If init dies, the
+//! VM ends: the kernel runs with `panic=-1` and QEMU with `-no-reboot`, so the lab never waits for
+//! a guest without an init.
 
 mod boot;
+mod bytes;
+mod calibrate;
 mod channel;
 mod children;
 mod exec;
@@ -21,13 +25,12 @@ mod workload;
 use protocol::{Command, Event, PROTOCOL};
 use reprieve_init::protocol;
 use std::sync::mpsc;
-use workload::workers;
 
 fn main() {
     if std::process::id() != 1 {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
-        if arguments.first().is_some_and(|a| a == workers::ROLE) {
-            if let Err(e) = workers::main(&arguments[1..]) {
+        if arguments.first().is_some_and(|a| a == workload::WORKER_ROLE) {
+            if let Err(e) = workload::worker(&arguments[1..]) {
                 eprintln!("reprieve-init: {e}");
                 std::process::exit(1);
             }
@@ -43,7 +46,7 @@ fn main() {
     sys::restart();
 }
 
-/// Everything after the set-up; returns only when there is no way to go on.
+/// Everything after the set-up; returns only after an error that ends the guest.
 fn run(notices: Vec<String>) -> sys::Result<()> {
     let (mut input, out) = channel::open()?;
     let dying = out.clone();

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sending a file to the lab: what the guest's kernel says about itself, to compare with what is seen from outside.
+//! Sends files to the lab, mostly of `/proc`: what the guest's kernel reports about itself, to
+//! compare with what a watcher sees from outside.
 
 use crate::sys::{Context, Result};
 use std::fs::File;
 use std::io::Read;
 
-/// Bytes per event: well below the longest line even if each took six as JSON.
+/// Bytes per event: below the longest line even if each byte becomes six as JSON.
 const PART: usize = 128 << 10;
 
 /// Longest file: `/proc/kallsyms` has about 10 MiB.
 const LONGEST: u64 = 256 << 20;
 
-/// Hands the text of the file at `path` to `each`, in parts. Files of `/proc` have no length beforehand.
+/// Hands the text of the file at `path` to `each`, in parts: the length of a file of `/proc` is not
+/// known in advance.
 pub fn file(path: &str, mut each: impl FnMut(String)) -> Result<()> {
     let mut file = File::open(path).context(path)?.take(LONGEST);
     let mut part = Vec::with_capacity(PART);
@@ -21,7 +23,7 @@ pub fn file(path: &str, mut each: impl FnMut(String)) -> Result<()> {
         if read == 0 && part.is_empty() {
             return Ok(());
         }
-        // A character that is cut goes with the next part, unless there is none.
+        // A character that was cut comes with the next part, if there is one.
         let cut = match std::str::from_utf8(&part) {
             Err(e) if e.error_len().is_none() && read > 0 => e.valid_up_to(),
             _ => part.len(),

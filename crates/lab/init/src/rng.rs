@@ -19,7 +19,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `low..=high` (`low` if the range is empty); the bias of the multiplication is below 2^-32 for ranges used here.
+    /// Uniform in `low..=high` (`low` if the range is empty); the bias of the multiplication is
+    /// below 2^-32 for ranges used here.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         let span = u128::from(high.saturating_sub(low)) + 1;
         low + ((u128::from(self.next()) * span) >> 64) as u64

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Carrying out the lab's commands, one after the other.
+//! Executes the lab's commands, one after the other.
 //!
-//! A phase: let the callbacks of the one before run out; start recording; say so; start the load (time 0); sleep; stop the load; say so; stop
-//! recording; and only then send what was recorded.
+//! The steps of a phase: wait until the callbacks of the phase before have run; start recording;
+//! send `PhaseStarted`; start the load (time 0); sleep; stop the load; send `LoadStopped`; stop
+//! recording; and only then send the samples.
 
+use crate::calibrate;
 use crate::channel::Sender;
 use crate::exec;
 use crate::kmod;
@@ -12,6 +14,7 @@ use crate::protocol::{Command, Event, Measure, PhaseResult, Sample, Workload};
 use crate::read;
 use crate::sys::{self, Result};
 use crate::workload::{self, Load};
+use reprieve_init::gaps::Typical;
 use std::time::Duration;
 
 /// Events per write while sending samples.
@@ -31,7 +34,7 @@ impl Session {
         Session { out, load: None, meter: None }
     }
 
-    /// Carries out one command and answers it.
+    /// Executes one command and answers it.
     pub fn handle(&mut self, command: Command) {
         let answer = match command {
             Command::Prepare { workload, measure } => {
@@ -41,13 +44,21 @@ impl Session {
             Command::Phase { phase, duration_ms } => {
                 self.phase(phase, duration_ms).map(|result| Event::PhaseDone { phase, result })
             }
-            // Acted upon where they are received.
+            // The receiving thread has executed them.
             Command::Interrupt | Command::PowerOff => return,
+            Command::Calibrate { cost, duration_ms } => {
+                calibrate::measure(cost, Duration::from_millis(duration_ms)).map(|found| {
+                    if let Some(Typical { ns, count }) = found {
+                        self.out.send(&Event::Cost { ns, count });
+                    }
+                    Event::Ready
+                })
+            }
             Command::Read { path } => {
                 let part = |text| self.out.send(&Event::Content { text });
                 read::file(&path, part).map(|()| Event::Ready)
             }
-            // Does not return if all is well.
+            // Returns only after an error.
             Command::Kexec { kernel, initrd, cmdline } => {
                 sys::kexec(&kernel, &initrd, &cmdline).map(|()| Event::Ready)
             }
@@ -59,7 +70,7 @@ impl Session {
     }
 
     fn prepare(&mut self, workload: &Workload, measure: Option<&Measure>) -> Result<()> {
-        // What was prepared before goes first: both may want the same files.
+        // The load before is dropped first: both may use the same files.
         self.load = None;
         self.meter = None;
         if let Some(measure) = measure {
@@ -108,7 +119,7 @@ impl Session {
         if let Ok(from) = started {
             sys::sleep_until(from.saturating_add(duration_ms.saturating_mul(1_000_000)));
         }
-        // Everything is stopped before the first error is returned, so that the guest stays usable.
+        // Everything is stopped before the first error is returned: the guest stays usable.
         let done = load.stop();
         out.send(&Event::LoadStopped { phase });
         let recorded = match (&self.meter, running) {
@@ -141,7 +152,7 @@ impl Session {
     }
 }
 
-/// Lets callbacks that wait for a grace period run.
+/// Waits until the pending RCU callbacks have run.
 fn drain() {
     if kmod::is_loaded() && kmod::command("drain").is_ok() {
         return;

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The system calls that `std` does not wrap, as safe functions.
+//! System calls that `std` does not offer, as safe functions.
 //!
-//! All `unsafe` code of init lies here and in [`crate::gate`] (shared memory) and [`crate::workload::clone`] (a raw `clone3`).
+//! All `unsafe` code of init is here, in `gate` (shared memory) and in `workload/clone` (a raw
+//! `clone3`).
 
+use crate::protocol::TIMEOUT_FACTOR;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::thread::{ClockId, CpuSet, clock_nanosleep_absolute, sched_setaffinity};
+use rustix::time::{Timespec, clock_getres, clock_gettime};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::path::Path;
+use std::time::Duration;
 
-/// Most functions here fail with a sentence that names the thing; it ends up in `Event::Error`.
+/// Errors are sentences for the user; they are sent in `Event::Error`.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// Adds what was being done to an error.
+/// Adds to an error what was being done.
 pub trait Context<T> {
     fn context(self, what: impl std::fmt::Display) -> Result<T>;
 }
@@ -23,62 +30,52 @@ impl<T, E: std::fmt::Display> Context<T> for std::result::Result<T, E> {
     }
 }
 
+/// A time limit, multiplied by the lab's factor for slow machines.
+pub fn scaled(limit: Duration) -> Duration {
+    let factor = std::env::var(TIMEOUT_FACTOR).ok().and_then(|v| v.parse().ok());
+    limit.saturating_mul(factor.unwrap_or(1))
+}
+
 fn check(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-fn clock(id: libc::clockid_t) -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is valid for the write; the ids used here exist on every Linux.
-    unsafe { libc::clock_gettime(id, &mut t) };
+fn nanoseconds(t: Timespec) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// `CLOCK_MONOTONIC`, ns: the clock of every time in the protocol and of the trace.
 pub fn now_ns() -> u64 {
-    clock(libc::CLOCK_MONOTONIC)
+    nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// Length of the scheduler tick: the resolution of the coarse clocks, which advance with it.
+/// Length of the scheduler tick: the coarse clocks advance with it.
 pub fn tick_ns() -> Option<u64> {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is valid for the write.
-    let r = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
-    let ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
-    (r == 0 && ns > 0).then_some(ns)
+    Some(nanoseconds(clock_getres(ClockId::MonotonicCoarse))).filter(|ns| *ns > 0)
 }
 
 /// CPU time of the calling thread, ns.
 pub fn thread_cpu_ns() -> u64 {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
 /// Sleeps until `CLOCK_MONOTONIC` shows `deadline_ns`, through signals.
 pub fn sleep_until(deadline_ns: u64) {
-    let t = libc::timespec {
-        tv_sec: (deadline_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (deadline_ns % 1_000_000_000) as libc::c_long,
+    let t = Timespec {
+        tv_sec: (deadline_ns / 1_000_000_000) as _,
+        tv_nsec: (deadline_ns % 1_000_000_000) as _,
     };
-    // SAFETY: `t` is a valid timespec; no remainder is asked for.
-    while unsafe {
-        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &t, std::ptr::null_mut())
-    } == libc::EINTR
-    {}
+    while clock_nanosleep_absolute(ClockId::Monotonic, &t) == Err(Errno::INTR) {}
 }
 
 /// Binds the calling thread to one CPU.
 pub fn pin(cpu: u32) -> Result<()> {
-    // SAFETY: an all-zero cpu_set_t is valid and empty.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu as usize >= libc::CPU_SETSIZE as usize {
-        return Err(format!("CPU {cpu}: more than {} are not supported", libc::CPU_SETSIZE));
+    if cpu as usize >= CpuSet::MAX_CPU {
+        return Err(format!("CPU {cpu}: more than {} are not supported", CpuSet::MAX_CPU));
     }
-    // SAFETY: `cpu` is within the set, `set` is valid for the read.
-    let r = unsafe {
-        libc::CPU_SET(cpu as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set)
-    };
-    check(r.into()).map(drop).context(format_args!("binding a thread to CPU {cpu}"))
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    sched_setaffinity(None, &set).context(format_args!("binding a thread to CPU {cpu}"))
 }
 
 /// Makes the calling thread a real-time one (SCHED_FIFO, lowest priority).
@@ -95,19 +92,16 @@ pub fn cpus() -> u32 {
 }
 
 pub fn mount(source: &str, target: &str, kind: &str, data: &str) -> io::Result<()> {
-    let (s, t) = (CString::new(source)?, CString::new(target)?);
-    let (k, d) = (CString::new(kind)?, CString::new(data)?);
-    // SAFETY: four valid C strings.
-    let r = unsafe { libc::mount(s.as_ptr(), t.as_ptr(), k.as_ptr(), 0, d.as_ptr().cast()) };
-    check(r.into()).map(drop)
+    let data = CString::new(data)?;
+    rustix::mount::mount(source, target, kind, MountFlags::empty(), data.as_c_str())?;
+    Ok(())
 }
 
-/// Unmounts; `lazily`: out of sight at once, for good when nobody uses it any more.
+/// Unmounts; `lazily`: removes it from the tree at once, and unmounts it after its last use.
 pub fn unmount(target: &str, lazily: bool) -> io::Result<()> {
-    let t = CString::new(target)?;
-    // SAFETY: a valid C string.
-    let r = unsafe { libc::umount2(t.as_ptr(), if lazily { libc::MNT_DETACH } else { 0 }) };
-    check(r.into()).map(drop)
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    rustix::mount::unmount(target, flags)?;
+    Ok(())
 }
 
 /// Loads a kernel module from a file, decompressed by the kernel if `compressed`.
@@ -121,7 +115,7 @@ pub fn load_module(path: &Path, parameters: &str, compressed: bool) -> io::Resul
     check(r).map(drop)
 }
 
-/// Switches the machine off; does not return where that works.
+/// Switches the machine off; returns only if that fails.
 pub fn power_off() {
     // SAFETY: no memory involved.
     unsafe { libc::reboot(libc::RB_POWER_OFF) };
@@ -133,7 +127,7 @@ pub fn restart() {
     unsafe { libc::reboot(libc::RB_AUTOBOOT) };
 }
 
-/// Starts the kernel in file `kernel` in place of this one; does not return where that works.
+/// Starts the kernel in file `kernel` in place of this one; returns only if that fails.
 pub fn kexec(kernel: &str, initrd: &str, cmdline: &str) -> Result<()> {
     let open = |path: &str| File::open(path).context(path);
     let (kernel, initrd) = (open(kernel)?, open(initrd)?);
@@ -175,7 +169,8 @@ pub fn make_raw(fd: BorrowedFd) -> io::Result<()> {
 pub fn pty() -> io::Result<(File, File)> {
     let ours = File::options().read(true).write(true).open("/dev/ptmx")?;
     let unlock: libc::c_int = 0;
-    // SAFETY: `unlock` is valid for the read; TIOCGPTPEER takes open flags and returns a new descriptor.
+    // SAFETY: `unlock` is valid for the read; TIOCGPTPEER takes open flags and returns a new
+    // descriptor.
     let theirs = unsafe {
         check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlock).into())?;
         let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
@@ -187,7 +182,8 @@ pub fn pty() -> io::Result<(File, File)> {
     Ok((ours, theirs))
 }
 
-/// Waits until there is something to read from `fd`; false if not within `limit_ms`, or if the other side is not there.
+/// Waits until there is something to read from `fd`; false if there is nothing within `limit_ms`,
+/// or if the other side is not open.
 pub fn readable(fd: BorrowedFd, limit_ms: i32) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
@@ -209,7 +205,8 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
 
-/// Waits until some child has ended and returns its id, without reaping it; `None` when there is no child.
+/// Waits until some child has ended and returns its id, without reaping it; `None` when there is no
+/// child.
 pub fn wait_for_dead_child() -> Option<i32> {
     loop {
         // SAFETY: an all-zero siginfo_t is valid; waitid fills it in.
@@ -226,7 +223,8 @@ pub fn wait_for_dead_child() -> Option<i32> {
     }
 }
 
-/// Reaps a child that has ended: its exit status, or 128 + signal. `None` if there is none of this id (any more).
+/// Reaps a child that has ended: its exit status, or 128 + signal. `None` if there is no such
+/// child.
 pub fn reap(pid: i32) -> Option<i32> {
     let mut status = 0;
     // SAFETY: `status` is valid for the write.
@@ -247,7 +245,7 @@ pub fn synchronize_rcu() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) }).map(drop)
 }
 
-/// The cheapest system call that is never served without entering the kernel.
+/// A cheap system call that always enters the kernel.
 pub fn getppid() {
     // SAFETY: no memory involved.
     unsafe { libc::syscall(libc::SYS_getppid) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * reprieve_hold - keeps CPUs in a chosen context, so that one who looks at the
- * guest from outside can be checked against what it really does.
+ * reprieve_hold - keeps CPUs in a known context, to compare it with what a
+ * program that watches the guest from outside reports.
  *
  * On each chosen CPU a bound thread enters the context, spins there for a
  * time, leaves it, and does so again, at once or after a pause:
@@ -14,11 +14,11 @@
  *   hardirq   the handler of an interrupt that the CPU sends to itself
  *   irqs-off  interrupts disabled, and nothing else
  *
- * Each has a function of its own that does all the spinning and is named after
- * it (reprieve_hold_reader, ...), so that a symbolized instruction pointer can
- * be checked as well. It looks at the clock now and then only, and reads one
- * that disables nothing. Between two holds the thread calls the scheduler: no
- * hold may be so long that the guest's own watchdogs bark (20 s).
+ * Each context has a function named after it (reprieve_hold_reader, ...), which
+ * does all the spinning, so that a symbolized instruction pointer can be
+ * checked as well. It reads the clock only now and then, and one whose reading
+ * disables nothing. Between two holds the thread calls the scheduler: no hold
+ * may be so long that the guest's own watchdogs report it (20 s).
  *
  * Files in /sys/kernel/debug/reprieve_hold:
  *   control  write one command:
@@ -48,12 +48,12 @@
 
 #include "control.h"
 
-/* Half of what makes the soft-lockup watchdog and RCU's stall detector bark. */
+/* Half of the soft-lockup watchdog's and RCU's stall detector's limit. */
 #define MAX_HOLD_US (10U * USEC_PER_SEC)
-/* Of contexts that keep the CPU from serving interrupts or softirqs. */
+/* For contexts in which the CPU serves no interrupts or no softirqs. */
 #define MAX_ATOMIC_HOLD_US (1U * USEC_PER_SEC)
 #define MAX_PAUSE_US (10U * USEC_PER_SEC)
-/* Between two looks at the clock: some 10 us, and ten times that emulated. */
+/* Between two readings of the clock: about 10 us, emulated ten times that. */
 #define SPINS 500
 
 struct hold;
@@ -71,7 +71,7 @@ struct hold {
 	unsigned int pause_us;
 	bool stop;
 	u64 count;
-	/* Not only held by its owner but looked at by nobody else. */
+	/* Taken by this CPU's thread only. */
 	spinlock_t lock;
 	struct tasklet_struct tasklet;
 	struct irq_work work;
@@ -81,7 +81,7 @@ struct hold {
 static DEFINE_PER_CPU(struct hold, holds);
 static struct dentry *directory;
 
-/* Inlined, so that the CPU is in the function named after the context. */
+/* Inlined: the CPU must be in the function named after the context. */
 static __always_inline void spin(struct hold *hold)
 {
 	u64 end = ktime_get_mono_fast_ns() + hold->hold_ns;
@@ -145,7 +145,7 @@ static noinline __noclone void reprieve_hold_hardirq(struct irq_work *work)
 
 static void hold_softirq(struct hold *hold)
 {
-	/* Enabling runs it right here, or leaves it to ksoftirqd. */
+	/* Enabling runs the tasklet at once, or leaves it to ksoftirqd. */
 	local_bh_disable();
 	tasklet_schedule(&hold->tasklet);
 	local_bh_enable();
@@ -190,8 +190,7 @@ static void stop_all(void)
 {
 	unsigned int cpu;
 
-	/* All at once: one that waits for its pause would hold up the others.
-	 */
+	/* All at once: else each would wait for the pause before it. */
 	for_each_possible_cpu(cpu)
 		WRITE_ONCE(per_cpu_ptr(&holds, cpu)->stop, true);
 	for_each_possible_cpu(cpu) {

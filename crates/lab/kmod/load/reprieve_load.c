@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * reprieve_load - loads and probes of RCU that only a kernel can run.
+ * reprieve_load - RCU workloads and latency probes that must run in the kernel.
  *
  * Membench: on each chosen CPU a bound thread allocates objects and frees them
  * through call_rcu(), the memory microbenchmark of "The RCU-Reader Preemption
@@ -8,20 +8,20 @@
  * call of the scheduler after every ten pairs. A thread does a batch of
  * yield_every pairs, then sleeps until the batch's time is up
  * (yield_every / rate seconds after the batch was due). It does not catch up:
- * a thread that comes late, because its vCPU was preempted, does one batch at
- * once and takes its time from there. So a preemption never causes a burst, and
- * what piles up was produced at no more than the rate. Rate 0: no sleep, only
+ * a thread that is late, because its vCPU was preempted, does one batch at
+ * once and counts the time from there. So a preemption never causes a burst,
+ * and garbage is never produced faster than the rate. Rate 0: no sleep, only
  * schedule() after each batch. When there is no memory the thread counts a
  * failure and pauses for 10 ms; it never calls the OOM killer.
  *
- * Probes: on each CPU a timer registers a callback and the callback notes how
- * long it had to wait. The intervals are uniform between 3/4 and 5/4 of the
- * period, so that probes do not lock in step with the tick that drives RCU.
+ * Probes: on each CPU a timer registers a callback, and the callback records
+ * how long it had to wait. The intervals are uniform between 3/4 and 5/4 of the
+ * period, so that probes do not run in step with the tick that drives RCU.
  *
  * Kernels with CONFIG_RCU_LAZY hold back call_rcu() for up to ten seconds on
  * CPUs whose callbacks are offloaded (rcu_nocbs=, nohz_full=). That would
- * measure the laziness and not the grace periods, so both uses ask for the
- * prompt variant, which is what call_rcu() was for the paper.
+ * measure the laziness and not the grace periods, so both uses take the prompt
+ * variant, which is what call_rcu() was in the paper's kernel.
  *
  * Files in /sys/kernel/debug/reprieve_load:
  *   control  write one command:
@@ -68,7 +68,8 @@
 /* Probes of one CPU that may wait at a time. */
 #define PROBES_IN_FLIGHT 64
 #define BACK_OFF_MS 10
-#define STOP_LIMIT (20 * HZ)
+/* Below the limit of the kernel's detector of hung tasks. */
+#define STOP_LIMIT (100 * HZ)
 
 static struct dentry *directory;
 
@@ -84,7 +85,7 @@ struct counts {
 	u64 failed;
 };
 
-/* Written on the CPU that acts, which for callbacks may be any. */
+/* Written on the current CPU; a callback may run on another than its object. */
 static DEFINE_PER_CPU(struct counts, counts);
 
 static struct {
@@ -116,13 +117,13 @@ static bool bench_pair(void)
 		this_cpu_inc(counts.failed);
 		return false;
 	}
-	/* First, so that the number waiting is never negative. */
+	/* Before call_rcu(), so that the number waiting is never negative. */
 	this_cpu_inc(counts.registered);
 	call_rcu_promptly(&object->rcu, free_object);
 	return true;
 }
 
-/* Sleeps until @due, or until somebody wants the thread to stop. */
+/* Sleeps until @due, or until the thread has to stop. */
 static void bench_sleep(u64 due)
 {
 	ktime_t expires = ns_to_ktime(due);
@@ -184,7 +185,7 @@ static int bench_stop(void)
 	return 0;
 }
 
-/* Counts anew, once no callback is left to count. */
+/* Clears the counts, after all callbacks have run. */
 static void bench_clear(void)
 {
 	unsigned int cpu;
@@ -275,7 +276,7 @@ static int bench_begin(void)
 
 /* ---- probes ---- */
 
-/* What the file "probes" consists of. */
+/* A record of the file "probes". */
 struct probe_record {
 	u64 registered_ns; /* CLOCK_MONOTONIC */
 	u64 latency_ns;
@@ -332,7 +333,7 @@ static enum hrtimer_restart probe_timer(struct hrtimer *timer)
 	struct probe *probe = &prober->probes[prober->next];
 	u64 x = prober->random;
 
-	/* The oldest is still waiting when they all are. */
+	/* The oldest: if it still waits, all do. */
 	if (smp_load_acquire(&probe->waiting)) {
 		atomic64_inc(&probing.lost);
 	} else {
@@ -371,7 +372,7 @@ static void probe_stop(void)
 	for (cpu = 0; cpu < nr_cpu_ids; cpu++)
 		if (probing.by_cpu[cpu])
 			hrtimer_cancel(&probing.by_cpu[cpu]->timer);
-	/* Those that wait still have to report, and live in what is freed. */
+	/* Waiting callbacks still use the memory that is freed below. */
 	rcu_barrier();
 	for (cpu = 0; cpu < nr_cpu_ids; cpu++)
 		kfree(probing.by_cpu[cpu]);
@@ -465,7 +466,7 @@ static int stats_show(struct seq_file *file, void *unused)
 	u64 registered = 0, freed = 0, failed = 0, waiting;
 	unsigned int cpu;
 
-	/* Frees first: what is registered meanwhile only adds. */
+	/* Frees first: objects registered in between only add. */
 	for_each_possible_cpu(cpu)
 		freed += READ_ONCE(per_cpu_ptr(&counts, cpu)->freed);
 	for_each_possible_cpu(cpu) {
@@ -489,7 +490,7 @@ static ssize_t probes_read(struct file *file, char __user *to, size_t size,
 	ssize_t n;
 	int err;
 
-	/* Against commands. */
+	/* Keeps commands out. */
 	err = mutex_lock_interruptible(&control_lock);
 	if (err)
 		return err;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `asym`: a vCPU that produces garbage at full speed beside one that shares its CPU with hogs.
+//! `asym`: one vCPU produces garbage at full speed, the other shares its CPU with hogs.
 //!
-//! Under symmetric overcommit the producer of garbage starves along with the reader that holds the garbage up, so memory does not grow. Here
-//! the producer has a CPU to itself: every grace period that waits for the other vCPU piles up what it frees.
+//! Under symmetric overcommit the producer of garbage is preempted as often as the reader for which
+//! its grace periods wait, so memory does not grow. Here the producer has a CPU to itself: while a
+//! grace period waits for the other vCPU, garbage piles up.
 
-use super::{Experiment, Options, Size, hogs};
+use super::guests::hogs;
+use super::{Experiment, Options, Size};
 use crate::error::Result;
-use crate::plan::Vm;
+use crate::plan::VmPlan;
 use reprieve_init::protocol::Workload;
 
 pub struct Asym;
@@ -28,11 +30,11 @@ impl Experiment for Asym {
         "ours"
     }
 
-    fn vms(&self, size: &Size, _: &Options) -> Result<(Vm, Vec<Vm>)> {
-        let subject = Vm {
+    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
+        let subject = VmPlan {
             name: "asym".into(),
             vcpus: 2,
-            memory_mib: size.work_memory(2),
+            memory_mib: size.garbage_memory(2),
             pin: vec![vec![0], vec![1]],
             pin_other: vec![1],
             workload: Workload::SemChurn { producer_cpu: 1, reader_cpus: vec![0], semaphores: 512 },

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `bench-grace`: the grace periods of programs, not of the kernel, inside an overcommitted VM.
 //!
-//! The guest runs `reprieve bench grace`. A membarrier interrupts every CPU on which the program runs, so where the hypervisor has preempted one of
-//! these it waits for that vCPU, whoever has it: the restartable grace period depends on vCPU preemption after all. So do those of others, through
-//! their readers and for as long. The number of readers tells the two apart: with one per vCPU (the writer has one, too) only the hypervisor
-//! preempts; with eight times as many the guest does as well.
+//! The guest runs `reprieve bench grace`. A membarrier interrupts every CPU on which the program
+//! runs, so it waits for a vCPU that the hypervisor has preempted: the restartable grace period,
+//! too, depends on vCPU preemption. Other kinds of grace periods depend on it through their
+//! readers, for as long. The number of readers separates the two kinds of preemption: with one
+//! reader per vCPU (the writer has a vCPU, too) only the hypervisor preempts; with eight times as
+//! many the guest's scheduler does as well.
 
-use super::{Experiment, Options, Size, hogs, vm};
+use super::guests::{hogs, vm};
+use super::{Experiment, Options, Size};
 use crate::error::Result;
-use crate::plan::Vm;
+use crate::plan::VmPlan;
 use reprieve_init::protocol::Workload;
 
-/// Most readers that the benchmark takes.
+/// The benchmark's limit on readers.
 const MOST_READERS: u32 = 512;
 
 pub struct BenchGrace;
@@ -33,13 +36,13 @@ impl Experiment for BenchGrace {
         "ours"
     }
 
-    fn vms(&self, size: &Size, _: &Options) -> Result<(Vm, Vec<Vm>)> {
+    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
         let all = size.all();
         let vcpus = all.len() as u32;
         let readers = format!("{},{}", vcpus - 1, (8 * vcpus).min(MOST_READERS));
         let arguments = ["bench", "grace", "--json", "--rounds", "1", "--readers", &readers]
             .into_iter()
-            // No locks: their writers wait for readers, not for grace periods.
+            // Without the locks: their writers wait for readers, not for grace periods.
             .chain(["--against", "urcu,crossbeam,seize,haphazard"])
             .map(String::from);
         let load = Workload::Bench { arguments: arguments.collect() };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `churn`: files created and removed in a loop; the plainest load under which to compare guest settings.
+//! `churn`: files created and removed in a loop; a simple load for comparing guest settings.
 
-use super::{Experiment, Options, Size, hogs, vm};
+use super::guests::{hogs, vm};
+use super::{Experiment, Options, Size};
 use crate::error::Result;
-use crate::plan::Vm;
+use crate::plan::VmPlan;
 use reprieve_init::protocol::Workload;
 
 pub struct Churn;
@@ -25,7 +26,7 @@ impl Experiment for Churn {
         "ours"
     }
 
-    fn vms(&self, size: &Size, _: &Options) -> Result<(Vm, Vec<Vm>)> {
+    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
         let all = size.all();
         let vcpus = all.len() as u32;
         let load = Workload::FileChurn { workers: vcpus };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `clone`: [RP] experiment 2, figure 4.
 
-use super::{Experiment, Options, Size, vm};
+use super::guests::vm;
+use super::{Experiment, Options, Size};
 use crate::error::{Error, Result};
-use crate::plan::Vm;
+use crate::plan::VmPlan;
 use reprieve_init::protocol::Workload;
 
 pub struct Clone;
@@ -25,7 +26,7 @@ impl Experiment for Clone {
         "[RP] experiment 2"
     }
 
-    fn vms(&self, size: &Size, options: &Options) -> Result<(Vm, Vec<Vm>)> {
+    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
         if options.namespaces.is_empty() {
             return Err(Error::Usage("--namespaces is empty: name at least one".into()));
         }

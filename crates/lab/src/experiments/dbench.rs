@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `dbench`: [IPC] figure 7, `call_rcu()` latency under a file-server load.
 
-use super::{Experiment, Options, Size, hogs, vm};
+use super::guests::{hogs, vm};
+use super::{Experiment, Options, Size};
 use crate::error::Result;
-use crate::plan::Vm;
+use crate::plan::VmPlan;
 use reprieve_init::protocol::Workload;
 
 pub struct Dbench;
@@ -25,7 +26,7 @@ impl Experiment for Dbench {
         "[IPC] figure 7"
     }
 
-    fn vms(&self, size: &Size, _: &Options) -> Result<(Vm, Vec<Vm>)> {
+    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
         let all = size.all();
         let vcpus = all.len() as u32;
         let load = Workload::Dbench { clients: vcpus };

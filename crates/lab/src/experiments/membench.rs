@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `membench`: [RP] experiment 1, figure 3.
 
-use super::{Experiment, Options, Size, postmark, vm};
+use super::guests::{bursty_pair, membench, postmark};
+use super::{Experiment, Options, Size};
 use crate::error::Result;
-use crate::plan::Vm;
-use reprieve_init::protocol::Workload;
+use crate::plan::VmPlan;
 use std::time::Duration;
 
 pub struct Membench;
@@ -26,26 +26,16 @@ impl Experiment for Membench {
         "[RP] experiment 1"
     }
 
-    fn vms(&self, size: &Size, options: &Options) -> Result<(Vm, Vec<Vm>)> {
+    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
         let [lower, upper] = size.halves();
         let vcpus = upper.len() as u32;
-        let subject = guest("membench", vcpus, &upper, size, options);
-        let mut others = vec![postmark::guest("postmark", vcpus, &lower, size, options)];
-        others.extend(postmark::bursty_pair(size, options));
+        let subject = membench(vcpus, &upper, size, options);
+        let mut others = vec![postmark(vcpus, &lower, size, options)];
+        others.extend(bursty_pair(size, options));
         Ok((subject, others))
     }
 
     fn phase(&self) -> Duration {
         Duration::from_secs(150)
     }
-}
-
-pub(super) fn guest(name: &str, vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> Vm {
-    let workload = Workload::Membench {
-        cpus: Vec::new(),
-        rate: options.rate,
-        object_bytes: options.object_bytes,
-        yield_every: 10,
-    };
-    vm(name, vcpus, cpus, size.work_memory(vcpus), workload)
 }

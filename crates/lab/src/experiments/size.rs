@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How large the VMs of an experiment are on a given machine.
 //!
-//! `paper` is [RP]'s test bed exactly (64 CPUs in two halves). `machine` keeps its proportions on any number of CPUs from 8: two halves, each
-//! shared by one VM with a vCPU per CPU and a bursty VM with a vCPU per four CPUs. On fewer CPUs the halves would hold VMs of one vCPU, whose
-//! RCU never waits for another vCPU; there the halves are merged, so every VM spans all CPUs, and two VMs of a vCPU per CPU
-//! plus the bursty ones share them: more overcommitted than the paper, which the report shows.
+//! `paper` is [RP]'s test bed exactly (64 CPUs in two halves). `machine` keeps its proportions on
+//! any number of CPUs from 8: two halves, each shared by one VM with a vCPU per CPU and a bursty VM
+//! with a vCPU per four CPUs. On fewer CPUs a half would have VMs of one vCPU, whose RCU never
+//! waits for another vCPU. There the halves are merged: two VMs with a vCPU per CPU and the bursty
+//! VMs share all CPUs. That is more overcommitted than in the paper; the report shows it.
 
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Scale};
 
-/// The machine whose CPUs and memory the VMs get.
+/// The CPUs and the memory that VMs may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     pub cpus: u32,
@@ -17,13 +18,13 @@ pub struct Machine {
     pub memory_mib: u64,
 }
 
-/// CPUs that the paper's experiments use.
+/// CPUs of the paper's experiments.
 const PAPER_CPUS: u32 = 64;
 
-/// Fewest CPUs that are split into halves.
+/// From this number on, CPUs are split into halves.
 const SPLIT_CPUS: u32 = 8;
 
-/// What QEMU itself takes per VM, MiB.
+/// Memory of QEMU itself per VM, MiB.
 const VMM_MIB: u64 = 96;
 
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ impl Size {
     pub fn new(scale: Scale, machine: Machine) -> Result<Size> {
         if machine.cpus < 2 {
             return Err(Error::Usage(format!(
-                "{} CPU: an experiment needs 2 or more, else there is nobody to wait for",
+                "{} CPU: an experiment needs 2 or more, else RCU has no other CPU to wait for",
                 machine.cpus
             )));
         }
@@ -89,6 +90,14 @@ impl Size {
         (256 * u64::from(vcpus)).max(512)
     }
 
+    /// Memory of a VM that makes garbage as fast as it can: the paper's is too little for a vCPU of
+    /// today's speed, whose garbage of one long grace period would fill it. On a machine without
+    /// that much it may run out of memory, which is then a result.
+    pub fn garbage_memory(&self, vcpus: u32) -> u64 {
+        let work = self.work_memory(vcpus);
+        if self.machine.memory_mib >= 6 * work { 3 * work } else { work }
+    }
+
     /// Memory of a VM that only computes.
     pub fn small_memory(&self, vcpus: u32) -> u64 {
         128 + 16 * u64::from(vcpus)
@@ -101,7 +110,8 @@ impl Size {
 
     /// Memory of all VMs of `plan` with their VMMs, MiB.
     pub fn memory_of(plan: &Plan) -> u64 {
-        let subjects = plan.variants.len() as u64 * (plan.subject.memory_mib + VMM_MIB);
+        let guests = plan.guests().iter().enumerate().filter(|(i, guest)| i == *guest).count();
+        let subjects = guests as u64 * (plan.subject.memory_mib + VMM_MIB);
         let others = plan.competitors.iter().map(|vm| vm.memory_mib + VMM_MIB);
         subjects + others.sum::<u64>()
     }
@@ -122,6 +132,9 @@ impl Size {
 mod tests {
     use super::super::{ALL, Options, Request, find};
     use super::*;
+    use crate::dilation::Dilation;
+    use crate::policy::Policy;
+    use std::time::Duration;
 
     fn request(experiment: &str, scale: Scale) -> Request {
         Request {
@@ -131,7 +144,7 @@ mod tests {
             guest_kernels: vec!["deb:6.12".into()],
             preempt: vec![None],
             guest_args: vec![String::new()],
-            policies: vec!["eevdf".into()],
+            policies: vec![Policy::Eevdf],
             phase: None,
             warmup: None,
             options: Options::default(),
@@ -211,6 +224,22 @@ mod tests {
         assert!(error(twice, small).contains("twice"));
         let none = Request { repeat: 0, ..request("churn", Scale::Quick) };
         assert!(error(none, small).contains("--repeat"));
+    }
+
+    #[test]
+    fn quick_phases_are_short_where_time_is_dilated() {
+        let machine = Machine { cpus: 2, memory_mib: 16 << 10 };
+        let lengths = |request: Request, n: u32| {
+            let mut plan = request.plan(&machine).unwrap();
+            request.shorten(&mut plan, Dilation::new(n).unwrap());
+            (plan.warmup_ms, plan.phase_ms)
+        };
+        assert_eq!(lengths(request("churn", Scale::Quick), 1), (6_000, 15_000));
+        assert_eq!(lengths(request("churn", Scale::Quick), 10), (2_000, 4_000));
+        assert_eq!(lengths(request("churn", Scale::Machine), 10), (10_000, 100_000));
+        let given =
+            Request { phase: Some(Duration::from_secs(30)), ..request("churn", Scale::Quick) };
+        assert_eq!(lengths(given, 10), (2_000, 30_000));
     }
 
     #[test]

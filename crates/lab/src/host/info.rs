@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the machine that runs the VMs is.
+//! Facts about the machine that runs the VMs.
 
+use crate::dilation::Dilation;
 use crate::record::HostInfo;
 use std::fs;
 
@@ -9,19 +10,19 @@ pub fn cpus() -> u32 {
     crate::vm::allowed_cpus().len() as u32
 }
 
-/// Memory that can be taken without swapping, MiB.
+/// Memory that is available without swapping, MiB.
 pub fn free_memory_mib() -> u64 {
     meminfo_kb("MemAvailable:") / 1024
 }
 
-/// Whether the CPU says that it has Intel's or AMD's virtualization.
+/// Whether the CPU reports Intel's or AMD's virtualization.
 pub fn has_virtualization() -> bool {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find_map(|l| l.strip_prefix("flags"));
     flags.is_some_and(|f| f.split_ascii_whitespace().any(|f| f == "vmx" || f == "svm"))
 }
 
-/// This machine, as the carrier of VMs in `mode`.
+/// This machine, as the host of VMs in `mode`.
 pub fn info(mode: &str, why: &str, qemu: &str) -> HostInfo {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
@@ -33,6 +34,7 @@ pub fn info(mode: &str, why: &str, qemu: &str) -> HostInfo {
         memory_kb: meminfo_kb("MemTotal:"),
         cpu_model: model.map(|(_, model)| model.trim().to_string()).unwrap_or_default(),
         qemu: qemu.into(),
+        dilation: Dilation::NONE,
         outer: None,
     }
 }

@@ -1,48 +1,58 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the VMs of a plan run: on this machine under KVM or TCG, or inside a lab host.
 //!
-//! What a machine claims proves nothing (`/dev/kvm` can be there and unable to run a stock kernel), so a mode is chosen by booting
-//! something in it, with a time limit.
+//! A `/dev/kvm` that exists may be unable to run a stock kernel. So a mode is chosen only after a
+//! VM has booted in it, within a time limit.
 
-mod carrier;
 mod info;
-mod nested;
-mod quiet;
+mod lab_host;
+mod other_work;
+mod plan_host;
 
-pub use carrier::{BOOT_LIMIT, Carrier};
 pub use info::{cpus, free_memory_mib, info};
-pub use nested::{LabHost, LabHostImage, Message};
+pub use lab_host::{LabHost, Message};
+pub use plan_host::{BOOT_LIMIT, PlanHost};
 
+use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::images::{GuestImage, ImageSet};
-use crate::outside::Watcher;
+use crate::limit::scaled;
+use crate::policy::Need;
 use crate::process::Cancel;
 use crate::progress::Progress;
+use crate::scheduler::Scheduler;
 use crate::vm::{Accel, Config, Vm};
+use crate::watcher::Watcher;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a guest that proves KVM may take to boot. A real KVM takes 1 s, one inside a TCG lab host 6 to 12 s.
+/// How long a guest that proves KVM may take to boot. A real KVM takes 1 s, one inside a TCG lab
+/// host 6 to 12 s.
 const PROOF_LIMIT: Duration = Duration::from_secs(45);
 
-/// The same where the CPU shows no hardware virtualization: whatever `/dev/kvm` is there, it is rarely one that works, and every run would
-/// wait for it.
+/// The same where the CPU shows no hardware virtualization: whatever `/dev/kvm` is there, it is
+/// rarely one that works, and every run would wait for it. Not scaled: to find no KVM is no error.
 const DOUBTFUL_PROOF_LIMIT: Duration = Duration::from_secs(10);
 
-/// What everything here needs of the run around it.
+/// What the code of this folder needs to know of the run.
 #[derive(Clone, Copy)]
-pub struct Setting<'a> {
+pub struct RunContext<'a> {
     pub set: &'a ImageSet,
     /// Directory for console logs.
     pub logs: &'a Path,
     pub progress: &'a dyn Progress,
     pub cancel: &'a Cancel,
-    /// Looks into the guest under test of runs on this machine; in a lab host, the program inside brings its own.
+    /// Watches the guest under test of runs on this machine. The program inside a lab host has a
+    /// watcher of its own.
     pub watcher: Option<&'a dyn Watcher>,
+    /// Puts policies into force, for runs on this machine.
+    pub scheduler: Option<&'a dyn Scheduler>,
+    /// What the policies of all plans need of the host's kernel.
+    pub need: Need,
 }
 
-/// What the user can ask for.
+/// The modes that the user can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Auto,
@@ -51,10 +61,24 @@ pub enum Mode {
     Tcg,
 }
 
-/// Whether KVM runs a stock guest on this machine.
+impl Mode {
+    pub const ALL: [Mode; 4] = [Mode::Auto, Mode::Kvm, Mode::Nested, Mode::Tcg];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Auto => "auto",
+            Mode::Kvm => "kvm",
+            Mode::Nested => "nested",
+            Mode::Tcg => "tcg",
+        }
+    }
+}
+
+/// Boots a stock guest under KVM on this machine.
 ///
 /// # Errors
-/// Why it does not.
+/// The reason why that does not work.
 pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> {
     let device = "/dev/kvm";
     if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {
@@ -64,6 +88,7 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
     let config = Config {
         name: "probe".into(),
         accel: Accel::Kvm,
+        dilation: Dilation::NONE,
         cpu: None,
         vcpus: 1,
         memory_mib: 256,
@@ -72,9 +97,10 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         args: String::new(),
         console: logs.join("probe.log"),
     };
-    let limit = if info::has_virtualization() { PROOF_LIMIT } else { DOUBTFUL_PROOF_LIMIT };
+    let limit = if info::has_virtualization() { scaled(PROOF_LIMIT) } else { DOUBTFUL_PROOF_LIMIT };
     let proof = Vm::boot(&config, &images.qemu, limit, cancel).map(drop);
-    // What it says is in the error; a run's own logs should not begin with a failure that is none.
+    // The error has their last lines; in the logs of a run, the failed probe would look like a
+    // failure of the run.
     for log in [config.console.with_extension("qemu.log"), config.console] {
         let _ = std::fs::remove_file(log);
     }
@@ -86,7 +112,7 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
             after.as_secs()
         ))),
         Err(error) => {
-            let brief = error.brief();
+            let brief = error.without_log().brief();
             Err(Error::Other(format!("{device} opens but runs no stock kernel ({brief})")))
         }
     }
@@ -97,47 +123,80 @@ fn any_guest(images: &ImageSet) -> Result<&GuestImage> {
     first.ok_or_else(|| Error::missing("a guest image", "ask for a guest kernel"))
 }
 
-/// Directly or in a lab host, and with what.
+/// The host of the VMs, as it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    pub place: Place,
-    /// Why, for the user and the report.
+    pub kind: HostKind,
+    /// The reason, for the user and the report.
     pub why: String,
+    /// What the user asked for.
+    dilate: Option<Dilation>,
+}
+
+impl Choice {
+    /// How much the time of the VMs' host is dilated. Only a lab host under TCG can be, and is
+    /// unless the user does not want it: VMs directly on this machine share its scheduler, and its
+    /// time is what it is.
+    pub fn dilation(&self) -> Dilation {
+        match self.kind {
+            HostKind::LabHost(Accel::Tcg) => self.dilate.unwrap_or(Dilation::LAB_HOST),
+            _ => Dilation::NONE,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum HostKind {
     Direct(Accel),
     /// A lab host run by the given accelerator.
     LabHost(Accel),
 }
 
-/// Resolves `mode`. `Auto` prefers KVM here, then a lab host; that one is proven by its boot, so the caller falls back to
-/// `Direct(Tcg)` when it fails.
-pub fn choose(mode: Mode, setting: &Setting) -> Result<Choice> {
-    let choice = |place, why: String| Ok(Choice { place, why });
+/// Refuses a dilation that `mode` cannot have.
+pub fn check_dilation(mode: Mode, dilate: Option<Dilation>) -> Result<()> {
+    let Some(dilate) = dilate.filter(|d| !d.is_none()) else { return Ok(()) };
+    let why = match mode {
+        Mode::Auto | Mode::Nested => return Ok(()),
+        Mode::Kvm => "guests under KVM read this machine's clocks",
+        Mode::Tcg => "the VMs' host is this machine, whose time is what it is",
+    };
+    let (mode, n) = (mode.name(), dilate.factor());
+    Err(Error::Usage(format!(
+        "--host {mode} --dilate {n}: {why}; use --host nested, or leave --dilate out"
+    )))
+}
+
+/// Resolves `mode`. `Auto` prefers KVM on this machine, then a lab host. Only its boot proves a lab
+/// host, so the caller falls back to `Direct(Tcg)` when it does not boot.
+pub fn choose(mode: Mode, dilate: Option<Dilation>, run: &RunContext) -> Result<Choice> {
+    check_dilation(mode, dilate)?;
+    let choice = |kind, why: String| Ok(Choice { kind, why, dilate });
     if mode == Mode::Tcg {
-        return choice(Place::Direct(Accel::Tcg), "asked for".into());
+        return choice(HostKind::Direct(Accel::Tcg), "asked for".into());
     }
-    setting.progress.step("checking whether KVM works here");
-    let kvm = prove_kvm(setting.set, setting.logs, setting.cancel);
+    if let Some(dilate) = dilate.filter(|d| !d.is_none()) {
+        let why = format!("--dilate {} takes TCG", dilate.factor());
+        return choice(HostKind::LabHost(Accel::Tcg), why);
+    }
+    run.progress.step("checking whether KVM works here");
+    let kvm = prove_kvm(run.set, run.logs, run.cancel);
     if let Err(Error::Cancelled) = kvm {
         return Err(Error::Cancelled);
     }
     match (mode, kvm) {
-        (Mode::Kvm, Ok(())) => choice(Place::Direct(Accel::Kvm), "asked for".into()),
+        (Mode::Kvm, Ok(())) => choice(HostKind::Direct(Accel::Kvm), "asked for".into()),
         (Mode::Kvm, Err(error)) => Err(Error::Other(format!(
             "--host kvm: {error}; use --host nested, which needs no KVM, or --host tcg"
         ))),
-        (Mode::Auto, Ok(())) => choice(Place::Direct(Accel::Kvm), "KVM works here".into()),
+        (Mode::Auto, Ok(())) => choice(HostKind::Direct(Accel::Kvm), "KVM works here".into()),
         (Mode::Auto, Err(error)) => {
-            choice(Place::LabHost(Accel::Tcg), format!("no KVM here: {error}"))
+            choice(HostKind::LabHost(Accel::Tcg), format!("no KVM here: {error}"))
         }
         (_, Ok(())) => {
-            choice(Place::LabHost(Accel::Kvm), "asked for; KVM carries the lab host".into())
+            choice(HostKind::LabHost(Accel::Kvm), "asked for; KVM carries the lab host".into())
         }
         (_, Err(error)) => choice(
-            Place::LabHost(Accel::Tcg),
+            HostKind::LabHost(Accel::Tcg),
             format!("asked for; TCG carries the lab host: {error}"),
         ),
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian packages without touching the machine: an apt of the lab's own.
+//! Debian packages, without changing the machine: the lab has its own apt configuration.
 //!
-//! The same `apt-get`, with its own lists, caches and an empty package status: so it knows releases that the machine does
-//! not use, resolves the whole closure of a package, needs no root, and changes nothing outside the lab's cache. Every
-//! file is verified against the archive's signature by apt. Packages are unpacked, never installed: no maintainer
-//! script runs.
+//! It runs the machine's `apt-get` with separate lists, caches and an empty package status. So apt
+//! knows releases that the machine does not use, resolves all dependencies of a package, needs no
+//! root, and changes nothing outside the lab's cache. apt verifies every file against the archive's
+//! signature. Packages are unpacked, never installed: no maintainer script runs.
 
 use super::Context;
 use super::archive::{self, SECURITY_SUITE, SUITES, TOOLS_SUITE};
@@ -61,7 +61,7 @@ impl Apt {
         Ok(Apt { dir })
     }
 
-    /// When the package lists were fetched; none if never, or from other sources.
+    /// When the package lists were fetched; `None` if never, or from other sources.
     pub fn updated(&self) -> Option<SystemTime> {
         let stamp = fs::metadata(self.stamp()).ok()?.modified().ok()?;
         let sources = fs::metadata(self.dir.join("etc/lab.sources")).ok()?.modified().ok()?;
@@ -76,7 +76,8 @@ impl Apt {
         fs::write(&stamp, "").map_err(Error::io(&stamp))
     }
 
-    /// All packages whose names match the extended regular expression `pattern`, each in its preferred version.
+    /// All packages whose names match the extended regular expression `pattern`, each in its
+    /// preferred version.
     pub fn find(&self, pattern: &str, cx: &Context) -> Result<Vec<Stanza>> {
         let mut search = self.command("apt-cache");
         search.args(["search", "--names-only", pattern]);
@@ -115,8 +116,8 @@ impl Apt {
         debs(dir)
     }
 
-    /// Runs `fetch`; when it fails, perhaps because a package was replaced since the lists were fetched, does so once more with
-    /// new lists.
+    /// Runs `fetch`, and once more with new lists when it fails: a package may have been replaced
+    /// since the lists were fetched.
     pub fn retrying<T>(
         &self,
         cache: &Cache,
@@ -133,7 +134,7 @@ impl Apt {
         match fetch() {
             Err(first @ Error::Program { .. }) => {
                 let _lock = lists()?;
-                // Without network the first error says more.
+                // Without network the first error is the more useful one.
                 self.update(cx).map_err(|e| match e {
                     Error::Cancelled => e,
                     _ => first,
@@ -156,15 +157,15 @@ impl Apt {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        // A configuration given with -c is read last, so that it wins over the machine's own, which stays in force
-        // for the rest (proxies, time-outs).
+        // A configuration given with -c is read last, so that it wins over the machine's own, which
+        // stays in force for the rest (proxies, time-outs).
         command.arg("-c").arg(self.dir.join("apt.conf"));
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
 }
 
-/// Unpacks `packages` on top of each other into `root`, with the merged `/usr` that Debian's programs expect.
+/// Unpacks `packages` into `root`, with the merged `/usr` that Debian's programs expect.
 pub fn unpack(packages: &[PathBuf], root: &Path, cx: &Context) -> Result<()> {
     for (link, target) in
         [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")]
@@ -177,7 +178,8 @@ pub fn unpack(packages: &[PathBuf], root: &Path, cx: &Context) -> Result<()> {
         }
     }
     for package in packages {
-        // `dpkg-deb -x` would replace the links above by directories; tar, told so, follows them.
+        // `dpkg-deb -x` would replace the links above by directories; this option of tar keeps
+        // them.
         let script = "set -o pipefail; dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --keep-directory-symlink --no-same-owner";
         let mut command = Command::new("bash");
         command.args(["-c", script, "unpack"]).arg(package).arg(root);
@@ -233,7 +235,7 @@ Dir::Log "{dir}";
     )
 }
 
-/// Runs a program that a Debian machine has.
+/// Runs a program that every Debian machine has.
 fn run(command: &mut Command, limit: Duration, cancel: &Cancel) -> Result<String> {
     let out = process::run(command, limit, cancel).map_err(|e| match e {
         Error::Missing { thing, .. } => Error::missing(
@@ -245,7 +247,7 @@ fn run(command: &mut Command, limit: Duration, cancel: &Cancel) -> Result<String
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// Says what apt's usual complaints mean for the user.
+/// Adds a hint for the user to apt's common errors.
 fn explain(e: Error) -> Error {
     let Error::Program { program, status, detail } = e else { return e };
     let hint = if detail.contains("NO_PUBKEY") || detail.contains("is not signed") {
@@ -284,7 +286,8 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(Error::io(path))
 }
 
-/// Parses deb822 paragraphs. Continuation lines are dropped: no field that the lab reads has any.
+/// Parses deb822 paragraphs. Continuation lines are dropped: the fields that the lab reads have
+/// none.
 fn stanzas(text: &str) -> Vec<Stanza> {
     text.split("\n\n")
         .map(|paragraph| {

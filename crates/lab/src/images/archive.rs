@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where this machine gets Debian's archive from.
+//! The mirror from which this machine gets Debian's archive.
 //!
-//! apt itself is asked (`apt-get indextargets`) instead of its files: they come in two formats, with options and mirror lists, and
-//! apt understands them all. Whatever mirror the machine uses for Debian's own packages, the lab uses too.
+//! The lab asks apt (`apt-get indextargets`) instead of reading its files, which come in two
+//! formats with options and mirror lists. It uses the mirror that the machine uses for Debian's
+//! packages.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ pub struct Mirrors {
 
 /// Chooses from the output of `apt-get indextargets`.
 ///
-/// Before the first `apt-get update` apt knows a source only by what its entry says, hence the second look, by
-/// release name.
+/// Before the first `apt-get update` apt knows only the entry of a source, not its label: then the
+/// release name decides.
 pub fn mirrors(indextargets: &str) -> Option<Mirrors> {
     let targets: Vec<Target> = indextargets.split("\n\n").filter_map(Target::parse).collect();
     let by_label = |label: &str| targets.iter().find(|t| t.origin == "Debian" && t.label == label);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a compressed x86 kernel says about itself, without booting it.
+//! Facts from a compressed x86 kernel image: its release and the names in its BTF.
 //!
-//! The setup header (Documentation/arch/x86/boot.rst) tells where the release string and the compressed kernel
-//! are. The types and functions that eBPF programs may use are in the `.BTF` section of the kernel inside.
+//! The setup header (Documentation/arch/x86/boot.rst) tells where the release string and the
+//! compressed kernel are. The types and functions that eBPF programs may use are in the `.BTF`
+//! section of the kernel inside.
 
 use super::Context;
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 const UNPACK_LIMIT: Duration = Duration::from_secs(60);
 
-/// Programs that unpack a kernel, by the first bytes of what they unpack.
+/// Programs that unpack a kernel, by the first bytes of their format.
 const UNPACKERS: [(&[u8], &str); 5] = [
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\xfd7zXZ\0", "xz"),
@@ -39,7 +40,7 @@ pub fn btf_names(path: &Path, scratch: &Path, cx: &Context) -> Result<Option<Vec
     let Some((_, program)) = UNPACKERS.iter().find(|(magic, _)| payload.starts_with(magic)) else {
         return Ok(None);
     };
-    // All but gzip, which has it already, are followed by the unpacked size.
+    // The unpacked size follows the data, except for gzip, whose format has it.
     let trailer = if *program == "gzip" { 0 } else { 4 };
     let payload = &payload[..payload.len().saturating_sub(trailer)];
     let packed = scratch.join("vmlinux.packed");

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cache: everything the lab fetched or made, outside the source tree.
+//! The cache: everything that the lab has fetched or made, outside the source tree.
 //!
-//! An item is a directory that is complete or absent: it is filled under another name and renamed when done, and
-//! a half-filled one, left by a crash, is thrown away by the next attempt. Each item has a lock of its own, so that two
-//! runs never make the same item twice, yet make different ones at the same time. Locks are `flock`s: the kernel
-//! drops them with the process that holds them.
+//! An item is a directory that is complete or absent: it is filled under another name and renamed
+//! when complete; the next attempt removes what a crash has left. Each item has a lock of its own,
+//! so that two runs never make the same item twice, and can make different items at the same time.
+//! Locks are `flock`s: the kernel releases them when their process ends.
 
 use super::Context;
 use crate::error::{Error, Result};
-use std::ffi::CString;
+use crate::limit::scaled;
+use rustix::fs::{FlockOperation, flock, statvfs};
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longest wait for another run that makes the item we need: as long as a slow download may take.
+/// Longest wait for another run that makes the needed item: a slow download.
 const LOCK_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// Less free space than this after a failure means that the disk is full, whatever the failing program said.
+/// With less free space than this after a failure, the disk is taken to be full, whatever the error
+/// message.
 const FULL: u64 = 16 << 20;
 
-/// What an item holds; the name of its directory in the cache.
+/// The kind of an item; each kind has a directory in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Package lists of the lab's own apt configuration, and what was read from them.
+    /// Package lists of the lab's own apt configuration, and the offers read from them.
     Apt,
     /// An unpacked kernel package.
     Kernel,
@@ -84,13 +84,14 @@ pub struct Cache {
     root: PathBuf,
 }
 
-/// Held as long as items must stay where they are; see [`Cache::hold`].
+/// Keeps items in their place as long as it exists; see [`Cache::hold`].
 pub struct Hold {
     _file: File,
 }
 
 impl Cache {
-    /// Opens (and creates) the cache at `$REPRIEVE_CACHE`, else `$XDG_CACHE_HOME/reprieve`, else `~/.cache/reprieve`.
+    /// Opens (and creates) the cache at `$REPRIEVE_CACHE`, else `$XDG_CACHE_HOME/reprieve`, else
+    /// `~/.cache/reprieve`.
     pub fn open() -> Result<Cache> {
         let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let root = set("REPRIEVE_CACHE")
@@ -114,12 +115,12 @@ impl Cache {
         &self.root
     }
 
-    /// Where the item is or will be.
+    /// The directory of an item, which need not exist.
     pub fn path(&self, kind: Kind, name: &str) -> PathBuf {
         self.root.join(kind.dir()).join(name)
     }
 
-    /// The item's directory, filled by `make` (which gets a fresh directory) unless it is there already.
+    /// The item's directory. If it does not exist, `make` fills a new one.
     pub fn get_or_make(
         &self,
         kind: Kind,
@@ -149,7 +150,7 @@ impl Cache {
         Ok(path)
     }
 
-    /// Waits until nobody else works on the item. The lock ends with the returned file.
+    /// Locks the item, once no other run has it locked. Dropping the returned file unlocks it.
     pub fn lock(&self, kind: Kind, name: &str, cx: &Context) -> Result<File> {
         let dir = self.root.join(LOCKS);
         fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
@@ -157,26 +158,26 @@ impl Cache {
         let file = open_lock(&path)?;
         let start = Instant::now();
         let mut told = false;
-        while !flock(&file, libc::LOCK_EX | libc::LOCK_NB).map_err(Error::io(&path))? {
+        while !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
             if !told {
                 let what = kind.describe();
                 cx.progress.step(&format!("waiting for another run to prepare {what} {name}"));
                 told = true;
             }
-            if start.elapsed() > LOCK_LIMIT {
+            if start.elapsed() > scaled(LOCK_LIMIT) {
                 let what = format!("another run's work on {}", path.display());
-                return Err(Error::Timeout { what, after: LOCK_LIMIT, log: None });
+                return Err(Error::Timeout { what, after: scaled(LOCK_LIMIT), log: None });
             }
             cx.cancel.sleep(Duration::from_millis(100))?;
         }
         Ok(file)
     }
 
-    /// Keeps [`Cache::clean`] of other processes away until the result is dropped.
+    /// Makes [`Cache::clean`] fail in other processes until the result is dropped.
     pub fn hold(&self) -> Result<Hold> {
         let path = self.root.join("in-use");
         let file = open_lock(&path)?;
-        flock(&file, libc::LOCK_SH).map_err(Error::io(&path))?;
+        take(&file, FlockOperation::LockShared).map_err(Error::io(&path))?;
         Ok(Hold { _file: file })
     }
 
@@ -206,7 +207,7 @@ impl Cache {
 
     /// Notes that the item at `path` is being used.
     pub fn touch(&self, path: &Path) {
-        // Only advice for what to drop: a failure costs a rebuild.
+        // The time decides only what to drop first: an error costs a rebuild at most.
         if let Ok(dir) = File::open(path) {
             let _ = dir.set_modified(SystemTime::now());
         }
@@ -225,7 +226,7 @@ impl Cache {
     pub fn clean(&self) -> Result<u64> {
         let path = self.root.join("in-use");
         let file = open_lock(&path)?;
-        if !flock(&file, libc::LOCK_EX | libc::LOCK_NB).map_err(Error::io(&path))? {
+        if !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
             return Err(Error::Other(format!(
                 "{} is in use by a run: wait for it to end",
                 self.root.display()
@@ -243,15 +244,7 @@ impl Cache {
 
     /// Bytes that an ordinary user can still write here.
     pub fn free_space(&self) -> Option<u64> {
-        let path = CString::new(self.root.as_os_str().as_bytes()).ok()?;
-        let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-        // SAFETY: `path` is a C string and `stat` has room for the result, which is read only if the call filled it.
-        let stat = unsafe {
-            if libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) != 0 {
-                return None;
-            }
-            stat.assume_init()
-        };
+        let stat = statvfs(&self.root).ok()?;
         Some(stat.f_bavail * stat.f_frsize)
     }
 
@@ -283,19 +276,12 @@ fn open_lock(path: &Path) -> Result<File> {
     File::options().create(true).append(true).open(path).map_err(Error::io(path))
 }
 
-/// Whether the lock was taken; false only if `LOCK_NB` is set and somebody else has it.
-fn flock(file: &File, operation: i32) -> std::io::Result<bool> {
-    loop {
-        // SAFETY: plain system call on a descriptor that `file` keeps open.
-        if unsafe { libc::flock(file.as_raw_fd(), operation) } == 0 {
-            return Ok(true);
-        }
-        let e = std::io::Error::last_os_error();
-        match e.raw_os_error() {
-            Some(libc::EWOULDBLOCK) => return Ok(false),
-            Some(libc::EINTR) => {}
-            _ => return Err(e),
-        }
+/// Whether the lock was taken; false only for a non-blocking operation on a lock that is taken.
+fn take(file: &File, operation: FlockOperation) -> std::io::Result<bool> {
+    match rustix::io::retry_on_intr(|| flock(file, operation)) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which stock kernels Debian offers, newest first.
 //!
-//! A kernel comes as one package (`linux-image-REL`), or as three (`linux-binary-REL` or `linux-binary-unsigned-REL`, and
-//! `linux-modules-REL`, with the configuration in `linux-base-REL`; then `linux-image-REL` is an empty shell). Only the cloud flavour is used: the smallest that has
-//! virtio and KVM. Archives keep images of which the headers or the modules are gone, so both are looked for.
+//! A kernel comes as one package (`linux-image-REL`), or as three (`linux-binary-REL` or
+//! `linux-binary-unsigned-REL`, and `linux-modules-REL`, with the configuration in
+//! `linux-base-REL`; then `linux-image-REL` is empty). Only the cloud flavour is used, the smallest
+//! one with virtio and KVM. Archives keep images whose headers or modules were removed, so both are
+//! looked for.
 
 use super::Context;
 use super::apt::{Apt, Stanza};
@@ -40,7 +42,8 @@ pub fn read(apt: &Apt, cx: &Context) -> Result<Vec<Offer>> {
     Ok(offers)
 }
 
-/// The newest offer that `wanted` (`7`, `6.12`, `6.1.176`) is a prefix of; one with headers, if there is any.
+/// The newest offer that `wanted` (`7`, `6.12`, `6.1.176`) is a prefix of; one with headers, if
+/// there is any.
 pub fn choose<'a>(offers: &'a [Offer], wanted: &str) -> Option<&'a Offer> {
     let mut fitting = offers.iter().filter(|o| {
         version::has_prefix(&o.release, wanted) || version::has_prefix(&o.version, wanted)
@@ -52,7 +55,7 @@ pub fn choose<'a>(offers: &'a [Offer], wanted: &str) -> Option<&'a Offer> {
 fn offers(packages: &[Stanza]) -> Vec<Offer> {
     let by_name: BTreeMap<&str, &Stanza> =
         packages.iter().filter_map(|p| Some((p.get("Package")?.as_str(), p))).collect();
-    // `linux-image-6.12-cloud-amd64` stands for whatever is the newest 6.12, which has an offer of its own.
+    // `linux-image-6.12-cloud-amd64` depends on the newest 6.12, which has an offer of its own.
     let by_name: BTreeMap<&str, &Stanza> =
         by_name.into_iter().filter(|(_, p)| !is_meta(p)).collect();
     let has = |name: &String| by_name.contains_key(name.as_str());

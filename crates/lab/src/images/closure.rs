@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program needs beside itself to start: its loader and shared libraries.
+//! The files that a program needs to start: its loader and shared libraries.
 //!
-//! Found by reading ELF files, not by running a loader, so it works for programs in an unpacked tree of another
-//! release. Paths and symbolic links are followed within that tree.
+//! They are found by reading ELF files, not by running a loader, so that this also works for
+//! programs in an unpacked tree of another release. Paths and symbolic links are followed within
+//! that tree.
 
 use crate::error::{Error, Result};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -13,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 type Header = elf::FileHeader64<Endianness>;
 
-/// A file on this machine, and its path in the system that it is for.
+/// A file on this machine, and its path in the system for which it is meant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct File {
     pub host: PathBuf,
@@ -27,8 +28,8 @@ impl File {
     }
 }
 
-/// `programs` (absolute paths within `root`) with their loaders and libraries. Libraries come under the names that the loader
-/// looks for, and in the directories that it looks in.
+/// `programs` (absolute paths within `root`) with their loaders and libraries. Libraries get the
+/// names and directories in which the loader looks for them.
 pub fn closure(root: &Path, programs: &[PathBuf]) -> Result<Vec<File>> {
     let system = library_dirs(root);
     let mut found: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
@@ -72,11 +73,11 @@ pub fn closure(root: &Path, programs: &[PathBuf]) -> Result<Vec<File>> {
             queue.push_back(path);
         }
     }
-    // The loader is named by programs with one path and by libraries with another; both may be needed.
+    // Programs and libraries name the loader by different paths; both may be needed.
     Ok(found.into_iter().map(|(inside, host)| File { host, inside }).collect())
 }
 
-/// The file that `path` leads to when `root` is the root directory; none if there is none.
+/// The file at `path` if `root` were the root directory; `None` if there is none.
 pub fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
     let mut todo: VecDeque<String> = parts(path);
     let mut at = PathBuf::from("/");
@@ -158,7 +159,7 @@ fn normalize(path: &Path) -> PathBuf {
     clean
 }
 
-/// What an ELF file asks of the loader.
+/// The loader, libraries and search path that an ELF file names.
 #[derive(Default)]
 struct Needs {
     interpreter: Option<PathBuf>,

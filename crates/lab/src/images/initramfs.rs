@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Initial RAM file systems: what the lab's kernels boot into.
+//! Initial RAM file systems for the lab's kernels.
 //!
-//! A cpio archive (newc) is written directly from files of the cache, uncompressed: under TCG unpacking costs more than
-//! copying (uptime at the first line of init, lab host of 115 MB: 3.8 s, with zstd 4.7 to 6.9 s; guest of 30 MB: 2.9 s,
-//! with zstd 3.1 s, with gzip 3.7 s).
+//! A cpio archive (newc) is written directly from files of the cache, uncompressed: under TCG
+//! unpacking costs more than copying (uptime at the first line of init, lab host of 115 MB: 3.8 s,
+//! with zstd 4.7 to 6.9 s; guest of 30 MB: 2.9 s, with zstd 3.1 s, with gzip 3.7 s).
 
 use crate::error::{Error, Result};
 use cpio::newc::{Builder, trailer};
@@ -24,22 +24,23 @@ enum Entry {
     Bytes { data: Vec<u8>, mode: u32 },
 }
 
-/// The content of an initramfs; parents come by themselves. A path added twice keeps its last content.
+/// The content of an initramfs. Parent directories are added automatically; a path that is added
+/// twice keeps the second content.
 #[derive(Default)]
 pub struct Initramfs {
-    // Sorted, so that directories come before what is in them.
+    // Sorted, so that directories come before their content.
     entries: BTreeMap<PathBuf, Entry>,
 }
 
 impl Initramfs {
-    /// One with `/dev/console`, which the kernel opens for init before init can mount anything.
+    /// With `/dev/console`, which the kernel opens for init before init can mount anything.
     pub fn new() -> Initramfs {
         let mut fs = Initramfs::default();
         fs.add("/dev/console", Entry::Device { major: 5, minor: 1 });
         fs
     }
 
-    /// A file of this machine, executable if it is here. Links are followed.
+    /// Adds a file of this machine; it is executable if it is so here. Links are followed.
     pub fn file(&mut self, from: &Path, inside: impl AsRef<Path>) -> Result<()> {
         let meta = fs::metadata(from).map_err(Error::io(from))?;
         if !meta.is_file() {
@@ -77,7 +78,7 @@ impl Initramfs {
     }
 }
 
-/// The outer error is about a file that goes in, the inner one about the archive.
+/// The outer error concerns the file to add, the inner one the archive.
 fn write_entry<W: Write>(out: W, header: Builder, entry: &Entry) -> Result<std::io::Result<W>> {
     Ok(match entry {
         Entry::Directory => header.mode(DIRECTORY).write(out, 0).finish(),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels: from what the user asked for to files.
+//! Kernels: resolves the user's name for one to files.
 //!
-//! `deb:X` is the newest stock kernel whose version begins with X; a path is the user's own bzImage. The lab's host is chosen by what
-//! it can do, not by version, since archives drop old versions: it needs KVM for AMD (what QEMU's TCG can emulate) and
-//! sched_ext with all of its kernel functions listed in BTF. Its own configuration and BTF tell, before it is booted.
+//! `deb:X` is the newest stock kernel whose version begins with X; a path is the user's own
+//! bzImage. The kernel of the lab host is chosen by its abilities, not by version, since archives
+//! drop old versions: it needs KVM for AMD (which QEMU's TCG can emulate) and sched_ext with all of
+//! its kernel functions in BTF. Its configuration and BTF show that before it is booted.
 
 use super::apt::{self, Apt};
 use super::cache::{Cache, Kind};
@@ -17,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-/// Package lists older than this are fetched again. Kernels that were chosen from them stay in the cache.
+/// Package lists older than this are fetched again. Kernels stay in the cache.
 const LISTS_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How many kernels are tried before there is no lab host.
+/// How many kernels are tried as a lab host's.
 const HOST_CANDIDATES: usize = 4;
 
 /// A kernel as the user names it.
@@ -52,15 +53,15 @@ impl FromStr for KernelSpec {
     }
 }
 
-/// A kernel in files.
+/// The files of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
     /// `uname -r`.
     pub release: String,
-    /// Names this very build in the cache.
+    /// Name of this build in the cache.
     pub id: String,
     pub vmlinuz: PathBuf,
-    /// The directory with `kernel/` and `modules.builtin`; none where a kernel came without modules.
+    /// The directory with `kernel/` and `modules.builtin`; `None` for a kernel without modules.
     pub modules: Option<PathBuf>,
     pub config: Option<PathBuf>,
     pub headers: Headers,
@@ -73,7 +74,7 @@ pub enum Headers {
     Packages(Vec<String>),
     /// A build tree on this machine (`/lib/modules/REL/build`).
     Tree(PathBuf),
-    /// Nothing, and why.
+    /// There is nothing, for this reason.
     None(String),
 }
 
@@ -82,7 +83,8 @@ pub enum Headers {
 pub struct HostAbility {
     pub sched_ext: bool,
     pub kvm_amd: bool,
-    /// BTF lists the kernel functions that a scheduler with its own queues needs; unknown where the kernel could not be unpacked.
+    /// BTF lists the kernel functions that a scheduler with its own queues needs; unknown where the
+    /// kernel could not be unpacked.
     pub kfuncs: Option<bool>,
 }
 
@@ -92,7 +94,7 @@ impl HostAbility {
         self.sched_ext && self.kvm_amd && self.kfuncs != Some(false)
     }
 
-    /// What is missing, for people.
+    /// The missing abilities, as text.
     pub fn lacks(&self) -> String {
         let mut all = Vec::new();
         if !self.sched_ext {
@@ -163,8 +165,8 @@ impl<'a> Kernels<'a> {
         })
     }
 
-    /// Runs `use_them` with what the archive offers. When a package is gone since the lists were fetched, fetches them
-    /// anew and tries once more.
+    /// Runs `use_them` with the archive's offers, and once more with new lists if a package is no
+    /// longer there.
     fn newest_offers(
         &self,
         cx: &Context,
@@ -238,13 +240,13 @@ impl<'a> Kernels<'a> {
     }
 }
 
-/// What was last read from the package lists; the number is the format's.
+/// The offers that were last read from the package lists; the number is the format's.
 const OFFERS: &str = "kernels.2.json";
 
-/// Where a kernel's item keeps what [`probe`] found.
+/// The result of [`probe`], in a kernel's item of the cache.
 const ABILITY: &str = "host-ability.json";
 
-/// What the kernel can do as a lab host; none if there is nothing to tell it by.
+/// The abilities of the kernel as a lab host; `None` if they are not known.
 pub fn ability(kernel: &Kernel) -> Result<Option<HostAbility>> {
     let root = kernel.modules.as_ref().and_then(|m| m.ancestors().nth(4));
     if let Some(text) = root.and_then(|r| fs::read(r.join(ABILITY)).ok()) {
@@ -274,8 +276,9 @@ fn probe(kernel: &Kernel, scratch: &Path, cx: &Context) -> Result<HostAbility> {
     Ok(found)
 }
 
-/// Kernels since 7.x give functions with implicit arguments a second entry `*_impl`, which the loader looks up; a
-/// kernel whose BTF has them for some functions only was built with tools that did not match.
+/// Since 7.x, functions with implicit arguments have a second entry `*_impl`, which the loader
+/// looks up. A kernel whose BTF has it for some functions only was built with tools that did not
+/// match.
 fn kfuncs_complete(names: &[String]) -> bool {
     const NEEDED: [&str; 3] = ["scx_bpf_create_dsq", "scx_bpf_dsq_insert", "scx_bpf_kick_cpu"];
     let has = |name: &str| names.iter().any(|n| n == name);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names for things made from other things: a hash of all inputs.
+//! Names of cache items: a hash of everything that they are made from.
 //!
-//! Every part is hashed with its length, so that no two lists of parts run together to the same bytes.
+//! Every part is hashed with its length, so that different lists of parts never give the same
+//! bytes.
 
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -32,13 +33,13 @@ impl Key {
         self.bytes(part.as_os_str().as_bytes())
     }
 
-    /// A file by its content. For files that may change in place.
+    /// Adds a file's content: for files that may change in place.
     pub fn content(self, path: &Path) -> Result<Key> {
         let data = fs::read(path).map_err(Error::io(path))?;
         Ok(self.bytes(&data))
     }
 
-    /// A file by size and time of change. For large files of the machine.
+    /// Adds a file's size and time of change: for large files of the machine.
     pub fn metadata(self, meta: &Metadata) -> Key {
         self.text(&format!("{} {}.{}", meta.size(), meta.mtime(), meta.mtime_nsec()))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels, QEMU and guest images: where they come from and where they are kept.
+//! Kernels, QEMU and guest images: fetched or built, and kept in the cache.
 
 use crate::process::Cancel;
 use crate::progress::Progress;
@@ -16,8 +16,8 @@ pub mod closure;
 pub mod initramfs;
 pub mod kernels;
 pub mod key;
-pub mod kmodules;
-pub mod module;
+pub mod module_build;
+pub mod module_order;
 mod prepare;
 mod sandbox;
 #[cfg(test)]
@@ -26,33 +26,9 @@ pub mod tools;
 pub mod version;
 
 pub use prepare::Images;
+pub use reprieve_init::protocol::Program;
 
-/// What a workload runs beside the init: a program from Debian's package of the same name, this program, or a kernel module of the lab's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Program {
-    /// `/usr/bin/postmark` in the guest.
-    Postmark,
-    /// `/usr/bin/dbench` in the guest, with its load file `/usr/share/dbench/client.txt` (25 MiB).
-    Dbench,
-    /// The kernel module `reprieve_hold`.
-    Hold,
-    /// This program, with the libraries it needs; how to start it is in [`REPRIEVE_ARGV`](reprieve_init::protocol::REPRIEVE_ARGV).
-    Reprieve,
-}
-
-impl Program {
-    pub fn name(self) -> &'static str {
-        match self {
-            Program::Postmark => "postmark",
-            Program::Dbench => "dbench",
-            Program::Hold => "reprieve_hold",
-            Program::Reprieve => "reprieve",
-        }
-    }
-}
-
-/// Something in the cache, for people.
+/// An item of the cache, as shown to the user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Item {
     pub name: String,
@@ -64,19 +40,19 @@ pub struct Item {
     pub used_unix_s: u64,
 }
 
-/// What everything that takes time is given: how to be stopped, and whom to tell.
+/// Cancellation and progress, for everything that takes time.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     pub cancel: &'a Cancel,
     pub progress: &'a dyn Progress,
 }
 
-/// Everything that executing a plan needs from the file system, as plain paths: it can be written down, and rewritten for the inside of a
-/// lab host.
+/// The files that executing a plan needs, as plain paths, so that they can be rewritten for the
+/// inside of a lab host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ImageSet {
     pub qemu: Qemu,
-    /// By the plan's name for the guest kernel (`deb:6.12`, a path).
+    /// The key is the plan's name of the guest kernel (`deb:6.12`, a path).
     pub guests: BTreeMap<String, GuestImage>,
 }
 
@@ -86,6 +62,18 @@ pub struct Qemu {
     pub argv: Vec<String>,
     pub env: Vec<(String, String)>,
     pub version: String,
+}
+
+/// The image of a lab host, and the paths of the files in it.
+#[derive(Clone, Debug)]
+pub struct LabHostImage {
+    pub image: GuestImage,
+    /// Whether its kernel was built with sched_ext, if it came with its configuration.
+    pub sched_ext: Option<bool>,
+    /// How to start this program in the lab host.
+    pub program: Vec<String>,
+    /// The plan's images, with their paths in the lab host.
+    pub inside: ImageSet,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From names to images: fetches and builds what a run needs and does not have yet.
+//! Fetches and builds the images of a run that are not in the cache.
 //!
-//! An initramfs is named by a hash of everything in it, so a new init, module, kernel or program makes a new one, and
-//! nothing else does. Those not used for a day are dropped when a new one is made.
+//! The name of an initramfs is a hash of everything in it, so only a new init, module, kernel or
+//! program makes a new one. Writing a new one drops those that were not used for a day.
 
 use super::cache::{Cache, Entry, Hold, Kind};
 use super::closure::{self, File};
 use super::initramfs::Initramfs;
-use super::kernels::{Kernel, KernelSpec, Kernels};
+use super::kernels::{self, Kernel, KernelSpec, Kernels};
 use super::key::Key;
 use super::tools::{self, QemuFiles};
-use super::{Context, GuestImage, ImageSet, Item, Program, kmodules, module};
+use super::{
+    Context, GuestImage, ImageSet, Item, LabHostImage, Program, module_build, module_order,
+};
 use crate::error::{Error, Result};
-use crate::host::LabHostImage;
 use crate::process::Cancel;
 use crate::progress::Progress;
 use reprieve_init::protocol::REPRIEVE_ARGV;
@@ -22,34 +23,32 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-/// Bumped when the layout of initramfs changes in a way that their inputs do not show.
+/// Raised when the layout of initramfs changes though their inputs do not.
 const LAYOUT: &str = "2";
 
-/// Initramfs that nobody used for this long are dropped.
+/// An initramfs that was not used for this long is dropped.
 const INITRD_KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// What the lab's channel to a VM needs.
+/// Kernel modules of the lab's channel to a VM.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
 
-/// Where the init looks for modules to load, and where they are.
+/// The list of modules that the init loads, and their directory.
 const MODULES: &str = "/lib/reprieve/modules";
 const MODULE_DIR: &str = "/lib/reprieve/kmod";
 
 /// The lab's own modules in a guest.
 const OWN_MODULES: &str = "/lib/reprieve";
 
-const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
-
 /// The lab's images, with the cache that holds them.
 pub struct Images<'a> {
     cache: Cache,
     cx: Context<'a>,
-    /// Keeps the cache from being cleaned by others once a run has been given paths in it.
+    /// Keeps other processes from cleaning the cache once a run has paths in it.
     hold: Mutex<Option<Hold>>,
 }
 
 impl<'a> Images<'a> {
-    /// Opens the cache; fetches nothing yet.
+    /// Opens the cache, without fetching anything.
     pub fn open(cancel: &'a Cancel, progress: &'a dyn Progress) -> Result<Images<'a>> {
         Ok(Images::with_cache(Cache::open()?, cancel, progress))
     }
@@ -75,7 +74,8 @@ impl<'a> Images<'a> {
         Ok(ImageSet { qemu, guests })
     }
 
-    /// A lab host with `set` and this program inside. `kernel` as in [`Images::prepare`]; the newest that can do it if none.
+    /// A lab host with `set` and this program inside. `kernel` as in [`Images::prepare`]; `None`:
+    /// the newest that is able to.
     pub fn lab_host(&self, kernel: Option<&str>, set: &ImageSet) -> Result<LabHostImage> {
         let spec = kernel.map(str::parse).transpose()?;
         self.keep()?;
@@ -97,10 +97,11 @@ impl<'a> Images<'a> {
             inside.guests.insert(name.clone(), here);
         }
         let image = self.host(&kernel, &init_binary()?, &files)?;
-        Ok(LabHostImage { image, program, inside })
+        let sched_ext = kernels::ability(&kernel)?.map(|ability| ability.sched_ext);
+        Ok(LabHostImage { image, sched_ext, program, inside })
     }
 
-    /// Fetches everything that runs with `kernels` could need, so that they need no network.
+    /// Fetches everything that runs with `kernels` may need, so that they work without network.
     pub fn fetch(&self, kernels: &[String]) -> Result<()> {
         let set = self.prepare(kernels, &[Program::Postmark, Program::Dbench])?;
         self.lab_host(None, &set)?;
@@ -124,34 +125,13 @@ impl<'a> Images<'a> {
         let mut image = Initramfs::new();
         let mut key = Key::new().text(LAYOUT).text("guest").text(&kernel.id).content(init)?;
         image.file(init, "/init")?;
-        let mut files = Vec::new();
-        for program in programs.iter().filter(|p| **p != Program::Hold) {
-            if *program == Program::Reprieve {
-                let (own, argv) = portable_self()?;
-                let argv = argv.join("\n");
-                key = key.text(&argv);
-                for file in &own {
-                    key = key.content(&file.host)?;
-                }
-                files.extend(own);
-                image.bytes(REPRIEVE_ARGV, argv, 0o644);
-                continue;
-            }
-            let root = tools::programs(&self.cache, &self.cx)?;
-            key = key.text(program.name()).path(&root);
-            let path = PathBuf::from(format!("/usr/bin/{}", program.name()));
-            files.extend(closure::closure(&root, &[path])?);
-            if *program == Program::Dbench {
-                files.push(File::new(root.join(&DBENCH_LOAD[1..]), DBENCH_LOAD));
-            }
-        }
-        for file in &files {
-            image.file(&file.host, &file.inside)?;
+        for &program in programs {
+            key = self.add_program(program, &mut image, key)?;
         }
         let mut own = Vec::new();
-        let hold = programs.contains(&Program::Hold).then_some(module::HOLD_MODULE);
-        for source in [module::LOAD_MODULE].into_iter().chain(hold) {
-            match module::build(&self.cache, kernel, &source, &self.cx) {
+        let hold = programs.contains(&Program::Hold).then_some(module_build::HOLD_MODULE);
+        for source in [module_build::LOAD_MODULE].into_iter().chain(hold) {
+            match module_build::build(&self.cache, kernel, &source, &self.cx) {
                 Ok(path) => {
                     key = key.content(&path)?;
                     let inside = format!("{OWN_MODULES}/{}.ko", source.name);
@@ -171,6 +151,37 @@ impl<'a> Images<'a> {
         self.write("guest", kernel, key, image, &CHANNEL_MODULES, &own)
     }
 
+    /// Puts `program` into `image`, and what it is made of into `key`.
+    fn add_program(&self, program: Program, image: &mut Initramfs, mut key: Key) -> Result<Key> {
+        let files = match program {
+            // A kernel module; `guest` adds it, since it is built for one kernel.
+            Program::Hold => return Ok(key),
+            Program::Reprieve => {
+                let (files, argv) = portable_self()?;
+                let argv = argv.join("\n");
+                key = key.text(&argv);
+                for file in &files {
+                    key = key.content(&file.host)?;
+                }
+                image.bytes(REPRIEVE_ARGV, argv, 0o644);
+                files
+            }
+            Program::Postmark | Program::Dbench => {
+                let root = tools::programs(&self.cache, &self.cx)?;
+                key = key.text(program.name()).path(&root);
+                let mut paths = program.debian_files().iter();
+                let executable: Vec<PathBuf> = paths.by_ref().take(1).map(PathBuf::from).collect();
+                let mut files = closure::closure(&root, &executable)?;
+                files.extend(paths.map(|path| File::new(root.join(&path[1..]), *path)));
+                files
+            }
+        };
+        for file in &files {
+            image.file(&file.host, &file.inside)?;
+        }
+        Ok(key)
+    }
+
     /// An initramfs with the init at `init` for a lab host, with `files` and KVM's modules in it.
     pub fn host(&self, kernel: &Kernel, init: &Path, files: &[File]) -> Result<GuestImage> {
         let mut image = Initramfs::new();
@@ -184,7 +195,7 @@ impl<'a> Images<'a> {
         // QEMU keeps sockets and unlinked files there.
         image.bytes("/var/tmp/.keep", "", 0o644);
         let modules = ["irqbypass", "kvm", "kvm_amd"].into_iter();
-        // Under KVM a lab host has this machine's kind of virtualization; under TCG it always has AMD's.
+        // Under KVM a lab host has this machine's kind of virtualization, under TCG AMD's.
         let intel = fs::read_to_string("/proc/cpuinfo").is_ok_and(|t| t.contains("GenuineIntel"));
         let modules = modules.chain(intel.then_some("kvm_intel"));
         let wanted: Vec<&str> = CHANNEL_MODULES.into_iter().chain(modules).collect();
@@ -207,7 +218,7 @@ impl<'a> Images<'a> {
             self.cx.progress.step(&format!("writing an initramfs for {}", kernel.release));
             self.drop_unused()?;
             let mut list = String::new();
-            for module in kmodules::load_order(kernel, modules, &self.cx)? {
+            for module in module_order::load_order(kernel, modules, &self.cx)? {
                 let path = format!("{MODULE_DIR}/{}.ko", module.name);
                 list += &format!("{path}\n");
                 image.bytes(path, module.data, 0o644);
@@ -247,7 +258,7 @@ impl<'a> Images<'a> {
     }
 }
 
-/// The static init, which belongs to this program: `$REPRIEVE_INIT`, else beside it, else in `../lib/reprieve`.
+/// The static init: `$REPRIEVE_INIT`, else the file beside this program, else in `../lib/reprieve`.
 fn init_binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("REPRIEVE_INIT").filter(|p| !p.is_empty()) {
         return Ok(path.into());
@@ -280,8 +291,8 @@ fn portable_self() -> Result<(Vec<File>, Vec<String>)> {
     let mut dirs: Vec<String> = Vec::new();
     let mut loader = None;
     for file in closure::closure(Path::new("/"), std::slice::from_ref(&program))? {
-        let place = prefix.join(file.inside.strip_prefix("/").unwrap_or(&file.inside));
-        let text = place.to_string_lossy().into_owned();
+        let target = prefix.join(file.inside.strip_prefix("/").unwrap_or(&file.inside));
+        let text = target.to_string_lossy().into_owned();
         if file.inside == program {
             files.push(File::new(file.host, prefix.join("reprieve")));
             continue;
@@ -289,11 +300,11 @@ fn portable_self() -> Result<(Vec<File>, Vec<String>)> {
         if file.inside.to_string_lossy().contains("/ld-linux") {
             loader = Some(text);
         }
-        let dir = place.parent().unwrap_or(prefix).to_string_lossy().into_owned();
+        let dir = target.parent().unwrap_or(prefix).to_string_lossy().into_owned();
         if !dirs.contains(&dir) {
             dirs.push(dir);
         }
-        files.push(File::new(file.host, place));
+        files.push(File::new(file.host, target));
     }
     let mut argv = Vec::new();
     if let Some(loader) = loader {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a program with another root directory, as root or not, leaving no mount behind.
 //!
-//! Programs of another release find their files at the absolute paths that they expect. Root may chroot; anyone else may
-//! in a user namespace of their own. The only thing that such a root needs from the machine is `/dev/null`: a device node
-//! where one can be made, else the machine's own, bound into a mount namespace that ends with the program.
+//! So programs of another release find their files at the absolute paths that they expect. Root may
+//! chroot; other users may in a user namespace of their own. The new root needs only `/dev/null`
+//! from the machine: a device node where one can be made, else the machine's own, bound into a
+//! mount namespace that ends with the program.
 
 use crate::error::{Error, Result};
+use rustix::process::{getegid, geteuid};
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
@@ -17,8 +19,7 @@ use std::process::Command;
 
 /// Makes `command` run with `root` as its root directory and `/` as its working directory.
 pub fn enter(command: &mut Command, root: &Path) -> Result<()> {
-    // SAFETY: plain system calls without arguments.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let null = root.join("dev/null");
     let has_null = make_null(&null)?;
     let plan = Plan {
@@ -30,12 +31,13 @@ pub fn enter(command: &mut Command, root: &Path) -> Result<()> {
         user_map: format!("0 {user} 1\n").into_bytes(),
         group_map: format!("0 {group} 1\n").into_bytes(),
     };
-    // SAFETY: `Plan::apply` makes system calls on data prepared here, and neither allocates nor locks.
+    // SAFETY: `Plan::apply` makes system calls on data prepared here, and neither allocates nor
+    // locks.
     unsafe { command.pre_exec(move || plan.apply()) };
     Ok(())
 }
 
-/// What the child does between fork and exec, prepared so that it need not allocate then.
+/// What the child does between fork and exec, where it must not allocate.
 struct Plan {
     root: CString,
     null: CString,
@@ -65,9 +67,10 @@ impl Plan {
         }
         let none = std::ptr::null();
         if self.bind_null {
-            // SAFETY: all strings end with a zero byte and outlive the calls; mount reads them only.
+            // SAFETY: all strings end with a zero byte and outlive the calls; mount reads them
+            // only.
             unsafe {
-                // Else the bind mount would appear in the machine's namespace too.
+                // Otherwise the bind mount would appear in the machine's namespace as well.
                 let private = libc::MS_REC | libc::MS_PRIVATE;
                 check(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))?;
                 let (from, to) = (c"/dev/null".as_ptr(), self.null.as_ptr());
@@ -100,7 +103,7 @@ fn write(path: &std::ffi::CStr, data: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Whether `path` is now a working null device. If not, it is a file to bind the machine's over.
+/// Makes `path` a null device. Returns false if it is a plain file instead, for a bind mount.
 fn make_null(path: &Path) -> Result<bool> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir).map_err(Error::io(dir))?;
@@ -144,14 +147,15 @@ mod tests {
         let scratch = Scratch::new();
         let root = scratch.path();
         for file in closure::closure(Path::new("/"), &["/bin/cat".into()]).unwrap() {
-            let place = root.join(file.inside.strip_prefix("/").unwrap());
-            fs::create_dir_all(place.parent().unwrap()).unwrap();
-            fs::copy(&file.host, &place).unwrap();
+            let target = root.join(file.inside.strip_prefix("/").unwrap());
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            fs::copy(&file.host, &target).unwrap();
         }
         fs::write(root.join("marker"), "inside").unwrap();
         let mut cat = Command::new("/bin/cat");
         enter(cat.args(["/dev/null", "/marker"]), root).unwrap();
-        let out = crate::process::run(&mut cat, Duration::from_secs(10), context().cancel).unwrap();
+        let out = crate::process::run(&mut cat, Duration::from_secs(24 * 3600), context().cancel)
+            .unwrap();
         assert_eq!(out, b"inside");
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         assert!(!mounts.contains(root.to_str().unwrap()), "{mounts}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests of this module share.
+//! Helpers of this folder's tests.
 
 use super::Context;
 use crate::process::Cancel;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that goes away with its owner.
+/// A directory that is removed when this is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -31,7 +31,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Never cancelled, says nothing.
+/// A context that is never cancelled and shows no progress.
 pub fn context() -> Context<'static> {
     static CANCEL: OnceLock<Cancel> = OnceLock::new();
     Context { cancel: CANCEL.get_or_init(Cancel::default), progress: &Silent }

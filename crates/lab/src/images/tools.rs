@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that the lab runs: QEMU, and the workloads that are programs.
+//! The programs that the lab runs: QEMU, postmark and dbench, and a compiler.
 //!
-//! They are Debian 13's, unpacked with everything they need into the cache: the machine's own release may be older, and nested
-//! runs need QEMU 10 (QEMU 7.2 loses guests under multi-threaded TCG). A program from such a tree starts through the
-//! tree's own loader, with the tree's own libraries: without chroot, without root.
+//! They come from Debian 13 and are unpacked with all their dependencies into the cache: the
+//! machine's own release may be older, and nested runs need QEMU 10 (QEMU 7.2 loses guests under
+//! multi-threaded TCG). A program from such a tree starts with the loader and the libraries of the
+//! tree, without chroot and without root.
 
 use super::Context;
 use super::Qemu;
@@ -18,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// QEMU older than this is not used unless the user says so.
+/// An older QEMU is used only if the user names it.
 pub const QEMU_MAJOR: u32 = 10;
 
-/// Bumped when trees are made differently from the same packages.
+/// Raised when the same packages make a different tree.
 const LAYOUT: &str = "2";
 
 const PROGRAMS: [&str; 4] = ["qemu-system-x86", "seabios", "postmark", "dbench"];
@@ -42,7 +43,7 @@ const TOOLCHAIN: [&str; 14] = [
     "mawk",
 ];
 
-/// Firmware that a PC with direct kernel boot, serial lines and no display or network loads.
+/// Firmware of a PC with direct kernel boot and serial lines, without display or network.
 const ROMS: [&str; 9] = [
     "bios-256k.bin",
     "bios.bin",
@@ -59,12 +60,12 @@ const BUNDLE: &str = "usr/lib/x86_64-linux-gnu/qemu-bundle";
 
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
-/// The tree of QEMU, postmark and dbench, unpacked when first asked for.
+/// The tree of QEMU, postmark and dbench; unpacked at the first call.
 pub fn programs(cache: &Cache, cx: &Context) -> Result<PathBuf> {
     tree(cache, "programs", &PROGRAMS, cx)
 }
 
-/// The tree of a compiler and what else builds kernel modules.
+/// The tree of the tools that build kernel modules.
 pub fn toolchain(cache: &Cache, cx: &Context) -> Result<PathBuf> {
     tree(cache, "toolchain", &TOOLCHAIN, cx)
 }
@@ -78,8 +79,8 @@ fn tree(cache: &Cache, name: &str, packages: &[&str], cx: &Context) -> Result<Pa
         let fetch = || apt.download_closure(packages, &archives, cx);
         let files = apt.retrying(cache, cx, fetch)?;
         apt::unpack(&files, root, cx)?;
-        // A QEMU that finds this beside its executable (here: the loader that runs it) takes everything from below it, and nothing from the
-        // machine's own QEMU.
+        // With this beside its executable (here: the loader that runs it) QEMU takes all its files
+        // from below it, and none of the machine's own QEMU.
         let bundle = root.join(BUNDLE);
         std::os::unix::fs::symlink("../../..", &bundle).map_err(Error::io(&bundle))?;
         for unused in ["packages", "usr/share/doc", "usr/share/man", "usr/share/locale"] {
@@ -92,10 +93,10 @@ fn tree(cache: &Cache, name: &str, packages: &[&str], cx: &Context) -> Result<Pa
     })
 }
 
-/// A QEMU and where its parts are.
+/// A QEMU and the paths of its files.
 #[derive(Clone, Debug)]
 pub struct QemuFiles {
-    /// Starts it on this machine.
+    /// How to start it on this machine.
     pub qemu: Qemu,
     /// The tree it belongs to (`/` for the machine's own).
     root: PathBuf,
@@ -108,7 +109,8 @@ pub struct QemuFiles {
 }
 
 impl QemuFiles {
-    /// The QEMU to use: `$REPRIEVE_QEMU`, else the machine's own if it is new enough, else Debian 13's.
+    /// The QEMU to use: `$REPRIEVE_QEMU`, else the machine's own if it is new enough, else Debian
+    /// 13's.
     pub fn find(cache: &Cache, cx: &Context) -> Result<QemuFiles> {
         if let Some(path) = std::env::var_os("REPRIEVE_QEMU").filter(|p| !p.is_empty()) {
             return QemuFiles::of_machine(Path::new(&path), cx);
@@ -163,8 +165,8 @@ impl QemuFiles {
         Ok(QemuFiles { qemu, root: root.into(), program, rom_dirs, module_dir: Some(module_dir) })
     }
 
-    /// The files that this QEMU needs in another system, below the absolute directory `prefix` there, and how to start it
-    /// there.
+    /// The files that this QEMU needs in another system, with paths below `prefix` there, and how
+    /// to start it there.
     pub fn portable(&self, prefix: &Path) -> Result<(Vec<File>, Qemu)> {
         let module_dir = prefix.join("modules");
         let mut modules = Vec::new();
@@ -181,14 +183,14 @@ impl QemuFiles {
         let mut files = Vec::new();
         let mut library_dirs = Vec::new();
         for file in closure::closure(&self.root, &roots)? {
-            let place = prefix.join(file.inside.strip_prefix("/").unwrap_or(&file.inside));
+            let path = prefix.join(file.inside.strip_prefix("/").unwrap_or(&file.inside));
             if file.inside != self.program {
-                let dir = text(place.parent().unwrap_or(prefix))?;
+                let dir = text(path.parent().unwrap_or(prefix))?;
                 if !library_dirs.contains(&dir) {
                     library_dirs.push(dir);
                 }
             }
-            files.push(File::new(file.host, place));
+            files.push(File::new(file.host, path));
         }
         for module in &modules {
             if let Some(name) = module.file_name() {
@@ -258,7 +260,7 @@ fn inside(root: &Path, absolute: &Path) -> PathBuf {
     root.join(absolute.strip_prefix("/").unwrap_or(absolute))
 }
 
-/// Paths go into plans and command lines as text.
+/// A path as text, as plans and command lines need it.
 fn text(path: &Path) -> Result<String> {
     let text = path.to_str().ok_or_else(|| {
         Error::Usage(format!("{}: the lab cannot use paths that are not UTF-8", path.display()))

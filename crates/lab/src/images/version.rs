@@ -10,7 +10,8 @@ pub fn compare(a: &str, b: &str) -> Ordering {
     ea.cmp(&eb).then_with(|| part(ua, ub)).then_with(|| part(ra, rb))
 }
 
-/// Whether `version` is `prefix` or continues it with a new component: `6.1` is a prefix of `6.1.0-50`, not of `6.12`.
+/// Whether `version` is `prefix` or continues it with a new component: `6.1` is a prefix of
+/// `6.1.0-50`, not of `6.12`.
 pub fn has_prefix(version: &str, prefix: &str) -> bool {
     version
         .strip_prefix(prefix)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading `raw.jsonl` back.
+//! Reads `raw.jsonl`.
 //!
-//! A run that died leaves a file that ends early, perhaps in the middle of a line: that is an incomplete run and is kept.
-//! Anything else that does not fit (another schema, a line that is no record, a sample outside its phase) is an error
-//! that names file and line, for then the figures could be wrong without anybody noticing.
+//! A run that died leaves a file that ends early, perhaps in the middle of a line: it is read as an
+//! incomplete run. Any other damage (another schema, a line that is not a record, a sample outside
+//! its phase) is an error that names file and line, because the figures could be wrong.
 
+use crate::costs::Costs;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, SCHEMA, Scenario};
-use crate::record::{HostInfo, HostPhase, Record};
+use crate::record::{Death, HostInfo, HostPhase, Record};
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// No record is longer (bytes); a line that is, is damage.
+/// Longest record, bytes; a longer line is an error.
 const LONGEST_LINE: u64 = 16 << 20;
 
 /// A run as it was recorded.
@@ -26,6 +27,8 @@ pub struct Run {
     pub started: String,
     pub host: HostInfo,
     pub guests: Vec<Guest>,
+    /// What switches, exits and interrupts cost there, if it was measured.
+    pub costs: Option<Costs>,
     /// In the order in which they ran.
     pub phases: Vec<Phase>,
     pub notices: Vec<String>,
@@ -35,7 +38,7 @@ pub struct Run {
     pub reason: Option<String>,
 }
 
-/// A VM that came up.
+/// A VM that has booted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Guest {
     pub vm: String,
@@ -45,7 +48,7 @@ pub struct Guest {
     pub boot_ms: u64,
 }
 
-/// One (variant, repeat, scenario) with its samples. Times in ns since it began.
+/// One phase with its samples. Times in ns since it began.
 #[derive(Clone, Debug)]
 pub struct Phase {
     pub id: u32,
@@ -57,8 +60,10 @@ pub struct Phase {
     pub fragmentation: Vec<Fragmentation>,
     pub cpu: Vec<Cpu>,
     pub callbacks: Vec<Callback>,
-    /// Absent when the run died in this phase.
+    /// `None` if the guest or the run died in this phase.
     pub end: Option<(PhaseResult, HostPhase)>,
+    /// The guest died of its load in this phase, which is the phase's result.
+    pub death: Option<Death>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +117,13 @@ impl Phase {
             cpu: vec![],
             callbacks: vec![],
             end: None,
+            death: None,
         }
+    }
+
+    /// Whether it has a result.
+    pub fn is_over(&self) -> bool {
+        self.end.is_some() || self.death.is_some()
     }
 
     /// Number of samples of all kinds.
@@ -124,7 +135,7 @@ impl Phase {
             + self.callbacks.len()
     }
 
-    /// Share (0 to 1) of the machine's CPU time that something else than the run used, where the host told.
+    /// Share (0 to 1) of the machine's CPU time that other work than the run used, if it is known.
     pub fn other_busy(&self) -> Option<f64> {
         let (_, host) = self.end.as_ref()?;
         host.other_busy.filter(|share| share.is_finite()).map(|share| share.clamp(0.0, 1.0))
@@ -150,7 +161,7 @@ impl Phase {
         }
     }
 
-    /// Guests send samples kind by kind; everything below counts on the order of time.
+    /// Guests send samples by kind; the report needs them in the order of time.
     fn sort(&mut self) {
         self.grace_periods.sort_by_key(|g| g.start_ns);
         self.memory.sort_by_key(|m| m.t_ns);
@@ -161,11 +172,11 @@ impl Phase {
 }
 
 impl Run {
-    /// The phases that count: those that ended, and of a phase that was run again the last.
+    /// The phases that are over; of a phase that was run again, the last one.
     pub fn measured(&self, variant: usize, scenario: Scenario) -> BTreeMap<u32, &Phase> {
         self.phases
             .iter()
-            .filter(|p| p.variant == variant && p.scenario == scenario && p.end.is_some())
+            .filter(|p| p.variant == variant && p.scenario == scenario && p.is_over())
             .map(|p| (p.repeat, p))
             .collect()
     }
@@ -174,8 +185,8 @@ impl Run {
 /// Reads `dir/raw.jsonl`.
 ///
 /// # Errors
-/// [`Error::Io`] when the file cannot be read; [`Error::Format`], naming the line, when it is not a run's record of this
-/// schema.
+/// [`Error::Io`] when the file cannot be read; [`Error::Format`], naming the line, when it is not a
+/// run's record of this schema.
 pub fn load(dir: &Path) -> Result<Run> {
     let path = dir.join("raw.jsonl");
     let mut lines = Lines {
@@ -184,78 +195,109 @@ pub fn load(dir: &Path) -> Result<Run> {
         number: 0,
         buf: vec![],
     };
-    let Some(mut run) = lines.first(dir)? else {
+    let Some(run) = lines.first(dir)? else {
         return Err(lines.wrong("the run died before it recorded anything; nothing to report"));
     };
-    let mut phases: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut ended = false;
-    // A guest has booted since the last phase began.
-    let mut booted = false;
+    let mut reading = Reading { run, phases: BTreeMap::new(), ended: false, booted: false };
     while let Some(record) = lines.next()? {
-        if ended {
-            return Err(lines.wrong("a record after the end of the run"));
+        reading.add(record).map_err(|message| lines.wrong(message))?;
+    }
+    Ok(reading.finish())
+}
+
+/// A run of which a part has been read.
+struct Reading {
+    run: Run,
+    /// Index into `run.phases`, by the phase's number.
+    phases: BTreeMap<u32, usize>,
+    ended: bool,
+    /// Whether a guest has booted since the last phase began.
+    booted: bool,
+}
+
+impl Reading {
+    /// Adds a record; an error says why it does not belong there.
+    fn add(&mut self, record: Record) -> Result<(), String> {
+        if self.ended {
+            return Err("a record after the end of the run".into());
         }
         match record {
-            Record::Run { .. } => return Err(lines.wrong("a second run starts here")),
+            Record::Run { .. } => return Err("a second run starts here".into()),
             Record::Guest { vm, variant, info, boot_ms } => {
-                if variant.is_some_and(|v| v >= run.plan.variants.len()) {
-                    return Err(lines.wrong("a guest of a variant that is not in the plan"));
+                if variant.is_some_and(|v| v >= self.run.plan.variants.len()) {
+                    return Err("a guest of a variant that is not in the plan".into());
                 }
-                // Booted again after a VM died: the last boot is the one that was measured last.
-                booted = true;
-                run.guests.retain(|guest| guest.vm != vm);
-                run.guests.push(Guest { vm, variant, info, boot_ms });
+                // Booted again after a VM died: the last boot counts.
+                self.booted = true;
+                self.run.guests.retain(|guest| guest.vm != vm);
+                self.run.guests.push(Guest { vm, variant, info, boot_ms });
             }
+            Record::Costs { costs } => self.run.costs = Some(costs),
             Record::PhaseStart { phase, variant, repeat, scenario } => {
-                if variant >= run.plan.variants.len() || repeat >= run.plan.repeat {
-                    return Err(lines.wrong(format!(
-                        "variant {variant}, repeat {repeat} is not in the plan ({} variants, {} repeats)",
-                        run.plan.variants.len(),
-                        run.plan.repeat
-                    )));
-                }
-                let new = Phase::new(phase, variant, repeat, scenario);
-                match phases.get(&phase).map(|&i| &mut run.phases[i]) {
-                    // A VM died in its first try, and all were booted again.
-                    Some(lost) if lost.end.is_none() && booted => *lost = new,
-                    Some(_) => {
-                        return Err(lines.wrong(format!("phase {phase} starts a second time")));
-                    }
-                    None => {
-                        phases.insert(phase, run.phases.len());
-                        run.phases.push(new);
-                    }
-                }
-                booted = false;
+                self.start(Phase::new(phase, variant, repeat, scenario))?;
             }
-            Record::Sample { phase, sample } => {
-                match phases.get(&phase).map(|&i| &mut run.phases[i]) {
-                    Some(p) if p.end.is_none() => p.add(sample),
-                    _ => return Err(lines.wrong(format!("a sample outside its phase {phase}"))),
-                }
-            }
-            Record::PhaseEnd { phase, result, host } => {
-                match phases.get(&phase).map(|&i| &mut run.phases[i]) {
-                    Some(p) if p.end.is_none() => p.end = Some((result, host)),
-                    _ => return Err(lines.wrong(format!("phase {phase} ends without a start"))),
-                }
-            }
-            Record::Notice { text } => run.notices.push(text),
+            Record::Sample { phase, sample } => match self.phase(phase) {
+                Some(p) if !p.is_over() => p.add(sample),
+                _ => return Err(format!("a sample outside its phase {phase}")),
+            },
+            Record::PhaseEnd { phase, result, host } => match self.phase(phase) {
+                Some(p) if !p.is_over() => p.end = Some((result, host)),
+                _ => return Err(format!("phase {phase} ends without a start")),
+            },
+            Record::PhaseDied { phase, death } => match self.phase(phase) {
+                Some(p) if !p.is_over() => p.death = Some(death),
+                _ => return Err(format!("a guest dies in phase {phase}, which has not begun")),
+            },
+            Record::Notice { text } => self.run.notices.push(text),
             Record::End { complete, reason } => {
-                ended = true;
-                run.complete = complete;
-                run.reason = reason;
+                self.ended = true;
+                self.run.complete = complete;
+                self.run.reason = reason;
             }
         }
+        Ok(())
     }
-    if !ended {
-        run.complete = false;
-        run.reason = Some("the record stops before the run's end".into());
+
+    fn phase(&mut self, phase: u32) -> Option<&mut Phase> {
+        let index = *self.phases.get(&phase)?;
+        self.run.phases.get_mut(index)
     }
-    for phase in &mut run.phases {
-        phase.sort();
+
+    fn start(&mut self, new: Phase) -> Result<(), String> {
+        let plan = &self.run.plan;
+        if new.variant >= plan.variants.len() || new.repeat >= plan.repeat {
+            return Err(format!(
+                "variant {}, repeat {} is not in the plan ({} variants, {} repeats)",
+                new.variant,
+                new.repeat,
+                plan.variants.len(),
+                plan.repeat
+            ));
+        }
+        let booted = std::mem::take(&mut self.booted);
+        let id = new.id;
+        match self.phase(id) {
+            // A VM died in its first try, and all were booted again.
+            Some(lost) if !lost.is_over() && booted => *lost = new,
+            Some(_) => return Err(format!("phase {id} starts a second time")),
+            None => {
+                self.phases.insert(id, self.run.phases.len());
+                self.run.phases.push(new);
+            }
+        }
+        Ok(())
     }
-    Ok(run)
+
+    fn finish(mut self) -> Run {
+        if !self.ended {
+            self.run.complete = false;
+            self.run.reason = Some("the record stops before the run's end".into());
+        }
+        for phase in &mut self.run.phases {
+            phase.sort();
+        }
+        self.run
+    }
 }
 
 struct Lines<'a> {
@@ -326,6 +368,7 @@ impl Lines<'_> {
                 started,
                 host,
                 guests: vec![],
+                costs: None,
                 phases: vec![],
                 notices: vec![],
                 complete: false,

@@ -1,38 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From records to tables, `summary.json` and `report.html`.
 //!
-//! One way in, three ways out. [`load`] reads `raw.jsonl` into a [`Run`]; [`summarize`] turns a run into a [`Summary`], the
-//! documented result that every rendering starts from: text for a terminal, Markdown, `summary.json`, the table of
-//! `report.html`. Only the figures of the HTML report look at single samples again.
+//! [`load`] reads `raw.jsonl` into a [`Run`]; [`summarize`] turns a run
+//! into a [`Summary`], the documented result that every rendering starts from: text for a terminal,
+//! Markdown, `summary.json`, the table of `report.html`. Only the figures of the HTML report look
+//! at single samples again.
 //!
-//! What is in the table is data ([`metric::metrics`]): a figure is one row there and appears everywhere. A figure that
-//! was not measured is absent, never 0.
+//! The rows of the table are data ([`rows`]): a figure is one row there and appears in all
+//! renderings. A figure that was not measured is absent, never 0.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
-mod atomic;
 mod figures;
 mod format;
 mod html;
 mod load;
 pub mod metric;
-mod outside;
 mod papers;
+mod policies;
+mod rows;
 pub mod stats;
 mod summary;
 mod table;
 
-pub use format::plain;
 pub use load::{Callback, Cpu, Fragmentation, GracePeriod, Guest, Memory, Phase, Run, load};
-pub use summary::{Cell, PaperFigure, Row, SUMMARY_SCHEMA, Summary, VariantSummary, summarize};
+pub use papers::PaperFigure;
+pub use policies::{Ratio, ToEevdf};
+pub use summary::{Cell, Row, SUMMARY_SCHEMA, Summary, VariantSummary, summarize};
 
 /// Name of the summary in a run's directory.
 pub const SUMMARY_FILE: &str = "summary.json";
 /// Name of the report in a run's directory.
 pub const REPORT_FILE: &str = "report.html";
 
-/// Reads `dir/raw.jsonl`, writes `dir/summary.json` and `dir/report.html`, each whole or not at all.
+/// Reads `dir/raw.jsonl`, writes `dir/summary.json` and `dir/report.html`, each whole or not at
+/// all.
 ///
 /// # Errors
 /// As [`load`]; [`Error::Io`] when a file cannot be written.
@@ -43,15 +46,21 @@ pub fn write(dir: &Path) -> Result<Summary> {
         .map_err(|e| Error::Other(format!("cannot encode {SUMMARY_FILE}: {e}")))?;
     json.push(b'\n');
     let page = html::page(&[html::Entry { name: None, run: &run, summary: &summary }])?;
-    atomic::write(&dir.join(SUMMARY_FILE), &json)?;
-    atomic::write(&dir.join(REPORT_FILE), page.as_bytes())?;
+    put(&dir.join(SUMMARY_FILE), &json)?;
+    put(&dir.join(REPORT_FILE), page.as_bytes())?;
     Ok(summary)
 }
 
-/// Puts the runs of `dirs` side by side in one HTML page at `out`; [`comparison_text`] prints the same table.
+fn put(path: &Path, content: &[u8]) -> Result<()> {
+    reprieve_page::write(path, content).map_err(Error::io(path))
+}
+
+/// Compares the runs of `dirs` in one HTML page at `out`; [`comparison_text`] returns the same
+/// table as text.
 ///
 /// # Errors
-/// [`Error::Usage`] when `dirs` is empty or the runs are of different experiments; else as [`write()`].
+/// [`Error::Usage`] when `dirs` is empty or the runs are of different experiments; else as
+/// [`write()`].
 pub fn compare(dirs: &[PathBuf], out: &Path) -> Result<Vec<Summary>> {
     let runs = dirs.iter().map(|dir| load(dir)).collect::<Result<Vec<_>>>()?;
     let Some(first) = runs.first() else {
@@ -76,18 +85,20 @@ pub fn compare(dirs: &[PathBuf], out: &Path) -> Result<Vec<Summary>> {
         .zip(&names)
         .map(|((run, summary), name)| html::Entry { name: Some(name.clone()), run, summary })
         .collect();
-    atomic::write(out, html::page(&entries)?.as_bytes())?;
+    put(out, html::page(&entries)?.as_bytes())?;
     Ok(summaries)
 }
 
-/// The table of a comparison: one row per run and variant. `dirs` as given to [`compare`]; `width` in columns.
+/// The table of a comparison: one row per run and variant. `dirs` as given to [`compare`]; `width`
+/// in columns.
 pub fn comparison_text(dirs: &[PathBuf], summaries: &[Summary], width: usize) -> String {
     let names = names(dirs);
     let named: Vec<(&str, &Summary)> = names.iter().map(String::as_str).zip(summaries).collect();
     table::comparison(&named, width)
 }
 
-/// The shortest of each run's path that tells the runs apart: the last component where that is enough.
+/// The shortest of each run's path that tells the runs apart: the last component where that is
+/// enough.
 fn names(dirs: &[PathBuf]) -> Vec<String> {
     let last: Vec<String> = dirs
         .iter()

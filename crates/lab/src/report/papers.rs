@@ -1,11 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the papers report, by experiment and key of our row.
+//! The figures of the papers, by experiment and key of our row.
 //!
-//! Source: Prasad, Gopinath, McKenney, "The RCU-Reader Preemption Problem in VMs", USENIX ATC 2017, table 1 and section 4. Ratios that
-//! the paper states are its own; the others are the quotient of its two figures. Its clone experiment has plots only, and
-//! `asym` and `dbench` are not from it.
+//! Source: Prasad, Gopinath, McKenney, "The RCU-Reader Preemption Problem in VMs", USENIX ATC 2017,
+//! table 1 and section 4. Ratios that the paper states are its own; the others are the quotient of
+//! its two figures. Its clone experiment has plots only, and `asym` and `dbench` are not from it.
 
-use super::summary::PaperFigure;
+use serde::{Deserialize, Serialize};
+
+/// The paper's figures for a row, in the row's unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PaperFigure {
+    pub baseline: Option<f64>,
+    pub overcommit: Option<f64>,
+    pub ratio: Option<f64>,
+    /// How the paper's measure differs from the row's.
+    pub note: Option<String>,
+}
 
 /// A figure of the paper, in the unit of our row.
 struct Figure {
@@ -14,7 +24,7 @@ struct Figure {
     overcommit: Option<f64>,
     /// As the paper states it.
     ratio: Option<f64>,
-    /// How what the paper measured differs from the row.
+    /// How the paper's measure differs from the row's.
     note: Option<&'static str>,
 }
 
@@ -99,9 +109,8 @@ mod tests {
 
     #[test]
     fn every_figure_belongs_to_a_row() {
-        use super::super::{metric, outside};
-        let all = metric::fixed().into_iter().chain(outside::readers());
-        let keys: Vec<String> = all.map(|m| m.info.key).collect();
+        let known = super::super::rows::known();
+        let keys: Vec<String> = known.into_iter().map(|m| m.info.key).collect();
         for f in POSTMARK.iter().chain(MEMBENCH) {
             assert!(keys.iter().any(|k| k == f.key), "{}", f.key);
         }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Statistics over raw values.
 //!
-//! Percentiles are exact and by *nearest rank*: the p-th percentile of n values is the one at rank ceil(p/100 * n) in
-//! ascending order, so it is always a value that occurred. The standard deviation is that of a sample (n - 1).
+//! Percentiles are exact and by *nearest rank*: the p-th percentile of n values is the one at rank
+//! ceil(p/100 * n) in ascending order, so it is always a value that occurred. The standard
+//! deviation is that of a sample (n - 1).
 
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +91,8 @@ mod tests {
         let d = Distribution::new([9.0, 4.0, 2.0, 4.0, 5.0, 4.0, 7.0, 5.0]).unwrap();
         assert_eq!((d.count(), d.mean(), d.min(), d.max()), (8, 5.0, 2.0, 9.0));
         assert!((d.sd().unwrap() - 2.138_089_935).abs() < 1e-9);
-        // Ascending: 2 4 4 4 5 5 7 9. p50: rank 4; p90: rank ceil(7.2) = 8; p12.5: rank 1; p13: rank 2.
+        // Ascending: 2 4 4 4 5 5 7 9. p50: rank 4; p90: rank ceil(7.2) = 8; p12.5: rank 1; p13:
+        // rank 2.
         assert_eq!([50.0, 90.0, 12.5, 13.0].map(|p| d.percentile(p)), [4.0, 9.0, 2.0, 4.0]);
         assert_eq!((d.percentile(0.0), d.percentile(100.0)), (2.0, 9.0));
     }

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The result of a run: what `summary.json` holds (documented in `docs/results.md`) and every table shows.
+//! The result of a run: what `summary.json` holds (documented in `docs/results.md`) and every table
+//! shows.
 
 use super::load::{Guest, Phase, Run};
-use super::metric::{Measured, Metric, MetricInfo, metrics};
-use super::outside;
-use super::papers;
+use super::metric::{Measured, Metric, MetricInfo};
+use super::papers::{self, PaperFigure};
+use super::policies::{self, ToEevdf};
+use super::rows;
 use super::stats::{Spread, spread};
+use crate::costs::Costs;
 use crate::plan::{Plan, Scenario, Variant};
 use crate::record::HostInfo;
 use serde::{Deserialize, Serialize};
 
-/// Bumped when a field of the summary changes meaning or goes; new fields and new rows do not count.
+/// Raised when a field of the summary changes its meaning or is removed, not for new fields or
+/// rows.
 pub const SUMMARY_SCHEMA: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,8 +32,11 @@ pub struct Summary {
     pub plan: Plan,
     pub host: HostInfo,
     pub guests: Vec<Guest>,
+    /// What switches, exits and interrupts cost on the VMs' host, if it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<Costs>,
     pub notices: Vec<String>,
-    /// What the rows mean, in the order of the table.
+    /// The meaning of the rows, in the order of the table.
     pub metrics: Vec<MetricInfo>,
     pub variants: Vec<VariantSummary>,
 }
@@ -46,12 +53,15 @@ pub struct VariantSummary {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub key: String,
-    /// Absent when not measured, like every figure below.
+    /// `None` if it was not measured; likewise the figures below.
     pub baseline: Option<Cell>,
     pub overcommit: Option<Cell>,
     /// Overcommit over baseline.
     pub ratio: Option<f64>,
     pub paper: Option<PaperFigure>,
+    /// Where several policies are compared: against the stock scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_eevdf: Option<ToEevdf>,
 }
 
 /// A figure with its repeats.
@@ -61,18 +71,8 @@ pub struct Cell {
     pub value: f64,
     /// Each repeat's own figure, by repeat.
     pub repeats: Vec<Option<f64>>,
-    /// Of the repeats' figures; absent with fewer than two.
+    /// Spread of the repeats' figures; `None` for fewer than two.
     pub spread: Option<Spread>,
-}
-
-/// What the paper reports in a row's place, in the row's unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PaperFigure {
-    pub baseline: Option<f64>,
-    pub overcommit: Option<f64>,
-    pub ratio: Option<f64>,
-    /// How what the paper measured differs from the row.
-    pub note: Option<String>,
 }
 
 impl Summary {
@@ -97,22 +97,23 @@ impl Row {
     }
 }
 
-/// Share of the machine's CPU time that something else may use before the reader is told.
+/// Share of the machine's CPU time that other work may use without a notice.
 const QUIET: f64 = 0.05;
 
 /// Computes every figure of `run`.
 pub fn summarize(run: &Run) -> Summary {
-    let metrics = metrics(run);
-    let variants = run
+    let metrics = rows::metrics(run);
+    let mut variants: Vec<_> = run
         .plan
         .variants
         .iter()
         .enumerate()
         .map(|(index, variant)| VariantSummary {
             variant: variant.clone(),
-            rows: rows(run, index, &metrics),
+            rows: variant_rows(run, index, &metrics),
         })
         .collect();
+    policies::compare(&run.plan, &mut variants);
     Summary {
         schema: SUMMARY_SCHEMA,
         experiment: run.plan.experiment.clone(),
@@ -123,13 +124,14 @@ pub fn summarize(run: &Run) -> Summary {
         plan: run.plan.clone(),
         host: run.host.clone(),
         guests: run.guests.clone(),
+        costs: run.costs.clone(),
         notices: notices(run),
         metrics: metrics.into_iter().map(|m| m.info).collect(),
         variants,
     }
 }
 
-fn rows(run: &Run, variant: usize, metrics: &[Metric]) -> Vec<Row> {
+fn variant_rows(run: &Run, variant: usize, metrics: &[Metric]) -> Vec<Row> {
     let baseline = Condition::new(run, variant, Scenario::Baseline);
     let overcommit = Condition::new(run, variant, Scenario::Overcommit);
     let row = |metric: &Metric| {
@@ -141,6 +143,7 @@ fn rows(run: &Run, variant: usize, metrics: &[Metric]) -> Vec<Row> {
             overcommit,
             ratio: ratio.filter(|r| r.is_finite()),
             paper: papers::figure(&run.plan.experiment, &metric.info.key),
+            to_eevdf: None,
         }
     };
     metrics.iter().map(row).collect()
@@ -171,10 +174,10 @@ impl<'a> Condition<'a> {
     }
 }
 
-/// What the reader should know besides the figures: the run's own notices, and what the record itself shows.
+/// Remarks for the reader of the table: the run's own notices, and what the records show.
 fn notices(run: &Run) -> Vec<String> {
     let mut notices = run.notices.clone();
-    for phase in run.phases.iter().filter(|p| p.end.is_none()) {
+    for phase in run.phases.iter().filter(|p| !p.is_over()) {
         notices.push(format!(
             "phase {} ({}, {}, repeat {}) did not end: its {} samples are not in the table",
             phase.id,
@@ -184,7 +187,20 @@ fn notices(run: &Run) -> Vec<String> {
             phase.samples()
         ));
     }
-    notices.extend(outside::notices(run));
+    for phase in &run.phases {
+        if let Some(death) = &phase.death {
+            notices.push(format!(
+                "{}, {}, repeat {}: out of memory after {:.1} s: {}{}",
+                run.plan.variants[phase.variant].label,
+                scenario_name(phase.scenario),
+                phase.repeat + 1,
+                death.after_ns as f64 / 1e9,
+                death.line,
+                death.log.iter().map(|log| format!(" ({})", log.display())).collect::<String>()
+            ));
+        }
+    }
+    notices.extend(rows::notices(run));
     notices.extend(disturbed(run));
     for (index, variant) in run.plan.variants.iter().enumerate() {
         for scenario in [Scenario::Baseline, Scenario::Overcommit] {
@@ -223,7 +239,7 @@ fn notices(run: &Run) -> Vec<String> {
     notices
 }
 
-/// Whether something else than the run was at work on the machine, in phases that count.
+/// A notice if other work disturbed phases that are in the table.
 fn disturbed(run: &Run) -> Option<String> {
     let scenarios = [Scenario::Baseline, Scenario::Overcommit];
     let conditions = (0..run.plan.variants.len()).flat_map(|v| scenarios.map(|s| (v, s)));

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The paper's table as text: for a terminal, and as Markdown.
 //!
-//! One variant gets the full table: a row per figure, baseline, overcommit, ratio and the paper's figures beside them.
-//! Several variants (or runs) get one row each in a compact table. Everything fits 80 columns; what came from a guest or a file is
-//! freed of control characters first.
+//! One variant gets the full table: a row per figure, baseline, overcommit, ratio and the paper's
+//! figures beside them. Several variants (or runs) get one row each in a compact table. Everything
+//! fits 80 columns; what came from a guest or a file is freed of control characters first.
 
 use super::format::{self, plain};
+use super::policies;
 use super::summary::{Row, Summary, VariantSummary};
-use crate::plan::{Plan, Scale, Scenario};
+use crate::plan::{Plan, Scenario};
 use comfy_table::{
     Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
 };
 use std::fmt::Write;
 
-/// Narrower terminals get this width all the same.
+/// The least width, also for narrower terminals.
 const NARROWEST: usize = 80;
 
-/// Rows whose spread over the repeats is worth a line.
+/// Rows whose spread over the repeats is shown.
 const SPREAD: [&str; 3] = ["gp_mean", "memory_growth", "throughput"];
 
-/// What a compact table shows of a variant.
+/// A column of a compact table.
 enum Column {
     Baseline(&'static str),
     Overcommit(&'static str),
@@ -31,7 +32,7 @@ use Column::{Baseline, Overcommit, Ratio};
 /// A compact table: title, then heading and content of each column.
 type Compact = (&'static str, &'static [(&'static str, Column)]);
 
-const COMPACT: [Compact; 3] = [
+const COMPACT: [Compact; 4] = [
     (
         "Grace periods, ms, alone and overcommitted; throughput, {throughput}",
         &[
@@ -61,6 +62,15 @@ const COMPACT: [Compact; 3] = [
             ("\nover", Overcommit("gp_cpu")),
             ("\nratio", Ratio("gp_cpu")),
             ("preempt.\nover", Overcommit("vcpu_preemptions")),
+        ],
+    ),
+    (
+        "Phases survived, %; soonest out of memory, s",
+        &[
+            ("survived\nalone", Baseline("survived")),
+            ("\nover", Overcommit("survived")),
+            ("died after\nalone", Baseline("out_of_memory")),
+            ("\nover", Overcommit("out_of_memory")),
         ],
     ),
     (
@@ -94,6 +104,9 @@ impl Summary {
             out.push_str(&compact(self, &entries, width));
         }
         out.push_str(&spreads(self, None, width));
+        if let Some(costs) = &self.costs {
+            let _ = write!(out, "\nCosts of this bed\n{}", costs.to_text());
+        }
         out.push_str(&remarks(self, width));
         out
     }
@@ -170,11 +183,11 @@ pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
     out
 }
 
-/// What else is not the same in runs that are compared, each as `what: one against other`.
+/// Other settings in which compared runs differ, each as `what: one against other`.
 pub fn differences(runs: &[&Summary]) -> Vec<String> {
     type Setting = (&'static str, fn(&Summary) -> String);
-    const SETTINGS: [Setting; 8] = [
-        ("scale", |s| scale(&s.plan).into()),
+    const SETTINGS: [Setting; 9] = [
+        ("scale", |s| scale(&s.plan)),
         ("length of a phase", |s| format!("{} s", s.plan.phase_ms as f64 / 1000.0)),
         ("vCPUs of the guest under test", |s| s.plan.subject.vcpus.to_string()),
         ("memory of the guest under test", |s| format!("{} MiB", s.plan.subject.memory_mib)),
@@ -185,6 +198,7 @@ pub fn differences(runs: &[&Summary]) -> Vec<String> {
             s.plan.competitors.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>().join(" ")
         }),
         ("kind of host", |s| format!("{} of {} CPUs", s.host.mode, s.host.cpus)),
+        ("time of the host", |s| s.host.dilation.to_string()),
         ("host kernel", |s| s.host.kernel.clone()),
     ];
     let differing = |(what, of): &Setting| {
@@ -205,15 +219,11 @@ fn headline(s: &Summary) -> String {
     format!("{}{mark}, {}, {}", plain(&s.experiment), scale(&s.plan), plain(&s.started))
 }
 
-pub fn scale(plan: &Plan) -> &'static str {
-    match plan.scale {
-        Scale::Quick => "quick scale",
-        Scale::Machine => "machine scale",
-        Scale::Paper => "paper scale",
-    }
+pub fn scale(plan: &Plan) -> String {
+    format!("{} scale", plan.scale.name())
 }
 
-/// How it was measured, in one line.
+/// Guests, host and phases of a run, in one line.
 pub fn conditions(s: &Summary) -> String {
     let mut kernels: Vec<&str> =
         s.guests.iter().filter(|g| g.variant.is_some()).map(|g| g.info.kernel.as_str()).collect();
@@ -224,8 +234,12 @@ pub fn conditions(s: &Summary) -> String {
     } else {
         format!("guest {}, ", kernels.join(" and "))
     };
+    let dilated = match s.host.mode.as_str() {
+        "nested" => format!(", time {}", s.host.dilation),
+        _ => String::new(),
+    };
     plain(&format!(
-        "{guests}{} vCPUs; {} host of {} CPUs, Linux {}; {} x {} s per scenario",
+        "{guests}{} vCPUs; {} host of {} CPUs{dilated}, Linux {}; {} x {} s per scenario",
         s.plan.subject.vcpus,
         s.host.mode,
         s.host.cpus,
@@ -239,7 +253,7 @@ pub fn label(s: &Summary, row: &Row) -> String {
     s.metric(&row.key).map_or_else(|| plain(&row.key), |m| format::with_unit(&m.label, &m.unit))
 }
 
-/// Baseline, overcommit, ratio; the same of the paper, blank where it says nothing.
+/// Baseline, overcommit, ratio; then the paper's, blank where it has none.
 fn figures(row: &Row) -> [String; 6] {
     let paper = |f: fn(&super::PaperFigure) -> Option<f64>, show: fn(f64) -> String| {
         row.paper.as_ref().and_then(f).map(show).unwrap_or_default()
@@ -275,13 +289,14 @@ fn full(s: &Summary, variant: &VariantSummary, width: usize) -> Table {
     table
 }
 
-/// The compact tables that have anything to show. `s` tells what the rows mean.
+/// The compact tables that are not empty. `s` has the meaning of the rows.
 fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> String {
     let mut out = String::new();
     let unit = s.metric("throughput").map_or("1/s", |m| m.unit.as_str());
     // Labels too long for their column go below, under a letter.
     let longest = entries.iter().map(|(l, _)| l.chars().count()).max().unwrap_or(0);
-    let keyed = longest + 66 > width;
+    let compared = entries.iter().any(|(_, v)| policies::cells(v).is_some());
+    let keyed = longest + if compared { policies::WIDTH } else { 66 } > width;
     let show = |i: usize, label: &str| if keyed { letter(i) } else { label.to_owned() };
     for (title, columns) in COMPACT {
         let figure = |v: &VariantSummary, column: &Column| match column {
@@ -305,6 +320,17 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
         let _ = writeln!(out, "{}", title.replace("{throughput}", &plain(unit)));
         let _ = writeln!(out, "{}\n", trimmed(table));
     }
+    let of_policies = |(i, (label, v)): (usize, &(String, &VariantSummary))| {
+        Some(std::iter::once(show(i, label)).chain(policies::cells(v)?).collect::<Vec<_>>())
+    };
+    let rows: Vec<_> = entries.iter().enumerate().filter_map(of_policies).collect();
+    if !rows.is_empty() {
+        let mut table = bare(width);
+        table.set_header(std::iter::once(String::new()).chain(policies::headings()));
+        table.add_rows(rows);
+        align(&mut table);
+        let _ = writeln!(out, "{}\n{}\n", policies::TITLE, trimmed(table));
+    }
     if keyed {
         for (i, (label, _)) in entries.iter().enumerate() {
             let _ = writeln!(out, "{}  {label}", letter(i));
@@ -319,7 +345,7 @@ pub fn letter(i: usize) -> String {
     if i < 26 { c.to_string() } else { format!("{c}{}", i / 26) }
 }
 
-/// How far the repeats of the rows in [`SPREAD`] lie apart; of the first of them only, where there are several variants.
+/// The spread over the repeats of the rows in [`SPREAD`]; with several variants only of the first.
 fn spreads(s: &Summary, name: Option<&str>, width: usize) -> String {
     let prefix = name.map(|n| format!("{}: ", plain(n))).unwrap_or_default();
     if s.plan.repeat < 2 {
@@ -348,7 +374,7 @@ fn spreads(s: &Summary, name: Option<&str>, width: usize) -> String {
     format!("\n{prefix}{what}spread over {} repeats\n{}\n", s.plan.repeat, trimmed(table))
 }
 
-/// Whether the run is incomplete, where the paper's figures differ in meaning, and the notices.
+/// Why the run is incomplete, where the paper's figures mean something else, and the notices.
 fn remarks(s: &Summary, width: usize) -> String {
     let mut lines: Vec<(&str, String)> = vec![];
     if !s.complete {
@@ -392,7 +418,7 @@ fn align(table: &mut Table) {
         column.set_padding((u16::from(i > 0), 0));
         if i > 0 {
             column.set_cell_alignment(CellAlignment::Right);
-            // A figure broken over two lines would be misread: rather a table that is too wide.
+            // A table that is too wide is better than a figure broken over two lines.
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }

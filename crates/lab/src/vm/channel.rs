@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The line to a guest's init.
+//! The connection to a guest's init.
 //!
-//! A guest has two lines to the lab, a virtio-serial port and a serial line; its init uses one of them, and answers go where
-//! its first event came from. Each is one end of a socket pair that QEMU inherits, so no socket ever exists in the file
-//! system. A guest is not trusted: lines are bounded, and what is not an event is an error, not a panic.
+//! A guest has two connections to the lab, a virtio-serial port and a serial line. Its init uses
+//! one of them, and the lab answers on the one from which the first event came. Each is one end of
+//! a socket pair that QEMU inherits, so no socket exists in the file system. A guest is not
+//! trusted: the length of a line is bounded, and a line that is not an event is an error, not a
+//! panic.
 
 use crate::error::{Error, Result};
+use crate::limit::scaled;
 use reprieve_init::protocol::{Command, Event, LINE_MAX};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Events buffered before a guest that talks too fast is made to wait.
+/// Events that are buffered; a guest that sends more has to wait.
 const EVENTS_MAX: usize = 256;
+
+/// How long a guest may take to read a command.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Channel {
     lines: Vec<UnixStream>,
-    /// Index into `lines` of the one in use.
+    /// The one in use: an index into `lines`.
     active: Option<usize>,
     incoming: mpsc::Receiver<(usize, Incoming)>,
 }
@@ -29,19 +35,19 @@ enum Incoming {
 }
 
 impl Channel {
-    /// Takes the lab's ends of the lines.
+    /// `lines`: the lab's ends of the socket pairs.
     pub fn new(lines: Vec<UnixStream>) -> std::io::Result<Channel> {
         let (send, incoming) = mpsc::sync_channel(EVENTS_MAX);
         for (index, line) in lines.iter().enumerate() {
             // Reading ends when QEMU closes its end, at the latest when it is killed.
             let (reader, send) = (line.try_clone()?, send.clone());
             std::thread::spawn(move || read_events(index, reader, send));
-            line.set_write_timeout(Some(Duration::from_secs(30)))?;
+            line.set_write_timeout(Some(scaled(WRITE_LIMIT)))?;
         }
         Ok(Channel { lines, active: None, incoming })
     }
 
-    /// Sends `command`; the guest must have spoken before.
+    /// Sends `command`; an error before the first event of the guest.
     pub fn send(&mut self, command: &Command) -> std::io::Result<()> {
         let Some(active) = self.active else {
             return Err(std::io::Error::other("the guest has not announced itself yet"));
@@ -54,7 +60,7 @@ impl Channel {
     /// The next event, or `None` when `wait` has passed.
     ///
     /// # Errors
-    /// `Other` when the guest said something that is not an event, or hung up.
+    /// `Other` when the guest sent a line that is not an event, or closed the connection.
     pub fn receive(&mut self, wait: Duration) -> Result<Option<Event>> {
         let end = Instant::now() + wait;
         loop {
@@ -64,15 +70,15 @@ impl Channel {
                     self.active.get_or_insert(index);
                     return Ok(Some(*event));
                 }
-                // The unused line carries what the firmware or kernel prints on it.
+                // Firmware or kernel may print on the line that is not in use.
                 Ok((index, Incoming::Garbage(line))) if self.active == Some(index) => {
                     return Err(Error::Other(format!(
-                        "the guest sent a line that is no event: {line:?}"
+                        "the guest sent a line that is not an event: {line:?}"
                     )));
                 }
                 Ok((_, Incoming::Garbage(_))) => {}
                 Ok((_, Incoming::Closed)) | Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Other("the guest hung up".into()));
+                    return Err(Error::Other("the guest closed the connection".into()));
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
             }
@@ -106,6 +112,9 @@ fn read_events(index: usize, line: UnixStream, send: mpsc::SyncSender<(usize, In
 mod tests {
     use super::*;
 
+    /// Until the event comes: the limit of the whole test process ends a hang.
+    const FOREVER: Duration = Duration::from_secs(24 * 3600);
+
     fn channel() -> (UnixStream, UnixStream, Channel) {
         let (a, lab_a) = UnixStream::pair().unwrap();
         let (b, lab_b) = UnixStream::pair().unwrap();
@@ -115,9 +124,9 @@ mod tests {
     #[test]
     fn answers_on_the_line_the_guest_chose() {
         let (_virtio, mut serial, mut channel) = channel();
-        assert!(channel.send(&Command::Start).is_err(), "nobody to talk to yet");
+        assert!(channel.send(&Command::Start).is_err(), "the guest has not sent anything yet");
         serial.write_all(b"SeaBIOS\r\n{\"event\":\"ready\"}\n").unwrap();
-        assert_eq!(channel.receive(Duration::from_secs(5)).unwrap(), Some(Event::Ready));
+        assert_eq!(channel.receive(FOREVER).unwrap(), Some(Event::Ready));
         channel.send(&Command::PowerOff).unwrap();
         let mut line = String::new();
         BufReader::new(serial).read_line(&mut line).unwrap();
@@ -128,22 +137,22 @@ mod tests {
     fn garbage_and_hang_up_are_errors() {
         let (mut virtio, serial, mut channel) = channel();
         virtio.write_all(b"{\"event\":\"ready\"}\nOops: 0000\n").unwrap();
-        assert!(channel.receive(Duration::from_secs(5)).unwrap().is_some());
-        let error = channel.receive(Duration::from_secs(5)).unwrap_err().to_string();
+        assert!(channel.receive(FOREVER).unwrap().is_some());
+        let error = channel.receive(FOREVER).unwrap_err().to_string();
         assert!(error.contains("Oops"), "{error}");
         drop((virtio, serial));
-        assert!(channel.receive(Duration::from_secs(5)).is_err());
+        assert!(channel.receive(FOREVER).is_err());
     }
 
     #[test]
     fn an_endless_line_is_cut() {
         let (mut virtio, _serial, mut channel) = channel();
         virtio.write_all(b"{\"event\":\"ready\"}\n").unwrap();
-        assert!(channel.receive(Duration::from_secs(5)).unwrap().is_some());
+        assert!(channel.receive(FOREVER).unwrap().is_some());
         let writer = std::thread::spawn(move || {
             let _ = virtio.write_all(&vec![b'x'; LINE_MAX + 10]);
         });
-        assert!(channel.receive(Duration::from_secs(20)).is_err());
+        assert!(channel.receive(FOREVER).is_err());
         writer.join().unwrap();
     }
 

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One QEMU virtual machine: boot, talk, pause, pin, count, end.
+//! One QEMU virtual machine: booting it, talking to its init, pausing and pinning it.
 //!
-//! A VM lives exactly as long as its [`Vm`]: dropping it kills QEMU, and QEMU dies with the lab's thread that started it. All
-//! connections are inherited socket pairs, and guest RAM is anonymous memory, so that nothing remains in the file system but the console
-//! log.
+//! A VM lives as long as its [`Vm`]: dropping that kills QEMU, and QEMU also dies with the thread
+//! that started it. All connections are inherited socket pairs and guest RAM is anonymous memory,
+//! so that only the console log remains in the file system.
 
 mod channel;
+mod dilate;
+pub mod retry;
 mod threads;
 
 use channel::Channel;
 pub use threads::{SchedCounters, Threads, allowed_cpus};
 
+use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::images::Qemu;
+use crate::limit::{self, scaled};
 use crate::process::{self, Cancel};
 use qapi::qmp;
 use reprieve_init::protocol::{Command, Event, GuestInfo, PORT, PROTOCOL};
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -24,16 +28,21 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// How long QEMU's control socket may take to answer. Generous: under TCG with many VMs QEMU's main thread starves.
+/// How long QEMU's control socket may take to answer. Generous: under TCG with many VMs QEMU's main
+/// thread starves.
 const QMP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Events of one command. A phase of an hour has half a million samples; a guest that sends more than this wants to fill the disk.
+/// How long QEMU may take to show the state of a hung guest's CPUs.
+const REGISTERS_LIMIT: Duration = Duration::from_secs(10);
+
+/// Most events of one command. A phase of an hour has half a million samples; this limit keeps a
+/// hostile guest from filling the disk.
 const EVENTS_MAX: u32 = 20_000_000;
 
 /// Longest greeting of QEMU, bytes.
 const QMP_GREETING_MAX: u64 = 64 << 10;
 
-/// What runs the guest's instructions.
+/// How QEMU executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
     Kvm,
@@ -41,7 +50,7 @@ pub enum Accel {
 }
 
 impl Accel {
-    /// As QEMU and reports call it.
+    /// The name in QEMU's options and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Accel::Kvm => "kvm",
@@ -55,15 +64,17 @@ impl Accel {
 pub struct Config {
     pub name: String,
     pub accel: Accel,
-    /// QEMU's `-cpu`; `None` for the best that `accel` has.
+    /// Only under TCG: KVM's guests read this machine's clocks.
+    pub dilation: Dilation,
+    /// QEMU's `-cpu`; `None`: the most capable that `accel` offers.
     pub cpu: Option<String>,
     pub vcpus: u32,
     pub memory_mib: u64,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
-    /// Kernel parameters besides those that the lab needs.
+    /// Kernel parameters in addition to the lab's own.
     pub args: String,
-    /// Where the console goes.
+    /// File for the console's output.
     pub console: PathBuf,
 }
 
@@ -73,37 +84,47 @@ pub struct Vm {
     /// From the start of QEMU to the guest's first event.
     pub boot_time: Duration,
     console: PathBuf,
-    /// Its logs are worth keeping.
+    /// Its logs are kept.
     failed: bool,
     child: std::process::Child,
     channel: Channel,
     qmp: Qmp,
     threads: Threads,
+    dilation: Dilation,
 }
 
 type Qmp = qapi::Qmp<qapi::Stream<std::io::BufReader<UnixStream>, UnixStream>>;
 
 impl Vm {
     /// Boots `config` with `qemu` and waits until its init has announced itself, at most `limit`.
+    /// This and all other limits are in this machine's time, also of a dilated VM.
     pub fn boot(config: &Config, qemu: &Qemu, limit: Duration, cancel: &Cancel) -> Result<Vm> {
         let start = Instant::now();
+        if config.accel == Accel::Kvm && !config.dilation.is_none() {
+            return Err(Error::Usage(format!(
+                "VM {} cannot be {}: guests under KVM read this machine's clocks",
+                config.name, config.dilation
+            )));
+        }
         let (ctl, qemu_ctl) = pair()?;
         let (serial, qemu_serial) = pair()?;
         let (monitor, qemu_monitor) = pair()?;
-        // Made before QEMU opens it, so that an unwritable directory is reported as what it is.
+        // Before QEMU opens it: a directory that is not writable then gives a clear error.
         std::fs::write(&config.console, "").map_err(Error::io(&config.console))?;
 
         let fds = [qemu_ctl, qemu_serial, qemu_monitor].map(OwnedFd::from);
         let mut command = command(config, qemu, fds.each_ref().map(AsRawFd::as_raw_fd));
+        let library = dilate::preload(&mut command, config.dilation)?;
+        inherit(&mut command, fds.iter().chain(&library).map(AsRawFd::as_raw_fd).collect());
         let stderr = qemu_log(&config.console);
         let log = std::fs::File::create(&stderr).map_err(Error::io(&stderr))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = process::spawn(&mut command)?;
-        // QEMU has its copies now; ours must go, so that its death closes the lines.
-        drop(fds);
+        // QEMU has its copies; with ours closed, its death closes the connections.
+        drop((fds, library));
 
-        monitor.set_read_timeout(Some(QMP_LIMIT)).map_err(Error::io("QMP socket"))?;
-        monitor.set_write_timeout(Some(QMP_LIMIT)).map_err(Error::io("QMP socket"))?;
+        monitor.set_read_timeout(Some(scaled(QMP_LIMIT))).map_err(Error::io("QMP socket"))?;
+        monitor.set_write_timeout(Some(scaled(QMP_LIMIT))).map_err(Error::io("QMP socket"))?;
         let reader = monitor.try_clone().map_err(Error::io("QMP socket"))?;
         let mut vm = Vm {
             name: config.name.clone(),
@@ -115,6 +136,7 @@ impl Vm {
             channel: Channel::new(vec![ctl, serial]).map_err(Error::io("guest channel"))?,
             qmp: qapi::Qmp::new(qapi::Stream::new(std::io::BufReader::new(reader), monitor)),
             threads: Threads::new(0, Vec::new()),
+            dilation: config.dilation,
         };
         if let Err(error) = vm.greet() {
             return Err(vm.death(format!("QEMU did not start: {error}")));
@@ -140,19 +162,15 @@ impl Vm {
             Ok(Event::Hello { protocol, .. }) => Err(self.failure(format!(
                 "its init speaks protocol {protocol}, this program {PROTOCOL}: rebuild both (`make build`)"
             ))),
-            Ok(other) => Err(self.failure(format!("said {other:?} before its name"))),
-            Err(Error::Timeout { .. }) => Err(Error::Timeout {
-                what: format!("booting VM {}", self.name),
-                after: limit,
-                log: Some(self.console.clone()),
-            }),
+            Ok(other) => Err(self.failure(format!("sent {other:?} before its hello"))),
+            Err(Error::Timeout { .. }) => Err(self.hang("booting", limit)),
             Err(error) => Err(error),
         }
     }
 
     /// Sends a command to the guest's init.
     pub fn send(&mut self, command: &Command) -> Result<()> {
-        self.channel.send(command).map_err(|e| self.death(format!("cannot be told to go on: {e}")))
+        self.channel.send(command).map_err(|e| self.death(format!("cannot be sent a command: {e}")))
     }
 
     /// The next event of the guest, at the latest at `deadline`.
@@ -160,13 +178,10 @@ impl Vm {
         let start = Instant::now();
         loop {
             cancel.check()?;
-            // Looked at even while events come: a guest that never stops talking is bounded like one that is silent.
+            // Checked while events come, too: the limit also holds for a guest that never stops
+            // sending.
             if Instant::now() >= deadline {
-                return Err(Error::Timeout {
-                    what: format!("waiting for VM {}", self.name),
-                    after: start.elapsed(),
-                    log: Some(self.console.clone()),
-                });
+                return Err(self.hang("waiting for", start.elapsed()));
             }
             match self.channel.receive(Duration::from_millis(100)) {
                 Ok(Some(event)) => return Ok(event),
@@ -176,10 +191,11 @@ impl Vm {
         }
     }
 
-    /// Sends `command` and hands every event to `each` until one that ends the command, which is returned.
+    /// Sends `command` and hands its events to `each`, up to the one that ends the command, which
+    /// is returned.
     ///
     /// # Errors
-    /// What the guest reports as its error, the guest's death, `limit`, cancellation.
+    /// The guest reports an error or dies; `limit` has passed; the run is cancelled.
     pub fn call(
         &mut self,
         command: &Command,
@@ -221,29 +237,30 @@ impl Vm {
         &self.threads
     }
 
-    /// Asks the guest to switch itself off and waits for QEMU's end; kills it when that takes too long.
+    /// Powers the guest off and waits until QEMU ends; kills it when that takes too long.
     pub fn shut_down(mut self) {
         if self.resume().and_then(|()| self.send(&Command::PowerOff)).is_ok() {
-            let limit = Duration::from_secs(10);
+            let limit = self.dilation.outside(scaled(Duration::from_secs(10)));
             let _ = process::wait(&mut self.child, &self.name, limit, &Cancel::default());
         }
     }
 
-    /// Reads QEMU's greeting, and does so itself: the crate's own `handshake` panics when QEMU has ended.
+    /// Reads QEMU's greeting. Not with the crate's own `handshake`, which panics when QEMU has
+    /// ended.
     fn greet(&mut self) -> std::io::Result<()> {
         let mut line = String::new();
         let reader = self.qmp.inner_mut().get_mut_read();
         if reader.take(QMP_GREETING_MAX).read_line(&mut line)? == 0 {
-            return Err(std::io::Error::other("it ended"));
+            return Err(std::io::Error::other("it ended without a greeting"));
         }
         self.qmp.execute(&qmp::qmp_capabilities { enable: None })?;
-        Ok(())
+        if self.dilation.is_none() { Ok(()) } else { dilate::check(self.child.id()) }
     }
 
     fn monitor<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok> {
         self.qmp
             .execute(command)
-            .map_err(|e| self.death(format!("QEMU does not do {}: {e}", C::NAME)))
+            .map_err(|e| self.death(format!("QEMU failed to execute {}: {e}", C::NAME)))
     }
 
     fn qemu_log(&self) -> PathBuf {
@@ -257,10 +274,29 @@ impl Vm {
         }
     }
 
-    /// An error about this VM, with what its console and QEMU tell about it.
+    /// The error of a guest that does not answer. QEMU's log gets the state of its CPUs, twice:
+    /// one that has not moved is stuck.
+    fn hang(&mut self, doing: &str, after: Duration) -> Error {
+        self.failed = true;
+        let log = std::fs::OpenOptions::new().append(true).open(self.qemu_log());
+        let _ = self.qmp.inner_mut().get_mut_write().set_read_timeout(Some(REGISTERS_LIMIT));
+        for _ in 0..2 {
+            let command_line = "info registers -a".to_string();
+            let registers = qmp::human_monitor_command { command_line, cpu_index: None };
+            // Best effort: what is wrong may be QEMU itself.
+            let (Ok(mut log), Ok(text)) = (log.as_ref(), self.qmp.execute(&registers)) else {
+                break;
+            };
+            let _ = log.write_all(text.replace('\r', "").as_bytes());
+        }
+        let what = format!("{doing} VM {}", self.name);
+        Error::Timeout { what, after, log: Some(self.console.clone()) }
+    }
+
+    /// An error about this VM, with lines of its console and of QEMU's output.
     fn failure(&mut self, message: String) -> Error {
         let mut message = message;
-        // QEMU's end may be a moment behind that of its sockets.
+        // QEMU's sockets close a moment before the process ends.
         for _ in 0..30 {
             if let Ok(Some(status)) = self.child.try_wait() {
                 message.push_str(&format!("; QEMU ended ({status})"));
@@ -287,7 +323,7 @@ impl Drop for Vm {
     }
 }
 
-/// What QEMU itself said.
+/// Where QEMU's own output goes.
 fn qemu_log(console: &Path) -> PathBuf {
     console.with_extension("qemu.log")
 }
@@ -305,8 +341,8 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
     };
     let [ctl, serial, monitor] = fds;
     if config.accel == Accel::Tcg {
-        // A VM that QEMU's emulation derails ends in a triple fault without a word: keep where its CPUs were. A few KiB per boot, on
-        // standard error.
+        // An error of QEMU's emulation ends a VM in a triple fault without any message: log the
+        // state of its CPUs at resets. A few KiB per boot, on standard error.
         command.args(["-d", "cpu_reset"]);
     }
     command
@@ -319,7 +355,7 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         .arg(&config.kernel)
         .arg("-initrd")
         .arg(&config.initrd)
-        .args(["-append", &format!("console=ttyS0 panic=-1 quiet {}", config.args)])
+        .args(["-append", &kernel_args(&config.args)])
         .args(["-serial", &format!("file:{}", config.console.display())])
         .args(["-chardev", &format!("socket,id=serial,fd={serial}")])
         .args(["-serial", "chardev:serial"])
@@ -328,10 +364,16 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         .args(["-device", &format!("virtserialport,chardev=ctl,name={PORT}")])
         .args(["-chardev", &format!("socket,id=qmp,fd={monitor}")])
         .args(["-mon", "chardev=qmp,mode=control"]);
-    // SAFETY: fcntl is async-signal-safe; the descriptors are open in the child, being copies of the parent's.
+    command
+}
+
+/// Keeps `fds` open in the child.
+fn inherit(command: &mut std::process::Command, fds: Vec<i32>) {
+    // SAFETY: fcntl is async-signal-safe; the descriptors are open in the child, being copies of
+    // the parent's.
     unsafe {
         command.pre_exec(move || {
-            for fd in fds {
+            for &fd in &fds {
                 if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
@@ -339,10 +381,21 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
             Ok(())
         });
     }
-    command
 }
 
-/// What in a log explains an end: the lines from the first complaint of the kernel on, else the last ones.
+/// The guest's kernel command line with `more` parameters.
+///
+/// `no_timer_check`: in an emulated machine whose CPU thread lost its CPU, the kernel's check of
+/// the timer interrupt comes too early, and the boot ends in "IO-APIC + timer doesn't work". (On
+/// KVM the kernel leaves the check out by itself.)
+fn kernel_args(more: &str) -> String {
+    let factor = limit::kernel_parameter();
+    let all = ["console=ttyS0 panic=-1 quiet no_timer_check", &factor, more];
+    all.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// The lines of a log that explain why a VM ended: from the kernel's first complaint on, else the
+/// last ones.
 fn telling_lines(log: &[u8]) -> String {
     const LINES: usize = 6;
     const REGISTERS: [&str; 24] = [
@@ -373,7 +426,7 @@ fn telling_lines(log: &[u8]) -> String {
     ];
     const COMPLAINTS: [&str; 4] = ["Kernel panic", "BUG:", "Oops:", "Out of memory"];
     let text = String::from_utf8_lossy(&log[log.len().saturating_sub(64 << 10)..]).into_owned();
-    // Registers at a reset (`-d cpu_reset`) are for reading in the file.
+    // Registers at a reset (`-d cpu_reset`) are left out; they stay in the file.
     let dump = |line: &&str| REGISTERS.iter().any(|r| line.starts_with(r));
     let lines = text.lines().map(str::trim_end).filter(|l| !l.is_empty() && !dump(l));
     let all: Vec<&str> = lines.collect();

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the host's scheduler did to the threads of a VMM, from `/proc/PID/task`, and where they may run.
+//! The threads of a VMM on the host: their scheduling counters and their CPU affinity.
 
 use crate::error::{Error, Result};
+use rustix::process::getpid;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::fs;
 
 /// Scheduling counters of one or several threads. Times in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedCounters {
     pub run_ns: u64,
-    /// Runnable and not running.
+    /// Time runnable but not running.
     pub wait_ns: u64,
     /// Involuntary context switches.
     pub preemptions: u64,
@@ -91,8 +93,9 @@ impl Threads {
         SchedCounters::of_threads(self.pid, &threads(self.pid))
     }
 
-    /// Pins vCPU `n` to `vcpus[n]`, and all other threads to `other`; an empty list leaves its threads alone. CPU numbers count the
-    /// CPUs that this process may use: under `taskset` or in a cpuset, VMs stay within it.
+    /// Pins vCPU `n` to `vcpus[n]`, and all other threads to `other`; threads with an empty list
+    /// are not pinned. CPU numbers are indices into [`allowed_cpus`]: under `taskset` or in a
+    /// cpuset, VMs stay within it.
     pub fn pin(&self, vcpus: &[Vec<u32>], other: &[u32]) -> Result<()> {
         let allowed = allowed_cpus();
         let real = |cpus: &[u32]| -> Result<Vec<u32>> {
@@ -118,21 +121,12 @@ impl Threads {
 
 /// The CPUs that this process may use, by number.
 pub fn allowed_cpus() -> Vec<u32> {
-    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours and its size is given; the id is that of this process's main thread.
-    let done = unsafe {
-        libc::sched_getaffinity(std::process::id() as i32, std::mem::size_of_val(&set), &mut set)
-    };
-    if done != 0 {
+    // Of the main thread: this one may be pinned.
+    match sched_getaffinity(Some(getpid())) {
+        Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|c| c as u32).collect(),
         // More CPUs than a set holds: as many as the machine says, from 0.
-        return (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32)).collect();
+        Err(_) => (0..std::thread::available_parallelism().map_or(1, |n| n.get() as u32)).collect(),
     }
-    // SAFETY: all indices are below CPU_SETSIZE.
-    (0..libc::CPU_SETSIZE as usize)
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .map(|cpu| cpu as u32)
-        .collect()
 }
 
 /// The threads of process `pid`.
@@ -144,35 +138,32 @@ fn threads(pid: u32) -> Vec<u32> {
 /// Restricts thread `tid` to `cpus`.
 ///
 /// # Errors
-/// Names the CPUs when the host has none of them.
+/// Names the CPUs if the thread may use none of them.
 fn set_affinity(tid: u32, cpus: &[u32]) -> Result<()> {
-    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut set = CpuSet::new();
     for &cpu in cpus {
-        if cpu as usize >= libc::CPU_SETSIZE as usize {
+        if cpu as usize >= CpuSet::MAX_CPU {
             return Err(Error::Usage(format!(
                 "CPU {cpu} is beyond the {} that can be pinned to",
-                libc::CPU_SETSIZE
+                CpuSet::MAX_CPU
             )));
         }
-        // SAFETY: `cpu` is below CPU_SETSIZE.
-        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
+        set.set(cpu as usize);
     }
-    // SAFETY: the set is initialized and its size is given.
-    let done =
-        unsafe { libc::sched_setaffinity(tid as libc::pid_t, std::mem::size_of_val(&set), &set) };
-    if done == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Error::Other(format!(
-        "cannot pin a thread to CPUs {cpus:?}: {error}; are they online and allowed to this process?"
-    )))
+    sched_setaffinity(Pid::from_raw(tid as i32), &set).map_err(|error| {
+        Error::Other(format!(
+            "cannot pin a thread to CPUs {cpus:?}: {error}; are they online and allowed to this process?"
+        ))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn own_id() -> u32 {
+        rustix::thread::gettid().as_raw_nonzero().get() as u32
+    }
 
     #[test]
     fn parses_what_the_kernel_prints() {
@@ -198,8 +189,7 @@ mod tests {
         let (send, receive) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            // SAFETY: no arguments, always succeeds.
-            send.send(unsafe { libc::gettid() } as u32).unwrap();
+            send.send(own_id()).unwrap();
             let _ = wait.recv();
         });
         let threads = Threads::new(std::process::id(), vec![receive.recv().unwrap()]);
@@ -216,8 +206,7 @@ mod tests {
 
     #[test]
     fn refuses_cpus_that_do_not_exist() {
-        // SAFETY: no arguments, always succeeds.
-        let tid = unsafe { libc::gettid() } as u32;
+        let tid = own_id();
         assert!(set_affinity(tid, &[1 << 20]).is_err());
         assert!(set_affinity(tid, &[1023]).is_err());
     }

@@ -3,7 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use reprieve_init::protocol::*;
-use reprieve_lab::plan::{Plan, SCHEMA, Scale, Scenario, Variant, Vm};
+use reprieve_lab::plan::{Plan, SCHEMA, Scale, Scenario, Variant, VmPlan};
+use reprieve_lab::policy::Policy;
 use reprieve_lab::record::{HostInfo, HostPhase, Record};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,9 +54,9 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         guest_kernel: "deb:6.12".into(),
         preempt: None,
         guest_args: String::new(),
-        policy: "eevdf".into(),
+        policy: Policy::Eevdf,
     };
-    let vm = |name: &str, workload| Vm {
+    let vm = |name: &str, workload| VmPlan {
         name: name.into(),
         vcpus: 2,
         memory_mib: 512,
@@ -74,6 +75,7 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         variants: labels.iter().map(variant).collect(),
         subject: vm("subject", Workload::Idle),
         competitors: vec![vm("hog", Workload::Hog { threads: 2 })],
+        fair: false,
         seed: 1,
         command: format!("reprieve lab run {experiment}"),
     }
@@ -88,6 +90,7 @@ pub fn start(plan: Plan) -> Record {
         memory_kb: 1 << 20,
         cpu_model: "a CPU".into(),
         qemu: "10.0.3".into(),
+        dilation: Default::default(),
         outer: None,
     };
     Record::Run { plan: Box::new(plan), started: "2026-11-20T16:00:00Z".into(), host }
@@ -106,8 +109,8 @@ pub fn guest(variant: usize, kernel: &str) -> Record {
     Record::Guest { vm: format!("subject-{variant}"), variant: Some(variant), info, boot_ms: 8000 }
 }
 
-/// A phase of 2 s: grace periods of `durations` ms one after the other, each with 10 us of CPU time per ms; free memory
-/// at `free` MiB every 20 ms; one CPU and one fragmentation sample.
+/// A phase of 2 s: grace periods of `durations` ms one after the other, each with 10 us of CPU time
+/// per ms; free memory at `free` MiB every 20 ms; one CPU and one fragmentation sample.
 pub fn phase(
     id: u32,
     variant: usize,
@@ -170,6 +173,7 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
             },
         },
         host: HostPhase {
+            policy: None,
             vcpu_preemptions: if over { 600 } else { 0 },
             vcpu_wait_ns: if over { 1_000_000_000 } else { 0 },
             cpu_ns: cpu_ns.into(),

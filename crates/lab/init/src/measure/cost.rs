@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What measuring costs the guest: one trace event, and sampling.
+//! The cost of measuring: of one trace event, and of sampling.
 //!
-//! Trace event: a cheap system call is timed in a loop, first as it is, then with a kprobe on its entry that records into our trace instance; the cost is
-//! the difference per call of the medians of several rounds. A kprobe is the dearest kind of event recorded here (the tracepoints' cost is
-//! lower), so the number is an upper bound per event. Filtered-out switches and softirqs cost less than either and are not in it.
+//! Trace event: a cheap system call is timed in a loop, first as it is, then with a kprobe on its
+//! entry that records into our trace instance; the cost is the difference per call of the medians
+//! of several rounds. A kprobe is the most expensive event that is recorded here (tracepoints cost
+//! less), so this is an upper bound per event. Switches and softirqs that the filter drops cost
+//! even less and are not included.
 //!
-//! Sampling: the kernel charges a thread for the time during which its vCPU was preempted, so the CPU time of a sampling thread grows with overcommit
-//! though its work does not. Few samples are hit, so the median CPU time of a sample is free of it; the cost is that times their number.
+//! Sampling: the kernel charges a thread for the time during which its vCPU was preempted, so the
+//! CPU time of a sampling thread grows with overcommit though its work does not. Preemption hits
+//! few samples, so the median CPU time of a sample does not contain it; the cost is the median
+//! times the number of samples.
 
 use super::trace::{Trace, add_kprobe};
 use crate::sys::{Result, getppid, now_ns};

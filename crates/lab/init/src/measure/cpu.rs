@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the guest's CPU time goes, from the first line of `/proc/stat`.
+//! The guest's CPU time by kind, from the first line of `/proc/stat`.
 
 /// Ticks since boot, over all CPUs. Guests' time is part of `user` already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! External fragmentation: the kernel's unusable free space index.
 //!
-//! For each zone and page order, the share of the free memory that lies in blocks too small for an allocation of that order: 0 when all
-//! of it could be used, 1 when none could. The kernel shows it in `extfrag/unusable_index` (debugfs); where that is missing it is computed
-//! here from `/proc/buddyinfo` in the kernel's own integer arithmetic (`mm/vmstat.c`). A guest's value per order is the mean over the zones, weighted by
-//! their free pages.
+//! For each zone and page order, the share of the free memory that lies in blocks too small for an
+//! allocation of that order: 0 when all of it could be used, 1 when none could. The kernel shows it
+//! in `extfrag/unusable_index` (debugfs); where that is missing it is computed here from
+//! `/proc/buddyinfo` in the kernel's own integer arithmetic (`mm/vmstat.c`). A guest's value per
+//! order is the mean over the zones, weighted by their free pages.
 
 use std::fs;
 
 const BUDDYINFO: &str = "/proc/buddyinfo";
 const INDEX: &str = "/sys/kernel/debug/extfrag/unusable_index";
-/// Both files are read at different times; a comparison needs a moment in which nothing is allocated.
+/// Both files are read at different times; a comparison needs a moment in which nothing is
+/// allocated.
 const ATTEMPTS: u32 = 20;
 
 /// A zone and one value per order.
@@ -44,7 +46,7 @@ pub fn check() -> Option<String> {
 
 fn disagreement(buddyinfo: &str, kernels: &str) -> Option<String> {
     let (Some(buddy), Some(kernels)) = (parse(buddyinfo), parse(kernels)) else {
-        return Some(format!("cannot make sense of {BUDDYINFO} or {INDEX}"));
+        return Some(format!("cannot parse {BUDDYINFO} or {INDEX}"));
     };
     let ours = compute(&buddy);
     let differs = |(a, b): (&Zone<f64>, &Zone<f64>)| {

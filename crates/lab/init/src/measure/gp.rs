@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Grace periods, and the CPU time RCU spends on them, from a stream of trace events.
 //!
-//! A grace period lasts from the entry of `rcu_gp_init` to the entry of `rcu_gp_cleanup`, both called by the grace-period kthread
-//! only, one grace period after the other. The kthread also calls `rcu_gp_init` when it was woken for nothing; the last call before a cleanup
-//! is the one that counts. Grace periods that began before the stream have no beginning and are dropped, those that end after it likewise.
+//! A grace period lasts from the entry of `rcu_gp_init` to the entry of `rcu_gp_cleanup`, both
+//! called by the grace-period kthread only, one grace period after the other. The kthread also
+//! calls `rcu_gp_init` after a spurious wake-up; only the last call before a cleanup counts. Grace
+//! periods that began before the stream or end after it are dropped.
 //!
-//! CPU time is the time during which, on some vCPU, either one of RCU's threads ran or the RCU softirq (in interrupt context or
-//! in ksoftirqd), summed over the vCPUs, clipped to the grace period. RCU's threads are `rcu_preempt` or `rcu_sched` (grace
-//! periods), `rcuc/*` (callbacks), `rcub/*` (boosting), `rcuog/*`, `rcuop/*`, `rcuos/*` (offloaded callbacks) and `rcu_exp*` (expedited grace periods).
-//! Not counted: the scheduling-clock interrupt's own look at RCU, inter-processor interrupts, SRCU's and Tasks RCU's threads and kworkers. As the guest's clock
-//! runs on while the hypervisor has taken the vCPU away, time of an interval includes such pauses: overcommit lengthens it.
-//! The cleanup itself and the callbacks set free by it fall into the next grace period if that follows at once, else into none.
+//! CPU time is the time during which, on some vCPU, either one of RCU's threads ran or the RCU
+//! softirq (in interrupt context or in ksoftirqd), summed over the vCPUs, clipped to the grace
+//! period. RCU's threads are `rcu_preempt` or `rcu_sched` (grace periods), `rcuc/*` (callbacks),
+//! `rcub/*` (boosting), `rcuog/*`, `rcuop/*`, `rcuos/*` (offloaded callbacks) and `rcu_exp*`
+//! (expedited grace periods). Not counted: RCU's part of the scheduling-clock interrupt,
+//! inter-processor interrupts, threads and kworkers of SRCU and Tasks RCU. The guest's clock runs
+//! on while the hypervisor has preempted the vCPU, so an interval includes such pauses and
+//! overcommit makes it longer. The cleanup itself, and the callbacks that become ready by it, count
+//! for the next grace period if it follows at once, else for none.
 
 /// What happened, on one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub struct GracePeriod {
     pub cpu_ns: u64,
 }
 
-/// One vCPU's part: is RCU at work on it, and since when.
+/// State of one vCPU: whether RCU runs on it, and since when.
 #[derive(Clone, Copy, Default)]
 struct Cpu {
     thread: bool,
@@ -42,7 +46,7 @@ struct Cpu {
 /// Turns events, in order of time, into grace periods.
 pub struct Tracker {
     cpus: Vec<Cpu>,
-    /// CPU time of intervals that are over.
+    /// CPU time of finished intervals.
     closed: u64,
     /// Beginning of the current grace period, and RCU's CPU time up to then.
     open: Option<(u64, u64)>,
@@ -91,7 +95,7 @@ impl Tracker {
     }
 }
 
-/// Is a thread of this name one of those whose time counts?
+/// Whether a thread of this name is one of RCU's, so that its time counts.
 pub fn is_rcu_thread(name: &[u8]) -> bool {
     matches!(name, b"rcu_preempt" | b"rcu_sched")
         || [&b"rcuc/"[..], b"rcub/", b"rcuog/", b"rcuop/", b"rcuos/", b"rcu_exp"]

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `/proc/meminfo`, and what counts as used memory.
 //!
-//! Used is total - free - buffers - page cache: what the kernel and the programs hold. The page cache (`Cached`) contains tmpfs data
-//! (`Shmem`), so a workload's files do not count. All slab memory does, reclaimable or not: objects that wait for a grace period sit
-//! in both kinds (dentries in the reclaimable one), a tmpfs-only guest has next to nothing that could in fact be reclaimed, and the point is to
-//! see waiting objects grow.
+//! Used is total - free - buffers - page cache: what the kernel and the programs hold. The page
+//! cache (`Cached`) contains tmpfs data (`Shmem`), so a workload's files do not count. All slab
+//! memory does, reclaimable or not: objects that wait for a grace period are in both kinds
+//! (dentries in the reclaimable one), and a guest with only tmpfs has almost nothing that could be
+//! reclaimed.
 
 /// The fields used, kB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory of the guest, every few milliseconds.
 //!
-//! A real-time thread reads `/proc/meminfo` with one system call per sample, from a descriptor kept open, into memory touched beforehand: it
-//! neither allocates nor waits for the load's threads. Times are those of the reading, not of the plan; a sample that could not be taken in
-//! time (vCPU preempted) is left out and shows as a gap, whose longest is reported.
+//! A real-time thread reads `/proc/meminfo` with one system call per sample, from a descriptor kept
+//! open, into memory touched beforehand: it neither allocates nor waits for the load's threads. A
+//! sample has the time at which it was taken, not the time at which it was due. A sample that could
+//! not be taken in time (the vCPU was preempted) is left out; the longest such gap is reported.
 //!
-//! However long the phase, a bounded number of samples is kept: when there is no more room, every other one is dropped and the interval doubled.
+//! However long the phase, a bounded number of samples is kept: when there is no more room, every
+//! other one is dropped and the interval doubled.
 
 use super::cost;
 use super::meminfo;
@@ -36,13 +38,14 @@ struct Series {
     readings: Vec<Reading>,
     room: usize,
     interval_ns: u64,
-    /// Those dropped included.
+    /// Number of readings taken, including the dropped ones.
     taken: u64,
 }
 
 impl Series {
     fn new(room: usize, interval_ns: u64) -> Series {
-        // Written once, so that the pages are there. An even number keeps the intervals even when every other reading goes.
+        // Written once, so that the pages are there. An even number keeps the intervals even when
+        // every other reading goes.
         let room = (room.max(2) + 1) & !1;
         let mut readings = vec![Reading { time_ns: 1, ..Reading::default() }; room];
         readings.clear();
@@ -71,12 +74,12 @@ pub struct MemorySampler {
     own_kb: u64,
 }
 
-/// What a sampler saw.
+/// The readings of a sampler.
 pub struct Readings {
     pub readings: Vec<Reading>,
-    /// What its work cost ([`cost::sampling_ns`]).
+    /// The cost of sampling ([`cost::sampling_ns`]).
     pub cpu_ns: u64,
-    /// The interval at the end, where it is not the one asked for.
+    /// The interval at the end, if it is not the requested one.
     pub widened_to_ns: Option<u64>,
 }
 
@@ -149,7 +152,8 @@ impl Drop for MemorySampler {
     }
 }
 
-/// The next multiple of `interval` after `due` that still lies ahead of `now`: what was missed is not made up for.
+/// The next multiple of `interval` after `due` that is later than `now`: missed samples are not
+/// made up for.
 pub fn next_due(due: u64, now: u64, interval: u64) -> u64 {
     if now < due { due } else { due + ((now - due) / interval + 1) * interval }
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is measured in a guest during a phase, and what that costs.
+//! Measures a guest during a phase, and the cost of measuring.
 //!
-//! Prepared once; started and stopped around each phase. Nothing is sent, printed or parsed at length while a phase runs: samples lie in memory, in
-//! the tracer's buffers and in the kernel module until [`Recorded::samples`] hands them out. A sample's time is relative to the beginning of the
-//! phase; what was recorded before or after it is left out. Memory that measuring itself takes is no memory used.
+//! Measuring is prepared once, and started and stopped around each phase. Nothing is sent, printed
+//! or parsed at length during a phase: samples stay in memory, in the tracer's buffers and in the
+//! kernel module until [`Recorded::samples`] returns them. A sample's time is relative to the
+//! beginning of the phase; samples from before or after it are left out. Memory that measuring
+//! itself takes does not count as used.
 //!
-//! The callback probes are callbacks themselves: with them on, grace periods are asked for even where the load asks for none.
+//! The probes of callback latency are callbacks themselves: with them, there are grace periods even
+//! if the load needs none.
 
 mod cost;
 mod cpu;
@@ -13,7 +16,7 @@ mod fragmentation;
 mod gp;
 pub mod meminfo;
 mod memory;
-pub mod ring;
+mod ring;
 mod slow;
 mod trace;
 
@@ -33,7 +36,7 @@ pub struct Meter {
     probe_hz: u32,
 }
 
-/// Measurements under way; what of them has not been stopped when this is dropped is stopped then.
+/// Running measurements; dropping this stops them.
 pub struct Running {
     memory: MemorySampler,
     slow: SlowSampler,
@@ -71,7 +74,7 @@ impl Drop for Probes {
     }
 }
 
-/// The module makes intervals of 3/4 to 5/4 of the period, and wants to know how many records to keep.
+/// How many records the module has to keep: it makes intervals of 3/4 to 5/4 of the period.
 fn probe_records(hz: u64, duration_ms: u64, cpus: u32) -> u64 {
     let expected = duration_ms.saturating_mul(hz * u64::from(cpus)) / 1_000;
     (expected.saturating_mul(3) / 2 + 1_000).min(1 << 20)
@@ -87,7 +90,7 @@ pub struct Recorded<'a> {
 }
 
 impl Meter {
-    /// Sets everything up; returns also what the user should know about it.
+    /// Sets everything up; also returns notices for the user.
     pub fn prepare(settings: &Measure) -> Result<(Meter, Vec<String>)> {
         let mut notices: Vec<String> = fragmentation::check().into_iter().collect();
         let trace = Trace::prepare(settings.trace_kb)?;
@@ -134,8 +137,8 @@ impl Meter {
 }
 
 impl Recorded<'_> {
-    /// Calls `each` for every sample of the phase that lasted from `from` to `to` (`CLOCK_MONOTONIC`, ns); returns the cost, and what the
-    /// user should know.
+    /// Calls `each` for every sample of the phase that lasted from `from` to `to`
+    /// (`CLOCK_MONOTONIC`, ns); returns the cost, and notices for the user.
     pub fn samples(
         self,
         from: u64,
@@ -181,16 +184,7 @@ impl Recorded<'_> {
             }
         }
         if self.meter.probe_hz > 0 {
-            kmod::probes(|p| {
-                if within(p.registered_ns) {
-                    let t_ns = p.registered_ns - from;
-                    each(Sample::Callback { t_ns, cpu: p.cpu, latency_ns: p.latency_ns });
-                }
-            })?;
-            let lost = kmod::stats()?.probes_lost;
-            if lost > 0 {
-                notices.push(format!("{lost} callback probes were lost"));
-            }
+            notices.extend(callbacks(from, to, &mut each)?);
         }
         let cost = MeasureCost {
             sampler_ns: self.memory.cpu_ns + self.slow_cpu_ns,
@@ -201,6 +195,19 @@ impl Recorded<'_> {
         };
         Ok((cost, notices))
     }
+}
+
+/// Calls `each` for every probe that was registered in the phase; returns a notice if any were
+/// lost.
+fn callbacks(from: u64, to: u64, mut each: impl FnMut(Sample)) -> Result<Option<String>> {
+    kmod::probes(|p| {
+        if (from..=to).contains(&p.registered_ns) {
+            let t_ns = p.registered_ns - from;
+            each(Sample::Callback { t_ns, cpu: p.cpu, latency_ns: p.latency_ns });
+        }
+    })?;
+    let lost = kmod::stats()?.probes_lost;
+    Ok((lost > 0).then(|| format!("{lost} callback probes were lost")))
 }
 
 #[cfg(test)]

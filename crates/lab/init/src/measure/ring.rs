@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's trace ring buffer, in its binary form.
 //!
-//! `per_cpu/cpuN/trace_pipe_raw` yields pages: a 16-byte header (time stamp of the first event; number of bytes that follow, with flags), then
-//! events. Each event begins with 32 bits: a type or length (5 bits) and the time since the event before it (27 bits, ns). The binary form costs the kernel
-//! nothing to print and has full time resolution; the text form rounds to microseconds. Layout: kernel's `include/linux/ring_buffer.h`
-//! and `events/header_page`; unchanged since 2.6.30.
+//! `per_cpu/cpuN/trace_pipe_raw` yields pages: a 16-byte header (time stamp of the first event;
+//! number of bytes that follow, with flags), then events. Each event begins with 32 bits: a type or
+//! length (5 bits) and the time since the event before it (27 bits, ns). The binary form costs the
+//! kernel nothing to print and has full time resolution; the text form rounds to microseconds.
+//! Layout: kernel's `include/linux/ring_buffer.h` and `events/header_page`; unchanged since 2.6.30.
+
+use crate::bytes::{u32_at, u64_at};
 
 /// One recorded event: its time and its raw fields (the first two bytes are the event's id).
 pub struct Event<'a> {
@@ -55,18 +58,6 @@ pub fn events(page: &[u8], mut each: impl FnMut(Event)) {
         }
         at = data_at + data_len;
     }
-}
-
-pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
-pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 #[cfg(test)]

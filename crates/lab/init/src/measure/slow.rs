@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What changes slowly: fragmentation, shares of CPU time, callbacks waiting. Sampled about once a second by an ordinary thread.
+//! Samples what changes slowly: fragmentation, shares of CPU time, waiting callbacks; about once a
+//! second, by an ordinary thread.
 //!
-//! No stock kernel tells how many callbacks wait in all. Where the kernel module runs membench, its own are known; they are reported as what they
-//! are: those of the load.
+//! No stock kernel shows the number of all waiting callbacks. The kernel module knows the number of
+//! its own when it runs membench; that number is reported, as the load's.
 
 use super::cost;
 use super::cpu::{self, CpuTimes, Shares};
@@ -124,11 +125,10 @@ mod tests {
 
     #[test]
     fn a_dropped_sampler_samples_no_more() {
-        let sampler = SlowSampler::start(60_000).unwrap();
+        // The next sample is due in seven weeks: the test ends if nobody waits for it.
+        let sampler = SlowSampler::start(u32::MAX).unwrap();
         let stop = sampler.stop.clone();
-        let started = std::time::Instant::now();
         drop(sampler);
         assert_eq!(Arc::strong_count(&stop), 1, "its thread has ended");
-        assert!(started.elapsed() < Duration::from_secs(20), "without waiting for its next sample");
     }
 }

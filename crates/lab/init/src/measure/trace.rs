@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Recording RCU's events with the kernel's tracer, in a trace instance of our own.
 //!
-//! Everything that patches kernel text (the kprobes, the tracepoints) is done once, when preparing; a phase only switches recording
-//! on and off. Buffers do not wrap: when one is full, later events are lost and counted. So up to the first loss on any CPU the record is complete, and grace
-//! periods that end later are dropped rather than guessed at ([`Recording::read`]). Nothing is read while a phase runs.
+//! Everything that patches kernel text (the kprobes, the tracepoints) is done once, when preparing;
+//! a phase only switches recording on and off. Buffers do not wrap: when one is full, later events
+//! are lost and counted. So the record is complete up to the first loss on any CPU; grace periods
+//! that end later are dropped ([`Trace::read`]). Nothing is read during a phase.
 //!
-//! Recorded: kprobes on `rcu_gp_init` and `rcu_gp_cleanup`; `sched_switch` from or to threads named `rcu*` (filtered in the kernel);
-//! `softirq_entry` and `softirq_exit` of softirq 9, RCU.
+//! Recorded: kprobes on `rcu_gp_init` and `rcu_gp_cleanup`; `sched_switch` from or to threads named
+//! `rcu*` (filtered in the kernel); `softirq_entry` and `softirq_exit` of softirq 9, RCU.
 
 use super::gp::{GracePeriod, Kind, Tracker, is_rcu_thread};
 use super::ring;
+use crate::bytes::u16_at;
 use crate::sys::{self, Context, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -30,7 +32,7 @@ fn write(path: impl AsRef<Path>, value: &str, append: bool) -> Result<()> {
         .context(format_args!("writing {value:?} to {}", path.display()))
 }
 
-/// Adds a kprobe to our group; one that is there already is fine.
+/// Adds a kprobe to our group, unless it is there already.
 pub fn add_kprobe(event: &str, function: &str) -> Result<()> {
     if Path::new(TRACING).join("events").join(NAME).join(event).exists() {
         return Ok(());
@@ -46,7 +48,7 @@ pub struct Trace {
     memory_kb: u64,
 }
 
-/// Numbers of the events in the record, and where `sched_switch` keeps the names.
+/// Numbers of the events in the record, and offsets of the names in `sched_switch`.
 struct Ids {
     init: u16,
     cleanup: u16,
@@ -69,7 +71,7 @@ impl Trace {
         for (file, value) in [("trace_clock", "mono"), ("options/overwrite", "0")] {
             write(root.join(file), value, false)?;
         }
-        // Saves a look-up per event that nobody reads; not in every kernel.
+        // Saves a look-up per event whose result is not used; not every kernel has this option.
         let _ = write(root.join("options/record-cmd"), "0", false);
         write(root.join("buffer_size_kb"), &buffer_kb.max(8).to_string(), false)?;
         let events = root.join("events");
@@ -104,7 +106,7 @@ impl Trace {
         write(file, if on { "1" } else { "0" }, false)
     }
 
-    /// Forgets what was recorded and records.
+    /// Drops the old record and starts recording.
     pub fn start(&self) -> Result<()> {
         write(self.root.join("trace"), "", false)?;
         write(self.root.join("tracing_on"), "1", false)
@@ -114,7 +116,8 @@ impl Trace {
         write(self.root.join("tracing_on"), "0", false)
     }
 
-    /// Reads and empties the record: calls `each` for every grace period that began at `from` or later and ended by `to`.
+    /// Reads and empties the record: calls `each` for every grace period that began at `from` or
+    /// later and ended by `to`.
     pub fn read(&self, from: u64, to: u64, mut each: impl FnMut(GracePeriod)) -> Result<Volume> {
         let mut volume = Volume::default();
         let mut streams = Vec::new();
@@ -128,7 +131,8 @@ impl Trace {
         }
         let mut tracker = Tracker::new(self.cpus);
         let mut found = Vec::new();
-        // The first CPU that lost events is known only once its stream has ended, so what ended later is held back until all is read.
+        // Whether a CPU lost events is known only at the end of its stream, so grace periods are
+        // held back until everything is read.
         loop {
             for s in streams.iter_mut() {
                 s.fill(&self.ids)?;
@@ -156,7 +160,7 @@ impl Trace {
 }
 
 impl Drop for Trace {
-    /// A guest that is no longer measured pays for no event.
+    /// Without measuring, a guest has no cost of events.
     fn drop(&mut self) {
         let _ = self.stop();
         for event in ["sched", "irq", NAME] {
@@ -172,10 +176,11 @@ fn buffer_memory_kb(root: &Path, cpu: usize) -> u64 {
         >> 10
 }
 
-/// What a page of the buffer takes: itself, and its `struct buffer_page`, a cache line.
+/// Memory of a page of the buffer, with its `struct buffer_page` (a cache line).
 const PAGE_BYTES: u64 = 4096 + 64;
 
-/// Pages of a buffer of `size_kb`, which counts their room for events: all but the 16 bytes of the head. One more page is the reader's.
+/// Pages of a buffer of `size_kb`, which is their room for events (all but the 16 bytes of the
+/// head). The reader has one more page.
 fn pages(size_kb: u64) -> u64 {
     if size_kb == 0 { 0 } else { size_kb.saturating_mul(1024).div_ceil(4096 - 16) + 1 }
 }
@@ -274,7 +279,7 @@ impl Ids {
 
     /// What a recorded event means; `None` for a switch between threads that do not count.
     fn classify(&self, data: &[u8]) -> Option<Kind> {
-        let id = ring::u16_at(data, 0)?;
+        let id = u16_at(data, 0)?;
         if id == self.init {
             Some(Kind::Init)
         } else if id == self.cleanup {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One of the `reprieve` command's benchmarks: what a program's grace periods take inside a VM.
+//! A benchmark of the `reprieve` command: the grace periods of programs inside a VM.
 //!
-//! The benchmark is started with the phase and told its length, which is time measured; it ends by itself, after it has also warmed up and cleaned
-//! up. So stopping the load waits for its end, and the phase's competition lasts until then.
+//! The benchmark starts with the phase and gets its length, for which it measures; it ends by
+//! itself, after a warm-up and a clean-up as well. So stopping the load waits for its end, and the
+//! competitors of the phase run until then.
 
 use super::{Done, Load};
 use crate::children::Process;
 use crate::protocol::{Figure, REPRIEVE_ARGV};
-use crate::sys::{Context, Result, now_ns};
+use crate::sys::{Context, Result, now_ns, scaled};
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// How much longer than its phase the benchmark may take: below what the lab waits for the phase.
+/// How long the benchmark may take, given the length of its phase: less than the lab waits.
 const FACTOR: u32 = 3;
 const EXTRA: Duration = Duration::from_secs(100);
 
@@ -36,7 +37,7 @@ struct Bench {
     figures: Vec<Figure>,
 }
 
-/// The process, and where what it wrote arrives at its end: standard output, standard error.
+/// The process, and its standard output and standard error, which arrive at its end.
 struct Running(Process, [Receiver<String>; 2]);
 
 impl Load for Bench {
@@ -62,11 +63,11 @@ impl Load for Bench {
 
     fn stop(&mut self) -> Result<Done> {
         let Running(process, output) = self.running.take().ok_or("the benchmark does not run")?;
-        let limit = self.length * FACTOR + EXTRA;
+        let limit = scaled(self.length * FACTOR + EXTRA);
         let status = process.wait(limit);
         let end_ns = now_ns();
         drop(process);
-        let [out, err] = output.map(|o| o.recv_timeout(Duration::from_secs(10)));
+        let [out, err] = output.map(|o| o.recv_timeout(scaled(Duration::from_secs(10))));
         match status {
             Some(0) => {}
             Some(status) => {

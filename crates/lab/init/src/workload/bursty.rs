@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bursty processes of [RP]: compute for a random while, sleep for a random while, for ever.
+//! The bursty processes of [RP]: they compute and sleep in turn, each for a random time.
 
 use super::{Load, Operation, compute, workers::Workers};
 use crate::rng::Rng;
@@ -19,7 +19,7 @@ pub fn prepare(
     Ok(Box::new(Workers::prepare("bursty", "burst", processes, &arguments)?))
 }
 
-/// One burst: both limits of each range included.
+/// One burst and one sleep, at random from ranges that include both limits.
 pub fn operation(seed: u64, index: u64, ops: (u64, u64), sleep_ms: (u64, u64)) -> Operation {
     let mut rng = Rng::new(seed, index);
     let mut x = index;

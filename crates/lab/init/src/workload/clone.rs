@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Processes that make children in new namespaces, in a loop; a child does nothing but exit.
 //!
-//! Each namespace is torn down through RCU, so memory for it stays taken for a grace period or more. `clone3` is used because `clone` has no
-//! room for time namespaces; for the others the two are the same. A kernel that has run out of something for the moment (processes,
-//! memory, namespaces that are still being torn down) refuses; that is counted and retried.
+//! Each namespace is torn down through RCU, so memory for it stays taken for a grace period or
+//! more. `clone3` is used because `clone` has no room for time namespaces; for the others the two
+//! are the same. The kernel refuses when it is temporarily out of processes, memory or namespaces
+//! (old ones are still being torn down); that is counted and retried.
 
 use super::{Done, Load, Operation, workers::Workers};
 use crate::protocol::Namespace;
@@ -19,7 +20,8 @@ pub fn prepare(workers: u32, namespaces: &[Namespace]) -> Result<Box<dyn Load>> 
 struct Clone(Workers);
 
 impl Load for Clone {
-    /// Namespaces are torn down by a kernel worker, network ones slowly; a phase must not begin with those of the one before.
+    /// A kernel worker tears namespaces down, network ones slowly; a phase must not begin with the
+    /// namespaces of the phase before.
     fn ready(&mut self, _: Option<u64>) -> Result<()> {
         wait_until_steady();
         Ok(())
@@ -85,9 +87,11 @@ pub fn operation(flags: u64) -> Operation {
 
 /// Makes a child in new namespaces that exits at once, and waits for it.
 fn clone_and_wait(flags: u64) -> io::Result<()> {
-    // The kernel's `struct clone_args`, first version: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
+    // The kernel's `struct clone_args`, first version: flags, pidfd, child_tid, parent_tid,
+    // exit_signal, stack, stack_size, tls.
     let arguments: [u64; 8] = [flags, 0, 0, 0, libc::SIGCHLD as u64, 0, 0, 0];
-    // SAFETY: the arguments are valid and complete. Without CLONE_VM the child runs on a copy of this memory; it does one system call.
+    // SAFETY: the arguments are valid and complete. Without CLONE_VM the child runs on a copy of
+    // this memory; it does one system call.
     let pid = unsafe {
         let pid = libc::syscall(libc::SYS_clone3, arguments.as_ptr(), size_of_val(&arguments));
         if pid == 0 {
@@ -122,8 +126,7 @@ mod tests {
 
     #[test]
     fn flags_are_distinct() {
-        use Namespace::*;
-        let all = [Cgroup, Ipc, Mnt, Net, Pid, Time, User, Uts];
+        let all = Namespace::ALL;
         assert_eq!(all.iter().fold(0, |f, n| f | flag(*n)).count_ones(), all.len() as u32);
     }
 }

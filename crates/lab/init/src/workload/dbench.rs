@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The real dbench program on tmpfs: clients that replay the file operations of an office on a file server.
+//! The real dbench program on tmpfs: clients that replay the file operations of an office on a file
+//! server.
 //!
-//! dbench warms up for a fifth of the time it is given, then prints every second the mean throughput since the end of its warm-up. It is
-//! started before the phase, which begins when the first such line has come, and is killed at its end. Its
-//! operations are megabytes (10^6 bytes): what was moved between the first and the last line of the phase, scaled to the length of the phase.
+//! dbench warms up for a fifth of the time it is given, then prints every second the mean
+//! throughput since the end of its warm-up. It is started before the phase. The phase begins with
+//! the first such line, and at its end dbench is killed. Operations are megabytes (10^6 bytes): the
+//! amount that was moved between the first and the last line of the phase, scaled to the length of
+//! the phase.
 
-use super::program::{Line, Program};
+use super::pty_program::{Line, PtyProgram};
 use super::{Directory, Done, Load};
+use crate::protocol::Program;
 use crate::sys::{Result, now_ns};
 use std::process::Command;
 use std::time::Duration;
 
-const DBENCH: &str = "/usr/bin/dbench";
-const LOAD_FILE: &str = "/usr/share/dbench/client.txt";
+const FILES: &[&str] = Program::Dbench.debian_files();
+const DBENCH: &str = FILES[0];
+const LOAD_FILE: &str = FILES[1];
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
 pub fn prepare(clients: u32) -> Result<Box<dyn Load>> {
-    for path in [DBENCH, LOAD_FILE] {
+    for path in FILES {
         if !std::path::Path::new(path).exists() {
             return Err(format!("{path} is not in this guest's image"));
         }
@@ -28,7 +33,7 @@ struct Dbench {
     clients: u32,
     started_ns: u64,
     /// The program goes before the directory with its files.
-    running: Option<(Program, Directory)>,
+    running: Option<(PtyProgram, Directory)>,
 }
 
 impl Load for Dbench {
@@ -40,7 +45,7 @@ impl Load for Dbench {
         let mut command = Command::new(DBENCH);
         command.args(["-c", LOAD_FILE, "-t", &seconds.to_string(), "-D"]);
         command.arg(directory.path()).arg(self.clients.to_string());
-        let program = Program::start("dbench", &mut command)?;
+        let program = PtyProgram::start("dbench", &mut command)?;
         let limit = READY_LIMIT + Duration::from_secs(seconds / 5);
         if duration_ms.is_some() {
             program.wait_for(|l| parse(l).is_some(), limit)?;
@@ -73,7 +78,8 @@ impl Load for Dbench {
     }
 }
 
-/// Megabytes in a phase, whose ends lie between reports: the rate between those around it, for as long as the phase took.
+/// Megabytes in a phase: the rate between the first and the last report, times the length of the
+/// phase.
 fn operations(lines: &[Line], started_ns: u64, end_ns: u64) -> Option<f64> {
     Some(rate(lines)? * end_ns.saturating_sub(started_ns) as f64 / 1e9)
 }
@@ -87,7 +93,7 @@ fn rate(lines: &[Line]) -> Option<f64> {
     if between <= 0.0 {
         return None;
     }
-    // The printed seconds are rounded; those since the first report are known better.
+    // The printed seconds are rounded; the time since the first report is exact.
     let (t0, t1) = (first.1.seconds, first.1.seconds + between);
     Some(((last.1.mean * t1 - first.1.mean * t0) / between).max(0.0))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A fresh tmpfs for a load's files: unmounting it frees them all at once.
+//! A new tmpfs for the files of a load; unmounting it frees them all at once.
 
 use crate::boot::TMPFS;
 use crate::sys::{self, Context, Result};
@@ -28,7 +28,7 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         let path = self.0.to_string_lossy();
-        // Killed processes may take a moment to let go of their files.
+        // Killed processes may take a moment to close their files.
         for _ in 0..BUSY_LOOKS {
             match sys::unmount(&path, false) {
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BUSY_LOOK),

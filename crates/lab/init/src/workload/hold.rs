@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs kept in known states: what those who look at the guest from outside are checked against.
+//! Keeps CPUs in known states, to check watchers of the guest against.
 //!
-//! In user mode by threads of init, elsewhere by the kernel module `reprieve_hold`, whose source says how.
+//! Threads of init do so in user mode, the kernel module `reprieve_hold` in the kernel; its source
+//! explains how.
 
 use super::{Done, Load, Operation, threads::Threads};
 use crate::kmod;
@@ -22,14 +23,15 @@ pub fn prepare(holds: &[Hold]) -> Result<Box<dyn Load>> {
             Some(Threads::prepare("hold", "hold", work)?)
         }
     };
+    let cpus = kernel.iter().map(|hold| hold.cpu).collect();
     let commands = kernel.iter().map(|hold| {
         let Hold { cpu, held, hold_us, pause_us } = hold;
         format!("start {cpu} {} {hold_us} {pause_us}", held.name())
     });
-    Ok(Box::new(Holds { user, commands: commands.collect() }))
+    Ok(Box::new(Holds { user, cpus, commands: commands.collect() }))
 }
 
-/// One hold of user mode: so many steps that it takes `hold_us` of a CPU's time.
+/// One hold of user mode: as many steps as take `hold_us` of CPU time.
 fn operation(hold: &Hold) -> Operation {
     let pause = Duration::from_micros(hold.pause_us.into());
     let mut x = u64::from(hold.cpu);
@@ -46,7 +48,9 @@ fn operation(hold: &Hold) -> Operation {
 
 struct Holds {
     user: Option<Threads>,
-    /// What starts those of the module.
+    /// The CPUs of the module's holds.
+    cpus: Vec<u32>,
+    /// The commands that start the module's holds.
     commands: Vec<String>,
 }
 
@@ -67,7 +71,7 @@ impl Load for Holds {
         };
         if !self.commands.is_empty() {
             kmod::hold_command("stop")?;
-            done.operations += kmod::holds()? as f64;
+            done.operations += kmod::holds(&self.cpus)? as f64;
         }
         Ok(done)
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory microbenchmark of [RP]: allocate in the kernel and free through `call_rcu`, on each CPU at a rate.
+//! The memory microbenchmark of [RP]: allocate in the kernel and free through `call_rcu`, on each
+//! CPU at a rate.
 //!
-//! The work is done by threads of the kernel module, whose source says how it is paced.
+//! Threads of the kernel module do the work; its source explains their pace.
 
 use super::{Done, Load};
 use crate::kmod;

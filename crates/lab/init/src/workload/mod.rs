@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loads that guests run.
 //!
-//! A load is prepared once (files, processes, threads: everything that takes time), then started and stopped any number of times. Stopping
-//! leaves nothing running and says how many operations were done since the start. Dropping a load undoes its preparation.
-//! The load of a competitor is started once and never stopped; its VM may be paused and resumed at any time, so no load
-//! depends on how much time has passed.
+//! A load is prepared once (files, processes, threads: everything that takes time), then started
+//! and stopped any number of times. Stopping ends all work and returns the number of operations
+//! since the start. Dropping a load undoes its preparation. The load of a competitor is started
+//! once and never stopped; its VM may be paused and resumed at any time, so no load may depend on
+//! the time that has passed.
+//!
+//! To add a load: a variant of [`Workload`], a file here, and a line in [`prepare`].
 
 mod bench;
 mod bursty;
@@ -17,20 +20,23 @@ mod hold;
 mod membench;
 mod ping_pong;
 mod postmark;
-mod program;
+mod pty_program;
+mod reads;
 mod semaphores;
 mod threads;
-pub mod workers;
+mod workers;
 
 use crate::gate::{Gate, Slot};
 use crate::protocol::{Figure, Workload};
 use crate::sys::{Result, now_ns};
 use directory::Directory;
 use std::io;
+pub use workers::ROLE as WORKER_ROLE;
 
 /// A prepared load.
 pub trait Load: Send {
-    /// Brings a load that cannot start at once to the point where it can; a phase of `duration_ms` is ahead, or one without end.
+    /// Makes the load ready to start without delay, for a phase of `duration_ms`, or for a phase
+    /// without end.
     fn ready(&mut self, _duration_ms: Option<u64>) -> Result<()> {
         Ok(())
     }
@@ -41,13 +47,13 @@ pub trait Load: Send {
     /// Stops the load at the end of its phase.
     fn stop(&mut self) -> Result<Done>;
 
-    /// What a load that measures by itself found in the phase that was stopped last.
+    /// The figures of the last phase, of a load that measures by itself.
     fn figures(&mut self) -> Vec<Figure> {
         Vec::new()
     }
 }
 
-/// What a worker repeats; an error ends it.
+/// The operation that a worker repeats; an error ends the worker.
 type Operation = Box<dyn FnMut(&Slot) -> io::Result<()> + Send>;
 
 /// What a load did between start and stop.
@@ -58,12 +64,12 @@ pub struct Done {
     pub operations: f64,
     /// Singular.
     pub unit: &'static str,
-    /// Something worth telling about it.
+    /// A message for the user.
     pub notice: Option<String>,
 }
 
 impl Done {
-    /// As `gate` counted it.
+    /// With the counts of `gate`.
     fn counted(gate: &Gate, end_ns: u64, unit: &'static str) -> Done {
         let refusals = gate.refusals();
         Done {
@@ -76,6 +82,7 @@ impl Done {
     }
 }
 
+/// Prepares `workload`: the one place that names every kind of load.
 pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
     match workload {
         Workload::Idle => Ok(Box::new(Idle)),
@@ -90,6 +97,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
             semaphores::prepare(*producer_cpu, reader_cpus, *semaphores)
         }
         Workload::FileChurn { workers } => files::prepare(*workers),
+        Workload::FileRead { workers } => reads::prepare(*workers),
         Workload::Dbench { clients } => dbench::prepare(*clients),
         Workload::Bench { arguments } => bench::prepare(arguments),
         Workload::Hog { threads } => hog::prepare(*threads),
@@ -102,7 +110,19 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
     }
 }
 
-/// Nothing.
+/// The life of a worker process, in loads whose workers are processes.
+pub fn worker(arguments: &[String]) -> Result<()> {
+    workers::main(arguments, |name, index, arguments| match (name, arguments) {
+        ("clone", [flags]) => Some(clone::operation(*flags)),
+        ("bursty", [seed, ops, more_ops, sleep, more_sleep]) => {
+            let (ops, sleep) = ((*ops, *more_ops), (*sleep, *more_sleep));
+            Some(bursty::operation(*seed, index, ops, sleep))
+        }
+        _ => None,
+    })
+}
+
+/// The load of an idle guest.
 struct Idle;
 
 impl Load for Idle {
@@ -115,11 +135,11 @@ impl Load for Idle {
     }
 }
 
-/// The steps of [`compute`] that take `us` of a CPU's time, measured. Work of a known number of steps does not look at the clock, which where user mode
-/// cannot read it is a system call.
+/// The number of steps of [`compute`] that take `us` of CPU time, measured. A load of a known
+/// number of steps need not read the clock, which may be a system call.
 fn steps_in(us: u32) -> u64 {
     const MEASURED: u64 = 250_000;
-    // The shortest: the vCPU may have lost its CPU in the others.
+    // The shortest time: the vCPU may have been preempted in the others.
     let measure = |_| {
         let from = now_ns();
         compute(1, MEASURED);
@@ -130,7 +150,8 @@ fn steps_in(us: u32) -> u64 {
     u64::try_from(steps).unwrap_or(u64::MAX).max(1)
 }
 
-/// `steps` dependent arithmetic operations, which the compiler cannot shorten.
+/// `steps` arithmetic operations, each depending on the one before, which the compiler cannot
+/// shorten.
 fn compute(mut x: u64, steps: u64) -> u64 {
     for i in 0..steps {
         x = std::hint::black_box(x.wrapping_mul(3).wrapping_add(i));

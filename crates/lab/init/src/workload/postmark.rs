@@ -1,38 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instances of the real Postmark program on tmpfs, and how their transactions are counted.
 //!
-//! Postmark makes its files, does a given number of transactions, removes the files and reports. A phase lasts a given time instead, and what
-//! counts is the transactions in it. So each instance is given a number of transactions that it will never reach; it makes its files when the
-//! load is prepared, is stopped (SIGSTOP) as soon as it announces the transactions, and is continued and stopped again with each
-//! phase. Its files are those of the phase before, of about the same number and sizes: creations and removals are equally likely.
+//! Postmark makes its files, does a given number of transactions, removes the files and reports. A
+//! phase of the lab has a given length instead, and the transactions in it are counted. So each
+//! instance gets a number of transactions that it will never reach. It makes its files when the
+//! load is prepared, is stopped (SIGSTOP) as soon as it announces the transactions, and is
+//! continued and stopped again with each phase. A phase begins with the files that the phase before
+//! has left; their number and sizes stay about the same, since creations and removals are equally
+//! likely.
 //!
-//! Postmark says nothing about its progress that could be counted (a dot per tenth of the work), but it keeps counts of the files it created
-//! and removed. Every transaction creates or removes one file, so both together, less the files made at first, is the number of transactions.
-//! Where the counts lie in its memory is found out once, with a short run whose report tells their values, and a second one to be
-//! sure ([`Counters::find`]). They are read while the instance is stopped, so counting costs a phase nothing.
+//! Postmark's output is of no use for counting (a dot per tenth of the work), but it keeps counts
+//! of the files that it created and removed. Every transaction creates or removes one file, so the
+//! sum of both counts, less the files made at first, is the number of transactions. A short run,
+//! whose report has the values, finds the addresses of the counts; a second run confirms them
+//! ([`Counters::find`]). They are read while the instance is stopped, so counting costs a phase
+//! nothing.
 
-use super::program::Program;
+use super::pty_program::PtyProgram;
 use super::{Directory, Done, Load};
-use crate::sys::{Context, Result, now_ns};
+use crate::protocol::Program;
+use crate::sys::{Context, Result, now_ns, scaled};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const POSTMARK: &str = "/usr/bin/postmark";
+const POSTMARK: &str = Program::Postmark.debian_files()[0];
 /// Far more than a phase can hold, and within the program's `int`.
 const ENDLESS: u32 = 2_000_000_000;
-/// For the short runs and for making the files, all instances at once, on a slow machine. With [`STOP_LIMIT`] less than the 300 s
-/// that the lab gives a guest to prepare, so that it is told the reason.
+/// For the short runs and for making the files of all instances. Together with [`STOP_LIMIT`] less
+/// than the 300 s that the lab gives a guest to prepare, so that the lab gets the reason.
 const PREPARE_LIMIT: Duration = Duration::from_secs(240);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// An instance that does no transaction in a phase this long hangs.
-const HANGS_AFTER_NS: u64 = 5_000_000_000;
+const HANGS_AFTER: Duration = Duration::from_secs(5);
 
 pub fn prepare(instances: u32, files: u32, seed: u64) -> Result<Box<dyn Load>> {
     let directory = Directory::mount("postmark")?;
-    let limit = Instant::now() + PREPARE_LIMIT;
+    let limit = Instant::now() + scaled(PREPARE_LIMIT);
     let counters = Counters::find(directory.path(), limit)?;
     let mut running = Vec::new();
     for i in 0..instances {
@@ -54,38 +60,40 @@ struct Postmark {
     instances: Vec<Instance>,
     counters: Counters,
     started_ns: u64,
-    /// Goes after the instances.
+    /// Dropped after the instances.
     _directory: Directory,
 }
 
 struct Instance {
-    program: Program,
+    program: PtyProgram,
     /// Counts when it was last stopped.
     before: u64,
 }
 
 impl Instance {
     fn start(index: u32, files: u32, seed: u32, root: &Path) -> Result<Instance> {
-        let place = root.join(index.to_string());
-        fs::create_dir(&place).context(place.display())?;
+        let location = root.join(index.to_string());
+        fs::create_dir(&location).context(location.display())?;
         let mut program =
-            Program::start(&format!("postmark {index}"), &mut Command::new(POSTMARK))?;
-        program.say(&script(files, ENDLESS, seed, &place))?;
+            PtyProgram::start(&format!("postmark {index}"), &mut Command::new(POSTMARK))?;
+        program.say(&script(files, ENDLESS, seed, &location))?;
         Ok(Instance { program, before: 0 })
     }
 }
 
-fn script(files: u32, transactions: u32, seed: u32, place: &Path) -> String {
+fn script(files: u32, transactions: u32, seed: u32, location: &Path) -> String {
     format!(
         "set number {files}\nset transactions {transactions}\nset seed {seed}\nset location {}\nrun\n",
-        place.display()
+        location.display()
     )
 }
 
 impl Postmark {
-    /// Waits until all instances have stopped; returns the files created and removed since the last time, and the least by one instance.
+    /// Waits until all instances have stopped. Returns the files created and removed since the last
+    /// call, and the instance with the fewest of them.
     fn settle(&mut self) -> Result<(u64, Option<(usize, u64)>)> {
-        let deadline = Instant::now() + STOP_LIMIT;
+        let limit = scaled(STOP_LIMIT);
+        let deadline = Instant::now() + limit;
         let (mut sum, mut least) = (0, None);
         for (i, instance) in self.instances.iter_mut().enumerate() {
             loop {
@@ -94,10 +102,7 @@ impl Postmark {
                     break;
                 }
                 if Instant::now() > deadline {
-                    return Err(format!(
-                        "postmark {i} did not stop within {} s",
-                        STOP_LIMIT.as_secs()
-                    ));
+                    return Err(format!("postmark {i} did not stop within {} s", limit.as_secs()));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -129,7 +134,8 @@ impl Load for Postmark {
         let end_ns = now_ns();
         let (transactions, least) = self.settle()?;
         if let Some((i, 0)) = least {
-            if end_ns.saturating_sub(self.started_ns) > HANGS_AFTER_NS {
+            let hangs_after = scaled(HANGS_AFTER).as_nanos() as u64;
+            if end_ns.saturating_sub(self.started_ns) > hangs_after {
                 return Err(format!("postmark {i} hangs: it did no transaction in the phase"));
             }
         }
@@ -151,20 +157,21 @@ fn is_stopped(pid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
-/// Where the program keeps its counts of files created and removed: offsets from where it is loaded.
+/// Where the program keeps its counts of files created and removed: offsets from where it is
+/// loaded.
 #[derive(Clone, Debug, PartialEq)]
 struct Counters([u64; 2]);
 
 impl Counters {
-    /// Finds them out, before `limit`.
+    /// Finds the addresses, before `limit`.
     fn find(root: &Path, limit: Instant) -> Result<Counters> {
-        let place = root.join("calibration");
-        fs::create_dir(&place).context(place.display())?;
-        let mut program = Program::start("postmark (calibration)", &mut Command::new(POSTMARK))?;
+        let location = root.join("calibration");
+        fs::create_dir(&location).context(location.display())?;
+        let mut program = PtyProgram::start("postmark (calibration)", &mut Command::new(POSTMARK))?;
         let mut found: Option<Vec<u64>> = None;
         // Numbers that have nothing else in common.
         for (round, (files, transactions)) in [(61, 700), (97, 1_300)].into_iter().enumerate() {
-            program.say(&script(files, transactions, 7 + round as u32, &place))?;
+            program.say(&script(files, transactions, 7 + round as u32, &location))?;
             let reports = |l: &str| l.contains("megabytes written");
             while program.lines().iter().filter(|l| reports(&l.text)).count() <= round {
                 program.check()?;
@@ -176,7 +183,7 @@ impl Counters {
             let lines = program.lines();
             let texts: Vec<&str> = lines.iter().map(|l| l.text.as_str()).collect();
             let report = Report::parse(&texts)
-                .ok_or("postmark: cannot make sense of its report; is it version 1.5?")?;
+                .ok_or("postmark: cannot parse its report; is it version 1.5?")?;
             let now = offsets_of(program.pid(), report.files)?;
             found = Some(match found {
                 None => now,
@@ -232,7 +239,8 @@ fn writable(pid: i32) -> Result<(u64, Vec<(u64, u64)>)> {
     parse_maps(&maps, POSTMARK).ok_or_else(|| format!("{path}: {POSTMARK} is not in it"))
 }
 
-/// The first address of `program`, and its writable mappings with the anonymous one that follows (variables that start out as zero).
+/// The first address of `program`, and its writable mappings with the anonymous one that follows
+/// (variables that start out as zero).
 fn parse_maps(maps: &str, program: &str) -> Option<(u64, Vec<(u64, u64)>)> {
     let mut base = None;
     let mut ranges = Vec::new();
@@ -250,7 +258,7 @@ fn parse_maps(maps: &str, program: &str) -> Option<(u64, Vec<(u64, u64)>)> {
         };
         if ours {
             base = base.or(Some(start));
-            // Far more than the program has; a bound on what is read.
+            // A limit on the amount that is read, far above the program's variables.
             if mode.starts_with("rw") && end.saturating_sub(start) < 1 << 26 {
                 ranges.push((start, end));
             }

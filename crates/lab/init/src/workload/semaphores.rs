@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One thread that makes and removes System V semaphore sets, and others that read.
 //!
-//! The kernel frees a removed set through `call_rcu`, so the producer leaves `semaphores` x 64 bytes or so behind per operation and grace
-//! period. The readers' short system calls (with some computation between them) are what a grace period has to wait for.
-//! The number of sets that exist at a time is one; but ids and memory come back only after a grace period, so the kernel may refuse a new
-//! set for a while. That is counted and retried.
+//! The kernel frees a removed set through `call_rcu`, so each operation leaves about `semaphores` x
+//! 64 bytes that wait for a grace period. A grace period has to wait for the readers' short system
+//! calls (with some computation between them). Only one set exists at a time, but ids and memory
+//! are free again only after a grace period, so the kernel may refuse a new set for a while. That
+//! is counted and retried.
 
 use super::threads::Threads;
 use super::{Load, Operation, compute};

@@ -14,12 +14,12 @@ pub struct Threads {
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
     unit: &'static str,
-    /// Where the threads work; goes after them.
+    /// The directory of the threads' files; dropped after them.
     directory: Option<Directory>,
 }
 
 impl Threads {
-    /// One thread per entry of `work`: the CPU it is bound to, if any, and what it repeats.
+    /// One thread per entry of `work`: the CPU to which it is bound, if any, and its operation.
     pub fn prepare(
         name: &'static str,
         unit: &'static str,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A load made of processes behind a [`Gate`]: this program again, with the gate as standard input, told what to repeat by its arguments.
+//! A load made of processes behind a [`Gate`]. A process is this program with the gate as its
+//! standard input; its arguments name the operation to repeat.
 
 use super::{Done, Load, Operation};
 use crate::children::Process;
@@ -9,7 +10,8 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// First argument of a worker process. (Process 1 may get words from the kernel's command line as arguments; it ignores them.)
+/// First argument of a worker process. (Process 1 may get words of the kernel's command line as
+/// arguments; it ignores them.)
 pub const ROLE: &str = "worker";
 
 /// How long a worker may take to finish an operation.
@@ -57,7 +59,7 @@ impl Load for Workers {
         let end_ns = now_ns();
         for (i, process) in self.processes.iter().enumerate() {
             if let Some(status) = process.status() {
-                // The gate knows the reason if the worker could tell it.
+                // The gate has the reason if the worker could write it.
                 self.gate.settle(self.name, Duration::ZERO)?;
                 return Err(format!("{} {i} ended with status {status}", self.name));
             }
@@ -71,14 +73,18 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.gate.quit();
         for process in &self.processes {
-            // Those that do not end by themselves are killed when they are dropped.
+            // Processes that do not end are killed when they are dropped.
             process.wait(Duration::from_secs(2));
         }
     }
 }
 
-/// The life of a worker process: `NAME WORKERS INDEX ARGUMENTS...`, the gate as standard input.
-pub fn main(arguments: &[String]) -> Result<()> {
+/// The life of a worker process with `arguments` `NAME WORKERS INDEX ARGUMENTS...` and the gate as
+/// its standard input: repeats what `operation` returns for NAME, INDEX and ARGUMENTS.
+pub fn main(
+    arguments: &[String],
+    operation: impl FnOnce(&str, u64, &[u64]) -> Option<Operation>,
+) -> Result<()> {
     let Some((name, numbers)) = arguments.split_first() else {
         return Err("no worker named".into());
     };
@@ -89,13 +95,8 @@ pub fn main(arguments: &[String]) -> Result<()> {
     let [count, index, rest @ ..] = &numbers[..] else {
         return Err(format!("worker {name}: too few arguments"));
     };
-    let mut operation: Operation = match (name.as_str(), rest) {
-        ("clone", [flags]) => super::clone::operation(*flags),
-        ("bursty", [seed, ops, more_ops, sleep, more_sleep]) => {
-            super::bursty::operation(*seed, *index, (*ops, *more_ops), (*sleep, *more_sleep))
-        }
-        _ => return Err(format!("no worker {name} with {} arguments", rest.len())),
-    };
+    let mut operation = operation(name, *index, rest)
+        .ok_or_else(|| format!("no worker {name} with {} arguments", rest.len()))?;
     let gate = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
     Gate::from_fd(gate, *count as usize)?.work(*index as usize, &mut operation);
     Ok(())

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One chart as an SVG fragment of an HTML page.
 //!
-//! Charts are drawn at twice the size at which they are shown, since plotters places everything on whole pixels. Colours are drawn as
-//! stand-ins and then replaced by CSS variables, so that the page decides on them, for light and for dark.
+//! Charts are drawn at twice the size at which they are shown, since plotters places everything on
+//! whole pixels. Colours are drawn as stand-ins and then replaced by CSS variables, so that the
+//! page decides on them, for light and for dark.
 
 use super::reduce::Point;
 use crate::error::{Error, Result};
@@ -75,13 +76,13 @@ pub struct Series {
     pub opacity: f64,
 }
 
-/// An axis: what it shows, with its unit, and its range.
+/// An axis: its label with the unit, and its range.
 pub struct Axis {
     pub label: String,
     pub range: Range<f64>,
 }
 
-/// A chart with linear axes. `description` is for those who cannot see it.
+/// A chart with linear axes. `description` is for screen readers.
 pub fn linear(description: &str, x: &Axis, y: &Axis, series: &[Series]) -> Result<String> {
     draw(description, SIZE, |root| {
         let chart = builder(root).build_cartesian_2d(x.range.clone(), y.range.clone())?;
@@ -178,7 +179,8 @@ where
     Ok(())
 }
 
-/// Round numbers in `range`: 1, 2 and 5 of each power of ten, or fewer of each where that would be too many to read.
+/// Round numbers in `range`: 1, 2 and 5 of each power of ten, or fewer of each where that would be
+/// too many to read.
 fn decades(range: &Range<f64>) -> Vec<f64> {
     let steps: &[f64] = match (range.end / range.start).log10() {
         span if span < 2.2 => &[1.0, 2.0, 5.0],
@@ -215,8 +217,8 @@ fn draw(
     Ok(themed(&svg, size, description))
 }
 
-/// Fits a plotters drawing into the page. What stems from text is escaped already, so its quotes cannot be taken for
-/// those of attributes.
+/// Fits a plotters drawing into the page. What stems from text is escaped already, so its quotes
+/// cannot be taken for those of attributes.
 fn themed(svg: &str, size: (u32, u32), description: &str) -> String {
     let body = svg.split_once('>').map_or("", |(_, body)| body);
     let mut body = body

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The figures of the report: memory and grace-period duration against time (figures 2-4 of "The RCU-Reader Preemption Problem in VMs"),
-//! distributions, and how far repeats lie apart.
+//! The figures of the report: memory and grace-period duration against time (figures 2-4 of "The
+//! RCU-Reader Preemption Problem in VMs"), distributions, and how far repeats lie apart.
 //!
-//! Charts that are to be compared have the same axes: baseline and overcommit of all variants of a run.
+//! Charts that are to be compared have the same axes: baseline and overcommit of all variants of a
+//! run.
 
 pub mod chart;
 mod reduce;
@@ -18,11 +19,12 @@ use std::ops::Range;
 
 pub const SCENARIOS: [Scenario; 2] = [Scenario::Baseline, Scenario::Overcommit];
 
-/// Stretches of time of which a phase keeps the extremes, in all phases of a page: what bounds the size of the page.
+/// Number of time intervals of which the extremes are drawn, over all phases of a page; it bounds
+/// the size of the page.
 const BUCKETS: usize = 12_000;
-/// As many for one phase show everything there are pixels for; with fewer the course of things would be lost.
+/// Intervals of one phase: at most as many as there are pixels, and enough to show the course.
 const BUCKETS_PER_PHASE: std::ops::RangeInclusive<usize> = 60..=500;
-/// Opacity of what is there for comparison: repeats after the first.
+/// Opacity of repeats after the first.
 const FAINT: f64 = 0.35;
 
 pub fn colour(scenario: Scenario) -> Colour {
@@ -32,10 +34,11 @@ pub fn colour(scenario: Scenario) -> Colour {
     }
 }
 
-/// What the charts of a run have in common.
+/// The scales that all charts of a run share.
 pub struct Scales {
     seconds: f64,
-    /// Most free memory, KiB, that each variant's guest had in any phase: where its memory axis begins.
+    /// Most free memory, KiB, that each variant's guest had in any phase: where its memory axis
+    /// begins.
     most_free: Vec<u64>,
     memory: f64,
     duration: f64,
@@ -145,7 +148,7 @@ fn draw_by_time(
     chart::linear(&description, &scales.time(), &y, &series).map(Some)
 }
 
-/// What a distribution is over.
+/// The quantity of a distribution.
 #[derive(Clone, Copy)]
 pub enum Quantity {
     GracePeriods,
@@ -173,7 +176,8 @@ impl Quantity {
     }
 }
 
-/// Cumulative distribution, both scenarios: all repeats together, and each repeat faintly behind. `None` without a value.
+/// Cumulative distribution, both scenarios: all repeats together, and each repeat faintly behind.
+/// `None` without a value.
 pub fn distribution_chart(run: &Run, variant: usize, quantity: Quantity) -> Result<Option<String>> {
     let mut series = vec![];
     for scenario in SCENARIOS {
@@ -189,8 +193,8 @@ pub fn distribution_chart(run: &Run, variant: usize, quantity: Quantity) -> Resu
     draw_distribution(quantity, &series, range).map(Some)
 }
 
-/// Cumulative distributions of several (run, variant), in the colours [`Colour::series`]: a chart per scenario, on the same
-/// axes. Without the scenarios that have no value.
+/// Cumulative distributions of several (run, variant), in the colours [`Colour::series`]: a chart
+/// per scenario, on the same axes. Without the scenarios that have no value.
 pub fn comparison_charts(
     entries: &[(&Run, usize)],
     quantity: Quantity,
@@ -221,12 +225,12 @@ fn cumulative_series(
 ) -> Option<Series> {
     let measured = Measured::new(run, phases);
     let points = cumulative(quantity.sorted(&measured)?, 400);
-    // A logarithm needs more than 0: a microsecond is below what the clocks here resolve.
+    // A logarithm needs more than 0: a microsecond is below the resolution of these clocks.
     let points = points.into_iter().map(|(x, y)| (x.max(1e-3), y)).collect();
     Some(Series { points, colour, mark: Mark::Line, opacity })
 }
 
-/// What a logarithmic axis for `series` has to show; `None` without a value.
+/// The range of a logarithmic axis for `series`; `None` without a value.
 fn value_range<'a>(series: impl Iterator<Item = &'a Series>) -> Option<Range<f64>> {
     let values = series.flat_map(|s| &s.points).map(|p| p.0);
     let (low, high) = values.fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(v), h.max(v)));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fewer points that look the same: long runs must not make huge reports, and no spike may get lost.
+//! Reduces the number of points in charts: long runs must not make huge reports, and every spike
+//! must stay visible.
 
 /// A point: x, y.
 pub type Point = (f64, f64);
 
-/// At most `2 * buckets` of `points` (ascending in x): the lowest and the highest of each of `buckets` equal stretches of x, in their
-/// order. Returned as they are when they are that few.
+/// At most `2 * buckets` of `points` (ascending in x): the lowest and the highest of each of
+/// `buckets` equal stretches of x, in their order. Returned as they are when they are that few.
 pub fn extremes(points: &[Point], buckets: usize) -> Vec<Point> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return vec![] };
     let span = last.0 - first.0;
@@ -29,8 +30,9 @@ pub fn extremes(points: &[Point], buckets: usize) -> Vec<Point> {
     kept
 }
 
-/// The cumulative distribution of `sorted` as (value, percent of the values that are not above it), as steps in at most about `2 * steps` points.
-/// The largest values are all kept, for the tail is what one looks for.
+/// The cumulative distribution of `sorted` as (value, percent of the values that are not above it),
+/// as steps in at most about `2 * steps` points. The largest values are all kept, since the tail is
+/// the interesting part.
 pub fn cumulative(sorted: &[f64], steps: usize) -> Vec<Point> {
     let n = sorted.len();
     let tail = n.saturating_sub(steps / 4);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `report.html`: one file that needs nothing else.
 //!
-//! No script, no font, no image, no link: the style is inside, the figures are inline SVG, and the page's own content
-//! security policy forbids every request. Text that came from a guest or a file is data: it goes through maud, which escapes it, and through
-//! [`plain`], which takes control characters out.
+//! No script, no font, no image, no link: the style is inside, the figures are inline SVG, and the
+//! page's own content security policy forbids every request. Text that came from a guest or a file
+//! is data: it goes through maud, which escapes it, and through [`plain`], which takes control
+//! characters out.
 
 mod settings;
 mod tables;
@@ -12,14 +13,14 @@ use super::figures::chart::Colour;
 use super::figures::{self, Quantity, SCENARIOS, Scales};
 use super::format::plain;
 use super::load::Run;
+use super::policies;
 use super::summary::{Summary, scenario_name};
 use super::table;
 use crate::error::Result;
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
+use reprieve_page::{Page, document};
 
 const STYLE: &str = include_str!("style.css");
-const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// A run on the page.
 pub struct Entry<'a> {
@@ -57,29 +58,16 @@ pub fn page(entries: &[Entry]) -> Result<String> {
     }
     let overview = overview(&items)?;
     let spread = spread(&items)?;
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="generator" content=(concat!("reprieve ", env!("CARGO_PKG_VERSION")));
-                title { (title) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                (heading(entries))
-                (overview)
-                @if items.len() > 1 { (spread) }
-                @for section in &sections { (section) }
-                @if items.len() == 1 { (spread) }
-                (definitions(&items))
-                @for entry in entries { (settings::section(entry)) }
-            }
-        }
+    let body = html! {
+        (heading(entries))
+        (overview)
+        @if items.len() > 1 { (spread) }
+        @for section in &sections { (section) }
+        @if items.len() == 1 { (spread) }
+        (definitions(&items))
+        @for entry in entries { (settings::section(entry)) }
     };
-    Ok(page.into_string())
+    Ok(document(Page { title: &title, style: STYLE, script: None, body }))
 }
 
 fn items<'a>(entries: &'a [Entry<'a>]) -> Vec<Item<'a>> {
@@ -160,6 +148,7 @@ fn overview(items: &[Item]) -> Result<Markup> {
     Ok(html! {
         h2 { "Side by side" }
         (tables::side_by_side(items))
+        (policies::table(items.iter().map(|i| (i.letter.as_str(), i.title.as_str(), &i.entry.summary.variants[i.variant]))))
         @if !distributions.is_empty() {
             h3 { "Distributions" }
             ul class="legend" {

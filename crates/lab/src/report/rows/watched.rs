@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rows of what was seen of the guest from outside: what it did when it lost its CPUs, and its grace periods beside its own account.
+//! The rows of the watcher's figures: what the guest did when it lost its CPUs, and its grace
+//! periods as seen from outside.
 //!
-//! Shares are of time, not of counts: most preemptions last microseconds and hurt nobody.
+//! Shares are shares of time, not of counts: most preemptions last microseconds and do no harm.
 
-use super::load::Run;
-use super::metric::{Better, Measured, Metric, row};
-use crate::outside::{Outside, Totals};
+use crate::report::load::Run;
+use crate::report::metric::{Better, Measured, Metric, row};
+use crate::watcher::{Totals, WatchOutcome};
 use std::collections::BTreeSet;
 
 const GROUP: &str = "Seen from outside";
 
-/// Classes in the order in which they are shown; those that a run does not have are left out.
+/// The classes in the order of the table; those that did not occur in a run are left out.
 const CLASSES: [(&str, &str); 9] = [
     ("user", "Preempted in user mode"),
     ("kernel", "... in preemptible kernel code"),
@@ -20,13 +21,13 @@ const CLASSES: [(&str, &str); 9] = [
     ("softirq", "... in a softirq"),
     ("hardirq", "... in an interrupt"),
     ("idle", "... in the idle task"),
-    ("unknown", "... not known in what"),
+    ("unknown", "... in an unknown state"),
 ];
 
 /// Each phase's totals with its length, s.
 fn seen<'a>(m: &'a Measured) -> impl Iterator<Item = (&'a Totals, f64)> {
     m.hosts().filter_map(|host| match &host.outside {
-        Some(Outside::Seen(totals)) => Some((&**totals, host.elapsed_ns as f64 / 1e9)),
+        Some(WatchOutcome::Seen(totals)) => Some((&**totals, host.elapsed_ns as f64 / 1e9)),
         _ => None,
     })
 }
@@ -38,13 +39,13 @@ fn over(m: &Measured, parts: impl Fn(&Totals, f64) -> (f64, f64)) -> Option<f64>
     (b > 0.0).then(|| a / b)
 }
 
-/// The time of those too short to be seen apart is in that of the one before.
+/// A grace period that was too short to be seen has its time counted to the one before.
 fn gp_mean(m: &Measured) -> Option<f64> {
     let all = |t: &Totals| (t.grace_periods + t.grace_periods_unseen) as f64;
     over(m, |t, _| (t.grace_periods_ns as f64 / 1e6, all(t)))
 }
 
-/// What the paper counts, as far as it can be seen.
+/// The paper's measure: preemptions of readers.
 pub(super) fn readers() -> Vec<Metric> {
     vec![
         row(GROUP, "reader_preemptions", "Reader preemptions", "1/s", Better::Lower, |m| {
@@ -56,7 +57,7 @@ pub(super) fn readers() -> Vec<Metric> {
     ]
 }
 
-/// The rows, if anybody was asked to look.
+/// The rows, if the run had a watcher.
 pub(super) fn rows(run: &Run) -> Vec<Metric> {
     let outsides = || run.phases.iter().filter_map(|p| p.end.as_ref()?.1.outside.as_ref());
     if outsides().next().is_none() {
@@ -65,8 +66,8 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
     let mut rows = readers();
     let occurred: BTreeSet<&str> = outsides()
         .filter_map(|outside| match outside {
-            Outside::Seen(totals) => Some(totals),
-            Outside::Missing(_) => None,
+            WatchOutcome::Seen(totals) => Some(totals),
+            WatchOutcome::Missing(_) => None,
         })
         .flat_map(|totals| totals.classes.keys().map(String::as_str))
         .collect();
@@ -90,7 +91,7 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
         row(GROUP, "gp_difference", "... against from inside", "%", Better::Neither, |m| {
             Some(100.0 * (gp_mean(m)? / m.durations()?.mean() - 1.0))
         }),
-        row(GROUP, "outside_cost", "Looking, of one CPU", "%", Better::Lower, |m| {
+        row(GROUP, "outside_cost", "Watching, of one CPU", "%", Better::Lower, |m| {
             over(m, |t, seconds| (t.cost_ns as f64 / 1e7, seconds))
         }),
         row(GROUP, "outside_lost", "Events missed", "", Better::Lower, |m| {
@@ -100,12 +101,12 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
     rows
 }
 
-/// Why phases were not seen, once per reason.
-pub(super) fn notices(run: &Run) -> Vec<String> {
+/// Why phases were not watched, one notice per reason.
+pub(in crate::report) fn notices(run: &Run) -> Vec<String> {
     let ended = run.phases.iter().filter_map(|p| p.end.as_ref());
     let mut reasons: Vec<(&str, usize)> = Vec::new();
     for (_, host) in ended.clone() {
-        let Some(Outside::Missing(why)) = &host.outside else { continue };
+        let Some(WatchOutcome::Missing(why)) = &host.outside else { continue };
         match reasons.iter_mut().find(|(other, _)| other == why) {
             Some((_, count)) => *count += 1,
             None => reasons.push((why, 1)),

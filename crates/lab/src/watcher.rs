@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is seen of the guest under test from outside, by a program on its host that reads its memory.
+//! Watching the guest under test from outside: a program on its host reads its memory.
 //!
-//! The guest's own figures come from probes in the guest, which cannot see that their CPU was taken away, and cost it time. From outside
-//! one sees what it did at that moment. Who looks is not the lab's business: crate `host` does, and is itself tested with the lab's guests, so
-//! the command brings the two together through [`Watcher`]. Nothing here is needed for a run: where nobody can look (not root, no BTF, a guest that
-//! cannot be read), the record and the table say why.
+//! The guest's own figures come from probes inside it, which cost it time and cannot see that their
+//! CPU was taken away. A watcher on the host sees what a vCPU did at that moment. The lab does not
+//! implement [`Watcher`]: crate `host` does, and its tests use the lab's guests; the command brings
+//! the two together. A run does not need a watcher: where none can work (not root, no BTF, a guest
+//! that cannot be read), the record and the table give the reason.
 
 use crate::process::Cancel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Something that can look into guests.
+/// Can read what guests do from their memory.
 pub trait Watcher {
-    /// Begins to watch the VM of process `pid`, and returns when it sees what the guest is doing, within `limit`.
+    /// Begins to watch the VM of process `pid`, and returns as soon as it can tell what the guest
+    /// is doing, at the latest after `limit`.
     ///
     /// # Errors
-    /// Why it does not, in a sentence for the user.
+    /// The reason why it cannot, as a sentence for the user.
     fn watch(
         &self,
         pid: u32,
@@ -27,26 +29,26 @@ pub trait Watcher {
 
 /// A VM that is being watched, until this is dropped.
 pub trait Watching {
-    /// Everything since watching began.
+    /// The totals since watching began.
     fn totals(&mut self) -> Result<Totals, String>;
 }
 
-/// Counts and times of one VM over all its vCPUs; they only grow.
+/// Counts and times of one VM, summed over its vCPUs; they never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Preemptions that have ended, by what the vCPU was doing: `user`, `kernel`, `reader`, `no-preempt`, `irqs-off`, `softirq`, `hardirq`,
-    /// `idle`, `unknown`.
+    /// Preemptions that have ended, by what the vCPU was doing: `user`, `kernel`, `reader`,
+    /// `no-preempt`, `irqs-off`, `softirq`, `hardirq`, `idle`, `unknown`.
     pub classes: BTreeMap<String, Preempted>,
-    /// Those of them that hit an RCU read-side section, whatever their class.
+    /// The preemptions of any class that hit an RCU read-side section.
     pub readers: Preempted,
     /// Grace periods that ended and whose duration is known.
     pub grace_periods: u64,
     pub grace_periods_ns: u64,
     /// Grace periods too short for both ends to be seen.
     pub grace_periods_unseen: u64,
-    /// CPU time that looking took from the host.
+    /// CPU time of the host that watching took.
     pub cost_ns: u64,
-    /// Events that were lost on the way: figures above are too small by them.
+    /// Events that were lost, and so are missing in the figures above.
     pub lost: u64,
 }
 
@@ -57,12 +59,12 @@ pub struct Preempted {
     pub ns: u64,
 }
 
-/// What was seen of a phase.
+/// The result of watching during a phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outside {
+pub enum WatchOutcome {
     Seen(Box<Totals>),
-    /// Nothing, and why.
+    /// Nothing was seen, for this reason.
     Missing(String),
 }
 
@@ -80,7 +82,7 @@ impl Preempted {
 }
 
 impl Totals {
-    /// What came between `earlier` and this.
+    /// The difference to an `earlier` reading.
     pub fn since(&self, earlier: &Totals) -> Totals {
         let class = |(name, now): (&String, &Preempted)| {
             (name.clone(), now.since(earlier.classes.get(name).copied().unwrap_or_default()))
@@ -98,7 +100,7 @@ impl Totals {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(&self, other: &Totals) -> Totals {
         let mut sum = self.clone();
         for (name, class) in &other.classes {

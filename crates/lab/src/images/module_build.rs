@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Builds the lab's kernel modules against a kernel's headers.
 //!
-//! Debian's headers come with build tools of the release that they were made for, which the machine may not be able to run, and
-//! with absolute paths. So the build happens in a root directory of its own, put together from hard links to a compiler and
-//! the headers in the cache. It needs no mount: where a device node for `/dev/null` cannot be made, the machine's is bound
-//! there in a mount namespace that ends with the build. A user's own kernel is built for with the machine's tools.
+//! Debian's headers come with build tools of the release that they were made for, which the machine
+//! may not be able to run, and with absolute paths. So the build runs in a separate root directory,
+//! made of hard links to a compiler and the headers in the cache. It needs no mount: where a device
+//! node for `/dev/null` cannot be made, the machine's is bound there in a mount namespace that ends
+//! with the build. For a user's own kernel the machine's tools build the modules.
 
 use super::apt::{self, Apt};
 use super::cache::{Cache, Kind};
@@ -24,10 +25,11 @@ const LINK_LIMIT: Duration = Duration::from_secs(120);
 /// Bumped when the way of building changes.
 const RECIPE: &str = "1";
 
-/// What both take their commands by.
+/// The control file, which both modules include.
 const CONTROL: (&str, &str) = ("control.h", include_str!("../../kmod/control.h"));
 
-/// The module that runs the workloads which only a kernel can: `call_rcu` at a rate, and probes of its latency.
+/// The module for workloads that need the kernel: `call_rcu` at a given rate, and probes of its
+/// latency.
 pub const LOAD_MODULE: Source = Source {
     name: "reprieve_load",
     serves: "membench, callback probes",
@@ -38,7 +40,7 @@ pub const LOAD_MODULE: Source = Source {
     ],
 };
 
-/// The module that keeps CPUs in known states, against which those are checked who look at a guest from outside.
+/// The module that keeps CPUs in known states, to check watchers against.
 pub const HOLD_MODULE: Source = Source {
     name: "reprieve_hold",
     serves: "holds",
@@ -49,7 +51,8 @@ pub const HOLD_MODULE: Source = Source {
     ],
 };
 
-/// BTF for modules needs pahole in the version that the kernel was built with, and serves no one here.
+/// BTF for modules would need pahole in the version of the kernel's build, and nothing here uses
+/// it.
 const NO_BTF: &str = "CONFIG_DEBUG_INFO_BTF_MODULES=";
 
 /// A module's source files, by name.
@@ -125,15 +128,15 @@ fn with_packages(
         link.args(["-al", "--no-clobber", "--"]).arg(tree.join(".")).arg(&root);
         process::run(&mut link, LINK_LIMIT, cx.cancel)?;
     }
-    // Links that maintainer scripts would have made.
+    // Maintainer scripts would have made these links.
     for (link, target) in [("usr/bin/awk", "mawk"), ("usr/bin/sh", "dash")] {
         let link = root.join(link);
         if fs::symlink_metadata(&link).is_err() {
             std::os::unix::fs::symlink(target, &link).map_err(Error::io(&link))?;
         }
     }
-    // Newer objtool looks up its stack, to tell an overflow from other crashes, and gives up if it cannot. There is no
-    // /proc inside; where this process has its stack is as good.
+    // Newer objtool looks for its stack in /proc/self/maps, to tell an overflow from other crashes,
+    // and fails without it. There is no /proc inside; the map of this process is good enough.
     let maps = root.join("proc/self/maps");
     fs::create_dir_all(root.join("proc/self")).map_err(Error::io(&maps))?;
     let own = fs::read("/proc/self/maps").map_err(Error::io("/proc/self/maps"))?;
@@ -182,7 +185,8 @@ fn with_machine(tree: &Path, source: &Source, dir: &Path, cx: &Context) -> Resul
     Ok(module)
 }
 
-/// Variables such as `ARCH`, `M` or `MAKEFLAGS` of the caller (`make demo`) would reach the kernel's build.
+/// Variables such as `ARCH`, `M` or `MAKEFLAGS` of the caller (`make demo`) would reach the
+/// kernel's build.
 fn clean_environment(command: &mut Command, path: &str) {
     command.env_clear().env("PATH", path).env("LC_ALL", "C").env("HOME", "/");
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A real benchmark program, driven by what it prints.
+//! A benchmark program whose output the lab follows while it runs.
 //!
-//! Its output goes to a pseudo-terminal, so that it is written line by line as it comes and not when some buffer is full. Lines are kept
-//! with the time at which they were read.
+//! Its output goes to a pseudo-terminal, so that it writes every line at once and not when a buffer
+//! is full. Lines are kept with the time at which they were read.
 
 use crate::children::Process;
-use crate::sys::{self, Context, Result, now_ns};
+use crate::sys::{self, Context, Result, now_ns, scaled};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Output kept; what comes later is read and dropped.
+/// Most lines that are kept; later output is read and dropped.
 const MOST_LINES: usize = 100_000;
 
 /// A line (the last may not be whole yet) and when its first byte was read (`CLOCK_MONOTONIC`, ns).
@@ -28,14 +28,14 @@ struct Output {
     grown: Condvar,
 }
 
-pub struct Program {
+pub struct PtyProgram {
     name: String,
     process: Process,
     output: Arc<Output>,
 }
 
-impl Program {
-    pub fn start(name: &str, command: &mut Command) -> Result<Program> {
+impl PtyProgram {
+    pub fn start(name: &str, command: &mut Command) -> Result<PtyProgram> {
         let (master, slave) = sys::pty().context("pseudo-terminal")?;
         let errors = slave.try_clone().context("pseudo-terminal")?;
         command.stdin(Stdio::piped()).stdout(slave).stderr(errors);
@@ -49,7 +49,7 @@ impl Program {
             .stack_size(64 << 10)
             .spawn(move || read(master, &into))
             .context(format_args!("starting the reader of {name}"))?;
-        Ok(Program { name, process, output })
+        Ok(PtyProgram { name, process, output })
     }
 
     pub fn pid(&self) -> i32 {
@@ -68,8 +68,10 @@ impl Program {
         self.output.lines.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Waits until one of its lines satisfies `wanted`; an error if it ends before, or takes longer than `limit`.
+    /// Waits until one of its lines satisfies `wanted`; an error if it ends before, or takes longer
+    /// than `limit`.
     pub fn wait_for(&self, wanted: impl Fn(&str) -> bool, limit: Duration) -> Result<Line> {
+        let limit = scaled(limit);
         let deadline = Instant::now() + limit;
         let mut seen = 0;
         let mut lines = self.output.lines.lock().unwrap_or_else(|e| e.into_inner());
@@ -84,7 +86,7 @@ impl Program {
                 drop(lines);
                 return Err(if late {
                     format!(
-                        "{} said nothing expected within {} s{}",
+                        "{} did not print the expected line within {} s{}",
                         self.name,
                         limit.as_secs(),
                         self.tail()
@@ -113,7 +115,7 @@ impl Program {
         let lines = self.lines();
         let tail: Vec<&str> =
             lines[lines.len().saturating_sub(5)..].iter().map(|l| l.text.as_str()).collect();
-        if tail.is_empty() { String::new() } else { format!("; it said: {}", tail.join(" / ")) }
+        if tail.is_empty() { String::new() } else { format!("; its output: {}", tail.join(" / ")) }
     }
 
     /// Signals it and its children.

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The workloads of guests, and what each needs in the guest's image.
+//!
+//! A new workload is a variant of [`Workload`] here, a file in `init/src/workload` and a line in
+//! that folder's `prepare`. If it needs a program, [`Workload::program`] names it.
+
+use serde::{Deserialize, Serialize};
+
+/// The workload of a guest. Sizes in bytes, rates per second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Workload {
+    /// Nothing.
+    Idle,
+    /// `instances` Postmark processes, each with its own directory of `files` files on tmpfs.
+    Postmark { instances: u32, files: u32, seed: u64 },
+    /// The kernel module: on each CPU of `cpus` (all, when empty) allocate `object_bytes` and free
+    /// them through `call_rcu`, `rate` pairs per second per CPU (0: as fast as it goes), calling
+    /// the scheduler every `yield_every` pairs.
+    Membench { cpus: Vec<u32>, rate: u32, object_bytes: u32, yield_every: u32 },
+    /// `clone()` of a child in new `namespaces`, in a loop, by `workers` processes.
+    Clone { workers: u32, namespaces: Vec<Namespace> },
+    /// A thread pinned to `producer_cpu` that creates and removes System V semaphore sets of
+    /// `semaphores` semaphores (each removal frees the set through `call_rcu`), and on each of
+    /// `reader_cpus` a thread in a loop of short system calls.
+    SemChurn { producer_cpu: u32, reader_cpus: Vec<u32>, semaphores: u32 },
+    /// `workers` threads, one per vCPU in turn, each of which creates and unlinks an empty file on
+    /// tmpfs in a loop; unit `file`.
+    FileChurn { workers: u32 },
+    /// `workers` threads, one per vCPU in turn, each of which reads a file on tmpfs in pieces of
+    /// 64 KiB, over and over; unit `read`.
+    FileRead { workers: u32 },
+    /// The real dbench program with `clients` clients on tmpfs.
+    Dbench { clients: u32 },
+    /// `reprieve` itself, with `arguments` and `--seconds` of the phase's length: one of its
+    /// benchmarks, whose `--json` becomes [`PhaseResult::figures`](super::PhaseResult::figures). It
+    /// ends by itself, somewhat after its phase.
+    Bench { arguments: Vec<String> },
+    /// `threads` threads that never stop computing.
+    Hog { threads: u32 },
+    /// `pairs` pairs of threads, on different vCPUs, that wake each other and sleep, computing for
+    /// `work_us` before each time; unit `wakeup`.
+    PingPong { pairs: u32, work_us: u32 },
+    /// [RP]'s bursty processes: `min_ops..=max_ops` arithmetic operations, then
+    /// `min_sleep_ms..=max_sleep_ms` asleep, uniformly at random from `seed`.
+    Bursty {
+        processes: u32,
+        min_ops: u64,
+        max_ops: u64,
+        min_sleep_ms: u32,
+        max_sleep_ms: u32,
+        seed: u64,
+    },
+    /// Each of these CPUs is kept in a known state; needs the kernel module `reprieve_hold` for all
+    /// but [`Held::User`]. Unit `hold`.
+    Hold { holds: Vec<Hold> },
+}
+
+/// What a workload needs in the guest's image besides the init.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// The program of Debian's package of the same name.
+    Postmark,
+    /// Likewise, with the list of file operations that it replays (25 MiB).
+    Dbench,
+    /// The kernel module `reprieve_hold`.
+    Hold,
+    /// The `reprieve` command with its libraries; [`REPRIEVE_ARGV`](super::REPRIEVE_ARGV) says how
+    /// to start it.
+    Reprieve,
+}
+
+impl Program {
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Postmark => "postmark",
+            Program::Dbench => "dbench",
+            Program::Hold => "reprieve_hold",
+            Program::Reprieve => "reprieve",
+        }
+    }
+
+    /// Paths, in the package and in the guest, of what comes from a Debian package: the program,
+    /// then its data.
+    pub const fn debian_files(self) -> &'static [&'static str] {
+        match self {
+            Program::Postmark => &["/usr/bin/postmark"],
+            Program::Dbench => &["/usr/bin/dbench", "/usr/share/dbench/client.txt"],
+            Program::Hold | Program::Reprieve => &[],
+        }
+    }
+}
+
+impl Workload {
+    /// The program that this workload needs.
+    pub fn program(&self) -> Option<Program> {
+        match self {
+            Workload::Postmark { .. } => Some(Program::Postmark),
+            Workload::Dbench { .. } => Some(Program::Dbench),
+            Workload::Hold { .. } => Some(Program::Hold),
+            Workload::Bench { .. } => Some(Program::Reprieve),
+            _ => None,
+        }
+    }
+}
+
+/// A CPU that stays in `held` for `hold_us` at a time, over and over, with pauses of `pause_us` (0:
+/// none but a call of the scheduler).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    pub cpu: u32,
+    pub held: Held,
+    pub hold_us: u32,
+    pub pause_us: u32,
+}
+
+/// A state in which a CPU can be kept. For the states of the kernel, the module has a function of
+/// the same name (`reprieve_hold_irqs_off`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Held {
+    /// User mode.
+    User,
+    /// Preemptible kernel code.
+    Kernel,
+    /// An RCU read-side section.
+    Reader,
+    /// A spinlock held.
+    Spinlock,
+    /// Bottom halves disabled.
+    Bh,
+    /// A tasklet.
+    Softirq,
+    /// An interrupt handler.
+    Hardirq,
+    /// Interrupts disabled.
+    IrqsOff,
+}
+
+impl Held {
+    pub const ALL: [Held; 8] = [
+        Held::User,
+        Held::Kernel,
+        Held::Reader,
+        Held::Spinlock,
+        Held::Bh,
+        Held::Softirq,
+        Held::Hardirq,
+        Held::IrqsOff,
+    ];
+
+    /// The name in the protocol and in the module's commands.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Held::User => "user",
+            Held::Kernel => "kernel",
+            Held::Reader => "reader",
+            Held::Spinlock => "spinlock",
+            Held::Bh => "bh",
+            Held::Softirq => "softirq",
+            Held::Hardirq => "hardirq",
+            Held::IrqsOff => "irqs-off",
+        }
+    }
+}
+
+/// A namespace type of `clone(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Namespace {
+    Cgroup,
+    Ipc,
+    Mnt,
+    Net,
+    Pid,
+    Time,
+    User,
+    Uts,
+}
+
+impl Namespace {
+    pub const ALL: [Namespace; 8] = [
+        Namespace::Cgroup,
+        Namespace::Ipc,
+        Namespace::Mnt,
+        Namespace::Net,
+        Namespace::Pid,
+        Namespace::Time,
+        Namespace::User,
+        Namespace::Uts,
+    ];
+
+    /// The name in the protocol and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Namespace::Cgroup => "cgroup",
+            Namespace::Ipc => "ipc",
+            Namespace::Mnt => "mnt",
+            Namespace::Net => "net",
+            Namespace::Pid => "pid",
+            Namespace::Time => "time",
+            Namespace::User => "user",
+            Namespace::Uts => "uts",
+        }
+    }
+}

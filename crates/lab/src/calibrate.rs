@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Measures [`Costs`] in the bed in use, with a guest that is otherwise idle.
+
+use crate::costs::{Costs, Measured};
+use crate::error::Result;
+use crate::limit::scaled;
+use crate::process::Cancel;
+use crate::vm::{Accel, Vm, allowed_cpus};
+use reprieve_init::gaps;
+use reprieve_init::protocol::{Command, Cost, Event};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
+use std::time::Duration;
+
+/// Time for each cost. Timers and switches come a few hundred times per second.
+const EXIT: Duration = Duration::from_millis(100);
+const TIMER: Duration = Duration::from_millis(300);
+const SWITCH: Duration = Duration::from_millis(800);
+
+/// How long a guest may take for one.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// All costs together take about this long.
+pub const ESTIMATE: Duration = Duration::from_millis(1500);
+
+/// Measures all costs with `vm`, a guest of two or more vCPUs without work, whose vCPUs are pinned
+/// as in `pin` before and after.
+pub fn measure(vm: &mut Vm, accel: Accel, pin: &[Vec<u32>], cancel: &Cancel) -> Result<Costs> {
+    let vcpus = vm.threads().vcpus().len();
+    // An emulated guest never leaves its VM: there is none.
+    let vm_exit = match accel {
+        Accel::Kvm => ask(vm, Cost::Exit, EXIT, cancel)?,
+        Accel::Tcg => None,
+    };
+    let guest_timer = ask(vm, Cost::Timer, TIMER, cancel)?;
+    let vcpu_switch = if vcpus < 2 {
+        None
+    } else {
+        vm.threads().pin(&vec![vec![0]; vcpus], &[])?;
+        let switch = ask(vm, Cost::Switch, SWITCH, cancel);
+        let all: Vec<u32> = (0..allowed_cpus().len() as u32).collect();
+        let before = |i: usize| pin.get(i).filter(|cpus| !cpus.is_empty()).unwrap_or(&all).clone();
+        vm.threads().pin(&(0..vcpus).map(before).collect::<Vec<_>>(), &[])?;
+        switch?
+    };
+    Ok(Costs { vcpu_switch, vm_exit, host_timer: host_timer(), guest_timer, slice_ns: slice() })
+}
+
+fn ask(vm: &mut Vm, cost: Cost, time: Duration, cancel: &Cancel) -> Result<Option<Measured>> {
+    let mut found = None;
+    let command = Command::Calibrate { cost, duration_ms: time.as_millis() as u64 };
+    vm.call(&command, scaled(LIMIT), cancel, |event| {
+        if let Event::Cost { ns, count } = event {
+            found = Some(Measured { ns, count });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// A timer interrupt on a CPU of this machine, seen from a thread of this program.
+fn host_timer() -> Option<Measured> {
+    let cpu = *allowed_cpus().last()? as usize;
+    let watch = move || {
+        let mut set = CpuSet::new();
+        if cpu >= CpuSet::MAX_CPU {
+            return None;
+        }
+        set.set(cpu);
+        sched_setaffinity(None, &set).ok()?;
+        let now = || {
+            let now = clock_gettime(ClockId::Monotonic);
+            now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        };
+        // The coarse clocks advance with the tick.
+        let tick = clock_getres(ClockId::MonotonicCoarse).tv_nsec as u64;
+        gaps::timer(&gaps::watch(now, TIMER.as_nanos() as u64), tick.max(1))
+    };
+    // In a thread of its own, because it stays pinned.
+    let found = std::thread::spawn(watch).join().ok()??;
+    Some(Measured { ns: found.ns, count: found.count })
+}
+
+/// The base slice of EEVDF.
+fn slice() -> Option<u64> {
+    let text = std::fs::read_to_string("/sys/kernel/debug/sched/base_slice_ns").ok()?;
+    text.trim().parse().ok()
+}

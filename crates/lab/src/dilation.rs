@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Time dilation: how much slower a VM's clocks run than this machine's.
+//!
+//! Under TCG a guest executes 10 to 20 times fewer instructions per second than on hardware, but
+//! its timers would run at full speed. So a context switch, an exit or an interrupt would take 10
+//! to 20 times as large a share of a time slice, and a scheduler would be judged by that. With its
+//! clocks slowed by as much, all shares are those of hardware again. (The idea is DieCast's: Gupta
+//! and others, "DieCast: Testing Distributed Systems with an Accurate Scale Model", NSDI 2008.)
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// A VM's clocks run at 1/N of this machine's speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Dilation(u32);
+
+impl Default for Dilation {
+    fn default() -> Dilation {
+        Dilation::NONE
+    }
+}
+
+impl Dilation {
+    pub const NONE: Dilation = Dilation(1);
+
+    /// For a lab host under TCG: what TCG loses on hardware is 10 to 20; more would be more exact
+    /// and take as much longer.
+    pub const LAB_HOST: Dilation = Dilation(10);
+
+    /// Largest N. The tick of a guest would come every 25 ms of real time at 100 Hz and N = 100,
+    /// and runs would take hours.
+    const MAX: u32 = 100;
+
+    pub fn new(n: u32) -> Result<Dilation> {
+        if (1..=Dilation::MAX).contains(&n) {
+            return Ok(Dilation(n));
+        }
+        Err(Error::Usage(format!("--dilate {n}: give 1 (not at all) to {}", Dilation::MAX)))
+    }
+
+    pub fn factor(self) -> u32 {
+        self.0
+    }
+
+    pub fn is_none(self) -> bool {
+        self == Dilation::NONE
+    }
+
+    /// How long `time` of the VM's takes on this machine.
+    pub fn outside(self, time: Duration) -> Duration {
+        time.saturating_mul(self.0)
+    }
+}
+
+impl fmt::Display for Dilation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        if self.is_none() { f.write_str("not dilated") } else { write!(f, "dilated {}x", self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_a_dilated_vm_takes_longer_outside() {
+        let ten = Dilation::new(10).unwrap();
+        assert_eq!(ten.outside(Duration::from_secs(3)), Duration::from_secs(30));
+        assert_eq!(Dilation::NONE.outside(Duration::MAX), Duration::MAX);
+        assert_eq!(ten.outside(Duration::MAX), Duration::MAX);
+        assert!(Dilation::new(0).is_err() && Dilation::new(101).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The VMs that several experiments have, as guests under test or as competitors.
+
+use super::{Options, Size};
+use crate::plan::VmPlan;
+use reprieve_init::protocol::Workload;
+
+/// Files per Postmark instance: the paper's 128 K files over 32 instances.
+const FILES: u32 = 4096;
+
+/// A VM whose vCPUs may each run on all of `cpus` (anywhere, when empty).
+pub fn vm(name: &str, vcpus: u32, cpus: &[u32], memory_mib: u64, workload: Workload) -> VmPlan {
+    let pin = if cpus.is_empty() { Vec::new() } else { vec![cpus.to_vec(); vcpus as usize] };
+    VmPlan { name: name.into(), vcpus, memory_mib, pin, pin_other: Vec::new(), workload }
+}
+
+/// The guest that runs Postmark, one instance per vCPU.
+pub fn postmark(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmPlan {
+    let workload = Workload::Postmark { instances: vcpus, files: FILES, seed: options.seed };
+    vm("postmark", vcpus, cpus, size.work_memory(vcpus), workload)
+}
+
+/// The guest whose kernel module allocates objects and frees them through `call_rcu`.
+pub fn membench(vcpus: u32, cpus: &[u32], size: &Size, options: &Options) -> VmPlan {
+    let workload = Workload::Membench {
+        cpus: Vec::new(),
+        rate: options.rate,
+        object_bytes: options.object_bytes,
+        yield_every: 10,
+    };
+    vm("membench", vcpus, cpus, size.work_memory(vcpus), workload)
+}
+
+/// [RP]'s VM3 and VM4: one in each half.
+pub fn bursty_pair(size: &Size, options: &Options) -> Vec<VmPlan> {
+    let vcpus = size.bursty_vcpus();
+    let mut pair = Vec::new();
+    for (i, half) in size.halves().iter().enumerate() {
+        let load = bursty(vcpus, options.seed.wrapping_add(1 + i as u64));
+        let name = format!("bursty{}", i + 1);
+        let memory = size.paper_or(4096, size.small_memory(vcpus));
+        pair.push(vm(&name, vcpus, half, memory, load));
+    }
+    pair
+}
+
+/// [RP]'s bursty competitor: 0.1 to 10 M arithmetic operations, then 1 to 200 ms asleep.
+fn bursty(processes: u32, seed: u64) -> Workload {
+    Workload::Bursty {
+        processes,
+        min_ops: 100_000,
+        max_ops: 10_000_000,
+        min_sleep_ms: 1,
+        max_sleep_ms: 200,
+        seed,
+    }
+}
+
+/// Three VMs that never stop computing, each with as many vCPUs as the guest under test: it gets
+/// about a quarter of the CPUs.
+pub fn hogs(vcpus: u32, cpus: &[u32], size: &Size) -> Vec<VmPlan> {
+    (1..=3)
+        .map(|i| {
+            let hog = Workload::Hog { threads: vcpus };
+            vm(&format!("hog{i}"), vcpus, cpus, size.small_memory(vcpus), hog)
+        })
+        .collect()
+}

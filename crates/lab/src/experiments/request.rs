@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From what the user asked for to a plan: checks every value and resolves it to numbers.
+
+use super::{Machine, Size, find, guests};
+use crate::dilation::Dilation;
+use crate::error::{Error, Result};
+use crate::plan::{Plan, SCHEMA, Scale, Variant};
+use crate::policy::Policy;
+use reprieve_init::protocol::{Measure, Namespace, Workload};
+use std::time::Duration;
+
+/// Options of single experiments; the others ignore them.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `membench`: allocation and `call_rcu` pairs per second per CPU; 0 for as many as it can.
+    pub rate: u32,
+    /// `membench`: bytes per allocation.
+    pub object_bytes: u32,
+    /// `clone`: the namespaces of each child.
+    pub namespaces: Vec<Namespace>,
+    pub seed: u64,
+}
+
+impl Default for Options {
+    /// The papers' values.
+    fn default() -> Options {
+        let namespaces = Namespace::ALL.to_vec();
+        Options { rate: 2500, object_bytes: 1024, namespaces, seed: 1 }
+    }
+}
+
+/// What the user asked for. Every combination of the lists' values becomes a variant.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub experiment: String,
+    pub scale: Scale,
+    pub repeat: u32,
+    pub guest_kernels: Vec<String>,
+    pub preempt: Vec<Option<String>>,
+    pub guest_args: Vec<String>,
+    pub policies: Vec<Policy>,
+    /// Instead of the scale's length.
+    pub phase: Option<Duration>,
+    pub warmup: Option<Duration>,
+    pub options: Options,
+    pub command: String,
+}
+
+/// Largest values: repeats, phase, object (the kernel module's limit), rate (likewise), length of
+/// the kernel parameters.
+const MAX_REPEAT: u32 = 1000;
+const MAX_PHASE: Duration = Duration::from_secs(3600);
+const MAX_OBJECT: u32 = 1 << 20;
+const MAX_RATE: u32 = 10_000_000;
+const MAX_ARGS: usize = 1500;
+
+/// Kernel preemption models that `--preempt` takes; a kernel may not have all of them.
+pub const PREEMPTION_MODELS: &[&str] = &["none", "voluntary", "full", "lazy"];
+
+impl Request {
+    /// Resolves the request for the machine that will run the VMs.
+    ///
+    /// # Errors
+    /// Unknown names, nonsensical values, and a machine too small for the scale, each with what to
+    /// do.
+    pub fn plan(&self, machine: &Machine) -> Result<Plan> {
+        let experiment = find(&self.experiment)?;
+        self.check()?;
+        let size = Size::new(self.scale, *machine)?;
+        let (subject, competitors) = experiment.vms(&size, &self.options)?;
+        let (warmup, phase) = self.lengths(experiment.phase())?;
+        let plan = Plan {
+            schema: SCHEMA,
+            experiment: self.experiment.clone(),
+            scale: self.scale,
+            repeat: self.repeat,
+            warmup_ms: warmup.as_millis() as u64,
+            phase_ms: phase.as_millis() as u64,
+            measure: Measure {
+                memory_ms: 20,
+                slow_ms: 1000,
+                // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that.
+                trace_kb: (phase.as_secs() as u32).saturating_mul(1024).clamp(2048, 48 << 10),
+                callback_probe_hz: experiment.callback_probe_hz(),
+            },
+            variants: self.variants()?,
+            subject,
+            competitors,
+            fair: experiment.fair(),
+            seed: self.options.seed,
+            command: self.command.clone(),
+        };
+        size.check_memory(&plan)?;
+        Ok(plan)
+    }
+
+    /// Shortens `plan`, which was made from this, for a host whose time is dilated by `dilation`:
+    /// at the scale `quick`, unless the user gave lengths. A phase there takes that many times as
+    /// long, and has as many times more grace periods to show as its guest is faster.
+    pub fn shorten(&self, plan: &mut Plan, dilation: Dilation) {
+        if dilation.is_none() || self.scale != Scale::Quick {
+            return;
+        }
+        let short = |length: &mut u64, given: bool, most: Duration| {
+            if !given {
+                *length = (*length).min(most.as_millis() as u64);
+            }
+        };
+        short(&mut plan.warmup_ms, self.warmup.is_some(), Duration::from_secs(2));
+        short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4));
+    }
+
+    /// Refuses values that no experiment takes.
+    fn check(&self) -> Result<()> {
+        let usage = |text: String| Err(Error::Usage(text));
+        if !(1..=MAX_REPEAT).contains(&self.repeat) {
+            return usage(format!("--repeat {}: give 1 to {MAX_REPEAT}", self.repeat));
+        }
+        let Options { rate, object_bytes, .. } = self.options;
+        if !(16..=MAX_OBJECT).contains(&object_bytes) {
+            return usage(format!("--object-bytes {object_bytes}: give 16 to {MAX_OBJECT}"));
+        }
+        if rate > MAX_RATE {
+            return usage(format!("--rate {rate}: give 0 (as many as it can) to {MAX_RATE}"));
+        }
+        if let Some(kernel) = self.guest_kernels.iter().find(|k| k.is_empty()) {
+            return usage(format!(
+                "--guest-kernel {kernel:?} is empty: give deb:VERSION or a path"
+            ));
+        }
+        if let Some(args) = self.guest_args.iter().find(|a| a.len() > MAX_ARGS) {
+            return usage(format!(
+                "--guest-args of {} bytes: a kernel takes {MAX_ARGS} at most",
+                args.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Warm-up and phase: as asked for, else the scale's, of which `long` is the longer phase.
+    fn lengths(&self, long: Duration) -> Result<(Duration, Duration)> {
+        let (warmup, phase) = match self.scale {
+            Scale::Quick => (Duration::from_secs(6), Duration::from_secs(15)),
+            Scale::Machine | Scale::Paper => (Duration::from_secs(10), long),
+        };
+        let (warmup, phase) = (self.warmup.unwrap_or(warmup), self.phase.unwrap_or(phase));
+        if phase < Duration::from_secs(1) || phase.max(warmup) > MAX_PHASE {
+            return Err(Error::Usage(format!(
+                "--phase {phase:?}, --warmup {warmup:?}: a phase takes 1 s to {} s, a warm-up no more",
+                MAX_PHASE.as_secs()
+            )));
+        }
+        Ok((warmup, phase))
+    }
+
+    /// One variant for each combination of the settings that are compared.
+    fn variants(&self) -> Result<Vec<Variant>> {
+        let mut variants = Vec::new();
+        for guest_kernel in &self.guest_kernels {
+            for preempt in &self.preempt {
+                for guest_args in &self.guest_args {
+                    for policy in &self.policies {
+                        variants.push(Variant {
+                            label: String::new(),
+                            guest_kernel: guest_kernel.clone(),
+                            preempt: preempt.clone(),
+                            guest_args: guest_args
+                                .split_ascii_whitespace()
+                                .collect::<Vec<_>>()
+                                .join(" "),
+                            policy: policy.clone(),
+                        });
+                    }
+                }
+            }
+        }
+        let labels: Vec<String> = variants.iter().map(|v| self.label(v)).collect();
+        for (i, label) in labels.iter().enumerate() {
+            if labels[..i].contains(label) {
+                return Err(Error::Usage(format!("{label} is asked for twice: leave one out")));
+            }
+        }
+        for (variant, label) in variants.iter_mut().zip(labels) {
+            variant.label = label;
+        }
+        Ok(variants)
+    }
+
+    /// The settings in which `variant` differs from the others.
+    fn label(&self, variant: &Variant) -> String {
+        let mut parts = Vec::new();
+        if self.guest_kernels.len() > 1 {
+            parts.push(variant.guest_kernel.trim_start_matches("deb:").to_string());
+        }
+        if self.preempt.len() > 1 {
+            parts.push(match &variant.preempt {
+                Some(model) => format!("preempt={model}"),
+                None => "preempt default".into(),
+            });
+        }
+        if self.guest_args.len() > 1 {
+            parts.push(match variant.guest_args.as_str() {
+                "" => "defaults".into(),
+                args => args.into(),
+            });
+        }
+        if self.policies.len() > 1 {
+            parts.push(variant.policy.to_string());
+        }
+        if parts.is_empty() { "default".into() } else { parts.join(", ") }
+    }
+}
+
+/// A plan without a phase: its host boots one idle guest and is calibrated.
+pub fn calibration(guest_kernel: &str) -> Plan {
+    let variant = Variant {
+        label: "default".into(),
+        guest_kernel: guest_kernel.into(),
+        preempt: None,
+        guest_args: String::new(),
+        policy: Policy::Eevdf,
+    };
+    Plan {
+        schema: SCHEMA,
+        experiment: "calibration".into(),
+        scale: Scale::Quick,
+        repeat: 0,
+        warmup_ms: 0,
+        phase_ms: 1000,
+        measure: Measure { memory_ms: 1000, slow_ms: 1000, trace_kb: 64, callback_probe_hz: 0 },
+        variants: vec![variant],
+        subject: guests::vm("calibration", 2, &[], 512, Workload::Idle),
+        competitors: Vec::new(),
+        fair: false,
+        seed: 1,
+        command: "reprieve lab calibrate".into(),
+    }
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The host of a run's VMs: this machine, or a lab host that is booted again when it dies.
+//!
+//! Nested virtualization under TCG sometimes ends a lab host without any message. By then its
+//! program has passed on every record, so the run goes on in a new lab host, with the first phase
+//! that is not complete.
+
+use super::other_work::CpuTime;
+use super::{Choice, HostKind, LabHost, Mode, RunContext, choose, info, lab_host};
+use crate::dilation::Dilation;
+use crate::error::{Error, Result};
+use crate::execute::{self, Context};
+use crate::images::{Images, LabHostImage};
+use crate::plan::Plan;
+use crate::record::Record;
+use crate::recorder::Recorder;
+use crate::vm::{Accel, retry::Attempts};
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest boot of a VM. Nested guests take 6 to 12 s each on an idle machine.
+pub const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
+/// How often a lab host is booted: at the start, and again for each experiment.
+const TRIES: u32 = 3;
+
+pub struct PlanHost<'a> {
+    run: RunContext<'a>,
+    choice: Choice,
+    lab: Option<Lab>,
+}
+
+struct Lab {
+    image: LabHostImage,
+    accel: Accel,
+    dilation: Dilation,
+    vms_mib: u64,
+    boots: u32,
+    running: Option<LabHost>,
+}
+
+impl<'a> PlanHost<'a> {
+    /// Chooses the host by `mode` and boots the lab host, if it is one, with room for `vms_mib` MiB
+    /// of VMs. `dilate`: what the user asked for, if anything.
+    pub fn new(
+        mode: Mode,
+        dilate: Option<Dilation>,
+        images: &Images,
+        host_kernel: Option<&str>,
+        vms_mib: u64,
+        run: RunContext<'a>,
+    ) -> Result<PlanHost<'a>> {
+        let choice = choose(mode, dilate, &run)?;
+        let mut plan_host = PlanHost { run, choice, lab: None };
+        while let HostKind::LabHost(accel) = plan_host.choice.kind {
+            let dilation = plan_host.choice.dilation();
+            let booted = images.lab_host(host_kernel, run.set).and_then(|image| {
+                run.need.check_lab_host(&image.image.release, image.sched_ext)?;
+                let lab = Lab { image, accel, dilation, vms_mib, boots: 0, running: None };
+                plan_host.lab = Some(lab);
+                plan_host.lab_host().map(drop)
+            });
+            let Err(error) = booted else { break };
+            plan_host.lab = None;
+            // The second choice: KVM on this machine may lack nested virtualization, or the machine
+            // may be too small for a lab host.
+            let next = match accel {
+                _ if matches!(error, Error::Cancelled | Error::Usage(_)) => return Err(error),
+                // Only a lab host under TCG can be dilated as the user wants it.
+                _ if dilate.is_some_and(|d| !d.is_none()) => return Err(error),
+                Accel::Kvm => HostKind::LabHost(Accel::Tcg),
+                Accel::Tcg if mode == Mode::Auto => HostKind::Direct(Accel::Tcg),
+                Accel::Tcg => return Err(error),
+            };
+            run.progress.notice(&format!("no lab host under {}: {error}", accel.name()));
+            plan_host.choice.kind = next;
+            plan_host.choice.why +=
+                &format!("; no lab host under {}: {}", accel.name(), error.brief());
+        }
+        let described = match plan_host.choice.kind {
+            HostKind::Direct(Accel::Kvm) => "KVM on this machine",
+            HostKind::Direct(Accel::Tcg) => "TCG on this machine",
+            HostKind::LabHost(Accel::Kvm) => "a lab host under KVM, with KVM in it",
+            HostKind::LabHost(Accel::Tcg) => "a lab host under TCG, with KVM in it",
+        };
+        let dilation = plan_host.choice.dilation();
+        let time = match dilation.factor() {
+            1 => String::new(),
+            n => format!("; time {dilation}: a second of the guests' takes {n}"),
+        };
+        run.progress.notice(&format!("host: {described} ({}){time}", plan_host.choice.why));
+        Ok(plan_host)
+    }
+
+    /// The accelerator of VMs on this machine; `None` if they run in a lab host.
+    pub fn direct(&self) -> Option<Accel> {
+        match self.choice.kind {
+            HostKind::Direct(accel) => Some(accel),
+            HostKind::LabHost(_) => None,
+        }
+    }
+
+    /// How much the time of the VMs' host is dilated.
+    pub fn dilation(&self) -> Dilation {
+        self.choice.dilation()
+    }
+
+    /// Runs this program with `args` in the lab host and hands its results to `result`. When the
+    /// lab host dies it is booted again and the program starts from the beginning; `result` gets
+    /// only the results of the last run.
+    pub fn run_inside(
+        &mut self,
+        args: &[&str],
+        limit: Duration,
+        result: &mut dyn FnMut(serde_json::Value) -> Result<()>,
+    ) -> Result<()> {
+        let run = self.run;
+        for tried in 1.. {
+            let mut results = Vec::new();
+            match self.lab_host()?.run(args, limit, &run, &mut results) {
+                Err(error) if error.is_crash() && tried < TRIES => {
+                    self.drop_lab_host();
+                    run.progress.notice(&format!("the lab host is booted again: {error}"));
+                }
+                ran => {
+                    ran?;
+                    return results.into_iter().try_for_each(result);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `plan` with console logs in `logs`, and ends `recorder` also after an error.
+    pub fn execute(&mut self, plan: &Plan, logs: &Path, recorder: &mut Recorder) -> Result<()> {
+        let mut before = None;
+        let outcome = self.try_execute(plan, logs, recorder, &mut |mut record| {
+            match &mut record {
+                Record::PhaseStart { .. } => before = CpuTime::now(),
+                Record::PhaseEnd { host, .. } => {
+                    let both = CpuTime::now().zip(before);
+                    host.other_busy = both.and_then(|(after, before)| after.other_since(before));
+                }
+                _ => {}
+            }
+            record
+        });
+        recorder.end(outcome.as_ref().err())?;
+        outcome
+    }
+
+    /// `look` gets each record of the run when it comes, and may add to it.
+    fn try_execute(
+        &mut self,
+        plan: &Plan,
+        logs: &Path,
+        recorder: &mut Recorder,
+        look: &mut dyn FnMut(Record) -> Record,
+    ) -> Result<()> {
+        let run = RunContext { logs, ..self.run };
+        let qemu = &run.set.qemu.version;
+        let accel = match self.choice.kind {
+            HostKind::Direct(accel) | HostKind::LabHost(accel) => accel,
+        };
+        let here = info::info(accel.name(), &self.choice.why, qemu);
+        if self.lab.is_none() {
+            let context = Context {
+                images: run.set,
+                accel,
+                logs,
+                boot_limit: BOOT_LIMIT,
+                progress: run.progress,
+                cancel: run.cancel,
+                watcher: run.watcher,
+                scheduler: run.scheduler,
+            };
+            return execute::execute(plan, 0, here, &context, &mut |record| {
+                recorder.write(look(record))
+            });
+        }
+        for tried in 1.. {
+            let lab_host = self.lab_host()?;
+            let from = recorder.phases_done();
+            let mut sink = |record| recorder.write(look(record));
+            let ran = lab_host.execute(plan, from, here.clone(), &run, &mut sink);
+            match ran {
+                Err(error) if error.is_crash() && tried < TRIES && !recorder.has_ended() => {
+                    self.drop_lab_host();
+                    let text = "the lab host is booted again";
+                    run.progress.notice(&format!("{text}: {error}"));
+                    let text = format!("{text}: {}", error.brief());
+                    recorder.write(Record::Notice { text })?;
+                }
+                // Everything was measured; only logs are missing.
+                Err(error) if error.is_crash() && recorder.is_complete() => {
+                    self.drop_lab_host();
+                    return Ok(());
+                }
+                ran => return ran,
+            }
+        }
+        Ok(())
+    }
+
+    /// The running lab host, booted if there is none.
+    fn lab_host(&mut self) -> Result<&mut LabHost> {
+        let run = self.run;
+        let Some(lab) = &mut self.lab else {
+            return Err(Error::Other("there is no lab host in this mode".into()));
+        };
+        let mut attempts = Attempts::new(lab_host::BOOT_LIMIT);
+        while lab.running.is_none() {
+            lab.boots += 1;
+            let (limit, number) = (attempts.limit(), lab.boots);
+            let (image, dilation) = (&lab.image, lab.dilation);
+            match LabHost::boot(image, lab.accel, dilation, lab.vms_mib, number, limit, &run) {
+                Ok(running) => lab.running = Some(running),
+                Err(error) => {
+                    let error = attempts.again(error)?;
+                    let tried = attempts.failed();
+                    run.progress.notice(&format!(
+                        "boot {tried} of the lab host failed, trying again: {error}"
+                    ));
+                }
+            }
+        }
+        lab.running.as_mut().ok_or_else(|| Error::Other("the lab host did not boot".into()))
+    }
+
+    fn drop_lab_host(&mut self) {
+        if let Some(lab) = &mut self.lab {
+            lab.running = None;
+        }
+    }
+
+    /// Powers the lab host off, if one runs.
+    pub fn shut_down(mut self) {
+        if let Some(lab_host) = self.lab.take().and_then(|lab| lab.running) {
+            lab_host.shut_down();
+        }
+    }
+}
