@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the C side: always the loops without protection and by this project's headers, and one file per flavor of liburcu if the library's headers and
-//! static archives are there. Without them the crate builds all the same, and says at run time what is missing.
+//! Compiles the C side: always the loops without protection and by this project's headers, and one
+//! file per flavor of liburcu if the library's headers and static archives are there. Without them
+//! the crate builds all the same, and says at run time what is missing.
 //!
-//! The archives are linked statically: the command then runs where liburcu is not installed (in a guest, say), and thread-local variables
-//! cost the same as they do for us.
+//! The archives are linked statically: the command then runs where liburcu is not installed (in a
+//! guest, say), and thread-local variables cost the same as they do for us.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +28,7 @@ fn main() {
         .extra_warnings(true)
         .flag_if_supported("-std=gnu11")
         .flag("-Werror=implicit-function-declaration");
-    build.files(["c/floor.c", "c/reprieve.c"]).include("../rcu/include");
+    build.files(["c/floor.c", "c/reprieve.c", "c/reprieve_qsbr.c"]).include("../rcu/include");
     let compiler = build.get_compiler();
     println!(
         "cargo:rustc-env=REPRIEVE_BENCH_CC={}",
@@ -53,7 +54,8 @@ fn main() {
     }
 }
 
-/// The directory of the static archives, if header files and all archives are where the compiler looks.
+/// The directory of the static archives, if header files and all archives are where the compiler
+/// looks.
 fn liburcu(compiler: &cc::Tool) -> Option<PathBuf> {
     let mut probe = compiler.to_command();
     probe.args(["-E", "-o", "/dev/null", "-include", "urcu/urcu-memb.h", "c/floor.c"]);

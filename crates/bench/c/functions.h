@@ -25,6 +25,8 @@ struct functions {
 	int (*lfht_insert)(struct cds_lfht *ht, uint64_t key);
 	int (*lfht_remove)(struct cds_lfht *ht, uint64_t key);
 	int (*lfht_free)(struct cds_lfht *ht);
+	/* Null where there are no quiescent states. */
+	uint64_t (*announced)(const struct chains *chains, uint64_t *seed, uint64_t n);
 };
 
 const struct functions NAME(functions) = {
@@ -51,4 +53,7 @@ const struct functions NAME(functions) = {
 	.lfht_insert = NAME(lfht_insert),
 	.lfht_remove = NAME(lfht_remove),
 	.lfht_free = NAME(lfht_free),
+#ifdef ANNOUNCE
+	.announced = NAME(announced),
+#endif
 };

@@ -96,7 +96,10 @@ int NAME(lfht_remove)(struct cds_lfht *ht, uint64_t key)
 	return gone;
 }
 
-/* The calling thread is registered, and offline; there are no others. Whether the table could be destroyed. */
+/*
+ * The calling thread is registered, and offline; there are no others. Whether the table could be
+ * destroyed.
+ */
 int NAME(lfht_free)(struct cds_lfht *ht)
 {
 	struct cds_lfht_iter iter;

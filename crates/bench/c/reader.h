@@ -9,6 +9,7 @@
  *   LOAD(p)      a load of a published pointer
  *   EMPTY()      the operation of the empty loop
  *   AFTER()      what a thread does after each call
+ *   ANNOUNCE()   a quiescent state, where the flavor has them
  */
 #include "node.h"
 
@@ -51,6 +52,28 @@ uint64_t NAME(lookups)(const struct chains *chains, uint64_t *seed, uint64_t n)
 	AFTER();
 	return bad;
 }
+
+#ifdef ANNOUNCE
+/* The same with a quiescent state after each lookup. */
+uint64_t NAME(announced)(const struct chains *chains, uint64_t *seed, uint64_t n)
+{
+	uint64_t s = *seed, bad = 0;
+
+	while (n--) {
+		uint64_t key, value;
+
+		s = next_seed(s);
+		key = (s >> 33) & chains->key_mask;
+		ENTER();
+		value = find(&chains->heads[key & chains->head_mask], key);
+		LEAVE();
+		ANNOUNCE();
+		bad += value != value_of(key);
+	}
+	*seed = s;
+	return bad;
+}
+#endif
 
 /* Reads the first node of the first chain. */
 uint64_t NAME(gets)(const struct chains *chains, uint64_t n)

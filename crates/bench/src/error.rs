@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong.
+//! Why a run fails.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,11 @@ pub enum Error {
     /// The options make no sense: exit status 2.
     #[error("{0}")]
     Usage(String),
-    /// Somebody pressed Ctrl-C.
+    /// The user ended the run (Ctrl-C).
     #[error("interrupted")]
     Cancelled,
-    /// A reader saw memory that had been freed, or a subject kept memory for ever: its figures mean nothing.
+    /// A reader saw memory that had been freed, or a subject kept memory for ever: its figures mean
+    /// nothing.
     #[error("{subject}: {what}; its figures mean nothing")]
     Broken {
         /// The subject's name.

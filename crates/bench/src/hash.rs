@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The hash function of every map, in Rust and in C (`c/node.h`), so that the maps are compared and not their hash functions: one
-//! multiplication, and its upper half onto the lower.
+//! The hash function of every map, in Rust and in C (`c/node.h`), so that the maps are compared and
+//! not their hash functions: one multiplication, and its upper half onto the lower.
 
 use std::hash::{BuildHasher, Hasher};
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Entries of intrusive lists, in one layout for this project's lists and liburcu's (`c/lists.h`): both kinds of links, a key, its value.
+//! Entries of intrusive lists, in one layout for this project's lists and liburcu's (`c/lists.h`):
+//! both kinds of links, a key, its value.
 //!
-//! A table's ledger keeps the account of them, as of its own nodes.
+//! The table's ledger counts them as it counts the table's own nodes.
 
 use crate::table::{Ledger, POISON, Table, value_of};
 use reprieve::structures::list::{
@@ -9,7 +10,7 @@ use reprieve::structures::list::{
 };
 use std::cell::UnsafeCell;
 
-/// Which links are walked along.
+/// The links along which a list is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
     /// A circular, doubly linked list: `list_head`.
@@ -26,14 +27,16 @@ pub struct Item {
     pub key: u64,
     pub value: u64,
     ledger: *const Ledger,
-    /// For whatever the subject needs to free it later.
+    /// Room for what the subject needs to free the entry later (its callback head).
     pub reclaim: UnsafeCell<[usize; 4]>,
 }
 
-// SAFETY: `reclaim` belongs to the writer until the item is retired, and to the reclaimer from then on; the rest is read only.
+// SAFETY: `reclaim` belongs to the writer until the item is retired, and to the reclaimer from then
+// on; the rest is read only.
 unsafe impl Sync for Item {}
 
-/// A list of items, on both kinds of links but linked on one. Boxed: heads must not move.
+/// A list of items. It has the heads of both kinds of links and uses one. Boxed, because heads must
+/// not move.
 pub struct Items {
     pub list: ListHead,
     pub hlist: HlistHead,
@@ -62,7 +65,7 @@ impl Items {
     }
 }
 
-/// A fresh item in no list, which is the caller's.
+/// A new item, in no list and owned by the caller.
 pub fn new(key: u64, ledger: &Ledger) -> *mut Item {
     Box::into_raw(Box::new(Item {
         links: ListHead::new(),
@@ -77,7 +80,7 @@ pub fn new(key: u64, ledger: &Ledger) -> *mut Item {
 /// Poisons an item, gives its memory back, counts it.
 ///
 /// # Safety
-/// From [`new`], and nobody can see it any more; its ledger counts it as unlinked.
+/// The item is from [`new`], no thread can reach it any more, and the ledger counts it as unlinked.
 #[unsafe(export_name = "reprieve_bench_free_item")]
 pub unsafe extern "C" fn free(item: *mut Item) {
     // SAFETY: the caller's promise. Volatile, so that the poison is really written.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the figures were measured on.
+//! The machine that the figures were measured on.
 
-use crate::Options;
+use crate::options::Options;
 use crate::result::Conditions;
 
 /// CPUs that this process may use.

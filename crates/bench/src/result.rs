@@ -4,7 +4,7 @@
 use crate::subject::Class;
 use serde::Serialize;
 
-/// What a column's figures are in. As JSON: its abbreviation.
+/// The unit of a column's figures. In JSON: its abbreviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "&'static str")]
 pub enum Unit {
@@ -43,7 +43,7 @@ impl Unit {
 pub struct Column {
     /// What is measured.
     pub title: String,
-    /// In what.
+    /// The unit of its figures.
     pub unit: Unit,
     /// Whether more is better.
     pub more_is_better: bool,
@@ -62,24 +62,24 @@ pub struct Figure {
     pub max: f64,
     /// All of them, in order.
     pub rounds: Vec<f64>,
-    /// `value` by that of the best peer, if there is one and this is not it.
+    /// `value` divided by the best peer's; `None` without a peer, and for the best peer itself.
     pub to_best_peer: Option<f64>,
 }
 
 /// A subject's figures, by column; `None` where it does not take part.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Rows are compared within their group, e.g. `16 readers`. Empty where there is but one.
+    /// Rows are compared within their group, e.g. `16 readers`. Empty if there is one group only.
     pub group: String,
     /// Its name.
     pub subject: String,
-    /// What it is.
+    /// What it counts as in ratios.
     pub class: Class,
     /// As many as there are columns.
     pub figures: Vec<Option<Figure>>,
 }
 
-/// Where and how it was measured.
+/// The machine and the options of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Conditions {
     /// CPUs that this process may use.
@@ -121,7 +121,8 @@ pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
-/// The smallest sample that at least a share `q` of them does not exceed; the mean of the middle two for an even median.
+/// The smallest sample that at least a share `q` of them does not exceed; the mean of the middle
+/// two for an even median.
 pub fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -214,7 +215,8 @@ impl Samples {
     }
 }
 
-/// The row with the best figure of a column among those that are `meant`, and the figure. None if it is 0, which nothing can be compared with.
+/// The row with the best figure of a column among those that are `meant`, and the figure. None if
+/// it is 0, which nothing can be compared with.
 pub fn best(
     rows: &[Row],
     column: usize,

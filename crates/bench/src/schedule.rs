@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who runs when: round-robin over all jobs, several rounds, the measured time divided among them.
+//! The order of a run: several rounds over all jobs, which share the measured time.
 
-use crate::Options;
 use crate::error::Result;
+use crate::options::Options;
 use crate::result::Recorder;
 use std::time::Duration;
 
 /// One sample of one subject; a round takes one of each job.
 pub struct Job<'a> {
-    /// What is running, for the user.
+    /// What the user sees while it runs.
     pub what: String,
     /// Its share of the time, relative to the others'.
     pub weight: f64,
@@ -22,10 +22,11 @@ pub type Sample<'a> = dyn FnMut(Duration, &mut Recorder) -> Result<()> + 'a;
 /// The shortest sample that is worth taking.
 const SHORTEST: Duration = Duration::from_millis(5);
 
-/// Runs all jobs in rounds. `progress` is told what runs, and which share of the run is over.
+/// Runs all jobs in rounds. `progress` gets the name of each job that begins, and the share of the
+/// run that is over.
 ///
 /// # Errors
-/// The first that a job returns; `Error::Cancelled` between two jobs.
+/// The first error of a job; `Error::Cancelled` between two jobs.
 pub fn rounds(
     mut jobs: Vec<Job<'_>>,
     options: &Options,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is measured.
+//! The subjects of a benchmark: Reprieve's read sides and structures, and their peers.
 
 use crate::error::{Error, Result};
 use crate::item::Links;
@@ -27,19 +27,20 @@ pub enum Side {
     Qsbr,
 }
 
-/// A way to read and to reclaim, with the benchmark's own nodes or, from `Cell` on, a structure of its own.
+/// A way to read and to reclaim, with the benchmark's own nodes or, from `Cell` on, a structure of
+/// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Restart,
     Protect,
     Plain,
     Qsbr,
-    /// The first three by the headers for C.
+    /// The first four through the headers for C.
     C(Side),
     Urcu(Flavor),
     Crossbeam,
     Seize,
-    /// With batches that only flushing ends: `peer/seize.rs`.
+    /// seize with batches that end only when they are flushed: `peer/seize.rs`.
     SeizeFlushed,
     Haphazard,
     ArcSwap,
@@ -60,15 +61,16 @@ pub enum Kind {
     UrcuList(Links, Flavor),
 }
 
-/// What a subject is, for ratios.
+/// What a subject counts as when ratios are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// This project's.
+    /// One of this project's.
     Reprieve,
-    /// What others offer.
+    /// A peer: ratios are to the best of these.
     Peer,
-    /// What others offer and is not the same thing, such as a lock where grace periods are compared: shown, not compared with.
+    /// Another project's, but not of the same kind (a lock where grace periods are compared): its
+    /// figures are shown, and no ratio is to them.
     Other,
     /// No protection: shows what the loop costs.
     Floor,
@@ -95,8 +97,8 @@ impl Kind {
         Kind::FloorC,
     ];
 
-    /// Those of [`Kind::ALL`] that are this project's, each beside its like for C.
-    pub const OURS: [Kind; 7] = [
+    /// This project's subjects of [`Kind::ALL`], each followed by the same through the C headers.
+    pub const OURS: [Kind; 8] = [
         Kind::Restart,
         Kind::C(Side::Copied),
         Kind::Protect,
@@ -104,6 +106,7 @@ impl Kind {
         Kind::Plain,
         Kind::C(Side::Plain),
         Kind::Qsbr,
+        Kind::C(Side::Qsbr),
     ];
 
     /// Structures that hold one value.
@@ -149,7 +152,7 @@ impl Kind {
         kinds
     }
 
-    /// The name in tables.
+    /// Its name in the tables.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Restart => "restartable",
@@ -158,7 +161,8 @@ impl Kind {
             Kind::Qsbr => "plain, QSBR",
             Kind::C(Side::Copied) => "restartable, C",
             Kind::C(Side::Protected) => "protected, C",
-            Kind::C(_) => "plain, C",
+            Kind::C(Side::Plain) => "plain, C",
+            Kind::C(Side::Qsbr) => "plain, QSBR, C",
             Kind::Urcu(Flavor::Memb) => "urcu memb",
             Kind::Urcu(Flavor::Mb) => "urcu mb",
             Kind::Urcu(Flavor::Qsbr) => "urcu qsbr",
@@ -221,7 +225,7 @@ impl Kind {
         }
     }
 
-    /// The word for it in `--against`; `None` for what always runs.
+    /// Its family in `--against`; `None` for subjects that always run.
     fn family(self) -> Option<&'static str> {
         match self {
             Kind::Restart | Kind::Protect | Kind::Plain | Kind::Qsbr | Kind::C(_) => None,
@@ -241,11 +245,11 @@ impl Kind {
     }
 }
 
-/// The words of `--against`.
+/// The families of peers that `--against` takes.
 pub const FAMILIES: [&str; 8] =
     ["urcu", "crossbeam", "seize", "haphazard", "arc-swap", "papaya", "dashmap", "rwlock"];
 
-/// Whether liburcu was there when this was compiled.
+/// Whether this was compiled with liburcu.
 pub const URCU: bool = cfg!(urcu);
 
 /// What to tell a user whose command lacks liburcu.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The data that every subject reads and updates: chains of nodes, in one layout for Rust and C.
 //!
-//! A hash table is 1024 chains of 4 keys; a cell is one chain of one; a list is one chain of many. There is one writer, so updates need no
-//! lock: it replaces a node by a copy, as read-copy update does, and hands the old node to the subject. Keys never go
-//! missing, and each node's value follows from its key, so a reader can tell whatever it should not have seen: a freed
-//! node is poisoned before its memory goes back to the allocator.
+//! A hash table is 1024 chains of 4 keys; a cell is one chain of one; a list is one chain of many.
+//! There is one writer, so updates need no lock: it replaces a node by a copy, as read-copy update
+//! does, and hands the old node to the subject. Keys never go missing, and each node's value
+//! follows from its key, so a reader can tell whatever it should not have seen: a freed node is
+//! poisoned before its memory goes back to the allocator.
 //!
 //! Garbage is counted here, not by the subjects: what has been unlinked and not freed.
 
@@ -33,7 +34,8 @@ pub struct Node {
     pub reclaim: UnsafeCell<[usize; 4]>,
 }
 
-// SAFETY: `reclaim` belongs to the writer until the node is retired, and to the reclaimer from then on; the rest is read only.
+// SAFETY: `reclaim` belongs to the writer until the node is retired, and to the reclaimer from then
+// on; the rest is read only.
 unsafe impl Sync for Node {}
 // SAFETY: as above; the ledger outlives all nodes.
 unsafe impl Send for Node {}
@@ -87,7 +89,8 @@ impl Ledger {
         self.retired.store(self.retired.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Counts a node as freed, and stamps it if that is wanted. The ledger may be gone when the last has been counted.
+    /// Counts a node as freed, and stamps it if that is wanted. The ledger may be gone when the
+    /// last has been counted.
     pub fn released(&self) {
         if self.freed.timed.load(Ordering::Relaxed) {
             self.freed.at.store(crate::clock::now(), Ordering::Release);
@@ -200,7 +203,8 @@ impl Table {
     }
 
     fn node(&self, key: u64, next: *mut Node) -> *mut Node {
-        // SAFETY: the layout is not empty; the memory is fresh and large enough. The payload is written, too, as a user of the memory would.
+        // SAFETY: the layout is not empty; the memory is fresh and large enough. The payload is
+        // written, too, as a user of the memory would.
         unsafe {
             let node = alloc(self.ledger.layout).cast::<Node>();
             if node.is_null() {
@@ -233,9 +237,11 @@ impl Table {
         }
     }
 
-    /// Replaces a key's node by a copy and returns the old one, which the caller has to have freed. One writer at a time.
+    /// Replaces a key's node by a copy and returns the old one, which the caller has to have freed.
+    /// One writer at a time.
     ///
-    /// `mark`: sets the lowest bit of the old node's link first, for readers that must know whether the node they stand on is still linked.
+    /// `mark`: sets the lowest bit of the old node's link first, for readers that must know whether
+    /// the node they stand on is still linked.
     pub fn replace(&self, key: u64, mark: bool) -> *mut Node {
         let link = self.link(key);
         let old = link.load(Ordering::Relaxed);
@@ -252,7 +258,8 @@ impl Table {
     }
 }
 
-/// All readers are gone and all garbage has been freed: `crew.rs` and the benchmarks see to that.
+/// All readers are gone and all garbage has been freed: `readers.rs` and the benchmarks see to
+/// that.
 impl Drop for Table {
     fn drop(&mut self) {
         for head in &self.heads {
@@ -269,14 +276,15 @@ impl Drop for Table {
     }
 }
 
-/// Poisons a node, gives its memory back, counts it. In this order: at the last count the ledger may go.
+/// Poisons a node, gives its memory back, counts it. In this order: at the last count the ledger
+/// may go.
 ///
 /// # Safety
 /// Nobody can see the node any more.
 #[unsafe(export_name = "reprieve_bench_free")]
 pub unsafe extern "C" fn free(node: *mut Node) {
-    // SAFETY: the caller's promise; nodes come from `Table::node`. Volatile, so that the poison is really written. The ledger is there as long as
-    // a node is not counted.
+    // SAFETY: the caller's promise; nodes come from `Table::node`. Volatile, so that the poison is
+    // really written. The ledger is there as long as a node is not counted.
     unsafe {
         let ledger = &*(*node).ledger.cast::<Ledger>();
         let layout = ledger.layout;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page of all benchmarks in headless Chromium: nothing to complain about, and the chart has every ratio.
+//! The page of all benchmarks in headless Chromium: nothing to complain about, and the chart has
+//! every ratio.
 
-#[path = "../../host/tests/browser/mod.rs"]
-mod browser;
-
-use browser::open;
 use reprieve_bench::{Options, run_all, write_summary_html};
+use reprieve_browser::{Seen, open};
 use std::time::Duration;
 
 #[test]
@@ -15,6 +13,7 @@ fn the_ratios_are_drawn() {
         length,
         rounds: 2,
         readers: vec![1],
+        churn: false,
         cancel: Default::default(),
     };
     let (summary, result) = run_all(Duration::from_secs(1), &options, &|_, _| ());
@@ -22,8 +21,8 @@ fn the_ratios_are_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let html = dir.path().join("all.html");
     write_summary_html(&summary, &html).unwrap();
-    let (dom, console) = open(&html, "");
-    assert!(console.is_empty(), "{console:?}");
+    let Seen { dom, console, requests } = open(&html, "");
+    assert!(console.is_empty() && requests.is_empty(), "{console:?} {requests:?}");
     let after = |text: &str, mark: &str| text.split_once(mark).unwrap().1.to_owned();
     let chart =
         after(&dom, "<svg class=\"chart\" role=\"img\" aria-label=\"Ratio to the best peer");
@@ -53,6 +52,6 @@ fn a_page_that_asks_for_something_is_noticed() {
     write_summary_html(&summary, &html).unwrap();
     let page = std::fs::read_to_string(&html).unwrap();
     std::fs::write(&html, page.replace("</body>", "<script>alert(1)</script></body>")).unwrap();
-    let (_, console) = open(&html, "");
+    let console = open(&html, "").console;
     assert!(console.iter().any(|line| line.contains("Content Security Policy")), "{console:?}");
 }

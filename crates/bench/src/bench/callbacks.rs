@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Callbacks per second, registered and run ([IPC], section on callback lists), and how long one takes.
+//! Callbacks per second, registered and run ([IPC], section on callback lists), and how long one
+//! takes.
 //!
-//! A fixed number of callbacks, divided among threads that start together, is registered as fast as they can; the clock stops when all have run.
-//! Heads are allocated beforehand and a callback writes one word into its own, so it is the lists, the grace periods and the callback threads that
-//! are measured. There are no readers but the registering threads themselves.
+//! A fixed number of callbacks, divided among threads that start together, is registered as fast as
+//! they can; the clock stops when all have run. Heads are allocated beforehand and a callback
+//! writes one word into its own, so it is the lists, the grace periods and the callback threads
+//! that are measured. There are no readers but the registering threads themselves.
 //!
-//! The latency is that of one callback at a time, registered each two milliseconds or so, beside as many threads that keep the CPUs busy as there are others
-//! in the group: from before the call that registers it to the end of the callback, which frees a node.
+//! The latency is that of one callback at a time, registered each two milliseconds or so, beside as
+//! many threads that keep the CPUs busy as there are others in the group: from before the call that
+//! registers it to the end of the callback, which frees a node.
 
-use super::{Prepared, column, threads};
-use crate::Options;
+use super::{Prepared, column, thread_label};
 use crate::clock;
-use crate::crew::Gate;
 use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::readers::Gate;
 use crate::result::{Column, Recorder, Unit, median, quantile};
 use crate::schedule::Job;
 use crate::subject::Class;
@@ -73,7 +76,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut jobs = vec![];
     for &n in &options.readers {
         for &(name, class, lists) in &subjects {
-            let group = threads(n);
+            let group = thread_label(n);
             let row = recorder.row(&group, name, class);
             jobs.push(Job {
                 what: format!("{group}, {name}"),
@@ -116,8 +119,9 @@ fn sample(lists: Lists, threads: usize, length: Duration, options: &Options) -> 
     }
 }
 
-/// Runs `register` on all threads at once, with their shares of the slots, then `barrier`. From the first thread's start to the end. `register` waits at the
-/// gate first and returns when it came through.
+/// Runs `register` on all threads at once, with their shares of the slots, then `barrier`. From the
+/// first thread's start to the end. `register` waits at the gate first and returns when it came
+/// through.
 fn time<S: Send>(
     slots: &mut [Vec<S>],
     register: impl Fn(&mut [S], &Gate) -> Instant + Sync,
@@ -188,8 +192,9 @@ fn urcu_run(flavor: Flavor, per_cpu: bool, threads: usize) -> Result<Duration> {
     let slot = unsafe { (functions.slot_size)() } as usize;
     let share = CALLBACKS / threads;
     let mut slots = vec![vec![0u64; share * slot.div_ceil(8)]; threads];
-    // SAFETY: each thread is registered while it registers callbacks; slots live until `barrier` has returned, and each share has room for its
-    // number of slots. The per-CPU threads are made and freed while no callbacks wait.
+    // SAFETY: each thread is registered while it registers callbacks; slots live until `barrier`
+    // has returned, and each share has room for its number of slots. The per-CPU threads are made
+    // and freed while no callbacks wait.
     unsafe {
         if per_cpu && (functions.per_cpu)() != 0 {
             let what = "cannot start its callback threads".into();
@@ -239,7 +244,8 @@ fn latencies(
         #[cfg(urcu)]
         Lists::Urcu { flavor, per_cpu } => {
             let functions = flavor.functions();
-            // SAFETY: this thread registers callbacks while it is registered; the per-CPU threads are made and freed while no callbacks wait.
+            // SAFETY: this thread registers callbacks while it is registered; the per-CPU threads
+            // are made and freed while no callbacks wait.
             unsafe {
                 if per_cpu && (functions.per_cpu)() != 0 {
                     let what = "cannot start its callback threads".into();

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One read-mostly pointer: what arc-swap and this project's `Cell` are made for. The others show the same with the benchmark's own nodes.
+//! One read-mostly pointer: what arc-swap and this project's `Cell` are made for. The others show
+//! the same with the benchmark's own nodes.
 //!
-//! **load**: read the pointer, check what it leads to, let go. One thread alone, and several beside a writer that replaces it 1000 times a second
-//! (CPU time per load). **replace**: one thread alone puts a new node in place and hands the old one over to be freed, which includes
-//! allocating and, in the background, freeing.
+//! **load**: read the pointer, check what it leads to, let go. One thread alone, and several beside
+//! a writer that replaces it 1000 times a second (CPU time per load). **replace**: one thread alone
+//! puts a new node in place and hands the old one over to be freed, which includes allocating and,
+//! in the background, freeing.
 
 use super::{Crowds, Prepared, alone, column, reader_alone, rows};
-use crate::Options;
-use crate::crew::Work;
 use crate::error::Result;
+use crate::options::Options;
+use crate::readers::Work;
 use crate::result::{Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Kind, choose};
@@ -47,7 +49,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             weight: 1.0,
             run: Box::new(move |length, recorder| {
                 let table = Table::cell();
-                let (time, _) = crate::crew::run(kind, &table, 0, Work::Gets, |writer| {
+                let (time, _) = crate::readers::run(kind, &table, 0, Work::Gets, |writer| {
                     alone(length, |n| {
                         (0..n).for_each(|_| writer.replace(0));
                         0

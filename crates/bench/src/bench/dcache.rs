@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A directory-entry cache, per grace-period engine ([IPC], table 3).
 //!
-//! Threads resolve paths of three components, each a search of a hash table by parent and name, as the kernel's dcache does; after every sixteenth
-//! path a thread replaces the entry it found by a new one, as a rename over it does, and the old entry is freed after a grace period. An iteration is a fixed number of
-//! paths per thread; iterations begin every 25 ms, so that what an engine costs beyond the paths shows as CPU time. Two figures, as in the paper: the share of the CPUs that the
-//! process uses, and the time from an iteration's beginning to the end of its last thread.
+//! Threads resolve paths of three components, each a search of a hash table by parent and name, as
+//! the kernel's dcache does; after every sixteenth path a thread replaces the entry it found by a
+//! new one, as a rename over it does, and the old entry is freed after a grace period. An iteration
+//! is a fixed number of paths per thread; iterations begin every 25 ms, so that what an engine
+//! costs beyond the paths shows as CPU time. Two figures, as in the paper: the share of the CPUs
+//! that the process uses, and the time from an iteration's beginning to the end of its last thread.
 //!
-//! Domains have no cap here, so that each engine keeps its own pace; the ticks of `Ltimer` and `Sched` are 10 ms (HZ=100, as the kernels of 2002). The lock row
-//! is what the dcache had before: a reader-writer lock around each search.
+//! Domains have no cap here, so that each engine keeps its own pace; the ticks of `Ltimer` and
+//! `Sched` are 10 ms (HZ=100, as the kernels of 2002). The lock row is what the dcache had before:
+//! a reader-writer lock around each search.
 
-use super::{Prepared, column, threads};
+use super::{Prepared, column, thread_label};
 use crate::clock;
-use crate::crew::WARM_UP;
 use crate::error::{Error, Result};
+use crate::machine;
+use crate::options::Options;
+use crate::readers::WARM_UP;
 use crate::result::{Recorder, Unit, median};
 use crate::schedule::Job;
 use crate::subject::Class;
 use crate::table::next_seed;
-use crate::{Options, machine};
 use reprieve::{Cap, Domain, Engine, Head, Lookup, ReadSide, Section};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -204,7 +208,8 @@ impl Cache {
                 Side::Restartable => self.domain.lookup(&find),
                 Side::Lock => {
                     let _held = self.lock.read().unwrap_or_else(|e| e.into_inner());
-                    // A section of the domain costs next to nothing beside the lock, and lends its loads.
+                    // A section of the domain costs next to nothing beside the lock, and lends its
+                    // loads.
                     find.run(self.domain.read_lock().section())
                 }
             }
@@ -229,8 +234,8 @@ impl Cache {
                 link = &(*entry).next;
             }
         };
-        // SAFETY: unlinked here, once; readers are out of it after a grace period, or are kept out by the lock. One store does both, so that no
-        // reader misses the file between the two.
+        // SAFETY: unlinked here, once; readers are out of it after a grace period, or are kept out
+        // by the lock. One store does both, so that no reader misses the file between the two.
         unsafe {
             let next = (*entry).next.load(Ordering::Relaxed);
             link.store(self.entry(parent, name, next), Ordering::Release);
@@ -244,7 +249,8 @@ impl Cache {
         }
     }
 
-    /// One thread's part of an iteration: paths of random files, and updates of files that no other thread updates. Returns how many were wrong.
+    /// One thread's part of an iteration: paths of random files, and updates of files that no other
+    /// thread updates. Returns how many were wrong.
     fn iterate(&self, thread: u64, seed: &mut u64) -> u64 {
         let mut bad = 0;
         for i in 0..PATHS {
@@ -307,7 +313,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             if class == Class::Peer && !locks {
                 continue;
             }
-            let group = threads(n);
+            let group = thread_label(n);
             let row = recorder.row(&group, name, class);
             jobs.push(Job {
                 what: format!("{group}, {name}"),

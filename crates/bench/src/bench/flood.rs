@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A flood of updates: how much memory waits to be freed, and how many updates per second there are.
+//! A flood of updates: how much memory waits to be freed, and how many updates per second there
+//! are.
 //!
-//! One writer replaces nodes of 1 KiB as fast as it can, beside readers that look keys up without a pause; each old node goes through the
-//! subject's deferred free (`call_rcu`, `retire`, `defer`), with its defaults. Garbage is what has been unlinked and not freed, looked at after
-//! each update. The peak is that of a sample, whose length matters to those whose garbage has no bound.
+//! One writer replaces nodes of 1 KiB as fast as it can, beside readers that look keys up without a
+//! pause; each old node goes through the subject's deferred free (`call_rcu`, `retire`, `defer`),
+//! with its defaults. Garbage is what has been unlinked and not freed, looked at after each update.
+//! The peak is that of a sample, whose length matters to those whose garbage has no bound.
 
-use super::{Prepared, column, readers};
-use crate::Options;
-use crate::crew::{self, Work};
+use super::{Prepared, column, reader_label};
 use crate::error::Result;
+use crate::options::Options;
+use crate::readers::{self, Work};
 use crate::result::{Column, Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Class, Kind, choose};
@@ -40,9 +42,9 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
                 Kind::StdRwLock | Kind::ParkingLot => Class::Other,
                 _ => kind.class(),
             };
-            let row = recorder.row(&readers(n), kind.name(), class);
+            let row = recorder.row(&reader_label(n), kind.name(), class);
             jobs.push(Job {
-                what: format!("{}, {}", readers(n), kind.name()),
+                what: format!("{}, {}", reader_label(n), kind.name()),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
                     let sample = sample(kind, n, length, options)?;
@@ -64,7 +66,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
 fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<[f64; 3]> {
     let table = Table::hash(NODE);
     let ((peak, rate, seconds), totals) =
-        crew::run(kind, &table, readers, Work::Lookups, |writer| {
+        readers::run(kind, &table, readers, Work::Lookups, |writer| {
             let start = Instant::now();
             let (mut seed, mut updates, mut peak) = (12345, 0u64, 0);
             loop {

@@ -1,29 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a grace period takes while readers are preempted in the middle of their sections ([IPC], figure 7's successor).
+//! How long a grace period takes while readers are preempted in the middle of their sections
+//! ([IPC], figure 7's successor).
 //!
-//! Readers look up random keys without a pause, more of them than there are CPUs. A writer replaces a node, waits for the grace period, frees
-//! the node, and rests for a millisecond. Where a subject has no call that waits (crossbeam, seize), the time until the node is freed is taken, with
-//! the writer flushing at once and then every 50 us; haphazard likewise. For a reader-writer lock it is the time to get the lock.
+//! Readers look up random keys without a pause, more of them than there are CPUs. A writer replaces
+//! a node, waits for the grace period, frees the node, and rests for a millisecond. Where a subject
+//! has no call that waits (crossbeam, seize), the time until the node is freed is taken, with the
+//! writer flushing at once and then every 50 us; haphazard likewise. For a reader-writer lock it is
+//! the time to get the lock.
 //!
-//! **update**: in samples of its own, how long the writer takes to replace a node and hand the old one over (`call_rcu`, or the subject's like; for a
-//! lock: to get it, replace, free) without waiting for anything. Whoever calls must never wait for a grace period that takes long.
+//! **update**: in samples of its own, how long the writer takes to replace a node and hand the old
+//! one over (`call_rcu`, or the subject's like; for a lock: to get it, replace, free) without
+//! waiting for anything. Whoever calls must never wait for a grace period that takes long.
 //!
-//! All rounds' samples together give mean, median, p99 and maximum; the spread is that of the rounds.
+//! **--churn**: readers come and go, each after some thousand lookups, and what is timed begins
+//! with the first of them: no grace period is left out as warming up, those of the process's very
+//! first readers included. No thread's start may cost others a long grace period: the maximum shows
+//! it.
+//!
+//! All rounds' samples together give mean, median, p99 and maximum; the spread is that of the
+//! rounds.
 
-use super::{Prepared, column, readers};
-use crate::crew::{self, Work};
+use super::{Prepared, column, reader_label};
+use crate::clock;
 use crate::error::Result;
+use crate::options::Options;
 use crate::peer::Writer;
+use crate::readers::{self, Work};
 use crate::result::{Column, Recorder, Unit, quantile};
 use crate::schedule::Job;
 use crate::subject::{Class, Kind, choose};
 use crate::table::{Node, Table, next_seed};
-use crate::{Options, clock};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A protected reference waits for the same grace periods as a lookup; arc-swap and the floor have none.
+/// A protected reference waits for the same grace periods as a lookup; arc-swap and the floor have
+/// none.
 fn takes_part(kind: &Kind) -> bool {
     !matches!(kind, Kind::Protect | Kind::ArcSwap | Kind::Floor | Kind::FloorC)
 }
@@ -49,7 +61,8 @@ const STATISTICS: [Statistic; 4] = [
     ("p99", |samples| quantile(samples, 0.99)),
     ("max", |samples| quantile(samples, 1.0)),
 ];
-/// First columns of grace periods and of updates (which have no maximum: too many are timed for it to say more than that something was preempted).
+/// First columns of grace periods and of updates (which have no maximum: too many are timed for it
+/// to say more than that something was preempted).
 const PERIODS: usize = 0;
 const UPDATES: usize = STATISTICS.len();
 
@@ -88,9 +101,9 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
     let mut jobs = vec![];
     for &n in &options.readers {
         for &kind in &kinds {
-            let row = recorder.row(&readers(n), kind.name(), class(kind));
+            let row = recorder.row(&reader_label(n), kind.name(), class(kind));
             jobs.push(Job {
-                what: format!("{}, {}", readers(n), kind.name()),
+                what: format!("{}, {}", reader_label(n), kind.name()),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
                     samples.add(recorder, row, PERIODS, periods(kind, n, length, options)?);
@@ -100,7 +113,7 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
             // Flushing is for the sake of grace periods that are waited for.
             let kind = if kind == Kind::SeizeFlushed { Kind::Seize } else { kind };
             jobs.push(Job {
-                what: format!("updates, {}, {}", readers(n), kind.name()),
+                what: format!("updates, {}, {}", reader_label(n), kind.name()),
                 weight: 0.25,
                 run: Box::new(move |length, recorder| {
                     samples.add(recorder, row, UPDATES, updates(kind, n, length, options)?);
@@ -109,12 +122,18 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
             });
         }
     }
-    let notes = vec![
+    let mut notes = vec![
         "time from unlinking a node to being allowed to free it. crossbeam, seize, haphazard: until it is freed. rwlock: until the lock is held".into(),
         "update: replacing a node and handing the old one over, without waiting; rwlock: with the lock, which readers hold".into(),
         "ratios are to the best peer that has grace periods: haphazard and the locks are shown beside them".into(),
         "mean, p50, p99 and max of all rounds together; below them the smallest and largest of the rounds".into(),
     ];
+    if options.churn {
+        notes.push(format!(
+            "readers come and go, each after {} lookups; nothing is left out as warming up",
+            readers::LIFE * readers::BATCH
+        ));
+    }
     Ok(Prepared { notes, recorder, jobs })
 }
 
@@ -155,7 +174,8 @@ fn updates(kind: Kind, readers: usize, length: Duration, options: &Options) -> R
     })
 }
 
-/// Calls `once` (with the writer, a source of keys, and where times go) again and again for `length`, with a rest in between, while readers look up.
+/// Calls `once` (with the writer, a source of keys, and where times go) again and again for
+/// `length`, with a rest in between, while readers look up.
 fn sample(
     kind: Kind,
     readers: usize,
@@ -164,7 +184,7 @@ fn sample(
     once: impl Fn(&mut dyn Writer, &mut dyn FnMut() -> u64, &mut Vec<f64>) -> Result<()>,
 ) -> Result<Vec<f64>> {
     let table = Table::hash(size_of::<Node>());
-    let (times, _) = crew::run(kind, &table, readers, Work::Lookups, |writer| {
+    let body = |writer: &mut dyn Writer| {
         let end = Instant::now() + length;
         let mut times = vec![];
         let mut seed = 12345;
@@ -180,6 +200,11 @@ fn sample(
             }
             std::thread::sleep(REST);
         }
-    })?;
+    };
+    let (times, _) = if options.churn {
+        readers::churn(kind, &table, readers, body)?
+    } else {
+        readers::run(kind, &table, readers, Work::Lookups, body)?
+    };
     Ok(times)
 }

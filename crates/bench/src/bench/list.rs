@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Linked lists: walks along 64 nodes, while a writer replaces 1000 nodes a second. CPU time per node.
+//! Linked lists: walks along 64 nodes, while a writer replaces 1000 nodes a second. CPU time per
+//! node.
 //!
-//! Three kinds: a singly linked chain of the benchmark's own nodes, by every read side; circular, doubly linked lists (`List`, `list_head`, rculist); and
-//! hlists. The structures of the last two are this project's and liburcu's.
+//! Three kinds: a singly linked chain of the benchmark's own nodes, by every read side; circular,
+//! doubly linked lists (`List`, `list_head`, rculist); and hlists. The structures of the last two
+//! are this project's and liburcu's.
 
 use super::{Crowds, Prepared, column, reader_alone};
-use crate::Options;
-use crate::crew::Work;
 use crate::error::Result;
 use crate::item::Links;
+use crate::options::Options;
+use crate::readers::Work;
 use crate::result::{Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Kind, choose};

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hash maps from key to value, and tables of objects by number: whole structures, as a program would use them.
+//! Hash maps from key to value, and tables of objects by number: whole structures, as a program
+//! would use them.
 //!
-//! - **lookup**: a random one of 4096 keys; one thread alone, then several beside a writer that replaces 1000 values a second (CPU time per lookup).
+//! - **lookup**: a random one of 4096 keys; one thread alone, then several beside a writer that
+//!   replaces 1000 values a second (CPU time per lookup).
 //! - **replace**: one thread alone gives a random key a new value.
 //! - **insert and remove**: one thread alone, a key that is not among the 4096; both together.
 //! - **growing**: one thread fills a new map with 65,536 keys; time per key, all growth included.
-//! - **lookup, growing**: one thread's lookups of the 4096 keys while another does that, from 4096 keys on (CPU time per lookup).
+//! - **lookup, growing**: one thread's lookups of the 4096 keys while another does that, from 4096
+//!   keys on (CPU time per lookup).
 //!
-//! All maps have one hash function. The row of `read`'s lookup by liburcu's qsbr, the cheapest read side there is, in a table of the benchmark's own (1024 chains of
-//! four) stands beside them: it is a table without a user's types, growth or several writers.
+//! All maps have one hash function. The row of `read`'s lookup by liburcu's qsbr, the cheapest read
+//! side there is, in a table of the benchmark's own (1024 chains of four) stands beside them: it is
+//! a table without a user's types, growth or several writers.
 
 use super::{Crowds, Prepared, alone, column, reader_alone};
-use crate::Options;
-use crate::crew::{self, Work};
 use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::readers::{self, Work};
 use crate::result::{Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Class, Flavor, Kind, choose};
@@ -93,7 +97,7 @@ fn lookup(kind: Kind, length: Duration, _: &Options) -> Result<f64> {
 fn replace(kind: Kind, length: Duration, _: &Options) -> Result<f64> {
     let table = table();
     let mut seed = 1;
-    let (time, _) = crew::run(kind, &table, 0, Work::Lookups, |writer| {
+    let (time, _) = readers::run(kind, &table, 0, Work::Lookups, |writer| {
         alone(length, |n| {
             for _ in 0..n {
                 seed = next_seed(seed);
@@ -106,7 +110,7 @@ fn replace(kind: Kind, length: Duration, _: &Options) -> Result<f64> {
 }
 
 fn insert_and_remove(kind: Kind, length: Duration, _: &Options) -> Result<f64> {
-    let (time, _) = crew::run(kind, &table(), 0, Work::Lookups, |writer| {
+    let (time, _) = readers::run(kind, &table(), 0, Work::Lookups, |writer| {
         alone(length, |n| {
             (KEYS..KEYS + n).map(|key| !(writer.insert(key) && writer.remove(key)) as u64).sum()
         })
@@ -135,7 +139,7 @@ fn fill(kind: Kind, length: Duration, options: &Options) -> Result<f64> {
     let mut times = vec![];
     loop {
         options.check()?;
-        let (time, _) = crew::run(kind, &Table::cell(), 0, Work::Lookups, add)?;
+        let (time, _) = readers::run(kind, &Table::cell(), 0, Work::Lookups, add)?;
         times.push(time);
         if Instant::now() >= end {
             return Ok(crate::result::median(&times));
@@ -149,7 +153,7 @@ fn lookup_growing(kind: Kind, length: Duration, options: &Options) -> Result<f64
     let mut times = vec![];
     loop {
         options.check()?;
-        let (_, totals) = crew::run(kind, &table(), 1, Work::Lookups, add)?;
+        let (_, totals) = readers::run(kind, &table(), 1, Work::Lookups, add)?;
         times.push(totals.each());
         if Instant::now() >= end {
             return Ok(crate::result::median(&times));

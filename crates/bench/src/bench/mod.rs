@@ -7,17 +7,21 @@ mod dcache;
 mod flood;
 mod grace;
 mod list;
+mod locks;
 mod map;
+mod msg;
 mod read;
+mod semop;
 
-use crate::crew::{self, Work};
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::peer::{Reader, Writer};
+use crate::readers::{self, Work};
 use crate::result::{Column, Conditions, Outcome, Recorder, Unit, median};
 use crate::schedule::{self, Job};
 use crate::subject::{self, Kind};
 use crate::table::{Table, next_seed};
-use crate::{Options, clock, machine};
+use crate::{clock, machine};
 use std::time::{Duration, Instant};
 
 /// A benchmark.
@@ -31,10 +35,29 @@ pub enum Bench {
     Map,
     Dcache,
     Callbacks,
+    Locks,
+    Semop,
+    Msg,
 }
 
 impl Bench {
-    /// All, in the order of `bench all`.
+    /// All that a user may name: those of `bench all`, and those that measure other things than the
+    /// runtime.
+    pub const NAMED: [Bench; 11] = [
+        Bench::Read,
+        Bench::Grace,
+        Bench::Flood,
+        Bench::Callbacks,
+        Bench::Cell,
+        Bench::List,
+        Bench::Map,
+        Bench::Dcache,
+        Bench::Locks,
+        Bench::Semop,
+        Bench::Msg,
+    ];
+
+    /// All that measure the runtime, in the order of `bench all`.
     pub const ALL: [Bench; 8] = [
         Bench::Read,
         Bench::Grace,
@@ -57,6 +80,9 @@ impl Bench {
             Bench::Map => "map",
             Bench::Dcache => "dcache",
             Bench::Callbacks => "callbacks",
+            Bench::Locks => "locks",
+            Bench::Semop => "semop",
+            Bench::Msg => "msg",
         }
     }
 
@@ -73,6 +99,9 @@ impl Bench {
             Bench::Map => "hash maps, and tables of objects by number",
             Bench::Dcache => "a directory-entry cache, per grace-period engine",
             Bench::Callbacks => "callbacks registered and run",
+            Bench::Locks => "locks, with more threads than CPUs and without",
+            Bench::Semop => "System V semaphores, against the kernel's",
+            Bench::Msg => "System V message queues, against the kernel's",
         }
     }
 
@@ -83,15 +112,29 @@ impl Bench {
             Bench::Cell | Bench::List | Bench::Map => &[1, 16],
             Bench::Flood => &[16],
             Bench::Dcache => &[4],
+            Bench::Locks => &[1, 2, 4, 32],
+            Bench::Semop => &[1, 2, 8, 32],
+            Bench::Msg => &[2],
         }
     }
 
-    /// Rounds when the user does not say. Grace periods of a hundred milliseconds need longer samples, and all rounds' are put together anyway.
+    /// The peers when the user names none.
+    pub fn families(self) -> &'static [&'static str] {
+        match self {
+            Bench::Locks => &locks::FAMILIES,
+            Bench::Semop | Bench::Msg => &["kernel"],
+            _ => &subject::FAMILIES,
+        }
+    }
+
+    /// Rounds when the user does not say. Grace periods of a hundred milliseconds need longer
+    /// samples, and all rounds' are put together anyway.
     pub fn default_rounds(self) -> usize {
         if self == Bench::Grace { 2 } else { 5 }
     }
 
-    /// Its part of the time where all run, relative to the others': those whose single operations take long need more of it.
+    /// Its part of the time where all run, relative to the others': those whose single operations
+    /// take long need more of it.
     pub fn share(self) -> f64 {
         match self {
             Bench::Grace => 3.0,
@@ -114,13 +157,14 @@ struct Prepared<'a> {
 /// Runs a benchmark. `progress` is told what runs, and which share is over.
 ///
 /// # Errors
-/// [`Error::Usage`] for options that make no sense, [`Error::Broken`] when a subject fails, [`Error::Cancelled`].
+/// [`Error::Usage`] for options that make no sense, [`Error::Broken`] when a subject fails,
+/// [`Error::Cancelled`].
 pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Result<Outcome> {
     check(options)?;
     let conditions = machine::conditions(options);
     let grace_samples = grace::Samples::default();
     let mut prepared = prepare(bench, options, &grace_samples)?;
-    if !subject::URCU && options.against.iter().any(|a| a == "urcu") {
+    if bench != Bench::Locks && !subject::URCU && options.against.iter().any(|a| a == "urcu") {
         prepared.notes.push(subject::NO_URCU.into());
     }
     if cfg!(debug_assertions) {
@@ -147,6 +191,13 @@ fn prepare<'a>(
         Bench::Map => map::prepare(options),
         Bench::Dcache => dcache::prepare(options),
         Bench::Callbacks => callbacks::prepare(options),
+        Bench::Locks => locks::prepare(options),
+        Bench::Semop | Bench::Msg if options.against.iter().any(|peer| peer != "kernel") => {
+            let what = bench.name();
+            Err(Error::Usage(format!("--against: {what} runs beside `kernel`, and nothing else")))
+        }
+        Bench::Semop => semop::prepare(options),
+        Bench::Msg => msg::prepare(options),
     }
 }
 
@@ -192,11 +243,11 @@ fn column(title: impl Into<String>, unit: Unit) -> Column {
     Column { title: title.into(), unit, more_is_better: false, charted: true }
 }
 
-fn readers(n: usize) -> String {
+fn reader_label(n: usize) -> String {
     if n == 1 { "1 reader".into() } else { format!("{n} readers") }
 }
 
-fn threads(n: usize) -> String {
+fn thread_label(n: usize) -> String {
     if n == 1 { "1 thread".into() } else { format!("{n} threads") }
 }
 
@@ -205,8 +256,9 @@ fn rows(recorder: &mut Recorder, kinds: &[Kind]) -> Vec<(Kind, usize)> {
     kinds.iter().map(|&k| (k, recorder.row("", k.name(), k.class()))).collect()
 }
 
-/// Nanoseconds per operation of a thread that is alone: `operation` does as many as it is told. Batches take some 100 us; the median of all is taken, so
-/// that those in which somebody else had the CPU do not count.
+/// Nanoseconds per operation of a thread that is alone: `operation` does as many as it is told.
+/// Batches take some 100 us; the median of all is taken, so that those in which somebody else had
+/// the CPU do not count.
 fn alone(length: Duration, mut operation: impl FnMut(u64) -> u64) -> Result<f64> {
     const BATCH: u64 = 100_000;
     let mut n = 64;
@@ -243,7 +295,7 @@ fn reader_alone(
     kind: Kind,
     table: &Table,
     length: Duration,
-    operation: impl Fn(&mut dyn Reader, u64) -> u64,
+    mut operation: impl FnMut(&mut dyn Reader, u64) -> u64,
 ) -> Result<f64> {
     let peer = crate::peer::make(kind);
     let mut reader = peer.reader(table);
@@ -282,7 +334,7 @@ struct Crowds {
 
 impl Crowds {
     fn columns(&self, options: &Options) -> impl Iterator<Item = Column> {
-        let title = |&n| format!("{}, {}", self.title, readers(n));
+        let title = |&n| format!("{}, {}", self.title, reader_label(n));
         options.readers.iter().map(move |n| column(title(n), Unit::Nanoseconds))
     }
 
@@ -296,7 +348,7 @@ impl Crowds {
         let numbers = options.readers.iter().enumerate();
         let all = numbers.flat_map(|(i, &n)| rows.clone().map(move |row| (first + i, n, row)));
         let job = |(column, n, (kind, row)): (usize, usize, (Kind, usize))| Job {
-            what: format!("{}, {}", readers(n), kind.name()),
+            what: format!("{}, {}", reader_label(n), kind.name()),
             weight: 4.0,
             run: Box::new(move |length, recorder| {
                 let time = crowded(kind, &table(), n, work, length, options)?;
@@ -308,7 +360,8 @@ impl Crowds {
     }
 }
 
-/// CPU time per operation of `readers` threads beside a writer that replaces 1000 nodes per second at most.
+/// CPU time per operation of `readers` threads beside a writer that replaces 1000 nodes per second
+/// at most.
 fn crowded(
     kind: Kind,
     table: &Table,
@@ -317,7 +370,7 @@ fn crowded(
     length: Duration,
     options: &Options,
 ) -> Result<f64> {
-    let ((), totals) = crew::run(kind, table, readers, work, |writer| {
+    let ((), totals) = readers::run(kind, table, readers, work, |writer| {
         replace_at_times(writer, table, length, options)
     })?;
     Ok(totals.each())

@@ -1,22 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What reading costs.
 //!
-//! - **empty section**, one thread: enter and leave. **quiescent state** for the QSBR forms, whose sections are free.
-//! - **get and drop**, one thread: read one pointer, check the node, let it go; for protected references, hazard pointers and arc-swap this is the
-//!   shortest use there is.
-//! - **lookup**: a random one of 4096 keys in 1024 chains, by 1 to 64 readers at once, while a writer replaces 1000 nodes a second. CPU time per lookup.
+//! - **empty section**, one thread: enter and leave. **quiescent state** for the QSBR forms, whose
+//!   sections are free.
+//! - **get and drop**, one thread: read one pointer, check the node, let it go; for protected
+//!   references, hazard pointers and arc-swap this is the shortest use there is.
+//! - **announced lookup**, one thread, QSBR forms: a random one of the same keys, and a quiescent
+//!   state after each.
+//! - **lookup**: a random one of 4096 keys in 1024 chains, by 1 to 64 readers at once, while a
+//!   writer replaces 1000 nodes a second. CPU time per lookup.
 
 use super::{Crowds, Prepared, column, reader_alone, rows};
-use crate::Options;
-use crate::crew::Work;
 use crate::error::Result;
+use crate::options::Options;
+use crate::readers::Work;
 use crate::result::{Recorder, Unit};
 use crate::schedule::Job;
 use crate::subject::{Class, Flavor, Kind, Side, choose};
 use crate::table::{Node, Table};
 
+/// Whether readers announce quiescent states.
+fn announces(kind: Kind) -> bool {
+    matches!(kind, Kind::Qsbr | Kind::C(Side::Qsbr) | Kind::Urcu(Flavor::Qsbr))
+}
+
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let mut columns = ["empty section", "quiescent state", "get and drop"]
+    let mut columns = ["empty section", "quiescent state", "get and drop", "announced lookup"]
         .map(|title| column(title, Unit::Nanoseconds))
         .to_vec();
     let crowds = Crowds {
@@ -49,8 +58,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
                         reader.empty(n);
                         0
                     })?;
-                    let quiescent = matches!(kind, Kind::Qsbr | Kind::Urcu(Flavor::Qsbr));
-                    recorder.add(row, quiescent as usize, time);
+                    recorder.add(row, announces(kind) as usize, time);
                     Ok(())
                 }),
             });
@@ -68,10 +76,24 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }),
         });
     }
+    for &(kind, row) in rows.iter().filter(|r| announces(r.0)) {
+        jobs.push(Job {
+            what: format!("announced lookup, {}", kind.name()),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                let table = Table::hash(size_of::<Node>());
+                let mut seed = 1;
+                let time =
+                    reader_alone(kind, &table, length, |reader, n| reader.announced(&mut seed, n))?;
+                recorder.add(row, 3, time);
+                Ok(())
+            }),
+        });
+    }
     jobs.extend(crowds.jobs(options, rows.iter().copied().filter(|r| r.0 != Kind::ArcSwap)));
     let notes = vec![
         "lookup: CPU time of the readers by their lookups, beside a writer that replaces 1000 nodes/s".into(),
-        format!("QSBR readers announce a quiescent state after each {} lookups", crate::crew::BATCH),
+        format!("QSBR readers announce a quiescent state after each {} lookups", crate::readers::BATCH),
     ];
     Ok(Prepared { notes, recorder, jobs })
 }

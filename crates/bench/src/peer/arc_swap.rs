@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! arc-swap: one pointer, so it takes part where one pointer is read. The payload is the same as a node's, and is its own.
+//! arc-swap: it protects one pointer, so it takes part where one pointer is read. It has a payload
+//! of its own, equal to a node's.
 
 use super::{Peer, Reader, Writer, repeat};
 use crate::error::Result;
@@ -46,7 +47,8 @@ impl Peer for Swapped {
     }
 }
 
-/// Through a cache that each reader keeps: it holds on to the value that it saw last, for as long as it does not look again.
+/// Reads through a cache of each reader, which keeps the value that it saw last alive until it
+/// looks again.
 #[derive(Default)]
 pub struct Cached(Swapped);
 

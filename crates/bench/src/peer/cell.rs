@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! This project's `Cell`, by each read side, with the payload that arc-swap has. A copy is one of 16 bytes: key and value.
+//! This project's `Cell`, by each read side, with the payload that arc-swap has. A copy is one of
+//! 16 bytes: key and value.
 
 use super::side::Enter;
 use super::{Peer, Reader, Writer, drain, repeat, wait};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! No protection at all, in Rust and in C: what the loops cost by themselves, and how alike the two compilers are. Nothing is
-//! freed while there are readers, so it is sound, and useless.
+//! No protection at all, in Rust and in C: the cost of the loops themselves, and the difference
+//! between the two compilers. Nothing is freed while there are readers, so this is sound, and
+//! useless.
 
 use super::{Peer, Reader, Writer, find, lookups, repeat, walk, wrong};
 use crate::error::Result;
@@ -75,7 +76,8 @@ impl Reader for CReader<'_> {
     }
 
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
-        // SAFETY: the table has the layout that C expects; nothing is freed before the readers are gone.
+        // SAFETY: the table has the layout that C expects; nothing is freed before the readers are
+        // gone.
         unsafe { reprieve_bench_floor_lookups(self.0.chains(), seed, n) }
     }
 
@@ -90,7 +92,7 @@ impl Reader for CReader<'_> {
     }
 }
 
-/// Keeps what was replaced to the end.
+/// Keeps replaced nodes until the end.
 struct Keeper<'a>(&'a Table, Vec<*mut Node>);
 
 impl Writer for Keeper<'_> {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! haphazard (hazard pointers), in its global domain, with hazard pointers that each thread keeps.
 //!
-//! A chain is walked hand over hand: one pointer protects the node we stand on, the other the next. That the next is still linked
-//! proves nothing if the node we stand on is not, so the writer marks a node's own link before it unlinks the node (Michael, 2002), and a
-//! reader that meets a mark begins again.
+//! A chain is walked hand over hand: one pointer protects the node we stand on, the other the next.
+//! That the next is still linked proves nothing if the node we stand on is not, so the writer marks
+//! a node's own link before it unlinks the node (Michael, 2002), and a reader that meets a mark
+//! begins again.
 
 use super::{Peer, Reader, Writer, await_frees, lookups, repeat};
 use crate::clock;

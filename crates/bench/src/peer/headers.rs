@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same read sides as `reprieve.rs` through the headers for C (`c/reprieve.c`). Updates are Rust's: a writer is not what is measured.
+//! The same read sides as `reprieve.rs` through the headers for C (`c/reprieve.c`). Updates are
+//! Rust's: a writer is not what is measured.
 
 use super::reprieve::{Retirer, Watcher};
 use super::{Peer, Reader, Writer};
 use crate::table::{Chains, Table};
 use reprieve::abi;
 use std::ffi::c_uint;
+use std::marker::PhantomData;
 
 pub struct Plain;
 pub struct Restart;
 pub struct Protect;
+pub struct Qsbr;
 
 unsafe extern "C" {
     fn reprieve_bench_plain_empty(n: u64);
     fn reprieve_bench_plain_lookups(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
     fn reprieve_bench_plain_gets(chains: *const Chains, n: u64) -> u64;
     fn reprieve_bench_plain_walks(chains: *const Chains, sum: u64, n: u64) -> u64;
+    fn reprieve_bench_online_empty(n: u64);
+    fn reprieve_bench_online_lookups(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
+    fn reprieve_bench_online_announced(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
+    fn reprieve_bench_online_gets(chains: *const Chains, n: u64) -> u64;
+    fn reprieve_bench_online_walks(chains: *const Chains, sum: u64, n: u64) -> u64;
     fn reprieve_bench_restart_empty(n: u64);
     fn reprieve_bench_restart_lookups(chains: *const Chains, seed: *mut u64, n: u64) -> u64;
     fn reprieve_bench_restart_gets(chains: *const Chains, n: u64) -> u64;
@@ -23,7 +31,8 @@ unsafe extern "C" {
     fn reprieve_bench_protect_gets(chains: *const Chains, n: u64) -> u64;
 }
 
-/// What the headers do not do in line. `reprieve-capi` has the same functions; its library cannot be linked beside the crate, whose state it has of its own.
+/// What the headers do not do in line. `reprieve-capi` has the same functions; its library cannot
+/// be linked beside the crate, whose state it has of its own.
 mod slow {
     use super::{abi, c_uint};
 
@@ -35,6 +44,12 @@ mod slow {
     #[unsafe(no_mangle)]
     extern "C" fn reprieve_read_unlock_slow() {
         abi::leave(0);
+    }
+
+    /// `reprieve-capi` has a domain of its own for this; here the nodes are the default domain's.
+    #[unsafe(no_mangle)]
+    extern "C" fn reprieve_qsbr_quiescent_state_slow() {
+        abi::quiesce(0);
     }
 
     #[unsafe(no_mangle)]
@@ -64,6 +79,16 @@ impl Peer for Plain {
     }
 }
 
+impl Peer for Qsbr {
+    fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
+        Box::new(Online::new(table))
+    }
+
+    fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
+        Box::new(Retirer(table))
+    }
+}
+
 impl Peer for Restart {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
         Box::new(Restarter(table))
@@ -86,7 +111,8 @@ impl Peer for Protect {
 
 struct Sections<'a>(&'a Table);
 
-// SAFETY for all calls below: the table has the layout that C expects; its nodes are retired with their addresses, in the default domain.
+// SAFETY for all calls below: the table has the layout that C expects; its nodes are retired with
+// their addresses, in the default domain.
 impl Reader for Sections<'_> {
     fn empty(&mut self, n: u64) {
         // SAFETY: see above.
@@ -106,6 +132,50 @@ impl Reader for Sections<'_> {
     fn walks(&mut self, n: u64) -> u64 {
         // SAFETY: see above.
         unsafe { reprieve_bench_plain_walks(self.0.chains(), self.0.sum(), n) }
+    }
+}
+
+/// Online until it is dropped. Not `Send`.
+struct Online<'a>(&'a Table, PhantomData<*mut ()>);
+
+impl<'a> Online<'a> {
+    fn new(table: &'a Table) -> Online<'a> {
+        abi::enter(0);
+        abi::announce_in_line(0);
+        Online(table, PhantomData)
+    }
+}
+
+impl Drop for Online<'_> {
+    fn drop(&mut self) {
+        abi::leave(0);
+    }
+}
+
+impl Reader for Online<'_> {
+    fn empty(&mut self, n: u64) {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_online_empty(n) };
+    }
+
+    fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_online_lookups(self.0.chains(), seed, n) }
+    }
+
+    fn announced(&mut self, seed: &mut u64, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_online_announced(self.0.chains(), seed, n) }
+    }
+
+    fn gets(&mut self, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_online_gets(self.0.chains(), n) }
+    }
+
+    fn walks(&mut self, n: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { reprieve_bench_online_walks(self.0.chains(), self.0.sum(), n) }
     }
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Objects found by number and then locked ([IPC], sections 4 and 5): `IdTable`, and what it replaces: an array under a reader-writer lock.
+//! Objects found by number and then locked ([IPC], sections 4 and 5): `IdTable`, and the array
+//! under a reader-writer lock that it replaces.
 //!
-//! A lookup finds the object, locks it, looks at it, unlocks it. To replace one is to remove it and to insert another, which gets a new id; readers take the
-//! current id of a key from an array of atomics, and one that has gone stale meanwhile is not wrong.
+//! A lookup finds the object, locks it, looks at it, unlocks it. To replace one is to remove it and
+//! to insert another, which gets a new id; readers take the current id of a key from an array of
+//! atomics, and one that has gone stale meanwhile is not wrong.
 
 use super::side::Enter;
 use super::{Peer, Reader, Writer, drain, random_keys, wait};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lists in sections: this project's `List<T>` and its intrusive lists, and liburcu's rculist and rcuhlist.
+//! Lists in sections: this project's `List<T>` and its intrusive lists, and liburcu's rculist and
+//! rcuhlist.
 //!
-//! The writer of an intrusive list replaces an item in place. An hlist has no such step (nor has liburcu's): there an item is taken out and a
-//! new one put in front.
+//! The writer of an intrusive list replaces an item in place. An hlist has no such step (nor has
+//! liburcu's): there an item is taken out and a new one put in front.
 
 use super::side::Enter;
 #[cfg(urcu)]
@@ -79,7 +80,7 @@ impl Writer for OwnedWriter<'_> {
     }
 }
 
-/// Items on one kind of links, made for the first who comes.
+/// Items on one kind of links, made for the first reader or writer.
 struct Shared(Links, OnceLock<Box<Items>>);
 
 impl Shared {
@@ -197,7 +198,8 @@ impl Writer for Replacer<'_> {
         const { assert!(size_of::<Head>() <= 32 && align_of::<Head>() <= 8) };
         let new = item::new(key, self.table.ledger());
         let old = std::mem::replace(&mut self.current[key as usize], new);
-        // SAFETY: one writer; the old item is in the list, the new one fresh; the head is in the item, which is ours once it is unlinked.
+        // SAFETY: one writer; the old item is in the list, the new one fresh; the head is in the
+        // item, which is ours once it is unlinked.
         unsafe {
             match self.links {
                 Links::List => list_replace_rcu(&raw mut (*old).links, &raw mut (*new).links),
@@ -257,7 +259,8 @@ impl Reader for UrcuWalker<'_> {
     fn walks(&mut self, n: u64) -> u64 {
         let UrcuWalker(links, items, sum, thread) = self;
         let functions = thread.0;
-        // SAFETY: this thread is registered; the items have the layout that C expects, and are freed after grace periods of this flavor.
+        // SAFETY: this thread is registered; the items have the layout that C expects, and are
+        // freed after grace periods of this flavor.
         unsafe {
             match links {
                 Links::List => (functions.list_walks)(&items.list, *sum, n),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hash maps from keys to values of 64 bits, all with one hash function: this project's `Map` by each read side, papaya, dashmap, liburcu's
-//! rculfhash. All start small and grow by themselves, as they do by default.
+//! Hash maps from keys to values of 64 bits, all with one hash function: this project's `Map` by
+//! each read side, papaya, dashmap, liburcu's rculfhash. All start small and grow by themselves, as
+//! they do by default.
 
 use super::side::Enter;
 #[cfg(urcu)]
@@ -19,24 +20,25 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A map that a peer shares among its threads, filled with the table's keys by the first who comes.
+/// A map that a peer shares among its threads. The first reader or writer fills it with the table's
+/// keys.
 pub trait Shared: Sync + Send {
     fn new() -> Self;
     /// Whether the key is new.
     fn insert(&self, key: u64) -> bool;
     /// Whether the key was there.
     fn remove(&self, key: u64) -> bool;
-    /// Does what is needed once for all garbage to be freed.
+    /// Hurries the freeing of all garbage.
     fn drain(&self) {}
 }
 
 /// How a map is read.
 pub trait Read<M> {
-    /// For the calling thread.
+    /// The calling thread's way to read.
     fn new() -> Self;
     /// The value of a key, 0 if there is none.
     fn find(&self, map: &M, key: u64) -> u64;
-    /// What the thread does after each batch.
+    /// Ends a batch (QSBR: a quiescent state).
     fn after(&mut self) {}
 }
 

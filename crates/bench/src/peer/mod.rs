@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every subject does, in its own way: the same operations on the same data.
+//! The interface of a subject: the same operations on the same data, each subject in its own way.
 //!
-//! Operations come in batches of one virtual call, so that neither the call nor a way into C is part of the figure. The loops around them are
-//! the functions below for Rust and `c/reader.h` for C, statement by statement the same.
+//! Operations come in batches of one virtual call, so that neither the call nor a way into C is
+//! part of the figure. The loops around them are the functions below for Rust and `c/reader.h` for
+//! C, statement by statement the same.
 
 mod arc_swap;
 mod cell;
@@ -28,21 +29,26 @@ use side::{Online, Plainly};
 use std::sync::atomic::AtomicPtr;
 use std::time::{Duration, Instant};
 
-/// A subject at work on one table.
+/// A subject that works on one table.
 pub trait Peer: Sync {
-    /// For the calling thread, which is registered as long as the reader lives.
+    /// A reader for the calling thread, which is registered as long as the reader lives.
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a>;
 
-    /// For the one thread that updates.
+    /// A writer for the one thread that updates.
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a>;
 }
 
-/// Read-side operations. Each returns how many of `n` results were wrong: all, where a subject does not offer it.
+/// Read-side operations. Each returns how many of `n` results were wrong: all, if the subject does
+/// not have the operation.
 pub trait Reader {
     /// Sections with nothing inside. For QSBR forms: quiescent states.
     fn empty(&mut self, _n: u64) {}
     /// Lookups of random keys.
     fn lookups(&mut self, _seed: &mut u64, n: u64) -> u64 {
+        n
+    }
+    /// Lookups of random keys, each followed by a quiescent state. QSBR forms only.
+    fn announced(&mut self, _seed: &mut u64, n: u64) -> u64 {
         n
     }
     /// Reads of the first node.
@@ -57,26 +63,29 @@ pub trait Reader {
 
 /// Updates.
 pub trait Writer {
-    /// Replaces a key's node. The old one is freed when the subject sees fit.
+    /// Replaces a key's node. The subject frees the old one at a time of its choice.
     fn replace(&mut self, key: u64);
 
-    /// Replaces a key's node, waits until the old one may be freed, frees it, and returns how long it was not.
+    /// Replaces a key's node, waits until the old one may be freed, frees it, and returns the time
+    /// that passed until then.
     ///
     /// # Errors
     /// [`Error::Broken`] if that takes a minute.
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration>;
 
-    /// Adds a key, which may be beyond the table's. Returns whether it is new; not so where a subject does not offer it.
+    /// Adds a key, also one that the table does not have. Returns whether it is new; `false` if the
+    /// subject does not have the operation.
     fn insert(&mut self, _key: u64) -> bool {
         false
     }
 
-    /// Takes a key out. Returns whether it was there; as above.
+    /// Removes a key. Returns whether it was there; `false` if the subject cannot.
     fn remove(&mut self, _key: u64) -> bool {
         false
     }
 
-    /// Does what is needed once for all garbage to be freed. There are no readers any more. Called until the garbage is gone.
+    /// Hurries the freeing of all garbage. Called again and again, after the last reader has gone,
+    /// until no garbage is left.
     fn drain(&mut self);
 }
 
@@ -91,7 +100,8 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Qsbr => Box::new(reprieve::Qsbr),
         Kind::C(Side::Copied) => Box::new(headers::Restart),
         Kind::C(Side::Protected) => Box::new(headers::Protect),
-        Kind::C(_) => Box::new(headers::Plain),
+        Kind::C(Side::Qsbr) => Box::new(headers::Qsbr),
+        Kind::C(Side::Plain) => Box::new(headers::Plain),
         #[cfg(urcu)]
         Kind::Urcu(flavor) => Box::new(urcu::Urcu(flavor.functions())),
         #[cfg(not(urcu))]
@@ -160,7 +170,8 @@ fn repeat(n: u64, mut one: impl FnMut() -> bool) -> u64 {
     bad
 }
 
-/// The same loop for structures of their own: `wrong` tells whether the lookup of a key went wrong.
+/// The same loop for subjects with a structure of their own: `wrong` tells whether the lookup of a
+/// key went wrong.
 #[inline(always)]
 fn random_keys(table: &Table, seed: &mut u64, n: u64, mut wrong: impl FnMut(u64) -> bool) -> u64 {
     let mut s = *seed;
@@ -172,7 +183,7 @@ fn random_keys(table: &Table, seed: &mut u64, n: u64, mut wrong: impl FnMut(u64)
     bad
 }
 
-/// Finds a key's value in a chain, by loads of the subject's own.
+/// Finds a key's value in a chain, by the subject's own loads.
 ///
 /// # Safety
 /// What `load` returns stays valid until this returns.
@@ -220,8 +231,8 @@ unsafe fn wrong(head: &AtomicPtr<Node>, load: impl Fn(&AtomicPtr<Node>) -> *mut 
     node.value != value_of(node.key)
 }
 
-/// Waits until `frees` nodes have been freed and returns the time from `start` to the last of them, taken where it was freed. `nudge` is what a user of
-/// the subject can do to hurry it.
+/// Waits until `frees` nodes have been freed and returns the time from `start` to the last of them,
+/// taken where it was freed. `nudge` does what a user of the subject can do to hurry it.
 pub fn await_frees(
     ledger: &Ledger,
     frees: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! This project's read sides: restartable lookups, protected references, plain sections, QSBR. All in the default domain, whose
-//! engine is `Restart`, with its default cap.
+//! This project's read sides: restartable lookups, protected references, plain sections, QSBR. All
+//! in the default domain, whose engine is `Restart`, with its default cap.
 
 use super::{
     Peer, Reader, Writer, await_frees, drain, find, lookups, repeat, wait_and_free, walk, wrong,
@@ -48,7 +48,8 @@ unsafe impl Lookup for Nothing {
 
 /// The value of a key in a chain.
 struct Find<'a>(&'a AtomicPtr<Node>, u64);
-// SAFETY: inlined, loads through the section only, no panic; what it loads is freed through the domain.
+// SAFETY: inlined, loads through the section only, no panic; what it loads is freed through the
+// domain.
 unsafe impl Lookup for Find<'_> {
     type Output = u64;
     #[inline(always)]
@@ -139,7 +140,8 @@ impl<'a> Restarter<'a> {
     }
 }
 
-// SAFETY for all lookups below: nodes of a table are freed through the default domain, by `Retirer`.
+// SAFETY for all lookups below: nodes of a table are freed through the default domain, by
+// `Retirer`.
 impl Reader for Restarter<'_> {
     fn empty(&mut self, n: u64) {
         for _ in 0..n {
@@ -252,7 +254,8 @@ impl<'a> Online<'a> {
     }
 }
 
-/// Sections cost nothing here; as in liburcu's flavor a thread announces a quiescent state after each batch.
+/// Sections cost nothing here; as in liburcu's flavor a thread announces a quiescent state after
+/// each batch.
 impl Reader for Online<'_> {
     fn empty(&mut self, n: u64) {
         for _ in 0..n {
@@ -268,6 +271,16 @@ impl Reader for Online<'_> {
         });
         self.1.quiescent_state();
         bad
+    }
+
+    fn announced(&mut self, seed: &mut u64, n: u64) -> u64 {
+        lookups(self.0, seed, n, |head, key| {
+            let guard = self.1.read_lock();
+            // SAFETY: inside a section; see above.
+            let value = unsafe { find(head, key, |p| guard.section().load(p)) };
+            self.1.quiescent_state();
+            value
+        })
     }
 
     fn gets(&mut self, n: u64) -> u64 {
@@ -301,7 +314,7 @@ unsafe extern "C" fn free_head(head: *mut Head) {
     unsafe { free(head.byte_sub(offset).cast()) };
 }
 
-/// Has a node that was just unlinked from the table freed by the domain.
+/// Hands a node that was just unlinked from the table to the domain, which frees it.
 pub fn retire(domain: &Domain, table: &Table, node: *mut Node) {
     const { assert!(size_of::<Head>() <= 32 && align_of::<Head>() <= 8) };
     let bytes = table.ledger().node_bytes() as usize;
@@ -326,7 +339,8 @@ impl Writer for Retirer<'_> {
     }
 }
 
-/// The writer beside protected references, which no grace period waits for: only retiring looks at them.
+/// The writer beside protected references, which no grace period waits for: only retiring looks at
+/// them.
 pub struct Watcher<'a>(pub &'a Table);
 
 impl Writer for Watcher<'_> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reader-writer locks: what read-copy update replaces. A writer keeps readers out, so what it unlinks can be freed at once; its "grace period" is the
-//! time it takes to get the lock.
+//! Reader-writer locks: what read-copy update replaces. A writer keeps readers out, so what it
+//! unlinks can be freed at once; its "grace period" is the time it takes to get the lock.
 
 use super::{Peer, Reader, Writer, find, lookups, repeat, walk, wrong};
 use crate::clock;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! seize (Hyaline), with a collector of its own per sample and the default batch size, except where a single grace period is timed.
+//! seize (Hyaline), with a collector of its own per sample and the default batch size, except where
+//! a single grace period is timed.
 
 use super::{Peer, Reader, Writer, await_frees, find, lookups, repeat, walk, wrong};
 use crate::clock;
@@ -17,8 +18,9 @@ pub struct Seize {
 }
 
 impl Seize {
-    /// Batches grow until they are flushed: with the default size a batch may go before it has as many nodes as there are threads, and the rest waits for
-    /// more nodes to come, which is no grace period.
+    /// Batches grow until they are flushed: with the default size a batch may go before it has as
+    /// many nodes as there are threads, and the rest waits for more nodes to come, which is no
+    /// grace period.
     pub fn flushed() -> Seize {
         Seize { collector: Collector::new().batch_size(1024), readers: AtomicU64::new(0) }
     }
@@ -90,8 +92,8 @@ impl Writer for Retiring<'_> {
         unsafe { guard.defer_retire(node, reclaim) };
     }
 
-    /// A batch is reclaimed as a whole, and only if it has more nodes than there are threads; so that many are replaced and flushed, and
-    /// the time runs from the last of them.
+    /// A batch is reclaimed as a whole, and only if it has more nodes than there are threads; so
+    /// that many are replaced and flushed, and the time runs from the last of them.
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
         let ledger = self.table.ledger();
         ledger.stamp_frees();

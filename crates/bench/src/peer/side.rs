@@ -12,7 +12,7 @@ pub trait Enter {
     /// For the calling thread.
     fn new() -> Self;
     fn enter(&self) -> Self::Guard<'_>;
-    /// What it does after each batch.
+    /// Ends a batch (QSBR: a quiescent state).
     fn after(&mut self) {}
 }
 

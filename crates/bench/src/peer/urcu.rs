@@ -37,6 +37,7 @@ pub struct Functions {
     pub lfht_insert: unsafe extern "C" fn(*mut c_void, u64) -> c_int,
     pub lfht_remove: unsafe extern "C" fn(*mut c_void, u64) -> c_int,
     pub lfht_free: unsafe extern "C" fn(*mut c_void) -> c_int,
+    announced: Option<unsafe extern "C" fn(*const Chains, *mut u64, u64) -> u64>,
 }
 
 unsafe extern "C" {
@@ -90,8 +91,8 @@ impl Drop for Thread {
 
 struct Registered<'a>(Thread, &'a Table);
 
-// SAFETY for all calls below: this thread is registered; the table has the layout that C expects, and its nodes are freed after
-// grace periods of this flavor.
+// SAFETY for all calls below: this thread is registered; the table has the layout that C expects,
+// and its nodes are freed after grace periods of this flavor.
 impl Reader for Registered<'_> {
     fn empty(&mut self, n: u64) {
         // SAFETY: see above.
@@ -101,6 +102,11 @@ impl Reader for Registered<'_> {
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
         // SAFETY: see above.
         unsafe { (self.0.0.lookups)(self.1.chains(), seed, n) }
+    }
+
+    fn announced(&mut self, seed: &mut u64, n: u64) -> u64 {
+        // SAFETY: see above.
+        self.0.0.announced.map_or(n, |f| unsafe { f(self.1.chains(), seed, n) })
     }
 
     fn gets(&mut self, n: u64) -> u64 {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The charts: a line per subject, a dot per figure on a logarithmic axis, a bar from the smallest to the largest round.
+//! The charts: a line per subject, a dot per figure on a logarithmic axis, a bar from the smallest
+//! to the largest round.
 //!
-//! In a benchmark without groups there is a panel per unit and a colour per column; with groups (numbers of readers) a panel per column and a colour per group. Drawn
-//! with stand-in colours that are then replaced by CSS variables, so that the page decides on them, for light and for dark.
+//! In a benchmark without groups there is a panel per unit and a colour per column; with groups
+//! (numbers of readers) a panel per column and a colour per group. Drawn with stand-in colours that
+//! are then replaced by CSS variables, so that the page decides on them, for light and for dark.
 
 use crate::error::{Error, Result};
 use crate::report::{heading, number};
@@ -42,21 +44,21 @@ impl From<&Figure> for Range {
     }
 }
 
-/// What a panel shows.
+/// The contents of a panel.
 struct Plot<'a> {
     title: String,
-    /// From top to bottom.
+    /// Their names, from top to bottom.
     subjects: Vec<&'a str>,
     series: Vec<(String, Series<'a>)>,
-    /// Of the series; they repeat.
+    /// Numbers of the series' colours; they repeat.
     colours: &'static [usize],
-    /// Whether a subject has a dot of each colour: they lie beside each other then.
+    /// Whether a subject has a dot of each colour. The dots then lie side by side.
     abreast: bool,
     /// Room for the subjects' names.
     names: u32,
-    /// An upright line through all.
+    /// A vertical line through the whole panel.
     reference: Option<f64>,
-    /// An upright stroke at a subject.
+    /// Vertical strokes, each at a subject.
     limits: Series<'a>,
 }
 
@@ -113,7 +115,8 @@ pub fn panels(outcome: &Outcome) -> Result<Vec<Panel>> {
     Ok(panels)
 }
 
-/// The ratios of a summary, on a scale on which less is better: rates the other way round. The strictest limit is a stroke. None without ratios.
+/// The ratios of a summary, on a scale on which less is better: those of rates are inverted. The
+/// strictest limit of a line is a stroke. `None` without ratios.
 pub fn ratios(lines: &[Line]) -> Result<Option<Panel>> {
     let mut subjects: Vec<&str> = vec![];
     let mut series = ["target reached", "target missed", "no target"].map(|n| (n.into(), vec![]));
@@ -162,11 +165,8 @@ fn colour(variable: usize) -> RGBColor {
     RGBColor(0, 0, variable as u8)
 }
 
-fn draw(
-    svg: &mut String,
-    size: (u32, u32),
-    plot: &Plot<'_>,
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
+/// The axis from a little below the smallest figure to a little above the largest.
+fn range(plot: &Plot<'_>) -> std::ops::Range<f64> {
     let positive = || {
         let all = plot.series.iter().flat_map(|(_, s)| s).chain(&plot.limits);
         let ends = all.flat_map(|(_, f)| [f.value, f.min, f.max]);
@@ -174,7 +174,15 @@ fn draw(
     };
     let low = positive().fold(f64::INFINITY, f64::min);
     let high = positive().fold(0.0, f64::max);
-    let range = if low.is_finite() { low / 1.4..high * 1.4 } else { 0.1..1.0 };
+    if low.is_finite() { low / 1.4..high * 1.4 } else { 0.1..1.0 }
+}
+
+fn draw(
+    svg: &mut String,
+    size: (u32, u32),
+    plot: &Plot<'_>,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let range = range(plot);
     let count = plot.subjects.len();
     let root = SVGBackend::with_string(svg, size).into_drawing_area();
     let key_points = decades(&range);

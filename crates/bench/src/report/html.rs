@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One page that needs nothing else: no script, no font, no link; its own policy forbids every request.
+//! A result as one HTML page without a script.
 
 use super::chart::{self, Panel};
 use super::{CELLS, cells, conditions, heading, number, overall};
@@ -7,17 +7,16 @@ use crate::error::Result;
 use crate::result::Outcome;
 use crate::subject::Class;
 use crate::summary::{Line, Summary};
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
+use reprieve_page::{Page, document};
 
 const STYLE: &str = include_str!("style.css");
-const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// A page of one benchmark.
 pub fn page(outcome: &Outcome) -> Result<String> {
     let details = details(outcome)?;
     let title = format!("reprieve bench {}", outcome.bench);
-    Ok(document(
+    Ok(page_of(
         &title,
         html! {
             h1 { code { (title) } ": " (outcome.title) }
@@ -34,7 +33,7 @@ pub fn summary_page(summary: &Summary) -> Result<String> {
     for outcome in &summary.benches {
         sections.push((outcome, details(outcome)?));
     }
-    Ok(document(
+    Ok(page_of(
         "reprieve bench all",
         html! {
             h1 { code { "reprieve bench all" } ": the runtime beside the best of its peers" }
@@ -53,21 +52,8 @@ pub fn summary_page(summary: &Summary) -> Result<String> {
     ))
 }
 
-fn document(title: &str, body: Markup) -> String {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (title) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body { (body) }
-        }
-    }
-    .into_string()
+fn page_of(title: &str, body: Markup) -> String {
+    document(Page { title, style: STYLE, script: None, body })
 }
 
 fn legend() -> Markup {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables as Markdown, as docs have them.
+//! The tables as Markdown, for docs/bench-tables.md.
 
 use super::{CELLS, cells, conditions, heading, number, overall};
 use crate::result::{Figure, Outcome};
@@ -51,7 +51,7 @@ fn list<'a>(notes: impl Iterator<Item = &'a String>) -> String {
     format!("\n{}", notes.map(|note| format!("- {}\n", escaped(note))).collect::<String>())
 }
 
-/// Nothing in it begins an element.
+/// Text in which nothing begins an HTML element.
 fn escaped(text: &str) -> String {
     let mut parts = text.split('<');
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a result looks: a table for the terminal, a page with the table and a chart.
+//! The forms of a result: text for a terminal, Markdown, and an HTML page with charts.
 
 mod chart;
 mod html;
@@ -22,7 +22,7 @@ pub fn write_html(outcome: &Outcome, path: &Path) -> Result<()> {
     write(html::page(outcome)?, path)
 }
 
-/// The same of all benchmarks: their summary with a chart of the ratios, then each.
+/// Writes a page of all benchmarks: their summary with a chart of the ratios, then each benchmark.
 ///
 /// # Errors
 /// As [`write_html`].
@@ -31,16 +31,8 @@ pub fn write_summary_html(summary: &Summary, path: &Path) -> Result<()> {
 }
 
 fn write(page: String, path: &Path) -> Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(".part");
-    let part = path.with_file_name(name);
-    let written = std::fs::write(&part, page).and_then(|()| std::fs::rename(&part, path));
-    written.map_err(|source| {
-        // Nothing is left if the write failed half-way.
-        let _ = std::fs::remove_file(&part);
-        Error::Io { path: path.to_path_buf(), source }
-    })
+    reprieve_page::write(path, page.as_bytes())
+        .map_err(|source| Error::Io { path: path.to_path_buf(), source })
 }
 
 /// Three significant digits.
@@ -61,12 +53,12 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Small ones as a fraction, which says more than zeroes.
+/// A ratio; a small one as a fraction, which is easier to read than zeroes.
 fn ratio(ratio: f64) -> String {
     if ratio > 0.0 && ratio < 0.01 { format!("1/{}", number(ratio.recip())) } else { number(ratio) }
 }
 
-/// In groups of three digits.
+/// A number in groups of three digits.
 fn grouped(whole: u64) -> String {
     match whole / 1000 {
         0 => whole.to_string(),
@@ -95,7 +87,7 @@ fn machine(c: &Conditions) -> String {
     )
 }
 
-/// What all benchmarks ran on, and how many targets are reached.
+/// The machine, and how many targets are reached.
 fn overall(summary: &Summary) -> Vec<String> {
     let ran = summary.benches.first().map(|first| {
         let seconds: f64 = summary.benches.iter().map(|o| o.conditions.seconds).sum();
@@ -135,7 +127,7 @@ fn cells(line: &Line) -> [String; 7] {
     ]
 }
 
-/// What [`cells`] are of.
+/// The headings of [`cells`].
 const CELLS: [&str; 7] = ["", "Reprieve", "best peer", "ratio", "rounds", "target", ""];
 
 #[cfg(test)]

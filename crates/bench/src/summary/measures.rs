@@ -1,38 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lines of the summary: which figure of ours, beside which peers, and what it is to reach.
+//! The lines of the summary: each names a figure of ours, the peers it is compared with, and its
+//! targets.
 
 use crate::bench::Bench;
 
-/// A line of the summary; one for each number of readers (or threads) where the column's or the group's name ends with it.
+/// A line of the summary; one for each number of readers (or threads) where the column's or the
+/// group's name ends with it.
 pub struct Measure {
     pub bench: Bench,
     /// Its name; `{}` is the number of readers or threads.
     pub title: &'static str,
-    /// The benchmark's column. With `, ` at the end: each that goes on with a number of readers.
+    /// The benchmark's column. If it ends with `, `: each column that goes on with a number of
+    /// readers.
     pub column: &'static str,
-    /// The group of the rows; empty: each.
+    /// The group of the rows; empty for every group.
     pub group: &'static str,
     /// The row that is compared.
     pub subject: &'static str,
-    /// Whether a peer does the same; the best of those is compared with.
+    /// Whether a peer does the same. The best of these is compared with.
     pub peers: fn(&str) -> bool,
     pub goals: &'static [Goal],
 }
 
-/// What a figure is to reach, on 2 CPUs.
+/// A target, for a machine with 2 CPUs.
 pub enum Goal {
-    /// At most so much, in the measure's unit.
+    /// At most this, in the measure's unit.
     Most(f64),
-    /// So many times another figure of the same column: at most, or at least where more is better.
+    /// A multiple of another figure of the same column: at most, or at least where more is better.
     Times(f64, Of),
 }
 
 pub enum Of {
     /// The best peer of the line.
     Best,
-    /// That peer, the best or not.
+    /// The named peer, best or not.
     Peer(&'static str),
-    /// The same subject in that group.
+    /// The same subject in the named group.
     Group(&'static str),
 }
 
@@ -40,12 +43,12 @@ fn any(_: &str) -> bool {
     true
 }
 
-/// Those whose readers keep nothing alive between two reads, as QSBR and arc-swap's cache do.
+/// Peers whose readers keep nothing alive between two reads. (QSBR and arc-swap's cache do.)
 fn leaving(subject: &str) -> bool {
     !subject.starts_with("urcu qsbr") && subject != "arc-swap, cached"
 }
 
-/// Those whose references may be held for any time, and hold up no grace period.
+/// Peers whose references may be held for any time without holding up a grace period.
 fn references(subject: &str) -> bool {
     matches!(subject, "haphazard" | "arc-swap")
 }
@@ -282,7 +285,7 @@ pub fn all() -> impl Iterator<Item = &'static Measure> {
 }
 
 impl Measure {
-    /// If this is of the column `title`: the number of readers that it ends with, or nothing.
+    /// If this measure is of the column `title`: the number of readers at its end, or nothing.
     pub fn number<'a>(&self, title: &'a str) -> Option<&'a str> {
         if !self.column.ends_with(", ") {
             return (title == self.column).then_some("");

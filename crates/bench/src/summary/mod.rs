@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All benchmarks in one table: a line per measure with our figure, the best peer's, their ratio with its spread, and the target.
+//! All benchmarks in one table: a line per measure with our figure, the best peer's, their ratio
+//! with its spread, and the target.
 //!
-//! A ratio's spread is that of the rounds: in each, ours by the same peer's. Both ran within the same round, so what disturbed that round disturbed both.
+//! A ratio's spread is that of the rounds. A round's ratio is our figure of the round divided by
+//! the same peer's: what disturbed the round disturbed both.
 
 mod measures;
 
-use crate::Options;
 use crate::bench::{self, Bench};
 use crate::error::Result;
+use crate::options::Options;
 use crate::result::{Figure, Outcome, Row, Unit, best};
 use crate::subject::Class;
 use measures::{Goal, Measure, Of};
@@ -21,7 +23,7 @@ pub struct Summary {
     pub lines: Vec<Line>,
     /// Whole benchmarks, in the order in which they ran.
     pub benches: Vec<Outcome>,
-    /// Names of those that did not run to their end.
+    /// Names of the benchmarks that did not run to their end.
     pub missing: Vec<&'static str>,
     /// What a reader of the table should know.
     pub notes: Vec<String>,
@@ -40,16 +42,16 @@ pub struct Line {
     pub value: f64,
     /// The best peer that does the same; none if no such peer ran.
     pub peer: Option<Peer>,
-    /// All of them are to be reached.
+    /// The line reaches its goal when it reaches all of these.
     pub targets: Vec<Target>,
 }
 
-/// A peer's figure, and ours by it.
+/// A peer's figure, and the ratio of ours to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Peer {
     pub subject: String,
     pub value: f64,
-    /// Our figure by the peer's.
+    /// Our figure divided by the peer's.
     pub ratio: f64,
     /// The smallest of the rounds' ratios.
     pub ratio_min: f64,
@@ -57,29 +59,30 @@ pub struct Peer {
     pub ratio_max: f64,
 }
 
-/// What a figure is to reach.
+/// A limit that a figure should keep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Target {
     /// In words, e.g. `<= 1.05 x urcu qsbr`.
     pub text: String,
-    /// In the measure's unit; none if what it refers to was not measured.
+    /// In the measure's unit; `None` if the figure that it refers to was not measured.
     pub limit: Option<f64>,
     /// Whether the figure is within the limit.
     pub reached: Option<bool>,
 }
 
 impl Line {
-    /// Whether all targets are reached; none without targets, or if that cannot be told.
+    /// Whether all targets are reached; `None` without targets, or if a limit is not known.
     pub fn reached(&self) -> Option<bool> {
         let of: Option<Vec<bool>> = self.targets.iter().map(|t| t.reached).collect();
         of.filter(|of| !of.is_empty()).map(|of| of.into_iter().all(|reached| reached))
     }
 }
 
-/// Runs all benchmarks one after the other, `length` in all. `options` has what is asked of one, given its part of the time; `progress` is told
-/// what runs, and which share is over.
+/// Runs all benchmarks one after the other, `length` in all. `options` returns the options of a
+/// benchmark for its part of the time; `progress` gets the name of what runs and the share that is
+/// over.
 ///
-/// What was measured before an error comes back with it: benchmarks that ran to their end.
+/// With an error come the benchmarks that ran to their end before it.
 pub fn run_all(
     length: Duration,
     options: &dyn Fn(Bench, Duration) -> Options,
@@ -213,6 +216,7 @@ mod tests {
             length: Duration::from_secs(1),
             rounds: 1,
             readers: bench.default_readers().into(),
+            churn: false,
             cancel: Default::default(),
         };
         let outcome = |bench| bench::invented(bench, &options(bench), figure);

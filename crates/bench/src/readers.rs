@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reader threads around a writer: started together, warmed up, measured, stopped, joined, and their garbage freed.
+//! Reader threads around a writer: started together, warmed up, measured, stopped, joined, and
+//! their garbage freed.
 //!
-//! They start at a [`Gate`], not at a `std::sync::Barrier`: that hands its mutex from thread to thread, and with more threads than CPUs each hand-over
-//! waits for those that are through already, for seconds in all.
+//! They start at a [`Gate`], not at a `std::sync::Barrier`: a barrier hands its mutex from thread
+//! to thread, and with more threads than CPUs each hand-over waits for the threads that have passed
+//! it already and are computing. That took seconds in all.
 //!
-//! A reader counts operations and its own CPU time between the first batch that it begins in the measured phase and the last that it
-//! ends there. So the time per operation is what the CPU spent on it, whoever else had the CPUs meanwhile.
+//! A reader counts operations and its own CPU time between the first batch that it begins in the
+//! measured phase and the last that it ends there. So the time per operation does not depend on
+//! what else ran on the CPUs.
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -19,10 +22,10 @@ use std::time::{Duration, Instant};
 pub const BATCH: u64 = 256;
 /// Readers run this long before anything counts.
 pub const WARM_UP: Duration = Duration::from_millis(100);
-/// Longest wait for garbage at the end.
+/// Garbage of which no node is freed for that long, with no reader left, never will be.
 const LONGEST_DRAIN: Duration = Duration::from_secs(60);
 
-/// What readers do all the time.
+/// The operation that readers repeat.
 #[derive(Clone, Copy)]
 pub enum Work {
     Lookups,
@@ -45,9 +48,15 @@ impl Totals {
     pub fn each(&self) -> f64 {
         self.cpu as f64 / self.operations.max(1) as f64
     }
+
+    fn add(&mut self, other: &Totals) {
+        self.operations += other.operations;
+        self.cpu += other.cpu;
+        self.bad += other.bad;
+    }
 }
 
-/// Threads gather; whoever opens it waits until all have come.
+/// Where threads wait for a common start.
 #[derive(Default)]
 pub struct Gate {
     waiting: AtomicUsize,
@@ -57,7 +66,7 @@ pub struct Gate {
 impl Gate {
     const LOOK: Duration = Duration::from_micros(500);
 
-    /// Waits until the gate is opened.
+    /// Waits until another thread opens the gate.
     pub fn pass(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         while !self.open.load(Ordering::SeqCst) {
@@ -65,7 +74,7 @@ impl Gate {
         }
     }
 
-    /// Opens it when `threads` wait there.
+    /// Waits until `threads` threads wait at the gate, then opens it.
     pub fn open(&self, threads: usize) {
         while self.waiting.load(Ordering::SeqCst) < threads {
             std::thread::sleep(Gate::LOOK);
@@ -74,11 +83,14 @@ impl Gate {
     }
 }
 
+/// Batches in the life of a reader of [`churn`].
+pub const LIFE: u64 = 64;
+
 const WARMING: u32 = 0;
 const MEASURING: u32 = 1;
 const STOPPED: u32 = 2;
 
-/// Stops the readers however the writer's part ends.
+/// Stops the readers when it is dropped, also when the writer panics.
 struct Stop<'a>(&'a AtomicU32);
 
 impl Drop for Stop<'_> {
@@ -87,10 +99,12 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs `body` on this thread, which is the writer, while `readers` threads do `work`. What `body` returns comes back with what they did.
+/// Runs `body` on this thread, which is the writer, while `readers` threads do `work`. Returns the
+/// value of `body` and what the readers did.
 ///
 /// # Errors
-/// What `body` returns; [`Error::Broken`] if a reader saw a wrong value or if memory is not freed in the end.
+/// What `body` returns; [`Error::Broken`] if a reader saw a wrong value or if memory is not freed
+/// in the end.
 pub fn run<R>(
     kind: Kind,
     table: &Table,
@@ -107,7 +121,11 @@ pub fn run<R>(
         let stop = Stop(&phase);
         let (start, warm, phase) = (&start, &warm, &phase);
         let handles: Vec<_> = (0..readers)
-            .map(|i| scope.spawn(move || read(peer, table, i as u64, work, (start, warm), phase)))
+            .map(|i| {
+                scope.spawn(move || {
+                    read(peer, table, i as u64, (work, u64::MAX), (start, warm), phase)
+                })
+            })
             .collect();
         start.open(readers);
         // Each has run before anything counts, however many there are.
@@ -117,24 +135,79 @@ pub fn run<R>(
         std::thread::sleep(WARM_UP);
         phase.store(MEASURING, Ordering::SeqCst);
         let result = body(&mut *writer);
-        drop(stop);
-        let mut totals = Totals::default();
-        for handle in handles {
-            // A reader panics on no input; if one does, so does this thread.
-            let one = handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
-            totals.operations += one.operations;
-            totals.cpu += one.cpu;
-            totals.bad += one.bad;
+        // A figure needs at least one batch of each reader, however long they wait for a CPU.
+        while result.is_ok() && warm.load(Ordering::SeqCst) < 2 * readers {
+            std::thread::sleep(Gate::LOOK);
         }
-        (result, totals)
+        drop(stop);
+        (result, join(handles))
     });
+    finish(kind, table, writer, result, totals)
+}
+
+/// The totals of all readers. A reader panics on no input; if one does, so does this thread.
+fn join(handles: Vec<std::thread::ScopedJoinHandle<'_, Totals>>) -> Totals {
+    let mut totals = Totals::default();
+    for handle in handles {
+        totals.add(&handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
+    }
+    totals
+}
+
+/// Runs `body` on this thread, which is the writer, while threads look up that live for [`LIFE`]
+/// batches each, `readers` of them at a time. `body` begins with the first of them.
+///
+/// # Errors
+/// As [`run`].
+pub fn churn<R>(
+    kind: Kind,
+    table: &Table,
+    readers: usize,
+    body: impl FnOnce(&mut dyn Writer) -> Result<R>,
+) -> Result<(R, Totals)> {
+    let peer = crate::peer::make(kind);
+    let peer = &*peer;
+    let phase = AtomicU32::new(MEASURING);
+    let (start, warm) = (Gate::default(), AtomicUsize::new(0));
+    start.open(0);
+    let mut writer = peer.writer(table);
+    let (result, totals) = std::thread::scope(|scope| {
+        let stop = Stop(&phase);
+        let (start, warm, phase) = (&start, &warm, &phase);
+        let lives = move |first: usize| {
+            let mut totals = Totals::default();
+            let mut index = first as u64;
+            while phase.load(Ordering::Relaxed) != STOPPED {
+                let life = || read(peer, table, index, (Work::Lookups, LIFE), (start, warm), phase);
+                let ended = std::thread::scope(|scope| scope.spawn(life).join());
+                totals.add(&ended.unwrap_or_else(|p| std::panic::resume_unwind(p)));
+                index += readers as u64;
+            }
+            totals
+        };
+        let handles: Vec<_> = (0..readers).map(|i| scope.spawn(move || lives(i))).collect();
+        let result = body(&mut *writer);
+        drop(stop);
+        (result, join(handles))
+    });
+    finish(kind, table, writer, result, totals)
+}
+
+/// Frees what is left when the readers are gone, and checks that all went well.
+fn finish<R>(
+    kind: Kind,
+    table: &Table,
+    mut writer: Box<dyn Writer + '_>,
+    result: Result<R>,
+    totals: Totals,
+) -> Result<(R, Totals)> {
     let drained = drain(&mut *writer, table);
     let broken = |what: String| Error::Broken { subject: kind.name().into(), what };
     if !drained {
         // The garbage's owner may still refer to it: an error must not make it a use after free.
         std::mem::forget(writer);
         return Err(broken(format!(
-            "{} nodes were not freed within {} s after the last reader had gone",
+            "{} nodes are left, none of which was freed for {} s after the last reader had gone",
             table.ledger().garbage(),
             LONGEST_DRAIN.as_secs()
         )));
@@ -144,20 +217,24 @@ pub fn run<R>(
         return Err(broken(format!("{} of {} reads were wrong", totals.bad, totals.operations)));
     }
     match result {
-        // Found deep inside, where the name is not known.
+        // It comes from a function that does not know the subject's name.
         Err(Error::Broken { what, .. }) => Err(broken(what)),
         result => Ok((result?, totals)),
     }
 }
 
 fn drain(writer: &mut dyn Writer, table: &Table) -> bool {
-    let limit = Instant::now() + LONGEST_DRAIN;
+    let (mut left, mut since) = (table.ledger().garbage(), Instant::now());
     loop {
         writer.drain();
-        if table.ledger().garbage() == 0 {
+        let garbage = table.ledger().garbage();
+        if garbage == 0 {
             return true;
         }
-        if Instant::now() > limit {
+        if garbage != left {
+            (left, since) = (garbage, Instant::now());
+        }
+        if since.elapsed() > LONGEST_DRAIN {
             return false;
         }
         std::thread::yield_now();
@@ -168,7 +245,7 @@ fn read(
     peer: &dyn Peer,
     table: &Table,
     index: u64,
-    work: Work,
+    (work, batches): (Work, u64),
     (start, warm): (&Gate, &AtomicUsize),
     phase: &AtomicU32,
 ) -> Totals {
@@ -178,8 +255,9 @@ fn read(
     // Walks are long: as many nodes per batch as lookups.
     let walks = (BATCH / table.keys()).max(1);
     start.pass();
-    let mut first = true;
-    loop {
+    // Batches still to be counted in `warm`: the first, and the first that is measured.
+    let (mut first, mut first_measured) = (true, true);
+    for _ in 0..batches {
         match phase.load(Ordering::Relaxed) {
             STOPPED => break,
             MEASURING if !measuring => {
@@ -196,7 +274,7 @@ fn read(
         };
         totals.bad += bad;
         totals.operations += done;
-        if std::mem::take(&mut first) {
+        if std::mem::take(&mut first) || measuring && std::mem::take(&mut first_measured) {
             warm.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -212,9 +290,9 @@ fn read(
 mod tests {
     use super::*;
     use crate::item::Links;
-    use crate::subject::Side;
+    use crate::subject::{Flavor, Side};
 
-    /// Reads with more readers than CPUs beside updates: nothing wrong is seen, nothing is left.
+    /// Runs more readers than CPUs beside updates: no read is wrong, and no garbage is left.
     fn reads_right_and_frees_everything(kinds: &[Kind], work: Work, table: fn() -> Table) {
         let families = crate::subject::FAMILIES.map(str::to_owned);
         for kind in crate::subject::choose(kinds, &families).unwrap() {
@@ -227,13 +305,13 @@ mod tests {
                 for i in 0..3 {
                     writer.replace_and_wait(i % keys)?;
                 }
-                std::thread::sleep(Duration::from_millis(10));
                 Ok(())
             })
             .unwrap();
             assert_eq!(totals.bad, 0);
+            assert!(totals.operations > 0 && totals.cpu > 0, "{}: {totals:?}", kind.name());
             assert_eq!(table.ledger().garbage(), 0, "{}", kind.name());
-            // These have the table's or a list's nodes; the others' own are counted by nobody.
+            // These use the nodes of the table or of a list, which the ledger counts.
             let own = Kind::ALL.contains(&kind) || matches!(kind, Kind::C(_));
             if own && kind != Kind::ArcSwap {
                 assert!(table.ledger().freed() >= 2003, "{}", kind.name());
@@ -242,19 +320,40 @@ mod tests {
     }
 
     #[test]
-    fn every_read_side() {
+    fn every_read_side_reads_right_and_frees_everything() {
         let chains: Vec<Kind> = Kind::ALL.into_iter().filter(|k| *k != Kind::ArcSwap).collect();
         reads_right_and_frees_everything(&chains, Work::Lookups, || Table::hash(64));
         reads_right_and_frees_everything(&Kind::ALL, Work::Gets, Table::cell);
-        let headers = [Side::Copied, Side::Protected, Side::Plain].map(Kind::C);
+        let headers = [Side::Copied, Side::Protected, Side::Plain, Side::Qsbr].map(Kind::C);
         reads_right_and_frees_everything(&headers, Work::Lookups, || Table::hash(64));
         reads_right_and_frees_everything(&headers, Work::Gets, Table::cell);
-        reads_right_and_frees_everything(&[Kind::C(Side::Plain)], Work::Walks, || Table::list(64));
+        let sections = [Side::Plain, Side::Qsbr].map(Kind::C);
+        reads_right_and_frees_everything(&sections, Work::Walks, || Table::list(64));
         reads_right_and_frees_everything(&chains, Work::Walks, || Table::list(64));
     }
 
+    /// Readers that come and go see nothing wrong, and hold nothing back when they are gone.
     #[test]
-    fn every_structure() {
+    fn readers_come_and_go() {
+        let kinds = [Kind::Restart, Kind::Plain, Kind::C(Side::Qsbr), Kind::Urcu(Flavor::Memb)];
+        let families = crate::subject::FAMILIES.map(str::to_owned);
+        for kind in crate::subject::choose(&kinds, &families).unwrap() {
+            let table = Table::hash(64);
+            let keys = table.keys();
+            let ((), totals) = churn(kind, &table, 4, |writer| {
+                for i in 0..20 {
+                    writer.replace_and_wait(i % keys)?;
+                }
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(totals.bad, 0);
+            assert_eq!(table.ledger().garbage(), 0, "{}", kind.name());
+        }
+    }
+
+    #[test]
+    fn every_structure_reads_right_and_frees_everything() {
         let hash = || Table::hash(64);
         reads_right_and_frees_everything(&Kind::CELLS, Work::Gets, Table::cell);
         reads_right_and_frees_everything(&Kind::MAPS, Work::Lookups, hash);
@@ -264,31 +363,23 @@ mod tests {
         }
     }
 
-    /// Otherwise a figure would be that of an operation that does nothing.
+    /// Otherwise a figure would show an operation that does nothing.
     #[test]
     fn what_a_subject_does_not_offer_is_an_error() {
-        let cell = run(Kind::Cell(Side::Plain), &Table::cell(), 1, Work::Walks, |_| {
-            std::thread::sleep(Duration::from_millis(10));
-            Ok(())
-        });
+        let cell = run(Kind::Cell(Side::Plain), &Table::cell(), 1, Work::Walks, |_| Ok(()));
         assert!(matches!(cell, Err(Error::Broken { .. })), "{cell:?}");
     }
 
-    /// The check can fail: a reader is told of a value that does not belong to its key.
+    /// The readers' check can fail: here each node has a value that does not belong to its key.
     #[test]
     fn a_reader_that_sees_poison_is_an_error() {
         let table = Table::hash(64);
-        let result = run(Kind::Floor, &table, 1, Work::Lookups, |_| {
-            // SAFETY: the nodes stay allocated; the reader copes with any value.
-            unsafe {
-                for key in 0..table.keys() {
-                    let node = table.head(key).load(Ordering::Relaxed);
-                    (&raw mut (*node).value).write_volatile(0xdead);
-                }
-            }
-            std::thread::sleep(Duration::from_millis(50));
-            Ok(())
-        });
+        for key in 0..table.keys() {
+            let node = table.head(key).load(Ordering::Relaxed);
+            // SAFETY: the nodes stay allocated, and there is no reader yet.
+            unsafe { (&raw mut (*node).value).write_volatile(0xdead) };
+        }
+        let result = run(Kind::Floor, &table, 1, Work::Lookups, |_| Ok(()));
         assert!(matches!(result, Err(Error::Broken { .. })), "{result:?}");
     }
 }

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Locks beside their peers: threads that take a lock, work inside for a while, and outside for as
+//! long.
+//!
+//! Work is a number of steps that takes the time named on a CPU of its own, calibrated once, so a
+//! section in which the thread loses its CPU is not shorter for it. Hogs are threads that compute
+//! and take no lock, one for each CPU. Waiting times are those of every 16th section: reading the
+//! clock costs as much as the shortest ones. Each section checks that it is alone (or that only
+//! readers are beside it).
+//!
+//! *Fairness* is Jain's index of the numbers of sections of the threads, in percent: 100 if all are
+//! equal, 100 / threads if one had all.
+//!
+//! *Per CPU second*: sections for each second of CPU time that the threads used. Beside hogs, or on
+//! a busy machine, threads that spin get a larger share of the CPUs than threads that sleep, and so
+//! more sections in the same time; what they got for it shows here.
+//!
+//! *Many locks*: two threads share a lock, beside a third one, of the lowest scheduling class,
+//! which the others keep off the CPUs nearly all the time. `other holder off its CPU`: that thread
+//! holds another lock, on which a fourth waits. The two have nothing to do with it.
+
+use super::{Prepared, column};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::locks::{Lock, Style, Subject, Visit};
+use crate::machine;
+use crate::options::Options;
+use crate::result::{Column, Recorder, Unit, quantile};
+use crate::schedule::Job;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Barrier, OnceLock};
+use std::thread::scope;
+use std::time::Duration;
+
+/// Peers that `--against` takes.
+pub const FAMILIES: [&str; 5] = ["pthread", "parking_lot", "std", "mcs", "futex-spin"];
+
+/// Section lengths, in ns.
+const LENGTHS: [u64; 4] = [100, 1_000, 10_000, 100_000];
+
+const RATE: usize = 0;
+const P99: usize = 1;
+const LONGEST: usize = 2;
+const FAIRNESS: usize = 3;
+const ALONE: usize = 4;
+const PER_CPU: usize = 5;
+
+pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
+    let known = |a: &&String| !FAMILIES.contains(&a.as_str());
+    if let Some(unknown) = options.against.iter().find(known) {
+        let families = FAMILIES.join(", ");
+        return Err(Error::Usage(format!(
+            "--against {unknown}: no such lock; there are {families}"
+        )));
+    }
+    let more = |title: &str, unit, charted| Column {
+        more_is_better: true,
+        charted,
+        ..column(title, unit)
+    };
+    let mut recorder = Recorder::new(vec![
+        more("sections", Unit::KiloPerSecond, true),
+        column("wait, p99", Unit::Microseconds),
+        Column { charted: false, ..column("wait, longest", Unit::Milliseconds) },
+        more("fairness", Unit::Percent, false),
+        column("lock and unlock", Unit::Nanoseconds),
+        more("per CPU second", Unit::KiloPerSecond, false),
+    ]);
+    let mut jobs = vec![];
+    for style in Style::ALL {
+        let wanted = |subject: &Subject| {
+            subject.style() == style
+                && subject.family().is_none_or(|f| options.against.iter().any(|a| a == f))
+        };
+        let subjects: Vec<_> = Subject::ALL.into_iter().filter(wanted).collect();
+        alone(style, &subjects, &mut recorder, &mut jobs);
+        if style != Style::ReadWrite {
+            many(style, &subjects, &mut recorder, &mut jobs, options);
+        }
+        for hogs in [0, machine::cpus()] {
+            for length in LENGTHS {
+                for &threads in &options.readers {
+                    let scene = Scene { threads, length, hogs, reads: style == Style::ReadWrite };
+                    crowd(style, scene, &subjects, &mut recorder, &mut jobs, options);
+                }
+            }
+        }
+    }
+    let note = |text: &str| text.to_owned();
+    let notes = vec![
+        note(
+            "threads work outside for as long as inside; hogs: one thread per CPU that takes no lock; waits of every 16th section; fairness: Jain's index",
+        ),
+        note("reader-writer locks: a section in eight writes"),
+        if reprieve_hint::connect(Duration::from_millis(100)).is_ok() {
+            note("with the page of `reprieve hint serve`")
+        } else {
+            note("without a page: locks find out by themselves what the holder does")
+        },
+    ];
+    Ok(Prepared { notes, recorder, jobs })
+}
+
+/// What a lock costs that nobody else wants.
+fn alone<'a>(style: Style, subjects: &[Subject], recorder: &mut Recorder, jobs: &mut Vec<Job<'a>>) {
+    for &subject in subjects {
+        let row = recorder.row(
+            &format!("{}, uncontended", style.name()),
+            subject.name(),
+            subject.class(),
+        );
+        jobs.push(Job {
+            what: format!("uncontended, {}", subject.name()),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                recorder.add(row, ALONE, subject.visit(Alone { length })?);
+                Ok(())
+            }),
+        });
+    }
+}
+
+struct Alone {
+    length: Duration,
+}
+
+impl Visit for Alone {
+    type Output = Result<f64>;
+    fn visit<L: Lock>(self) -> Result<f64> {
+        let lock = L::new();
+        super::alone(self.length, |n| {
+            for _ in 0..n {
+                black_box(&lock).write(|| black_box(()));
+            }
+            0
+        })
+    }
+}
+
+/// Threads that share a lock.
+#[derive(Clone, Copy)]
+struct Scene {
+    threads: usize,
+    length: u64,
+    hogs: usize,
+    reads: bool,
+}
+
+fn crowd<'a>(
+    style: Style,
+    scene: Scene,
+    subjects: &[Subject],
+    recorder: &mut Recorder,
+    jobs: &mut Vec<Job<'a>>,
+    options: &'a Options,
+) {
+    let Scene { threads, length, hogs, .. } = scene;
+    let beside = if hogs == 0 { "" } else { ", hogs" };
+    let length = length as f64 / 1e3;
+    let group = format!("{}, {}, {length} us{beside}", style.name(), super::thread_label(threads));
+    for &subject in subjects {
+        let row = recorder.row(&group, subject.name(), subject.class());
+        jobs.push(Job {
+            what: format!("{group}, {}", subject.name()),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                let found = subject.visit(Crowd { scene, length, options })?;
+                for (column, value) in found {
+                    recorder.add(row, column, value);
+                }
+                Ok(())
+            }),
+        });
+    }
+}
+
+struct Crowd<'a> {
+    scene: Scene,
+    length: Duration,
+    options: &'a Options,
+}
+
+/// What a thread did.
+#[derive(Default)]
+struct Done {
+    sections: u64,
+    waits: Vec<u64>,
+    overlaps: u64,
+    /// CPU time, in ns.
+    cpu: u64,
+}
+
+impl Visit for Crowd<'_> {
+    type Output = Result<Vec<(usize, f64)>>;
+    fn visit<L: Lock>(self) -> Self::Output {
+        let Scene { threads, hogs, .. } = self.scene;
+        let shared = Shared::<L>::new(threads + hogs + 1);
+        let (done, seconds) = scope(|scope| {
+            for _ in 0..hogs {
+                scope.spawn(|| shared.hog());
+            }
+            let worker = || shared.work(self.scene);
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+            shared.start.wait();
+            let begun = clock::now();
+            std::thread::sleep(self.length);
+            shared.stop.store(true, Ordering::Relaxed);
+            let seconds = (clock::now() - begun) as f64 / 1e9;
+            let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
+            (joined.collect::<Vec<_>>(), seconds)
+        });
+        self.options.check()?;
+        shared.check(&done)?;
+        Ok(figures(&done, seconds))
+    }
+}
+
+fn figures(done: &[Done], seconds: f64) -> Vec<(usize, f64)> {
+    let sections: Vec<f64> = done.iter().map(|d| d.sections as f64).collect();
+    let sum: f64 = sections.iter().sum();
+    let squares: f64 = sections.iter().map(|n| n * n).sum();
+    let waits: Vec<f64> = done.iter().flat_map(|d| &d.waits).map(|&ns| ns as f64).collect();
+    let longest = waits.iter().copied().fold(0.0, f64::max);
+    let mut found = vec![
+        (RATE, sum / seconds / 1e3),
+        (P99, quantile(&waits, 0.99) / 1e3),
+        (LONGEST, longest / 1e6),
+    ];
+    let cpu: u64 = done.iter().map(|d| d.cpu).sum();
+    if cpu > 0 {
+        found.push((PER_CPU, sum * 1e6 / cpu as f64));
+    }
+    if squares > 0.0 {
+        found.push((FAIRNESS, 100.0 * sum * sum / (squares * done.len() as f64)));
+    }
+    found
+}
+
+/// What the threads of a sample share.
+struct Shared<L> {
+    lock: L,
+    start: Barrier,
+    stop: AtomicBool,
+    inside: AtomicU32,
+}
+
+const WRITER: u32 = 1 << 16;
+
+impl<L: Lock> Shared<L> {
+    fn new(threads: usize) -> Shared<L> {
+        Shared {
+            lock: L::new(),
+            start: Barrier::new(threads),
+            stop: AtomicBool::new(false),
+            inside: AtomicU32::new(0),
+        }
+    }
+
+    fn hog(&self) {
+        self.start.wait();
+        while !self.stop.load(Ordering::Relaxed) {
+            work(1_000);
+        }
+    }
+
+    fn work(&self, scene: Scene) -> Done {
+        let mut done = Done::default();
+        let steps = steps(scene.length);
+        self.start.wait();
+        let begun = clock::thread_cpu();
+        while !self.stop.load(Ordering::Relaxed) {
+            let timed = done.sections % 16 == 0;
+            let before = if timed { clock::now() } else { 0 };
+            let mut after = 0;
+            let mut section = |weight: u32| {
+                if timed {
+                    after = clock::now();
+                }
+                // Not one instruction: a lock that lets two in is noticed.
+                let inside = self.inside.load(Ordering::Relaxed);
+                if weight == WRITER {
+                    self.inside.store(inside + WRITER, Ordering::Relaxed);
+                }
+                work(steps);
+                if weight == WRITER {
+                    self.inside.store(0, Ordering::Relaxed);
+                }
+                u64::from(inside != 0)
+            };
+            done.overlaps += if scene.reads && done.sections % 8 != 0 {
+                self.lock.read(|| section(1))
+            } else {
+                self.lock.write(|| section(WRITER))
+            };
+            if timed {
+                done.waits.push(after - before);
+            }
+            done.sections += 1;
+            work(steps);
+        }
+        done.cpu = clock::thread_cpu() - begun;
+        done
+    }
+
+    fn check(&self, done: &[Done]) -> Result<()> {
+        let overlaps: u64 = done.iter().map(|d| d.overlaps).sum();
+        if overlaps == 0 {
+            return Ok(());
+        }
+        let what = format!("{overlaps} sections were not alone");
+        Err(Error::Broken { subject: "a lock".into(), what })
+    }
+}
+
+/// Two threads with a lock of their own, beside a holder of another lock that is off its CPU.
+fn many<'a>(
+    style: Style,
+    subjects: &[Subject],
+    recorder: &mut Recorder,
+    jobs: &mut Vec<Job<'a>>,
+    options: &'a Options,
+) {
+    let groups = [("nobody holds another lock", false), ("other holder off its CPU", true)];
+    for (name, held) in groups {
+        let group = format!("{}, many locks, {name}", style.name());
+        for &subject in subjects {
+            let row = recorder.row(&group, subject.name(), subject.class());
+            jobs.push(Job {
+                what: format!("{group}, {}", subject.name()),
+                weight: 2.0,
+                run: Box::new(move |length, recorder| {
+                    let rate = subject.visit(Many { held, length, options })?;
+                    recorder.add(row, RATE, rate);
+                    Ok(())
+                }),
+            });
+        }
+    }
+}
+
+struct Many<'a> {
+    held: bool,
+    length: Duration,
+    options: &'a Options,
+}
+
+impl Visit for Many<'_> {
+    type Output = Result<f64>;
+    fn visit<L: Lock>(self) -> Result<f64> {
+        let other = L::new();
+        let shared = Shared::<L>::new(machine::cpus() + 1);
+        let ready = Barrier::new(2);
+        let scene = Scene { threads: 2, length: 1_000, hogs: 0, reads: false };
+        let (done, seconds) = scope(|scope| {
+            scope.spawn(|| {
+                let idle = || {
+                    while !shared.stop.load(Ordering::Relaxed) {
+                        work(1_000);
+                    }
+                };
+                let wait = || {
+                    ready.wait();
+                    lowest_class();
+                    idle();
+                };
+                if self.held { other.write(wait) } else { wait() }
+            });
+            ready.wait();
+            if self.held {
+                scope.spawn(|| other.write(|| ()));
+            }
+            let worker = || shared.work(scene);
+            let workers: Vec<_> = (0..machine::cpus()).map(|_| scope.spawn(worker)).collect();
+            shared.start.wait();
+            let begun = clock::now();
+            std::thread::sleep(self.length);
+            shared.stop.store(true, Ordering::Relaxed);
+            let seconds = (clock::now() - begun) as f64 / 1e9;
+            let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
+            (joined.collect::<Vec<_>>(), seconds)
+        });
+        self.options.check()?;
+        shared.check(&done)?;
+        Ok(done.iter().map(|d| d.sections).sum::<u64>() as f64 / seconds / 1e3)
+    }
+}
+
+/// From now on this thread runs only where nobody else wants to.
+fn lowest_class() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads the parameter. Whoever may not is not preempted as much.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &none) };
+}
+
+/// Steps that cannot be skipped.
+#[inline(never)]
+fn work(steps: u64) {
+    let mut x = 1u64;
+    for _ in 0..steps {
+        x = black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
+    }
+}
+
+/// How many steps take `ns`, on a CPU of its own.
+fn steps(ns: u64) -> u64 {
+    static PER_MS: OnceLock<u64> = OnceLock::new();
+    let per_ms = *PER_MS.get_or_init(|| {
+        const STEPS: u64 = 100_000;
+        // The quickest: nobody else had the CPU.
+        let time = |_| {
+            let begun = clock::thread_cpu();
+            work(STEPS);
+            clock::thread_cpu() - begun
+        };
+        STEPS * 1_000_000 / (0..20).map(time).min().unwrap_or(1).max(1)
+    });
+    (ns * per_ms / 1_000_000).max(1)
+}

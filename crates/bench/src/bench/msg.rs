@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! System V message queues, the kernel's and ours: messages of 64 bytes, sent and received by one
+//! process, and from one to another.
+
+use super::{Prepared, alone, column};
+use crate::error::Result;
+use crate::options::Options;
+use crate::processes::{self, Shared};
+use crate::result::{Column, Recorder, Unit};
+use crate::schedule::Job;
+use crate::sysv::{Message, Stage, Sysv};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
+    let stage = Rc::new(Stage::new()?);
+    let mut recorder = Recorder::new(vec![
+        column("send and receive", Unit::Nanoseconds),
+        Column { more_is_better: true, ..column("stream, two processes", Unit::KiloPerSecond) },
+    ]);
+    let mut jobs = vec![];
+    let (sides, note) = stage.sides();
+    for (side, class) in sides {
+        let row = recorder.row("", side.name(), class);
+        for (column, what) in ["one process", "stream"].into_iter().enumerate() {
+            let stage = stage.clone();
+            jobs.push(Job {
+                what: format!("{what}, {}", side.name()),
+                weight: 1.0,
+                run: Box::new(move |length, recorder| {
+                    let _stage = &stage;
+                    let figure = match column {
+                        0 => one_process(side, length)?,
+                        _ => stream(side, length, options)? / 1e3,
+                    };
+                    recorder.add(row, column, figure);
+                    Ok(())
+                }),
+            });
+        }
+    }
+    Ok(Prepared { notes: note.into_iter().collect(), recorder, jobs })
+}
+
+fn one_process(side: Sysv, length: Duration) -> Result<f64> {
+    let queue = side.queue()?;
+    let mut message = Message { kind: 1, data: [7; 64] };
+    alone(length, |n| {
+        (0..n).filter(|_| !(queue.send(&message) && queue.receive(&mut message))).count() as u64
+    })
+}
+
+fn stream(side: Sysv, length: Duration, options: &Options) -> Result<f64> {
+    let queue = side.queue()?;
+    let work = |i: usize, shared: &Shared| {
+        let mut message = Message { kind: 1, data: [0; 64] };
+        for number in 0u64.. {
+            if i == 0 {
+                message.data[..8].copy_from_slice(&number.to_le_bytes());
+                if !queue.send(&message) {
+                    return;
+                }
+            } else {
+                // In order, none lost.
+                if !queue.receive(&mut message) || message.data[..8] != number.to_le_bytes() {
+                    return;
+                }
+                shared.counts[1].0.fetch_add(1, Relaxed);
+            }
+        }
+    };
+    processes::rate(2, length, options, &work, &|_| true)
+}

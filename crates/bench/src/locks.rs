@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The locks that are compared, behind one interface.
+
+use crate::subject::Class;
+use reprieve_hint::{RawFairLock, RawMutex, RawRwLock, Sleeps, Spins, Unmarked};
+use std::cell::UnsafeCell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+/// A lock with sections of two kinds; a mutex makes no difference between them.
+pub trait Lock: Sync + Send + 'static {
+    fn new() -> Self;
+    fn write<R>(&self, section: impl FnOnce() -> R) -> R;
+    fn read<R>(&self, section: impl FnOnce() -> R) -> R {
+        self.write(section)
+    }
+}
+
+/// Which locks are compared with which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Waiters spin.
+    Spin,
+    /// Waiters sleep, perhaps after some spinning.
+    Block,
+    /// Many readers or one writer.
+    ReadWrite,
+}
+
+impl Style {
+    pub const ALL: [Style; 3] = [Style::Spin, Style::Block, Style::ReadWrite];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Style::Spin => "spin locks",
+            Style::Block => "mutexes",
+            Style::ReadWrite => "reader-writer locks",
+        }
+    }
+}
+
+/// A lock that takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Spin,
+    SpinUnmarked,
+    Fair,
+    Mutex,
+    MutexUnmarked,
+    RwLock,
+    RwSemaphore,
+    Mcs,
+    PthreadSpin,
+    Pthread,
+    PthreadRw,
+    Std,
+    StdRw,
+    ParkingLot,
+    ParkingLotRw,
+    FutexSpin,
+}
+
+/// Does something with a type that is known at compile time.
+pub trait Visit {
+    type Output;
+    fn visit<L: Lock>(self) -> Self::Output;
+}
+
+impl Subject {
+    pub const ALL: [Subject; 16] = [
+        Subject::Spin,
+        Subject::SpinUnmarked,
+        Subject::Fair,
+        Subject::Mcs,
+        Subject::PthreadSpin,
+        Subject::Mutex,
+        Subject::MutexUnmarked,
+        Subject::Pthread,
+        Subject::ParkingLot,
+        Subject::Std,
+        Subject::FutexSpin,
+        Subject::RwLock,
+        Subject::RwSemaphore,
+        Subject::PthreadRw,
+        Subject::ParkingLotRw,
+        Subject::StdRw,
+    ];
+
+    /// Its name, its family in `--against` (`None`: Reprieve's), and its style.
+    fn facts(self) -> (&'static str, Option<&'static str>, Style) {
+        use Style::*;
+        match self {
+            Subject::Spin => ("spin", None, Spin),
+            Subject::SpinUnmarked => ("spin, no hints", None, Spin),
+            Subject::Fair => ("fair", None, Spin),
+            Subject::Mcs => ("mcs", Some("mcs"), Spin),
+            Subject::PthreadSpin => ("pthread spin", Some("pthread"), Spin),
+            Subject::Mutex => ("mutex", None, Block),
+            Subject::MutexUnmarked => ("mutex, no hints", None, Block),
+            Subject::Pthread => ("pthread", Some("pthread"), Block),
+            Subject::ParkingLot => ("parking_lot", Some("parking_lot"), Block),
+            Subject::Std => ("std", Some("std"), Block),
+            Subject::FutexSpin => ("futex-spin", Some("futex-spin"), Block),
+            Subject::RwLock => ("rw lock", None, ReadWrite),
+            Subject::RwSemaphore => ("rw semaphore", None, ReadWrite),
+            Subject::PthreadRw => ("pthread rw", Some("pthread"), ReadWrite),
+            Subject::ParkingLotRw => ("parking_lot rw", Some("parking_lot"), ReadWrite),
+            Subject::StdRw => ("std rw", Some("std"), ReadWrite),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        self.facts().0
+    }
+
+    pub fn family(self) -> Option<&'static str> {
+        self.facts().1
+    }
+
+    pub fn style(self) -> Style {
+        self.facts().2
+    }
+
+    pub fn class(self) -> Class {
+        if self.family().is_none() { Class::Reprieve } else { Class::Peer }
+    }
+
+    pub fn visit<V: Visit>(self, visit: V) -> V::Output {
+        match self {
+            Subject::Spin => visit.visit::<Raw<RawMutex<Spins>>>(),
+            Subject::SpinUnmarked | Subject::MutexUnmarked => {
+                visit.visit::<Raw<RawMutex<Unmarked>>>()
+            }
+            Subject::Fair => visit.visit::<Raw<RawFairLock<Spins>>>(),
+            Subject::Mutex => visit.visit::<Raw<RawMutex<Sleeps>>>(),
+            Subject::RwLock => visit.visit::<RawRw<RawRwLock<Spins>>>(),
+            Subject::RwSemaphore => visit.visit::<RawRw<RawRwLock<Sleeps>>>(),
+            Subject::ParkingLot => visit.visit::<Raw<parking_lot::RawMutex>>(),
+            Subject::ParkingLotRw => visit.visit::<RawRw<parking_lot::RawRwLock>>(),
+            Subject::Mcs => visit.visit::<Mcs>(),
+            Subject::PthreadSpin => visit.visit::<PthreadSpin>(),
+            Subject::Pthread => visit.visit::<Pthread>(),
+            Subject::PthreadRw => visit.visit::<PthreadRw>(),
+            Subject::Std => visit.visit::<std::sync::Mutex<()>>(),
+            Subject::StdRw => visit.visit::<std::sync::RwLock<()>>(),
+            Subject::FutexSpin => visit.visit::<FutexSpin>(),
+        }
+    }
+}
+
+/// A mutex of `lock_api`.
+pub struct Raw<R>(R);
+
+impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for Raw<R> {
+    fn new() -> Self {
+        Raw(R::INIT)
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        self.0.lock();
+        let result = section();
+        // SAFETY: locked above.
+        unsafe { self.0.unlock() };
+        result
+    }
+}
+
+/// A reader-writer lock of `lock_api`.
+pub struct RawRw<R>(R);
+
+impl<R: lock_api::RawRwLock + Send + Sync + 'static> Lock for RawRw<R> {
+    fn new() -> Self {
+        RawRw(R::INIT)
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        self.0.lock_exclusive();
+        let result = section();
+        // SAFETY: locked above.
+        unsafe { self.0.unlock_exclusive() };
+        result
+    }
+
+    #[inline(always)]
+    fn read<T>(&self, section: impl FnOnce() -> T) -> T {
+        self.0.lock_shared();
+        let result = section();
+        // SAFETY: locked above.
+        unsafe { self.0.unlock_shared() };
+        result
+    }
+}
+
+impl Lock for std::sync::Mutex<()> {
+    fn new() -> Self {
+        std::sync::Mutex::new(())
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        let _guard = self.lock();
+        section()
+    }
+}
+
+impl Lock for std::sync::RwLock<()> {
+    fn new() -> Self {
+        std::sync::RwLock::new(())
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        let _guard = std::sync::RwLock::write(self);
+        section()
+    }
+
+    #[inline(always)]
+    fn read<T>(&self, section: impl FnOnce() -> T) -> T {
+        let _guard = std::sync::RwLock::read(self);
+        section()
+    }
+}
+
+/// The C library's mutex, with its defaults.
+pub struct Pthread(Box<UnsafeCell<libc::pthread_mutex_t>>);
+
+// SAFETY: that is what a mutex is for.
+unsafe impl Send for Pthread {}
+// SAFETY: as above.
+unsafe impl Sync for Pthread {}
+
+impl Lock for Pthread {
+    fn new() -> Self {
+        Pthread(Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)))
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        // SAFETY: an initialized mutex that does not move, unlocked by the thread that locked it.
+        unsafe { libc::pthread_mutex_lock(self.0.get()) };
+        let result = section();
+        // SAFETY: as above.
+        unsafe { libc::pthread_mutex_unlock(self.0.get()) };
+        result
+    }
+}
+
+/// The C library's reader-writer lock, with its defaults.
+pub struct PthreadRw(Box<UnsafeCell<libc::pthread_rwlock_t>>);
+
+// SAFETY: that is what a lock is for.
+unsafe impl Send for PthreadRw {}
+// SAFETY: as above.
+unsafe impl Sync for PthreadRw {}
+
+impl Lock for PthreadRw {
+    fn new() -> Self {
+        PthreadRw(Box::new(UnsafeCell::new(libc::PTHREAD_RWLOCK_INITIALIZER)))
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        // SAFETY: an initialized lock that does not move, unlocked by the thread that locked it.
+        unsafe { libc::pthread_rwlock_wrlock(self.0.get()) };
+        let result = section();
+        // SAFETY: as above.
+        unsafe { libc::pthread_rwlock_unlock(self.0.get()) };
+        result
+    }
+
+    #[inline(always)]
+    fn read<T>(&self, section: impl FnOnce() -> T) -> T {
+        // SAFETY: as in `write`.
+        unsafe { libc::pthread_rwlock_rdlock(self.0.get()) };
+        let result = section();
+        // SAFETY: as above.
+        unsafe { libc::pthread_rwlock_unlock(self.0.get()) };
+        result
+    }
+}
+
+/// The C library's spin lock.
+pub struct PthreadSpin(Box<UnsafeCell<libc::pthread_spinlock_t>>);
+
+// SAFETY: that is what a lock is for.
+unsafe impl Send for PthreadSpin {}
+// SAFETY: as above.
+unsafe impl Sync for PthreadSpin {}
+
+impl Lock for PthreadSpin {
+    fn new() -> Self {
+        // Unlocked is 1 on x86, 0 elsewhere: the library knows.
+        let lock = Box::new(UnsafeCell::new(0));
+        // SAFETY: initializes it in its place.
+        unsafe { libc::pthread_spin_init(lock.get(), libc::PTHREAD_PROCESS_PRIVATE) };
+        PthreadSpin(lock)
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        // SAFETY: initialized, and unlocked by the thread that locked it.
+        unsafe { libc::pthread_spin_lock(self.0.get()) };
+        let result = section();
+        // SAFETY: as above.
+        unsafe { libc::pthread_spin_unlock(self.0.get()) };
+        result
+    }
+}
+
+/// Mellor-Crummey and Scott's queue lock, as in the textbook: waiters spin.
+pub struct Mcs {
+    tail: AtomicPtr<McsNode>,
+}
+
+#[repr(align(64))]
+struct McsNode {
+    next: AtomicPtr<McsNode>,
+    waits: AtomicBool,
+}
+
+impl Lock for Mcs {
+    fn new() -> Self {
+        Mcs { tail: AtomicPtr::new(null_mut()) }
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        let node = McsNode { next: AtomicPtr::new(null_mut()), waits: AtomicBool::new(true) };
+        let ours = (&raw const node).cast_mut();
+        let before = self.tail.swap(ours, Ordering::AcqRel);
+        if !before.is_null() {
+            // SAFETY: whoever has the node waits for its next before it returns.
+            unsafe { (*before).next.store(ours, Ordering::Release) };
+            while node.waits.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        }
+        let result = section();
+        let mut next = node.next.load(Ordering::Acquire);
+        if next.is_null() {
+            let change = (Ordering::AcqRel, Ordering::Relaxed);
+            if self.tail.compare_exchange(ours, null_mut(), change.0, change.1).is_ok() {
+                return result;
+            }
+            while next.is_null() {
+                std::hint::spin_loop();
+                next = node.next.load(Ordering::Acquire);
+            }
+        }
+        // SAFETY: it waits for this store.
+        unsafe { (*next).waits.store(false, Ordering::Release) };
+        result
+    }
+}
+
+/// Spins a hundred times, then sleeps: the usual compromise, on a futex of three states.
+pub struct FutexSpin(AtomicU32);
+
+impl FutexSpin {
+    fn futex(&self, op: i32, value: u32) {
+        let op = op | libc::FUTEX_PRIVATE_FLAG;
+        let none = std::ptr::null::<libc::timespec>();
+        // SAFETY: the word outlives the call.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), op, value, none) };
+    }
+
+    fn take(&self) -> bool {
+        self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[cold]
+    fn wait(&self) {
+        for _ in 0..100 {
+            if self.0.load(Ordering::Relaxed) == 0 && self.take() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        while self.0.swap(2, Ordering::Acquire) != 0 {
+            self.futex(libc::FUTEX_WAIT, 2);
+        }
+    }
+}
+
+impl Lock for FutexSpin {
+    fn new() -> Self {
+        FutexSpin(AtomicU32::new(0))
+    }
+
+    #[inline(always)]
+    fn write<T>(&self, section: impl FnOnce() -> T) -> T {
+        if !self.take() {
+            self.wait();
+        }
+        let result = section();
+        if self.0.swap(0, Ordering::Release) == 2 {
+            self.futex(libc::FUTEX_WAKE, 1);
+        }
+        result
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the user chooses for a run.
+
+use crate::error::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How to run a benchmark.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Peers, of [`FAMILIES`](crate::FAMILIES).
+    pub against: Vec<String>,
+    /// Measured time of the whole run; warming up and cleaning up come on top of it.
+    pub length: Duration,
+    /// Rounds over all subjects.
+    pub rounds: usize,
+    /// Numbers of reader threads.
+    pub readers: Vec<usize>,
+    /// In `grace`: readers come and go, and warming up is measured as well.
+    pub churn: bool,
+    /// The caller sets it to end the run early.
+    pub cancel: Arc<AtomicBool>,
+}
+
+impl Options {
+    /// Ends the run when the user wants it to end.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.cancel.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+    }
+}
