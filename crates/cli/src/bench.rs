@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use reprieve_bench::{
-    Bench, FAMILIES, Options, Outcome, Summary, markdown, run, run_all, summary_markdown,
-    summary_text, text, write_html, write_summary_html,
+    Bench, Options, Outcome, Summary, markdown, run, run_all, summary_markdown, summary_text, text,
+    write_html, write_summary_html,
 };
 use reprieve_lab::progress::{Progress, Silent};
 use std::io::{IsTerminal, stderr};
@@ -21,18 +21,24 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_parser = names())]
     name: Name,
-    /// Peers to run beside (list)
-    #[arg(long, value_delimiter = ',', default_values_t = FAMILIES.map(str::to_owned))]
+    /// Peers to run beside (list); the default is all. `semop` and `msg` run beside the kernel's
+    /// calls
+    #[arg(long, value_delimiter = ',')]
     against: Vec<String>,
-    /// Measured time of the whole run; warming up and cleaning up come on top. The default is 60, for `all` 480
+    /// Measured time of the whole run; warming up and cleaning up come on top. The default is 60,
+    /// for `all` 480
     #[arg(long)]
     seconds: Option<f64>,
     /// Rounds over all subjects; each figure is their median. The default is the benchmark's
     #[arg(long)]
     rounds: Option<usize>,
-    /// Numbers of reader threads (list); in `callbacks`, of registering threads. The default is the benchmark's
+    /// Numbers of reader threads (list); in `callbacks`, of registering threads; in `locks`, of
+    /// all; in `semop`, of processes. The default is the benchmark's
     #[arg(long, value_delimiter = ',')]
     readers: Vec<usize>,
+    /// In `grace`: readers come and go, and their first moments count
+    #[arg(long)]
+    churn: bool,
     /// Write a page with the tables and charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -52,8 +58,8 @@ struct Name(Option<Bench>);
 fn names() -> impl TypedValueParser<Value = Name> {
     let all = PossibleValue::new("all").help("all of them, and how they compare with the targets");
     let one = |bench: Bench| PossibleValue::new(bench.name()).help(bench.title());
-    PossibleValuesParser::new(Bench::ALL.into_iter().map(one).chain([all]))
-        .map(|name| Name(Bench::ALL.into_iter().find(|bench| bench.name() == name)))
+    PossibleValuesParser::new(Bench::NAMED.into_iter().map(one).chain([all]))
+        .map(|name| Name(Bench::NAMED.into_iter().find(|bench| bench.name() == name)))
 }
 
 pub fn main(args: BenchArgs) -> Result<()> {
@@ -62,16 +68,20 @@ pub fn main(args: BenchArgs) -> Result<()> {
     // What is not a number of seconds is out of the range that is checked.
     let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let options = |bench: Bench, length: Duration| Options {
-        against: args.against.clone(),
+        against: match &args.against[..] {
+            [] => bench.families().iter().map(|&family| family.to_owned()).collect(),
+            named => named.to_vec(),
+        },
         length,
         rounds: args.rounds.unwrap_or(bench.default_rounds()),
         readers: match &args.readers[..] {
             [] => bench.default_readers().into(),
             readers => readers.into(),
         },
+        churn: args.churn,
         cancel: cancel.flag(),
     };
-    // A line per sample is of use to nobody but a terminal.
+    // A line per sample is useful on a terminal only.
     let progress: Box<dyn Progress> =
         if stderr().is_terminal() { progress::for_stderr() } else { Box::new(Silent) };
     let told = |what: &str, done: f64| {
@@ -87,7 +97,7 @@ pub fn main(args: BenchArgs) -> Result<()> {
         None => {
             let (summary, result) = run_all(length, &options, &told);
             progress.finish();
-            // What was measured before an error is worth showing.
+            // The benchmarks that ended before an error are shown.
             if !summary.benches.is_empty() {
                 show_all(&args, &summary)?;
             }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `reprieve` command. Results go to standard output, progress to standard error; it exits with 0, 1 (failed) or 2 (bad usage).
+//! The `reprieve` command. Results go to standard output, progress to standard error; it exits with
+//! 0, 1 (failed) or 2 (bad usage).
 
 mod bench;
 mod doctor;
+mod guard;
+mod hint;
+mod ipc;
 mod lab;
 mod output;
 mod progress;
@@ -10,9 +14,9 @@ mod signals;
 mod verify;
 mod watch;
 
-use crate::output::harmless;
 use clap::{Parser, Subcommand};
 use reprieve_lab::error::Error;
+use reprieve_page::plain_lines;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -36,25 +40,37 @@ enum Command {
     Verify(verify::Options),
     /// The runtime beside its peers, in one run
     Bench(bench::BenchArgs),
-    /// What this machine supports, and what each missing thing would take
+    /// Programs on Reprieve's System V IPC: run them, see and remove what they have made
+    #[command(subcommand)]
+    Ipc(ipc::Command),
+    /// What this machine supports, and how to get what is missing
     Doctor(doctor::Options),
-    /// Which critical sections of the VMs on this host are preempted, and who holds up their grace periods, live
+    /// Which critical sections of this host's VMs are preempted, and which vCPUs hold up their
+    /// grace periods, live
     Watch(watch::WatchArgs),
+    /// Schedule this host's VMs so that preempted vCPUs hold nothing up
+    Guard(guard::GuardArgs),
+    /// Critical-section hints of programs, and what the scheduler says back
+    #[command(subcommand)]
+    Hint(hint::Command),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Lab(command) => lab::main(command).map(|()| ExitCode::SUCCESS),
         Command::Verify(options) => verify::main(&options),
+        Command::Ipc(command) => ipc::main(command),
         Command::Doctor(options) => doctor::main(&options),
         Command::Watch(args) => watch::main(args),
+        Command::Guard(args) => guard::main(&args),
+        Command::Hint(command) => hint::main(command).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,
         Err(error) => {
             // A closed standard error must not turn the exit status into a panic's.
-            let _ = writeln!(std::io::stderr(), "reprieve: {}", harmless(&format!("{error:#}")));
+            let _ = writeln!(std::io::stderr(), "reprieve: {}", plain_lines(&format!("{error:#}")));
             if bad_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
@@ -63,4 +79,5 @@ fn main() -> ExitCode {
 fn bad_usage(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Usage(_)))
         || matches!(error.downcast_ref(), Some(reprieve_bench::Error::Usage(_)))
+        || matches!(error.downcast_ref(), Some(reprieve_host::guard::Error::Option { .. }))
 }

@@ -2,14 +2,8 @@
 //! Results on standard output.
 
 use anyhow::{Context as _, Result};
-use reprieve_lab::report::plain;
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
-
-/// `text`, some of which may come from a guest, made harmless for a terminal, line by line.
-pub fn harmless(text: &str) -> String {
-    text.lines().map(plain).collect::<Vec<_>>().join("\n")
-}
 
 /// Writes results. A reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) -> Result<()> {
@@ -35,17 +29,4 @@ pub fn width() -> usize {
 pub fn width_or(otherwise: usize) -> usize {
     let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     columns.filter(|_| std::io::stdout().is_terminal()).unwrap_or(otherwise)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::harmless;
-
-    #[test]
-    fn escape_sequences_do_not_reach_the_terminal() {
-        assert_eq!(
-            harmless("VM a: died\n    \u{1b}]0;owned\u{7}\u{1b}[2J"),
-            "VM a: died\n    ?]0;owned??[2J"
-        );
-    }
 }

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Progress on standard error: a live line on a terminal, plain lines elsewhere.
 
-use crate::output::harmless;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use reprieve_lab::host::Message;
 use reprieve_lab::progress::Progress;
+use reprieve_page::plain_lines;
 use std::fmt;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What fits the standard error of this process.
+/// A live line if standard error is a terminal, else plain lines.
 pub fn for_stderr() -> Box<dyn Progress> {
     if std::io::stderr().is_terminal() { Box::new(Live::new()) } else { Box::new(Plain::new()) }
 }
 
-/// When the run will be over, as far as is known.
+/// The expected end of the run, if it is known.
 #[derive(Default)]
 struct End(Mutex<Option<Instant>>);
 
@@ -55,7 +56,7 @@ impl Live {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {clock}") {
             self.bar.set_style(style.with_key("clock", elapsed));
         }
-        self.bar.set_message(harmless(&format!("{what}{}:", self.end.left())));
+        self.bar.set_message(plain_lines(&format!("{what}{}:", self.end.left())));
     }
 }
 
@@ -69,7 +70,7 @@ impl Progress for Live {
     }
 
     fn notice(&self, text: &str) {
-        self.bar.println(harmless(text));
+        self.bar.println(plain_lines(text));
     }
 
     fn remaining(&self, left: Duration) {
@@ -97,7 +98,7 @@ impl Plain {
             std::io::stderr(),
             "[{:>5.1} s] {}",
             self.start.elapsed().as_secs_f64(),
-            harmless(&text.to_string())
+            plain_lines(&text.to_string())
         );
     }
 }
@@ -124,13 +125,42 @@ impl Progress for Plain {
 pub struct Messages;
 
 impl Messages {
-    /// Writes one message; standard output is the line to the outer program.
+    /// Writes one message to standard output, which the outer program reads.
     pub fn send(message: &Message) -> std::io::Result<()> {
         let mut out = std::io::stdout().lock();
         serde_json::to_writer(&mut out, message)?;
         out.write_all(b"\n")?;
         out.flush()
     }
+
+    /// Sends the end of a log to the program outside, and removes it here.
+    pub fn send_log(log: &Path) -> std::io::Result<()> {
+        let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read(log)?;
+        let end = &text[text.len().saturating_sub(LOG_MAX)..];
+        // An empty log is a file, too, which a message may name.
+        Messages::send(&Message::Log { name: name.clone(), text: String::new() })?;
+        for piece in pieces(&String::from_utf8_lossy(end), LOG_PIECE) {
+            Messages::send(&Message::Log { name: name.clone(), text: piece.into() })?;
+        }
+        std::fs::remove_file(log)
+    }
+}
+
+/// Most bytes of a guest's console that are sent, and bytes per message: a message is a line, and
+/// the length of lines is bounded.
+const LOG_MAX: usize = 64 << 10;
+const LOG_PIECE: usize = 4 << 10;
+
+/// `text` in pieces of at most `most` bytes, cut between characters.
+fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = (0..=most.min(rest.len())).rev().find(|&i| rest.is_char_boundary(i));
+        let (piece, after) = rest.split_at(end.unwrap_or(0));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 impl Progress for Messages {
@@ -147,6 +177,13 @@ impl Progress for Messages {
         let _ = Messages::send(&Message::Notice { text: text.into() });
     }
 
+    fn keep_log(&self, log: &Path) {
+        // With what QEMU itself said. Sent now: the lab host may die before the run ends.
+        for log in [log.to_path_buf(), log.with_extension("qemu.log")] {
+            let _ = Messages::send_log(&log);
+        }
+    }
+
     fn remaining(&self, left: Duration) {
         let _ = Messages::send(&Message::Remaining { ms: left.as_millis() as u64 });
     }
@@ -156,5 +193,19 @@ fn brief(time: Duration) -> String {
     match time.as_secs() {
         s @ 0..=119 => format!("{s} s"),
         s => format!("{} min", s.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces;
+
+    #[test]
+    fn pieces_hold_everything_and_cut_no_character() {
+        let text = "aä€😀".repeat(1000);
+        let all: Vec<&str> = pieces(&text, 10).collect();
+        assert_eq!(all.concat(), text);
+        assert!(all.iter().all(|piece| piece.len() <= 10));
+        assert_eq!(pieces("", 10).count(), 0);
     }
 }

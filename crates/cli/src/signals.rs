@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ctrl-C and its relatives.
+//! The signals that end a run: Ctrl-C (SIGINT), SIGTERM and SIGHUP.
 
 use anyhow::Result;
 use reprieve_lab::process::Cancel;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A [`Cancel`] that SIGINT, SIGTERM and SIGHUP set. A second Ctrl-C ends the program at once (its VMs die with it); a terminal that closes after a
-/// Ctrl-C does not.
+/// A [`Cancel`] that SIGINT, SIGTERM and SIGHUP set. A second SIGINT ends the program at once, and
+/// its VMs with it; a SIGHUP after a SIGINT (a terminal that closes) does not.
 pub fn cancel_on_signal() -> Result<Cancel> {
     let cancel = Cancel::default();
     let interrupted = Arc::new(AtomicBool::new(false));

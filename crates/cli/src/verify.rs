@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `reprieve verify`: for people, and for users' own CI. A file about which nothing can be shown counts as failed.
+//! `reprieve verify`, for a terminal and for users' CI. A file that cannot be examined counts as
+//! failed.
 
 use crate::output;
 use anyhow::Result;
@@ -10,7 +11,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Programs that contain more than this are not read.
+/// Larger files are refused.
 const LARGEST: u64 = 4 << 30;
 
 #[derive(clap::Args)]

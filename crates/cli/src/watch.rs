@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use reprieve_host::show::recording::{Recorded, Writer};
 use reprieve_host::show::{self, Source, lines, page, prometheus, summary, terminal};
-use reprieve_host::watch::model::{Cost, Snapshot, Vm, VmState};
+use reprieve_host::watch::model::{Cost, Snapshot, VmSnapshot, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
 use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
@@ -20,7 +20,8 @@ use std::time::Duration;
 pub struct WatchArgs {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Watch this VM only: a name or the VMM's process ID (repeat for several). Those that do not run yet are waited for
+    /// Watch this VM only: a name or the VMM's process ID (repeat for several). A VM that does not
+    /// run yet is waited for
     #[arg(long, value_name = "NAME|PID")]
     vm: Vec<String>,
     /// Time between two snapshots
@@ -67,13 +68,13 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Exits with 1 when the time was over and no VM or process had been seen.
+/// Exits with 1 if the time of `--for` passed and no VM or process was seen.
 pub fn main(args: WatchArgs) -> Result<ExitCode> {
     if let Some(Command::Report(report)) = &args.command {
         page::write(&report.file, &report.out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // What takes a user's rights comes first: the collector gives up all but its own.
+    // Opening the port and the file needs the user's rights, which the collector gives up.
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let writer = args.record.as_deref().map(Writer::create).transpose()?;
     let vms = if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) };
@@ -88,7 +89,7 @@ pub fn main(args: WatchArgs) -> Result<ExitCode> {
         (Ok(watch), _) => watch,
         (Err(error), None) => return Err(error.into()),
         (Err(error), Some(path)) => {
-            // Nothing but its first line is in it.
+            // Only its first line is in it.
             let _ = std::fs::remove_file(path);
             return Err(error.into());
         }
@@ -126,7 +127,7 @@ fn present(
     }
     let cancel = cancel_on_signal()?;
     let (mut first, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
-    // When all VMs had been found: what it cost until then does not go on.
+    // The cost at the time when all VMs had been found: finding them is paid once.
     let mut found: Option<Cost> = None;
     let quiet = server.is_some() || args.length.is_some();
     show::drive(source, args.interval, args.length, &cancel.flag(), |snapshot| {
@@ -141,7 +142,7 @@ fn present(
         if first.is_none() {
             first = Some(snapshot.clone());
         }
-        let attaching = |vm: &Vm| vm.state == VmState::Attaching;
+        let attaching = |vm: &VmSnapshot| vm.state == VmState::Attaching;
         if found.is_none() && !snapshot.vms.is_empty() && !snapshot.vms.iter().any(attaching) {
             found = Some(snapshot.cost.clone());
         }

@@ -2,7 +2,7 @@
 //! `reprieve bench` as users run it.
 
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
@@ -42,19 +42,15 @@ fn an_interrupted_run_says_so() {
     let mut command = bench(&["all", "--seconds", "3600", "--against", "rwlock"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = libc::pid_t::try_from(child.id()).unwrap();
-    let start = Instant::now();
     while !takes_interrupts(pid) {
-        assert!(start.elapsed() < Duration::from_secs(60), "takes no signals");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Among its measurements.
+    // Most likely among its measurements; the same must happen before them.
     std::thread::sleep(Duration::from_secs(1));
     // SAFETY: our child, which has not been waited for.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
-    let start = Instant::now();
     let output = child.wait_with_output().unwrap();
     let (out, err) = texts(&output);
-    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     assert_eq!((output.status.code(), out.as_str()), (Some(1), ""), "{err}");
     assert!(err.contains("interrupted"), "{err}");
 }

@@ -21,7 +21,7 @@ fn program(directory: &std::path::Path, name: &str, body: &str) -> String {
 }
 
 #[test]
-fn exit_status_and_output() {
+fn the_exit_status_tells_clean_files_from_others() {
     let directory = tempfile::tempdir().unwrap();
     let good = program(directory.path(), "good", "return 1;");
     let bad = program(directory.path(), "bad", "__asm__ volatile(\"syscall\"); return 1;");
@@ -40,7 +40,7 @@ fn exit_status_and_output() {
 }
 
 #[test]
-fn json() {
+fn json_names_the_rule_and_the_function() {
     let directory = tempfile::tempdir().unwrap();
     let bad = program(directory.path(), "bad", "__asm__ volatile(\"syscall\"); return 1;");
     let output = verify(&["--json", &bad, "/dev/null"]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `watch` against guests that do something known (`reprieve lab check`), under TCG here and under KVM in a lab host.
+//! `watch` against guests that do something known (`reprieve lab check`), under TCG here and under
+//! KVM in a lab host.
 //!
 //! Needs root and a kernel with BTF. The long ones belong to `make test-lab`.
 
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 /// VMs of different tests would compete for the CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Runs the checks and returns their findings; fails with all that was found when one of them is not as it should be.
+/// Runs the checks and returns their findings; panics with all findings if a check fails.
 #[track_caller]
 fn check(args: &[&str]) -> Vec<Value> {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
@@ -20,6 +21,10 @@ fn check(args: &[&str]) -> Vec<Value> {
     if std::env::var_os("REPRIEVE_INIT").is_none() {
         let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/reprieve-init");
         command.env("REPRIEVE_INIT", init);
+    }
+    // A guest that boots slowly is no failure; `make test` ends what hangs.
+    if std::env::var_os("REPRIEVE_TIMEOUT_FACTOR").is_none() {
+        command.env("REPRIEVE_TIMEOUT_FACTOR", "20");
     }
     let output = command.output().unwrap();
     let (out, err) =
@@ -32,16 +37,26 @@ fn check(args: &[&str]) -> Vec<Value> {
 
 #[test]
 fn watch_sees_what_an_emulated_guest_does() {
-    let findings = check(&["--host", "tcg", "--preemptions", "200", "--cycles", "10"]);
+    // Not `cost`: it compares times, and a busy machine loses events.
+    let checks = ["classes", "stopped", "grace", "attach", "cycles", "doctor"];
+    let mut args = checks.to_vec();
+    args.extend(["--host", "tcg", "--preemptions", "100", "--cycles", "5"]);
+    let findings = check(&args);
     let names: Vec<&str> = findings.iter().map(|f| f["check"].as_str().unwrap()).collect();
-    assert_eq!(names, ["classes", "stopped", "grace", "attach", "cycles", "cost", "doctor"]);
-    // What makes the check one: every class, hit often enough, by its own account too.
+    assert_eq!(names, checks);
+    // The findings show that every class was checked, with enough preemptions.
     let held = findings[0]["figures"]["held"].as_array().unwrap();
     assert_eq!(held.len(), 9, "{held:#?}");
     for held in held {
-        assert!(held["preemptions"].as_u64().unwrap() >= 200, "{held}");
+        assert!(held["preemptions"].as_u64().unwrap() >= 100, "{held}");
         assert!(held["share"].as_f64().unwrap() >= 0.99, "{held}");
     }
+}
+
+#[test]
+#[ignore = "compares times: make test-lab"]
+fn watch_costs_what_it_promises() {
+    check(&["cost", "--host", "tcg"]);
 }
 
 #[test]
@@ -69,4 +84,12 @@ fn watch_sees_what_guests_under_kvm_do() {
             kernel,
         ]);
     }
+}
+
+#[test]
+#[ignore = "takes many minutes: make test-lab"]
+fn guard_schedules_guests_and_the_stock_scheduler_comes_back() {
+    let findings = check(&["guard", "--host", "nested"]);
+    let runs = findings[0]["figures"]["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 6, "{findings:#?}");
 }

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A VM's guest, read from outside: what can be seen in it, which of KVM's features it uses, and which boot settings shorten its grace periods.
+//! A VM's guest, read from outside: what can be seen in it, which of KVM's features it uses, and
+//! the boot settings on which the length of its grace periods depends.
 //!
-//! The prescription is that of `docs/findings.md`: context tracking lets user mode count as quiescent at once, which pays only if RCU also looks soon and often; under
-//! overcommit the two together beat either, and without overcommit the defaults are as good.
+//! The settings are shown, not prescribed: which are best depends on the speed of the machine
+//! (`docs/findings.md`).
 
 use super::{Check, entry};
 use anyhow::{Context as _, Result};
 use reprieve_guest::{Guest, Model, Paravirt, Preemption, Settings, Use, vmm};
 use serde::Serialize;
 
-/// What is known of a VM.
+/// What was found in a VM's guest.
 #[derive(Serialize)]
 pub struct Report {
     pid: u32,
     name: String,
     vmm: &'static str,
     vcpus: u32,
-    /// Of the guest's kernel.
+    /// The release of the guest's kernel.
     kernel: String,
     hz: Option<u32>,
     preemption: &'static str,
@@ -25,16 +26,18 @@ pub struct Report {
     /// What cannot be seen in this guest.
     blind: Vec<&'static str>,
     checks: Vec<Check>,
-    prescriptions: Vec<Prescription>,
+    /// What the length of its grace periods depends on.
+    settings: Vec<Setting>,
 }
 
-/// A boot setting to change.
+/// A boot setting, as it is.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Prescription {
-    /// For the guest's kernel command line.
-    setting: String,
+pub struct Setting {
+    /// The parameter's name on the guest's kernel command line.
+    name: &'static str,
+    /// Its value, or whether it is in use.
     now: String,
-    reason: String,
+    effect: &'static str,
 }
 
 pub fn examine(query: &str) -> Result<Report> {
@@ -64,7 +67,7 @@ pub fn examine(query: &str) -> Result<Report> {
         },
         blind: blind(model),
         checks: if kvm { paravirt(&guest.paravirt()) } else { vec![] },
-        prescriptions: prescribe(&settings, guest.vcpus()),
+        settings: shown(&settings),
         command_line: settings.command_line,
     })
 }
@@ -82,7 +85,7 @@ fn blind(model: Option<Model>) -> Vec<&'static str> {
     all
 }
 
-/// KVM's features that keep waiting for a preempted vCPU short.
+/// The features of KVM that shorten a guest's wait for a preempted vCPU.
 fn paravirt(used: &Paravirt) -> Vec<Check> {
     let check = |name, state: &Use, does: &str, option: &str| Check {
         name,
@@ -136,46 +139,31 @@ fn paravirt(used: &Paravirt) -> Vec<Check> {
     ]
 }
 
-/// The settings that `docs/findings.md` measured.
-fn prescribe(settings: &Settings, vcpus: u32) -> Vec<Prescription> {
-    let mut all = vec![];
-    let mut ticks = |setting: &str, now: Option<u64>, wanted: u64, reason: &str| {
-        if now != Some(wanted) {
-            all.push(Prescription {
-                setting: format!("{setting}={wanted}"),
-                now: now.map_or("not known".into(), |now| now.to_string()),
-                reason: reason.into(),
-            });
-        }
-    };
-    ticks(
-        "rcutree.jiffies_till_first_fqs",
-        settings.first_fqs,
-        0,
-        "RCU looks for quiescent states as soon as a grace period begins, not a tick or more later",
-    );
-    ticks(
-        "rcutree.jiffies_till_next_fqs",
-        settings.next_fqs,
-        1,
-        "and again each tick: a vCPU that was preempted is noticed as soon as it can be",
-    );
-    if vcpus > 1 && settings.context_tracking != Use::Yes {
-        all.push(Prescription {
-            setting: if vcpus == 2 { "nohz_full=1".into() } else { format!("nohz_full=1-{}", vcpus - 1) },
+fn shown(settings: &Settings) -> Vec<Setting> {
+    let ticks = |ticks: Option<u64>| ticks.map_or("not known".into(), |ticks| ticks.to_string());
+    vec![
+        Setting {
+            name: "rcutree.jiffies_till_first_fqs",
+            now: ticks(settings.first_fqs),
+            effect: "ticks from the start of a grace period until RCU looks for quiescent states",
+        },
+        Setting {
+            name: "rcutree.jiffies_till_next_fqs",
+            now: ticks(settings.next_fqs),
+            effect: "ticks between two looks",
+        },
+        Setting {
+            name: "nohz_full",
             now: settings.context_tracking.to_string(),
-            reason: "context tracking: a vCPU preempted in user mode counts as quiescent at once. Only together with first_fqs=0 and next_fqs=1; \
-                entering and leaving the kernel costs a little more"
-                .into(),
-        });
-    }
-    all
+            effect: "context tracking: a vCPU preempted in user mode counts as quiescent at the next look; entering and leaving the kernel costs more",
+        },
+    ]
 }
 
 impl Report {
-    /// Whether nothing is to be done.
+    /// Whether there is nothing to change.
     pub fn fine(&self) -> bool {
-        self.prescriptions.is_empty() && self.checks.iter().all(|check| check.present)
+        self.checks.iter().all(|check| check.present)
     }
 
     pub fn text(&self) -> String {
@@ -197,13 +185,13 @@ impl Report {
         for check in &self.checks {
             out += &check.text();
         }
-        for (n, p) in self.prescriptions.iter().enumerate() {
+        for (n, setting) in self.settings.iter().enumerate() {
             if n == 0 {
-                out += "\nFor shorter grace periods where vCPUs outnumber CPUs, add to the guest's kernel command line\n\
-                    (docs/findings.md: mean 20.4 -> 15.2 ms under overcommit; nothing gained without):\n";
+                out += "\nBoot settings on which the length of grace periods depends (docs/findings.md; compare them\n\
+                    on your own host: reprieve lab run churn --guest-args ...):\n";
             }
-            out += &format!("       {}\n", p.setting);
-            out += &entry("", "", &format!("now {}; {}", p.now, p.reason));
+            out += &format!("       {} = {}\n", setting.name, setting.now);
+            out += &entry("", "", setting.effect);
         }
         out
     }
@@ -223,17 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_is_prescribed() {
-        let names = |s: &Settings, vcpus| {
-            prescribe(s, vcpus).into_iter().map(|p| p.setting).collect::<Vec<_>>().join(" ")
+    fn settings_are_shown_as_they_are() {
+        let now = |first, next, context_tracking| {
+            let settings = settings(first, next, context_tracking);
+            shown(&settings).into_iter().map(|setting| setting.now).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(
-            names(&settings(1, 1, Use::No), 4),
-            "rcutree.jiffies_till_first_fqs=0 nohz_full=1-3"
-        );
-        assert_eq!(names(&settings(0, 1, Use::Yes), 4), "");
-        // The one CPU of a guest must keep the time.
-        assert_eq!(names(&settings(0, 3, Use::No), 1), "rcutree.jiffies_till_next_fqs=1");
+        assert_eq!(now(1, 3, Use::No), "1 3 not in use");
+        assert_eq!(now(0, 1, Use::Yes), "0 1 in use");
     }
 
     #[test]

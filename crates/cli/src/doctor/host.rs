@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! This machine.
+//! The checks of this machine.
 
 use super::Check;
 use reprieve::Restartable;
@@ -49,7 +49,7 @@ fn membarrier() -> Check {
     }
 }
 
-/// `MEMBARRIER_CMD_*` of the kernel's interface, and since when they are there.
+/// The membarrier commands, each with the Linux release that brought it.
 const COMMANDS: [(i64, &str, &str); 4] = [
     (1 << 0, "global", "4.3"),
     (1 << 1, "global expedited", "4.16"),
@@ -127,6 +127,10 @@ fn sched_ext() -> Check {
         used_by: "guard",
         present,
         detail: match (present, built) {
+            (true, _) if state.trim() == "enabled" => {
+                let ops = fs::read_to_string(directory.join("root/ops")).unwrap_or_default();
+                format!("in the kernel; {} schedules, guard would need it to end", ops.trim())
+            }
             (true, _) => format!("in the kernel, {}", state.trim()),
             (false, true) => "configured, but not in /sys/kernel/sched_ext".into(),
             (false, false) => "not in this kernel".into(),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `reprieve doctor`: what this machine supports, what its guests use, and what each missing thing would take.
+//! `reprieve doctor`: what this machine supports, what its guests use, and how to get what is
+//! missing.
 
 mod guest;
 mod host;
 
-use crate::output::{harmless, print, print_json, width};
+use crate::output::{print, print_json, width};
 use anyhow::Result;
 use clap::Args;
+use reprieve_page::plain_lines;
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -21,15 +23,15 @@ pub struct Options {
     json: bool,
 }
 
-/// One thing that a part of Reprieve uses, or that a guest should.
+/// A feature that a part of Reprieve uses, or that a guest should use.
 #[derive(Serialize)]
 struct Check {
     name: &'static str,
-    /// Which part uses it.
+    /// The part of Reprieve that uses it.
     used_by: &'static str,
     present: bool,
     detail: String,
-    /// What to do where it is missing.
+    /// What to do if it is missing.
     remedy: Option<String>,
 }
 
@@ -57,14 +59,14 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             text += "\n";
             text += &vm.text();
         }
-        print(&(harmless(&text) + "\n"))?;
+        print(&(plain_lines(&text) + "\n"))?;
     }
     let all =
         report.host.iter().all(|check| check.present) && report.vms.iter().all(|vm| vm.fine());
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is reported of a VM, a name or the VMM's process ID, as JSON.
+/// The report on one VM as JSON.
 pub fn examine(vm: &str) -> Result<serde_json::Value> {
     Ok(serde_json::to_value(guest::examine(vm)?)?)
 }
@@ -80,7 +82,7 @@ impl Check {
     }
 }
 
-/// A line with a mark and a name, the rest folded beside them.
+/// A mark and a name, with the text wrapped beside them.
 fn entry(mark: &str, name: &str, text: &str) -> String {
     const LEFT: usize = 30;
     let room = width().max(70) - LEFT;

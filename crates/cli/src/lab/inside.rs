@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program inside a lab host: KVM on this machine, messages instead of results.
+//! The program inside a lab host: it uses KVM, and writes messages instead of results.
 
-use super::outside::Outside;
+use super::ebpf_watcher::EbpfWatcher;
+use super::host_scheduler::HostScheduler;
 use crate::progress::Messages;
 use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result};
@@ -11,74 +12,60 @@ use reprieve_lab::host::{self, Message};
 use reprieve_lab::images::ImageSet;
 use reprieve_lab::plan::Plan;
 use reprieve_lab::vm::Accel;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Carries out the plan, each record a message.
-pub fn execute(plan: &str, from: u32, images: &str, watch: bool) -> Result<()> {
+/// Executes the plan and writes each record as a message.
+pub fn execute(plan: &str, from: u32, images: &str, watch: bool, logs: &Path) -> Result<()> {
     let plan: Plan = serde_json::from_str(plan).context("--plan")?;
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
-    let logs = tempfile::tempdir().context("log directory")?;
-    // The logs get the names they have in here in the results' directory outside, so errors must name them without a directory of here.
-    std::env::set_current_dir(logs.path()).context("log directory")?;
+    let logs = Logs::at(logs)?;
     let cancel = cancel_on_signal()?;
     let context = Context {
         images: &images,
         accel: Accel::Kvm,
-        logs: Path::new("logs"),
+        logs: &logs.dir,
         boot_limit: host::BOOT_LIMIT,
         progress: &Messages,
         cancel: &cancel,
-        watcher: watch.then_some(&Outside),
+        watcher: watch.then_some(&EbpfWatcher),
+        scheduler: Some(&HostScheduler),
     };
-    std::fs::create_dir(context.logs).context("log directory")?;
     let info = host::info("kvm", "inside a lab host", &images.qemu.version);
     let ran = execute::execute(&plan, from, info, &context, &mut |record| {
         Messages::send(&Message::Record { record: Box::new(record) })
             .map_err(Error::io("standard output"))
     });
-    for entry in context.logs.read_dir()?.flatten() {
-        let text = std::fs::read(entry.path()).unwrap_or_default();
-        let text =
-            String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_MAX)..]).into_owned();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        for piece in pieces(&text, LOG_PIECE) {
-            Messages::send(&Message::Log { name: name.clone(), text: piece.into() })?;
-        }
-    }
+    logs.send()?;
     Ok(ran?)
 }
 
-/// Bytes of a guest's console that leave the lab host, and how many at a time: a message is a line, and lines are bounded.
-const LOG_MAX: usize = 64 << 10;
-const LOG_PIECE: usize = 4 << 10;
+/// The console logs in a lab host. The program outside keeps them at the same path, so that errors
+/// name files that are there afterwards.
+pub struct Logs {
+    pub dir: PathBuf,
+    /// Relative paths are below it.
+    _current: tempfile::TempDir,
+}
 
-/// `text` in pieces of at most `most` bytes, cut between characters.
-fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let end = (0..=most.min(rest.len())).rev().find(|&i| rest.is_char_boundary(i));
-        let (piece, after) = rest.split_at(end.unwrap_or(0));
-        rest = after;
-        (!piece.is_empty()).then_some(piece)
-    })
+impl Logs {
+    pub fn at(dir: &Path) -> Result<Logs> {
+        let current = tempfile::tempdir().context("log directory")?;
+        std::env::set_current_dir(current.path()).context("log directory")?;
+        std::fs::create_dir_all(dir).with_context(|| format!("log directory {}", dir.display()))?;
+        Ok(Logs { dir: dir.into(), _current: current })
+    }
+
+    /// Sends those that were not sent yet.
+    pub fn send(&self) -> Result<()> {
+        for entry in self.dir.read_dir()?.flatten() {
+            Messages::send_log(&entry.path())?;
+        }
+        Ok(())
+    }
 }
 
 pub fn probe(images: &str) -> Result<()> {
     let images: ImageSet = serde_json::from_str(images).context("--images")?;
     let logs = tempfile::tempdir().context("log directory")?;
     Ok(host::prove_kvm(&images, logs.path(), &cancel_on_signal()?)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::pieces;
-
-    #[test]
-    fn pieces_hold_everything_and_cut_no_character() {
-        let text = "aä€😀".repeat(1000);
-        let all: Vec<&str> = pieces(&text, 10).collect();
-        assert_eq!(all.concat(), text);
-        assert!(all.iter().all(|piece| piece.len() <= 10));
-        assert_eq!(pieces("", 10).count(), 0);
-    }
 }

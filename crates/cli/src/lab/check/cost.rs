@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What watching costs, where vCPUs come and go at a high rate: the `reprieve watch --overhead` of users, on guests made for it.
+//! The cost of watching at a high rate of vCPU switches: `reprieve watch --overhead`, as a user
+//! runs it, on guests made for it.
 //!
-//! One guest's vCPUs wake each other and halt, all the time; another's compute, with what CPU the first leaves them. So each wake-up preempts a vCPU,
-//! which is the switch that costs most, and each halt lets it go on.
+//! The vCPUs of one guest wake each other and halt all the time; those of another compute in the
+//! CPU time that is left. So each wake-up preempts a vCPU, which is the most expensive switch, and
+//! each halt lets that vCPU go on.
 //!
-//! How long something takes is the machine's affair too, so that is reported beside what is promised, and is not what passes: that is that the eBPF program was
-//! run at the switches that the scheduler counted.
+//! The cost depends on the machine too, so it is only reported beside the promise. The check passes
+//! if the eBPF program ran at the switches that the scheduler counted.
 
+use super::guest_setup::{GuestSetup, few_cpus};
 use super::load::idle_priority;
-use super::stage::{Stage, few_cpus};
 use super::{Check, Finding};
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_host::watch::model::{Cost, Snapshot, VmState};
@@ -22,44 +24,47 @@ use std::process::Command as Process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What is promised, at this many switches per second: the share of one CPU, and the median time of a switch.
+/// The promise: at this many switches per second, the share of one CPU and the median time of a
+/// switch.
 const RATE: f64 = 10_000.0;
 const SHARE: f64 = 0.02;
 const MEDIAN_NS: u64 = 1_000;
 
-/// Between two wake-ups: so that there are some more switches than those of the promise. Caches are warmer at ten times the rate.
+/// Work between two wake-ups: short enough for more switches than the rate of the promise, long
+/// enough for realistic caches, which would be warmer at ten times that rate.
 const WORK_US: u32 = 150;
 
-/// The whole of a `watch`, which begins with attaching.
+/// Length of a `watch`, including attaching.
 const WATCHED: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Fewer would tell little.
+/// Fewest switches that count as a measurement.
 const ENOUGH: u64 = 1_000;
 
-/// How far the two counts of departures may be apart, and what may be lost, as shares: a busy host may not run the recording in time.
+/// How far the two counts of departures may be apart, and how many events may be lost, as shares:
+/// on a busy host the recording process may run too late.
 const APART: f64 = 0.05;
 const LOST: f64 = 0.01;
 
 /// The kernel's counts are read this often.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-pub fn check(stage: &Stage) -> Result<Finding> {
+pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let few = few_cpus();
     let vcpus = few.len() as u32;
     let pins: Vec<Vec<u32>> = few.iter().map(|&cpu| vec![cpu]).collect();
     let mut vms = Vec::new();
-    // One of the two vCPUs works while the other has halted; where there is one CPU they share it.
+    // One of the two vCPUs works while the other is halted; on one CPU they share it.
     let wakers = Workload::PingPong { pairs: 1, work_us: WORK_US };
     let hogs = Workload::Hog { threads: vcpus };
     for (name, workload) in [("wakers", wakers), ("hogs", hogs)] {
-        let mut vm = stage.boot(name, vcpus, 512, "")?;
+        let mut vm = setup.boot(name, vcpus, 512, "")?;
         vm.threads().pin(&pins, &[])?;
-        stage.prepare(&mut vm, workload, None)?;
-        stage.call(&mut vm, &Command::Start)?;
+        setup.prepare(&mut vm, workload, None)?;
+        setup.call(&mut vm, &Command::Start)?;
         vms.push(vm);
     }
-    // A vCPU that wakes up has not to wait for the end of a slice then.
+    // Then a vCPU that wakes up need not wait for the end of a slice.
     for &tid in vms[1].threads().vcpus() {
         idle_priority(tid)?;
     }
@@ -69,8 +74,8 @@ pub fn check(stage: &Stage) -> Result<Finding> {
     let (mut passed, mut met, mut figures) = (true, true, Vec::new());
     for record in [None, Some(recording.as_path())] {
         let what = if record.is_some() { "recorded" } else { "watched" };
-        stage.progress.timed(&format!("vCPUs that come and go, {what}"), WATCHED);
-        let measured = watch(stage, &vms, record)?;
+        setup.progress.timed(&format!("vCPUs that come and go, {what}"), WATCHED);
+        let measured = watch(setup, &vms, record)?;
         passed &= measured.switches >= ENOUGH
             && (measured.seen as f64 / measured.kernel - 1.0).abs() <= APART
             && measured.lost as f64 <= LOST * measured.switches as f64;
@@ -90,11 +95,11 @@ pub fn check(stage: &Stage) -> Result<Finding> {
     Ok(Finding::new(Check::Cost, passed, text, figures))
 }
 
-/// What a `watch` said of itself, from when it had attached.
+/// What a `watch` reported about its own cost, from the moment it had attached.
 struct Measured {
     seconds: f64,
     recorded: bool,
-    /// Times that a vCPU went, as the kernel counts them, and as the histograms of `watch` do.
+    /// How often a vCPU left its CPU: by the kernel's count, and by the histograms of `watch`.
     kernel: f64,
     seen: u64,
     preempted: u64,
@@ -112,7 +117,8 @@ impl Measured {
         self.switches as f64 / self.seconds
     }
 
-    /// Shares of one CPU: eBPF, the process, and both at the rate of the promise. The process does the same at any rate unless it records.
+    /// Shares of one CPU: eBPF, the process, and both at the rate of the promise. The work of the
+    /// process depends on the rate only if it records.
     fn shares(&self) -> (f64, f64, f64) {
         let share = |ns: u64| ns as f64 / 1e9 / self.seconds;
         let (bpf, process) = (share(self.bpf_ns), share(self.process_ns));
@@ -160,7 +166,7 @@ impl Measured {
 }
 
 /// Runs `reprieve watch` on `vms`, as a user does.
-fn watch(stage: &Stage, vms: &[Vm], record: Option<&Path>) -> Result<Measured> {
+fn watch(setup: &GuestSetup, vms: &[Vm], record: Option<&Path>) -> Result<Measured> {
     let argv = argv()?;
     let mut command = Process::new(&argv[0]);
     let length = format!("{}s", WATCHED.as_secs());
@@ -182,7 +188,7 @@ fn watch(stage: &Stage, vms: &[Vm], record: Option<&Path>) -> Result<Measured> {
             }
             counts
         });
-        let out = process::run(&mut command, LIMIT, stage.cancel);
+        let out = process::run(&mut command, LIMIT, setup.cancel);
         over.store(true, Ordering::Relaxed);
         (out, count.join().unwrap_or_default())
     });
@@ -221,7 +227,7 @@ fn watch(stage: &Stage, vms: &[Vm], record: Option<&Path>) -> Result<Measured> {
     })
 }
 
-/// The count at `time`, between two at which it was read.
+/// The count at `time`, interpolated between two readings.
 fn at(counts: &[(u64, u64)], time: u64) -> f64 {
     let behind = counts.partition_point(|(at, _)| *at < time).clamp(1, counts.len().max(2) - 1);
     let (Some(&(t0, n0)), Some(&(t1, n1))) = (counts.get(behind - 1), counts.get(behind)) else {
@@ -238,7 +244,8 @@ fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How to start this program. In a lab host a loader does, which is in what the kernel knows of the command line.
+/// How to start this program. In a lab host a loader does, which is in what the kernel knows of the
+/// command line.
 fn argv() -> Result<Vec<String>> {
     let own = std::env::current_exe().context("this program's path")?;
     if !own.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux")) {

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attaching to a busy guest and detaching again, many times, leaves nothing behind: no eBPF object in the kernel, no descriptor, no
-//! thread, no file.
+//! Attaching to a busy guest and detaching, many times, leaves nothing behind: no eBPF object in
+//! the kernel, no descriptor, no thread, no file.
 
-use super::stage::Stage;
+use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
 use anyhow::{Context as _, Result, anyhow};
-use reprieve_lab::outside::Watching;
+use reprieve_lab::limit::scaled;
 use reprieve_lab::protocol::{Command, Workload};
+use reprieve_lab::watcher::Watching;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The kernel frees eBPF objects a grace period or two later; and another `watch` may begin and end on this machine meanwhile.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait until nothing is left: the kernel frees eBPF objects a grace period or two
+/// later, and another `watch` may begin and end on this machine meanwhile.
+const LEFT_LIMIT: Duration = Duration::from_secs(20);
 
-/// Everything that a program of ours could leave behind.
+/// Everything that `watch` could leave behind.
 #[derive(PartialEq, Eq)]
 struct Left {
     descriptors: usize,
     threads: usize,
     /// In `/dev/shm` and where eBPF objects are pinned.
     files: BTreeSet<String>,
-    /// Kind and id; all of the machine.
+    /// Kind and id of every object in the kernel.
     objects: BTreeSet<(&'static str, u32)>,
 }
 
@@ -41,7 +43,7 @@ impl Left {
         })
     }
 
-    /// What is there now and was not then.
+    /// The things that are there now and were not there `before`.
     fn more_than(&self, before: &Left) -> Vec<String> {
         let mut more = Vec::new();
         let kinds = [
@@ -60,29 +62,29 @@ impl Left {
     }
 }
 
-pub fn check(stage: &Stage, cycles: u32) -> Result<Finding> {
-    let mut vm = stage.boot("cycles", 2, 512, "")?;
-    stage.prepare(&mut vm, Workload::FileChurn { workers: 2 }, None)?;
-    stage.call(&mut vm, &Command::Start)?;
-    // The first time may set up what stays for good (caches of the C library, of BTF).
-    drop(stage.watch(&vm)?);
-    stage.progress.step(&format!("attaching {cycles} times"));
+pub fn check(setup: &GuestSetup, cycles: u32) -> Result<Finding> {
+    let mut vm = setup.boot("cycles", 2, 512, "")?;
+    setup.prepare(&mut vm, Workload::FileChurn { workers: 2 }, None)?;
+    setup.call(&mut vm, &Command::Start)?;
+    // The first time may set up things that stay (caches of the C library, of BTF).
+    drop(setup.watch(&vm)?);
+    setup.progress.step(&format!("attaching {cycles} times"));
     let before = Left::now()?;
     let began = Instant::now();
     let mut preemptions = 0;
     for _ in 0..cycles {
-        let mut watched = stage.watch(&vm)?;
-        stage.sleep(Duration::from_millis(10))?;
+        let mut watched = setup.watch(&vm)?;
+        setup.sleep(Duration::from_millis(10))?;
         preemptions += watched.totals().map_err(|e| anyhow!(e))?.preempted().count;
     }
     let took = began.elapsed();
     let since = Instant::now();
     let more = loop {
         let more = Left::now()?.more_than(&before);
-        if more.is_empty() || since.elapsed() > PATIENCE {
+        if more.is_empty() || since.elapsed() > scaled(LEFT_LIMIT) {
             break more;
         }
-        stage.sleep(Duration::from_millis(100))?;
+        setup.sleep(Duration::from_millis(100))?;
     };
     vm.shut_down();
     let mean = took.as_secs_f64() * 1e3 / f64::from(cycles);
@@ -117,7 +119,8 @@ fn bpf_objects() -> Result<BTreeSet<(&'static str, u32)>> {
 fn next_id(command: u32, id: u32) -> io::Result<Option<u32>> {
     // The fields of union bpf_attr that these commands use: start_id, next_id, open_flags.
     let mut attr = [id, 0, 0];
-    // SAFETY: `attr` is valid for reads and writes of the size given, which is all that the kernel looks at.
+    // SAFETY: `attr` is valid for reads and writes of the size given, which is all that the kernel
+    // looks at.
     let r = unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(&attr)) };
     if r == 0 {
         return Ok(Some(attr[1]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Competition for the host's CPUs, and the means to starve a single thread.
+//! Threads that compete for the host's CPUs, and one that starves a single thread.
 
 use anyhow::{Context as _, Result, anyhow};
 use reprieve_lab::vm::{Threads, allowed_cpus};
@@ -15,7 +15,8 @@ pub struct Spinner {
 }
 
 impl Spinner {
-    /// On CPU `cpu` (by index among those that this process may use), as nice as this process, like its VMs.
+    /// On CPU `cpu` (an index into the CPUs that this process may use), with the niceness of this
+    /// process and its VMs.
     pub fn start(cpu: u32) -> Result<Spinner> {
         Spinner::with_niceness(cpu, None)
     }
@@ -57,20 +58,21 @@ impl Drop for Spinner {
     }
 }
 
-/// A thread that is runnable and does not run, until this is dropped: `SCHED_IDLE` on a CPU with a thread of the highest weight gives it
-/// a few milliseconds per minute. (Not by a signal or the freezer: that would make it sleep, and a vCPU that sleeps has not been preempted.)
+/// Keeps a thread runnable but not running, until this is dropped: with `SCHED_IDLE`, on a CPU with
+/// a thread of the highest weight, it gets a few milliseconds per minute. (A signal or the freezer
+/// would make it sleep, and a vCPU that sleeps is not preempted.)
 pub struct Starved {
     tid: u32,
     spinner: Option<Spinner>,
 }
 
 impl Starved {
-    /// Starves thread `tid` on CPU `cpu`, to which it is bound for that.
+    /// Starves thread `tid` and pins it to CPU `cpu` for that.
     pub fn start(tid: u32, cpu: u32) -> Result<Starved> {
         let spinner = Some(Spinner::with_niceness(cpu, Some(-20))?);
         set_policy(tid, libc::SCHED_IDLE)?;
         let starved = Starved { tid, spinner };
-        // Last: it may run elsewhere until it has to come here.
+        // Last: until then it may run on other CPUs.
         Threads::new(0, vec![tid]).pin(&[vec![cpu]], &[])?;
         Ok(starved)
     }
@@ -85,7 +87,7 @@ impl Drop for Starved {
     }
 }
 
-/// Lets thread `tid` run only where and when nobody else wants to.
+/// Lets thread `tid` run only when no other thread wants its CPU.
 pub fn idle_priority(tid: u32) -> Result<()> {
     set_policy(tid, libc::SCHED_IDLE)
 }

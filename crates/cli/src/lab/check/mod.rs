@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `reprieve lab check`: whether `reprieve watch` sees what guests really do.
+//! `reprieve lab check`: whether `reprieve watch` sees what guests really do, and `reprieve guard`
+//! does what it should.
 //!
-//! A guest is made to do something that is known: the kernel module `reprieve_hold` keeps a vCPU in an RCU reader, its own tracing times its grace
-//! periods. What `watch` says is compared with that. The checks run on this machine or, with `--host nested`, in a lab host: there this program
-//! starts itself again and passes the findings out.
+//! A check makes a guest do something known (the kernel module `reprieve_hold` keeps a vCPU in an
+//! RCU reader) or measures it from inside (tracing times the grace periods), and compares that with
+//! what `watch` reports. The checks run on this machine or, with `--host nested`, in a lab host:
+//! there this program runs again, and sends its findings to the program outside.
 
 mod attach;
 mod classes;
@@ -11,27 +13,31 @@ mod cost;
 mod cycles;
 mod doctor;
 mod grace;
+mod guard;
+mod guest_setup;
 mod load;
-mod stage;
 mod stopped;
 
-use super::HostArg;
+use super::args::{DEFAULT_KERNEL, HostArgs};
+use super::inside::Logs;
 use crate::output::{print, print_json};
 use crate::progress::{self, Messages};
 use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
-use reprieve_lab::host::{Carrier, Message, Setting};
+use guest_setup::GuestSetup;
+use reprieve_lab::host::{Message, PlanHost, RunContext, check_dilation};
 use reprieve_lab::images::{ImageSet, Images, Program};
+use reprieve_lab::policy::Need;
 use reprieve_lab::process::Cancel;
 use reprieve_lab::progress::Progress;
 use reprieve_lab::vm::Accel;
 use serde::{Deserialize, Serialize};
-use stage::Stage;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest that the checks may take in a lab host.
+/// Time limit of all checks in a lab host.
 const INSIDE_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Args)]
@@ -39,15 +45,11 @@ pub struct CheckArgs {
     /// What to check [default: all]
     #[arg(value_enum)]
     checks: Vec<Check>,
-    /// Where the guests run
-    #[arg(long, value_enum, default_value = "auto")]
-    host: HostArg,
+    #[command(flatten)]
+    host: HostArgs,
     /// Kernel of the guests: deb:VERSION or the path of a vmlinuz with its modules and headers
-    #[arg(long, default_value = super::DEFAULT_KERNEL)]
+    #[arg(long, default_value = DEFAULT_KERNEL)]
     guest_kernel: String,
-    /// Kernel of the lab host: deb:VERSION or a path
-    #[arg(long)]
-    host_kernel: Option<String>,
     /// Preemptions of each vCPU that `classes` waits for
     #[arg(long, default_value_t = 300)]
     preemptions: u64,
@@ -60,11 +62,14 @@ pub struct CheckArgs {
     /// In a lab host: its images
     #[arg(long, hide = true)]
     images: Option<String>,
+    /// In a lab host: directory for console logs
+    #[arg(long, hide = true)]
+    logs: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Check {
-    /// vCPUs kept in each class are classed right
+    /// vCPUs that are kept in a known state are classed right
     Classes,
     /// A vCPU that is stopped in a reader is named within a second, with the reader's function
     Stopped,
@@ -74,18 +79,21 @@ enum Check {
     Attach,
     /// Attaching and detaching again and again leaves nothing behind
     Cycles,
-    /// What watching costs where vCPUs come and go ten thousand times a second, beside what is promised
+    /// The cost of watching at ten thousand switches of vCPUs per second, beside the promise
     Cost,
-    /// What `doctor --vm` says of a guest is what the guest's own kernel says
+    /// `doctor --vm` and the guest's own kernel say the same about the guest
     Doctor,
+    /// `guard` schedules VMs under each policy, and the stock scheduler is back afterwards; or it
+    /// says why it cannot
+    Guard,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Serialize, Deserialize)]
 struct Finding {
     check: String,
     passed: bool,
-    /// For people, in lines.
+    /// Lines for the user.
     text: String,
     figures: serde_json::Value,
 }
@@ -128,44 +136,71 @@ pub fn main(args: &CheckArgs) -> Result<()> {
     let failed: Vec<&str> =
         findings.iter().filter(|f| !f.passed).map(|f| f.check.as_str()).collect();
     if !failed.is_empty() {
-        bail!("not as it should be: {}", failed.join(", "));
+        bail!("failed checks: {}", failed.join(", "));
     }
     Ok(())
 }
 
-/// On the machine that the user sees.
+/// Runs the checks on this machine, or in a lab host on it.
 fn outside(
     args: &CheckArgs,
     checks: &[Check],
     progress: &dyn Progress,
     cancel: &Cancel,
 ) -> Result<Vec<Finding>> {
+    check_dilation(args.host.host, args.host.dilate)?;
     let logs = tempfile::tempdir().context("log directory")?;
     let images = Images::open(cancel, progress)?;
     let kernel = &args.guest_kernel;
     let set = images.prepare(std::slice::from_ref(kernel), &[Program::Hold])?;
-    let setting = Setting { set: &set, logs: logs.path(), progress, cancel, watcher: None };
+    let context = RunContext {
+        set: &set,
+        logs: logs.path(),
+        progress,
+        cancel,
+        watcher: None,
+        scheduler: None,
+        need: Need::Nothing,
+    };
     let memory = if checks.contains(&Check::Attach) { attach::MEMORY_MIB } else { 1024 };
-    let host_kernel = args.host_kernel.as_deref();
-    let mut carrier = Carrier::new(args.host.mode(), &images, host_kernel, memory, setting)?;
-    let findings = match carrier.direct() {
+    let host_kernel = args.host.host_kernel.as_deref();
+    let HostArgs { host: mode, dilate, .. } = args.host;
+    let mut plan_host = PlanHost::new(mode, dilate, &images, host_kernel, memory, context)?;
+    let findings = match plan_host.direct() {
         Some(accel) => {
-            let stage = Stage::new(&set, kernel, accel, logs.path(), progress, cancel)?;
+            let setup = GuestSetup::new(&set, kernel, accel, logs.path(), progress, cancel)?;
             let mut findings = Vec::new();
-            run(args, checks, &stage, &mut |finding| {
+            run(args, checks, &setup, &mut |finding| {
                 findings.push(finding);
                 Ok(())
             })
             .map(|()| findings)
         }
-        None => in_lab_host(args, checks, &mut carrier),
+        None => in_lab_host(args, checks, &mut plan_host),
     };
-    carrier.shut_down();
+    plan_host.shut_down();
+    let failed = !matches!(&findings, Ok(all) if all.iter().all(|finding| finding.passed));
+    if !cancel.is_set() && (failed || has_failures(logs.path())) {
+        let kept = logs.keep();
+        progress.notice(&format!("console logs: {}", kept.display()));
+    }
     findings
 }
 
-/// In a lab host, from outside.
-fn in_lab_host(args: &CheckArgs, checks: &[Check], carrier: &mut Carrier) -> Result<Vec<Finding>> {
+/// Whether a VM failed whose logs are in `dir` or below: QEMU's own log is kept of those only.
+fn has_failures(dir: &Path) -> bool {
+    let entries = dir.read_dir().into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| {
+        path.to_string_lossy().ends_with(".qemu.log") || path.is_dir() && has_failures(&path)
+    })
+}
+
+/// Runs this program in the lab host and collects its findings.
+fn in_lab_host(
+    args: &CheckArgs,
+    checks: &[Check],
+    plan_host: &mut PlanHost,
+) -> Result<Vec<Finding>> {
     let (preemptions, cycles) = (args.preemptions.to_string(), args.cycles.to_string());
     let names: Vec<String> = checks.iter().map(|&check| name(check)).collect();
     let mut command = vec!["lab", "check"];
@@ -179,42 +214,45 @@ fn in_lab_host(args: &CheckArgs, checks: &[Check], carrier: &mut Carrier) -> Res
         &cycles,
     ]);
     let mut findings = Vec::new();
-    carrier.run_inside(&command, INSIDE_LIMIT, &mut |value| {
+    plan_host.run_inside(&command, INSIDE_LIMIT, &mut |value| {
         findings.push(value);
         Ok(())
     })?;
     findings.into_iter().map(|value| Ok(serde_json::from_value(value)?)).collect()
 }
 
-/// In a lab host, inside.
+/// In a lab host: runs the checks and sends each finding.
 fn inside(args: &CheckArgs, checks: &[Check], images: &str, cancel: &Cancel) -> Result<()> {
     let set: ImageSet = serde_json::from_str(images).context("--images")?;
-    let logs = tempfile::tempdir().context("log directory")?;
+    let logs = Logs::at(args.logs.as_deref().unwrap_or(Path::new("logs")))?;
     let kernel = &args.guest_kernel;
-    let stage = Stage::new(&set, kernel, Accel::Kvm, logs.path(), &Messages, cancel)?;
-    run(args, checks, &stage, &mut |finding| {
-        // Told at once, too: what was found before a lab host died would not be known otherwise.
-        stage.progress.notice(&finding.to_string());
+    let setup = GuestSetup::new(&set, kernel, Accel::Kvm, &logs.dir, &Messages, cancel)?;
+    let ran = run(args, checks, &setup, &mut |finding| {
+        // Also as a notice: results of a lab host that dies later are dropped.
+        setup.progress.notice(&finding.to_string());
         Ok(Messages::send(&Message::Result { value: serde_json::to_value(finding)? })?)
-    })
+    });
+    logs.send()?;
+    ran
 }
 
-/// Carries out the checks, handing each finding to `found` as it comes.
+/// Runs the checks and hands each finding to `found` as it comes.
 fn run(
     args: &CheckArgs,
     checks: &[Check],
-    stage: &Stage,
+    setup: &GuestSetup,
     found: &mut dyn FnMut(Finding) -> Result<()>,
 ) -> Result<()> {
     for &check in checks {
         let finding = match check {
-            Check::Classes => classes::check(stage, args.preemptions),
-            Check::Stopped => stopped::check(stage),
-            Check::Grace => grace::check(stage),
-            Check::Attach => attach::check(stage),
-            Check::Cycles => cycles::check(stage, args.cycles),
-            Check::Cost => cost::check(stage),
-            Check::Doctor => doctor::check(stage),
+            Check::Classes => classes::check(setup, args.preemptions),
+            Check::Stopped => stopped::check(setup),
+            Check::Grace => grace::check(setup),
+            Check::Attach => attach::check(setup),
+            Check::Cycles => cycles::check(setup, args.cycles),
+            Check::Cost => cost::check(setup),
+            Check::Doctor => doctor::check(setup),
+            Check::Guard => guard::check(setup),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

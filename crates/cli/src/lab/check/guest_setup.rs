@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the checks have in common: guests, and `watch` looking at them.
+//! Guests for the checks, and a `watch` for each.
 
-use crate::lab::outside::Watched;
+use crate::lab::ebpf_watcher::Watched;
 use anyhow::{Context as _, Result, anyhow};
 use reprieve_lab::error::Error;
 use reprieve_lab::images::{GuestImage, ImageSet};
+use reprieve_lab::limit::scaled;
 use reprieve_lab::process::Cancel;
 use reprieve_lab::progress::Progress;
 use reprieve_lab::protocol::{Command, Event, Measure, Workload};
 use reprieve_lab::vm::{Accel, Config, Vm, allowed_cpus};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Boots of a guest that are tried.
-const TRIES: u32 = 3;
 
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 const CALL_LIMIT: Duration = Duration::from_secs(120);
 
-/// Until a guest that runs is seen from outside. Not a claim about how long it takes: `attach` measures that.
+/// How long it may take until `watch` sees a running guest. Not a claim about how long it takes:
+/// `attach` measures that.
 const WATCH_LIMIT: Duration = Duration::from_secs(30);
 
-/// Where guests run.
-pub struct Stage<'a> {
+/// The kernel and the accelerator of the checks' guests.
+pub struct GuestSetup<'a> {
     set: &'a ImageSet,
     image: &'a GuestImage,
     accel: Accel,
@@ -31,8 +30,8 @@ pub struct Stage<'a> {
     pub cancel: &'a Cancel,
 }
 
-impl<'a> Stage<'a> {
-    /// For guests with the kernel of that name in `set`.
+impl<'a> GuestSetup<'a> {
+    /// For guests with the kernel that `set` lists as `kernel`.
     pub fn new(
         set: &'a ImageSet,
         kernel: &str,
@@ -40,51 +39,52 @@ impl<'a> Stage<'a> {
         logs: &'a Path,
         progress: &'a dyn Progress,
         cancel: &'a Cancel,
-    ) -> Result<Stage<'a>> {
+    ) -> Result<GuestSetup<'a>> {
         let image = set.guests.get(kernel);
         let image = image.ok_or_else(|| anyhow!("no image of guest kernel {kernel}"))?;
-        Ok(Stage { set, image, accel, logs, progress, cancel })
+        Ok(GuestSetup { set, image, accel, logs, progress, cancel })
     }
 
     pub fn boot(&self, name: &str, vcpus: u32, memory_mib: u64, args: &str) -> Result<Vm> {
         self.progress.step(&format!("booting {name} ({}, {vcpus} vCPUs)", self.image.release));
-        let mut tried = 1;
-        loop {
-            let config = Config {
-                name: name.into(),
-                accel: self.accel,
-                cpu: None,
-                vcpus,
-                memory_mib,
-                kernel: self.image.kernel.clone(),
-                initrd: self.image.initrd.clone(),
-                args: args.into(),
-                console: self.logs.join(format!("{name}.{tried}.log")),
-            };
-            match Vm::boot(&config, &self.set.qemu, BOOT_LIMIT, self.cancel) {
-                Err(error) if error.is_crash() && tried < TRIES => {
-                    self.progress.notice(&format!("boot {tried} of {name} failed: {error}"));
-                    tried += 1;
-                }
-                booted => return Ok(booted?),
-            }
-        }
+        let config = |attempt| Config {
+            name: name.into(),
+            accel: self.accel,
+            dilation: Default::default(),
+            cpu: None,
+            vcpus,
+            memory_mib,
+            kernel: self.image.kernel.clone(),
+            initrd: self.image.initrd.clone(),
+            args: args.into(),
+            console: self.console_log(name, attempt),
+        };
+        let failed = |attempt, error: &Error| {
+            self.progress.notice(&format!("boot {attempt} of {name} failed: {error}"));
+            Ok(())
+        };
+        let qemu = &self.set.qemu;
+        Ok(Vm::boot_with_retries(config, qemu, BOOT_LIMIT, self.cancel, failed)?)
     }
 
-    /// What the guest called `name` has written to its console.
+    fn console_log(&self, name: &str, attempt: u32) -> PathBuf {
+        self.logs.join(format!("{name}.{attempt}.log"))
+    }
+
+    /// The console output of the guest called `name`.
     pub fn console(&self, name: &str) -> Result<String> {
         // The last that was tried is the one that runs.
-        let path = (1..=TRIES).rev().map(|tried| self.logs.join(format!("{name}.{tried}.log")));
-        let path = path.into_iter().find(|path| path.exists());
+        let logs = (1..).map(|attempt| self.console_log(name, attempt));
+        let path = logs.take_while(|path| path.exists()).last();
         let path = path.ok_or_else(|| anyhow!("{name} has no console"))?;
         let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// A file of the guest's.
+    /// Reads a file of the guest.
     pub fn read(&self, vm: &mut Vm, path: &str) -> Result<String> {
         let mut text = String::new();
-        vm.call(&Command::Read { path: path.into() }, CALL_LIMIT, self.cancel, |event| {
+        vm.call(&Command::Read { path: path.into() }, scaled(CALL_LIMIT), self.cancel, |event| {
             if let Event::Content { text: part } = event {
                 text += &part;
             }
@@ -98,33 +98,34 @@ impl<'a> Stage<'a> {
         self.accel == Accel::Kvm
     }
 
-    /// Has the guest prepare `workload`, ending what it did before.
+    /// Tells the guest to end its workload and to prepare `workload`.
     pub fn prepare(&self, vm: &mut Vm, workload: Workload, measure: Option<Measure>) -> Result<()> {
         self.call(vm, &Command::Prepare { workload, measure })
     }
 
-    /// A command whose events are of no interest; a notice is one of something that does not work, and fails here.
+    /// Sends a command and ignores its events, except notices: they report something that does not
+    /// work, so a notice is an error here.
     pub fn call(&self, vm: &mut Vm, command: &Command) -> Result<()> {
         let name = vm.name.clone();
-        vm.call(command, CALL_LIMIT, self.cancel, |event| match event {
+        vm.call(command, scaled(CALL_LIMIT), self.cancel, |event| match event {
             Event::Notice { text } => Err(Error::Other(format!("{name}: {text}"))),
             _ => Ok(()),
         })?;
         Ok(())
     }
 
-    /// Looks at `vm` with `watch`.
+    /// Watches `vm`, without events.
     pub fn watch(&self, vm: &Vm) -> Result<Watched> {
         self.open(vm, false)
     }
 
-    /// The same, with its events.
+    /// Watches `vm`, with events.
     pub fn watch_events(&self, vm: &Vm) -> Result<Watched> {
         self.open(vm, true)
     }
 
     fn open(&self, vm: &Vm, events: bool) -> Result<Watched> {
-        Watched::open(vm.threads().pid(), events, WATCH_LIMIT, self.cancel)
+        Watched::open(vm.threads().pid(), events, scaled(WATCH_LIMIT), self.cancel)
             .map_err(|why| anyhow!("{why}"))
             .with_context(|| format!("watching {}", vm.name))
     }
@@ -134,7 +135,8 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The first CPUs that this process may use, by their index among those: two if there are as many. What shall be overcommitted shares them.
+/// The first two CPUs that this process may use (one, if it may use but one), as indices into the
+/// list of those CPUs. The vCPUs of a check share them, so that they are overcommitted.
 pub fn few_cpus() -> Vec<u32> {
     (0..allowed_cpus().len().min(2) as u32).collect()
 }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Looks into the lab's guests from outside, with what `reprieve watch` is made of.
+//! Watches the lab's guests from outside, with the library behind `reprieve watch`.
 
-use reprieve_host::watch::model::{Event, Snapshot, Vm, VmState};
+use reprieve_host::watch::model::{Event, Snapshot, VmSnapshot, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
-use reprieve_lab::outside::{Preempted, Totals, Watcher, Watching};
 use reprieve_lab::process::Cancel;
+use reprieve_lab::watcher::{Preempted, Totals, Watcher, Watching};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Between two looks whether the guest is seen yet.
+/// Interval of the looks whether the guest is seen already.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The VMs are there before they are watched, so nothing needs to be looked for often.
+/// Interval of the search for new VMs: long, since the VM to watch exists already.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches one VM at a time with eBPF on this host.
-pub struct Outside;
+pub struct EbpfWatcher;
 
-impl Watcher for Outside {
+impl Watcher for EbpfWatcher {
     fn watch(
         &self,
         pid: u32,
@@ -28,14 +28,15 @@ impl Watcher for Outside {
     }
 }
 
-/// A VM that is seen.
+/// A VM that is being watched, and whose guest is seen.
 pub struct Watched {
     pid: u32,
     watch: Watch,
 }
 
 impl Watched {
-    /// Watches the VM of process `pid`, with `events` if they are wanted, and waits until it is seen what the guest does.
+    /// Watches the VM of process `pid`, with its events if `events`, and waits until it can tell
+    /// what the guest is doing.
     pub fn open(
         pid: u32,
         events: bool,
@@ -43,7 +44,7 @@ impl Watched {
         cancel: &Cancel,
     ) -> Result<Watched, String> {
         let vms = Which::Named(vec![pid.to_string()]);
-        // Statistics, because what looking costs is part of the result.
+        // With statistics, because the cost of watching is part of the result.
         let options =
             Options { vms, interval: INTERVAL, events, statistics: true, ..Options::default() };
         let watch = Watch::start(&options).map_err(|e| e.to_string())?;
@@ -72,7 +73,7 @@ impl Watched {
     }
 
     /// The VM as it is now, with the rest of the snapshot.
-    pub fn vm(&mut self) -> Result<(Vm, Snapshot), String> {
+    pub fn vm(&mut self) -> Result<(VmSnapshot, Snapshot), String> {
         let mut snapshot = self.watch.snapshot().map_err(|e| e.to_string())?;
         let vm = snapshot.vms.iter().position(|vm| vm.pid == self.pid);
         let vm = vm.ok_or_else(|| format!("no VM in process {}", self.pid))?;

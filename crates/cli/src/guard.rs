@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve guard`.
+
+use crate::output::{print, print_json};
+use crate::signals::cancel_on_signal;
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use reprieve_host::guard::{self, Backend, Options, Policy, Statistics, eevdf};
+use reprieve_host::watch::Which;
+use reprieve_host::watch::model::Class;
+use reprieve_page::plain;
+use serde::Serialize;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Args)]
+pub struct GuardArgs {
+    /// What to do about preempted vCPUs
+    #[arg(long, default_value = Policy::default().name(), value_parser = policy_parser())]
+    policy: Policy,
+    /// What schedules: a scheduler of our own (Linux 6.12 or newer, with CONFIG_SCHED_CLASS_EXT),
+    /// or the stock one
+    #[arg(long, default_value = Backend::default().name(), value_parser = backend_parser())]
+    backend: Backend,
+    /// The longest time by which a slice is extended
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = humantime::parse_duration)]
+    max_extend: Duration,
+    /// The longest time for which a vCPU that is off its CPU may hold up a grace period
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
+    max_hold: Duration,
+    /// How long a thread runs before the next one's turn [default: 2ms]. With --backend eevdf: the
+    /// slice of vCPUs that owe a late grace period [default: 500us]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    slice: Option<Duration>,
+    /// The age from which on a grace period is late (--backend eevdf)
+    #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = humantime::parse_duration)]
+    late: Duration,
+    /// Only this VM: a name or the VMM's process ID (repeat for several; --backend eevdf)
+    #[arg(long, value_name = "NAME|PID")]
+    vm: Vec<String>,
+    /// Decide and count, but change nothing (--backend eevdf)
+    #[arg(long)]
+    dry_run: bool,
+    /// Give back the slices that a guard with --backend eevdf left when it was killed together with
+    /// its supervisor, and end
+    #[arg(long)]
+    restore: bool,
+    /// Where guard notes slices that are to be given back (--backend eevdf)
+    #[arg(long, value_name = "DIR", default_value = eevdf::JOURNALS, hide = true)]
+    journal: PathBuf,
+    /// Schedule vCPUs only. With sched_ext, all other ordinary threads then run before any of them
+    #[arg(long)]
+    only_vms: bool,
+    /// Time between two lines of statistics
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// End after that long
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    length: Option<Duration>,
+    /// Print statistics as lines of JSON; the first line says that guard schedules
+    #[arg(long)]
+    json: bool,
+}
+
+fn policy_parser() -> impl TypedValueParser<Value = Policy> {
+    let named = |name: String| Policy::ALL.into_iter().find(|policy| policy.name() == name);
+    PossibleValuesParser::new(Policy::ALL.map(Policy::name))
+        .try_map(move |name| named(name).ok_or("no such policy"))
+}
+
+fn backend_parser() -> impl TypedValueParser<Value = Backend> {
+    let named = |name: String| Backend::ALL.into_iter().find(|backend| backend.name() == name);
+    PossibleValuesParser::new(Backend::ALL.map(Backend::name))
+        .try_map(move |name| named(name).ok_or("no such backend"))
+}
+
+/// A line of `--json`.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Line<'a> {
+    /// Guard schedules from now on.
+    Ready {
+        backend: Backend,
+        policy: Policy,
+        pid: u32,
+        dry_run: bool,
+    },
+    Statistics(&'a Statistics),
+}
+
+fn print_line(line: &Line) -> Result<()> {
+    print(&(serde_json::to_string(line)? + "\n"))
+}
+
+/// Schedules until a signal, or the time of `--for`. Exits with 1 if the kernel throws it out.
+pub fn main(args: &GuardArgs) -> Result<ExitCode> {
+    if args.restore {
+        return restore(&args.journal, args.json);
+    }
+    let cancel = cancel_on_signal()?;
+    let options = Options {
+        backend: args.backend,
+        policy: args.policy,
+        max_extend: args.max_extend,
+        max_hold: args.max_hold,
+        slice: args.slice.unwrap_or(default_slice(args.backend)),
+        late: args.late,
+        journal: args.journal.clone(),
+        vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
+        dry_run: args.dry_run,
+        only_vms: args.only_vms,
+        ..Options::default()
+    };
+    let mut guard = guard::start(&options)?;
+    let (backend, policy) = (args.backend, args.policy);
+    if args.json {
+        let (pid, dry_run) = (std::process::id(), args.dry_run);
+        print_line(&Line::Ready { backend, policy, pid, dry_run })?;
+    } else {
+        print(&match (backend, args.dry_run) {
+            (Backend::SchedExt, _) => format!(
+                "ready: {} ({}); Ctrl-C brings the stock scheduler back\n",
+                policy.name(),
+                backend.name()
+            ),
+            (Backend::Eevdf, true) => "dry run: nothing is changed; Ctrl-C ends it\n".into(),
+            (Backend::Eevdf, false) => {
+                "ready: slices (eevdf); Ctrl-C gives every vCPU its slice back\n".into()
+            }
+        })?;
+    }
+    let mut last = None;
+    guard::run(&mut *guard, args.interval, args.length, &cancel.flag(), |statistics| {
+        if args.json {
+            print_line(&Line::Statistics(statistics))?;
+        }
+        last = Some(statistics.clone());
+        anyhow::Ok(())
+    })?;
+    drop(guard);
+    if let (false, Some(last)) = (args.json, &last) {
+        print(&match last.backend {
+            Backend::SchedExt => summary(last),
+            Backend::Eevdf => slices(last, args.dry_run),
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The slice of vCPUs that owe a late grace period is the one that an administrator would choose by
+/// hand; `docs/lab.md` shows how to compare.
+fn default_slice(backend: Backend) -> Duration {
+    match backend {
+        Backend::SchedExt => Options::default().slice,
+        Backend::Eevdf => Duration::from_micros(500),
+    }
+}
+
+fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
+    let restored =
+        eevdf::restore(journals).with_context(|| format!("journals in {}", journals.display()))?;
+    if json {
+        print_json(&json!({
+            "threads": restored.threads, "active": restored.active, "failed": restored.failed,
+        }))?;
+    } else {
+        for pid in &restored.active {
+            print(&format!("guard (supervised by process {pid}) is at work: left alone\n"))?;
+        }
+        print(&format!("slices given back: {}\n", restored.threads))?;
+    }
+    if restored.failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    bail!("not given back: {}", restored.failed.join("; "))
+}
+
+/// What the eevdf backend did, or would have done, by VM.
+fn slices(statistics: &Statistics, dry_run: bool) -> String {
+    let mut text =
+        format!("{} VMs in {:.1} s\n", statistics.vms.len(), statistics.elapsed_ns as f64 / 1e9);
+    let would = if dry_run { "would have been short" } else { "short" };
+    for vm in &statistics.vms {
+        let (name, of) = (plain(&vm.name), &vm.shortened);
+        let (all, longest) = (of.total_ns as f64 / 1e9, of.max_ns as f64 / 1e6);
+        text += &format!(
+            "{name}: slices {would} {} times, {all:.2} s in all, the longest {longest:.1} ms\n",
+            of.count
+        );
+        if let Some(trouble) = &vm.trouble {
+            text += &format!("{name}: {}\n", plain(trouble));
+        }
+    }
+    text
+}
+
+/// What was done, by VM.
+fn summary(statistics: &Statistics) -> String {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let mut text = format!(
+        "{} for {:.1} s; {} decisions of {} ns on average\n",
+        statistics.policy.name(),
+        seconds(statistics.elapsed_ns),
+        statistics.decisions,
+        statistics.decisions_ns / statistics.decisions.max(1),
+    );
+    for vm in &statistics.vms {
+        let critical = |class: Class| {
+            !matches!(class, Class::User | Class::Kernel | Class::Idle | Class::Unknown)
+        };
+        let those = vm.preempted.iter().filter(|preempted| critical(preempted.class));
+        let (avoided, suffered) =
+            those.fold((0, 0), |sum, p| (sum.0 + p.avoided, sum.1 + p.suffered));
+        text += &format!(
+            "{}: {} vCPUs, weight {}, {:.1} s on CPUs; preemptions in critical sections: {avoided} avoided, {suffered} suffered\n",
+            plain(&vm.name),
+            vm.vcpus,
+            vm.weight,
+            seconds(vm.on_cpu_ns),
+        );
+        let kinds = [
+            ("extended", &vm.extended),
+            ("to a quiescent point", &vm.quiesced),
+            ("rescued", &vm.rescued),
+        ];
+        for (what, granted) in kinds.into_iter().filter(|(_, g)| g.count + g.refused > 0) {
+            text += &format!(
+                "  {what}: {} times, {:.1} ms in all, {:.3} ms at most; {} ran out, {} refused\n",
+                granted.count,
+                granted.total_ns as f64 / 1e6,
+                granted.max_ns as f64 / 1e6,
+                granted.expired,
+                granted.refused,
+            );
+        }
+        if let Some(trouble) = &vm.trouble {
+            text += &format!("  {}\n", plain(trouble));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reprieve_host::guard::{Granted, Preempted, VmStatistics};
+
+    #[test]
+    fn the_summary_counts_critical_sections_only() {
+        let preempted = |class, suffered, avoided| Preempted { class, suffered, avoided };
+        let vm = VmStatistics {
+            name: "db\u{1b}".into(),
+            vcpus: 2,
+            weight: 100,
+            preempted: vec![
+                preempted(Class::User, 50, 0),
+                preempted(Class::Reader, 3, 10),
+                preempted(Class::Softirq, 1, 7),
+            ],
+            extended: Granted {
+                count: 20,
+                total_ns: 1_500_000,
+                max_ns: 900_000,
+                expired: 3,
+                refused: 1,
+            },
+            ..VmStatistics::default()
+        };
+        let statistics = Statistics {
+            time_ns: 0,
+            elapsed_ns: 2_000_000_000,
+            backend: Backend::SchedExt,
+            policy: Policy::Extend,
+            vms: vec![vm],
+            decisions: 4,
+            decisions_ns: 400,
+            process_ns: 0,
+        };
+        let text = summary(&statistics);
+        assert!(text.contains("17 avoided, 4 suffered"), "{text}");
+        assert!(
+            text.contains(
+                "extended: 20 times, 1.5 ms in all, 0.900 ms at most; 3 ran out, 1 refused"
+            ),
+            "{text}"
+        );
+        assert!(!text.contains("rescued") && !text.contains('\u{1b}'), "{text}");
+    }
+}

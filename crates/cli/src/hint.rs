@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve hint`.
+
+use crate::output::{print, print_json};
+use crate::signals::cancel_on_signal;
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use reprieve_host::publish::{Counts, SOCKET, Server};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Tell programs that use hints which of their threads run, and how busy each CPU is; count
+    /// what is preempted in their critical sections
+    Serve(ServeArgs),
+}
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Where programs register (they look there, or where REPRIEVE_HINT says)
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+    /// Serve for that long; without it, until Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    length: Option<Duration>,
+    /// Print what was counted as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn main(command: Command) -> Result<()> {
+    let Command::Serve(args) = command;
+    let cancel = cancel_on_signal()?;
+    let mut server = Server::start(&args.socket)?;
+    eprintln!("reprieve: serving hints at {}", args.socket.display());
+    let end = args.length.map(|length| Instant::now() + length);
+    let on = |_: &Server| end.is_none_or(|end| Instant::now() < end);
+    server.run(&cancel.flag(), on)?;
+    let counts = server.counts();
+    if args.json { print_json(&counts) } else { print(&text(&counts)) }
+}
+
+fn text(counts: &Counts) -> String {
+    let Counts { switches, preempted, in_non_preemptable, in_preemptable, in_reader, .. } = counts;
+    format!(
+        "{switches} context switches of registered programs' threads, {preempted} of them preemptions:\n\
+         {in_non_preemptable} in non-preemptable sections, {in_preemptable} in preemptable ones, \
+         {in_reader} in read-side sections\n"
+    )
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line of `reprieve guard`, and its refusal where the kernel has no sched_ext.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn guard(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_reprieve")).arg("guard").args(args).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn values_that_make_no_sense_are_bad_usage() {
+    for args in [
+        ["--max-extend", "1s"],
+        ["--max-hold", "1us"],
+        ["--slice", "1us"],
+        ["--policy", "none"],
+        ["--backend", "cfs"],
+    ] {
+        let output = guard(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+        assert!(output.stdout.is_empty() && said(&output).contains(args[0]), "{}", said(&output));
+    }
+}
+
+#[test]
+fn a_kernel_without_sched_ext_is_named_in_one_line() {
+    if Path::new("/sys/kernel/sched_ext").exists() {
+        return; // `make test-lab` runs guard on such a kernel
+    }
+    for args in [&[][..], &["--json"], &["--only-vms"], &["--policy", "plain"]] {
+        let output = guard(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = said(&output);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("sched_ext") && said.contains("--backend eevdf"), "{said}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve guard --backend eevdf` with a real guest: slices become short, and whatever ends
+//! guard, none stays so.
+
+#[path = "../../host/tests/common/mod.rs"]
+mod common;
+
+use reprieve_host::guard::eevdf::slice;
+use reprieve_lab::process::Cancel;
+use reprieve_lab::protocol::{Command as Order, Workload};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// No other program chooses this one.
+const SHORT: Duration = Duration::from_micros(777);
+
+fn guard(journal: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+    command.arg("guard").arg("--journal").arg(journal).args(args);
+    command
+}
+
+/// A guard of that VM alone, to which every grace period is late.
+fn start(journal: &Path, vm: u32, more: &[&str]) -> (Child, BufReader<ChildStdout>) {
+    let vm = vm.to_string();
+    let mut args = vec!["--backend", "eevdf", "--late", "500us", "--slice", "777us", "--vm", &vm];
+    args.extend(["--json", "--interval", "100ms"].iter().chain(more));
+    let mut command = guard(journal, &args);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    (child, out)
+}
+
+fn line(out: &mut BufReader<ChildStdout>) -> Value {
+    let mut line = String::new();
+    assert!(out.read_line(&mut line).unwrap() > 0, "guard ended");
+    serde_json::from_str(&line).unwrap()
+}
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: plain system call on processes of this test.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+/// Waits as long as it takes; `make test` ends what hangs.
+fn wait_until(mut done: impl FnMut() -> bool) {
+    while !done() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn no_slice_stays_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    if let Err(why) = slice::supported() {
+        let refused = guard(&journal, &["--backend", "eevdf"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(&why));
+        return;
+    }
+    let mut guest = common::boot("deb:6.12", 2, "");
+    let (cancel, limit) = (Cancel::default(), Duration::from_secs(3600));
+    let prepare = Order::Prepare { workload: Workload::FileChurn { workers: 2 }, measure: None };
+    for order in [prepare, Order::Start] {
+        guest.vm.call(&order, limit, &cancel, |_| Ok(())).unwrap();
+    }
+    let (vm, vcpus) = (guest.vm.pid(), guest.vm.threads().vcpus().to_vec());
+    let default = slice::default().unwrap();
+    let slices = || vcpus.iter().map(|&tid| slice::get(tid).unwrap()).collect::<Vec<_>>();
+    let restored = || slices().iter().all(|&slice| slice == default);
+    let short = || slices().contains(&SHORT);
+    let journals = || fs::read_dir(&journal).map_or(0, |entries| entries.count());
+    let supervisor = || {
+        let path = fs::read_dir(&journal).unwrap().next().unwrap().unwrap().path();
+        let text = fs::read_to_string(path).unwrap();
+        text.split_whitespace().nth(2).unwrap().parse::<u32>().unwrap()
+    };
+    assert!(restored(), "{:?}", slices());
+
+    // A dry run counts what it would do, and does nothing.
+    let (mut child, mut out) = start(&journal, vm, &["--dry-run"]);
+    assert_eq!(line(&mut out)["dry_run"], true);
+    loop {
+        assert!(restored(), "{:?}", slices());
+        let statistics = line(&mut out);
+        if statistics["vms"][0]["shortened"]["count"].as_u64() > Some(1) {
+            break;
+        }
+    }
+    signal(child.id(), libc::SIGINT);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(journals(), 0);
+
+    // It does it, and undoes it at its end.
+    let (mut child, mut out) = start(&journal, vm, &[]);
+    assert_eq!(line(&mut out)["event"], "ready");
+    wait_until(short);
+    let second = guard(&journal, &["--backend", "eevdf"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let why = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(why.contains("guard runs already"), "{why}");
+    let active = guard(&journal, &["--restore"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&active.stdout).contains("left alone"), "{active:?}");
+    signal(child.id(), libc::SIGTERM);
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(restored() && journals() == 0, "{:?}", slices());
+    let last: Value = serde_json::from_str(rest.lines().last().unwrap()).unwrap();
+    let shortened = &last["vms"][0]["shortened"];
+    assert!(shortened["total_ns"].as_u64() > Some(0) && shortened["refused"] == 0, "{last}");
+
+    // Killed while a slice is short: it is stopped first, so that it cannot undo it itself.
+    let stopped = |child: &Child| loop {
+        wait_until(short);
+        signal(child.id(), libc::SIGSTOP);
+        wait_until(|| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        });
+        if short() {
+            return;
+        }
+        signal(child.id(), libc::SIGCONT);
+    };
+    let (mut child, mut out) = start(&journal, vm, &[]);
+    assert_eq!(line(&mut out)["event"], "ready");
+    stopped(&child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until(|| restored() && journals() == 0);
+
+    // Killed together with its supervisor: the journal remains.
+    let (mut child, mut out) = start(&journal, vm, &[]);
+    assert_eq!(line(&mut out)["event"], "ready");
+    stopped(&child);
+    let supervisor = supervisor();
+    signal(supervisor, libc::SIGKILL);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // It was guard's child, and is reaped by whoever adopts it.
+    wait_until(|| {
+        let stat = fs::read_to_string(format!("/proc/{supervisor}/stat"));
+        stat.map_or(true, |stat| stat.rsplit_once(") ").unwrap().1.starts_with('Z'))
+    });
+    assert!(short() && journals() == 1);
+    let restore = guard(&journal, &["--restore"]).output().unwrap();
+    assert!(restore.status.success(), "{restore:?}");
+    assert!(restored() && journals() == 0, "{:?}", slices());
+}
