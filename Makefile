@@ -11,6 +11,17 @@ INIT = $(OUT)/reprieve-init
 ARM_TARGET = aarch64-unknown-linux-gnu
 ARM_TESTS = --lib --test basic --test first_use --test structures
 GUEST_TARGET = x86_64-unknown-linux-gnu
+# Ends a test program that hangs; tests have no limits of their own. Seconds for each program.
+TEST_LIMIT ?= 1800
+LIMIT = timeout --foreground --verbose --signal=ABRT --kill-after=60 $(TEST_LIMIT)
+# The lab's own limits suit a quick machine; in tests they are this many times as long.
+TIMEOUT_FACTOR ?= 20
+CARGO_TEST = REPRIEVE_TIMEOUT_FACTOR=$(TIMEOUT_FACTOR) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT)' $(CARGO) test --locked $(TEST_FLAGS)
+# Seconds of torture for each form of the runtime, and a seed (SECONDS:SEED) to repeat a run.
+TORTURE ?= 30
+TORTURE_VISITS ?= 10
+# Seconds for each series of single-stepped tests.
+SAMPLES ?= 5
 C_FILES = $(shell find crates -name '*.c' -o -name '*.h')
 # A new directory each time: the lab does not overwrite results.
 DEMO_OUT = lab-results/demo-$(shell date +%Y%m%d-%H%M%S)
@@ -21,9 +32,11 @@ help:
 	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: also its loom models, and builds broken on purpose'
-	@echo 'make test-rcu-20  the same again and again: Rust, C and torture tests, 20 times with 20 seeds'
+	@echo 'make test-hint the loom models of the locks'
+	@echo 'make test-repeat  all tests of make test 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-lab  the long tests: every kernel, every experiment, in a lab host'
+	@echo 'make pictures  the pictures of docs/pictures, from a real run; needs root, and a quiet machine'
 	@echo 'make lint      format and lint checks only'
 	@echo 'make fmt       format the sources'
 	@echo 'make setup     install the system packages that are missing (done by the targets above as well)'
@@ -42,6 +55,10 @@ bench: build
 	@mkdir -p bench-results
 	$(OUT)/reprieve bench all --seconds $(BENCH_SECONDS) --html bench-results/all.html
 
+pictures: setup-test build
+	$(CARGO) build --locked --release -p reprieve-host --example pictures
+	scripts/pictures $(OUT)
+
 setup:
 	@scripts/setup build
 
@@ -49,7 +66,7 @@ setup-test:
 	@scripts/setup test
 
 build: setup init
-	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi
+	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi -p reprieve-ipc-preload
 
 lib:
 	$(CARGO) build --locked --release -p reprieve-capi
@@ -63,38 +80,55 @@ init: setup
 
 lint: setup-test
 	$(CARGO) fmt --all --check
+	$(CARGO) run --locked --quiet -p reprieve-lint
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(if $(C_FILES),clang-format --dry-run -Werror $(C_FILES))
 
-test: lint init test-rcu test-arm
-	REPRIEVE_INIT=$(INIT) $(CARGO) test --locked --workspace
+test: lint test-run
 
-# The runtime as users run it, then its models, then broken on purpose: the torture test must notice. Each configuration has a directory of
-# its own, so that none rebuilds the other.
+# The tests alone, without the set-up and the checks of the sources: scripts/repeat-tests runs them
+# again and again.
+test-run: init test-rcu test-hint test-arm
+	REPRIEVE_INIT=$(INIT) REPRIEVE_TORTURE=$(TORTURE_VISITS) $(CARGO_TEST) --workspace
+
+test-build:
+	@$(MAKE) --no-print-directory test-run TEST_FLAGS=--no-run
+
+# The runtime as users run it, then its models, then broken on purpose: the torture test must
+# notice. Each configuration has a directory of its own, so that none rebuilds the other.
 test-rcu: setup-test
-	REPRIEVE_TORTURE=60 $(CARGO) test --locked --release -p reprieve
-	REPRIEVE_BARRIER=visit REPRIEVE_TORTURE=20 $(CARGO) test --locked --release --test torture -p reprieve
+	REPRIEVE_TORTURE=$(TORTURE) REPRIEVE_SAMPLES=$(SAMPLES) $(CARGO_TEST) --release -p reprieve
+	REPRIEVE_BARRIER=visit REPRIEVE_TORTURE=$(TORTURE_VISITS) \
+		$(CARGO_TEST) --release --test torture -p reprieve
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
-		$(CARGO) test --locked --release --lib -p reprieve
+		$(CARGO_TEST) --release --lib -p reprieve
 	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \
-		$(CARGO) test --locked --release --test torture --test visit -p reprieve
+		$(CARGO_TEST) --release --test torture --test visit -p reprieve
 
-# In pieces, or one seed again: scripts/repeat-tests ROUNDS SECONDS FIRST_SEED.
-test-rcu-20: setup-test
-	scripts/repeat-tests 20 10
+# The locks' protocols, whole and broken, in loom.
+test-hint: setup-test
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
+		$(CARGO_TEST) --release --lib -p reprieve-hint
 
-# The runtime on aarch64, in emulation: plain sections. Takes a standard library for it, which rustup has and Debian's rustc has not.
+# Hours. One load, or fewer rounds: scripts/repeat-tests idle|busy|slow ROUNDS.
+test-repeat: setup-test
+	scripts/repeat-tests idle 10
+	scripts/repeat-tests busy 10
+	scripts/repeat-tests slow 5
+
+# The runtime on aarch64, in emulation: plain sections. Takes a standard library for it, which
+# rustup has and Debian's rustc has not.
 test-arm: setup-test
 	@if [ -d "$$(rustc --print target-libdir --target $(ARM_TARGET))" ]; then \
 		set -x; CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu' \
-		$(CARGO) test --locked --release --target $(ARM_TARGET) -p reprieve $(ARM_TESTS); \
+		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT) qemu-aarch64 -L /usr/aarch64-linux-gnu' \
+		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(ARM_TARGET) -p reprieve $(ARM_TESTS); \
 	else \
 		echo 'make test-arm: skipped, rustc has no standard library for it: rustup target add $(ARM_TARGET)' >&2; \
 	fi
 
 test-lab: setup-test init
-	REPRIEVE_INIT=$(INIT) $(CARGO) test --locked --workspace -- --ignored
+	REPRIEVE_INIT=$(INIT) $(CARGO_TEST) --workspace -- --ignored
 
 fmt: setup-test
 	$(CARGO) fmt --all
@@ -109,14 +143,19 @@ install:
 	@test -x $(OUT)/reprieve && test -x $(INIT) || { echo 'make build first' >&2; exit 1; }
 	install -D -m 755 $(OUT)/reprieve $(DESTDIR)$(PREFIX)/bin/reprieve
 	install -D -m 755 $(INIT) $(DESTDIR)$(PREFIX)/lib/reprieve/reprieve-init
+	install -D -m 755 $(OUT)/libreprieve_ipc.so $(DESTDIR)$(PREFIX)/lib/libreprieve_ipc.so
 	crates/rcu/scripts/install-c $(OUT) $(PREFIX) $(DESTDIR)
 	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve
 	install -m 644 README.md LICENSE-MIT LICENSE-APACHE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/reprieve
+	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve/pictures
+	install -m 644 docs/pictures/* $(DESTDIR)$(PREFIX)/share/doc/reprieve/pictures
 	install -D -m 644 packaging/grafana/reprieve-watch.json $(DESTDIR)$(PREFIX)/share/reprieve/grafana/reprieve-watch.json
 	install -D -m 644 packaging/kubevirt/reprieve-watch.yaml $(DESTDIR)$(PREFIX)/share/reprieve/kubevirt/reprieve-watch.yaml
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's,@PREFIX@,$(PREFIX),' packaging/systemd/reprieve-watch.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/reprieve-watch.service
-	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/reprieve-watch.service
+	for unit in watch guard; do \
+		sed 's,@PREFIX@,$(PREFIX),' packaging/systemd/reprieve-$$unit.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/reprieve-$$unit.service && \
+		chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/reprieve-$$unit.service || exit 1; \
+	done
 
 clean:
 	$(CARGO) clean
@@ -124,4 +163,4 @@ clean:
 # Set-up must not run twice at the same time, and cargo uses all CPUs by itself.
 .NOTPARALLEL:
 
-.PHONY: help demo bench setup setup-test build lib init lint test test-rcu test-rcu-20 test-arm test-lab fmt install install-lib clean
+.PHONY: help demo bench pictures setup setup-test build lib init lint test test-run test-build test-rcu test-hint test-repeat test-arm test-lab fmt install install-lib clean
