@@ -16,9 +16,11 @@
  *
  * Each context has a function named after it (reprieve_hold_reader, ...), which
  * does all the spinning, so that a symbolized instruction pointer can be
- * checked as well. It reads the clock only now and then, and one whose reading
- * disables nothing. Between two holds the thread calls the scheduler: no hold
- * may be so long that the guest's own watchdogs report it (20 s).
+ * checked as well. Its callers enter and leave the context: a CPU in the
+ * function is in the context, from the first instruction to the last. It reads
+ * the clock only now and then, and one whose reading disables nothing. Between
+ * two holds the thread calls the scheduler: no hold may be so long that the
+ * guest's own watchdogs report it (20 s).
  *
  * Files in /sys/kernel/debug/reprieve_hold:
  *   control  write one command:
@@ -92,40 +94,22 @@ static __always_inline void spin(struct hold *hold)
 			cpu_relax();
 }
 
-static noinline __noclone void reprieve_hold_kernel(struct hold *hold)
-{
-	spin(hold);
-}
+/*
+ * The text differs, so that the compiler does not fold the functions into one.
+ */
+#define HOLD_FUNCTION(context)                                                 \
+	static noinline __noclone void reprieve_hold_##context(                \
+		struct hold *hold)                                             \
+	{                                                                      \
+		asm volatile("# " #context);                                   \
+		spin(hold);                                                    \
+	}
 
-static noinline __noclone void reprieve_hold_reader(struct hold *hold)
-{
-	rcu_read_lock();
-	spin(hold);
-	rcu_read_unlock();
-}
-
-static noinline __noclone void reprieve_hold_spinlock(struct hold *hold)
-{
-	spin_lock(&hold->lock);
-	spin(hold);
-	spin_unlock(&hold->lock);
-}
-
-static noinline __noclone void reprieve_hold_bh(struct hold *hold)
-{
-	local_bh_disable();
-	spin(hold);
-	local_bh_enable();
-}
-
-static noinline __noclone void reprieve_hold_irqs_off(struct hold *hold)
-{
-	unsigned long flags;
-
-	local_irq_save(flags);
-	spin(hold);
-	local_irq_restore(flags);
-}
+HOLD_FUNCTION(kernel)
+HOLD_FUNCTION(reader)
+HOLD_FUNCTION(spinlock)
+HOLD_FUNCTION(bh)
+HOLD_FUNCTION(irqs_off)
 
 static noinline __noclone void reprieve_hold_softirq(struct tasklet_struct *t)
 {
@@ -141,6 +125,36 @@ static noinline __noclone void reprieve_hold_hardirq(struct irq_work *work)
 
 	spin(hold);
 	complete(&hold->left);
+}
+
+static void hold_reader(struct hold *hold)
+{
+	rcu_read_lock();
+	reprieve_hold_reader(hold);
+	rcu_read_unlock();
+}
+
+static void hold_spinlock(struct hold *hold)
+{
+	spin_lock(&hold->lock);
+	reprieve_hold_spinlock(hold);
+	spin_unlock(&hold->lock);
+}
+
+static void hold_bh(struct hold *hold)
+{
+	local_bh_disable();
+	reprieve_hold_bh(hold);
+	local_bh_enable();
+}
+
+static void hold_irqs_off(struct hold *hold)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	reprieve_hold_irqs_off(hold);
+	local_irq_restore(flags);
 }
 
 static void hold_softirq(struct hold *hold)
@@ -160,12 +174,12 @@ static void hold_hardirq(struct hold *hold)
 
 static const struct context contexts[] = {
 	{"kernel", reprieve_hold_kernel, MAX_HOLD_US},
-	{"reader", reprieve_hold_reader, MAX_HOLD_US},
-	{"spinlock", reprieve_hold_spinlock, MAX_HOLD_US},
-	{"bh", reprieve_hold_bh, MAX_ATOMIC_HOLD_US},
+	{"reader", hold_reader, MAX_HOLD_US},
+	{"spinlock", hold_spinlock, MAX_HOLD_US},
+	{"bh", hold_bh, MAX_ATOMIC_HOLD_US},
 	{"softirq", hold_softirq, MAX_ATOMIC_HOLD_US},
 	{"hardirq", hold_hardirq, MAX_ATOMIC_HOLD_US},
-	{"irqs-off", reprieve_hold_irqs_off, MAX_ATOMIC_HOLD_US},
+	{"irqs-off", hold_irqs_off, MAX_ATOMIC_HOLD_US},
 };
 
 static int hold_thread(void *data)
