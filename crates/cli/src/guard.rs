@@ -31,7 +31,7 @@ pub struct GuardArgs {
     /// The longest time for which a vCPU that is off its CPU may hold up a grace period
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
     max_hold: Duration,
-    /// How long a thread runs before the next one's turn [default: 2ms]. With --backend eevdf: the
+    /// How long a thread runs before the next one's turn [default: 3ms]. With --backend eevdf: the
     /// slice of vCPUs that owe a late grace period [default: 500us]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     slice: Option<Duration>,
@@ -225,6 +225,7 @@ fn summary(statistics: &Statistics) -> String {
             ("extended", &vm.extended),
             ("to a quiescent point", &vm.quiesced),
             ("rescued", &vm.rescued),
+            ("yielded to", &vm.yielded),
         ];
         for (what, granted) in kinds.into_iter().filter(|(_, g)| g.count + g.refused > 0) {
             text += &format!(

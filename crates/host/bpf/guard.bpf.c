@@ -38,8 +38,16 @@
 /* How often a CPU's timer looks: in an extension, while others wait, else. */
 #define LOOK_EXTENDED_NS 100000
 #define LOOK_BUSY_NS 500000
-#define LOOK_ALONE_NS 4000000
+#define LOOK_ALONE_NS 2000000
 #define LOOK_IDLE_NS 20000000
+
+/* How many of the shared queue are looked at for one that ran here last. */
+#define LOOK_AHEAD 8
+
+/* Why a thread has its turn. */
+#define WHY_TURN 0
+#define WHY_RESCUED 1 /* it holds up a grace period */
+#define WHY_YIELDED 2 /* another vCPU of its VM waits for it */
 
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN 2
@@ -94,7 +102,8 @@ struct task {
 	u32 load; /* its part of the load */
 	u32 queue; /* 0: shared, else the CPU plus 1 */
 	u32 queued;
-	u32 rescued;
+	u32 why;
+	u32 ticked; /* its guest's tick was due while it waited */
 	u32 class; /* at the start of the extension */
 	u32 quiescing; /* what kind of extension it is */
 };
@@ -109,8 +118,10 @@ struct cpu {
 	u64 looked;
 	u32 pid;
 	u32 slot;
-	u32 rescued; /* also of the last, while nobody runs */
-	u32 pad;
+	u32 why; /* also of the last, while nobody runs */
+	u32 yields; /* who runs gives up its CPU */
+	u32 wanted; /* a thread to run next, and why */
+	u32 wanted_why;
 };
 
 struct {
@@ -690,15 +701,6 @@ void BPF_PROG(guard_dequeue, struct task_struct *p, u64 deq_flags)
 		task->queued = 0;
 }
 
-static __always_inline u64 slice(const struct task *task)
-{
-	struct guest *guest = settings.rescues ? guest_of(task) : 0;
-	struct policy_limits limit;
-
-	limits(&limit);
-	return policy_slice(guest && guest->seq, &limit);
-}
-
 /* The thread that ran last on this CPU keeps it for ns. */
 static __always_inline void keep(struct task_struct *p, struct task *task,
 				 struct cpu *cpu, u64 ns, u64 now)
@@ -707,31 +709,130 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 	if (task->extension.began)
 		return; /* the turn goes on */
 	cpu->turn = now;
-	cpu->slice = slice(task);
-	cpu->rescued = 0;
+	cpu->slice = settings.slice;
+	cpu->why = WHY_TURN;
+}
+
+/* Takes the next thread of the shared queue; of those whose turn is near, one
+ * that ran here last. */
+static __always_inline _Bool take_shared(u32 where)
+{
+	struct policy_thread first = {};
+	struct group *group = 0;
+	struct bpf_iter_scx_dsq it;
+	struct policy_limits limit;
+	struct task_struct *p;
+	_Bool taken = 0;
+	u32 n = 0;
+
+	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED) < 2)
+		return kernel_take(QUEUE_SHARED);
+	limits(&limit);
+	if (!bpf_iter_scx_dsq_new(&it, QUEUE_SHARED, 0)) {
+		while ((p = bpf_iter_scx_dsq_next(&it)) && n < LOOK_AHEAD) {
+			struct task *task = task_of(p);
+
+			if (!task)
+				break;
+			if (!n++) {
+				first = task->thread;
+				group = group_of(task);
+			}
+			if (!policy_prefers(&task->thread, &first,
+					    group ? &group->group : 0, &limit))
+				break;
+			if (scx_bpf_task_cpu(p) == (s32)where) {
+				taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
+						    settings.slice);
+				break;
+			}
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return taken || kernel_take(QUEUE_SHARED);
+}
+
+/* Takes the thread out of its queue. */
+static __always_inline _Bool take(struct task_struct *p, struct task *task,
+				  u64 to, u64 ns)
+{
+	struct bpf_iter_scx_dsq it;
+	_Bool moved = 0;
+
+	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0))
+		moved = kernel_move(&it, p, to, ns);
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
+}
+
+/* Takes the thread that somebody wants to run on this CPU next, if it waits
+ * still. */
+static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
+{
+	u32 tid = cpu->wanted, why = cpu->wanted_why;
+	struct granted *granted;
+	struct task_struct *p;
+	_Bool taken = 0;
+	struct guest *guest;
+	struct task *task;
+
+	if (!tid)
+		return 0;
+	cpu->wanted = 0;
+	p = bpf_task_from_pid(tid);
+	if (!p)
+		return 0;
+	task = task_of(p);
+	if (!task || !task->queued || task->why ||
+	    !bpf_cpumask_test_cpu(where, p->cpus_ptr) ||
+	    (task->queue && task->queue != where + 1))
+		goto out;
+	guest = guest_of(task);
+	if (!guest)
+		goto out;
+	task->why = why;
+	granted = why == WHY_RESCUED ? &guest->rescued : &guest->yielded;
+	if (take(p, task, SCX_DSQ_LOCAL,
+		 why == WHY_RESCUED ? POLICY_RESCUE_NS : settings.slice)) {
+		add(&granted->count, 1);
+		taken = 1;
+	} else {
+		task->why = WHY_TURN;
+	}
+out:
+	bpf_task_release(p);
+	return taken;
 }
 
 static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 				 u32 where, u64 now)
 {
 	struct task *task = 0;
+	_Bool yields = cpu->yields;
 	u32 kind;
 
+	cpu->yields = 0;
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	/* With core scheduling, a sibling may choose for this CPU. */
-	if (task && task->slot && prev == bpf_get_current_task_btf() &&
-	    waits(where) && extend(prev, task, now) == POLICY_STAY) {
-		keep(prev, task, cpu, settings.max_extend, now);
-		return;
+	if (task && task->slot && prev == bpf_get_current_task_btf()) {
+		if (yields || !waits(where)) {
+			end_extension(task, 0, now);
+		} else if (extend(prev, task, now) == POLICY_STAY) {
+			keep(prev, task, cpu, settings.max_extend, now);
+			return;
+		}
 	}
-	/* Every second turn at most is a rescue. */
-	if (!cpu->rescued && kernel_take(QUEUE_RESCUE))
+	/* Every second turn at most is out of turn. */
+	if (!cpu->why &&
+	    (take_wanted(cpu, where, now) || kernel_take(QUEUE_RESCUE)))
 		return;
 	kind = policy_kind(&cpu->kinds);
-	if (kind ? kernel_take(QUEUE_CPU + where) : kernel_take(QUEUE_SHARED))
+	if (kind && kernel_take(QUEUE_CPU + where))
 		return;
-	if (kind ? kernel_take(QUEUE_SHARED) : kernel_take(QUEUE_CPU + where))
+	if (take_shared(where))
+		return;
+	if (!kind && kernel_take(QUEUE_CPU + where))
 		return;
 	if (kernel_take(QUEUE_RESCUE))
 		return;
@@ -749,6 +850,42 @@ void BPF_PROG(guard_dispatch, s32 where, struct task_struct *prev)
 		return;
 	pick(prev, cpu, where, now);
 	account(now);
+}
+
+/* A vCPU that spins asks KVM, and KVM asks here, to run the one that it waits
+ * for. Queues may not be changed here: dispatch() follows. */
+SEC("struct_ops/guard_yield")
+_Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct cpu *cpu = cpu_of(bpf_get_smp_processor_id());
+	struct task *waits = task_of(from), *task;
+	struct policy_limits limit;
+	struct group *group;
+	struct guest *guest;
+
+	if (!waits || !cpu)
+		return 0;
+	if (to) {
+		task = task_of(to);
+		if (!task || !task->queued || !task->slot || !waits->slot ||
+		    task->vm != waits->vm)
+			return 0;
+		group = group_of(task);
+		guest = guest_of(task);
+		if (!group || !guest)
+			return 0;
+		limits(&limit);
+		if (policy_yield(&task->thread, &group->group, queue_of(task),
+				 &limit) != POLICY_YES) {
+			add(&guest->yielded.refused, 1);
+			return 0;
+		}
+		cpu->wanted_why = WHY_YIELDED;
+		cpu->wanted = to->pid;
+	}
+	cpu->yields = 1;
+	kernel_set_slice(from, 0);
+	return 1;
 }
 
 SEC("struct_ops/guard_runnable")
@@ -770,7 +907,7 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 
 	if (!task)
 		return;
-	task->rescued = 0;
+	task->why = WHY_TURN;
 	count_out(task, bpf_ktime_get_ns());
 }
 
@@ -787,15 +924,17 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	now = bpf_ktime_get_ns();
 	count_in(p, task, now);
 	task->queued = 0;
+	task->ticked = 0;
 	begin(task, now);
-	if (!task->rescued)
+	if (!task->why)
 		policy_start(queue_of(task), &task->thread);
-	cpu->rescued = task->rescued;
+	cpu->why = task->why;
+	cpu->yields = 0;
 	cpu->thread = task->thread;
 	cpu->thread.weight = weight(task);
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
-	cpu->slice = slice(task);
+	cpu->slice = settings.slice;
 	cpu->turn = now;
 }
 
@@ -829,12 +968,14 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		end_extension(task, !runnable, now);
 		add(&guest->on_cpu_ns, ran);
 		entitle(group, guest);
-		if (task->rescued)
-			grant(&guest->rescued, ran);
+		if (task->why)
+			grant(task->why == WHY_RESCUED ? &guest->rescued
+						       : &guest->yielded,
+			      ran);
 		if (settings.rescues && p == bpf_get_current_task_btf())
 			look(task, now);
 	}
-	task->rescued = 0;
+	task->why = WHY_TURN;
 	task->left = now;
 	cpu->turn = 0;
 	cpu->slot = 0;
@@ -918,14 +1059,51 @@ void BPF_PROG(guard_exit, struct scx_exit_info *ei)
 	exit_kind = ei->kind;
 }
 
+/* Whether the vCPU holds up its guest's grace period, by the last look. */
+static __always_inline _Bool owes(const struct task *task)
+{
+	struct guest *guest = guest_of(task);
+	struct vcpu *vcpu = vcpu_of(task);
+	u32 i;
+
+	if (!guest || !vcpu)
+		return 0;
+	bpf_for(i, 0, MAX_LEAVES)
+	{
+		u32 bit;
+
+		if (i >= guest->leaves_used || i >= MAX_LEAVES)
+			break;
+		bit = vcpu->index - guest->leaves[i].first_cpu;
+		if (bit < guest->leaves[i].cpus && bit < 64)
+			return guest->owes[i] >> bit & 1;
+	}
+	return 0;
+}
+
+static __always_inline _Bool may_rescue(const struct task *task,
+					struct guest *guest, u64 age, u64 now)
+{
+	struct group *group = group_of(task);
+	struct policy_limits limit;
+	enum policy_answer answer;
+
+	if (!group)
+		return 0;
+	limits(&limit);
+	answer = policy_rescue(&task->thread, &group->group, queue_of(task),
+			       age, task->left, task->ticked, now, &limit);
+	if (answer == POLICY_IN_DEBT)
+		add(&guest->rescued.refused, 1);
+	return answer == POLICY_YES;
+}
+
 /* Has the vCPU scheduled next if it waits and that is allowed. */
 static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 				   u32 here, u64 now)
 {
-	struct policy_limits limit;
 	struct task_struct *p;
 	struct task *task;
-	struct group *group;
 	struct cpu *cpu;
 	s32 where;
 	u32 *tid;
@@ -937,45 +1115,73 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	if (!p)
 		return;
 	task = task_of(p);
-	if (!task || task->slot != slot + 1 || !task->queued || task->rescued)
+	if (!task || task->slot != slot + 1 || !task->queued || task->why)
 		goto out;
-	group = group_of(task);
-	if (!group)
+	if (!may_rescue(task, guest, age, now))
 		goto out;
-	limits(&limit);
-	if (!policy_rescue(&task->thread, &group->group, queue_of(task), age,
-			   task->left, now, &limit)) {
-		if (policy_debt_allowed(age, &limit))
-			add(&guest->rescued.refused, 1);
-		goto out;
-	}
 	if (task->queue) {
 		where = task->queue - 1;
 	} else {
-		where = here;
-		cpu = cpu_of(here);
-		if (!cpu || cpu->rescued ||
-		    !bpf_cpumask_test_cpu(here, p->cpus_ptr))
-			where = scx_bpf_task_cpu(p);
+		where = scx_bpf_task_cpu(p);
+		cpu = cpu_of(where);
+		if (cpu && cpu->why && bpf_cpumask_test_cpu(here, p->cpus_ptr))
+			where = here;
 	}
-	task->rescued = 1;
-	{
-		struct bpf_iter_scx_dsq it;
-		_Bool moved = 0;
-
-		if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0))
-			moved = kernel_move(&it, p, QUEUE_RESCUE,
-					    POLICY_RESCUE_NS);
-		bpf_iter_scx_dsq_destroy(&it);
-		if (moved) {
-			add(&guest->rescued.count, 1);
-			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-		} else {
-			task->rescued = 0;
-		}
+	task->why = WHY_RESCUED;
+	if (take(p, task, QUEUE_RESCUE, POLICY_RESCUE_NS)) {
+		add(&guest->rescued.count, 1);
+		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	} else {
+		task->why = WHY_TURN;
 	}
 out:
 	bpf_task_release(p);
+}
+
+/* KVM's timer function: a tick of the guest is due. This is the best moment for
+ * a rescue, since the tick comes with the vCPU. */
+SEC("fentry/apic_timer_fn")
+int BPF_PROG(guard_tick, struct hrtimer *timer)
+{
+	struct kvm_lapic *lapic =
+		(void *)timer -
+		bpf_core_field_offset(struct kvm_lapic, lapic_timer);
+	u32 tid = BPF_CORE_READ(lapic, vcpu, pid, numbers[0].nr);
+	u64 now = bpf_ktime_get_ns();
+	struct task_struct *p;
+	struct guest *guest;
+	struct task *task;
+	struct cpu *cpu;
+	s32 where;
+
+	if (!active || !settings.rescues ||
+	    !bpf_map_lookup_elem(&members, &tid))
+		return 0;
+	p = bpf_task_from_pid(tid);
+	if (!p)
+		return 0;
+	task = task_of(p);
+	if (!task || !task->slot || !task->queued || task->why)
+		goto out;
+	guest = guest_of(task);
+	if (!guest)
+		goto out;
+	task->ticked = 1;
+	add(&guest->ticks, 1);
+	if (!guest->ready || !guest->seq ||
+	    policy_after(now, guest->seq_since) <= 0 || !owes(task) ||
+	    !may_rescue(task, guest, now - guest->seq_since, now))
+		goto out;
+	where = task->queue ? (s32)task->queue - 1 : scx_bpf_task_cpu(p);
+	cpu = cpu_of(where);
+	if (cpu && !cpu->wanted) {
+		cpu->wanted_why = WHY_RESCUED;
+		cpu->wanted = tid;
+		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	}
+out:
+	bpf_task_release(p);
+	return 0;
 }
 
 static __always_inline void rescue_vm(u32 index, u32 here, u64 now)
@@ -1047,8 +1253,8 @@ static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
 	if (task->extension.began)
 		return now - task->extension.began >= settings.max_extend ||
 		       !in_section(p, task, &class, &quiescing);
-	if (cpu->rescued && ran >= POLICY_RESCUE_NS)
-		return 1;
+	if (cpu->why == WHY_RESCUED)
+		return ran >= POLICY_RESCUE_NS || !owes(task);
 	return ran >= cpu->slice && waits(where);
 }
 
@@ -1084,7 +1290,13 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 				if (settings.rescues)
 					look(task, now);
 				ends = over(cpu, p, task, where, now);
-				if (task->extension.began)
+				/* Begun here, it is looked at in time. */
+				if (ends && cpu->why != WHY_RESCUED &&
+				    !task->extension.began)
+					ends = extend(p, task, now) !=
+					       POLICY_STAY;
+				if (task->extension.began ||
+				    cpu->why == WHY_RESCUED)
 					next = LOOK_EXTENDED_NS;
 			}
 		} else {
@@ -1121,6 +1333,7 @@ struct sched_ext_ops guard_ops = {
 	.enqueue = (void *)guard_enqueue,
 	.dequeue = (void *)guard_dequeue,
 	.dispatch = (void *)guard_dispatch,
+	.yield = (void *)guard_yield,
 	.runnable = (void *)guard_runnable,
 	.running = (void *)guard_running,
 	.stopping = (void *)guard_stopping,

@@ -56,6 +56,8 @@ struct guest {
 	struct granted extended;
 	struct granted quiesced;
 	struct granted rescued;
+	struct granted yielded;
+	u64 ticks; /* due while the vCPU waited for a CPU */
 };
 
 /* Values of settings.quiesces: no VM, those whose guest tracks user mode, all.

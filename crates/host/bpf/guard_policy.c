@@ -46,12 +46,29 @@ u32 guard_extend(struct policy_extension *extension,
 	return policy_extend(extension, budget, section, now, limits);
 }
 
-int guard_rescue(const struct policy_thread *thread,
+u32 guard_rescue(const struct policy_thread *thread,
 		 const struct policy_group *group,
-		 const struct policy_queue *queue, u64 age, u64 left, u64 now,
-		 const struct policy_limits *limits)
+		 const struct policy_queue *queue, u64 age, u64 left,
+		 int ticked, u64 now, const struct policy_limits *limits)
 {
-	return policy_rescue(thread, group, queue, age, left, now, limits);
+	return policy_rescue(thread, group, queue, age, left, ticked, now,
+			     limits);
+}
+
+u32 guard_yield(const struct policy_thread *thread,
+		const struct policy_group *group,
+		const struct policy_queue *queue,
+		const struct policy_limits *limits)
+{
+	return policy_yield(thread, group, queue, limits);
+}
+
+int guard_prefers(const struct policy_thread *thread,
+		  const struct policy_thread *first,
+		  const struct policy_group *group,
+		  const struct policy_limits *limits)
+{
+	return policy_prefers(thread, first, group, limits);
 }
 
 int guard_preempts(const struct policy_thread *woken,

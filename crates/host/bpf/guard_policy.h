@@ -34,11 +34,14 @@
 #define POLICY_WAIT_NS 4000000000ULL
 /* A VM may use this part (1/n) of the time that passes for extensions. */
 #define POLICY_EXTEND_PART 4
-/* A vCPU that was rescued and owes still, or again, is not rescued again until
- * it has been off its CPU for this long: it needs a tick of its guest's. */
-#define POLICY_RESCUE_GAP_NS 2000000ULL
-/* How long a rescue lasts if the quiescent state does not come before. */
-#define POLICY_RESCUE_NS 1000000ULL
+/* What a vCPU that owes lacks is a tick of its guest's, which comes as soon as
+ * the vCPU runs if it is due. Where nobody says when it is, the vCPU is rescued
+ * after it has been off its CPU for this long: most guests have 250 a second.
+ */
+#define POLICY_RESCUE_GAP_NS 4000000ULL
+/* How long a rescue lasts if the quiescent state does not come before: enough
+ * for the tick and the softirq that it raises. */
+#define POLICY_RESCUE_NS 300000ULL
 
 struct policy_limits {
 	u64 slice;
@@ -151,15 +154,6 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 	return ran;
 }
 
-/* How long the thread may run. A vCPU whose guest has a grace period in
- * progress runs as much as others, but in smaller pieces, so that it is never
- * off its CPU for long. */
-POLICY_FN u64 policy_slice(int in_grace_period,
-			   const struct policy_limits *limits)
-{
-	return in_grace_period ? limits->slice / 4 : limits->slice;
-}
-
 /* The weight that the thread has now. */
 POLICY_FN u64 policy_weight(const struct policy_thread *thread,
 			    const struct policy_group *group)
@@ -213,6 +207,19 @@ POLICY_FN void policy_start(struct policy_queue *queue,
 {
 	if (policy_after(thread->vtime, queue->vtime) > 0)
 		queue->vtime = thread->vtime;
+}
+
+/* Whether a CPU may take the thread, which ran there last, before the first of
+ * the queue, which ran elsewhere: what its caches hold is worth two turns. */
+POLICY_FN int policy_prefers(const struct policy_thread *thread,
+			     const struct policy_thread *first,
+			     const struct policy_group *group,
+			     const struct policy_limits *limits)
+{
+	u64 turns =
+		policy_scaled(2 * limits->slice, policy_weight(first, group));
+
+	return policy_after(thread->vtime, first->vtime) <= (s64)turns;
 }
 
 /* Whether the thread, woken now, should run at once instead of the one that
@@ -285,22 +292,55 @@ POLICY_FN u64 policy_debt_allowed(u64 age, const struct policy_limits *limits)
 	return limits->slice + age;
 }
 
-/* Whether a vCPU that waits for its turn, and has been off its CPU since left,
- * is scheduled next because it holds up a grace period of that age. */
-POLICY_FN int policy_rescue(const struct policy_thread *thread,
-			    const struct policy_group *group,
-			    const struct policy_queue *queue, u64 age, u64 left,
-			    u64 now, const struct policy_limits *limits)
+/* How far ahead of its turn the thread is, in run time. */
+POLICY_FN u64 policy_debt(const struct policy_thread *thread,
+			  const struct policy_group *group,
+			  const struct policy_queue *queue)
 {
-	u64 allowed = policy_debt_allowed(age, limits);
 	s64 ahead = policy_after(thread->vtime, queue->vtime);
 	u64 debt = ahead > 0 ? (u64)ahead : 0;
 
-	if (!allowed || policy_after(now, left) < (s64)POLICY_RESCUE_GAP_NS)
-		return 0;
-	/* In run time. The integral of a small weight may be long. */
-	debt = debt / POLICY_WEIGHT * policy_weight(thread, group);
-	return debt + POLICY_RESCUE_NS <= allowed;
+	/* The integral of a small weight may be long. */
+	return debt / POLICY_WEIGHT * policy_weight(thread, group);
+}
+
+enum policy_answer {
+	POLICY_YES,
+	POLICY_NOT_YET, /* it would not help */
+	POLICY_IN_DEBT,
+};
+
+/* Whether a vCPU that waits for its turn, and has been off its CPU since left,
+ * is scheduled next because it holds up a grace period of that age. ticked says
+ * that a tick of its guest's is known to be due. */
+POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
+					   const struct policy_group *group,
+					   const struct policy_queue *queue,
+					   u64 age, u64 left, int ticked,
+					   u64 now,
+					   const struct policy_limits *limits)
+{
+	u64 allowed = policy_debt_allowed(age, limits);
+
+	if (!allowed)
+		return POLICY_NOT_YET;
+	if (!ticked && policy_after(now, left) < (s64)POLICY_RESCUE_GAP_NS)
+		return POLICY_NOT_YET;
+	if (policy_debt(thread, group, queue) + POLICY_RESCUE_NS > allowed)
+		return POLICY_IN_DEBT;
+	return POLICY_YES;
+}
+
+/* Whether a vCPU to which another of its VM yields is scheduled next. */
+POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
+					  const struct policy_group *group,
+					  const struct policy_queue *queue,
+					  const struct policy_limits *limits)
+{
+	if (policy_debt(thread, group, queue) + limits->slice >
+	    limits->max_hold)
+		return POLICY_IN_DEBT;
+	return POLICY_YES;
 }
 
 /* The two kinds of threads that a CPU chooses from: those that may run

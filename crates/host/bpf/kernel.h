@@ -88,8 +88,17 @@ struct kvm_vcpu_arch {
 	_Bool preempted_in_kernel;
 };
 
+struct upid {
+	s32 nr;
+};
+
+struct pid {
+	struct upid numbers[1];
+};
+
 struct kvm_vcpu {
 	struct preempt_notifier preempt_notifier;
+	struct pid *pid;
 	struct kvm_vcpu_arch arch;
 };
 
@@ -101,6 +110,18 @@ struct kvm_vcpu_arch___rip {
 
 struct kvm_vcpu___rip {
 	struct kvm_vcpu_arch___rip arch;
+};
+
+struct hrtimer;
+
+/* A guest's timer, which ticks. */
+struct kvm_timer {
+	u32 timer_mode; /* what matters is where the structure lies */
+};
+
+struct kvm_lapic {
+	struct kvm_timer lapic_timer;
+	struct kvm_vcpu *vcpu;
 };
 
 /* AMD's state save area, where the processor leaves a guest's registers. */

@@ -7,6 +7,7 @@
 //! | `eevdf-slice=TIME` | the stock scheduler; the tested guest's vCPUs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
 //! | `eevdf-owed`, `eevdf-owed=LATE` | the stock scheduler; `reprieve guard --backend eevdf` shortens the slices of vCPUs that owe a grace period older than LATE | custom slices |
 //! | `plain`, `extend`, `quiesce`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
+//! | `full-slice=TIME` and the like | the same with `--slice TIME` | sched_ext |
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -41,8 +42,8 @@ pub enum Policy {
     Slice(Duration),
     /// `guard --backend eevdf`; grace periods are late from this age on (`None`: its default).
     Owed(Option<Duration>),
-    /// A policy of `guard`'s scheduler, one of [`GUARDED`].
-    Guard(String),
+    /// A policy of `guard`'s scheduler, one of [`GUARDED`], and its slice (`None`: its default).
+    Guard(String, Option<Duration>),
 }
 
 /// What a policy asks of the host's kernel.
@@ -60,27 +61,37 @@ impl Policy {
         match self {
             Policy::Eevdf => Need::Nothing,
             Policy::Slice(_) | Policy::Owed(_) => Need::CustomSlices,
-            Policy::Guard(_) => Need::SchedExt,
+            Policy::Guard(..) => Need::SchedExt,
         }
     }
 }
 
 /// The names, for messages and help.
 pub fn names() -> String {
-    format!("{DEFAULT}, {SLICE}=TIME, {OWED}, {}", GUARDED.join(", "))
+    format!(
+        "{DEFAULT}, {SLICE}=TIME, {OWED}, {}, each of the last five with -slice=TIME",
+        GUARDED.join(", ")
+    )
 }
 
 impl FromStr for Policy {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Policy> {
-        if let Some(time) = text.strip_prefix(SLICE).and_then(|rest| rest.strip_prefix('=')) {
-            return match parse_time(time) {
-                Some(slice) if SLICES.contains(&slice) => Ok(Policy::Slice(slice)),
-                _ => Err(Error::Usage(format!(
-                    "--policy {text}: give a slice of 0.1ms to 100ms, as in {SLICE}=0.5ms"
-                ))),
-            };
+        if let Some((name, time)) = text.split_once("-slice=") {
+            let slice = parse_time(time).filter(|slice| SLICES.contains(slice));
+            match slice {
+                Some(slice) if name == DEFAULT => return Ok(Policy::Slice(slice)),
+                Some(_) if GUARDED.contains(&name) => {
+                    return Ok(Policy::Guard(name.into(), slice));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(Error::Usage(format!(
+                        "--policy {text}: give a slice of 0.1ms to 100ms, as in {SLICE}=0.5ms"
+                    )));
+                }
+            }
         }
         if let Some(time) = text.strip_prefix(OWED).and_then(|rest| rest.strip_prefix('=')) {
             return match parse_time(time) {
@@ -93,7 +104,7 @@ impl FromStr for Policy {
         match text {
             DEFAULT => Ok(Policy::Eevdf),
             OWED => Ok(Policy::Owed(None)),
-            _ if GUARDED.contains(&text) => Ok(Policy::Guard(text.into())),
+            _ if GUARDED.contains(&text) => Ok(Policy::Guard(text.into(), None)),
             _ => Err(Error::Usage(format!("there is no policy {text:?}; there are: {}", names()))),
         }
     }
@@ -117,7 +128,10 @@ impl fmt::Display for Policy {
             Policy::Slice(slice) => write!(f, "{SLICE}={}ms", slice.as_nanos() as f64 / 1e6),
             Policy::Owed(Some(late)) => write!(f, "{OWED}={}ms", late.as_nanos() as f64 / 1e6),
             Policy::Owed(None) => f.write_str(OWED),
-            Policy::Guard(name) => f.write_str(name),
+            Policy::Guard(name, None) => f.write_str(name),
+            Policy::Guard(name, Some(slice)) => {
+                write!(f, "{name}-slice={}ms", slice.as_nanos() as f64 / 1e6)
+            }
         }
     }
 }
@@ -171,7 +185,7 @@ mod tests {
     #[test]
     fn names_are_read_and_shown() {
         for name in
-            ["eevdf", "eevdf-slice=0.5ms", "eevdf-owed", "eevdf-owed=2.5ms", "plain", "full"]
+            ["eevdf", "eevdf-slice=0.5ms", "eevdf-owed=2.5ms", "plain", "full", "full-slice=4ms"]
         {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
@@ -186,7 +200,7 @@ mod tests {
 
     #[test]
     fn other_words_are_refused_with_what_there_is() {
-        for bad in ["", "fair", "eevdf-slice", "EEVDF", "full "] {
+        for bad in ["", "fair", "eevdf-slice", "EEVDF", "full ", "fast-slice=1ms"] {
             let error = bad.parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains("eevdf-owed") && error.contains("quiesce"), "{bad}: {error}");
         }

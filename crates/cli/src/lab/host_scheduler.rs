@@ -62,7 +62,12 @@ impl Scheduler for HostScheduler {
                 args.extend(late.iter().flat_map(|late| ["--late", late.as_str()]));
                 child(&args)
             }
-            Policy::Guard(name) => child(&["--policy", name]),
+            Policy::Guard(name, slice) => {
+                let slice = slice.map(|slice| format!("{}us", slice.as_micros()));
+                let mut args = vec!["--policy", name];
+                args.extend(slice.iter().flat_map(|slice| ["--slice", slice.as_str()]));
+                child(&args)
+            }
         }
     }
 }

@@ -108,7 +108,7 @@ impl Default for Options {
             policy: Policy::default(),
             max_extend: Duration::from_millis(1),
             max_hold: Duration::from_millis(20),
-            slice: Duration::from_millis(2),
+            slice: Duration::from_millis(3),
             late: Duration::from_millis(3),
             vms: Which::All,
             dry_run: false,

@@ -87,7 +87,20 @@ unsafe extern "C" {
         queue: *const Queue,
         age: u64,
         left: u64,
+        ticked: i32,
         now: u64,
+        limits: *const Limits,
+    ) -> u32;
+    fn guard_yield(
+        thread: *const Thread,
+        group: *const Group,
+        queue: *const Queue,
+        limits: *const Limits,
+    ) -> u32;
+    fn guard_prefers(
+        thread: *const Thread,
+        first: *const Thread,
+        group: *const Group,
         limits: *const Limits,
     ) -> i32;
     fn guard_preempts(
@@ -106,7 +119,13 @@ const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 const LIMITS: Limits = Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS };
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
-const RESCUE: u64 = MS;
+const RESCUE: u64 = 300_000;
+const GAP: u64 = 4 * MS;
+/// Of the scheduler's glue.
+const LOOK_AHEAD: usize = 8;
+/// Of `enum policy_answer`.
+const YES: u32 = 0;
+const IN_DEBT: u32 = 2;
 
 /// A generator that any seed makes different (splitmix64).
 struct Random(u64);
@@ -152,6 +171,8 @@ struct Actor {
     left: u64,
     waits_since: u64,
     turn: u64,
+    /// The CPU on which it ran last.
+    cpu: usize,
     rescued: bool,
     extension: Extension,
     /// When it goes to sleep by itself.
@@ -206,6 +227,7 @@ impl Host {
             left: self.now,
             waits_since: self.now,
             turn: 0,
+            cpu: 0,
             rescued: false,
             extension: Extension::default(),
             sleeps_at: u64::MAX,
@@ -269,7 +291,7 @@ impl Host {
         let one = &mut self.actors[actor];
         one.longest_wait = one.longest_wait.max(now - one.waits_since);
         one.doing = Doing::Runs;
-        (one.turn, one.rescued) = (now, rescued);
+        (one.turn, one.cpu, one.rescued) = (now, cpu, rescued);
         one.sleeps_at = if one.habit == Habit::Naps { now + nap } else { u64::MAX };
         // SAFETY: as in `enqueue`.
         unsafe { guard_begin(&mut one.thread, group, now) };
@@ -282,11 +304,13 @@ impl Host {
     fn rescue(&mut self) -> Option<usize> {
         (0..self.actors.len()).find(|&actor| {
             let (group, now) = (self.group(actor), self.now);
+            let ticked = self.random.below(2) as i32;
             let one = &self.actors[actor];
             let owes = one.doing == Doing::Waits && one.habit == Habit::Lies;
             // SAFETY: as in `enqueue`.
             owes && unsafe {
-                guard_rescue(&one.thread, group, &self.queue, S, one.left, now, &LIMITS) != 0
+                guard_rescue(&one.thread, group, &self.queue, S, one.left, ticked, now, &LIMITS)
+                    == YES
             }
         })
     }
@@ -327,12 +351,25 @@ impl Host {
                     continue;
                 }
             }
-            let waiting = (0..self.actors.len()).filter(|&a| self.actors[a].doing == Doing::Waits);
-            let next = waiting.min_by_key(|&a| self.actors[a].thread.vtime as i64);
-            if let Some(actor) = next {
+            if let Some(actor) = self.next(cpu) {
                 self.run_on(cpu, actor, false);
             }
         }
+    }
+
+    /// Whose turn it is on the CPU.
+    fn next(&mut self, cpu: usize) -> Option<usize> {
+        let waits = |&actor: &usize| self.actors[actor].doing == Doing::Waits;
+        let mut queue: Vec<usize> = (0..self.actors.len()).filter(waits).collect();
+        queue.sort_by_key(|&actor| self.actors[actor].thread.vtime as i64);
+        let &first = queue.first()?;
+        let group = self.group(first);
+        let near = queue.iter().take(LOOK_AHEAD).find(|&&actor| {
+            let (one, first) = (&self.actors[actor], &self.actors[first].thread);
+            // SAFETY: as in `enqueue`.
+            one.cpu == cpu && unsafe { guard_prefers(&one.thread, first, group, &LIMITS) != 0 }
+        });
+        Some(*near.unwrap_or(&first))
     }
 
     /// The slice is over: whether the vCPU keeps its CPU.
@@ -493,20 +530,28 @@ fn debt_is_bounded() {
     let mut random = Random(1);
     for _ in 0..100_000 {
         let (now, vtime) = (100 * S, 50 * S);
-        let ahead = random.below(400 * MS);
+        // Run time is known to a hundred nanoseconds.
+        let ahead = random.below(4 * MS) * 100;
         let thread = Thread { vtime: vtime + ahead, weight: 100, ..Thread::default() };
         let queue = Queue { vtime };
         let (age, off) = (random.below(2 * S), random.below(10 * MS));
+        let ticked = random.below(2) as i32;
         // SAFETY: all point to values of their types; no group.
-        let rescued = unsafe {
-            guard_rescue(&thread, std::ptr::null(), &queue, age, now - off, now, &LIMITS) != 0
+        let answer = unsafe {
+            guard_rescue(&thread, std::ptr::null(), &queue, age, now - off, ticked, now, &LIMITS)
         };
-        if rescued {
-            assert!(ahead + RESCUE <= 2 * LIMITS.max_hold);
-            assert!(off >= 2 * MS && age >= LIMITS.max_hold / 16);
-        } else if age >= LIMITS.max_hold && off >= 2 * MS {
-            assert!(ahead + RESCUE > 2 * LIMITS.max_hold - MS, "refused {ahead}");
+        let (late, off) = (age >= LIMITS.max_hold / 16, ticked != 0 || off >= GAP);
+        match answer {
+            YES => assert!(ahead + RESCUE <= 2 * LIMITS.max_hold && late && off),
+            IN_DEBT => assert!(ahead + RESCUE > LIMITS.slice && late && off),
+            _ => assert!(!late || !off),
         }
+        if answer == IN_DEBT && age >= LIMITS.max_hold {
+            assert!(ahead + RESCUE > 2 * LIMITS.max_hold, "refused {ahead}");
+        }
+        // SAFETY: as above.
+        let answer = unsafe { guard_yield(&thread, std::ptr::null(), &queue, &LIMITS) };
+        assert_eq!(answer == YES, ahead + LIMITS.slice <= LIMITS.max_hold, "{ahead}");
     }
 }
 

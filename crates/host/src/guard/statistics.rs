@@ -48,6 +48,14 @@ pub struct VmStatistics {
     pub quiesced: Granted,
     /// Turns given to vCPUs that held up a grace period; `refused` for debt.
     pub rescued: Granted,
+    /// Turns given to vCPUs for which another vCPU of the VM gave up its CPU (KVM's directed
+    /// yields); `refused` for debt.
+    #[serde(default)]
+    pub yielded: Granted,
+    /// Ticks of the guest that were due while the vCPU waited for a CPU; 0 where nobody says when
+    /// they are.
+    #[serde(default)]
+    pub ticks_waited: u64,
     /// Times that the slice of a vCPU was shortened (it runs sooner, but no longer), and for how
     /// long it stayed so; `refused` for vCPUs whose slice cannot be set.
     #[serde(default)]

@@ -108,6 +108,8 @@ impl SchedExt {
             extended: granted(&guest.extended),
             quiesced: granted(&guest.quiesced),
             rescued: granted(&guest.rescued),
+            yielded: granted(&guest.yielded),
+            ticks_waited: guest.ticks,
             shortened: Granted::default(),
         }
     }

@@ -31,7 +31,7 @@ unsafe impl Plain for types::guest {}
 
 pub struct Program {
     /// Dropped first: the scheduler is detached.
-    link: Mutex<Option<Link>>,
+    links: Mutex<Vec<Link>>,
     /// Borrows `storage`; dropped before it.
     skel: Mutex<ManuallyDrop<GuardSkel<'static>>>,
     storage: *mut MaybeUninit<OpenObject>,
@@ -74,7 +74,7 @@ impl Program {
         });
         match opened {
             Ok((skel, (members, tids, costs, guests, variables))) => Ok(Program {
-                link: Mutex::new(None),
+                links: Mutex::default(),
                 skel: Mutex::new(ManuallyDrop::new(skel)),
                 storage,
                 members,
@@ -95,7 +95,11 @@ impl Program {
     pub fn attach(&self) -> Result<(), Error> {
         let mut skel = self.skel.lock().unwrap_or_else(|e| e.into_inner());
         let link = skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
-        *self.link.lock().unwrap_or_else(|e| e.into_inner()) = Some(link);
+        let mut links = vec![link];
+        if skel.progs.guard_tick.autoload() {
+            links.push(skel.progs.guard_tick.attach_trace().map_err(refused("attach to KVM"))?);
+        }
+        *self.links.lock().unwrap_or_else(|e| e.into_inner()) = links;
         self.set(offset_of!(types::bss, active), 1);
         for cpu in online_cpus() {
             let timer = &skel.progs.guard_start_timer;
@@ -166,7 +170,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         self.set(offset_of!(types::bss, active), 0);
-        *self.link.lock().unwrap_or_else(|e| e.into_inner()) = None;
+        self.links.lock().unwrap_or_else(|e| e.into_inner()).clear();
         let skel = self.skel.get_mut().unwrap_or_else(|e| e.into_inner());
         // SAFETY: dropped once, and `storage`, made by `load`, after what borrows it.
         unsafe {
@@ -216,6 +220,8 @@ fn open(
         const SWITCH_PARTIAL: u64 = 1 << 3;
         open.struct_ops.guard_ops_mut().flags |= SWITCH_PARTIAL;
     }
+    let follows_ticks = options.policy.rescues() && has_function("apic_timer_fn");
+    open.progs.guard_tick.set_autoload(follows_ticks);
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
     for (map, fd, len) in
         [(&mut open.maps.vcpus, vcpus, vcpus_len), (&mut open.maps.vms, vms, vms_len)]
@@ -225,6 +231,12 @@ fn open(
     }
     open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
     open.load().map_err(refused("load"))
+}
+
+/// Whether the kernel, or a module that is loaded, has the function.
+fn has_function(name: &str) -> bool {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    symbols.lines().any(|line| line.split_ascii_whitespace().nth(2) == Some(name))
 }
 
 fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
