@@ -120,8 +120,7 @@ struct cpu {
 	u32 slot;
 	u32 why; /* also of the last, while nobody runs */
 	u32 yields; /* who runs gives up its CPU */
-	u32 wanted; /* a thread to run next, and why */
-	u32 wanted_why;
+	u64 wanted; /* a thread to run next, and why in the upper half */
 };
 
 struct {
@@ -237,6 +236,11 @@ static __always_inline u64 queue_id(const struct task *task)
 	return task->queue ? QUEUE_CPU + task->queue - 1 : QUEUE_SHARED;
 }
 
+static __always_inline void want(struct cpu *cpu, u32 tid, u32 why)
+{
+	cpu->wanted = (u64)why << 32 | tid;
+}
+
 /* Counters are of many CPUs; the largest may lose a race. */
 static __always_inline void add(u64 *counter, u64 value)
 {
@@ -255,6 +259,7 @@ static __always_inline void join(struct task *task, u64 now)
 {
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
+	struct policy_limits limit;
 	u64 clock = shared.vtime;
 	u64 weight, more = 0;
 
@@ -262,8 +267,10 @@ static __always_inline void join(struct task *task, u64 now)
 		return;
 	task->counted = 1;
 	weight = guest->weight;
+	limits(&limit);
 	bpf_spin_lock(&group->lock);
 	policy_join(&group->group, now);
+	policy_stand(&group->group, clock, &limit);
 	if (group->group.runnable == 1) {
 		group->group.weight = weight;
 		group->clock = clock;
@@ -389,11 +396,15 @@ static __always_inline void begin(struct task *task, u64 now)
 static __always_inline u64 charge(struct task *task, u64 now)
 {
 	struct group *group = group_of(task);
+	struct policy_limits limit;
+	u64 clock = shared.vtime;
 	u64 ran;
 
 	if (group) {
+		limits(&limit);
 		bpf_spin_lock(&group->lock);
 		ran = policy_charge(&task->thread, &group->group, now);
+		policy_stand(&group->group, clock, &limit);
 		bpf_spin_unlock(&group->lock);
 	} else {
 		ran = policy_charge(&task->thread, 0, now);
@@ -428,7 +439,9 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 		to = from;
 	}
 	return policy_place(&task->thread, group ? &group->group : 0, to,
-			    per_cpu, woken, &now);
+			    per_cpu,
+			    policy_credit(group ? &group->group : 0, to,
+					  to == &shared, woken, &now));
 }
 
 static __always_inline _Bool waits(u32 cpu)
@@ -701,6 +714,18 @@ void BPF_PROG(guard_dequeue, struct task_struct *p, u64 deq_flags)
 		task->queued = 0;
 }
 
+/* The thread had its CPU out of turn, and has it no longer for that reason. */
+static __always_inline void end_favour(struct task *task, u64 ns)
+{
+	struct guest *guest = guest_of(task);
+
+	if (guest && task->why)
+		grant(task->why == WHY_RESCUED ? &guest->rescued
+					       : &guest->yielded,
+		      ns);
+	task->why = WHY_TURN;
+}
+
 /* The thread that ran last on this CPU keeps it for ns. */
 static __always_inline void keep(struct task_struct *p, struct task *task,
 				 struct cpu *cpu, u64 ns, u64 now)
@@ -708,6 +733,7 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 	kernel_set_slice(p, ns);
 	if (task->extension.began)
 		return; /* the turn goes on */
+	end_favour(task, now - cpu->turn);
 	cpu->turn = now;
 	cpu->slice = settings.slice;
 	cpu->why = WHY_TURN;
@@ -769,7 +795,8 @@ static __always_inline _Bool take(struct task_struct *p, struct task *task,
  * still. */
 static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
 {
-	u32 tid = cpu->wanted, why = cpu->wanted_why;
+	u64 wanted = cpu->wanted;
+	u32 tid = wanted, why = wanted >> 32;
 	struct granted *granted;
 	struct task_struct *p;
 	_Bool taken = 0;
@@ -880,8 +907,7 @@ _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 			add(&guest->yielded.refused, 1);
 			return 0;
 		}
-		cpu->wanted_why = WHY_YIELDED;
-		cpu->wanted = to->pid;
+		want(cpu, to->pid, WHY_YIELDED);
 	}
 	cpu->yields = 1;
 	kernel_set_slice(from, 0);
@@ -968,14 +994,10 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		end_extension(task, !runnable, now);
 		add(&guest->on_cpu_ns, ran);
 		entitle(group, guest);
-		if (task->why)
-			grant(task->why == WHY_RESCUED ? &guest->rescued
-						       : &guest->yielded,
-			      ran);
 		if (settings.rescues && p == bpf_get_current_task_btf())
 			look(task, now);
 	}
-	task->why = WHY_TURN;
+	end_favour(task, now - cpu->turn);
 	task->left = now;
 	cpu->turn = 0;
 	cpu->slot = 0;
@@ -1175,8 +1197,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	where = task->queue ? (s32)task->queue - 1 : scx_bpf_task_cpu(p);
 	cpu = cpu_of(where);
 	if (cpu && !cpu->wanted) {
-		cpu->wanted_why = WHY_RESCUED;
-		cpu->wanted = tid;
+		want(cpu, tid, WHY_RESCUED);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	}
 out:

@@ -27,11 +27,18 @@ u64 guard_charge(struct policy_thread *thread, struct policy_group *group,
 	return policy_charge(thread, group, now);
 }
 
+void guard_stand(struct policy_group *group, u64 clock,
+		 const struct policy_limits *limits)
+{
+	policy_stand(group, clock, limits);
+}
+
 u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
 		const struct policy_queue *queue, u64 load, int woken,
 		const struct policy_limits *limits)
 {
-	return policy_place(thread, group, queue, load, woken, limits);
+	return policy_place(thread, group, queue, load,
+			    policy_credit(group, queue, 1, woken, limits));
 }
 
 void guard_start(struct policy_queue *queue, const struct policy_thread *thread)

@@ -32,6 +32,9 @@
  * the longest that anybody should wait for that reason. */
 #define POLICY_AHEAD_NS 200000000ULL
 #define POLICY_WAIT_NS 4000000000ULL
+/* What a VM as a whole lacks is kept up to this many slices, for vCPUs that
+ * wake up: a vCPU of two moves on by two slices in a turn. */
+#define POLICY_CREDIT_SLICES 4
 /* A VM may use this part (1/n) of the time that passes for extensions. */
 #define POLICY_EXTEND_PART 4
 /* What a vCPU that owes lacks is a tick of its guest's, which comes as soon as
@@ -55,6 +58,7 @@ struct policy_group {
 	u64 runnable;
 	u64 rate; /* integral of runnable / weight over time */
 	u64 since; /* the time up to which it is known */
+	u64 vtime; /* run time of all its vCPUs, divided by its weight */
 };
 
 /* A thread. */
@@ -122,6 +126,20 @@ POLICY_FN void policy_leave(struct policy_group *group, u64 now)
 		group->runnable--;
 }
 
+/* Where the VM as a whole stands beside the queue for all CPUs, whose virtual
+ * time is clock. What it could not use is kept for a few turns only. */
+POLICY_FN void policy_stand(struct policy_group *group, u64 clock,
+			    const struct policy_limits *limits)
+{
+	u64 least = clock - POLICY_CREDIT_SLICES * limits->slice;
+	u64 most = clock + POLICY_AHEAD_NS;
+
+	if (policy_after(group->vtime, least) < 0)
+		group->vtime = least;
+	if (policy_after(group->vtime, most) > 0)
+		group->vtime = most;
+}
+
 /* The thread gets its CPU. */
 POLICY_FN void policy_begin(struct policy_thread *thread,
 			    struct policy_group *group, u64 now)
@@ -148,6 +166,7 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 		policy_group_advance(group, now);
 		thread->vtime += group->rate - thread->rate;
 		thread->rate = group->rate;
+		group->vtime += policy_scaled(ran, group->weight);
 	} else {
 		thread->vtime += policy_scaled(ran, thread->weight);
 	}
@@ -166,24 +185,39 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
 	return weight ? weight : 1;
 }
 
-/* Where the thread stands in the queue. An ordinary thread that slept comes
- * back with a slice of credit at most. A vCPU has none: while it slept, its
- * VM's share was for the others of its VM. Who did not sleep keeps what it is
- * owed. Who is far ahead (it ran alone for long) waits for a bounded time: load
- * is the weight of all that compete for one CPU, by which virtual time passes
- * more slowly than time. */
+/* How far behind the virtual time of the queue a thread may come back. An
+ * ordinary thread that slept has a slice of credit at most. A vCPU has what its
+ * VM as a whole lacks: while it slept, its VM's share was for the others of its
+ * VM, which may not have been able to use it. That is known for the queue for
+ * all CPUs only. Who did not sleep keeps what it is owed. */
+POLICY_FN u64 policy_credit(const struct policy_group *group,
+			    const struct policy_queue *queue, int for_all,
+			    int woken, const struct policy_limits *limits)
+{
+	s64 lacks;
+
+	if (!woken)
+		return POLICY_AHEAD_NS;
+	if (!group)
+		return limits->slice;
+	if (!for_all)
+		return 0;
+	lacks = policy_after(queue->vtime, group->vtime);
+	return lacks > 0 ? lacks : 0;
+}
+
+/* Where the thread stands in the queue. Who is far ahead (it ran alone for
+ * long) waits for a bounded time: load is the weight of all that compete for
+ * one CPU, by which virtual time passes more slowly than time. */
 POLICY_FN u64 policy_place(struct policy_thread *thread,
 			   const struct policy_group *group,
 			   const struct policy_queue *queue, u64 load,
-			   int woken, const struct policy_limits *limits)
+			   u64 credit)
 {
 	u64 ahead =
 		policy_scaled(POLICY_AHEAD_NS, policy_weight(thread, group));
 	u64 most = policy_scaled(POLICY_WAIT_NS, load);
-	u64 credit = POLICY_AHEAD_NS;
 
-	if (woken)
-		credit = group ? 0 : limits->slice;
 	if (ahead > most)
 		ahead = most;
 	if (policy_after(thread->vtime, queue->vtime - credit) < 0)
