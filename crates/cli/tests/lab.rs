@@ -237,16 +237,15 @@ fn a_real_guest_is_measured() {
         }
         assert_eq!(phase["result"]["cost"]["trace_lost"], 0);
         // The same grace periods as seen from outside, those too short to be seen apart included.
-        // The host reads its count a moment after the phase began or ended: on a slow machine, up
-        // to a quarter of the phase. (`lab check grace` compares their durations.)
+        // The host reads its count a moment after the phase began or ended, on a slow machine much
+        // later: a count of something else is several times as far off. (`lab check grace` compares
+        // their durations.)
         let seen = &phase["host"]["outside"]["seen"];
         let count = |key: &str| seen[key].as_u64().unwrap_or_else(|| panic!("{phase}"));
         let outside = count("grace_periods") + count("grace_periods_unseen");
-        assert!(
-            outside.abs_diff(periods.len() as u64) <= 3 + periods.len() as u64 / 4,
-            "{outside} of {} in {seen}",
-            periods.len()
-        );
+        let inside = periods.len() as u64;
+        let (least, most) = ((inside / 2).saturating_sub(3), 2 * inside + 3);
+        assert!((least..=most).contains(&outside), "{outside} of {inside} in {seen}");
     }
     let bed: Vec<_> = records.iter().filter(|r| r["record"] == "costs").collect();
     assert_eq!(bed.len(), 1, "the run was not calibrated once");

@@ -9,7 +9,7 @@
 
 mod common;
 
-use common::{errno, namespace, op};
+use common::{errno, namespace, one, op};
 use libc::{IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_PRIVATE, c_int};
 use reprieve_ipc::{Namespace, Owner, Result, SemOp};
 use std::fmt::Debug;
@@ -467,6 +467,7 @@ fn message_queues_are_the_kernels() {
 
 #[test]
 fn segments_are_the_kernels() {
+    let _one = one();
     compare(40, segments);
 }
 
@@ -498,6 +499,7 @@ fn permissions_are_the_kernels() {
         println!("SKIPPED: only root can become somebody else");
         return;
     }
+    let _one = one();
     let (_directory, n) = namespace();
     let (mut sets, mut queues) = (vec![], vec![]);
     let mut kernel_sets = Removed {

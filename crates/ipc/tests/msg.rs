@@ -109,16 +109,15 @@ fn a_removed_queue_sends_its_waiters_away() {
     let (_directory, n) = namespace();
     let (empty, full) = (queue(&n), queue(&n));
     while n.msgsnd(full, 1, &[0; 1000], IPC_NOWAIT).is_ok() {}
-    let children = [
-        Child::run(|| assert_eq!(errno(receive(&n, empty, 0, 0)), libc::EIDRM)),
-        Child::run(|| assert_eq!(errno(n.msgsnd(full, 1, &[0; 1000], 0)), libc::EIDRM)),
-    ];
-    for child in &children {
-        common::until_asleep(child);
-    }
+    // One after the other: two would also sleep while they wait for each other's lock.
+    let receiver = Child::run(|| assert_eq!(errno(receive(&n, empty, 0, 0)), libc::EIDRM));
+    common::until_asleep(&receiver);
+    let sender = Child::run(|| assert_eq!(errno(n.msgsnd(full, 1, &[0; 1000], 0)), libc::EIDRM));
+    common::until_asleep(&sender);
     n.remove_msg(empty).unwrap();
     n.remove_msg(full).unwrap();
-    children.into_iter().for_each(Child::succeeds);
+    receiver.succeeds();
+    sender.succeeds();
 }
 
 #[test]

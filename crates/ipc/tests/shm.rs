@@ -3,18 +3,11 @@
 
 mod common;
 
-use common::{Child, errno, namespace};
+use common::{Child, errno, namespace, one};
 use libc::{IPC_CREAT, IPC_PRIVATE, SHM_RDONLY, SHM_REMAP, SHM_RND};
 use reprieve_ipc::{Namespace, Result, SHM_DEST};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// One test at a time: children of the others would inherit its attachments.
-fn one() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn attach(n: &Namespace, id: i32, address: usize, flags: i32) -> Result<*mut u8> {
     // SAFETY: the tests remap only what they attached themselves.

@@ -113,20 +113,23 @@ fn ram_is_found_in_every_kind_of_machine() {
 #[test]
 fn vms_are_found_by_name_and_number() {
     let _alone = alone();
-    let mut first = Qemu::start(&["-S", "-m", "64M", "-name", "guest=reprieve-twin"], false);
-    let second = Qemu::start(&["-S", "-m", "64M", "-name", "reprieve-twin"], false);
-    match vmm::find("reprieve-twin") {
+    // Other runs of this test may have twins of their own.
+    let twin = format!("reprieve-twin-{}", std::process::id());
+    let guest = format!("guest={twin}");
+    let mut first = Qemu::start(&["-S", "-m", "64M", "-name", &guest], false);
+    let second = Qemu::start(&["-S", "-m", "64M", "-name", &twin], false);
+    match vmm::find(&twin) {
         Err(Error::Ambiguous { pids, .. }) => assert_eq!(pids.len(), 2),
         other => panic!("{other:?}"),
     }
     let pids: Vec<u32> = vmm::list().unwrap().iter().map(|vm| vm.pid).collect();
     assert!(pids.contains(&first.pid()) && pids.contains(&second.pid()));
     reprieve_lab::process::kill(&mut first.child);
-    let vm = vmm::find("reprieve-twin").unwrap();
-    assert_eq!((vm.pid, vm.name.as_deref()), (second.pid(), Some("reprieve-twin")));
+    let vm = vmm::find(&twin).unwrap();
+    assert_eq!((vm.pid, vm.name.as_deref()), (second.pid(), Some(twin.as_str())));
     assert_eq!(vmm::find(&second.pid().to_string()).unwrap(), vm);
     let missing = vmm::find("no-such-vm").unwrap_err().to_string();
-    assert!(missing.contains("reprieve-twin"), "{missing}");
+    assert!(missing.contains(&twin), "{missing}");
     let own = vmm::find(&std::process::id().to_string());
     assert!(matches!(own, Err(Error::NotVmm { .. })), "{own:?}");
     // Nothing has run in it yet.

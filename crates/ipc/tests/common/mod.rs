@@ -4,7 +4,15 @@
 
 use reprieve_ipc::{Namespace, Result, SemOp};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Held by tests that attach segments and by those that make children beside them: a child inherits
+/// its parent's attachments, which then count twice, and the last user of a segment is the child.
+pub fn one() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A namespace in a directory that goes with the first value, in memory if possible.
 pub fn namespace() -> (tempfile::TempDir, Namespace) {

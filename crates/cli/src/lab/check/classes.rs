@@ -6,15 +6,22 @@
 //! has no part in classing: only preemptions in the function that holds are judged. How many the
 //! others are depends on the machine's speed (a slow machine spends more of a vCPU's time in
 //! emulated interrupts), so their share is reported and marked, and is not what passes.
+//!
+//! Nothing is judged before `watch` knows where every vCPU's registers are: QEMU's have to be
+//! found, which takes some preemptions, and until then user mode and disabled interrupts count as
+//! kernel. They are found soonest in user mode, and that class shows that they are: the first round
+//! keeps all vCPUs there.
 
 use super::guest_setup::{GuestSetup, few_cpus};
 use super::{Check, Finding};
+use crate::lab::ebpf_watcher::Watched;
 use anyhow::Result;
 use reprieve_host::watch::model::{Class, Event};
 use reprieve_lab::limit::scaled;
 use reprieve_lab::protocol::{Command, Held, Hold, Workload};
+use reprieve_lab::vm::Vm;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -104,6 +111,11 @@ pub fn check(setup: &GuestSetup, preemptions: u64) -> Result<Finding> {
     let mut watched = setup.watch_events(&vm)?;
     let (mut text, mut figures) = (String::new(), Vec::new());
     let (mut passed, mut lost) = (true, 0);
+    if !registers_are_found(setup, &mut vm, &mut watched)? {
+        let blind = watched.vm().map_err(anyhow::Error::msg)?.0.blind;
+        let text = format!("! a vCPU in user mode is never seen there: {blind:?}\n");
+        return Ok(Finding::new(Check::Classes, false, text, json!({ "blind": blind })));
+    }
     let kept: Vec<Kept> = Held::ALL.map(Some).into_iter().chain([None]).map(Kept).collect();
     for round in kept.chunks(KEPT) {
         let names: Vec<&str> = round.iter().map(Kept::name).collect();
@@ -149,6 +161,26 @@ pub fn check(setup: &GuestSetup, preemptions: u64) -> Result<Finding> {
     vm.shut_down();
     let figures = json!({ "held": figures, "blind": blind, "lost": lost });
     Ok(Finding::new(Check::Classes, passed, text, figures))
+}
+
+/// Keeps the vCPUs in user mode until each was seen to be preempted there. Says whether they were.
+fn registers_are_found(setup: &GuestSetup, vm: &mut Vm, watched: &mut Watched) -> Result<bool> {
+    setup.progress.step("finding the vCPUs' registers");
+    let kept = Kept(Some(Held::User));
+    let holds = (1..VCPUS).filter_map(|cpu| kept.hold(cpu)).collect();
+    setup.prepare(vm, Workload::Hold { holds }, None)?;
+    setup.call(vm, &Command::Start)?;
+    let mut missing: BTreeSet<u32> = (1..VCPUS).collect();
+    let began = Instant::now();
+    while !missing.is_empty() && began.elapsed() < scaled(ROUND_LIMIT) {
+        setup.sleep(POLL)?;
+        for event in watched.events() {
+            if let Event::Preempted { vcpu, class: Class::User, .. } = event {
+                missing.remove(&vcpu);
+            }
+        }
+    }
+    Ok(missing.is_empty())
 }
 
 /// Whether the preemptions of one vCPU were classed right; the line and the figures that say so.

@@ -4,7 +4,7 @@
 
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_lab::limit::scaled;
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::watcher::Watching;
@@ -14,37 +14,58 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// How long to wait until nothing is left: the kernel frees eBPF objects a grace period or two
-/// later, and another `watch` may begin and end on this machine meanwhile.
+/// later.
 const LEFT_LIMIT: Duration = Duration::from_secs(20);
 
-/// Everything that `watch` could leave behind.
-#[derive(PartialEq, Eq)]
-struct Left {
+/// Kind and id of an eBPF object.
+type Object = (&'static str, u32);
+
+/// Kinds of eBPF objects: their names; the command of bpf(2) that lists their ids
+/// (BPF_PROG_GET_NEXT_ID and its like); what a descriptor's `fdinfo` calls the id.
+const KINDS: [(&str, u32, &str); 4] = [
+    ("program", 11, "prog_id"),
+    ("map", 12, "map_id"),
+    ("BTF", 23, "btf_id"),
+    ("link", 31, "link_id"),
+];
+
+/// What a process has, and what `watch` could leave behind in it.
+struct Own {
     descriptors: usize,
     threads: usize,
-    /// In `/dev/shm` and where eBPF objects are pinned.
+    /// Of this project, in `/dev/shm` and where eBPF objects are pinned.
     files: BTreeSet<String>,
-    /// Kind and id of every object in the kernel.
-    objects: BTreeSet<(&'static str, u32)>,
+    /// Objects that its descriptors stand for.
+    objects: BTreeSet<Object>,
 }
 
-impl Left {
-    fn now() -> Result<Left> {
-        let entries = |dir: &str| std::fs::read_dir(dir).map(|list| list.count());
+impl Own {
+    fn now() -> Result<Own> {
+        let mut objects = BTreeSet::new();
+        let mut descriptors = 0;
+        for entry in std::fs::read_dir("/proc/self/fdinfo").context("own descriptors")? {
+            descriptors += 1;
+            // One that is closed meanwhile is none of ours.
+            let info = std::fs::read_to_string(entry?.path()).unwrap_or_default();
+            for (key, value) in info.lines().filter_map(|line| line.split_once(':')) {
+                let kind = KINDS.iter().find(|(.., name)| *name == key);
+                if let (Some((kind, ..)), Ok(id)) = (kind, value.trim().parse()) {
+                    objects.insert((*kind, id));
+                }
+            }
+        }
+        let threads = std::fs::read_dir("/proc/self/task").context("own threads")?.count();
         let files = ["/dev/shm", "/sys/fs/bpf"].iter().flat_map(|dir| {
             let list = std::fs::read_dir(dir).into_iter().flatten().flatten();
             list.map(|entry| entry.path().display().to_string())
         });
-        Ok(Left {
-            descriptors: entries("/proc/self/fd").context("own descriptors")?,
-            threads: entries("/proc/self/task").context("own threads")?,
-            files: files.collect(),
-            objects: bpf_objects()?,
-        })
+        let files = files.filter(|path| path.contains("reprieve")).collect();
+        Ok(Own { descriptors, threads, files, objects })
     }
 
-    /// The things that are there now and were not there `before`.
-    fn more_than(&self, before: &Left) -> Vec<String> {
+    /// What there is now and was not there `before`; of the eBPF objects in the kernel, whoever
+    /// keeps them (a pin, a link), those in `made`. Other programs have objects of their own.
+    fn more_than(&self, before: &Own, made: &BTreeSet<Object>) -> Result<Vec<String>> {
         let mut more = Vec::new();
         let kinds = [
             ("descriptors", self.descriptors, before.descriptors),
@@ -56,9 +77,9 @@ impl Left {
             }
         }
         more.extend(self.files.difference(&before.files).cloned());
-        let new = self.objects.difference(&before.objects);
-        more.extend(new.map(|(kind, id)| format!("eBPF {kind} {id}")));
-        more
+        let all = bpf_objects()?;
+        more.extend(made.intersection(&all).map(|(kind, id)| format!("eBPF {kind} {id}")));
+        Ok(more)
     }
 }
 
@@ -69,41 +90,45 @@ pub fn check(setup: &GuestSetup, cycles: u32) -> Result<Finding> {
     // The first time may set up things that stay (caches of the C library, of BTF).
     drop(setup.watch(&vm)?);
     setup.progress.step(&format!("attaching {cycles} times"));
-    let before = Left::now()?;
+    let before = Own::now()?;
     let began = Instant::now();
     let mut preemptions = 0;
+    let mut made = BTreeSet::new();
     for _ in 0..cycles {
         let mut watched = setup.watch(&vm)?;
+        made.extend(Own::now()?.objects);
         setup.sleep(Duration::from_millis(10))?;
         preemptions += watched.totals().map_err(|e| anyhow!(e))?.preempted().count;
     }
     let took = began.elapsed();
     let since = Instant::now();
     let more = loop {
-        let more = Left::now()?.more_than(&before);
+        let more = Own::now()?.more_than(&before, &made)?;
         if more.is_empty() || since.elapsed() > scaled(LEFT_LIMIT) {
             break more;
         }
         setup.sleep(Duration::from_millis(100))?;
     };
     vm.shut_down();
+    let lacks = |kind| made.iter().filter(|(of, _)| *of == kind).count() < cycles as usize;
+    if let Some((kind, ..)) = KINDS.iter().find(|(kind, ..)| lacks(*kind)) {
+        bail!("a `watch` has an eBPF {kind}, and none was seen in /proc/self/fdinfo each time");
+    }
     let mean = took.as_secs_f64() * 1e3 / f64::from(cycles);
     let mut text = format!(
-        "  {cycles} cycles of {mean:.0} ms, {preemptions} preemptions seen; left behind: {}\n",
+        "  {cycles} cycles of {mean:.0} ms, {preemptions} preemptions seen, {} eBPF objects made; left behind: {}\n",
+        made.len(),
         if more.is_empty() { "nothing" } else { "" }
     );
     more.iter().for_each(|what| text += &format!("! {what}\n"));
-    let figures =
-        json!({ "cycles": cycles, "cycle_ms": mean, "preemptions": preemptions, "left": more });
+    let figures = json!({ "cycles": cycles, "cycle_ms": mean, "preemptions": preemptions, "made": made.len(), "left": more });
     Ok(Finding::new(Check::Cycles, more.is_empty(), text, figures))
 }
 
 /// All eBPF objects in the kernel. Needs root.
-fn bpf_objects() -> Result<BTreeSet<(&'static str, u32)>> {
-    // Commands of bpf(2): BPF_PROG_GET_NEXT_ID and its like.
-    const KINDS: [(&str, u32); 4] = [("program", 11), ("map", 12), ("BTF", 23), ("link", 31)];
+fn bpf_objects() -> Result<BTreeSet<Object>> {
     let mut all = BTreeSet::new();
-    for (kind, command) in KINDS {
+    for (kind, command, _) in KINDS {
         let mut id = 0;
         while let Some(next) =
             next_id(command, id).with_context(|| format!("listing eBPF {kind}s"))?

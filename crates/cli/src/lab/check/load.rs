@@ -28,12 +28,16 @@ impl Spinner {
         let thread = std::thread::Builder::new().name("spinner".into()).spawn(move || {
             // SAFETY: no arguments, always succeeds.
             let tid = unsafe { libc::gettid() };
-            // SAFETY: plain system call about this thread.
-            let set = |nice| unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
-            let niced = match nice.map_or(0, set) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
+            let set = |nice| {
+                // With the policy of the process, niceness might mean nothing (SCHED_IDLE).
+                set_policy(tid as u32, libc::SCHED_OTHER)?;
+                // SAFETY: plain system call about this thread.
+                match unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) } {
+                    0 => Ok(()),
+                    _ => Err(anyhow!("niceness of a spinner: {}", io::Error::last_os_error())),
+                }
             };
+            let niced = nice.map_or(Ok(()), set);
             let threads = Threads::new(std::process::id(), vec![tid as u32]);
             let pinned = threads.pin(&[vec![cpu]], &[]);
             let _ = send.send((niced, pinned));
@@ -43,7 +47,7 @@ impl Spinner {
         })?;
         let spinner = Spinner { stop, thread: Some(thread) };
         let (niced, pinned) = ready.recv().context("starting a spinner")?;
-        niced.context("niceness of a spinner")?;
+        niced?;
         pinned?;
         Ok(spinner)
     }
@@ -99,5 +103,5 @@ fn set_policy(tid: u32, policy: libc::c_int) -> Result<()> {
     if set == 0 {
         return Ok(());
     }
-    Err(anyhow!("scheduling policy of a vCPU thread: {}", io::Error::last_os_error()))
+    Err(anyhow!("scheduling policy of thread {tid}: {}", io::Error::last_os_error()))
 }

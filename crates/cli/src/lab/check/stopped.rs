@@ -3,14 +3,15 @@
 //! period.
 //!
 //! How long that takes depends on the machine too, so the time is only reported beside the promise.
-//! The check passes if the vCPU is named within a number of looks.
+//! The check passes if the vCPU is named within a number of looks, once it is stopped in the reader
+//! and a grace period waits for it.
 
 use super::guest_setup::{GuestSetup, few_cpus};
 use super::load::{Spinner, Starved};
 use super::{Check, Finding};
 use crate::lab::ebpf_watcher::Watched;
 use anyhow::{Result, anyhow, bail};
-use reprieve_host::watch::model::{VcpuNow, VmSnapshot as Seen};
+use reprieve_host::watch::model::{Vcpu, VcpuNow, VmSnapshot as Seen};
 use reprieve_lab::limit::scaled;
 use reprieve_lab::protocol::{Command, Event, Held, Hold, Measure, Workload};
 use serde_json::json;
@@ -36,20 +37,17 @@ const LOOKS: u32 = 50;
 /// The vCPU may be stopped in an interrupt on top of the reader, or (if emulated) while it waits
 /// for QEMU's lock because of one, most often where the tick is on. Then it is released and stopped
 /// again.
-const TRIES: u32 = 50;
+const TRIES: u32 = 500;
 const HIT: Duration = Duration::from_millis(30);
 
 /// How long it stays stopped, so that the age of the grace period grows.
 const STOPPED: Duration = Duration::from_secs(2);
 
-/// How long it competes for its CPU before it is stopped.
-const COMPETED: Duration = Duration::from_secs(2);
-
 /// Longer than all tries together; the check does not wait for its end.
 const PHASE_MS: u64 = 24 * 3600 * 1000;
 
-/// How long the guest may take to begin its phase, or to end the grace period once its reader runs
-/// again.
+/// How long the guest may take to begin its phase, to begin a grace period, or to end it once its
+/// reader runs again; and `watch`, to find the registers of a vCPU that competes for its CPU.
 const GUEST_LIMIT: Duration = Duration::from_secs(120);
 
 /// A grace period in progress that waits for the reader, as `watch` names it.
@@ -58,11 +56,17 @@ struct Named {
     age: Duration,
     function: String,
     task: String,
+    /// The vCPU's time on a CPU until then.
+    on_cpu_ns: u64,
+}
+
+fn reader(seen: &Seen) -> Option<&Vcpu> {
+    seen.vcpus.iter().find(|vcpu| vcpu.index == READER)
 }
 
 fn named(seen: &Seen, now_ns: u64) -> Option<Named> {
     let current = seen.grace.as_ref()?.current.as_ref()?;
-    let vcpu = seen.vcpus.iter().find(|vcpu| vcpu.index == READER)?;
+    let vcpu = reader(seen)?;
     let VcpuNow::Preempted { reader: true, at, .. } = &vcpu.now else { return None };
     let function = at.function.clone().filter(|f| f.starts_with(FUNCTION))?;
     current.owing.contains(&READER).then(|| Named {
@@ -70,13 +74,13 @@ fn named(seen: &Seen, now_ns: u64) -> Option<Named> {
         age: Duration::from_nanos(now_ns.saturating_sub(current.began_ns)),
         function,
         task: at.task.clone().unwrap_or_default(),
+        on_cpu_ns: vcpu.on_cpu_ns,
     })
 }
 
 /// Whether the vCPU was stopped in the reader itself, not in an interrupt on top of it or asleep.
 fn hit(seen: &Seen) -> bool {
-    let vcpu = seen.vcpus.iter().find(|vcpu| vcpu.index == READER);
-    vcpu.is_some_and(|vcpu| match &vcpu.now {
+    reader(seen).is_some_and(|vcpu| match &vcpu.now {
         VcpuNow::Preempted { at, .. } => {
             at.function.as_ref().is_none_or(|f| f.starts_with(FUNCTION))
         }
@@ -84,7 +88,14 @@ fn hit(seen: &Seen) -> bool {
     })
 }
 
-/// A vCPU that was named: after how many looks, and how long.
+/// The grace period in progress that waits for the reader: its number and age.
+fn held_up(seen: &Seen, now_ns: u64) -> Option<(u64, Duration)> {
+    let current = seen.grace.as_ref()?.current.as_ref()?;
+    let age = Duration::from_nanos(now_ns.saturating_sub(current.began_ns));
+    current.owing.contains(&READER).then_some((current.seq, age))
+}
+
+/// A vCPU that was named: after how many looks at which it could be, and how long.
 struct First {
     looks: u32,
     after: Duration,
@@ -99,7 +110,7 @@ struct Stopped {
     tries: u32,
 }
 
-/// Stops the vCPU and looks until it is named; `None` if it is not named after many looks.
+/// Stops the vCPU and looks until it is named; `None` if it is not.
 fn stop_until_named(
     setup: &GuestSetup,
     watched: &mut Watched,
@@ -114,12 +125,14 @@ fn stop_until_named(
     let mut looks = 0;
     loop {
         let (seen, snapshot) = watched.vm().map_err(anyhow::Error::msg)?;
-        looks += 1;
+        let hit = hit(&seen);
+        // A slow guest takes its time to begin a grace period.
+        looks += u32::from(hit && held_up(&seen, snapshot.time_ns).is_some());
         if let Some(named) = named(&seen, snapshot.time_ns) {
             let first = First { looks, after: stopped.since.elapsed(), named };
             return Ok((stopped, Some(first)));
         }
-        if stopped.tries < TRIES && stopped.since.elapsed() > HIT && !hit(&seen) {
+        if stopped.tries < TRIES && stopped.since.elapsed() > HIT && !hit {
             let tries = stopped.tries + 1;
             drop(stopped.starved);
             setup.sleep(HIT)?;
@@ -127,7 +140,7 @@ fn stop_until_named(
             looks = 0;
             continue;
         }
-        if looks >= 5 * LOOKS {
+        if looks >= 5 * LOOKS || stopped.since.elapsed() > scaled(GUEST_LIMIT) {
             let vcpus: Vec<_> = seen.vcpus.iter().map(|vcpu| &vcpu.now).collect();
             let current = seen.grace.as_ref().and_then(|grace| grace.current.as_ref());
             setup.progress.notice(&format!("vCPUs {vcpus:?}, grace period {current:?}"));
@@ -135,15 +148,6 @@ fn stop_until_named(
         }
         setup.sleep(POLL)?;
     }
-}
-
-/// The grace period in progress that waits for the reader: its number and age.
-fn held_up(watched: &mut Watched) -> Result<Option<(u64, Duration)>> {
-    let (seen, snapshot) = watched.vm().map_err(anyhow::Error::msg)?;
-    let current = seen.grace.as_ref().and_then(|grace| grace.current.as_ref());
-    Ok(current
-        .filter(|current| current.owing.contains(&READER))
-        .map(|c| (c.seq, Duration::from_nanos(snapshot.time_ns.saturating_sub(c.began_ns)))))
 }
 
 pub fn check(setup: &GuestSetup) -> Result<Finding> {
@@ -160,27 +164,54 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let deadline = Instant::now() + scaled(GUEST_LIMIT);
     while !matches!(vm.next_event(deadline, setup.cancel)?, Event::PhaseStarted { .. }) {}
     // `watch` finds the instruction pointer of an emulated vCPU only while the vCPU is preempted
-    // now and then, as on every host that needs watching.
+    // now and then, as on every host that needs watching. Without it no function is named.
     vm.threads().pin(&[vec![], vec![cpu]], &[])?;
     let spinner = Spinner::start(cpu)?;
-    setup.sleep(COMPETED)?;
+    let deadline = Instant::now() + scaled(GUEST_LIMIT);
+    loop {
+        let (seen, _) = watched.vm().map_err(anyhow::Error::msg)?;
+        let now = reader(&seen).map(|vcpu| &vcpu.now);
+        if matches!(now, Some(VcpuNow::Preempted { at, .. }) if at.function.is_some()) {
+            break;
+        }
+        if Instant::now() > deadline {
+            bail!("the instruction pointer of vCPU {READER} is not found: {:?}", seen.blind);
+        }
+        setup.sleep(POLL)?;
+    }
     drop(spinner);
 
     setup.progress.step("stopping a vCPU in a reader");
-    let (stopped, first) = stop_until_named(setup, &mut watched, tid, cpu)?;
-    setup.sleep(STOPPED.saturating_sub(stopped.since.elapsed()))?;
-    // Even a starved thread gets its CPU for a moment now and then, and may lose it in an interrupt
-    // on top of the reader: so this looks only at the grace period.
-    let last = held_up(&mut watched)?;
-    let tries = stopped.tries;
-    drop(stopped);
-    let Some(first) = first else {
-        let text = format!("! not named after {} looks\n", 5 * LOOKS);
-        return Ok(Finding::new(Check::Stopped, false, text, json!({ "named_after_ms": null })));
+    let mut rounds = 0;
+    let (tries, first, last) = loop {
+        rounds += 1;
+        let (stopped, first) = stop_until_named(setup, &mut watched, tid, cpu)?;
+        let tries = stopped.tries;
+        let Some(first) = first else {
+            let text = format!("! not named after {tries} stops\n");
+            let figures = json!({ "named_after_ms": null, "tries": tries });
+            return Ok(Finding::new(Check::Stopped, false, text, figures));
+        };
+        setup.sleep(STOPPED.saturating_sub(stopped.since.elapsed()))?;
+        let (seen, snapshot) = watched.vm().map_err(anyhow::Error::msg)?;
+        drop(stopped);
+        let last = held_up(&seen, snapshot.time_ns);
+        // Even a starved thread gets its CPU for a moment now and then. It may lose it in an
+        // interrupt on top of the reader, so this looks only at the grace period; and if the reader
+        // left meanwhile, so that the grace period ended, the vCPU is stopped again.
+        let ran = reader(&seen).is_some_and(|vcpu| vcpu.on_cpu_ns > first.named.on_cpu_ns);
+        let same = last.is_some_and(|(seq, _)| seq == first.named.seq);
+        if same || !ran || rounds >= TRIES {
+            break (tries, first, last);
+        }
     };
     // The reader runs again: its grace period must end.
     let deadline = Instant::now() + scaled(GUEST_LIMIT);
-    while held_up(&mut watched)?.is_some_and(|(seq, _)| seq == first.named.seq) {
+    loop {
+        let (seen, snapshot) = watched.vm().map_err(anyhow::Error::msg)?;
+        if held_up(&seen, snapshot.time_ns).is_none_or(|(seq, _)| seq != first.named.seq) {
+            break;
+        }
         if Instant::now() > deadline {
             bail!("the grace period does not end though its reader runs again");
         }
