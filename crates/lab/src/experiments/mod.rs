@@ -12,6 +12,7 @@ mod clone;
 mod dbench;
 mod fairness;
 mod guests;
+mod hostile;
 mod membench;
 mod postmark;
 mod request;
@@ -39,6 +40,10 @@ pub trait Experiment: Sync {
     fn phase(&self) -> Duration {
         Duration::from_secs(100)
     }
+    /// The shortest phase that answers the experiment's question, where the user gives no length.
+    fn least_phase(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Whether all VMs always want all of the CPUs and have as many vCPUs, so that each is entitled
     /// to the same share: the report then compares.
     fn fair(&self) -> bool {
@@ -59,6 +64,7 @@ pub static ALL: &[&dyn Experiment] = &[
     &dbench::Dbench,
     &churn::Churn,
     &fairness::Fairness,
+    &hostile::Hostile,
     &bench_grace::BenchGrace,
 ];
 

@@ -107,7 +107,8 @@ impl Request {
             }
         };
         short(&mut plan.warmup_ms, self.warmup.is_some(), Duration::from_secs(2));
-        short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4));
+        let least = find(&self.experiment).map(|e| e.least_phase()).unwrap_or_default();
+        short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4).max(least));
     }
 
     /// Refuses values that no experiment takes.

@@ -137,10 +137,12 @@ pub enum Held {
     Hardirq,
     /// Interrupts disabled.
     IrqsOff,
+    /// An RCU read-side section with preemption off, while a grace period waits for it.
+    Owing,
 }
 
 impl Held {
-    pub const ALL: [Held; 8] = [
+    pub const ALL: [Held; 9] = [
         Held::User,
         Held::Kernel,
         Held::Reader,
@@ -149,6 +151,7 @@ impl Held {
         Held::Softirq,
         Held::Hardirq,
         Held::IrqsOff,
+        Held::Owing,
     ];
 
     /// The name in the protocol and in the module's commands.
@@ -162,6 +165,7 @@ impl Held {
             Held::Softirq => "softirq",
             Held::Hardirq => "hardirq",
             Held::IrqsOff => "irqs-off",
+            Held::Owing => "owing",
         }
     }
 }
