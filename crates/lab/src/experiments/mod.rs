@@ -15,6 +15,7 @@ mod guests;
 mod hostile;
 mod membench;
 mod postmark;
+mod psearchy;
 mod request;
 mod size;
 
@@ -63,6 +64,7 @@ pub static ALL: &[&dyn Experiment] = &[
     &asym::Asym,
     &dbench::Dbench,
     &churn::Churn,
+    &psearchy::Psearchy,
     &fairness::Fairness,
     &hostile::Hostile,
     &bench_grace::BenchGrace,

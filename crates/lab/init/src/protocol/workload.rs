@@ -30,6 +30,9 @@ pub enum Workload {
     /// `workers` threads, one per vCPU in turn, each of which reads a file on tmpfs in pieces of
     /// 64 KiB, over and over; unit `read`.
     FileRead { workers: u32 },
+    /// `threads` threads, one per vCPU in turn, each of which maps, indexes and unmaps the next of
+    /// `files` files on tmpfs and merges what it found into a shared index; unit `file`.
+    Psearchy { threads: u32, files: u32, seed: u64 },
     /// The real dbench program with `clients` clients on tmpfs.
     Dbench { clients: u32 },
     /// `reprieve` itself, with `arguments` and `--seconds` of the phase's length: one of its
