@@ -35,7 +35,7 @@ pub struct HeadroomArgs {
     /// Phases to survive in each size, each after a boot of its own
     #[arg(long, default_value_t = 1)]
     repeat: u32,
-    /// Smallest size to try, MiB [default: 64]
+    /// Smallest size to try, MiB [default: 128]
     #[arg(long, value_name = "MIB")]
     least: Option<u64>,
     /// Largest size to try, MiB [default: what the guest has in `lab run asym`]

@@ -31,8 +31,8 @@ pub const HEADROOM_SCHEMA: u32 = 1;
 /// Name of the result in the run's directory.
 pub const HEADROOM_FILE: &str = "headroom.json";
 
-/// The smallest size to search, unless the user gives one: a guest hardly boots in it.
-const LEAST_MIB: u64 = 64;
+/// The smallest size to search, unless the user gives one: guests boot in it.
+const LEAST_MIB: u64 = 128;
 
 /// The sizes to search.
 #[derive(Clone, Copy, Debug)]
