@@ -123,6 +123,10 @@ fn bad_usage_is_named_and_exits_with_2() {
         (vec!["lab", "run", "churn", "--host", "tcg", "--dilate", "10"], "--host nested"),
         (vec!["lab", "run", "churn", "--host", "kvm", "--dilate", "10"], "--host nested"),
         (vec!["lab", "run"], "EXPERIMENT"),
+        (vec!["lab", "headroom", "--least", "512", "--most", "256"], "--most 256"),
+        (vec!["lab", "headroom", "--resolution", "0"], "--resolution 0"),
+        (vec!["lab", "headroom", "--most", "9999999999"], "free some"),
+        (vec!["lab", "headroom", "--repeat", "0"], "--repeat 0"),
     ] {
         let mut args = args;
         if args.len() > 2 {

@@ -89,6 +89,7 @@ fn look(vcpu: &VcpuView, held: Held) -> Look {
         // The task may be ksoftirqd.
         Held::Softirq => (count.in_softirq(), count.in_hardirq()),
         Held::Hardirq => (count.in_hardirq(), false),
+        Held::Owing => (thread && count.depth() == 1 && reader, interrupted),
     };
     match (right, covered) {
         (true, _) => Look::Right,

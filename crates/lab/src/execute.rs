@@ -92,6 +92,7 @@ pub fn execute(
         sink,
         next: from,
         booting: false,
+        started: false,
         began: Cell::new(None),
         calibrated,
         logs,
@@ -129,6 +130,8 @@ struct Run<'a> {
     next: u32,
     /// A VM is being booted.
     booting: bool,
+    /// The record of the start of phase `next` is written.
+    started: bool,
     /// The costs of the bed are known.
     calibrated: bool,
     /// When the phase that is being measured began.
@@ -141,7 +144,7 @@ impl<'a> Run<'a> {
     fn all(mut self) -> Result<()> {
         let mut tried = 0;
         loop {
-            (self.booting, tried) = (false, tried + 1);
+            (self.booting, self.started, tried) = (false, false, tried + 1);
             self.began.set(None);
             match self.attempt() {
                 Err(error) if self.is_result(&error) => {
@@ -162,16 +165,22 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether `error` says that the guest under test died in a phase for lack of memory.
+    /// Whether `error` says that the guest under test died in a phase, or before one where that
+    /// counts, for lack of memory.
     fn is_result(&self, error: &Error) -> bool {
         let (Error::Died { vm, .. } | Error::Guest { vm, .. }) = error else { return false };
         let subject = self.plan.competitors.iter().all(|other| other.name != *vm);
-        subject && self.began.get().is_some() && error.out_of_memory().is_some()
+        let counts = self.began.get().is_some() || self.plan.boot_counts;
+        subject && counts && error.out_of_memory().is_some()
     }
 
     /// The guest under test died of its load: the result of the phase.
     fn died(&mut self, error: &Error) -> Result<()> {
         let after = self.began.get().map(|began| began.elapsed()).unwrap_or_default();
+        if !self.started {
+            let (repeat, variant, scenario) = schedule(self.plan)[self.next as usize];
+            (self.sink)(Record::PhaseStart { phase: self.next, variant, repeat, scenario })?;
+        }
         let line = error.out_of_memory().unwrap_or_default().trim().to_string();
         let (phase, seconds) = (self.next, after.as_secs_f64());
         let text = format!("phase {phase}: the guest ran out of memory after {seconds:.1} s");
@@ -229,10 +238,11 @@ impl<'a> Run<'a> {
                 continue;
             }
             (self.sink)(Record::PhaseStart { phase, variant, repeat, scenario })?;
+            self.started = true;
             self.tell_remaining(schedule.len() as u32 - phase, Duration::ZERO);
             let place = places[variant];
             self.measure(phase, variant, place, scenario, &mut subjects, &mut competitors)?;
-            self.next = phase + 1;
+            (self.next, self.started) = (phase + 1, false);
         }
         for vm in subjects.into_iter().chain(competitors) {
             vm.shut_down();
@@ -280,6 +290,7 @@ impl<'a> Run<'a> {
             };
             match Vm::boot(&config, &context.images.qemu, attempts.limit(), context.cancel) {
                 Ok(vm) => break vm,
+                Err(error) if self.is_result(&error) => return Err(error),
                 Err(error) => {
                     let error = attempts.again(error)?;
                     let tried = attempts.failed();
@@ -501,9 +512,8 @@ impl<'a> Run<'a> {
 fn schedule(plan: &Plan) -> Vec<(u32, usize, Scenario)> {
     let mut phases = Vec::new();
     for repeat in 0..plan.repeat {
-        let both = [Scenario::Baseline, Scenario::Overcommit];
         let mut round: Vec<_> = (0..plan.variants.len())
-            .flat_map(|variant| both.map(|scenario| (repeat, variant, scenario)))
+            .flat_map(|variant| plan.scenarios.iter().map(move |&s| (repeat, variant, s)))
             .collect();
         if repeat % 2 == 1 {
             round.reverse();

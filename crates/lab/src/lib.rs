@@ -16,6 +16,7 @@
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables and HTML |
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
+//! | [`headroom`] | the least memory that a guest survives in |
 
 pub mod calibrate;
 pub mod costs;
@@ -23,6 +24,7 @@ pub mod dilation;
 pub mod error;
 pub mod execute;
 pub mod experiments;
+pub mod headroom;
 pub mod host;
 pub mod images;
 pub mod limit;

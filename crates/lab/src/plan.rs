@@ -20,6 +20,9 @@ pub struct Plan {
     pub scale: Scale,
     /// Runs of each (variant, scenario).
     pub repeat: u32,
+    /// What is measured of each variant, in this order.
+    #[serde(default = "Scenario::both")]
+    pub scenarios: Vec<Scenario>,
     pub warmup_ms: u64,
     pub phase_ms: u64,
     pub measure: Measure,
@@ -32,6 +35,9 @@ pub struct Plan {
     /// All VMs are entitled to the same share of the CPUs, and want more than that.
     #[serde(default)]
     pub fair: bool,
+    /// A guest under test that has too little memory to boot has died in its phase, at once.
+    #[serde(default)]
+    pub boot_counts: bool,
     /// Seed of everything random.
     pub seed: u64,
     /// The command line that made this plan.
@@ -116,4 +122,11 @@ pub struct VmPlan {
 pub enum Scenario {
     Baseline,
     Overcommit,
+}
+
+impl Scenario {
+    /// Alone, then overcommitted.
+    pub fn both() -> Vec<Scenario> {
+        vec![Scenario::Baseline, Scenario::Overcommit]
+    }
 }

@@ -42,42 +42,90 @@ pub struct Outcome {
     pub summary: Summary,
 }
 
-/// Carries out `requests` one after the other on the same host, with `watcher` watching the guests
-/// under test and `scheduler` putting their policies into force. Records are written as they come.
+/// Carries out `requests` one after the other on the same host. Records are written as they come.
 /// When an experiment fails, its complete phases are reported, and the experiments after it are not
 /// started.
 pub fn run(
     requests: &[Request],
     settings: &Settings,
-    watcher: Option<&dyn Watcher>,
-    scheduler: Option<&dyn Scheduler>,
-    progress: &dyn Progress,
-    cancel: &Cancel,
+    around: Around,
     done: &mut dyn FnMut(Outcome),
 ) -> Result<()> {
-    let machine = Machine {
-        cpus: host::cpus(),
-        memory_mib: host::free_memory_mib().saturating_sub(SPARE_MIB) * 9 / 10,
-    };
+    let machine = machine();
     for (i, request) in requests.iter().enumerate() {
         if requests[..i].iter().any(|other| other.experiment == request.experiment) {
             let name = &request.experiment;
             return Err(Error::Usage(format!("{name} is asked for twice: use --repeat")));
         }
     }
+    let plans = requests.iter().map(|r| r.plan(&machine)).collect::<Result<Vec<_>>>()?;
+    let dirs = out_dirs(&plans, &settings.out);
+    on_host(&plans, &dirs, settings, around, |plan_host| {
+        for ((request, plan), dir) in requests.iter().zip(&plans).zip(&dirs) {
+            let mut plan = plan.clone();
+            request.shorten(&mut plan, plan_host.dilation());
+            let mut recorder = Recorder::create(dir.join("raw.jsonl"))?;
+            let measured = plan_host.execute(&plan, &dir.join("logs"), &mut recorder);
+            // A run that failed before its first phase has no results, only its error.
+            match (report::write(dir), measured) {
+                (Ok(summary), measured) => {
+                    done(Outcome { dir: dir.clone(), summary });
+                    measured?;
+                }
+                (Err(_), Err(error)) => return Err(error),
+                (Err(error), Ok(())) => return Err(error),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// What this machine offers VMs.
+pub fn machine() -> Machine {
+    Machine {
+        cpus: host::cpus(),
+        memory_mib: host::free_memory_mib().saturating_sub(SPARE_MIB) * 9 / 10,
+    }
+}
+
+/// What a run needs from outside.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    /// Watches the guests under test, if there is one.
+    pub watcher: Option<&'a dyn Watcher>,
+    /// Puts their policies into force.
+    pub scheduler: Option<&'a dyn Scheduler>,
+    pub progress: &'a dyn Progress,
+    pub cancel: &'a Cancel,
+}
+
+/// Prepares everything that `plans` need, and hands `work` a host for them: one that can do all of
+/// their policies and has memory for the largest. `dirs`: where each plan's results go; made here,
+/// with a directory for logs in the first.
+///
+/// # Errors
+/// Before anything is fetched or booted, if the settings do not fit or a directory has results; as
+/// `work`.
+pub fn on_host(
+    plans: &[Plan],
+    dirs: &[PathBuf],
+    settings: &Settings,
+    around: Around,
+    work: impl FnOnce(&mut PlanHost) -> Result<()>,
+) -> Result<()> {
+    let Around { watcher, scheduler, progress, cancel } = around;
     host::check_dilation(settings.mode, settings.dilate)?;
     if let Some(kernel) = &settings.host_kernel {
         kernel.parse::<KernelSpec>()?;
     }
-    let mut plans = requests.iter().map(|r| r.plan(&machine)).collect::<Result<Vec<_>>>()?;
     let policies: Vec<&Policy> =
         plans.iter().flat_map(|plan| &plan.variants).map(|v| &v.policy).collect();
     if matches!(settings.mode, Mode::Kvm | Mode::Tcg) {
         execute::check_policies(policies.iter().copied(), scheduler)?;
     }
     let need = policies.iter().map(|policy| policy.need()).max().unwrap_or_default();
-    let (kernels, programs) = needs(&plans)?;
-    let dirs = out_dirs(&plans, &settings.out)?;
+    let (kernels, programs) = needs(plans)?;
+    make_dirs(dirs)?;
     let images = Images::open(cancel, progress)?;
     let set = images.prepare(&kernels, &programs)?;
 
@@ -87,22 +135,7 @@ pub fn run(
     let host_kernel = settings.host_kernel.as_deref();
     let mut plan_host =
         PlanHost::new(settings.mode, settings.dilate, &images, host_kernel, vms_mib, run)?;
-    for (request, plan) in requests.iter().zip(&mut plans) {
-        request.shorten(plan, plan_host.dilation());
-    }
-    for (plan, dir) in plans.iter().zip(&dirs) {
-        let mut recorder = Recorder::create(dir.join("raw.jsonl"))?;
-        let measured = plan_host.execute(plan, &dir.join("logs"), &mut recorder);
-        // A run that failed before its first phase has no results, only its error.
-        match (report::write(dir), measured) {
-            (Ok(summary), measured) => {
-                done(Outcome { dir: dir.clone(), summary });
-                measured?;
-            }
-            (Err(_), Err(error)) => return Err(error),
-            (Err(error), Ok(())) => return Err(error),
-        }
-    }
+    work(&mut plan_host)?;
     plan_host.shut_down();
     Ok(())
 }
@@ -150,11 +183,15 @@ fn needs(plans: &[Plan]) -> Result<(Vec<String>, Vec<Program>)> {
     Ok((kernels.into_iter().collect(), programs.into_iter().collect()))
 }
 
-/// Makes the directory of each plan; an error if one has results already.
-fn out_dirs(plans: &[Plan], out: &Path) -> Result<Vec<PathBuf>> {
-    let mut dirs = Vec::new();
-    for plan in plans {
-        let dir = if plans.len() == 1 { out.to_path_buf() } else { out.join(&plan.experiment) };
+/// The directory of each plan.
+fn out_dirs(plans: &[Plan], out: &Path) -> Vec<PathBuf> {
+    let of = |plan: &Plan| out.join(&plan.experiment);
+    if plans.len() == 1 { vec![out.into()] } else { plans.iter().map(of).collect() }
+}
+
+/// Makes `dirs`; an error if one has results already.
+fn make_dirs(dirs: &[PathBuf]) -> Result<()> {
+    for dir in dirs {
         if dir.join("raw.jsonl").exists() {
             return Err(Error::Usage(format!(
                 "{} already holds results: give another --out",
@@ -163,7 +200,6 @@ fn out_dirs(plans: &[Plan], out: &Path) -> Result<Vec<PathBuf>> {
         }
         let logs = dir.join("logs");
         fs::create_dir_all(&logs).map_err(Error::io(&logs))?;
-        dirs.push(dir);
     }
-    Ok(dirs)
+    Ok(())
 }

@@ -8,7 +8,7 @@ use report_common::*;
 use reprieve_lab::costs::{Costs, Measured};
 use reprieve_lab::dilation::Dilation;
 use reprieve_lab::error::Error;
-use reprieve_lab::plan::Scenario;
+use reprieve_lab::plan::{Plan, Scenario};
 use reprieve_lab::protocol::Figure;
 use reprieve_lab::record::{Death, Record};
 use reprieve_lab::report::{self, Summary};
@@ -152,6 +152,42 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
     close(of("reader_preemptions").paper.as_ref().unwrap().ratio, 6.33);
     assert!(of("vcpu_preemptions").paper.is_none());
     assert!(s.variants[0].row("preempted.idle").is_none(), "a class that did not occur");
+}
+
+#[test]
+fn shares_are_of_what_the_vms_got_together() {
+    let scratch = Scratch::new("fair");
+    let fair = Plan { fair: true, ..plan("hostile", &["one"], 2) };
+    let mut records = vec![start(fair), guest(0, "6.12")];
+    let got = [(Scenario::Baseline, 4_000, 0), (Scenario::Overcommit, 1_900, 2_100)];
+    for (id, (repeat, (scenario, honest, liar))) in
+        (0..).zip([0, 1].into_iter().flat_map(|repeat| got.map(|got| (repeat, got))))
+    {
+        let mut all = phase(id, 0, repeat, scenario, &[4], &[300]);
+        for record in &mut all {
+            if let Record::PhaseEnd { host, .. } = record {
+                let ns = |ms: u64| ms * 1_000_000;
+                host.cpu_ns = [("subject-0".into(), ns(honest)), ("hog".into(), ns(liar))].into();
+            }
+        }
+        records.extend(all);
+    }
+    let summary = summary(&scratch.run("fair", &records));
+    let cell = |key: &str, scenario| {
+        summary.variants[0].row(key).unwrap().cell(scenario).map(|cell| cell.value)
+    };
+    for (key, alone, over) in [
+        ("cpu_seconds_subject", Some(4.0), 1.9),
+        ("cpu_seconds.hog", Some(0.0), 2.1),
+        ("cpu_of_10_subject", Some(10.0), 4.75),
+        ("cpu_of_10.hog", Some(0.0), 5.25),
+        ("cpu_of_10_entitled", Some(10.0), 5.0),
+        ("cpu_deviation_subject", None, -5.0),
+        ("cpu_deviation.hog", None, 5.0),
+    ] {
+        assert_eq!(cell(key, Scenario::Baseline), alone, "{key}");
+        close(cell(key, Scenario::Overcommit), over);
+    }
 }
 
 #[test]

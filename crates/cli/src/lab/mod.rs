@@ -5,6 +5,7 @@ mod args;
 mod calibrate;
 mod check;
 mod ebpf_watcher;
+mod headroom;
 mod host_scheduler;
 mod inside;
 mod run;
@@ -45,6 +46,8 @@ pub enum Command {
     },
     /// Check that `reprieve watch` sees what guests really do
     Check(Box<check::CheckArgs>),
+    /// The least memory in which a guest survives its garbage, alone and overcommitted
+    Headroom(Box<headroom::HeadroomArgs>),
     /// What switches of vCPUs, VM exits and timer interrupts cost here, beside hardware
     Calibrate(calibrate::CalibrateArgs),
     /// Show, fetch or remove the kernels and images that the lab keeps
@@ -96,6 +99,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::Run(args) => run::main(*args),
         Command::Report { dirs, out, json } => report(&dirs, &out, json),
         Command::Check(args) => check::main(&args),
+        Command::Headroom(args) => headroom::main(*args),
         Command::Calibrate(args) => calibrate::main(args),
         Command::Images { action, json } => images(action, json),
         Command::Execute { plan, from, images, no_watch, logs } => {

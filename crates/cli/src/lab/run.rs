@@ -16,7 +16,7 @@ use reprieve_lab::plan::Scale;
 use reprieve_lab::policy::{self, Policy};
 use reprieve_lab::protocol::Namespace;
 use reprieve_lab::report::REPORT_FILE;
-use reprieve_lab::run::{self, Outcome, Settings};
+use reprieve_lab::run::{self, Around, Outcome, Settings};
 use reprieve_lab::watcher::Watcher;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -78,7 +78,7 @@ pub struct RunArgs {
 
 pub fn main(args: RunArgs) -> Result<()> {
     let requests = requests(&args);
-    let out = args.out.unwrap_or_else(|| default_out(&args.experiment));
+    let out = args.out.unwrap_or_else(|| default_out(&args.experiment.join("+")));
     if out.to_str().is_none() {
         return Err(Error::Usage(format!("--out {}: give a name in UTF-8", out.display())).into());
     }
@@ -91,10 +91,7 @@ pub fn main(args: RunArgs) -> Result<()> {
     let ran = run::run(
         &requests,
         &settings,
-        watcher,
-        Some(&HostScheduler),
-        &*progress,
-        &cancel,
+        Around { watcher, scheduler: Some(&HostScheduler), progress: &*progress, cancel: &cancel },
         &mut |o| outcomes.push(o),
     );
     progress.finish();
@@ -122,8 +119,6 @@ pub fn main(args: RunArgs) -> Result<()> {
 
 /// A request for each experiment.
 fn requests(args: &RunArgs) -> Vec<Request> {
-    let command = std::env::args().skip(1);
-    let words: Vec<String> = std::iter::once("reprieve".into()).chain(command).collect();
     let mut options = Options {
         rate: args.rate,
         object_bytes: args.object_bytes,
@@ -145,7 +140,7 @@ fn requests(args: &RunArgs) -> Vec<Request> {
         phase: args.phase,
         warmup: args.warmup,
         options,
-        command: quoted(&words),
+        command: command_line(),
     };
     let named = |experiment: &String| Request { experiment: experiment.clone(), ..request.clone() };
     args.experiment.iter().map(named).collect()
@@ -156,15 +151,22 @@ fn one_if_empty<T: Default>(list: Vec<T>) -> Vec<T> {
     if list.is_empty() { vec![T::default()] } else { list }
 }
 
+/// The command line of this process, as a shell would need it.
+pub fn command_line() -> String {
+    let words = std::env::args().skip(1);
+    quoted(&std::iter::once("reprieve".into()).chain(words).collect::<Vec<_>>())
+}
+
 /// `words` as a shell would need them. (An argument cannot contain a zero byte.)
 fn quoted(words: &[String]) -> String {
     shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 
-fn default_out(experiments: &[String]) -> PathBuf {
+/// A new directory for the results of `what`.
+pub fn default_out(what: &str) -> PathBuf {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let stamp: String = now.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
-    Path::new("lab-results").join(format!("{}-{stamp}", experiments.join("+")))
+    Path::new("lab-results").join(format!("{what}-{stamp}"))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@
  *   softirq   a tasklet
  *   hardirq   the handler of an interrupt that the CPU sends to itself
  *   irqs-off  interrupts disabled, and nothing else
+ *   owing     a reader with preemption disabled, while a grace period waits
+ *             for it: all that can be claimed to hold a grace period up
  *
  * Each context has a function named after it (reprieve_hold_reader, ...), which
  * does all the spinning, so that a symbolized instruction pointer can be
@@ -78,6 +80,8 @@ struct hold {
 	struct tasklet_struct tasklet;
 	struct irq_work work;
 	struct completion left;
+	struct rcu_head head;
+	bool asked; /* the head is registered, its callback has not run */
 };
 
 static DEFINE_PER_CPU(struct hold, holds);
@@ -110,6 +114,7 @@ HOLD_FUNCTION(reader)
 HOLD_FUNCTION(spinlock)
 HOLD_FUNCTION(bh)
 HOLD_FUNCTION(irqs_off)
+HOLD_FUNCTION(owing)
 
 static noinline __noclone void reprieve_hold_softirq(struct tasklet_struct *t)
 {
@@ -157,6 +162,27 @@ static void hold_irqs_off(struct hold *hold)
 	local_irq_restore(flags);
 }
 
+static void grace_period_over(struct rcu_head *head)
+{
+	struct hold *hold = container_of(head, struct hold, head);
+
+	/* Pairs with the load below: the head is free from here on. */
+	smp_store_release(&hold->asked, false);
+}
+
+static void hold_owing(struct hold *hold)
+{
+	rcu_read_lock();
+	preempt_disable();
+	if (!smp_load_acquire(&hold->asked)) {
+		hold->asked = true;
+		call_rcu(&hold->head, grace_period_over);
+	}
+	reprieve_hold_owing(hold);
+	preempt_enable();
+	rcu_read_unlock();
+}
+
 static void hold_softirq(struct hold *hold)
 {
 	/* Enabling runs the tasklet at once, or leaves it to ksoftirqd. */
@@ -180,6 +206,7 @@ static const struct context contexts[] = {
 	{"softirq", hold_softirq, MAX_ATOMIC_HOLD_US},
 	{"hardirq", hold_hardirq, MAX_ATOMIC_HOLD_US},
 	{"irqs-off", hold_irqs_off, MAX_ATOMIC_HOLD_US},
+	{"owing", hold_owing, MAX_HOLD_US},
 };
 
 static int hold_thread(void *data)
@@ -324,6 +351,8 @@ static void __exit reprieve_hold_exit(void)
 {
 	debugfs_remove(directory);
 	stop_all();
+	/* Callbacks are code of this module. */
+	rcu_barrier();
 }
 
 module_init(reprieve_hold_init);

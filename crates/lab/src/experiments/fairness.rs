@@ -5,11 +5,11 @@
 //! Both VMs have a vCPU per CPU, want all of the CPU time, and are entitled to half of it. A
 //! scheduler that lets critical sections finish has to take that time back later.
 
-use super::guests::vm;
+use super::guests::{holder, vm};
 use super::{Experiment, Options, Size};
 use crate::error::Result;
 use crate::plan::VmPlan;
-use reprieve_init::protocol::{Held, Hold, Workload};
+use reprieve_init::protocol::{Held, Workload};
 
 /// Time in a section, µs: longer than a slice, so that every slice ends in one.
 const HOLD_US: u32 = 10_000;
@@ -38,9 +38,7 @@ impl Experiment for Fairness {
         let vcpus = all.len() as u32;
         let load = Workload::FileRead { workers: vcpus };
         let subject = vm("reader", vcpus, &all, size.small_memory(vcpus) + 64, load);
-        let hold = |cpu| Hold { cpu, held: Held::Reader, hold_us: HOLD_US, pause_us: 0 };
-        let load = Workload::Hold { holds: (0..vcpus).map(hold).collect() };
-        Ok((subject, vec![vm("holder", vcpus, &all, size.small_memory(vcpus), load)]))
+        Ok((subject, vec![holder("holder", &all, size, Held::Reader, HOLD_US)]))
     }
 
     fn fair(&self) -> bool {

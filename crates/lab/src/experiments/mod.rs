@@ -12,8 +12,10 @@ mod clone;
 mod dbench;
 mod fairness;
 mod guests;
+mod hostile;
 mod membench;
 mod postmark;
+mod psearchy;
 mod request;
 mod size;
 
@@ -39,6 +41,10 @@ pub trait Experiment: Sync {
     fn phase(&self) -> Duration {
         Duration::from_secs(100)
     }
+    /// The shortest phase that answers the experiment's question, where the user gives no length.
+    fn least_phase(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Whether all VMs always want all of the CPUs and have as many vCPUs, so that each is entitled
     /// to the same share: the report then compares.
     fn fair(&self) -> bool {
@@ -58,7 +64,9 @@ pub static ALL: &[&dyn Experiment] = &[
     &asym::Asym,
     &dbench::Dbench,
     &churn::Churn,
+    &psearchy::Psearchy,
     &fairness::Fairness,
+    &hostile::Hostile,
     &bench_grace::BenchGrace,
 ];
 

@@ -4,7 +4,7 @@
 use super::{Machine, Size, find, guests};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, SCHEMA, Scale, Variant};
+use crate::plan::{Plan, SCHEMA, Scale, Scenario, Variant};
 use crate::policy::Policy;
 use reprieve_init::protocol::{Measure, Namespace, Workload};
 use std::time::Duration;
@@ -74,6 +74,7 @@ impl Request {
             experiment: self.experiment.clone(),
             scale: self.scale,
             repeat: self.repeat,
+            scenarios: Scenario::both(),
             warmup_ms: warmup.as_millis() as u64,
             phase_ms: phase.as_millis() as u64,
             measure: Measure {
@@ -87,6 +88,7 @@ impl Request {
             subject,
             competitors,
             fair: experiment.fair(),
+            boot_counts: false,
             seed: self.options.seed,
             command: self.command.clone(),
         };
@@ -107,7 +109,8 @@ impl Request {
             }
         };
         short(&mut plan.warmup_ms, self.warmup.is_some(), Duration::from_secs(2));
-        short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4));
+        let least = find(&self.experiment).map(|e| e.least_phase()).unwrap_or_default();
+        short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4).max(least));
     }
 
     /// Refuses values that no experiment takes.
@@ -225,6 +228,7 @@ pub fn calibration(guest_kernel: &str) -> Plan {
         experiment: "calibration".into(),
         scale: Scale::Quick,
         repeat: 0,
+        scenarios: Scenario::both(),
         warmup_ms: 0,
         phase_ms: 1000,
         measure: Measure { memory_ms: 1000, slow_ms: 1000, trace_kb: 64, callback_probe_hz: 0 },
@@ -232,6 +236,7 @@ pub fn calibration(guest_kernel: &str) -> Plan {
         subject: guests::vm("calibration", 2, &[], 512, Workload::Idle),
         competitors: Vec::new(),
         fair: false,
+        boot_counts: false,
         seed: 1,
         command: "reprieve lab calibrate".into(),
     }

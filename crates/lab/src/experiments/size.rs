@@ -240,6 +240,7 @@ mod tests {
         let given =
             Request { phase: Some(Duration::from_secs(30)), ..request("churn", Scale::Quick) };
         assert_eq!(lengths(given, 10), (2_000, 30_000));
+        assert_eq!(lengths(request("hostile", Scale::Quick), 10), (2_000, 10_000));
     }
 
     #[test]

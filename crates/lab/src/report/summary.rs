@@ -203,7 +203,7 @@ fn notices(run: &Run) -> Vec<String> {
     notices.extend(rows::notices(run));
     notices.extend(disturbed(run));
     for (index, variant) in run.plan.variants.iter().enumerate() {
-        for scenario in [Scenario::Baseline, Scenario::Overcommit] {
+        for &scenario in &run.plan.scenarios {
             let phases = run.measured(index, scenario);
             let missing = run.plan.repeat as usize - phases.len();
             if missing > 0 {

@@ -32,7 +32,7 @@ use Column::{Baseline, Overcommit, Ratio};
 /// A compact table: title, then heading and content of each column.
 type Compact = (&'static str, &'static [(&'static str, Column)]);
 
-const COMPACT: [Compact; 4] = [
+const COMPACT: [Compact; 5] = [
     (
         "Grace periods, ms, alone and overcommitted; throughput, {throughput}",
         &[
@@ -71,6 +71,15 @@ const COMPACT: [Compact; 4] = [
             ("\nover", Overcommit("survived")),
             ("died after\nalone", Baseline("out_of_memory")),
             ("\nover", Overcommit("out_of_memory")),
+        ],
+    ),
+    (
+        "CPU time of the tested guest, overcommitted: s, and against its entitlement",
+        &[
+            ("CPU time\nof a phase", Overcommit("cpu_seconds_subject")),
+            ("got\nof 10", Overcommit("cpu_of_10_subject")),
+            ("entitled\nof 10", Overcommit("cpu_of_10_entitled")),
+            ("beyond\n%", Overcommit("cpu_deviation_subject")),
         ],
     ),
     (

@@ -69,6 +69,7 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         experiment: experiment.into(),
         scale: Scale::Quick,
         repeat,
+        scenarios: Scenario::both(),
         warmup_ms: 1000,
         phase_ms: 2000,
         measure: Measure { memory_ms: 20, slow_ms: 1000, trace_kb: 64, callback_probe_hz: 0 },
@@ -76,6 +77,7 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         subject: vm("subject", Workload::Idle),
         competitors: vec![vm("hog", Workload::Hog { threads: 2 })],
         fair: false,
+        boot_counts: false,
         seed: 1,
         command: format!("reprieve lab run {experiment}"),
     }

@@ -30,6 +30,9 @@ pub enum Workload {
     /// `workers` threads, one per vCPU in turn, each of which reads a file on tmpfs in pieces of
     /// 64 KiB, over and over; unit `read`.
     FileRead { workers: u32 },
+    /// `threads` threads, one per vCPU in turn, each of which maps, indexes and unmaps the next of
+    /// `files` files on tmpfs and merges what it found into a shared index; unit `file`.
+    Psearchy { threads: u32, files: u32, seed: u64 },
     /// The real dbench program with `clients` clients on tmpfs.
     Dbench { clients: u32 },
     /// `reprieve` itself, with `arguments` and `--seconds` of the phase's length: one of its
@@ -137,10 +140,12 @@ pub enum Held {
     Hardirq,
     /// Interrupts disabled.
     IrqsOff,
+    /// An RCU read-side section with preemption off, while a grace period waits for it.
+    Owing,
 }
 
 impl Held {
-    pub const ALL: [Held; 8] = [
+    pub const ALL: [Held; 9] = [
         Held::User,
         Held::Kernel,
         Held::Reader,
@@ -149,6 +154,7 @@ impl Held {
         Held::Softirq,
         Held::Hardirq,
         Held::IrqsOff,
+        Held::Owing,
     ];
 
     /// The name in the protocol and in the module's commands.
@@ -162,6 +168,7 @@ impl Held {
             Held::Softirq => "softirq",
             Held::Hardirq => "hardirq",
             Held::IrqsOff => "irqs-off",
+            Held::Owing => "owing",
         }
     }
 }

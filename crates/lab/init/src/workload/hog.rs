@@ -4,7 +4,7 @@
 use super::{Load, Operation, threads::Threads};
 use crate::sys::{Result, cpus};
 
-/// Length of one operation: long against the look at the gate, short against a phase.
+/// Arithmetic operations of a round: long against the look at the gate, short against a phase.
 const STEPS: u64 = 10_000;
 
 pub fn prepare(threads: u32) -> Result<Box<dyn Load>> {
@@ -19,5 +19,5 @@ pub fn prepare(threads: u32) -> Result<Box<dyn Load>> {
             (Some(i % cpus()), operation)
         })
         .collect();
-    Ok(Box::new(Threads::prepare("hog", "10,000 arithmetic operations", work)?))
+    Ok(Box::new(Threads::prepare("hog", "round", work)?))
 }

@@ -20,6 +20,7 @@ mod hold;
 mod membench;
 mod ping_pong;
 mod postmark;
+mod psearchy;
 mod pty_program;
 mod reads;
 mod semaphores;
@@ -98,6 +99,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         }
         Workload::FileChurn { workers } => files::prepare(*workers),
         Workload::FileRead { workers } => reads::prepare(*workers),
+        Workload::Psearchy { threads, files, seed } => psearchy::prepare(*threads, *files, *seed),
         Workload::Dbench { clients } => dbench::prepare(*clients),
         Workload::Bench { arguments } => bench::prepare(arguments),
         Workload::Hog { threads } => hog::prepare(*threads),

@@ -4,6 +4,7 @@
 //! A new figure is one [`row`] here; every rendering (terminal, Markdown, JSON, HTML) then shows
 //! it. `docs/results.md` lists the keys.
 
+mod fair;
 mod watched;
 
 pub(super) use watched::notices;
@@ -11,7 +12,6 @@ pub(super) use watched::notices;
 use super::load::{Phase, Run};
 use super::metric::{Better, Measured, Metric, mib, ms, quotient, row};
 use super::stats::Distribution;
-use crate::plan::Scenario;
 use Better::{Higher, Lower, Neither};
 use reprieve_init::protocol::{Figure, Workload};
 use std::collections::BTreeSet;
@@ -22,7 +22,6 @@ const MEMORY: &str = "Memory";
 const WORK: &str = "Work and CPU";
 const CALLBACKS: &str = "Callbacks";
 const HOST: &str = "Host";
-const FAIRNESS: &str = "Fairness";
 const COST: &str = "Cost of measuring";
 
 /// All rows of `run`, in order.
@@ -119,9 +118,6 @@ fn host_rows(run: &Run) -> Vec<Metric> {
             m.host_share(|_| Some(vm.clone()))
         }));
     }
-    if run.plan.fair {
-        rows.extend(fair_rows(run, subject_of));
-    }
     // Unknown in runs of an earlier version, and on some hosts.
     if run.phases.iter().filter_map(Phase::other_busy).next().is_some() {
         let label = "Other load on the machine";
@@ -133,48 +129,9 @@ fn host_rows(run: &Run) -> Vec<Metric> {
             }))
         }));
     }
-    rows
-}
-
-/// The name of a VM in a phase.
-type Name = Box<dyn Fn(&Phase, &Run) -> Option<String>>;
-
-/// CPU seconds of 10, per VM, and what each is entitled to with all VMs running: the same share. By
-/// the CPU time that the VMs got together: what other work took is nobody's share.
-fn fair_rows(
-    run: &Run,
-    subject: impl Fn(&Phase, &Run) -> Option<String> + Clone + 'static,
-) -> Vec<Metric> {
-    const OF: f64 = 10.0;
-    let seconds = |name: Name| {
-        move |m: &Measured| {
-            quotient(m.phases.iter().filter_map(|p| {
-                let (_, host) = p.end.as_ref()?;
-                let all: u64 = host.cpu_ns.values().sum();
-                Some((OF * *host.cpu_ns.get(&name(p, m.run)?)? as f64, all as f64))
-            }))
-        }
-    };
-    let mut rows = vec![row(
-        FAIRNESS,
-        "cpu_of_10_subject",
-        "CPU seconds of 10, tested guest",
-        "s",
-        Neither,
-        seconds(Box::new(subject)),
-    )];
-    for vm in &run.plan.competitors {
-        let (key, label) =
-            (format!("cpu_of_10.{}", vm.name), format!("CPU seconds of 10, {}", vm.name));
-        let name = vm.name.clone();
-        let of = seconds(Box::new(move |_, _| Some(name.clone())));
-        rows.push(row(FAIRNESS, &key, &label, "s", Neither, of));
+    if run.plan.fair {
+        rows.extend(fair::rows(run, subject_of));
     }
-    let vms = run.plan.competitors.len() as f64 + 1.0;
-    rows.push(row(FAIRNESS, "cpu_of_10_entitled", "Entitled to", "s", Neither, move |m| {
-        let over = m.phases.iter().all(|p| p.scenario == Scenario::Overcommit);
-        Some(if over { OF / vms } else { OF })
-    }));
     rows
 }
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `hostile`: whether a guest gets more CPU time by lying to a scheduler that reads its memory.
+//!
+//! The liar's vCPUs do no work, but are at every look from outside in a state that such a scheduler
+//! is considerate of: preemption off, in an RCU reader, and owing a quiescent state to a grace
+//! period in progress. Only memory tells the scheduler so, and a guest can write there what it
+//! likes: that this one keeps the state up by its kernel's own means makes no difference to a
+//! reader of its memory. Both VMs want all of the CPU time and are entitled to half of it.
+
+use super::guests::{holder, vm};
+use super::{Experiment, Options, Size};
+use crate::error::Result;
+use crate::plan::VmPlan;
+use reprieve_init::protocol::{Held, Workload};
+use std::time::Duration;
+
+/// Time in the state, µs: hundreds of slices. Between two holds the guest's other threads run, so
+/// that it can be started and stopped.
+const HOLD_US: u32 = 1_000_000;
+
+pub struct Hostile;
+
+impl Experiment for Hostile {
+    fn name(&self) -> &'static str {
+        "hostile"
+    }
+
+    fn summary(&self) -> &'static str {
+        "arithmetic on every vCPU; CPU time of each VM against what it is entitled to"
+    }
+
+    fn competition(&self) -> &'static str {
+        "a VM that claims to hold up a grace period, in a critical section, all the time"
+    }
+
+    fn source(&self) -> &'static str {
+        "ours"
+    }
+
+    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
+        let all = size.all();
+        let vcpus = all.len() as u32;
+        let load = Workload::Hog { threads: vcpus };
+        let subject = vm("honest", vcpus, &all, size.small_memory(vcpus) + 64, load);
+        Ok((subject, vec![holder("liar", &all, size, Held::Owing, HOLD_US)]))
+    }
+
+    fn least_phase(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    fn fair(&self) -> bool {
+        true
+    }
+}

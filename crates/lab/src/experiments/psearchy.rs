@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `psearchy`: MOSBENCH's parallel indexer of files, threads of one address space.
+//!
+//! Its threads wait for each other at the lock of their address space and at those of the index: a
+//! preempted vCPU stops others here as well, not only grace periods.
+
+use super::guests::{hogs, vm};
+use super::{Experiment, Options, Size};
+use crate::error::Result;
+use crate::plan::VmPlan;
+use reprieve_init::protocol::Workload;
+
+/// Threads per vCPU.
+const THREADS: u32 = 4;
+
+/// Files of the corpus, of 34 KiB on average.
+const FILES: u32 = 1024;
+
+pub struct Psearchy;
+
+impl Experiment for Psearchy {
+    fn name(&self) -> &'static str {
+        "psearchy"
+    }
+
+    fn summary(&self) -> &'static str {
+        "files on tmpfs mapped and indexed by four threads per vCPU"
+    }
+
+    fn competition(&self) -> &'static str {
+        "three hog VMs"
+    }
+
+    fn source(&self) -> &'static str {
+        "MOSBENCH"
+    }
+
+    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
+        let all = size.all();
+        let vcpus = all.len() as u32;
+        let threads = THREADS * vcpus;
+        let load = Workload::Psearchy { threads, files: FILES, seed: options.seed };
+        let subject = vm("psearchy", vcpus, &all, size.work_memory(vcpus), load);
+        Ok((subject, hogs(vcpus, &all, size)))
+    }
+}
