@@ -59,7 +59,7 @@ fn page(name: &str, write: impl FnOnce(&Path) -> Result<(), Error>) -> String {
 
 #[test]
 fn the_system_v_benchmarks_fill_their_tables() {
-    for bench in [Bench::Semop, Bench::Msg] {
+    for bench in [Bench::Semop, Bench::Msg, Bench::Txn] {
         let against = vec!["kernel".into()];
         let options = Options { against, readers: vec![1, 2], ..options() };
         let outcome = run(bench, &options, &|what, _| println!("{what}")).unwrap();

@@ -12,6 +12,8 @@ mod map;
 mod msg;
 mod read;
 mod semop;
+mod sides;
+mod txn;
 
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -38,12 +40,13 @@ pub enum Bench {
     Locks,
     Semop,
     Msg,
+    Txn,
 }
 
 impl Bench {
     /// All that a user may name: those of `bench all`, and those that measure other things than the
     /// runtime.
-    pub const NAMED: [Bench; 11] = [
+    pub const NAMED: [Bench; 12] = [
         Bench::Read,
         Bench::Grace,
         Bench::Flood,
@@ -55,6 +58,7 @@ impl Bench {
         Bench::Locks,
         Bench::Semop,
         Bench::Msg,
+        Bench::Txn,
     ];
 
     /// All that measure the runtime, in the order of `bench all`.
@@ -83,6 +87,7 @@ impl Bench {
             Bench::Locks => "locks",
             Bench::Semop => "semop",
             Bench::Msg => "msg",
+            Bench::Txn => "txn",
         }
     }
 
@@ -102,6 +107,9 @@ impl Bench {
             Bench::Locks => "locks, with more threads than CPUs and without",
             Bench::Semop => "System V semaphores, against the kernel's",
             Bench::Msg => "System V message queues, against the kernel's",
+            Bench::Txn => {
+                "a database's transactions over System V IPC, against the kernel's: table 4 of the System V IPC paper"
+            }
         }
     }
 
@@ -115,6 +123,7 @@ impl Bench {
             Bench::Locks => &[1, 2, 4, 32],
             Bench::Semop => &[1, 2, 8, 32],
             Bench::Msg => &[2],
+            Bench::Txn => &[1, 8, 32],
         }
     }
 
@@ -122,7 +131,7 @@ impl Bench {
     pub fn families(self) -> &'static [&'static str] {
         match self {
             Bench::Locks => &locks::FAMILIES,
-            Bench::Semop | Bench::Msg => &["kernel"],
+            Bench::Semop | Bench::Msg | Bench::Txn => &["kernel"],
             _ => &subject::FAMILIES,
         }
     }
@@ -183,6 +192,10 @@ fn prepare<'a>(
     grace_samples: &'a grace::Samples,
 ) -> Result<Prepared<'a>> {
     match bench {
+        _ if bench.families() == ["kernel"] && options.against.iter().any(|p| p != "kernel") => {
+            let what = bench.name();
+            Err(Error::Usage(format!("--against: {what} runs beside `kernel`, and nothing else")))
+        }
         Bench::Read => read::prepare(options),
         Bench::Grace => grace::prepare(options, grace_samples),
         Bench::Flood => flood::prepare(options),
@@ -192,12 +205,9 @@ fn prepare<'a>(
         Bench::Dcache => dcache::prepare(options),
         Bench::Callbacks => callbacks::prepare(options),
         Bench::Locks => locks::prepare(options),
-        Bench::Semop | Bench::Msg if options.against.iter().any(|peer| peer != "kernel") => {
-            let what = bench.name();
-            Err(Error::Usage(format!("--against: {what} runs beside `kernel`, and nothing else")))
-        }
         Bench::Semop => semop::prepare(options),
         Bench::Msg => msg::prepare(options),
+        Bench::Txn => txn::prepare(options),
     }
 }
 
@@ -249,6 +259,10 @@ fn reader_label(n: usize) -> String {
 
 fn thread_label(n: usize) -> String {
     if n == 1 { "1 thread".into() } else { format!("{n} threads") }
+}
+
+fn process_label(n: usize) -> String {
+    if n == 1 { "1 process".into() } else { format!("{n} processes") }
 }
 
 /// Rows for subjects, and their indices.
