@@ -37,28 +37,32 @@ impl Shared {
     }
 }
 
-struct Page(*mut Shared);
+/// A value in memory that is shared with children.
+pub struct Mapped<T>(*mut T);
 
-impl Page {
-    fn new() -> Result<Page> {
+impl<T> Mapped<T> {
+    /// All zeros.
+    ///
+    /// # Safety
+    /// Zeros are a value of this type, which may be shared between processes.
+    pub unsafe fn new() -> Result<Mapped<T>> {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let size = size_of::<Shared>();
-        // SAFETY: a fresh mapping of zeros, which are valid counters.
+        let size = size_of::<T>();
+        // SAFETY: a fresh mapping.
         let p = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
-        if p == libc::MAP_FAILED { Err(broken("no shared memory")) } else { Ok(Page(p.cast())) }
+        if p == libc::MAP_FAILED { Err(broken("no shared memory")) } else { Ok(Mapped(p.cast())) }
     }
 
-    fn get(&self) -> &Shared {
-        // SAFETY: mapped as long as this lives; atomics only.
-        unsafe { &*self.0 }
+    pub fn get(&self) -> *mut T {
+        self.0
     }
 }
 
-impl Drop for Page {
+impl<T> Drop for Mapped<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; the children are gone.
-        unsafe { libc::munmap(self.0.cast(), size_of::<Shared>()) };
+        // SAFETY: mapped by `new`.
+        unsafe { libc::munmap(self.0.cast(), size_of::<T>()) };
     }
 }
 
@@ -168,8 +172,10 @@ fn measured(
     check: &dyn Fn(&Shared) -> Result<()>,
     to_the_end: bool,
 ) -> Result<f64> {
-    let page = Page::new()?;
-    let shared = page.get();
+    // SAFETY: atomics only.
+    let page = unsafe { Mapped::<Shared>::new() }?;
+    // SAFETY: mapped as long as `page` lives.
+    let shared = unsafe { &*page.get() };
     let mut children = Children(vec![]);
     for number in 0..n {
         // SAFETY: the child calls what its work needs, and ends without destructors.

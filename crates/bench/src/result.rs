@@ -15,6 +15,8 @@ pub enum Unit {
     Megabytes,
     /// Operations per second, in thousands.
     KiloPerSecond,
+    /// Operations per second, in millions.
+    MegaPerSecond,
     Percent,
 }
 
@@ -33,6 +35,7 @@ impl Unit {
             Unit::Milliseconds => "ms",
             Unit::Megabytes => "MB",
             Unit::KiloPerSecond => "K/s",
+            Unit::MegaPerSecond => "M/s",
             Unit::Percent => "%",
         }
     }

@@ -8,10 +8,12 @@ mod flood;
 mod grace;
 mod list;
 mod locks;
+mod lookup;
 mod map;
 mod msg;
 mod read;
 mod semop;
+mod shm;
 mod sides;
 mod txn;
 
@@ -40,13 +42,15 @@ pub enum Bench {
     Locks,
     Semop,
     Msg,
+    Shm,
     Txn,
+    Lookup,
 }
 
 impl Bench {
     /// All that a user may name: those of `bench all`, and those that measure other things than the
     /// runtime.
-    pub const NAMED: [Bench; 12] = [
+    pub const NAMED: [Bench; 14] = [
         Bench::Read,
         Bench::Grace,
         Bench::Flood,
@@ -58,7 +62,9 @@ impl Bench {
         Bench::Locks,
         Bench::Semop,
         Bench::Msg,
+        Bench::Shm,
         Bench::Txn,
+        Bench::Lookup,
     ];
 
     /// All that measure the runtime, in the order of `bench all`.
@@ -87,7 +93,9 @@ impl Bench {
             Bench::Locks => "locks",
             Bench::Semop => "semop",
             Bench::Msg => "msg",
+            Bench::Shm => "shm",
             Bench::Txn => "txn",
+            Bench::Lookup => "lookup",
         }
     }
 
@@ -107,6 +115,10 @@ impl Bench {
             Bench::Locks => "locks, with more threads than CPUs and without",
             Bench::Semop => "System V semaphores, against the kernel's",
             Bench::Msg => "System V message queues, against the kernel's",
+            Bench::Shm => "System V shared memory, against the kernel's",
+            Bench::Lookup => {
+                "from a System V id to its object: in a read-side section, and under locks"
+            }
             Bench::Txn => {
                 "a database's transactions over System V IPC, against the kernel's: table 4 of the System V IPC paper"
             }
@@ -123,6 +135,8 @@ impl Bench {
             Bench::Locks => &[1, 2, 4, 32],
             Bench::Semop => &[1, 2, 8, 32],
             Bench::Msg => &[2],
+            Bench::Shm => &[1],
+            Bench::Lookup => &[1, 2, 4, 8, 16, 32],
             Bench::Txn => &[1, 8, 32],
         }
     }
@@ -131,7 +145,8 @@ impl Bench {
     pub fn families(self) -> &'static [&'static str] {
         match self {
             Bench::Locks => &locks::FAMILIES,
-            Bench::Semop | Bench::Msg | Bench::Txn => &["kernel"],
+            Bench::Lookup => &lookup::FAMILIES,
+            Bench::Semop | Bench::Msg | Bench::Shm | Bench::Txn => &["kernel"],
             _ => &subject::FAMILIES,
         }
     }
@@ -173,7 +188,10 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     let conditions = machine::conditions(options);
     let grace_samples = grace::Samples::default();
     let mut prepared = prepare(bench, options, &grace_samples)?;
-    if bench != Bench::Locks && !subject::URCU && options.against.iter().any(|a| a == "urcu") {
+    if bench.families() == subject::FAMILIES
+        && !subject::URCU
+        && options.against.iter().any(|a| a == "urcu")
+    {
         prepared.notes.push(subject::NO_URCU.into());
     }
     if cfg!(debug_assertions) {
@@ -207,7 +225,9 @@ fn prepare<'a>(
         Bench::Locks => locks::prepare(options),
         Bench::Semop => semop::prepare(options),
         Bench::Msg => msg::prepare(options),
+        Bench::Shm => shm::prepare(options),
         Bench::Txn => txn::prepare(options),
+        Bench::Lookup => lookup::prepare(options),
     }
 }
 

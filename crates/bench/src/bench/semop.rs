@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::processes::{self, Shared};
 use crate::result::{Column, Unit};
+use crate::schedule::Job;
+use crate::subject::Class;
 use crate::sysv::{Object, Sysv};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -48,7 +50,30 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
     let mut prepared = sides::prepare(measures)?;
     let what = "K/s counts pairs of all processes together; a round trip is two wake-ups";
     prepared.notes.insert(0, what.into());
+    // A yardstick for the first column: it knows no sets, no ids and no adjustments.
+    let row = prepared.recorder.row("", "POSIX sem_t, no SEM_UNDO", Class::Other);
+    let job = Job {
+        what: "pair, POSIX".into(),
+        weight: 1.0,
+        run: Box::new(move |length, recorder| {
+            recorder.add(row, 0, posix_pairs(length)?);
+            Ok(())
+        }),
+    };
+    prepared.jobs.insert(0, job);
     Ok(prepared)
+}
+
+/// `sem_post` and `sem_wait` of a semaphore that processes can share.
+fn posix_pairs(length: Duration) -> Result<f64> {
+    // SAFETY: zeros are a semaphore that is not in use, which `sem_init` then sets up.
+    let semaphore = unsafe { processes::Mapped::<libc::sem_t>::new() }?;
+    let at = semaphore.get();
+    // SAFETY: in memory that stays mapped until this returns.
+    unsafe { libc::sem_init(at, 1, 0) };
+    // SAFETY: set up above.
+    let pair = || unsafe { libc::sem_post(at) == 0 && libc::sem_wait(at) == 0 };
+    alone(length, |n| (0..n).filter(|_| !pair()).count() as u64)
 }
 
 fn pair(set: &Object, flags: i32) -> bool {
