@@ -19,6 +19,7 @@
 
 mod bench;
 mod clock;
+mod compute;
 mod error;
 mod hash;
 mod item;

@@ -15,6 +15,8 @@ pub enum Unit {
     Megabytes,
     /// Operations per second, in thousands.
     KiloPerSecond,
+    /// Operations per second, in millions.
+    MegaPerSecond,
     Percent,
 }
 
@@ -33,6 +35,7 @@ impl Unit {
             Unit::Milliseconds => "ms",
             Unit::Megabytes => "MB",
             Unit::KiloPerSecond => "K/s",
+            Unit::MegaPerSecond => "M/s",
             Unit::Percent => "%",
         }
     }
@@ -60,6 +63,8 @@ pub struct Figure {
     pub min: f64,
     /// Largest.
     pub max: f64,
+    /// Standard deviation of the rounds; `None` of one.
+    pub sd: Option<f64>,
     /// All of them, in order.
     pub rounds: Vec<f64>,
     /// `value` divided by the best peer's; `None` without a peer, and for the best peer itself.
@@ -119,6 +124,14 @@ pub struct Outcome {
 /// The median; 0 of nothing.
 pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
+}
+
+/// The standard deviation of what these are samples of.
+fn deviation(samples: &[f64]) -> Option<f64> {
+    let n = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / n;
+    let squares: f64 = samples.iter().map(|s| (s - mean).powi(2)).sum();
+    (samples.len() > 1).then(|| (squares / (n - 1.0)).sqrt())
 }
 
 /// The smallest sample that at least a share `q` of them does not exceed; the mean of the middle
@@ -209,6 +222,7 @@ impl Samples {
             value,
             min: self.rounds.iter().copied().fold(f64::INFINITY, f64::min),
             max: self.rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            sd: deviation(&self.rounds),
             rounds: self.rounds.clone(),
             to_best_peer: None,
         })
@@ -290,5 +304,6 @@ mod tests {
         let figure = rows[1].figures[0].as_ref().unwrap();
         assert_eq!((figure.value, figure.min, figure.max), (2.5, 2.0, 6.0));
         assert_eq!(figure.rounds, [2.0, 2.0, 6.0]);
+        assert!((figure.sd.unwrap() - (16.0f64 / 3.0).sqrt()).abs() < 1e-9, "{figure:?}");
     }
 }

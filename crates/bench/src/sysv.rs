@@ -38,7 +38,7 @@ impl Sysv {
             }
             Sysv::Reprieve(n) => n.semget(0, count, 0o600).map_err(|e| broken("semget", e))?,
         };
-        Ok(Object { of: self, id, queue: false })
+        Ok(Object { of: self, id, kind: Kind::Set })
     }
 
     pub fn queue(self) -> Result<Object> {
@@ -47,15 +47,34 @@ impl Sysv {
             Sysv::Kernel => result("msgget", unsafe { libc::msgget(0, 0o600) }.into())? as i32,
             Sysv::Reprieve(n) => n.msgget(0, 0o600).map_err(|e| broken("msgget", e))?,
         };
-        Ok(Object { of: self, id, queue: true })
+        Ok(Object { of: self, id, kind: Kind::Queue })
+    }
+
+    pub fn segment(self, size: usize) -> Result<Object> {
+        let id = match self {
+            Sysv::Kernel => {
+                // SAFETY: no memory is involved.
+                let id = unsafe { libc::shmget(0, size, 0o600) };
+                result("shmget", id.into())? as i32
+            }
+            Sysv::Reprieve(n) => n.shmget(0, size, 0o600).map_err(|e| broken("shmget", e))?,
+        };
+        Ok(Object { of: self, id, kind: Kind::Segment })
     }
 }
 
-/// A set or a queue, removed when dropped.
+#[derive(Clone, Copy)]
+enum Kind {
+    Set,
+    Queue,
+    Segment,
+}
+
+/// A set, a queue or a segment, removed when dropped.
 pub struct Object {
     of: Sysv,
     id: i32,
-    queue: bool,
+    kind: Kind,
 }
 
 impl Object {
@@ -81,38 +100,94 @@ impl Object {
         }
     }
 
+    /// The first message.
     #[inline]
     pub fn receive(&self, message: &mut Message) -> bool {
+        self.receive_kind(0, message)
+    }
+
+    /// The first message of a kind.
+    #[inline]
+    pub fn receive_kind(&self, kind: i64, message: &mut Message) -> bool {
         let size = message.data.len();
         match self.of {
             // SAFETY: room for a message of that size.
             Sysv::Kernel => unsafe {
                 let to = (&raw mut *message).cast();
-                libc::msgrcv(self.id, to, size, 0, 0) == size as isize
+                libc::msgrcv(self.id, to, size, kind, 0) == size as isize
             },
             Sysv::Reprieve(n) => {
-                n.msgrcv(self.id, &mut message.data, 0, 0).is_ok_and(|(kind, n)| {
+                n.msgrcv(self.id, &mut message.data, kind, 0).is_ok_and(|(kind, n)| {
                     message.kind = kind;
                     n == size
                 })
             }
         }
     }
+
+    /// Maps the segment.
+    pub fn attach(&self) -> Result<Attached> {
+        let at = match self.of {
+            // SAFETY: wherever there is room.
+            Sysv::Kernel => unsafe {
+                let at = libc::shmat(self.id, std::ptr::null(), 0);
+                result("shmat", at as i64)?;
+                at.cast()
+            },
+            Sysv::Reprieve(n) => {
+                // SAFETY: as above.
+                let at = unsafe { n.shmat(self.id, 0, 0) };
+                at.map_err(|e| broken("shmat", e))?
+            }
+        };
+        Ok(Attached { of: self.of, at })
+    }
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        match (self.of, self.queue) {
+        match (self.of, self.kind) {
             // SAFETY: what was made above.
-            (Sysv::Kernel, true) => unsafe {
+            (Sysv::Kernel, Kind::Queue) => unsafe {
                 libc::msgctl(self.id, libc::IPC_RMID, std::ptr::null_mut());
             },
             // SAFETY: as above.
-            (Sysv::Kernel, false) => unsafe {
+            (Sysv::Kernel, Kind::Set) => unsafe {
                 libc::semctl(self.id, 0, libc::IPC_RMID);
             },
-            (Sysv::Reprieve(n), true) => drop(n.remove_msg(self.id)),
-            (Sysv::Reprieve(n), false) => drop(n.remove_sem(self.id)),
+            // SAFETY: as above.
+            (Sysv::Kernel, Kind::Segment) => unsafe {
+                libc::shmctl(self.id, libc::IPC_RMID, std::ptr::null_mut());
+            },
+            (Sysv::Reprieve(n), Kind::Queue) => drop(n.remove_msg(self.id)),
+            (Sysv::Reprieve(n), Kind::Set) => drop(n.remove_sem(self.id)),
+            (Sysv::Reprieve(n), Kind::Segment) => drop(n.remove_shm(self.id)),
+        }
+    }
+}
+
+/// A segment in this process's memory, until this is dropped.
+pub struct Attached {
+    of: Sysv,
+    at: *mut u8,
+}
+
+impl Attached {
+    /// Where it begins; of a page's alignment.
+    pub fn start(&self) -> *mut u8 {
+        self.at
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        match self.of {
+            // SAFETY: attached by `attach`; whoever used it is done.
+            Sysv::Kernel => unsafe {
+                libc::shmdt(self.at.cast());
+            },
+            // SAFETY: as above.
+            Sysv::Reprieve(_) => drop(unsafe { Namespace::shmdt(self.at as usize) }),
         }
     }
 }
@@ -146,10 +221,15 @@ impl Stage {
         Ok(Stage { directory, namespace })
     }
 
+    pub fn namespace(&self) -> Namespace {
+        self.namespace
+    }
+
     /// The subjects: ours, and the kernel's if it has System V IPC. Else a note that says so.
     pub fn sides(&self) -> (Vec<(Sysv, Class)>, Option<String>) {
         let ours = (Sysv::Reprieve(self.namespace), Class::Reprieve);
-        match Sysv::Kernel.set(1).and(Sysv::Kernel.queue()) {
+        let all = Sysv::Kernel.set(1).and(Sysv::Kernel.queue()).and(Sysv::Kernel.segment(1));
+        match all {
             Ok(_) => (vec![ours, (Sysv::Kernel, Class::Peer)], None),
             Err(error) => {
                 (vec![ours], Some(format!("no System V IPC in the kernel here: {error}")))

@@ -59,9 +59,9 @@ fn page(name: &str, write: impl FnOnce(&Path) -> Result<(), Error>) -> String {
 
 #[test]
 fn the_system_v_benchmarks_fill_their_tables() {
-    for bench in [Bench::Semop, Bench::Msg] {
-        let against = vec!["kernel".into()];
-        let options = Options { against, readers: vec![1, 2], ..options() };
+    for bench in [Bench::Semop, Bench::Msg, Bench::Shm, Bench::Txn, Bench::Lookup] {
+        let against = bench.families().iter().map(|&family| family.to_owned()).collect();
+        let options = Options { against, readers: vec![1, 8], ..options() };
         let outcome = run(bench, &options, &|what, _| println!("{what}")).unwrap();
         assert_eq!(outcome.bench, bench.name());
         check(&outcome);

@@ -21,8 +21,8 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_parser = names())]
     name: Name,
-    /// Peers to run beside (list); the default is all. `semop` and `msg` run beside the kernel's
-    /// calls
+    /// Peers to run beside (list); the default is all. `semop`, `msg`, `shm` and `txn` run
+    /// beside the kernel's calls
     #[arg(long, value_delimiter = ',')]
     against: Vec<String>,
     /// Measured time of the whole run; warming up and cleaning up come on top. The default is 60,
@@ -32,8 +32,9 @@ pub struct BenchArgs {
     /// Rounds over all subjects; each figure is their median. The default is the benchmark's
     #[arg(long)]
     rounds: Option<usize>,
-    /// Numbers of reader threads (list); in `callbacks`, of registering threads; in `locks`, of
-    /// all; in `semop`, of processes. The default is the benchmark's
+    /// Numbers of reader threads (list); in `callbacks`, of registering threads; in `locks`
+    /// and `lookup`, of all; in `semop`, of processes; in `txn`, of clients. The default is the
+    /// benchmark's
     #[arg(long, value_delimiter = ',')]
     readers: Vec<usize>,
     /// In `grace`: readers come and go, and their first moments count

@@ -31,6 +31,7 @@ mod heap;
 mod ids;
 mod limits;
 mod lock;
+mod lookup;
 mod msg;
 mod namespace;
 mod object;

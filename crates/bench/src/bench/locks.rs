@@ -21,6 +21,7 @@
 
 use super::{Prepared, column};
 use crate::clock;
+use crate::compute::{steps, work};
 use crate::error::{Error, Result};
 use crate::locks::{Lock, Style, Subject, Visit};
 use crate::machine;
@@ -28,8 +29,8 @@ use crate::options::Options;
 use crate::result::{Column, Recorder, Unit, quantile};
 use crate::schedule::Job;
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Barrier, OnceLock};
 use std::thread::scope;
 use std::time::Duration;
 
@@ -391,29 +392,4 @@ fn lowest_class() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: reads the parameter. Whoever may not is not preempted as much.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &none) };
-}
-
-/// Steps that cannot be skipped.
-#[inline(never)]
-fn work(steps: u64) {
-    let mut x = 1u64;
-    for _ in 0..steps {
-        x = black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
-    }
-}
-
-/// How many steps take `ns`, on a CPU of its own.
-fn steps(ns: u64) -> u64 {
-    static PER_MS: OnceLock<u64> = OnceLock::new();
-    let per_ms = *PER_MS.get_or_init(|| {
-        const STEPS: u64 = 100_000;
-        // The quickest: nobody else had the CPU.
-        let time = |_| {
-            let begun = clock::thread_cpu();
-            work(STEPS);
-            clock::thread_cpu() - begun
-        };
-        STEPS * 1_000_000 / (0..20).map(time).min().unwrap_or(1).max(1)
-    });
-    (ns * per_ms / 1_000_000).max(1)
 }

@@ -8,10 +8,14 @@ mod flood;
 mod grace;
 mod list;
 mod locks;
+mod lookup;
 mod map;
 mod msg;
 mod read;
 mod semop;
+mod shm;
+mod sides;
+mod txn;
 
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -38,12 +42,15 @@ pub enum Bench {
     Locks,
     Semop,
     Msg,
+    Shm,
+    Txn,
+    Lookup,
 }
 
 impl Bench {
     /// All that a user may name: those of `bench all`, and those that measure other things than the
     /// runtime.
-    pub const NAMED: [Bench; 11] = [
+    pub const NAMED: [Bench; 14] = [
         Bench::Read,
         Bench::Grace,
         Bench::Flood,
@@ -55,6 +62,9 @@ impl Bench {
         Bench::Locks,
         Bench::Semop,
         Bench::Msg,
+        Bench::Shm,
+        Bench::Txn,
+        Bench::Lookup,
     ];
 
     /// All that measure the runtime, in the order of `bench all`.
@@ -83,6 +93,9 @@ impl Bench {
             Bench::Locks => "locks",
             Bench::Semop => "semop",
             Bench::Msg => "msg",
+            Bench::Shm => "shm",
+            Bench::Txn => "txn",
+            Bench::Lookup => "lookup",
         }
     }
 
@@ -102,6 +115,13 @@ impl Bench {
             Bench::Locks => "locks, with more threads than CPUs and without",
             Bench::Semop => "System V semaphores, against the kernel's",
             Bench::Msg => "System V message queues, against the kernel's",
+            Bench::Shm => "System V shared memory, against the kernel's",
+            Bench::Lookup => {
+                "from a System V id to its object: in a read-side section, and under locks"
+            }
+            Bench::Txn => {
+                "a database's transactions over System V IPC, against the kernel's: table 4 of the System V IPC paper"
+            }
         }
     }
 
@@ -115,6 +135,9 @@ impl Bench {
             Bench::Locks => &[1, 2, 4, 32],
             Bench::Semop => &[1, 2, 8, 32],
             Bench::Msg => &[2],
+            Bench::Shm => &[1],
+            Bench::Lookup => &[1, 2, 4, 8, 16, 32],
+            Bench::Txn => &[1, 8, 32],
         }
     }
 
@@ -122,7 +145,8 @@ impl Bench {
     pub fn families(self) -> &'static [&'static str] {
         match self {
             Bench::Locks => &locks::FAMILIES,
-            Bench::Semop | Bench::Msg => &["kernel"],
+            Bench::Lookup => &lookup::FAMILIES,
+            Bench::Semop | Bench::Msg | Bench::Shm | Bench::Txn => &["kernel"],
             _ => &subject::FAMILIES,
         }
     }
@@ -164,7 +188,10 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     let conditions = machine::conditions(options);
     let grace_samples = grace::Samples::default();
     let mut prepared = prepare(bench, options, &grace_samples)?;
-    if bench != Bench::Locks && !subject::URCU && options.against.iter().any(|a| a == "urcu") {
+    if bench.families() == subject::FAMILIES
+        && !subject::URCU
+        && options.against.iter().any(|a| a == "urcu")
+    {
         prepared.notes.push(subject::NO_URCU.into());
     }
     if cfg!(debug_assertions) {
@@ -183,6 +210,10 @@ fn prepare<'a>(
     grace_samples: &'a grace::Samples,
 ) -> Result<Prepared<'a>> {
     match bench {
+        _ if bench.families() == ["kernel"] && options.against.iter().any(|p| p != "kernel") => {
+            let what = bench.name();
+            Err(Error::Usage(format!("--against: {what} runs beside `kernel`, and nothing else")))
+        }
         Bench::Read => read::prepare(options),
         Bench::Grace => grace::prepare(options, grace_samples),
         Bench::Flood => flood::prepare(options),
@@ -192,12 +223,11 @@ fn prepare<'a>(
         Bench::Dcache => dcache::prepare(options),
         Bench::Callbacks => callbacks::prepare(options),
         Bench::Locks => locks::prepare(options),
-        Bench::Semop | Bench::Msg if options.against.iter().any(|peer| peer != "kernel") => {
-            let what = bench.name();
-            Err(Error::Usage(format!("--against: {what} runs beside `kernel`, and nothing else")))
-        }
         Bench::Semop => semop::prepare(options),
         Bench::Msg => msg::prepare(options),
+        Bench::Shm => shm::prepare(options),
+        Bench::Txn => txn::prepare(options),
+        Bench::Lookup => lookup::prepare(options),
     }
 }
 
@@ -249,6 +279,10 @@ fn reader_label(n: usize) -> String {
 
 fn thread_label(n: usize) -> String {
     if n == 1 { "1 thread".into() } else { format!("{n} threads") }
+}
+
+fn process_label(n: usize) -> String {
+    if n == 1 { "1 process".into() } else { format!("{n} processes") }
 }
 
 /// Rows for subjects, and their indices.

@@ -2,45 +2,32 @@
 //! System V message queues, the kernel's and ours: messages of 64 bytes, sent and received by one
 //! process, and from one to another.
 
+use super::sides::{self, Measure};
 use super::{Prepared, alone, column};
 use crate::error::Result;
 use crate::options::Options;
 use crate::processes::{self, Shared};
-use crate::result::{Column, Recorder, Unit};
-use crate::schedule::Job;
-use crate::sysv::{Message, Stage, Sysv};
-use std::rc::Rc;
+use crate::result::{Column, Unit};
+use crate::sysv::{Message, Sysv};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let stage = Rc::new(Stage::new()?);
-    let mut recorder = Recorder::new(vec![
-        column("send and receive", Unit::Nanoseconds),
-        Column { more_is_better: true, ..column("stream, two processes", Unit::KiloPerSecond) },
-    ]);
-    let mut jobs = vec![];
-    let (sides, note) = stage.sides();
-    for (side, class) in sides {
-        let row = recorder.row("", side.name(), class);
-        for (column, what) in ["one process", "stream"].into_iter().enumerate() {
-            let stage = stage.clone();
-            jobs.push(Job {
-                what: format!("{what}, {}", side.name()),
-                weight: 1.0,
-                run: Box::new(move |length, recorder| {
-                    let _stage = &stage;
-                    let figure = match column {
-                        0 => one_process(side, length)?,
-                        _ => stream(side, length, options)? / 1e3,
-                    };
-                    recorder.add(row, column, figure);
-                    Ok(())
-                }),
-            });
-        }
-    }
-    Ok(Prepared { notes: note.into_iter().collect(), recorder, jobs })
+    sides::prepare(vec![
+        Measure {
+            column: column("send and receive", Unit::Nanoseconds),
+            what: "one process".into(),
+            sample: Box::new(one_process),
+        },
+        Measure {
+            column: Column {
+                more_is_better: true,
+                ..column("stream, two processes", Unit::KiloPerSecond)
+            },
+            what: "stream".into(),
+            sample: Box::new(|side, length| Ok(stream(side, length, options)? / 1e3)),
+        },
+    ])
 }
 
 fn one_process(side: Sysv, length: Duration) -> Result<f64> {
@@ -70,5 +57,5 @@ fn stream(side: Sysv, length: Duration, options: &Options) -> Result<f64> {
             }
         }
     };
-    processes::rate(2, length, options, &work, &|_| true)
+    processes::rate(2, length, options, &work, &|_| Ok(()))
 }

@@ -5,81 +5,75 @@
 //! processes that each have a set of their own; processes that share one set as a mutex and count
 //! inside, which is checked; two processes that wake each other in turns, on one CPU and on two.
 
-use super::{Prepared, alone, column};
+use super::sides::{self, Measure, Sample};
+use super::{Prepared, alone, column, process_label};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::processes::{self, Shared};
-use crate::result::{Column, Recorder, Unit};
+use crate::result::{Column, Unit};
 use crate::schedule::Job;
-use crate::sysv::{Object, Stage, Sysv};
-use std::rc::Rc;
+use crate::subject::Class;
+use crate::sysv::{Object, Sysv};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let stage = Rc::new(Stage::new()?);
-    let numbers: Vec<usize> = options.readers.clone();
+pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
     let rate =
         |title: String| Column { more_is_better: true, ..column(title, Unit::KiloPerSecond) };
-    let several = |n: usize| if n == 1 { "1 process".into() } else { format!("{n} processes") };
-    let mut columns =
-        vec![column("pair", Unit::Nanoseconds), column("pair, SEM_UNDO", Unit::Nanoseconds)];
-    columns.extend(numbers.iter().map(|&n| rate(format!("own sets, {}", several(n)))));
-    columns.extend(numbers.iter().map(|&n| rate(format!("one mutex, {}", several(n)))));
-    columns.push(column("round trip, one CPU", Unit::Microseconds));
+    let mut measures = vec![];
+    let mut measure = |column, sample: Box<Sample<'a>>| {
+        let what = Column::clone(&column).title;
+        measures.push(Measure { column, what, sample });
+    };
+    for (title, flags) in [("pair", 0), ("pair, SEM_UNDO", libc::SEM_UNDO)] {
+        let sample = move |side, length| pairs_alone(side, flags, length);
+        measure(column(title, Unit::Nanoseconds), Box::new(sample));
+    }
+    for &n in &options.readers {
+        let sample = move |side, length| own_sets(side, n, length, options);
+        measure(rate(format!("own sets, {}", process_label(n))), Box::new(sample));
+    }
+    for &n in &options.readers {
+        let sample = move |side, length| mutex(side, n, length, options);
+        measure(rate(format!("one mutex, {}", process_label(n))), Box::new(sample));
+    }
     let cpus = processes::cpus();
-    let far = cpus.len() > 1;
-    if far {
-        columns.push(column("round trip, two CPUs", Unit::Microseconds));
-    }
-    let mut recorder = Recorder::new(columns);
-    let mut jobs = vec![];
-    let (sides, note) = stage.sides();
-    for (side, class) in sides {
-        let row = recorder.row("", side.name(), class);
-        let stage = &stage;
-        let mut job =
-            |what: String, weight, mut run: Box<dyn FnMut(Duration) -> Result<f64>>, column| {
-                let stage = stage.clone();
-                jobs.push(Job {
-                    what: format!("{what}, {}", side.name()),
-                    weight,
-                    run: Box::new(move |length, recorder| {
-                        let _stage = &stage;
-                        recorder.add(row, column, run(length)?);
-                        Ok(())
-                    }),
-                });
-            };
-        for (i, flags) in [0, libc::SEM_UNDO].into_iter().enumerate() {
-            job("pairs".into(), 1.0, Box::new(move |length| pairs_alone(side, flags, length)), i);
-        }
-        for (i, &n) in numbers.iter().enumerate() {
-            let own = options.clone();
-            let run = move |length| own_sets(side, n, length, &own);
-            job(format!("own sets, {}", several(n)), 1.0, Box::new(run), 2 + i);
-        }
-        let first = 2 + numbers.len();
-        for (i, &n) in numbers.iter().enumerate() {
-            let own = options.clone();
-            let run = move |length| mutex(side, n, length, &own);
-            job(format!("one mutex, {}", several(n)), 1.0, Box::new(run), first + i);
-        }
-        let first = first + numbers.len();
-        for (i, pair) in
-            [[cpus[0], cpus[0]], [cpus[0], cpus[cpus.len() - 1]]].into_iter().enumerate()
-        {
-            if i == 0 || far {
-                let own = options.clone();
-                let run = move |length| round_trips(side, pair, length, &own);
-                job("round trips".into(), 1.0, Box::new(run), first + i);
-            }
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    for (title, pair) in
+        [("round trip, one CPU", [first, first]), ("round trip, two CPUs", [first, last])]
+    {
+        if pair == [first, first] || first != last {
+            let sample = move |side, length| round_trips(side, pair, length, options);
+            measure(column(title, Unit::Microseconds), Box::new(sample));
         }
     }
-    let mut notes =
-        vec!["K/s counts pairs of all processes together; a round trip is two wake-ups".into()];
-    notes.extend(note);
-    Ok(Prepared { notes, recorder, jobs })
+    let mut prepared = sides::prepare(measures)?;
+    let what = "K/s counts pairs of all processes together; a round trip is two wake-ups";
+    prepared.notes.insert(0, what.into());
+    // A yardstick for the first column: it knows no sets, no ids and no adjustments.
+    let row = prepared.recorder.row("", "POSIX sem_t, no SEM_UNDO", Class::Other);
+    let job = Job {
+        what: "pair, POSIX".into(),
+        weight: 1.0,
+        run: Box::new(move |length, recorder| {
+            recorder.add(row, 0, posix_pairs(length)?);
+            Ok(())
+        }),
+    };
+    prepared.jobs.insert(0, job);
+    Ok(prepared)
+}
+
+/// `sem_post` and `sem_wait` of a semaphore that processes can share.
+fn posix_pairs(length: Duration) -> Result<f64> {
+    // SAFETY: zeros are a semaphore that is not in use, which `sem_init` then sets up.
+    let semaphore = unsafe { processes::Mapped::<libc::sem_t>::new() }?;
+    let at = semaphore.get();
+    // SAFETY: in memory that stays mapped until this returns.
+    unsafe { libc::sem_init(at, 1, 0) };
+    // SAFETY: set up above.
+    let pair = || unsafe { libc::sem_post(at) == 0 && libc::sem_wait(at) == 0 };
+    alone(length, |n| (0..n).filter(|_| !pair()).count() as u64)
 }
 
 fn pair(set: &Object, flags: i32) -> bool {
@@ -98,7 +92,7 @@ fn own_sets(side: Sysv, n: usize, length: Duration, options: &Options) -> Result
             shared.counts[i].0.fetch_add(1, Relaxed);
         }
     };
-    Ok(processes::rate(n, length, options, &work, &|_| true)? / 1e3)
+    Ok(processes::rate(n, length, options, &work, &|_| Ok(()))? / 1e3)
 }
 
 fn mutex(side: Sysv, n: usize, length: Duration, options: &Options) -> Result<f64> {
@@ -119,8 +113,11 @@ fn mutex(side: Sysv, n: usize, length: Duration, options: &Options) -> Result<f6
     };
     // One may have been killed between the two counts.
     let check = |shared: &Shared| {
-        let sum: u64 = shared.counts.iter().map(|count| count.0.load(SeqCst)).sum();
-        sum - shared.guarded.load(SeqCst) <= n as u64
+        if shared.sum() - shared.guarded.load(SeqCst) <= n as u64 {
+            return Ok(());
+        }
+        let what = "two processes were in the critical section at a time".into();
+        Err(Error::Broken { subject: side.name().into(), what })
     };
     Ok(processes::rate(n, length, options, &work, &check)? / 1e3)
 }
@@ -139,6 +136,6 @@ fn round_trips(side: Sysv, cpus: [usize; 2], length: Duration, options: &Options
             }
         }
     };
-    let rate = processes::rate(2, length, options, &work, &|_| true)?;
+    let rate = processes::rate(2, length, options, &work, &|_| Ok(()))?;
     Ok(1e6 / rate)
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the System V benchmarks share: each measure is taken of the kernel's calls and of ours, one
+//! right after the other.
+
+use super::Prepared;
+use crate::error::Result;
+use crate::result::{Column, Recorder};
+use crate::schedule::Job;
+use crate::sysv::{Stage, Sysv};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A column, and how one of its figures is taken.
+pub struct Measure<'a> {
+    pub column: Column,
+    /// What the user sees while it runs.
+    pub what: String,
+    pub sample: Box<Sample<'a>>,
+}
+
+/// Takes one figure of a side in about the time given.
+pub type Sample<'a> = dyn Fn(Sysv, Duration) -> Result<f64> + 'a;
+
+pub fn prepare(measures: Vec<Measure<'_>>) -> Result<Prepared<'_>> {
+    let stage = Rc::new(Stage::new()?);
+    let (sides, note) = stage.sides();
+    let mut recorder = Recorder::new(measures.iter().map(|m| m.column.clone()).collect());
+    let row = |(side, class): (Sysv, _)| (side, recorder.row("", side.name(), class));
+    let rows: Vec<_> = sides.into_iter().map(row).collect();
+    let mut jobs = vec![];
+    for (column, Measure { what, sample, .. }) in measures.into_iter().enumerate() {
+        let sample: Rc<Sample> = sample.into();
+        for &(side, row) in &rows {
+            let (stage, sample) = (stage.clone(), sample.clone());
+            jobs.push(Job {
+                what: format!("{what}, {}", side.name()),
+                weight: 1.0,
+                run: Box::new(move |length, recorder| {
+                    let _stays = &stage;
+                    recorder.add(row, column, sample(side, length)?);
+                    Ok(())
+                }),
+            });
+        }
+    }
+    Ok(Prepared { notes: note.into_iter().collect(), recorder, jobs })
+}
