@@ -180,6 +180,7 @@ impl Core {
         broken!(SleepsWithoutFence, (), barrier::heavy());
         let turn = self.turn.load(Ordering::SeqCst);
         let taken = broken!(SleepsWithoutTrying, false, self.try_lock(me));
+        let turn = broken!(TurnReadLate, self.turn.load(Ordering::SeqCst), turn);
         if !taken {
             self.turn.wait(turn, time);
             self.active.add();
@@ -254,7 +255,7 @@ impl Core {
                 continue;
             }
             self.woken.store(now, Ordering::Relaxed);
-            self.turn.fetch_add(1, Ordering::SeqCst);
+            self.turn.fetch_add(broken!(TurnKept, 0, 1), Ordering::SeqCst);
             if self.turn.wake(1) || broken!(WakingNobody, true, false) {
                 return;
             }

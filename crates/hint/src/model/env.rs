@@ -100,6 +100,8 @@ pub(crate) enum How {
     WriterForgetsOthers,
     ReadersForgotten,
     WokenForgetsOthers,
+    TurnReadLate,
+    TurnKept,
     GhostsCount,
     FirstWakesNobody,
     GhostGranted,

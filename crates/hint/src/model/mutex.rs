@@ -125,5 +125,7 @@ caught! {
     broken_sleep_without_fence: SleepsWithoutFence, 3, 1, 2;
     broken_sleep_without_trying: SleepsWithoutTrying, 3, 1, 2;
     broken_waking_nobody: WakingNobody, 3, 2, 2;
+    broken_turn_read_late: TurnReadLate, 3, 1, 2;
+    broken_turn_kept: TurnKept, 3, 1, 2;
     broken_heir_not_taken_out: HeirNotTakenOut, 3, 1, 3;
 }
