@@ -67,7 +67,7 @@ setup-test:
 	@scripts/setup test
 
 build: setup init
-	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi -p reprieve-ipc-preload
+	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi -p reprieve-ipc-preload -p reprieve-shim
 
 lib:
 	$(CARGO) build --locked --release -p reprieve-capi
@@ -145,6 +145,7 @@ install:
 	install -D -m 755 $(OUT)/reprieve $(DESTDIR)$(PREFIX)/bin/reprieve
 	install -D -m 755 $(INIT) $(DESTDIR)$(PREFIX)/lib/reprieve/reprieve-init
 	install -D -m 755 $(OUT)/libreprieve_ipc.so $(DESTDIR)$(PREFIX)/lib/libreprieve_ipc.so
+	install -D -m 755 $(OUT)/libreprieve_locks.so $(DESTDIR)$(PREFIX)/lib/libreprieve_locks.so
 	crates/rcu/scripts/install-c $(OUT) $(PREFIX) $(DESTDIR)
 	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve
 	install -m 644 README.md LICENSE-MIT LICENSE-APACHE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/reprieve

@@ -25,6 +25,7 @@
 
 #[cfg(not(loom))]
 use crate::platform::sync::Ordering;
+use std::time::Duration;
 
 /// What a waiter had better do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,17 @@ pub(crate) use real::{Waiter, now, pass, runs, spinners};
 
 #[cfg(loom)]
 pub(crate) use crate::model::env::{Waiter, now, pass, runs, spinners};
+
+/// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
+pub(crate) fn left(end: Option<u64>) -> Option<Option<Duration>> {
+    match end {
+        None => Some(None),
+        Some(end) => {
+            let left = end.saturating_sub(now());
+            (left != 0).then_some(Some(Duration::from_nanos(left)))
+        }
+    }
+}
 
 /// The calling thread has taken a lock.
 #[cfg(not(loom))]

@@ -14,10 +14,7 @@
 //! everything stays the C library's.
 //!
 //! Not done: a thread that is cancelled (`pthread_cancel`) while it waits for a condition wakes up
-//! when the condition is signalled, not before. And a lock that other threads wait for at the
-//! moment of a fork must not be used in the child: the copy still counts them, and a thread that
-//! waits for it may sleep for ever. (POSIX allows such a child little before it executes another
-//! program; the C library's mutexes happen to work.)
+//! when the condition is signalled, not before.
 
 mod condition;
 mod layout;

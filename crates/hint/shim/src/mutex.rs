@@ -24,6 +24,18 @@ pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_in
     }
 }
 
+/// The C library refuses if its count of users, where we have something else, is not 0.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut pthread_mutex_t) -> c_int {
+    if ours(mutex).is_some_and(|mutex| !mutex.destroy()) {
+        return EBUSY;
+    }
+    next!(c"pthread_mutex_destroy"(mutex => *mut pthread_mutex_t))
+}
+
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]

@@ -24,7 +24,22 @@
 //! the passive list is empty; if it is not, the same compare-and-swap makes the oldest passive node
 //! the queue.
 
+//!
+//! # Forks
+//! The child's queue has the nodes of threads that do not exist there, and perhaps a link is
+//! missing between them. If the holder forked, it lets go of all of them at its release (otherwise
+//! the lock is lost, as any lock of another thread):
+//!
+//! > **Invariant.** A node has the epoch of the process in which it was put into the queue, and is
+//! > not used again while it is in one. In the queue, older epochs come first.
+//!
+//! So the passive list is the parent's altogether, and the queue is up to the first node of this
+//! process. Its thread knows that it is the first, by the epoch of the node before, and publishes
+//! it in `foremost`. The holder, which has an older epoch itself, frees the lock if the last node
+//! is of another process, and else waits for `foremost`.
+
 use super::node::{Node, give_back, take};
+use crate::platform::fork::epoch;
 use crate::platform::sync::{
     AtomicPtr, AtomicU32, Cell, Futex, Ordering, broken, const_unless_loom,
 };
@@ -43,6 +58,8 @@ pub(crate) struct Queue {
     tail: AtomicPtr<Node>,
     /// Who holds the lock, for waiters.
     owner: AtomicU32,
+    /// After a fork by the holder: the first node of this process.
+    foremost: AtomicPtr<Node>,
     /// The holder's alone, from here on: its node, the passive list, and when one of that list last
     /// had the lock.
     holder: Cell<*mut Node>,
@@ -62,6 +79,7 @@ impl Queue {
             Queue {
                 tail: AtomicPtr::new(null_mut()),
                 owner: AtomicU32::new(FREE),
+                foremost: AtomicPtr::new(null_mut()),
                 holder: Cell::new(null_mut()),
                 first: Cell::new(null_mut()),
                 last: Cell::new(null_mut()),
@@ -102,7 +120,13 @@ impl Queue {
         let before = self.tail.swap(node, Ordering::AcqRel);
         if !before.is_null() {
             // SAFETY: nodes live for good; this one waits for its next before it leaves the queue.
-            unsafe { (*before).next.store(node, Ordering::Release) };
+            let before = unsafe { &*before };
+            // Before the link: after it, that node may be in use for another lock.
+            let first = before.epoch.load(Ordering::Relaxed) != ours.epoch.load(Ordering::Relaxed);
+            before.next.store(node, Ordering::Release);
+            if first {
+                self.foremost.store(node, Ordering::Release);
+            }
             self.await_grant(ours);
         }
         self.taken(node);
@@ -154,7 +178,27 @@ impl Queue {
         // SAFETY: nodes live for good.
         let ours = unsafe { &*node };
         self.owner.store(FREE, Ordering::Relaxed);
-        let mut next = ours.next.load(Ordering::Acquire);
+        let next = ours.next.load(Ordering::Acquire);
+        let alone = next.is_null() && broken!(PassiveForgotten, true, self.first.get().is_null());
+        let free = || {
+            let (to, relaxed) = (null_mut(), Ordering::Relaxed);
+            self.tail.compare_exchange(node, to, Ordering::AcqRel, relaxed).is_ok()
+        };
+        if alone && free() {
+            give_back(node);
+        } else {
+            self.unlock_slow(node, next);
+        }
+    }
+
+    /// Releases the lock for which others wait.
+    #[inline(never)]
+    fn unlock_slow(&self, node: *mut Node, mut next: *mut Node) {
+        // SAFETY: nodes live for good.
+        let ours = unsafe { &*node };
+        if broken!(GhostGranted, false, ours.epoch.load(Ordering::Relaxed) != epoch()) {
+            return self.unlock_forked(node);
+        }
         if next.is_null() {
             let first = broken!(PassiveForgotten, null_mut(), self.take_first());
             let change =
@@ -180,6 +224,62 @@ impl Queue {
         }
         give_back(node);
         grant(self.choose(next));
+    }
+
+    /// Releases a lock that was taken before a fork: none of the parent's waiters exists.
+    #[cold]
+    fn unlock_forked(&self, node: *mut Node) {
+        self.first.set(null_mut());
+        self.last.set(null_mut());
+        // SAFETY: nodes live for good.
+        let of_parent =
+            |node: *mut Node| unsafe { (*node).epoch.load(Ordering::Relaxed) } != epoch();
+        loop {
+            let tail = self.tail.load(Ordering::Acquire);
+            if !of_parent(tail) {
+                break;
+            }
+            let (to, relaxed) = (null_mut(), Ordering::Relaxed);
+            if self.tail.compare_exchange(tail, to, Ordering::AcqRel, relaxed).is_ok() {
+                return give_back(node);
+            }
+        }
+        let first = loop {
+            let first = self.foremost.load(Ordering::Acquire);
+            // What a thread of the parent's published is in the queue for good.
+            if !first.is_null() && !of_parent(first) {
+                break first;
+            }
+            wait::pass();
+        };
+        self.foremost.store(null_mut(), Ordering::Relaxed);
+        give_back(node);
+        grant(self.choose(first));
+    }
+
+    /// As a fork by the holder `node` leaves it to the child: behind it, the `waiting` nodes, where
+    /// only `linked` says whether the first is linked already; and the passive ones. All are
+    /// of [`ghost`](crate::model::env::ghost).
+    #[cfg(all(loom, test))]
+    pub(crate) fn left(
+        node: *mut Node,
+        waiting: &[*mut Node],
+        linked: bool,
+        passive: &[*mut Node],
+    ) -> Queue {
+        let queue = Queue::new();
+        queue.holder.set(node);
+        let mut last = node;
+        for (i, &next) in waiting.iter().enumerate() {
+            if i > 0 || linked {
+                // SAFETY: nodes live for good.
+                unsafe { (*last).next.store(next, Ordering::Relaxed) };
+            }
+            last = next;
+        }
+        queue.tail.store(last, Ordering::Relaxed);
+        passive.iter().for_each(|&node| queue.put_last(node));
+        queue
     }
 
     /// The next holder: `next` and what follows it are the queue.

@@ -8,6 +8,7 @@
 pub(crate) mod fair;
 pub(crate) mod mutex;
 pub(crate) mod rw;
+pub(crate) mod stamped;
 pub(crate) mod word;
 
 #[cfg(not(loom))]

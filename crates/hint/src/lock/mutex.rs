@@ -26,13 +26,17 @@
 //!   before it clears `waking`. If nobody slept yet, the releaser clears it: a thread that was
 //!   about to sleep finds `turn` changed, unless it came later. Then the lock was held, and its
 //!   release found `waking` set. It has said so (`MISSED`), and the first releaser begins again.
+//! - A fork leaves the child no threads but one. What the others had written of themselves
+//!   (`parked`, `heir`, `active`, `waking`) is stamped, and reads as 0 there (`stamped`). The lock
+//!   itself is its holder's: the forking thread's, or lost.
 //! - The heir's place is taken and given back by compare-and-swap, and a releaser that finds an
 //!   heir empties the place by compare-and-swap before it stores the heir as owner. An heir that
 //!   fails to empty the place itself has been given the lock.
 
+use super::stamped::Stamped;
 use crate::platform::barrier;
 use crate::platform::sync::{AtomicU32, AtomicU64, Futex, Ordering, broken, const_unless_loom};
-use crate::wait::{self, Advice, FAIR, Waiter};
+use crate::wait::{self, Advice, FAIR, Waiter, left};
 use std::time::Duration;
 
 const FREE: u32 = 0;
@@ -44,18 +48,15 @@ const WAKING: u32 = 1;
 /// The same, and another release relied on it since.
 const MISSED: u32 = 2;
 
-/// The lock itself. A mutex of the C library's has room for it: the layout leaves `kind` to the
-/// library (`shim`).
+/// The lock itself.
 #[repr(C)]
 pub(crate) struct Core {
     owner: AtomicU32,
-    parked: AtomicU32,
     turn: Futex,
-    heir: AtomicU32,
-    _kind: u32,
-    active: AtomicU32,
-    waking: AtomicU32,
-    _pad: u32,
+    parked: Stamped,
+    heir: Stamped,
+    active: Stamped,
+    waking: Stamped,
     /// When a sleeper was last woken.
     woken: AtomicU64,
 }
@@ -65,15 +66,27 @@ impl Core {
         pub(crate) fn new() -> Core {
             Core {
                 owner: AtomicU32::new(FREE),
-                parked: AtomicU32::new(0),
                 turn: Futex::new(0),
-                heir: AtomicU32::new(NO_HEIR),
-                _kind: 0,
-                active: AtomicU32::new(0),
-                waking: AtomicU32::new(0),
-                _pad: 0,
+                parked: Stamped::new(),
+                heir: Stamped::new(),
+                active: Stamped::new(),
+                waking: Stamped::new(),
                 woken: AtomicU64::new(0)
             }
+        }
+    }
+
+    /// As a fork leaves it to the child: held by `owner`, with what threads of the parent wrote.
+    #[cfg(all(loom, test))]
+    pub(crate) fn left(owner: u32, parked: u32, heir: u32, active: u32, waking: u32) -> Core {
+        Core {
+            owner: AtomicU32::new(owner),
+            turn: Futex::new(parked),
+            parked: Stamped::left(parked),
+            heir: Stamped::left(heir),
+            active: Stamped::left(active),
+            waking: Stamped::left(waking),
+            woken: AtomicU64::new(0),
         }
     }
 
@@ -102,12 +115,12 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
-        let first = self.active.fetch_add(1, Ordering::SeqCst) < wait::spinners();
+        let first = self.active.add().0 < wait::spinners();
         if first && self.spin(me, false, end) {
-            self.active.fetch_sub(1, Ordering::SeqCst);
+            self.active.sub();
             return true;
         }
-        self.active.fetch_sub(1, Ordering::SeqCst);
+        self.active.sub();
         loop {
             let Some(left) = left(end) else { return self.give_up(me) };
             if self.sleep(me, left) {
@@ -115,7 +128,7 @@ impl Core {
             }
             // Awake and in `active` now. Threads without a line share a number, so none is an heir.
             let taken = self.spin(me, me != wait::HELD, end);
-            self.active.fetch_sub(1, Ordering::SeqCst);
+            self.active.sub();
             if taken {
                 return true;
             }
@@ -139,10 +152,7 @@ impl Core {
                 break;
             }
             if heir && !named {
-                let place = &self.heir;
-                named = place
-                    .compare_exchange(NO_HEIR, me, Ordering::SeqCst, Ordering::Relaxed)
-                    .is_ok();
+                named = self.heir.change(NO_HEIR, me);
             }
             if waiter.look(owner) == Advice::Sleep || left(end).is_none() {
                 break;
@@ -160,29 +170,30 @@ impl Core {
 
     /// Whether the heir's place was still ours.
     fn withdraw(&self, me: u32) -> bool {
-        self.heir.compare_exchange(me, NO_HEIR, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        self.heir.change(me, NO_HEIR)
     }
 
     /// Sleeps until a release wakes us, unless the lock is free: then it is taken, and true. When
     /// it returns false, the thread is counted in `active`.
     fn sleep(&self, me: u32, time: Option<Duration>) -> bool {
-        self.parked.fetch_add(1, Ordering::SeqCst);
+        self.parked.add();
         broken!(SleepsWithoutFence, (), barrier::heavy());
         let turn = self.turn.load(Ordering::SeqCst);
         let taken = broken!(SleepsWithoutTrying, false, self.try_lock(me));
+        let turn = broken!(TurnReadLate, self.turn.load(Ordering::SeqCst), turn);
         if !taken {
             self.turn.wait(turn, time);
-            self.active.fetch_add(1, Ordering::SeqCst);
+            self.active.add();
             self.clear_waking();
         }
-        self.parked.fetch_sub(1, Ordering::SeqCst);
+        self.parked.sub();
         taken
     }
 
     /// The time is over. The thread has left `active`, where a releaser may have counted on it.
     fn give_up(&self, me: u32) -> bool {
         barrier::heavy();
-        if self.parked.load(Ordering::SeqCst) != 0 && self.try_lock(me) {
+        if self.parked.get() != 0 && self.try_lock(me) {
             // Whoever releases wakes the next; and it is ours after all.
             return true;
         }
@@ -192,12 +203,12 @@ impl Core {
     /// Releases the lock. By its holder.
     #[inline(always)]
     pub(crate) fn unlock(&self) {
-        if self.heir.load(Ordering::Relaxed) != NO_HEIR && self.hand_over() {
+        if self.heir.is_set() && self.hand_over() {
             return;
         }
         self.owner.store(FREE, Ordering::Release);
         barrier::light();
-        if self.parked.load(Ordering::Relaxed) != 0 {
+        if self.parked.is_set() {
             self.wake();
         }
     }
@@ -206,7 +217,10 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn hand_over(&self) -> bool {
-        let heir = self.heir.load(Ordering::Relaxed);
+        if self.heir.is_clear() {
+            return false;
+        }
+        let heir = self.heir.get();
         if heir == NO_HEIR || !wait::runs(heir, wait::now()) {
             return false;
         }
@@ -221,28 +235,31 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn wake(&self) {
+        if self.parked.is_clear() {
+            return;
+        }
         loop {
-            match self.waking.load(Ordering::SeqCst) {
+            match self.waking.get() {
                 NOBODY => {}
                 // Whoever wakes a thread has to look again if it finds none.
-                now if self.change_waking(now, MISSED) => return,
+                now if self.waking.change(now, MISSED) => return,
                 _ => continue,
             }
             let now = wait::now();
-            if self.active.load(Ordering::SeqCst) != 0
+            if self.active.get() != 0
                 && now.saturating_sub(self.woken.load(Ordering::Relaxed)) < FAIR
             {
                 return;
             }
-            if !self.change_waking(NOBODY, WAKING) {
+            if !self.waking.change(NOBODY, WAKING) {
                 continue;
             }
             self.woken.store(now, Ordering::Relaxed);
-            self.turn.fetch_add(1, Ordering::SeqCst);
+            self.turn.fetch_add(broken!(TurnKept, 0, 1), Ordering::SeqCst);
             if self.turn.wake(1) || broken!(WakingNobody, true, false) {
                 return;
             }
-            if self.change_waking(WAKING, NOBODY) {
+            if self.waking.change(WAKING, NOBODY) {
                 return;
             }
             self.clear_waking();
@@ -251,22 +268,7 @@ impl Core {
 
     /// An exchange, not a store: so it is ordered with every compare-and-swap of others.
     fn clear_waking(&self) {
-        self.waking.swap(NOBODY, Ordering::SeqCst);
-    }
-
-    fn change_waking(&self, from: u32, to: u32) -> bool {
-        self.waking.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    }
-}
-
-/// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
-fn left(end: Option<u64>) -> Option<Option<Duration>> {
-    match end {
-        None => Some(None),
-        Some(end) => {
-            let left = end.saturating_sub(wait::now());
-            (left != 0).then_some(Some(Duration::from_nanos(left)))
-        }
+        self.waking.swap(NOBODY);
     }
 }
 

@@ -11,7 +11,7 @@ fn end(timeout: u64) -> u64 {
     wait::now().saturating_add(timeout)
 }
 
-/// A mutex, in 8 bytes.
+/// A mutex, in 16 bytes.
 #[repr(transparent)]
 pub struct Mutex(Word);
 
@@ -37,6 +37,15 @@ impl Mutex {
         Self::begun(line, self.0.try_lock(line.index() | HELD))
     }
 
+    /// Makes the memory the C library's again, unless the mutex is locked.
+    pub fn destroy(&self) -> bool {
+        let free = !self.0.is_locked();
+        if free {
+            self.0.clear();
+        }
+        free
+    }
+
     /// The memory may be another's when this returns.
     ///
     /// # Safety
@@ -49,7 +58,7 @@ impl Mutex {
     }
 }
 
-/// A reader-writer lock, in 16 bytes.
+/// A reader-writer lock, in 24 bytes.
 #[repr(transparent)]
 pub struct ReadWrite(rw::Core);
 

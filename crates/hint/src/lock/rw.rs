@@ -11,14 +11,18 @@
 //! > **Invariant.** If a thread sleeps, its bit is set, or a release that cleared the bit has not
 //! > woken it yet.
 //!
+//! In the child of a fork, a release of the parent's that had freed the lock wakes nobody any more:
+//! the first thread that has to wait does so in its place, before it sleeps. From then on, threads
+//! of the child free the lock, and wake as above. Readers of the parent's keep the lock.
+//!
 //! A thread sets its bit by compare-and-swap while the lock is held. The release that finds the
 //! lock free and the bits set wakes one writer and leaves the readers' bit, or all readers if no
 //! writer slept. A writer that wakes up sets the writers' bit again as it takes the lock: others
 //! may sleep still.
 
+use super::stamped::Stamped;
 use crate::platform::sync::{AtomicU32, Futex, Ordering, broken, const_unless_loom};
-use crate::wait::{self, Advice, Waiter};
-use std::time::Duration;
+use crate::wait::{self, Advice, Waiter, left};
 
 const READER: u32 = 1;
 const COUNT: u32 = (1 << 30) - 1;
@@ -52,15 +56,29 @@ pub(crate) struct Core {
     state: Futex,
     writers: Futex,
     owner: AtomicU32,
+    _pad: u32,
     /// Threads that spin: no more than there are CPUs for.
-    spinners: AtomicU32,
+    spinners: Stamped,
 }
 
 impl Core {
     const_unless_loom! {
         pub(crate) fn new() -> Core {
-            Core { state: Futex::new(0), writers: Futex::new(0), owner: AtomicU32::new(0), spinners: AtomicU32::new(0) }
+            Core {
+                state: Futex::new(0),
+                writers: Futex::new(0),
+                owner: AtomicU32::new(0),
+                _pad: 0,
+                spinners: Stamped::new()
+            }
         }
+    }
+
+    /// As a fork leaves it to the child: free, but for the bits of threads that slept.
+    #[cfg(all(loom, test))]
+    pub(crate) fn left(readers: bool, writers: bool) -> Core {
+        let bits = u32::from(readers) * READERS_SLEEP | u32::from(writers) * WRITERS_SLEEP;
+        Core { state: Futex::new(bits), spinners: Stamped::left(1), ..Core::new() }
     }
 
     pub(crate) fn is_locked(&self) -> bool {
@@ -236,9 +254,16 @@ impl Core {
 
     /// Waits until `done`, or until it is better to sleep. The state then.
     fn spin(&self, done: impl Fn(u32) -> bool) -> u32 {
-        let admitted = self.spinners.fetch_add(1, Ordering::Relaxed) < wait::spinners();
+        let (before, first) = self.spinners.add();
+        if broken!(FirstWakesNobody, false, first) {
+            let state = self.state.load(Ordering::Relaxed);
+            if free(state) && state != 0 {
+                self.wake(state);
+            }
+        }
+        let admitted = before < wait::spinners();
         let state = if admitted { self.spin_on(done) } else { self.state.load(Ordering::Relaxed) };
-        self.spinners.fetch_sub(1, Ordering::Relaxed);
+        self.spinners.sub();
         state
     }
 
@@ -254,17 +279,6 @@ impl Core {
             if done(state) || waiter.look(holder) == Advice::Sleep {
                 return state;
             }
-        }
-    }
-}
-
-/// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
-fn left(end: Option<u64>) -> Option<Option<Duration>> {
-    match end {
-        None => Some(None),
-        Some(end) => {
-            let left = end.saturating_sub(wait::now());
-            (left != 0).then_some(Some(Duration::from_nanos(left)))
         }
     }
 }

@@ -7,15 +7,16 @@
 //! # State
 //! 0, or who holds it, and [`PARKED`] if threads may sleep on the word. That is the futex mutex of
 //! Drepper's "Futexes are tricky" with the holder's name in it, and waiters that spin by what the
-//! holder does. `spinners` is touched by waiters only.
+//! holder does. `spinners` is touched by waiters only. To the child of a
+//! fork both are right: at worst a release wakes nobody.
 //!
 //! # Nobody sleeps for ever
 //! > **Invariant.** If a thread sleeps, the word has [`PARKED`], or a thread is awake that was
 //! > woken by a release and will set it: by taking the lock with it, by sleeping, or by giving up.
 
-use crate::platform::sync::{AtomicU32, Futex, Ordering, broken};
-use crate::wait::{self, Advice, Waiter};
-use std::time::Duration;
+use super::stamped::Stamped;
+use crate::platform::sync::{Futex, Ordering, broken};
+use crate::wait::{self, Advice, Waiter, left};
 
 const FREE: u32 = 0;
 const PARKED: u32 = 1 << 30;
@@ -23,13 +24,25 @@ const PARKED: u32 = 1 << 30;
 #[repr(C)]
 pub struct Word {
     word: Futex,
-    spinners: AtomicU32,
+    _pad: u32,
+    spinners: Stamped,
 }
 
 impl Word {
     #[cfg(loom)]
     pub(crate) fn new() -> Word {
-        Word { word: Futex::new(FREE), spinners: AtomicU32::new(0) }
+        Word { word: Futex::new(FREE), _pad: 0, spinners: Stamped::new() }
+    }
+
+    pub(crate) fn is_locked(&self) -> bool {
+        self.word.load(Ordering::Relaxed) != FREE
+    }
+
+    /// All zeros again. By the only thread that knows the lock.
+    #[cfg(not(loom))]
+    pub(crate) fn clear(&self) {
+        self.word.store(FREE, Ordering::Relaxed);
+        self.spinners.clear();
     }
 
     #[inline(always)]
@@ -52,11 +65,11 @@ impl Word {
     #[cold]
     #[inline(never)]
     fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
-        if self.spinners.fetch_add(1, Ordering::Relaxed) < wait::spinners() && self.spin(me) {
-            self.spinners.fetch_sub(1, Ordering::Relaxed);
+        if self.spinners.add().0 < wait::spinners() && self.spin(me) {
+            self.spinners.sub();
             return true;
         }
-        self.spinners.fetch_sub(1, Ordering::Relaxed);
+        self.spinners.sub();
         // Once it has slept, others may: it does not know.
         let again = broken!(WokenForgetsOthers, me, me | PARKED);
         let mut slept = false;
@@ -116,17 +129,6 @@ impl Word {
             if (*word).swap(FREE, Ordering::Release) & PARKED != 0 {
                 Futex::wake_at(word, 1);
             }
-        }
-    }
-}
-
-/// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
-fn left(end: Option<u64>) -> Option<Option<Duration>> {
-    match end {
-        None => Some(None),
-        Some(end) => {
-            let left = end.saturating_sub(wait::now());
-            (left != 0).then_some(Some(Duration::from_nanos(left)))
         }
     }
 }

@@ -2,6 +2,7 @@
 //! What a model has in place of the scheduler, the clock and the threads' nodes.
 
 use crate::lock::node::Node;
+use crate::platform::fork::epoch;
 use crate::platform::sync::{AtomicPtr, AtomicU32, Futex, Ordering};
 use crate::thread::Line;
 use crate::wait::{Advice, FAIR, HELD};
@@ -70,7 +71,17 @@ pub(crate) fn take(line: &Line) -> *mut Node {
         next: AtomicPtr::new(null_mut()),
         state: Futex::new(0),
         who: AtomicU32::new(line.thread.load(Ordering::Relaxed) | HELD),
+        epoch: AtomicU32::new(epoch()),
     }))
+}
+
+/// A node as a thread of the process that forked this one left it.
+#[cfg(test)]
+pub(crate) fn ghost(line: &Line) -> *mut Node {
+    let node = take(line);
+    // SAFETY: made above.
+    unsafe { (*node).epoch.store(epoch() - 1, Ordering::Relaxed) };
+    node
 }
 
 pub(crate) fn give_back(_: *mut Node) {}
@@ -89,6 +100,11 @@ pub(crate) enum How {
     WriterForgetsOthers,
     ReadersForgotten,
     WokenForgetsOthers,
+    TurnReadLate,
+    TurnKept,
+    GhostsCount,
+    FirstWakesNobody,
+    GhostGranted,
 }
 
 /// Not a part of the models' state: set once in a process.

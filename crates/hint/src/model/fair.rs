@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The queue-based fair lock.
 
-use super::env::How;
+use super::env::{How, ghost};
 use super::tools::{Protected, check, check_broken, check_sleepers};
 use crate::lock::fair::Queue;
 use crate::thread::Line;
@@ -62,6 +62,47 @@ fn trying() {
         thread.join().unwrap();
         assert!(!lock.queue.is_locked());
     });
+}
+
+/// The child of a fork by the holder, with so many nodes of the parent's, the first of them linked
+/// or not.
+fn forked(waiting: u32, linked: bool, passive: u32, others: u32) {
+    let nodes = |n: u32| (0..n).map(|i| ghost(&Line::model(9 + i))).collect::<Vec<_>>();
+    let holder = ghost(&Line::model(1));
+    let queue = Queue::left(holder, &nodes(waiting), linked, &nodes(passive));
+    let lock = Arc::new(Lock { queue, value: Protected::new() });
+    let spawn = |me| {
+        let lock = lock.clone();
+        thread::spawn(move || lock.section(&Line::model(me)))
+    };
+    let handles: Vec<_> = (2..2 + others).map(spawn).collect();
+    lock.value.write();
+    // SAFETY: left so.
+    unsafe { lock.queue.unlock() };
+    lock.section(&Line::model(1));
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    assert_eq!(lock.value.read(), others + 2);
+    assert!(!lock.queue.is_locked());
+}
+
+#[test]
+fn child_of_a_fork() {
+    for (waiting, linked, passive) in
+        [(0, true, 0), (0, true, 1), (1, true, 0), (1, false, 0), (2, false, 1)]
+    {
+        check_sleepers(2, move || forked(waiting, linked, passive, 1));
+    }
+}
+
+#[test]
+fn two_threads_in_the_child_of_a_fork() {
+    check_sleepers(1, || forked(1, false, 1, 2));
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_ghost_granted() {
+    check_broken(How::GhostGranted, 2, || forked(1, true, 0, 1));
 }
 
 macro_rules! caught {

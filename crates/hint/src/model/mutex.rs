@@ -70,6 +70,45 @@ fn one_gives_up() {
     });
 }
 
+/// The child of a fork: the lock is held by the thread that forked, or free, and the parent's
+/// threads may have left anything about themselves.
+fn forked(holds: bool, parked: u32, heir: u32, active: u32, waking: u32) {
+    let owner = if holds { 1 | HELD } else { 0 };
+    let core = Core::left(owner, parked, heir, active, waking);
+    let mutex = Arc::new(Mutex { core, value: Protected::new() });
+    let other = mutex.clone();
+    let thread = thread::spawn(move || other.section(2));
+    if holds {
+        mutex.value.write();
+        mutex.core.unlock();
+    } else {
+        mutex.section(1);
+    }
+    thread.join().unwrap();
+    assert_eq!(mutex.value.read(), 2);
+}
+
+#[test]
+fn child_of_a_fork() {
+    for left in 0..48 {
+        let (holds, parked, active) = (left & 1 == 1, left >> 1 & 1, left >> 2 & 1);
+        let (heir, waking) = ((left >> 3 & 1) * (9 | HELD), left >> 4);
+        check(2, move || forked(holds, parked, heir, active, waking));
+    }
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_ghosts_count() {
+    check_broken(How::GhostsCount, 2, || forked(true, 1, 0, 1, 1));
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_ghost_is_heir() {
+    check_broken(How::GhostsCount, 2, || forked(true, 0, 9 | HELD, 0, 0));
+}
+
 macro_rules! caught {
     ($($name:ident: $how:ident, $preemptions:expr, $others:expr, $sections:expr;)*) => {
         $(
@@ -86,5 +125,7 @@ caught! {
     broken_sleep_without_fence: SleepsWithoutFence, 3, 1, 2;
     broken_sleep_without_trying: SleepsWithoutTrying, 3, 1, 2;
     broken_waking_nobody: WakingNobody, 3, 2, 2;
+    broken_turn_read_late: TurnReadLate, 3, 1, 2;
+    broken_turn_kept: TurnKept, 3, 1, 2;
     broken_heir_not_taken_out: HeirNotTakenOut, 3, 1, 3;
 }

@@ -36,7 +36,11 @@ fn threads(kinds: &'static [bool]) {
 }
 
 fn preferring(prefer: Prefer, kinds: &'static [bool]) {
-    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+    run(Lock { core: Core::new(), prefer, value: Protected::new() }, kinds);
+}
+
+fn run(lock: Lock, kinds: &'static [bool]) {
+    let lock = Arc::new(lock);
     let work = |me: usize| {
         let lock = lock.clone();
         move || if kinds[me] { lock.read(me as u32 + 1) } else { lock.write(me as u32 + 1) }
@@ -102,6 +106,27 @@ fn a_writer_gives_up() {
         hasty.join().unwrap();
         assert!(!lock.core.is_locked());
     });
+}
+
+/// The child of a fork: the lock is free, and whoever freed it in the parent wakes nobody here.
+fn forked(kinds: &'static [bool], readers: bool, writers: bool) {
+    let core = Core::left(readers, writers);
+    run(Lock { core, prefer: Prefer::Writers, value: Protected::new() }, kinds);
+}
+
+#[test]
+fn child_of_a_fork() {
+    for left in 1..4 {
+        let (readers, writers) = (left & 1 == 1, left & 2 == 2);
+        check_sleepers(2, move || forked(&[true, true], readers, writers));
+        check_sleepers(2, move || forked(&[true, false], readers, writers));
+    }
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_first_wakes_nobody() {
+    check_broken(How::FirstWakesNobody, 1, || forked(&[true, true], true, true));
 }
 
 #[test]

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the locks ask of the kernel and the processor: atomics and futexes in the real and the
-//! model's form, the asymmetric fence, clocks, rseq's CPU number.
+//! model's form, the asymmetric fence, clocks, rseq's CPU number, which
+//! process this is after forks.
 //!
 //! Stands on no other folder.
 
 pub(crate) mod barrier;
+pub(crate) mod fork;
 pub(crate) mod sync;
 
 #[cfg(not(loom))]

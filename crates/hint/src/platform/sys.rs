@@ -26,6 +26,34 @@ pub(crate) fn membarrier(command: i32) -> i64 {
     keep_errno(|| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
 }
 
+/// Has the kernel clear these whole pages in children, if it can.
+pub(crate) fn wipe_on_fork(at: *const u8, bytes: usize) {
+    // SAFETY: no preconditions.
+    if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize == bytes {
+        // SAFETY: changes nothing of this process's memory.
+        keep_errno(|| unsafe { libc::madvise(at.cast_mut().cast(), bytes, libc::MADV_WIPEONFORK) });
+    }
+}
+
+/// Memory for so many of `T`, for good. Not by the allocator: this may be a signal handler. Ends
+/// the program if there is none: a lock cannot fail.
+///
+/// # Safety
+/// All zeros are a `T`.
+pub(crate) unsafe fn zeroed<T>(count: usize) -> &'static [T] {
+    let bytes = count * size_of::<T>();
+    // SAFETY: a new mapping, aligned to pages and cleared, that is never unmapped.
+    unsafe {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let at = keep_errno(|| libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0));
+        if at == libc::MAP_FAILED {
+            libc::abort();
+        }
+        std::slice::from_raw_parts(at.cast(), count)
+    }
+}
+
 /// Sleeps while `*word == expected`, at most `time`. False if the time is over.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, time: Option<Duration>) -> bool {
     let limit = time.map(|t| libc::timespec {

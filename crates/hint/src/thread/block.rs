@@ -7,7 +7,10 @@
 
 use super::Line;
 use super::table;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use crate::platform::fork;
+#[cfg(not(target_arch = "x86_64"))]
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
@@ -86,9 +89,6 @@ fn store(line: *const Line) {
     BLOCK.with(|block| block.store(line.cast_mut(), Ordering::Relaxed));
 }
 
-/// The line of the first registered thread; in the child of a fork, of the one that forked.
-static FORKING: AtomicPtr<Line> = AtomicPtr::new(std::ptr::null_mut());
-
 /// The calling thread's line, by its index and its address.
 #[inline(always)]
 pub(crate) fn me() -> &'static Line {
@@ -100,35 +100,37 @@ pub(crate) fn me() -> &'static Line {
     unsafe { &*line }
 }
 
+/// Which process has begun to register. Not a `Once`: a child that is forked meanwhile would wait.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 #[cold]
 #[inline(never)]
 fn register() -> &'static Line {
-    static ONCE: std::sync::Once = std::sync::Once::new();
+    static HANDLER: AtomicBool = AtomicBool::new(false);
     crate::platform::sys::keep_errno(|| {
         crate::platform::barrier::find_out();
         let line = table::claim();
         // A signal handler may have registered the thread meanwhile: its line is lost until the
         // table is full and it is found that the thread has another.
         store(line);
-        ONCE.call_once(|| {
-            // SAFETY: the functions live as long as the image that has this crate. A shared object
+        if !HANDLER.swap(true, Ordering::Relaxed) {
+            // SAFETY: the function lives as long as the image that has this crate. A shared object
             // with it is not to be unloaded (the C library and the shim are linked so).
-            unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
+            unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+        }
+        if PROCESS.swap(fork::epoch(), Ordering::Relaxed) != fork::epoch() {
             crate::page::register();
-        });
+        }
         line
     })
 }
 
-extern "C" fn before_fork() {
-    FORKING.store(load().cast_mut(), Ordering::Relaxed);
-}
-
 /// In the child: the forking thread has a new number, and the others do not exist.
 extern "C" fn after_fork() {
-    let line = FORKING.load(Ordering::Relaxed);
+    fork::forget();
+    PROCESS.store(fork::epoch(), Ordering::Relaxed);
     // The page tells about the parent's threads.
     crate::page::forget();
-    table::forget_others(line);
+    table::forget_others(load());
     crate::page::register();
 }

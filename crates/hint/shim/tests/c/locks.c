@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -194,6 +195,52 @@ static void recursion(void)
 	pthread_join(thread, NULL);
 }
 
+static int enough;
+
+static void *work_on(void *unused)
+{
+	(void)unused;
+	while (!__atomic_load_n(&enough, __ATOMIC_ACQUIRE)) {
+		CHECK(!pthread_mutex_lock(&mutex));
+		CHECK(!pthread_mutex_unlock(&mutex));
+		CHECK(!pthread_rwlock_wrlock(&rw));
+		CHECK(!pthread_rwlock_unlock(&rw));
+		/* The C library's locks would starve the thread that forks. */
+		usleep(100);
+	}
+	return NULL;
+}
+
+/* Children of a process whose threads wait for locks, each forked by the locks' holder. */
+static void forks(void)
+{
+	pthread_t threads[THREADS];
+	int status;
+
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, work_on, NULL));
+	for (int i = 0; i < 4; i++) {
+		pid_t child;
+
+		CHECK(!pthread_rwlock_wrlock(&rw));
+		CHECK(!pthread_mutex_lock(&mutex));
+		usleep(i * 200);
+		child = fork();
+		CHECK(child >= 0);
+		CHECK(!pthread_mutex_unlock(&mutex));
+		CHECK(!pthread_rwlock_unlock(&rw));
+		if (!child) {
+			count = written = 0;
+			exclusion();
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && !status);
+	}
+	__atomic_store_n(&enough, 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+}
+
 static void *die_with(void *of)
 {
 	CHECK(!pthread_mutex_lock(of));
@@ -236,11 +283,16 @@ static void kinds(void)
 
 int main(void)
 {
+	int preloaded = getenv("LD_PRELOAD") != NULL;
+
 	exclusion();
 	conditions();
 	times();
 	recursion();
+	/* After a fork, glibc's own reader-writer locks wait for threads that are not there. */
+	if (preloaded)
+		forks();
 	kinds();
-	puts(getenv("LD_PRELOAD") ? "preloaded" : "alone");
+	puts(preloaded ? "preloaded" : "alone");
 	return 0;
 }
