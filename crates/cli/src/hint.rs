@@ -2,11 +2,14 @@
 //! `reprieve hint`.
 
 use crate::output::{print, print_json};
+use crate::preload::{self, Library};
 use crate::signals::cancel_on_signal;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use reprieve_host::publish::{Counts, SOCKET, Server};
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 #[derive(Subcommand)]
@@ -14,7 +17,24 @@ pub enum Command {
     /// Tell programs that use hints which of their threads run, and how busy each CPU is; count
     /// what is preempted in their critical sections
     Serve(ServeArgs),
+    /// Run a program whose pthread locks wait by what the scheduler does
+    Run {
+        /// The program and its arguments
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "CMD"
+        )]
+        command: Vec<OsString>,
+    },
 }
+
+const LOCKS: Library = Library {
+    file: "libreprieve_locks.so",
+    package: "reprieve-shim",
+    variable: "REPRIEVE_LOCKS_LIBRARY",
+};
 
 #[derive(Args)]
 pub struct ServeArgs {
@@ -29,8 +49,14 @@ pub struct ServeArgs {
     json: bool,
 }
 
-pub fn main(command: Command) -> Result<()> {
-    let Command::Serve(args) = command;
+pub fn main(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Serve(args) => serve(args).map(|()| ExitCode::SUCCESS),
+        Command::Run { command } => preload::run(&LOCKS, &command, || Ok(vec![])),
+    }
+}
+
+fn serve(args: ServeArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let mut server = Server::start(&args.socket)?;
     eprintln!("reprieve: serving hints at {}", args.socket.display());

@@ -9,6 +9,7 @@ mod hint;
 mod ipc;
 mod lab;
 mod output;
+mod preload;
 mod progress;
 mod signals;
 mod verify;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         Command::Doctor(options) => doctor::main(&options),
         Command::Watch(args) => watch::main(args),
         Command::Guard(args) => guard::main(&args),
-        Command::Hint(command) => hint::main(command).map(|()| ExitCode::SUCCESS),
+        Command::Hint(command) => hint::main(command),
         Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
     };
     match result {

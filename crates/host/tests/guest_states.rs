@@ -36,7 +36,7 @@ const HOLD_USER_US: u32 = 100_000;
 fn hold((held, cpu): (&Held, u32)) -> Hold {
     let hold_us = match held {
         Held::User => HOLD_USER_US,
-        Held::Kernel | Held::Reader | Held::Spinlock => HOLD_US,
+        Held::Kernel | Held::Reader | Held::Spinlock | Held::Owing => HOLD_US,
         Held::Bh | Held::Softirq | Held::Hardirq | Held::IrqsOff => HOLD_ATOMIC_US,
     };
     Hold { cpu, held: *held, hold_us, pause_us: 0 }

@@ -101,19 +101,19 @@ int reprieve_hint_connect(unsigned int milliseconds);
  * lock is unlocked by the thread that locked it.
  */
 struct reprieve_mutex {
-	uint64_t opaque[5];
-};
-struct reprieve_spin_lock {
-	uint64_t opaque[5];
-};
-struct reprieve_fair_lock {
 	uint64_t opaque[6];
 };
+struct reprieve_spin_lock {
+	uint64_t opaque[6];
+};
+struct reprieve_fair_lock {
+	uint64_t opaque[7];
+};
 struct reprieve_rw_lock {
-	uint32_t opaque[4];
+	uint64_t opaque[3];
 };
 struct reprieve_rw_semaphore {
-	uint32_t opaque[4];
+	uint64_t opaque[3];
 };
 
 #define REPRIEVE_MUTEX_INIT \

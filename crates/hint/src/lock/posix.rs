@@ -7,6 +7,10 @@ use super::word::Word;
 use crate::thread::{self, Kind};
 use crate::wait::{self, HELD};
 
+// Before `__kind`, and before `__shared`, in glibc's structures.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Mutex>() <= 16 && size_of::<ReadWrite>() <= 28);
+
 fn end(timeout: u64) -> u64 {
     wait::now().saturating_add(timeout)
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 // As `hint.h` has it.
 const _: () = assert!(
-    size_of::<RawMutex<Sleeps>>() == 40
-        && size_of::<RawFairLock<Spins>>() == 48
-        && size_of::<RawRwLock<Spins>>() == 16
+    size_of::<RawMutex<Sleeps>>() == 48
+        && size_of::<RawFairLock<Spins>>() == 56
+        && size_of::<RawRwLock<Spins>>() == 24
 );
 
 /// The runtime's readers are hinted at from the first registration on.
