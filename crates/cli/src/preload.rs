@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs a program with a library of Reprieve's preloaded, unless the program could not use it.
+
+use anyhow::{Context as _, Result, bail};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::{Endianness, elf};
+use std::ffi::{CString, OsStr, OsString};
+use std::io::Read as _;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// A library that can be preloaded.
+pub struct Library {
+    pub file: &'static str,
+    /// The package that builds it.
+    pub package: &'static str,
+    /// The environment variable that names another file.
+    pub variable: &'static str,
+}
+
+/// Becomes the program, with the library preloaded, and the environment's variables set. Returns
+/// only if that fails.
+pub fn run(
+    library: &Library,
+    command: &[OsString],
+    environment: impl FnOnce() -> Result<Vec<(&'static str, OsString)>>,
+) -> Result<ExitCode> {
+    let program = find(&command[0])?;
+    check(&program, 4)?;
+    let mut preload = library.find()?.into_os_string();
+    let environment = environment()?;
+    if preload.as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
+        bail!(
+            "{}: LD_PRELOAD takes no spaces or colons; install it elsewhere",
+            Path::new(&preload).display()
+        );
+    }
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let error = Command::new(&program)
+        .arg0(&command[0])
+        .args(&command[1..])
+        .env("LD_PRELOAD", preload)
+        .envs(environment)
+        .exec();
+    Err(error).with_context(|| format!("{}", program.display()))
+}
+
+/// As the shell finds it.
+fn find(name: &OsStr) -> Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let candidates = std::env::split_paths(&path).map(|directory| directory.join(name));
+    let is_program = |file: &PathBuf| {
+        file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    let found = candidates.into_iter().find(is_program);
+    found.with_context(|| format!("{}: no such program in PATH", Path::new(name).display()))
+}
+
+impl Library {
+    /// Beside this command, or where `make install` puts it.
+    fn find(&self) -> Result<PathBuf> {
+        let Library { file, package, variable } = self;
+        if let Some(named) = std::env::var_os(variable) {
+            let named = PathBuf::from(named);
+            return if named.is_file() {
+                Ok(std::path::absolute(named)?)
+            } else {
+                bail!("{variable}: {}: no such file", named.display())
+            };
+        }
+        let own = std::env::current_exe().context("this command's own path")?;
+        let beside = own.parent().unwrap_or(Path::new("/"));
+        let places = [beside.join(file), beside.join("../lib").join(file)];
+        let Some(found) = places.iter().find(|place| place.is_file()) else {
+            bail!(
+                "no {file} in {} or ../lib: build package {package} (make build), or set {variable}",
+                beside.display()
+            );
+        };
+        Ok(found.canonicalize()?)
+    }
+}
+
+/// Fails with the reason if the program's loader would not preload the library.
+fn check(program: &Path, interpreters: u32) -> Result<()> {
+    let name = program.display();
+    let file = std::fs::File::open(program).with_context(|| format!("{name}"))?;
+    let about = file.metadata().with_context(|| format!("{name}"))?;
+    if about.permissions().mode() & 0o6000 != 0 {
+        bail!("{name} is set-uid or set-gid: the loader preloads nothing into it");
+    }
+    let path = CString::new(program.as_os_str().as_bytes())?;
+    // SAFETY: strings; asks for the size only.
+    let capabilities = unsafe {
+        libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0)
+    };
+    if capabilities > 0 {
+        bail!("{name} has file capabilities: the loader preloads nothing into it");
+    }
+    let mut head = Vec::new();
+    file.take(1 << 20).read_to_end(&mut head).with_context(|| format!("{name}"))?;
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
+        let mut words = line.split(|b| b" \t".contains(b)).filter(|word| !word.is_empty());
+        let Some(interpreter) = words.next().filter(|_| interpreters > 0) else {
+            bail!("{name}: no interpreter in its first line");
+        };
+        return check(Path::new(&OsString::from_vec(interpreter.into())), interpreters - 1)
+            .with_context(|| format!("{name} is a script"));
+    }
+    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&head[..]) else {
+        bail!("{name}: not a 64-bit ELF program, and not a script");
+    };
+    let endian = header.endian()?;
+    let headers = header.program_headers(endian, &head[..])?;
+    let loader = headers.iter().find(|h| h.p_type(endian) == elf::PT_INTERP);
+    let Some(loader) = loader else {
+        bail!("{name} is statically linked: it has no loader that could preload the library");
+    };
+    let range = loader.p_offset(endian) as usize..;
+    let loader = head.get(range).and_then(|bytes| bytes.split(|&b| b == 0).next());
+    let loader = String::from_utf8_lossy(loader.unwrap_or_default());
+    if !loader.contains("/ld-linux") {
+        bail!("{name} is not linked with the GNU C library, which the library needs: {loader}");
+    }
+    Ok(())
+}

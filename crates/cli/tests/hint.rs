@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve hint run` as users run it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// `reprieve hint run -- PROGRAM ARGUMENTS`, with the library built beside the command.
+fn run(program: &[&str]) -> Output {
+    let command = Path::new(env!("CARGO_BIN_EXE_reprieve"));
+    let profile = command.parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--offline", "-p", "reprieve-shim", "--target-dir"]);
+    build.arg(profile.parent().unwrap());
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success());
+    let mut command = Command::new(command);
+    command.env_remove("REPRIEVE_LOCKS_LIBRARY").env_remove("LD_PRELOAD");
+    command.args(["hint", "run", "--"]).args(program).output().unwrap()
+}
+
+#[test]
+fn programs_get_the_locks_or_a_reason() {
+    let output = run(&["cat", "/proc/self/maps"]);
+    let maps = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && maps.contains("/libreprieve_locks.so"), "{output:?}");
+    assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+
+    let refused = |program: &Path, why: &str| {
+        let output = run(&[program.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains(why), "{why}: {output:?}");
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    fs::copy("/bin/cat", &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
+    refused(&program, "set-uid");
+    refused(&directory.path().join("none"), "No such file");
+    let source = directory.path().join("main.c");
+    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let compiled = Command::new("cc").arg("-static").arg(&source).arg("-o").arg(&program).status();
+    assert!(compiled.unwrap().success());
+    refused(&program, "statically linked");
+}
