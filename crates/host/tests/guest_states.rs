@@ -130,7 +130,7 @@ fn memory_shows_what_a_guest_holds() {
                 wait.pause(|| format!("{held:?} on CPU {cpu}"));
             }
         }
-        let mut tallies = [Tally::default(); ROUND];
+        let mut tallies = vec![Tally::default(); round.len()];
         while tallies.iter().any(|t| t.right + t.wrong < SAMPLES) {
             for ((held, cpu), tally) in round.iter().zip(1..).zip(&mut tallies) {
                 if tally.right + tally.wrong < SAMPLES {
