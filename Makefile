@@ -119,9 +119,11 @@ test-repeat: setup-test
 
 # The runtime on aarch64, in emulation: plain sections. Takes a standard library for it, which
 # rustup has and Debian's rustc has not.
+# One thread: QEMU may hang in the child of a fork if other threads of the program were in QEMU's
+# locks at that time.
 test-arm: setup-test
 	@if [ -d "$$(rustc --print target-libdir --target $(ARM_TARGET))" ]; then \
-		set -x; CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+		set -x; RUST_TEST_THREADS=1 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
 		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT) qemu-aarch64 -L /usr/aarch64-linux-gnu' \
 		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(ARM_TARGET) -p reprieve $(ARM_TESTS); \
 	else \
