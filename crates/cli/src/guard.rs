@@ -35,7 +35,7 @@ pub struct GuardArgs {
     /// slice of vCPUs that owe a late grace period [default: 500us]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     slice: Option<Duration>,
-    /// The age from which on a grace period is late (--backend eevdf)
+    /// The age from which on a grace period is late, and who holds it up is helped
     #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = humantime::parse_duration)]
     late: Duration,
     /// Only this VM: a name or the VMM's process ID (repeat for several; --backend eevdf)

@@ -188,6 +188,7 @@ static __always_inline void limits(struct policy_limits *out)
 	out->slice = settings.slice;
 	out->max_extend = settings.max_extend;
 	out->max_hold = settings.max_hold;
+	out->late = settings.late;
 }
 
 static __always_inline struct task *task_of(struct task_struct *p)

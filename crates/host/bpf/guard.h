@@ -71,6 +71,7 @@ struct settings {
 	u64 slice;
 	u64 max_extend;
 	u64 max_hold;
+	u64 late;
 	u32 extends;
 	u32 quiesces;
 	u32 rescues;

@@ -50,6 +50,7 @@ struct policy_limits {
 	u64 slice;
 	u64 max_extend;
 	u64 max_hold;
+	u64 late; /* a grace period of this age is worth debt */
 };
 
 /* The runnable vCPUs of a VM. */
@@ -319,7 +320,7 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
  * worth debt. Nothing is worth more than twice max_hold. */
 POLICY_FN u64 policy_debt_allowed(u64 age, const struct policy_limits *limits)
 {
-	if (age < limits->max_hold / 16)
+	if (age < limits->late)
 		return 0;
 	if (age >= limits->max_hold)
 		return 2 * limits->max_hold;

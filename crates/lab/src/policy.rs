@@ -7,7 +7,7 @@
 //! | `eevdf-slice=TIME` | the stock scheduler; the tested guest's vCPUs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
 //! | `eevdf-owed`, `eevdf-owed=LATE` | the stock scheduler; `reprieve guard --backend eevdf` shortens the slices of vCPUs that owe a grace period older than LATE | custom slices |
 //! | `plain`, `extend`, `quiesce`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
-//! | `full-slice=TIME` and the like | the same with `--slice TIME` | sched_ext |
+//! | `full-slice=TIME`, `full-late=TIME` and the like | the same with `--slice TIME`, `--late TIME` | sched_ext |
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -42,8 +42,31 @@ pub enum Policy {
     Slice(Duration),
     /// `guard --backend eevdf`; grace periods are late from this age on (`None`: its default).
     Owed(Option<Duration>),
-    /// A policy of `guard`'s scheduler, one of [`GUARDED`], and its slice (`None`: its default).
-    Guard(String, Option<Duration>),
+    /// A policy of `guard`'s scheduler, one of [`GUARDED`], and the option that it has.
+    Guard(String, Option<GuardOption>),
+}
+
+/// An option of `guard` that is not at its default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardOption {
+    Slice(Duration),
+    Late(Duration),
+}
+
+impl GuardOption {
+    /// As on the command line of `guard`, without the dashes.
+    pub fn name(self) -> &'static str {
+        match self {
+            GuardOption::Slice(_) => "slice",
+            GuardOption::Late(_) => "late",
+        }
+    }
+
+    pub fn time(self) -> Duration {
+        match self {
+            GuardOption::Slice(time) | GuardOption::Late(time) => time,
+        }
+    }
 }
 
 /// What a policy asks of the host's kernel.
@@ -69,7 +92,8 @@ impl Policy {
 /// The names, for messages and help.
 pub fn names() -> String {
     format!(
-        "{DEFAULT}, {SLICE}=TIME, {OWED}, {}, each of the last five with -slice=TIME",
+        "{DEFAULT}, {SLICE}=TIME, {OWED}, {}, each of the last five with \
+         -slice=TIME or -late=TIME",
         GUARDED.join(", ")
     )
 }
@@ -82,8 +106,8 @@ impl FromStr for Policy {
             let slice = parse_time(time).filter(|slice| SLICES.contains(slice));
             match slice {
                 Some(slice) if name == DEFAULT => return Ok(Policy::Slice(slice)),
-                Some(_) if GUARDED.contains(&name) => {
-                    return Ok(Policy::Guard(name.into(), slice));
+                Some(slice) if GUARDED.contains(&name) => {
+                    return Ok(Policy::Guard(name.into(), Some(GuardOption::Slice(slice))));
                 }
                 Some(_) => {}
                 None => {
@@ -93,13 +117,20 @@ impl FromStr for Policy {
                 }
             }
         }
-        if let Some(time) = text.strip_prefix(OWED).and_then(|rest| rest.strip_prefix('=')) {
-            return match parse_time(time) {
-                Some(late) if LATE.contains(&late) => Ok(Policy::Owed(Some(late))),
-                _ => Err(Error::Usage(format!(
+        let late = |time| {
+            parse_time(time).filter(|late| LATE.contains(late)).ok_or_else(|| {
+                Error::Usage(format!(
                     "--policy {text}: give an age of 0.5ms to 1000ms, as in {OWED}=3ms"
-                ))),
-            };
+                ))
+            })
+        };
+        if let Some(time) = text.strip_prefix(OWED).and_then(|rest| rest.strip_prefix('=')) {
+            return Ok(Policy::Owed(Some(late(time)?)));
+        }
+        if let Some((name, time)) = text.split_once("-late=")
+            && GUARDED.contains(&name)
+        {
+            return Ok(Policy::Guard(name.into(), Some(GuardOption::Late(late(time)?))));
         }
         match text {
             DEFAULT => Ok(Policy::Eevdf),
@@ -129,8 +160,9 @@ impl fmt::Display for Policy {
             Policy::Owed(Some(late)) => write!(f, "{OWED}={}ms", late.as_nanos() as f64 / 1e6),
             Policy::Owed(None) => f.write_str(OWED),
             Policy::Guard(name, None) => f.write_str(name),
-            Policy::Guard(name, Some(slice)) => {
-                write!(f, "{name}-slice={}ms", slice.as_nanos() as f64 / 1e6)
+            Policy::Guard(name, Some(option)) => {
+                let (what, time) = (option.name(), option.time().as_nanos() as f64 / 1e6);
+                write!(f, "{name}-{what}={time}ms")
             }
         }
     }
@@ -184,9 +216,15 @@ mod tests {
 
     #[test]
     fn names_are_read_and_shown() {
-        for name in
-            ["eevdf", "eevdf-slice=0.5ms", "eevdf-owed=2.5ms", "plain", "full", "full-slice=4ms"]
-        {
+        for name in [
+            "eevdf",
+            "eevdf-slice=0.5ms",
+            "eevdf-owed=2.5ms",
+            "plain",
+            "full",
+            "full-slice=4ms",
+            "rescue-late=5ms",
+        ] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
         assert_eq!(
@@ -200,13 +238,18 @@ mod tests {
 
     #[test]
     fn other_words_are_refused_with_what_there_is() {
-        for bad in ["", "fair", "eevdf-slice", "EEVDF", "full ", "fast-slice=1ms"] {
+        for bad in ["", "fair", "eevdf-slice", "EEVDF", "full ", "fast-slice=1ms", "eevdf-late=1ms"]
+        {
             let error = bad.parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains("eevdf-owed") && error.contains("quiesce"), "{bad}: {error}");
         }
         for bad in ["0", "0.5", "1s", "0.01ms", "101ms", "-1ms", "1e9ms", "infms", "ms"] {
             let error = format!("eevdf-slice={bad}").parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains("0.1ms to 100ms"), "{bad}: {error}");
+        }
+        for bad in ["eevdf-owed=0.1ms", "full-late=2s"] {
+            let error = bad.parse::<Policy>().unwrap_err().to_string();
+            assert!(error.contains("0.5ms to 1000ms"), "{bad}: {error}");
         }
     }
 

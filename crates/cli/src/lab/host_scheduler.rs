@@ -62,10 +62,11 @@ impl Scheduler for HostScheduler {
                 args.extend(late.iter().flat_map(|late| ["--late", late.as_str()]));
                 child(&args)
             }
-            Policy::Guard(name, slice) => {
-                let slice = slice.map(|slice| format!("{}us", slice.as_micros()));
+            Policy::Guard(name, option) => {
+                let option = option
+                    .map(|option| format!("--{}={}us", option.name(), option.time().as_micros()));
                 let mut args = vec!["--policy", name];
-                args.extend(slice.iter().flat_map(|slice| ["--slice", slice.as_str()]));
+                args.extend(option.as_deref());
                 child(&args)
             }
         }

@@ -86,7 +86,8 @@ pub struct Options {
     /// How long a thread runs before the next one's turn; with [`Backend::Eevdf`], the slice of
     /// vCPUs that owe a late grace period.
     pub slice: Duration,
-    /// The age from which on a grace period is late ([`Backend::Eevdf`]).
+    /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
+    /// [`Backend::Eevdf`]).
     pub late: Duration,
     /// The VMs whose slices may be shortened ([`Backend::Eevdf`]).
     pub vms: Which,

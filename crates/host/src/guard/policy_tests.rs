@@ -9,6 +9,7 @@ struct Limits {
     slice: u64,
     max_extend: u64,
     max_hold: u64,
+    late: u64,
 }
 
 #[repr(C)]
@@ -119,7 +120,7 @@ unsafe extern "C" {
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
-const LIMITS: Limits = Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS };
+const LIMITS: Limits = Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS };
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
 const RESCUE: u64 = 300_000;
 const GAP: u64 = 4 * MS;
@@ -570,7 +571,7 @@ fn debt_is_bounded() {
         let answer = unsafe {
             guard_rescue(&thread, std::ptr::null(), &queue, age, now - off, ticked, now, &LIMITS)
         };
-        let (late, off) = (age >= LIMITS.max_hold / 16, ticked != 0 || off >= GAP);
+        let (late, off) = (age >= LIMITS.late, ticked != 0 || off >= GAP);
         match answer {
             YES => assert!(ahead + RESCUE <= 2 * LIMITS.max_hold && late && off),
             IN_DEBT => assert!(ahead + RESCUE > LIMITS.slice && late && off),

@@ -205,6 +205,7 @@ fn open(
             slice: ns(options.slice),
             max_extend: ns(options.max_extend),
             max_hold: ns(options.max_hold),
+            late: ns(options.late),
             extends: options.policy.extends().into(),
             // Elsewhere it does not shorten grace periods: only who asks for it alone gets it.
             quiesces: match options.policy {
