@@ -16,7 +16,7 @@ use crate::error::{CORRUPT, Errno, Result};
 use crate::heap;
 use crate::lock::Held;
 use crate::object::{ALIVE, DEAD, Is, Object};
-use crate::peers::Local;
+use crate::peers::{Local, Remembered};
 use crate::permission;
 use crate::space::layout::*;
 use crate::sys;
@@ -30,6 +30,12 @@ const SEQUENCES: u64 = 1 << 16;
 const FIRST_LENGTH: u64 = 126;
 
 const INVALID: Errno = Errno(libc::EINVAL);
+
+/// Under which a thread remembers an object.
+#[inline]
+fn name_of<T: Is>(id: i32) -> u64 {
+    (T::KIND as u64 + 1) << 32 | u64::from(id as u32)
+}
 
 impl Local {
     pub fn ids(&self, kind: Kind) -> &'static Ids {
@@ -70,11 +76,37 @@ impl Local {
     /// [`Local::find`], locked.
     #[inline]
     pub fn find_locked<T: Is + 'static>(&self, id: i32) -> Result<(&'static T, u64, Held<'_>)> {
+        let name = name_of::<T>(id);
+        let remembered = &self.objects[id as usize % self.objects.len()];
+        let reclaims = self.space.header().reclaims.load(Acquire);
+        if remembered.name.get() == name && remembered.reclaims.get() == reclaims {
+            let offset = remembered.offset.get();
+            let found: &T = self.space.view(offset)?;
+            let held = self.lock(&found.object().lock)?;
+            if found.object().is(id) {
+                return Ok((found, offset, held));
+            }
+        }
+        self.find_locked_anew(id, remembered, reclaims)
+    }
+
+    /// The count of grace periods is from before the search: as long as it stays, nothing of what
+    /// was linked then is freed while a section lasts.
+    #[cold]
+    fn find_locked_anew<T: Is + 'static>(
+        &self,
+        id: i32,
+        remembered: &Remembered,
+        reclaims: u64,
+    ) -> Result<(&'static T, u64, Held<'_>)> {
         let (found, offset) = self.find::<T>(id)?;
         let held = self.lock(&found.object().lock)?;
         if !found.object().is(id) {
             return Err(INVALID);
         }
+        remembered.name.set(name_of::<T>(id));
+        remembered.offset.set(offset);
+        remembered.reclaims.set(reclaims);
         Ok((found, offset, held))
     }
 

@@ -151,8 +151,8 @@ impl Messages {
             let room = local.capacity(kept)?;
             if room >= bytes && room / WASTE <= bytes.max(64) {
                 let next = local.space.view::<Message>(kept)?.next.load(Relaxed);
-                local.set(&self.object.chains[1], next)?;
-                local.set(&self.kept, self.kept.load(Relaxed).saturating_sub(1))?;
+                let left = self.kept.load(Relaxed).saturating_sub(1);
+                local.set_all([(&self.object.chains[1], next), (&self.kept, left)])?;
                 return Ok((kept, None));
             }
         }
@@ -173,22 +173,25 @@ impl Messages {
         let (at, _heap) = self.block(local, HEAD + size)?;
         let message: &Message = local.space.view(at)?;
         let to = local.space.bytes(at + HEAD, size)?;
-        // Its first word may be a link that a roll-back needs.
-        local.set(&message.next, 0)?;
         message.kind.store(kind as u64, Relaxed);
         message.size.store(size, Relaxed);
         // SAFETY: a range of the mapping, as long as the data, that is nobody's yet.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         let last = self.last.load(Relaxed);
-        match last {
-            0 => local.set(&self.object.chains[0], at)?,
-            _ => local.set(&local.space.view::<Message>(last)?.next, at)?,
-        }
-        local.set(&self.last, at)?;
-        local.set(&self.qnum, self.qnum.load(Relaxed).wrapping_add(1))?;
-        local.set(&self.cbytes, self.cbytes.load(Relaxed).wrapping_add(size))?;
-        local.set(&self.lspid, local.pid.into())?;
-        local.set(&self.stime, sys::now())?;
+        let link = match last {
+            0 => &self.object.chains[0],
+            _ => &local.space.view::<Message>(last)?.next,
+        };
+        local.set_all([
+            // It may be a link of kept blocks, which a roll-back needs.
+            (&message.next, 0),
+            (link, at),
+            (&self.last, at),
+            (&self.qnum, self.qnum.load(Relaxed).wrapping_add(1)),
+            (&self.cbytes, self.cbytes.load(Relaxed).wrapping_add(size)),
+            (&self.lspid, local.pid.into()),
+            (&self.stime, sys::now()),
+        ])?;
         local.commit();
         if self.receivers.first.load(Relaxed) != 0 {
             self.poke_receiver(local, offset, kind, wakes)?;
@@ -293,23 +296,26 @@ impl Messages {
     fn unlink(&self, local: &Local, found: &Found) -> Result<()> {
         let (message, at) = (found.message, found.at);
         let next = message.next.load(Relaxed);
-        match found.before {
-            0 => local.set(&self.object.chains[0], next)?,
-            before => local.set(&local.space.view::<Message>(before)?.next, next)?,
-        }
-        if next == 0 {
-            local.set(&self.last, found.before)?;
-        }
+        let link = match found.before {
+            0 => &self.object.chains[0],
+            before => &local.space.view::<Message>(before)?.next,
+        };
         let size = message.size.load(Relaxed);
-        local.set(&self.qnum, self.qnum.load(Relaxed).saturating_sub(1))?;
-        local.set(&self.cbytes, self.cbytes.load(Relaxed).saturating_sub(size))?;
-        local.set(&self.lrpid, local.pid.into())?;
-        local.set(&self.rtime, sys::now())?;
+        local.set_all([
+            (link, next),
+            (&self.last, if next == 0 { found.before } else { self.last.load(Relaxed) }),
+            (&self.qnum, self.qnum.load(Relaxed).saturating_sub(1)),
+            (&self.cbytes, self.cbytes.load(Relaxed).saturating_sub(size)),
+            (&self.lrpid, local.pid.into()),
+            (&self.rtime, sys::now()),
+        ])?;
         let kept = self.kept.load(Relaxed);
         if kept < KEPT && size <= 4096 {
-            local.set(&message.next, self.object.chains[1].load(Relaxed))?;
-            local.set(&self.object.chains[1], at)?;
-            local.set(&self.kept, kept + 1)?;
+            local.set_all([
+                (&message.next, self.object.chains[1].load(Relaxed)),
+                (&self.object.chains[1], at),
+                (&self.kept, kept + 1),
+            ])?;
         } else {
             let heap = local.heap()?;
             heap.free(at)?;

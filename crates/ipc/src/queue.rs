@@ -14,6 +14,7 @@ use crate::peers::{Local, thread_dead};
 use crate::signals::handled;
 use crate::space::layout::*;
 use crate::sys;
+use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -236,13 +237,14 @@ pub(crate) fn wake(thread: &Thread) {
 
 /// Waiters to be woken once the lock has been released: so many at a time.
 pub(crate) struct Wakes<'l> {
-    threads: [Option<&'l Thread>; 16],
+    threads: [MaybeUninit<&'l Thread>; 16],
+    /// So many of them are there.
     count: usize,
 }
 
 impl<'l> Wakes<'l> {
     pub fn new() -> Wakes<'l> {
-        Wakes { threads: [None; 16], count: 0 }
+        Wakes { threads: [MaybeUninit::uninit(); 16], count: 0 }
     }
 
     pub fn push(&mut self, thread: &'l Thread) {
@@ -250,13 +252,16 @@ impl<'l> Wakes<'l> {
             // Early, which only costs the waiter a moment at the lock.
             return wake(thread);
         }
-        self.threads[self.count] = Some(thread);
+        self.threads[self.count].write(thread);
         self.count += 1;
     }
 
+    #[inline]
     pub fn wake(&mut self) {
-        self.threads[..self.count].iter_mut().filter_map(Option::take).for_each(wake);
-        self.count = 0;
+        for thread in &self.threads[..std::mem::take(&mut self.count)] {
+            // SAFETY: written by `push`, which counts.
+            wake(unsafe { thread.assume_init() });
+        }
     }
 }
 
