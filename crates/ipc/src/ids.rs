@@ -74,36 +74,47 @@ impl Local {
     }
 
     /// [`Local::find`], locked.
-    #[inline]
+    #[inline(always)]
     pub fn find_locked<T: Is + 'static>(&self, id: i32) -> Result<(&'static T, u64, Held<'_>)> {
-        let name = name_of::<T>(id);
-        let remembered = &self.objects[id as usize % self.objects.len()];
-        let reclaims = self.space.header().reclaims.load(Acquire);
-        if remembered.name.get() == name && remembered.reclaims.get() == reclaims {
-            let offset = remembered.offset.get();
-            let found: &T = self.space.view(offset)?;
-            let held = self.lock(&found.object().lock)?;
-            if found.object().is(id) {
-                return Ok((found, offset, held));
-            }
+        match self.remembered_locked(id) {
+            Some(found) => Ok(found),
+            None => self.search_locked(id),
         }
-        self.find_locked_anew(id, remembered, reclaims)
     }
 
-    /// The count of grace periods is from before the search: as long as it stays, nothing of what
-    /// was linked then is freed while a section lasts.
-    #[cold]
-    fn find_locked_anew<T: Is + 'static>(
+    #[inline]
+    fn remembered(&self, id: i32) -> &Remembered {
+        &self.objects[id as usize % self.objects.len()]
+    }
+
+    /// [`Local::find_locked`] of what this thread remembers. As long as no grace period has begun
+    /// since it was found, it is not freed while this section lasts.
+    #[inline(always)]
+    pub fn remembered_locked<T: Is + 'static>(
         &self,
         id: i32,
-        remembered: &Remembered,
-        reclaims: u64,
-    ) -> Result<(&'static T, u64, Held<'_>)> {
+    ) -> Option<(&'static T, u64, Held<'_>)> {
+        let remembered = self.remembered(id);
+        let reclaims = self.space.header().reclaims.load(Acquire);
+        if remembered.name.get() != name_of::<T>(id) || remembered.reclaims.get() != reclaims {
+            return None;
+        }
+        let offset = remembered.offset.get();
+        let found: &T = self.space.view(offset).ok()?;
+        let held = self.lock(&found.object().lock).ok()?;
+        found.object().is(id).then_some((found, offset, held))
+    }
+
+    #[cold]
+    fn search_locked<T: Is + 'static>(&self, id: i32) -> Result<(&'static T, u64, Held<'_>)> {
+        // From before the search.
+        let reclaims = self.space.header().reclaims.load(Acquire);
         let (found, offset) = self.find::<T>(id)?;
         let held = self.lock(&found.object().lock)?;
         if !found.object().is(id) {
             return Err(INVALID);
         }
+        let remembered = self.remembered(id);
         remembered.name.set(name_of::<T>(id));
         remembered.offset.set(offset);
         remembered.reclaims.set(reclaims);

@@ -36,8 +36,10 @@ use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicU64, compiler_fence};
 use std::time::Duration;
 
-/// Looks at a lock that is held, before sleeping. Locks are held for some 100 ns.
+/// Pauses while a lock is held, before sleeping, and at most between two looks. Locks are held for
+/// some 100 ns.
 const SPINS: u32 = 200;
+const MOST_PAUSES: u32 = 8;
 /// Between two looks whether the holder is dead.
 const LOOK: Duration = Duration::from_millis(5);
 /// The same where wake-ups may be lost, because membarrier is not to be had.
@@ -73,11 +75,11 @@ impl Local {
     fn lock_slowly(&self, lock: &Lock) {
         let (mut unnamed, mut looks) = (0, 0);
         loop {
-            for _ in 0..if self.spins { SPINS } else { 0 } {
-                if lock.word.load(Relaxed) == 0 {
-                    break;
-                }
-                std::hint::spin_loop();
+            let mut pauses = if self.spins { 1 } else { SPINS };
+            while pauses < SPINS && lock.word.load(Relaxed) != 0 {
+                // Ever less often: each look takes the line away from who works under the lock.
+                (0..pauses.min(MOST_PAUSES)).for_each(|_| std::hint::spin_loop());
+                pauses += pauses.min(MOST_PAUSES);
             }
             let word = lock.word.load(Relaxed);
             let taken = if word == 0 {

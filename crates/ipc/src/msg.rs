@@ -397,7 +397,8 @@ impl Namespace {
             }
             if flags & libc::IPC_NOWAIT != 0 { Err(Errno(libc::EAGAIN)) } else { Ok(None) }
         };
-        until_done(local, id, |queue| &queue.senders, [size, 0], attempt)
+        let may_fit = |queue: &Messages, _| queue.fits(size);
+        until_done(local, id, |queue| &queue.senders, [size, 0], may_fit, attempt)
     }
 
     /// `msgrcv`: the message's type and how many of its bytes are in the buffer.
@@ -435,7 +436,8 @@ impl Namespace {
             }
             Ok(Some((kind, bytes)))
         };
-        until_done(local, id, |queue| &queue.receivers, wanted.to_words(), attempt)
+        let came = |queue: &Messages, last| queue.last.load(Relaxed) != last;
+        until_done(local, id, |queue| &queue.receivers, wanted.to_words(), came, attempt)
     }
 
     /// `msgctl(IPC_STAT)`.
@@ -514,24 +516,39 @@ fn status(queue: &Messages) -> MsgStatus {
     }
 }
 
-/// Tries until it is done, or fails; waits in a queue meanwhile.
+/// Tries until it is done, or fails; waits in a queue meanwhile. `came`: whether another try may do
+/// by now, told which message was the last one at the first try; looks without the lock.
 fn until_done<R>(
     local: &'static Local,
     id: i32,
     queue_of: impl Fn(&'static Messages) -> &'static Queue,
     want: [u64; 2],
+    came: impl Fn(&'static Messages, u64) -> bool,
     mut attempt: impl FnMut(&'static Messages, u64, &mut Wakes<'static>) -> Result<Option<R>>,
 ) -> Result<R> {
     let mut wakes = Wakes::new();
     let mut section = local.enter();
     let (found, offset, mut held) = local.find_locked::<Messages>(id)?;
     let mut result = attempt(found, offset, &mut wakes);
+    if let Ok(None) = result
+        && local.lingers()
+    {
+        let last = found.last.load(Relaxed);
+        drop(held);
+        local.linger(|| came(found, last) || found.object.state.load(Relaxed) != ALIVE);
+        held = local.lock(&found.object.lock)?;
+        if found.object.state.load(Relaxed) != ALIVE {
+            return Err(Errno(libc::EIDRM));
+        }
+        result = attempt(found, offset, &mut wakes);
+    }
     let mut wait = None;
     loop {
         let queue = queue_of(found);
         match result {
             Ok(None) => {}
             _ => {
+                wait.as_ref().inspect(|wait| local.waited(wait));
                 let waited = local.waits_on(offset);
                 let left = found.leave(local, queue, offset);
                 if waited && result.is_err() {

@@ -298,6 +298,16 @@ impl Set {
         Ok(())
     }
 
+    /// Whether the part of an operation may be possible by now. Looks without the lock.
+    fn may_do(&self, local: &Local, blocked: &Blocked) -> bool {
+        let semaphore = self.semaphores(local).ok().and_then(|s| s.get(usize::from(blocked.num)));
+        self.object.state.load(Relaxed) != ALIVE
+            || semaphore.is_none_or(|semaphore| match blocked.op {
+                0 => semaphore.value() == 0,
+                op => semaphore.value() + i32::from(op) >= 0,
+            })
+    }
+
     /// What [`Set::attempt`] does, where it is little: one part that changes a value, nobody in the
     /// queue, no adjustments of others. `false`: it is more, and nothing was done.
     #[inline]
@@ -353,7 +363,7 @@ impl Set {
     }
 
     /// Tries an operation. `None`: it is done and committed.
-    #[inline(never)]
+    #[inline]
     fn attempt(
         &self,
         local: &Local,
@@ -518,6 +528,29 @@ impl Namespace {
     #[inline]
     pub fn semop(&self, id: i32, ops: &[SemOp], timeout: Option<Duration>) -> Result<()> {
         let (_call, local) = self.begin()?;
+        if let [op] = ops
+            && op.sem_op != 0
+            && self.limits.semopm != 0
+        {
+            let _section = local.enter();
+            if let Some((set, offset, _held)) = local.remembered_locked::<Set>(id)
+                && set.attempt_one(local, offset, op)
+            {
+                return Ok(());
+            }
+        }
+        self.operate(local, id, ops, timeout)
+    }
+
+    /// [`Namespace::semop`], of whatever operation.
+    #[inline(never)]
+    fn operate(
+        &self,
+        local: &'static Local,
+        id: i32,
+        ops: &[SemOp],
+        timeout: Option<Duration>,
+    ) -> Result<()> {
         if ops.len() as u64 > self.limits.semopm {
             return Err(Errno(libc::E2BIG));
         }
@@ -526,11 +559,6 @@ impl Namespace {
         }
         let section = local.enter();
         let (set, offset, held) = local.find_locked::<Set>(id)?;
-        if let [op] = ops
-            && set.attempt_one(local, offset, op)
-        {
-            return Ok(());
-        }
         let mut wakes = Wakes::new();
         let blocked = set.attempt(local, offset, ops, &mut wakes);
         match blocked {
@@ -569,6 +597,24 @@ fn wait_until_done(
 ) -> Result<()> {
     let deadline = timeout.map(|timeout| sys::monotonic().saturating_add(timeout));
     let mut wait = Wait::until(deadline);
+    if local.lingers() {
+        drop(held);
+        wakes.wake();
+        local.linger(|| set.may_do(local, &blocked));
+        held = local.lock(&set.object.lock)?;
+        if set.object.state.load(Relaxed) != ALIVE {
+            return Err(Errno(libc::EIDRM));
+        }
+        let result = set.attempt(local, offset, ops, &mut wakes);
+        if let Ok(Some(still)) = result {
+            blocked = still;
+        } else {
+            drop(held);
+            drop(section);
+            wakes.wake();
+            return result.map(drop);
+        }
+    }
     loop {
         if blocked.op == 0 {
             set.zero.store(1, Relaxed);
@@ -625,6 +671,7 @@ fn wait_until_done(
             (Ok(Some(_)), error) => error,
             (Err(error), _) => Some(error),
         };
+        local.waited(&wait);
         let starved = set.starving.load(Relaxed) == u64::from(local.number);
         set.leave(local, offset)?;
         if error.is_some() || starved {

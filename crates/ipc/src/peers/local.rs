@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicPtr, AtomicU64};
+use std::time::Duration;
 
 /// Objects that a thread remembers, and entries of semaphore adjustments.
 const REMEMBERED: usize = 8;
@@ -29,9 +30,13 @@ pub(crate) struct Local {
     pub depth: Cell<usize>,
     /// Whether there is another CPU to wait for.
     pub spins: bool,
-    /// Waits without spinning that are to come, and how many there were the last time.
+    /// Waits without lingering that are to come, and how many there were the last time.
     pub skip: Cell<u32>,
     pub skipped: Cell<u32>,
+    /// How long its last wait for somebody on another CPU took.
+    pub waited: Cell<Duration>,
+    /// Not to yield before this time.
+    pub yields_from: Cell<Duration>,
     /// What ids named, by kind and id; see `ids`.
     pub objects: [Remembered; REMEMBERED],
     undo: [Cell<(u64, u64)>; REMEMBERED],
@@ -166,6 +171,8 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
         spins: sys::usable_cpus() > 1,
         skip: Cell::new(0),
         skipped: Cell::new(0),
+        waited: Cell::new(Duration::ZERO),
+        yields_from: Cell::new(Duration::ZERO),
         objects: Default::default(),
         undo: Default::default(),
     });
