@@ -74,8 +74,10 @@ impl Local {
     #[cold]
     fn lock_slowly(&self, lock: &Lock) {
         let (mut unnamed, mut looks) = (0, 0);
+        // A thread that is bound to its CPU may yet have to do with others elsewhere.
+        let spins = self.spins || self.poked_from_elsewhere();
         loop {
-            let mut pauses = if self.spins { 1 } else { SPINS };
+            let mut pauses = if spins { 1 } else { SPINS };
             while pauses < SPINS && lock.word.load(Relaxed) != 0 {
                 // Ever less often: each look takes the line away from who works under the lock.
                 (0..pauses.min(MOST_PAUSES)).for_each(|_| std::hint::spin_loop());

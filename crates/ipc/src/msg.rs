@@ -23,6 +23,12 @@ const KEPT: u64 = 64;
 /// A kept block may be that many times as large as needed.
 const WASTE: u64 = 4;
 
+/// A receiver, or a sender, that finds the queue empty, or full, looks a few times for several
+/// messages, or for room for many, before it takes what there is: a stream's two ends get into each
+/// other's way less often.
+const SEVERAL: u64 = 8;
+const LOOKS_FOR_MORE: u32 = 4;
+
 /// Messages in a queue: more than fit into the heap.
 const MOST: u64 = 1 << 27;
 
@@ -397,7 +403,10 @@ impl Namespace {
             }
             if flags & libc::IPC_NOWAIT != 0 { Err(Errno(libc::EAGAIN)) } else { Ok(None) }
         };
-        let may_fit = |queue: &Messages, _| queue.fits(size);
+        let may_fit = |queue: &Messages, _, looks| {
+            let half_empty = queue.cbytes.load(Relaxed) <= queue.qbytes.load(Relaxed) / 2;
+            queue.fits(size) && (half_empty || looks > LOOKS_FOR_MORE)
+        };
         until_done(local, id, |queue| &queue.senders, [size, 0], may_fit, attempt)
     }
 
@@ -436,7 +445,10 @@ impl Namespace {
             }
             Ok(Some((kind, bytes)))
         };
-        let came = |queue: &Messages, last| queue.last.load(Relaxed) != last;
+        let came = |queue: &Messages, last, looks| {
+            let several = queue.qnum.load(Relaxed) >= SEVERAL;
+            queue.last.load(Relaxed) != last && (several || looks > LOOKS_FOR_MORE)
+        };
         until_done(local, id, |queue| &queue.receivers, wanted.to_words(), came, attempt)
     }
 
@@ -523,26 +535,27 @@ fn until_done<R>(
     id: i32,
     queue_of: impl Fn(&'static Messages) -> &'static Queue,
     want: [u64; 2],
-    came: impl Fn(&'static Messages, u64) -> bool,
+    came: impl Fn(&'static Messages, u64, u32) -> bool,
     mut attempt: impl FnMut(&'static Messages, u64, &mut Wakes<'static>) -> Result<Option<R>>,
 ) -> Result<R> {
     let mut wakes = Wakes::new();
     let mut section = local.enter();
     let (found, offset, mut held) = local.find_locked::<Messages>(id)?;
     let mut result = attempt(found, offset, &mut wakes);
+    let mut wait = None;
     if let Ok(None) = result
         && local.lingers()
     {
+        wait = Some(Wait::until(None));
         let last = found.last.load(Relaxed);
         drop(held);
-        local.linger(|| came(found, last) || found.object.state.load(Relaxed) != ALIVE);
+        local.linger(|looks| came(found, last, looks) || found.object.state.load(Relaxed) != ALIVE);
         held = local.lock(&found.object.lock)?;
         if found.object.state.load(Relaxed) != ALIVE {
             return Err(Errno(libc::EIDRM));
         }
         result = attempt(found, offset, &mut wakes);
     }
-    let mut wait = None;
     loop {
         let queue = queue_of(found);
         match result {

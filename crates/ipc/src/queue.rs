@@ -186,11 +186,6 @@ impl Local {
         self.thread.status.store(WAITING, Release);
     }
 
-    fn poked_from_elsewhere(&self) -> bool {
-        let poker = self.thread.poker.load(Relaxed);
-        poker != 0 && poker != sys::current_cpu() + 1
-    }
-
     /// Whether this wait had better begin with [`Local::linger`].
     pub fn lingers(&self) -> bool {
         let skip = self.skip.get();
@@ -198,8 +193,9 @@ impl Local {
         skip == 0 && self.thread.poker.load(Relaxed) != 0
     }
 
-    /// Waits until `came` says that it is worth another try, not for long. Without locks.
-    pub fn linger(&self, came: impl Fn() -> bool) {
+    /// Waits until `came` says that it is worth another try, not for long. Without locks. `came` is
+    /// told how often it has been asked: it may wait for more for the first microsecond or so.
+    pub fn linger(&self, came: impl Fn(u32) -> bool) {
         let paid = if self.poked_from_elsewhere() { self.spin(came) } else { self.yields(came) };
         let skipped = self.skipped.get();
         if paid {
@@ -210,7 +206,7 @@ impl Local {
         }
     }
 
-    fn yields(&self, came: impl Fn() -> bool) -> bool {
+    fn yields(&self, came: impl Fn(u32) -> bool) -> bool {
         let mut before = sys::monotonic();
         if before < self.yields_from.get() {
             return false;
@@ -222,7 +218,7 @@ impl Local {
             if took > JUMP {
                 self.yields_from.set(now + took * 100);
             }
-            if came() {
+            if came(u32::MAX) {
                 return true;
             }
             before = now;
@@ -230,18 +226,16 @@ impl Local {
         false
     }
 
-    fn spin(&self, came: impl Fn() -> bool) -> bool {
-        if !self.spins {
-            return false;
-        }
+    fn spin(&self, came: impl Fn(u32) -> bool) -> bool {
         let (began, handled) = (sys::monotonic(), handled());
         let expected = self.waited.get() * 2;
         let limit = if expected <= LONG { expected.max(SHORT) } else { SHORT };
-        let mut pauses = 1;
+        let (mut pauses, mut looks) = (1, 0);
         loop {
             (0..pauses).for_each(|_| std::hint::spin_loop());
             let time = sys::monotonic().saturating_sub(began);
-            if came() {
+            looks += 1;
+            if came(looks) {
                 self.waited.set(time);
                 return true;
             }
@@ -254,7 +248,7 @@ impl Local {
 
     /// At the end of a wait: how long it took, where the next one might spin.
     pub fn waited(&self, wait: &Wait) {
-        if let Some(began) = wait.began.filter(|_| self.spins && self.poked_from_elsewhere()) {
+        if let Some(began) = wait.began.filter(|_| self.poked_from_elsewhere()) {
             self.waited.set(sys::monotonic().saturating_sub(began));
         }
     }

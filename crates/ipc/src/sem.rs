@@ -600,7 +600,7 @@ fn wait_until_done(
     if local.lingers() {
         drop(held);
         wakes.wake();
-        local.linger(|| set.may_do(local, &blocked));
+        local.linger(|_| set.may_do(local, &blocked));
         held = local.lock(&set.object.lock)?;
         if set.object.state.load(Relaxed) != ALIVE {
             return Err(Errno(libc::EIDRM));

@@ -28,7 +28,7 @@ pub(crate) struct Local {
     epoch_now: &'static AtomicU64,
     /// Locks that it holds.
     pub depth: Cell<usize>,
-    /// Whether there is another CPU to wait for.
+    /// Whether this thread may run on several CPUs.
     pub spins: bool,
     /// Waits without lingering that are to come, and how many there were the last time.
     pub skip: Cell<u32>,
@@ -217,6 +217,12 @@ impl Local {
             self.space.fence();
         }
         Section { local: self, outermost }
+    }
+
+    /// Whether the last poke came from another CPU.
+    pub fn poked_from_elsewhere(&self) -> bool {
+        let poker = self.thread.poker.load(Relaxed);
+        poker != 0 && poker != sys::current_cpu() + 1
     }
 
     pub fn remember_undo(&self, set: u64, entry: u64) {
