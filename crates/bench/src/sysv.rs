@@ -85,7 +85,7 @@ impl Object {
         match self.of {
             // SAFETY: one operation.
             Sysv::Kernel => unsafe { libc::semop(self.id, &mut op, 1) == 0 },
-            Sysv::Reprieve(ref n) => n.semop(self.id, &[op], None).is_ok(),
+            Sysv::Reprieve(ref n) => n.semop(self.id, std::slice::from_ref(&op), None).is_ok(),
         }
     }
 

@@ -194,7 +194,7 @@ impl Local {
     }
 
     /// [`Local::set`] of several words: all are logged, then counted together, then changed.
-    #[inline]
+    #[inline(always)]
     pub fn set_all<const N: usize>(&self, changes: [(&AtomicU64, u64); N]) -> Result<()> {
         let thread = self.thread;
         let before = thread.changes.load(Relaxed) as usize;

@@ -150,7 +150,7 @@ impl Set {
     }
 
     /// This process's entry, if this thread remembers it.
-    #[inline]
+    #[inline(always)]
     fn remembered_undo(&self, local: &Local, offset: u64) -> Option<(&'static Undo, u64)> {
         let at = local.remembered_undo(offset)?;
         let undo: &Undo = local.space.view(at).ok()?;
