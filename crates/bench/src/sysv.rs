@@ -85,7 +85,7 @@ impl Object {
         match self.of {
             // SAFETY: one operation.
             Sysv::Kernel => unsafe { libc::semop(self.id, &mut op, 1) == 0 },
-            Sysv::Reprieve(n) => n.semop(self.id, &[op], None).is_ok(),
+            Sysv::Reprieve(ref n) => n.semop(self.id, std::slice::from_ref(&op), None).is_ok(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Object {
             Sysv::Kernel => unsafe {
                 libc::msgsnd(self.id, (&raw const *message).cast(), message.data.len(), 0) == 0
             },
-            Sysv::Reprieve(n) => n.msgsnd(self.id, message.kind, &message.data, 0).is_ok(),
+            Sysv::Reprieve(ref n) => n.msgsnd(self.id, message.kind, &message.data, 0).is_ok(),
         }
     }
 
@@ -116,7 +116,7 @@ impl Object {
                 let to = (&raw mut *message).cast();
                 libc::msgrcv(self.id, to, size, kind, 0) == size as isize
             },
-            Sysv::Reprieve(n) => {
+            Sysv::Reprieve(ref n) => {
                 n.msgrcv(self.id, &mut message.data, kind, 0).is_ok_and(|(kind, n)| {
                     message.kind = kind;
                     n == size
@@ -134,7 +134,7 @@ impl Object {
                 result("shmat", at as i64)?;
                 at.cast()
             },
-            Sysv::Reprieve(n) => {
+            Sysv::Reprieve(ref n) => {
                 // SAFETY: as above.
                 let at = unsafe { n.shmat(self.id, 0, 0) };
                 at.map_err(|e| broken("shmat", e))?

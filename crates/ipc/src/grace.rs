@@ -30,6 +30,8 @@ const LOOKS: u32 = 100;
 
 /// Whether a full grace period has passed; `false`: a reader takes long.
 fn synchronize(space: &Space) -> bool {
+    // Nobody who enters a section from here on relies on what was found before (`ids.rs`).
+    space.header().reclaims.fetch_add(1, SeqCst);
     fence(SeqCst);
     if space.unfenced.load(Relaxed) {
         if !sys::membarrier(sys::MEMBARRIER_GLOBAL_EXPEDITED) {

@@ -16,7 +16,7 @@ use crate::error::{CORRUPT, Errno, Result};
 use crate::heap;
 use crate::lock::Held;
 use crate::object::{ALIVE, DEAD, Is, Object};
-use crate::peers::Local;
+use crate::peers::{Local, Remembered};
 use crate::permission;
 use crate::space::layout::*;
 use crate::sys;
@@ -30,6 +30,12 @@ const SEQUENCES: u64 = 1 << 16;
 const FIRST_LENGTH: u64 = 126;
 
 const INVALID: Errno = Errno(libc::EINVAL);
+
+/// Under which a thread remembers an object.
+#[inline]
+fn name_of<T: Is>(id: i32) -> u64 {
+    (T::KIND as u64 + 1) << 32 | u64::from(id as u32)
+}
 
 impl Local {
     pub fn ids(&self, kind: Kind) -> &'static Ids {
@@ -68,13 +74,50 @@ impl Local {
     }
 
     /// [`Local::find`], locked.
-    #[inline]
+    #[inline(always)]
     pub fn find_locked<T: Is + 'static>(&self, id: i32) -> Result<(&'static T, u64, Held<'_>)> {
+        match self.remembered_locked(id) {
+            Some(found) => Ok(found),
+            None => self.search_locked(id),
+        }
+    }
+
+    #[inline]
+    fn remembered(&self, id: i32) -> &Remembered {
+        &self.objects[id as usize % self.objects.len()]
+    }
+
+    /// [`Local::find_locked`] of what this thread remembers. As long as no grace period has begun
+    /// since it was found, it is not freed while this section lasts.
+    #[inline(always)]
+    pub fn remembered_locked<T: Is + 'static>(
+        &self,
+        id: i32,
+    ) -> Option<(&'static T, u64, Held<'_>)> {
+        let remembered = self.remembered(id);
+        let reclaims = self.space.header().reclaims.load(Acquire);
+        if remembered.name.get() != name_of::<T>(id) || remembered.reclaims.get() != reclaims {
+            return None;
+        }
+        let offset = remembered.offset.get();
+        let found: &T = self.space.view(offset).ok()?;
+        let held = self.lock(&found.object().lock).ok()?;
+        found.object().is(id).then_some((found, offset, held))
+    }
+
+    #[cold]
+    fn search_locked<T: Is + 'static>(&self, id: i32) -> Result<(&'static T, u64, Held<'_>)> {
+        // From before the search.
+        let reclaims = self.space.header().reclaims.load(Acquire);
         let (found, offset) = self.find::<T>(id)?;
         let held = self.lock(&found.object().lock)?;
         if !found.object().is(id) {
             return Err(INVALID);
         }
+        let remembered = self.remembered(id);
+        remembered.name.set(name_of::<T>(id));
+        remembered.offset.set(offset);
+        remembered.reclaims.set(reclaims);
         Ok((found, offset, held))
     }
 

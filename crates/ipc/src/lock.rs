@@ -5,7 +5,8 @@
 //! value into the thread's log first.** A thread that dies leaves its log behind:
 //!
 //! - Before a lock is taken its offset is noted in `held`; so a lock's holder always names it.
-//! - `set` writes the log's entry, then counts it, then changes the word. [`Local::commit`] resets
+//! - `set` writes the log's entry, then counts it, then changes the word; a change of one word
+//!   that is a whole transaction is one store, without the log. [`Local::commit`] resets
 //!   the count: that one store makes all changes final. Locks are released after it.
 //! - Who finds a lock whose holder is dead rolls the holder's log back, newest entry first, *and
 //!   only then* takes the lock over. That may be repeated from the start (the mender may die as
@@ -20,6 +21,9 @@
 //! A thread that is killed has executed some prefix of its instructions, and the kernel's way out
 //! of it is a full barrier: hence only the compiler's order matters between log and word.
 //!
+//! Releasing is a plain store, and a look whether somebody sleeps; who is about to sleep executes
+//! the barrier for both (membarrier), after it has said so.
+//!
 //! A holder that is alive but does not name the lock cannot be: somebody wrote into the file. After
 //! a hundred looks the lock is taken from it.
 
@@ -32,13 +36,14 @@ use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicU64, compiler_fence};
 use std::time::Duration;
 
-/// In a lock's word: somebody may sleep.
-pub(crate) const WAITERS: u32 = 0x8000_0000;
-
-/// Looks at a lock that is held, before sleeping. Locks are held for some 100 ns.
+/// Pauses while a lock is held, before sleeping, and at most between two looks. Locks are held for
+/// some 100 ns.
 const SPINS: u32 = 200;
+const MOST_PAUSES: u32 = 8;
 /// Between two looks whether the holder is dead.
 const LOOK: Duration = Duration::from_millis(5);
+/// The same where wake-ups may be lost, because membarrier is not to be had.
+const NAP: Duration = Duration::from_micros(500);
 /// Looks at a holder that does not name the lock.
 const PATIENCE: u32 = 100;
 
@@ -69,31 +74,37 @@ impl Local {
     #[cold]
     fn lock_slowly(&self, lock: &Lock) {
         let (mut unnamed, mut looks) = (0, 0);
+        // A thread that is bound to its CPU may yet have to do with others elsewhere.
+        let spins = self.spins || self.poked_from_elsewhere();
         loop {
-            for _ in 0..if self.spins { SPINS } else { 0 } {
-                let word = lock.word.load(Relaxed);
-                if word == 0 {
-                    break;
-                }
-                std::hint::spin_loop();
+            let mut pauses = if spins { 1 } else { SPINS };
+            while pauses < SPINS && lock.word.load(Relaxed) != 0 {
+                // Ever less often: each look takes the line away from who works under the lock.
+                (0..pauses.min(MOST_PAUSES)).for_each(|_| std::hint::spin_loop());
+                pauses += pauses.min(MOST_PAUSES);
             }
             let word = lock.word.load(Relaxed);
-            if word == 0 {
-                // Others may sleep: whoever has slept, or came by here, wakes one at the end.
-                let taken = self.mark | WAITERS;
-                if lock.word.compare_exchange(0, taken, Acquire, Relaxed).is_ok() {
-                    return;
+            let taken = if word == 0 {
+                lock.word.compare_exchange(0, self.mark, Acquire, Relaxed).is_ok()
+            } else {
+                looks > 0 && self.take_over(lock, word, &mut unnamed)
+            };
+            if taken {
+                if looks > 0 {
+                    // One was woken, others may sleep: this thread wakes the next one.
+                    lock.sleepers.fetch_or(1, Relaxed);
                 }
-                continue;
-            }
-            if looks > 0 && self.take_over(lock, word, &mut unnamed) {
                 return;
             }
-            let marked = word | WAITERS;
-            if word == marked || lock.word.compare_exchange(word, marked, Relaxed, Relaxed).is_ok()
-            {
-                sys::futex_wait(&lock.word, marked, LOOK);
-                looks += 1;
+            if word != 0 {
+                let seen = lock.sleepers.fetch_or(1, SeqCst) | 1;
+                // Who releases the lock sees that, or we see the release: it stores and loads
+                // without a fence, as readers do. Else the sleep is a short one.
+                let seen_by_all = sys::membarrier(sys::MEMBARRIER_GLOBAL_EXPEDITED);
+                if lock.word.load(SeqCst) != 0 {
+                    sys::futex_wait(&lock.sleepers, seen, if seen_by_all { LOOK } else { NAP });
+                    looks += 1;
+                }
             }
         }
     }
@@ -106,7 +117,7 @@ impl Local {
         let free = match holder {
             None => true,
             // Its place was cleared, and what it was in the middle of undone before that.
-            Some(thread) if mark(number, thread) != word & !WAITERS => true,
+            Some(thread) if mark(number, thread) != word => true,
             Some(thread) if is_dead(self.space, thread) => {
                 // Before the lock is ours: if we die now, the next one begins from the start.
                 self.mend(thread);
@@ -116,14 +127,12 @@ impl Local {
                 let at = self.space.offset_of(lock);
                 let named = number != u64::from(self.number)
                     && thread.held.iter().any(|held| held.load(SeqCst) == at);
-                let same = lock.word.load(SeqCst) & !WAITERS == word & !WAITERS;
+                let same = lock.word.load(SeqCst) == word;
                 *unnamed = if named || !same { 0 } else { *unnamed + 1 };
                 *unnamed >= PATIENCE
             }
         };
-        let mine = self.mark | WAITERS;
-        free && (lock.word.compare_exchange(word, mine, Acquire, Relaxed).is_ok()
-            || lock.word.compare_exchange(word | WAITERS, mine, Acquire, Relaxed).is_ok())
+        free && lock.word.compare_exchange(word, self.mark, Acquire, Relaxed).is_ok()
     }
 
     /// Rolls back what a dead thread was in the middle of.
@@ -184,6 +193,24 @@ impl Local {
         Ok(())
     }
 
+    /// [`Local::set`] of several words: all are logged, then counted together, then changed.
+    #[inline(always)]
+    pub fn set_all<const N: usize>(&self, changes: [(&AtomicU64, u64); N]) -> Result<()> {
+        let thread = self.thread;
+        let before = thread.changes.load(Relaxed) as usize;
+        let end = before.wrapping_add(N);
+        let entries = thread.log.get(before..end).ok_or(CORRUPT)?;
+        for (entry, (word, _)) in entries.iter().zip(&changes) {
+            entry.offset.store(self.space.offset_of(*word), Relaxed);
+            entry.old.store(word.load(Relaxed), Relaxed);
+        }
+        compiler_fence(SeqCst);
+        thread.changes.store(end as u64, Relaxed);
+        compiler_fence(SeqCst);
+        changes.iter().for_each(|(word, value)| word.store(*value, Relaxed));
+        Ok(())
+    }
+
     /// Makes all changes since the last commit final.
     #[inline]
     pub fn commit(&self) {
@@ -223,6 +250,16 @@ fn roll_back(space: &Space, thread: &Thread) {
     thread.changes.store(0, Release);
 }
 
+#[cold]
+fn wake_sleeper(lock: &Lock) {
+    let seen = lock.sleepers.load(Relaxed);
+    // Another value: who is about to sleep looks again.
+    let even = seen.wrapping_add(seen & 1);
+    if lock.sleepers.compare_exchange(seen, even, SeqCst, Relaxed).is_ok() {
+        sys::futex_wake(&lock.sleepers, 1);
+    }
+}
+
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -230,14 +267,14 @@ impl Drop for Held<'_> {
         if local.thread.changes.load(Relaxed) != 0 {
             local.roll_back();
         }
-        // Not a plain store: the word may be somebody else's, after damage.
-        let word = self.lock.word.swap(0, Release);
+        self.lock.word.store(0, Release);
+        // Pairs with the barrier of who is about to sleep, which is the fence that we leave out.
+        local.space.fence();
         let depth = local.depth.get() - 1;
         local.depth.set(depth);
-        compiler_fence(SeqCst);
         local.thread.held[depth].store(0, Relaxed);
-        if word & WAITERS != 0 {
-            sys::futex_wake(&self.lock.word, 1);
+        if self.lock.sleepers.load(Relaxed) & 1 != 0 {
+            wake_sleeper(self.lock);
         }
     }
 }

@@ -23,6 +23,12 @@ const KEPT: u64 = 64;
 /// A kept block may be that many times as large as needed.
 const WASTE: u64 = 4;
 
+/// A receiver, or a sender, that finds the queue empty, or full, looks a few times for several
+/// messages, or for room for many, before it takes what there is: a stream's two ends get into each
+/// other's way less often.
+const SEVERAL: u64 = 8;
+const LOOKS_FOR_MORE: u32 = 4;
+
 /// Messages in a queue: more than fit into the heap.
 const MOST: u64 = 1 << 27;
 
@@ -151,8 +157,8 @@ impl Messages {
             let room = local.capacity(kept)?;
             if room >= bytes && room / WASTE <= bytes.max(64) {
                 let next = local.space.view::<Message>(kept)?.next.load(Relaxed);
-                local.set(&self.object.chains[1], next)?;
-                local.set(&self.kept, self.kept.load(Relaxed).saturating_sub(1))?;
+                let left = self.kept.load(Relaxed).saturating_sub(1);
+                local.set_all([(&self.object.chains[1], next), (&self.kept, left)])?;
                 return Ok((kept, None));
             }
         }
@@ -173,22 +179,25 @@ impl Messages {
         let (at, _heap) = self.block(local, HEAD + size)?;
         let message: &Message = local.space.view(at)?;
         let to = local.space.bytes(at + HEAD, size)?;
-        // Its first word may be a link that a roll-back needs.
-        local.set(&message.next, 0)?;
         message.kind.store(kind as u64, Relaxed);
         message.size.store(size, Relaxed);
         // SAFETY: a range of the mapping, as long as the data, that is nobody's yet.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         let last = self.last.load(Relaxed);
-        match last {
-            0 => local.set(&self.object.chains[0], at)?,
-            _ => local.set(&local.space.view::<Message>(last)?.next, at)?,
-        }
-        local.set(&self.last, at)?;
-        local.set(&self.qnum, self.qnum.load(Relaxed).wrapping_add(1))?;
-        local.set(&self.cbytes, self.cbytes.load(Relaxed).wrapping_add(size))?;
-        local.set(&self.lspid, local.pid.into())?;
-        local.set(&self.stime, sys::now())?;
+        let link = match last {
+            0 => &self.object.chains[0],
+            _ => &local.space.view::<Message>(last)?.next,
+        };
+        local.set_all([
+            // It may be a link of kept blocks, which a roll-back needs.
+            (&message.next, 0),
+            (link, at),
+            (&self.last, at),
+            (&self.qnum, self.qnum.load(Relaxed).wrapping_add(1)),
+            (&self.cbytes, self.cbytes.load(Relaxed).wrapping_add(size)),
+            (&self.lspid, local.pid.into()),
+            (&self.stime, sys::now()),
+        ])?;
         local.commit();
         if self.receivers.first.load(Relaxed) != 0 {
             self.poke_receiver(local, offset, kind, wakes)?;
@@ -293,23 +302,26 @@ impl Messages {
     fn unlink(&self, local: &Local, found: &Found) -> Result<()> {
         let (message, at) = (found.message, found.at);
         let next = message.next.load(Relaxed);
-        match found.before {
-            0 => local.set(&self.object.chains[0], next)?,
-            before => local.set(&local.space.view::<Message>(before)?.next, next)?,
-        }
-        if next == 0 {
-            local.set(&self.last, found.before)?;
-        }
+        let link = match found.before {
+            0 => &self.object.chains[0],
+            before => &local.space.view::<Message>(before)?.next,
+        };
         let size = message.size.load(Relaxed);
-        local.set(&self.qnum, self.qnum.load(Relaxed).saturating_sub(1))?;
-        local.set(&self.cbytes, self.cbytes.load(Relaxed).saturating_sub(size))?;
-        local.set(&self.lrpid, local.pid.into())?;
-        local.set(&self.rtime, sys::now())?;
+        local.set_all([
+            (link, next),
+            (&self.last, if next == 0 { found.before } else { self.last.load(Relaxed) }),
+            (&self.qnum, self.qnum.load(Relaxed).saturating_sub(1)),
+            (&self.cbytes, self.cbytes.load(Relaxed).saturating_sub(size)),
+            (&self.lrpid, local.pid.into()),
+            (&self.rtime, sys::now()),
+        ])?;
         let kept = self.kept.load(Relaxed);
         if kept < KEPT && size <= 4096 {
-            local.set(&message.next, self.object.chains[1].load(Relaxed))?;
-            local.set(&self.object.chains[1], at)?;
-            local.set(&self.kept, kept + 1)?;
+            local.set_all([
+                (&message.next, self.object.chains[1].load(Relaxed)),
+                (&self.object.chains[1], at),
+                (&self.kept, kept + 1),
+            ])?;
         } else {
             let heap = local.heap()?;
             heap.free(at)?;
@@ -391,7 +403,11 @@ impl Namespace {
             }
             if flags & libc::IPC_NOWAIT != 0 { Err(Errno(libc::EAGAIN)) } else { Ok(None) }
         };
-        until_done(local, id, |queue| &queue.senders, [size, 0], attempt)
+        let may_fit = |queue: &Messages, _, looks| {
+            let half_empty = queue.cbytes.load(Relaxed) <= queue.qbytes.load(Relaxed) / 2;
+            queue.fits(size) && (half_empty || looks > LOOKS_FOR_MORE)
+        };
+        until_done(local, id, |queue| &queue.senders, [size, 0], may_fit, attempt)
     }
 
     /// `msgrcv`: the message's type and how many of its bytes are in the buffer.
@@ -429,7 +445,11 @@ impl Namespace {
             }
             Ok(Some((kind, bytes)))
         };
-        until_done(local, id, |queue| &queue.receivers, wanted.to_words(), attempt)
+        let came = |queue: &Messages, last, looks| {
+            let several = queue.qnum.load(Relaxed) >= SEVERAL;
+            queue.last.load(Relaxed) != last && (several || looks > LOOKS_FOR_MORE)
+        };
+        until_done(local, id, |queue| &queue.receivers, wanted.to_words(), came, attempt)
     }
 
     /// `msgctl(IPC_STAT)`.
@@ -508,12 +528,14 @@ fn status(queue: &Messages) -> MsgStatus {
     }
 }
 
-/// Tries until it is done, or fails; waits in a queue meanwhile.
+/// Tries until it is done, or fails; waits in a queue meanwhile. `came`: whether another try may do
+/// by now, told which message was the last one at the first try; looks without the lock.
 fn until_done<R>(
     local: &'static Local,
     id: i32,
     queue_of: impl Fn(&'static Messages) -> &'static Queue,
     want: [u64; 2],
+    came: impl Fn(&'static Messages, u64, u32) -> bool,
     mut attempt: impl FnMut(&'static Messages, u64, &mut Wakes<'static>) -> Result<Option<R>>,
 ) -> Result<R> {
     let mut wakes = Wakes::new();
@@ -521,11 +543,25 @@ fn until_done<R>(
     let (found, offset, mut held) = local.find_locked::<Messages>(id)?;
     let mut result = attempt(found, offset, &mut wakes);
     let mut wait = None;
+    if let Ok(None) = result
+        && local.lingers()
+    {
+        wait = Some(Wait::until(None));
+        let last = found.last.load(Relaxed);
+        drop(held);
+        local.linger(|looks| came(found, last, looks) || found.object.state.load(Relaxed) != ALIVE);
+        held = local.lock(&found.object.lock)?;
+        if found.object.state.load(Relaxed) != ALIVE {
+            return Err(Errno(libc::EIDRM));
+        }
+        result = attempt(found, offset, &mut wakes);
+    }
     loop {
         let queue = queue_of(found);
         match result {
             Ok(None) => {}
             _ => {
+                wait.as_ref().inspect(|wait| local.waited(wait));
                 let waited = local.waits_on(offset);
                 let left = found.leave(local, queue, offset);
                 if waited && result.is_err() {

@@ -110,7 +110,7 @@ impl Namespace {
     #[inline]
     pub(crate) fn begin(&self) -> Result<(Call, &'static Local)> {
         let call = Call::begin();
-        let (local, new) = peers::local(self.space)?;
+        let (local, new) = peers::local(call.here(), self.space)?;
         if new {
             self.mend_the_dead(local);
         }

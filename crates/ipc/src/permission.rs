@@ -76,11 +76,19 @@ pub(crate) fn capable(capability: u32) -> bool {
     result == 0 && data[capability as usize / 32][0] >> (capability % 32) & 1 != 0
 }
 
+/// Whether the bits granted lack one that is wanted.
+#[inline]
+fn refused(wanted: u32, granted: u32) -> bool {
+    (wanted >> 6 | wanted >> 3 | wanted) & !granted & 0o7 != 0
+}
+
 impl Object {
+    #[inline]
     pub fn user(&self) -> u32 {
         self.owner.load(Relaxed) as u32
     }
 
+    #[inline]
     fn users(&self) -> [u32; 2] {
         [self.user(), self.creator.load(Relaxed) as u32]
     }
@@ -88,21 +96,23 @@ impl Object {
     /// Whether the caller may do that: bits of [`READ`] and [`WRITE`], or of a mode.
     #[inline]
     pub fn permits(&self, wanted: u32) -> Result<()> {
+        if self.clearly_permits(wanted) { Ok(()) } else { self.permits_slowly(wanted) }
+    }
+
+    /// As [`Object::permits`], without a system call: `false` may be a yes.
+    #[inline]
+    pub fn clearly_permits(&self, wanted: u32) -> bool {
         let mode = self.mode.load(Relaxed) as u32;
-        let wanted = (wanted >> 6 | wanted >> 3 | wanted) & 0o7;
-        let refused = |granted: u32| wanted & !granted & 0o7 != 0;
         if self.users().contains(&user()) {
-            if !refused(mode >> 6) {
-                return Ok(());
-            }
-        } else if !refused(mode >> 3) && !refused(mode) {
-            return Ok(());
+            !refused(wanted, mode >> 6)
+        } else {
+            !refused(wanted, mode >> 3) && !refused(wanted, mode)
         }
-        self.permits_slowly(mode, refused)
     }
 
     #[cold]
-    fn permits_slowly(&self, mode: u32, refused: impl Fn(u32) -> bool) -> Result<()> {
+    fn permits_slowly(&self, wanted: u32) -> Result<()> {
+        let mode = self.mode.load(Relaxed) as u32;
         let granted = if self.users().contains(&ask_user()) {
             mode >> 6
         } else if in_group([&self.owner, &self.creator].map(|o| (o.load(Relaxed) >> 32) as u32)) {
@@ -110,7 +120,11 @@ impl Object {
         } else {
             mode
         };
-        if refused(granted) && !capable(CAP_IPC_OWNER) { Err(Errno(libc::EACCES)) } else { Ok(()) }
+        if refused(wanted, granted) && !capable(CAP_IPC_OWNER) {
+            Err(Errno(libc::EACCES))
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the caller may remove it or change its owner and mode.

@@ -6,21 +6,30 @@
 //! object's lock and tries again. A poke is a hint: one that went to a thread that died costs
 //! another waiter time, not its turn, because all waiters look for themselves now and then.
 //!
-//! Before it sleeps a waiter spins a little if it has reason to think that whoever will poke it
-//! runs on another CPU, as the last one that did; the less the more often that was in vain.
+//! Before it queues up a waiter looks at the object for a while, without its lock: so whoever
+//! changes it has nobody to wake. What it does between the looks depends on the CPU that the last
+//! poke came from:
+//!
+//! - another one: it spins, about as long as its last wait took, but not longer than sleeping and
+//!   waking up may take. The looks become rare, so as not to hold up who works on the object.
+//! - its own: it yields, which is one switch to who will help it, without a sleep and a wake-up. If
+//!   that takes long, somebody else wants this CPU: no more yields then for so long that what they
+//!   cost is a hundredth at most.
+//!
+//! The more often that was in vain, the less often it is tried.
 
 use crate::error::{CORRUPT, Errno, Result};
 use crate::peers::{Local, thread_dead};
 use crate::signals::handled;
 use crate::space::layout::*;
 use crate::sys;
+use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 /// In a waiter's status.
 pub(crate) const WAITING: u32 = 1;
-const SPINNING: u32 = 2;
 const POKED: u32 = 3;
 pub(crate) const REMOVED: u32 = 4;
 
@@ -30,9 +39,16 @@ const LAST_LOOK: Duration = Duration::from_millis(500);
 /// As long as somebody may die whose death changes the object.
 const LAST_LOOK_AT_THE_DEAD: Duration = Duration::from_millis(40);
 
-/// Loads of a status, with a pause each, before sleeping: about ten microseconds.
-const SPINS: u32 = 640;
-/// Waits without spinning after one that span in vain: at first one, twice as many each time. On a
+/// How long to spin, unless the last wait says more.
+const SHORT: Duration = Duration::from_micros(10);
+/// And at most. To wake a CPU that idles in a virtual machine takes some 50 us.
+const LONG: Duration = Duration::from_micros(200);
+/// Yields in a row, and what tells that the CPU went to somebody else.
+const YIELDS: u32 = 2;
+const JUMP: Duration = Duration::from_micros(100);
+/// Pauses between two looks at the object, at most.
+const PAUSES: u32 = 16;
+/// Waits without that after one where it was in vain: at first one, twice as many each time. On a
 /// busy CPU spinning costs the time slice that a sleeper would have left.
 const MOST_SKIPPED: u32 = 1023;
 
@@ -77,30 +93,25 @@ impl Local {
         let (thread, last) = (self.thread, queue.last.load(Relaxed));
         thread.want[0].store(want[0], Relaxed);
         thread.want[1].store(want[1], Relaxed);
-        self.set(&thread.next, 0)?;
-        self.set(&thread.previous, last)?;
-        self.set(&thread.queue, self.space.offset_of(queue))?;
-        match last {
-            0 => self.set(&queue.first, self.number.into())?,
-            _ => self.set(&self.space.thread(last)?.next, self.number.into())?,
-        }
-        self.set(&queue.last, self.number.into())?;
-        self.set(&thread.waits_on, object)
+        let link = if last == 0 { &queue.first } else { &self.space.thread(last)?.next };
+        self.set_all([
+            (&thread.next, 0),
+            (&thread.previous, last),
+            (&thread.queue, self.space.offset_of(queue)),
+            (link, self.number.into()),
+            (&queue.last, self.number.into()),
+            (&thread.waits_on, object),
+        ])
     }
 
     /// Takes a thread out of the queue that it is in. Not committed.
     pub fn dequeue(&self, queue: &Queue, number: u64) -> Result<()> {
         let thread = self.space.thread(number)?;
         let (next, previous) = (thread.next.load(Relaxed), thread.previous.load(Relaxed));
-        match previous {
-            0 => self.set(&queue.first, next)?,
-            _ => self.set(&self.space.thread(previous)?.next, next)?,
-        }
-        match next {
-            0 => self.set(&queue.last, previous)?,
-            _ => self.set(&self.space.thread(next)?.previous, previous)?,
-        }
-        self.set(&thread.waits_on, 0)
+        let neighbour = |number| self.space.thread(number);
+        let before = if previous == 0 { &queue.first } else { &neighbour(previous)?.next };
+        let after = if next == 0 { &queue.last } else { &neighbour(next)?.previous };
+        self.set_all([(before, next), (after, previous), (&thread.waits_on, 0)])
     }
 
     /// Whether this thread is in a queue of that object.
@@ -172,12 +183,74 @@ impl Local {
 
     /// Before the object's lock is released for a wait: pokes count from here on.
     pub fn prepare(&self) {
-        let poker = self.thread.poker.load(Relaxed);
-        let elsewhere = poker != 0 && poker != sys::current_cpu() + 1;
+        self.thread.status.store(WAITING, Release);
+    }
+
+    /// Whether this wait had better begin with [`Local::linger`].
+    pub fn lingers(&self) -> bool {
         let skip = self.skip.get();
         self.skip.set(skip.saturating_sub(1));
-        let spins = elsewhere && skip == 0 && self.spins;
-        self.thread.status.store(if spins { SPINNING } else { WAITING }, Release);
+        skip == 0 && self.thread.poker.load(Relaxed) != 0
+    }
+
+    /// Waits until `came` says that it is worth another try, not for long. Without locks. `came` is
+    /// told how often it has been asked: it may wait for more for the first microsecond or so.
+    pub fn linger(&self, came: impl Fn(u32) -> bool) {
+        let paid = if self.poked_from_elsewhere() { self.spin(came) } else { self.yields(came) };
+        let skipped = self.skipped.get();
+        if paid {
+            self.skipped.set(skipped / 2);
+        } else {
+            self.skipped.set((skipped * 2 + 1).min(MOST_SKIPPED));
+            self.skip.set(self.skipped.get());
+        }
+    }
+
+    fn yields(&self, came: impl Fn(u32) -> bool) -> bool {
+        let mut before = sys::monotonic();
+        if before < self.yields_from.get() {
+            return false;
+        }
+        for _ in 0..YIELDS {
+            sys::yield_cpu();
+            let now = sys::monotonic();
+            let took = now.saturating_sub(before);
+            if took > JUMP {
+                self.yields_from.set(now + took * 100);
+            }
+            if came(u32::MAX) {
+                return true;
+            }
+            before = now;
+        }
+        false
+    }
+
+    fn spin(&self, came: impl Fn(u32) -> bool) -> bool {
+        let (began, handled) = (sys::monotonic(), handled());
+        let expected = self.waited.get() * 2;
+        let limit = if expected <= LONG { expected.max(SHORT) } else { SHORT };
+        let (mut pauses, mut looks) = (1, 0);
+        loop {
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+            let time = sys::monotonic().saturating_sub(began);
+            looks += 1;
+            if came(looks) {
+                self.waited.set(time);
+                return true;
+            }
+            if time > limit || handled != crate::signals::handled() {
+                return false;
+            }
+            pauses = (pauses * 2).min(PAUSES);
+        }
+    }
+
+    /// At the end of a wait: how long it took, where the next one might spin.
+    pub fn waited(&self, wait: &Wait) {
+        if let Some(began) = wait.began.filter(|_| self.poked_from_elsewhere()) {
+            self.waited.set(sys::monotonic().saturating_sub(began));
+        }
     }
 
     /// Waits for a poke. Outside of sections, without locks. `dying`: somebody's death might change
@@ -185,26 +258,11 @@ impl Local {
     pub fn wait(&self, wait: &mut Wait, dying: bool) -> Woken {
         let status = &self.thread.status;
         let began = wait.handled;
-        if status.load(Relaxed) == SPINNING {
-            for _ in 0..SPINS {
-                if status.load(Acquire) != SPINNING {
-                    // It paid.
-                    self.skipped.set(self.skipped.get() / 2);
-                    wait.pokes += 1;
-                    return Woken::Again;
-                }
-                std::hint::spin_loop();
-            }
-            self.skipped.set((self.skipped.get() * 2 + 1).min(MOST_SKIPPED));
-            self.skip.set(self.skipped.get());
-            if status.compare_exchange(SPINNING, WAITING, AcqRel, Acquire).is_err() {
-                wait.pokes += 1;
-                return Woken::Again;
-            }
+        // Who waits on the CPU of who pokes it is in a hurry: it has no use for the time.
+        if wait.began.is_none() && (wait.pokes > 0 || self.poked_from_elsewhere()) {
+            wait.began = Some(sys::monotonic());
         }
-        let now = sys::monotonic();
-        wait.began.get_or_insert(now);
-        let left = wait.deadline.map(|deadline| deadline.saturating_sub(now));
+        let left = wait.deadline.map(|deadline| deadline.saturating_sub(sys::monotonic()));
         if left.is_some_and(|left| left.is_zero()) {
             return Woken::TimedOut;
         }
@@ -236,13 +294,14 @@ pub(crate) fn wake(thread: &Thread) {
 
 /// Waiters to be woken once the lock has been released: so many at a time.
 pub(crate) struct Wakes<'l> {
-    threads: [Option<&'l Thread>; 16],
+    threads: [MaybeUninit<&'l Thread>; 16],
+    /// So many of them are there.
     count: usize,
 }
 
 impl<'l> Wakes<'l> {
     pub fn new() -> Wakes<'l> {
-        Wakes { threads: [None; 16], count: 0 }
+        Wakes { threads: [MaybeUninit::uninit(); 16], count: 0 }
     }
 
     pub fn push(&mut self, thread: &'l Thread) {
@@ -250,13 +309,16 @@ impl<'l> Wakes<'l> {
             // Early, which only costs the waiter a moment at the lock.
             return wake(thread);
         }
-        self.threads[self.count] = Some(thread);
+        self.threads[self.count].write(thread);
         self.count += 1;
     }
 
+    #[inline]
     pub fn wake(&mut self) {
-        self.threads[..self.count].iter_mut().filter_map(Option::take).for_each(wake);
-        self.count = 0;
+        for thread in &self.threads[..std::mem::take(&mut self.count)] {
+            // SAFETY: written by `push`, which counts.
+            wake(unsafe { thread.assume_init() });
+        }
     }
 }
 

@@ -78,6 +78,11 @@ unsafe impl Shared for Semaphore {}
 // SAFETY: as above.
 unsafe impl Shared for Undo {}
 
+#[inline]
+fn value_pid(value: i32, pid: u32) -> u64 {
+    value as u64 & 0x7fff | u64::from(pid) << 32
+}
+
 impl Semaphore {
     #[inline]
     fn value(&self) -> i32 {
@@ -86,7 +91,7 @@ impl Semaphore {
 
     #[inline]
     fn set(&self, local: &Local, value: i32, pid: u32) -> Result<()> {
-        local.set(&self.value_pid, value as u64 & 0x7fff | u64::from(pid) << 32)
+        local.set(&self.value_pid, value_pid(value, pid))
     }
 
     #[inline]
@@ -137,18 +142,25 @@ impl Set {
         local.space.slice(entry + size_of::<Undo>() as u64, self.count()?)
     }
 
+    #[inline]
+    fn is_own(&self, undo: &Undo, local: &Local, offset: u64) -> bool {
+        undo.process.load(Relaxed) == local.process
+            && undo.set.load(Relaxed) == offset
+            && undo.id.load(Relaxed) == self.object.id.load(Relaxed)
+    }
+
+    /// This process's entry, if this thread remembers it.
+    #[inline(always)]
+    fn remembered_undo(&self, local: &Local, offset: u64) -> Option<(&'static Undo, u64)> {
+        let at = local.remembered_undo(offset)?;
+        let undo: &Undo = local.space.view(at).ok()?;
+        self.is_own(undo, local, offset).then_some((undo, at))
+    }
+
     /// This process's entry, if it has one.
     fn own_undo(&self, local: &Local, offset: u64) -> Result<Option<(&'static Undo, u64)>> {
-        let is_own = |undo: &Undo| {
-            undo.process.load(Relaxed) == local.process
-                && undo.set.load(Relaxed) == offset
-                && undo.id.load(Relaxed) == self.object.id.load(Relaxed)
-        };
-        if let Some(at) = local.remembered_undo(offset) {
-            let undo: &Undo = local.space.view(at)?;
-            if is_own(undo) {
-                return Ok(Some((undo, at)));
-            }
+        if let Some(found) = self.remembered_undo(local, offset) {
+            return Ok(Some(found));
         }
         let mut at = self.object.chains[0].load(Relaxed);
         for _ in 0..MAX_PROCESSES {
@@ -156,7 +168,7 @@ impl Set {
                 return Ok(None);
             }
             let undo: &Undo = local.space.view(at)?;
-            if is_own(undo) {
+            if self.is_own(undo, local, offset) {
                 local.remember_undo(offset, at);
                 return Ok(Some((undo, at)));
             }
@@ -286,6 +298,70 @@ impl Set {
         Ok(())
     }
 
+    /// Whether the part of an operation may be possible by now. Looks without the lock.
+    fn may_do(&self, local: &Local, blocked: &Blocked) -> bool {
+        let semaphore = self.semaphores(local).ok().and_then(|s| s.get(usize::from(blocked.num)));
+        self.object.state.load(Relaxed) != ALIVE
+            || semaphore.is_none_or(|semaphore| match blocked.op {
+                0 => semaphore.value() == 0,
+                op => semaphore.value() + i32::from(op) >= 0,
+            })
+    }
+
+    /// What [`Set::attempt`] does, where it is little: one part that changes a value, nobody in the
+    /// queue, no adjustments of others. `false`: it is more, and nothing was done.
+    #[inline]
+    fn attempt_one(&self, local: &Local, offset: u64, op: &SemOp) -> bool {
+        let change = i32::from(op.sem_op);
+        let Ok(semaphores) = self.semaphores(local) else { return false };
+        let Some(semaphore) = semaphores.get(usize::from(op.sem_num)) else { return false };
+        let new = semaphore.value() + change;
+        let alone = self.queue.first.load(Relaxed) == 0 && self.starving.load(Relaxed) == 0;
+        let possible = change != 0 && (0..=MOST).contains(&new);
+        if !alone || !possible || !self.object.clearly_permits(WRITE) {
+            return false;
+        }
+        let (active, new) = (self.active.load(Relaxed), value_pid(new, local.pid));
+        if op.sem_flg & SEM_UNDO == 0 {
+            if active != 0 {
+                return false;
+            }
+            semaphore.value_pid.store(new, Relaxed);
+        } else {
+            let Some((undo, at)) = self.remembered_undo(local, offset) else { return false };
+            let Ok(adjustments) = self.adjustments(local, at) else { return false };
+            let Some(word) = adjustments.get(usize::from(op.sem_num)) else { return false };
+            let old = semaphore.adjustment(word);
+            let adjustment = old - change;
+            if undo.active.load(Relaxed) != active || !(-MOST - 1..=MOST).contains(&adjustment) {
+                return false;
+            }
+            let count = active.wrapping_add((adjustment != 0).into());
+            let count = count.wrapping_sub((old != 0).into());
+            let epoch = semaphore.epoch.load(Relaxed) << 32;
+            let changes = [
+                (word, epoch | u64::from(adjustment as u16)),
+                (&undo.active, count),
+                (&self.active, count),
+                (&semaphore.value_pid, new),
+            ];
+            if local.set_all(changes).is_err() {
+                return false;
+            }
+            local.commit();
+        }
+        self.stamp();
+        true
+    }
+
+    #[inline]
+    fn stamp(&self) {
+        let now = sys::now();
+        if self.otime.load(Relaxed) != now {
+            self.otime.store(now, Relaxed);
+        }
+    }
+
     /// Tries an operation. `None`: it is done and committed.
     #[inline]
     fn attempt(
@@ -353,10 +429,7 @@ impl Set {
             raised |= change > 0;
             zeroed |= new == 0 && change < 0;
         }
-        let now = sys::now();
-        if self.otime.load(Relaxed) != now {
-            self.otime.store(now, Relaxed);
-        }
+        self.stamp();
         local.commit();
         if self.queue.first.load(Relaxed) != 0 && (raised || zeroed && self.zero.load(Relaxed) != 0)
         {
@@ -455,6 +528,29 @@ impl Namespace {
     #[inline]
     pub fn semop(&self, id: i32, ops: &[SemOp], timeout: Option<Duration>) -> Result<()> {
         let (_call, local) = self.begin()?;
+        if let [op] = ops
+            && op.sem_op != 0
+            && self.limits.semopm != 0
+        {
+            let _section = local.enter();
+            if let Some((set, offset, _held)) = local.remembered_locked::<Set>(id)
+                && set.attempt_one(local, offset, op)
+            {
+                return Ok(());
+            }
+        }
+        self.operate(local, id, ops, timeout)
+    }
+
+    /// [`Namespace::semop`], of whatever operation.
+    #[inline(never)]
+    fn operate(
+        &self,
+        local: &'static Local,
+        id: i32,
+        ops: &[SemOp],
+        timeout: Option<Duration>,
+    ) -> Result<()> {
         if ops.len() as u64 > self.limits.semopm {
             return Err(Errno(libc::E2BIG));
         }
@@ -501,6 +597,24 @@ fn wait_until_done(
 ) -> Result<()> {
     let deadline = timeout.map(|timeout| sys::monotonic().saturating_add(timeout));
     let mut wait = Wait::until(deadline);
+    if local.lingers() {
+        drop(held);
+        wakes.wake();
+        local.linger(|_| set.may_do(local, &blocked));
+        held = local.lock(&set.object.lock)?;
+        if set.object.state.load(Relaxed) != ALIVE {
+            return Err(Errno(libc::EIDRM));
+        }
+        let result = set.attempt(local, offset, ops, &mut wakes);
+        if let Ok(Some(still)) = result {
+            blocked = still;
+        } else {
+            drop(held);
+            drop(section);
+            wakes.wake();
+            return result.map(drop);
+        }
+    }
     loop {
         if blocked.op == 0 {
             set.zero.store(1, Relaxed);
@@ -557,6 +671,7 @@ fn wait_until_done(
             (Ok(Some(_)), error) => error,
             (Err(error), _) => Some(error),
         };
+        local.waited(&wait);
         let starved = set.starving.load(Relaxed) == u64::from(local.number);
         set.leave(local, offset)?;
         if error.is_some() || starved {

@@ -19,7 +19,7 @@ use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
@@ -466,19 +466,27 @@ fn failed(error: std::io::Error) -> Errno {
 
 fn make_file(local: &Local, id: i32, size: u64, reserve: bool) -> Result<()> {
     let path = path(local, id);
-    // One that was never finished: its maker died. We hold the lock of the ids.
-    let _ = std::fs::remove_file(&path);
     let mode = local.space.file_mode;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .custom_flags(libc::O_CLOEXEC)
-        .open(&path)
-        .map_err(failed)?;
+    let create = || {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&path)
+    };
+    let file = create().or_else(|error| match error.kind() {
+        // One that was never finished: its maker died. We hold the lock of the ids.
+        std::io::ErrorKind::AlreadyExists => std::fs::remove_file(&path).and_then(|()| create()),
+        _ => Err(error),
+    });
+    let file = file.map_err(failed)?;
     let made = (|| {
-        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        // What the umask took away.
+        if file.metadata().map_err(failed)?.mode() & 0o777 != mode {
+            file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+        }
         if reserve && free_bytes(&file).is_some_and(|free| free < size) {
             return Err(Errno(libc::ENOMEM));
         }

@@ -7,12 +7,32 @@
 //! looks.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicUsize, Ordering::*, compiler_fence};
+
+/// What a thread keeps: all in one place, because in a library that is loaded at run time each
+/// access to such a place is a function call.
+pub(crate) struct Here {
+    inside: Cell<u32>,
+    put_off: Cell<bool>,
+    handled: Cell<u32>,
+    /// For `peers`: the thread in the namespace that it used last.
+    pub current: Cell<*const ()>,
+}
 
 thread_local! {
-    static INSIDE: Cell<u32> = const { Cell::new(0) };
-    static PUT_OFF: Cell<bool> = const { Cell::new(false) };
-    static HANDLED: Cell<u32> = const { Cell::new(0) };
+    static HERE: Here = const {
+        Here {
+            inside: Cell::new(0),
+            put_off: Cell::new(false),
+            handled: Cell::new(0),
+            current: Cell::new(std::ptr::null()),
+        }
+    };
+}
+
+/// Runs `f` on this thread's place.
+pub(crate) fn here<R>(f: impl FnOnce(&Here) -> R) -> R {
+    HERE.with(f)
 }
 
 /// A `fn()` that delivers what was put off.
@@ -26,52 +46,63 @@ pub fn deliver_with(deliver: fn()) {
 /// For the preload library: a signal has arrived. Whether it must be put off; then
 /// [`deliver_with`]'s function is called soon.
 pub fn arrived() -> bool {
-    HANDLED.set(HANDLED.get().wrapping_add(1));
-    let inside = INSIDE.get() != 0;
-    if inside {
-        PUT_OFF.set(true);
-    }
-    inside
+    here(|here| {
+        here.handled.set(here.handled.get().wrapping_add(1));
+        let inside = here.inside.get() != 0;
+        if inside {
+            here.put_off.set(true);
+        }
+        inside
+    })
 }
 
 /// Handlers that this thread has run.
 pub(crate) fn handled() -> u32 {
-    HANDLED.get()
+    here(|here| here.handled.get())
 }
 
 /// A call is under way. A signal ends its sleep, and is handled at its end: a handler must not find
 /// this thread in a queue.
-pub(crate) struct Call;
+pub(crate) struct Call {
+    /// This thread's; the pointer keeps a call on its thread.
+    here: *const Here,
+}
 
 impl Call {
     #[inline]
     pub fn begin() -> Call {
-        INSIDE.set(INSIDE.get() + 1);
-        Call
+        here(|here| {
+            here.inside.set(here.inside.get() + 1);
+            Call { here }
+        })
+    }
+
+    #[inline]
+    pub fn here(&self) -> &Here {
+        // SAFETY: this thread's, without a destructor: it is there as long as the thread runs.
+        unsafe { &*self.here }
     }
 }
 
 impl Drop for Call {
     #[inline]
     fn drop(&mut self) {
-        INSIDE.set(INSIDE.get() - 1);
-        after_section();
-    }
-}
-
-#[inline]
-pub(crate) fn after_section() {
-    if PUT_OFF.get() {
-        deliver();
+        let here = self.here();
+        here.inside.set(here.inside.get() - 1);
+        // A signal from here on finds this thread outside.
+        compiler_fence(SeqCst);
+        if here.put_off.get() {
+            deliver(here);
+        }
     }
 }
 
 #[cold]
-fn deliver() {
-    if INSIDE.get() != 0 {
+fn deliver(here: &Here) {
+    if here.inside.get() != 0 {
         return;
     }
-    PUT_OFF.set(false);
+    here.put_off.set(false);
     let deliver = DELIVER.load(Acquire);
     if deliver != 0 {
         // SAFETY: stored from such a function only.

@@ -77,6 +77,12 @@ pub(crate) fn usable_cpus() -> u32 {
     }
 }
 
+/// Lets others have this CPU that want it.
+pub(crate) fn yield_cpu() {
+    // SAFETY: no preconditions.
+    unsafe { libc::sched_yield() };
+}
+
 pub(crate) fn pause(time: Duration) {
     let time = timespec(time);
     // SAFETY: `time` outlives the call.

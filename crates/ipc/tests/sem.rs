@@ -214,3 +214,80 @@ fn signals_interrupt_waits() {
     child.succeeds();
     assert_eq!(n.sem_waiters(id, 0, false), Ok(0));
 }
+
+/// Threads remember where they found a set.
+#[test]
+fn a_set_that_others_remove_is_not_found_again() {
+    let (_directory, n) = namespace();
+    let (steps, ids) = (set(&n, 2), n.msgget(IPC_PRIVATE, 0o600).unwrap());
+    let child = Child::run(|| {
+        loop {
+            n.semop(steps, &[op(0, -1, 0)], None).unwrap();
+            let mut id = [0; 4];
+            n.msgrcv(ids, &mut id, 0, 0).unwrap();
+            let id = i32::from_le_bytes(id);
+            // Twice: the second time it is remembered.
+            n.semop(id, &[op(0, 1, 0)], None).unwrap();
+            n.semop(id, &[op(0, 1, 0)], None).unwrap();
+            n.semop(steps, &[op(1, 1, 0)], None).unwrap();
+            n.semop(steps, &[op(0, -1, 0)], None).unwrap();
+            assert_eq!(errno(n.semop(id, &[op(0, 1, 0)], None)), libc::EINVAL);
+            n.semop(steps, &[op(1, 1, 0)], None).unwrap();
+        }
+    });
+    let turn = || {
+        n.semop(steps, &[op(0, 1, 0)], None).unwrap();
+        while n.semop(steps, &[op(1, -1, IPC_NOWAIT)], None).is_err_and(|e| e.0 == libc::EAGAIN) {
+            assert!(!child.is_over());
+            std::thread::yield_now();
+        }
+    };
+    for _ in 0..8 {
+        let id = set(&n, 1);
+        n.msgsnd(ids, 1, &id.to_le_bytes(), 0).unwrap();
+        turn();
+        assert_eq!(n.sem_value(id, 0), Ok(2));
+        n.remove_sem(id).unwrap();
+        // Enough removals for several grace periods; their memory is used again.
+        let churned: Vec<i32> = (0..100).map(|_| set(&n, 1)).collect();
+        churned.iter().for_each(|&id| n.remove_sem(id).unwrap());
+        let new: Vec<i32> = (0..4).map(|_| set(&n, 1)).collect();
+        turn();
+        assert!(new.iter().all(|&id| n.sem_value(id, 0) == Ok(0)));
+    }
+    child.kill();
+}
+
+/// Two processes that wake each other, wherever they run: each turn comes once.
+#[test]
+fn turns_come_in_order_on_one_cpu_and_on_two() {
+    let cpus = common::cpus();
+    for pair in [[cpus[0], cpus[0]], [cpus[0], cpus[cpus.len() - 1]]] {
+        let (_directory, n) = namespace();
+        let (id, queue) = (set(&n, 3), n.msgget(IPC_PRIVATE, 0o600).unwrap());
+        let turns = 2000;
+        let children = [0u16, 1].map(|i| {
+            Child::run(|| {
+                common::bind(pair[i as usize]);
+                for turn in 0u32..turns {
+                    n.semop(id, &[op(i, -1, 0)], None).unwrap();
+                    // Nobody else is here: it is this one's turn.
+                    let done = n.sem_value(id, 2).unwrap();
+                    assert_eq!(done as u32, 2 * turn + u32::from(i));
+                    n.semop(id, &[op(2, 1, 0)], None).unwrap();
+                    n.semop(id, &[op(1 - i, 1, 0)], None).unwrap();
+                    if i == 0 {
+                        n.msgsnd(queue, 1, &turn.to_le_bytes(), 0).unwrap();
+                    } else {
+                        let mut got = [0; 4];
+                        n.msgrcv(queue, &mut got, 0, 0).unwrap();
+                        assert_eq!(got, turn.to_le_bytes());
+                    }
+                }
+            })
+        });
+        n.semop(id, &[op(0, 1, 0)], None).unwrap();
+        children.into_iter().for_each(Child::succeeds);
+        assert_eq!(n.sem_value(id, 2), Ok(2 * turns as i32));
+    }
+}

@@ -14,6 +14,7 @@ use crate::result::{Column, Unit};
 use crate::schedule::Job;
 use crate::subject::Class;
 use crate::sysv::{Object, Sysv};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
     let mut measure = |column, sample: Box<Sample<'a>>| {
         let what = Column::clone(&column).title;
         measures.push(Measure { column, what, sample });
+        measures.len() - 1
     };
     for (title, flags) in [("pair", 0), ("pair, SEM_UNDO", libc::SEM_UNDO)] {
         let sample = move |side, length| pairs_alone(side, flags, length);
@@ -37,6 +39,7 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
         let sample = move |side, length| mutex(side, n, length, options);
         measure(rate(format!("one mutex, {}", process_label(n))), Box::new(sample));
     }
+    let mut floors = vec![];
     let cpus = processes::cpus();
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
     for (title, pair) in
@@ -44,7 +47,8 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
     {
         if pair == [first, first] || first != last {
             let sample = move |side, length| round_trips(side, pair, length, options);
-            measure(column(title, Unit::Microseconds), Box::new(sample));
+            let at = measure(column(title, Unit::Microseconds), Box::new(sample));
+            floors.push((title, at, pair));
         }
     }
     let mut prepared = sides::prepare(measures)?;
@@ -61,7 +65,54 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
         }),
     };
     prepared.jobs.insert(0, job);
+    // What two processes that sleep and wake each other cost at least.
+    let row = prepared.recorder.row("", "futex alone, no semaphore", Class::Other);
+    for (title, column, pair) in floors {
+        prepared.jobs.push(Job {
+            what: format!("{title}, futex"),
+            weight: 1.0,
+            run: Box::new(move |length, recorder| {
+                recorder.add(row, column, futex_round_trips(pair, length, options)?);
+                Ok(())
+            }),
+        });
+    }
     Ok(prepared)
+}
+
+/// Two processes that wake each other in turns, with nothing but a word for each.
+fn futex_round_trips(cpus: [usize; 2], length: Duration, options: &Options) -> Result<f64> {
+    // SAFETY: atomics only.
+    let words = unsafe { processes::Mapped::<[AtomicU32; 2]>::new() }?;
+    // SAFETY: mapped as long as `words` lives, which outlives the processes.
+    let words = unsafe { &*words.get() };
+    let wake = |word: &AtomicU32| {
+        word.store(1, SeqCst);
+        // SAFETY: the kernel only uses the address.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+    };
+    let work = |i: usize, shared: &Shared| {
+        processes::bind(cpus[i]);
+        if i == 0 {
+            wake(&words[1]);
+        }
+        loop {
+            while words[i].load(SeqCst) == 0 {
+                let none = std::ptr::null::<libc::timespec>();
+                // SAFETY: a word that outlives the call, and no time limit.
+                unsafe {
+                    libc::syscall(libc::SYS_futex, words[i].as_ptr(), libc::FUTEX_WAIT, 0, none)
+                };
+            }
+            words[i].store(0, SeqCst);
+            wake(&words[1 - i]);
+            if i == 0 {
+                shared.counts[0].0.fetch_add(1, Relaxed);
+            }
+        }
+    };
+    let rate = processes::rate(2, length, options, &work, &|_| Ok(()))?;
+    Ok(1e6 / rate)
 }
 
 /// `sem_post` and `sem_wait` of a semaphore that processes can share.

@@ -3,15 +3,17 @@
 
 use super::registry;
 use crate::error::{Errno, Result};
+use crate::signals::{Here, here};
 use crate::space::Space;
 use crate::space::layout::{Thread, mark};
 use crate::sys;
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicPtr, AtomicU64, compiler_fence, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU64};
+use std::time::Duration;
 
-/// Entries of semaphore adjustments that a thread remembers, by set.
+/// Objects that a thread remembers, and entries of semaphore adjustments.
 const REMEMBERED: usize = 8;
 
 pub(crate) struct Local {
@@ -26,27 +28,42 @@ pub(crate) struct Local {
     epoch_now: &'static AtomicU64,
     /// Locks that it holds.
     pub depth: Cell<usize>,
-    /// Whether there is another CPU to wait for.
+    /// Whether this thread may run on several CPUs.
     pub spins: bool,
-    /// Waits without spinning that are to come, and how many there were the last time.
+    /// Waits without lingering that are to come, and how many there were the last time.
     pub skip: Cell<u32>,
     pub skipped: Cell<u32>,
+    /// How long its last wait for somebody on another CPU took.
+    pub waited: Cell<Duration>,
+    /// Not to yield before this time.
+    pub yields_from: Cell<Duration>,
+    /// What ids named, by kind and id; see `ids`.
+    pub objects: [Remembered; REMEMBERED],
     undo: [Cell<(u64, u64)>; REMEMBERED],
 }
 
+/// An object that this thread has found before.
+#[derive(Default)]
+pub(crate) struct Remembered {
+    /// Its kind, and below it its id; with a bit, so that zero names nothing.
+    pub name: Cell<u64>,
+    pub offset: Cell<u64>,
+    /// The header's `reclaims` before it was found.
+    pub reclaims: Cell<u64>,
+}
+
 thread_local! {
-    static CURRENT: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
     static OWNED: RefCell<Owned> = const { RefCell::new(Owned(Vec::new())) };
 }
 
-/// A thread's, one per namespace. Boxed, because `CURRENT` points to one.
+/// A thread's, one per namespace. Boxed, because the thread's place points to one.
 #[expect(clippy::vec_box, reason = "the vector moves what is in it")]
 struct Owned(Vec<Box<Local>>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
         // Later destructors of this thread may use the namespace: they register again.
-        CURRENT.set(std::ptr::null());
+        here(|here| here.current.set(std::ptr::null()));
     }
 }
 
@@ -102,13 +119,13 @@ fn epoch() -> u64 {
 pub(crate) fn adopt(space: &'static Space, embryo: u64) -> bool {
     let _signals = sys::SignalsBlocked::new();
     matches!(registry::adopt_embryo(space, embryo, epoch()), registry::Adopted::Yes)
-        && local(space).is_ok()
+        && here(|here| local(here, space)).is_ok()
 }
 
 /// This thread in that namespace; registers it if it is new. The flag: whether it was.
 #[inline]
-pub(crate) fn local(space: &'static Space) -> Result<(&'static Local, bool)> {
-    let current = CURRENT.get();
+pub(crate) fn local(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)> {
+    let current = here.current.get().cast::<Local>();
     if !current.is_null() {
         // SAFETY: set by this thread, and reset before it is freed.
         let local: &'static Local = unsafe { &*current };
@@ -116,11 +133,11 @@ pub(crate) fn local(space: &'static Space) -> Result<(&'static Local, bool)> {
             return Ok((local, false));
         }
     }
-    register(space)
+    register(here, space)
 }
 
 #[cold]
-fn register(space: &'static Space) -> Result<(&'static Local, bool)> {
+fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)> {
     let _signals = sys::SignalsBlocked::new();
     let epoch = epoch();
     let epoch_now = epoch_now();
@@ -131,7 +148,7 @@ fn register(space: &'static Space) -> Result<(&'static Local, bool)> {
         Some(&raw const **known)
     });
     if let Ok(Some(known)) = known {
-        CURRENT.set(known);
+        here.current.set(known.cast());
         // SAFETY: boxed, and freed by the thread's end only.
         return Ok((unsafe { &*known }, false));
     }
@@ -154,6 +171,9 @@ fn register(space: &'static Space) -> Result<(&'static Local, bool)> {
         spins: sys::usable_cpus() > 1,
         skip: Cell::new(0),
         skipped: Cell::new(0),
+        waited: Cell::new(Duration::ZERO),
+        yields_from: Cell::new(Duration::ZERO),
+        objects: Default::default(),
         undo: Default::default(),
     });
     let pointer: *const Local = &raw const *local;
@@ -167,7 +187,7 @@ fn register(space: &'static Space) -> Result<(&'static Local, bool)> {
         // The thread is about to end.
         std::mem::forget(local.take());
     }
-    CURRENT.set(pointer);
+    here.current.set(pointer.cast());
     // SAFETY: as above, or leaked.
     Ok((unsafe { &*pointer }, true))
 }
@@ -194,9 +214,15 @@ impl Local {
             self.thread.reader.store(reader.wrapping_add(1), Relaxed);
             // Pairs with the barrier of a grace period: it sees that we are inside, or we see what
             // it unlinked. Its membarrier is the fence that we leave out.
-            if self.space.unfenced.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
+            self.space.fence();
         }
         Section { local: self, outermost }
+    }
+
+    /// Whether the last poke came from another CPU.
+    pub fn poked_from_elsewhere(&self) -> bool {
+        let poker = self.thread.poker.load(Relaxed);
+        poker != 0 && poker != sys::current_cpu() + 1
     }
 
     pub fn remember_undo(&self, set: u64, entry: u64) {

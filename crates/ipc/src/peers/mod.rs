@@ -15,7 +15,7 @@
 mod local;
 mod registry;
 
-pub(crate) use local::{Local, Section, adopt, local};
+pub(crate) use local::{Local, Remembered, Section, adopt, local};
 pub(crate) use registry::{embryo, name_embryo, remove_embryo};
 
 use crate::space::Space;

@@ -16,7 +16,7 @@ pub(crate) unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"reprvipc");
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
 pub(crate) const MAX_THREADS: u32 = 1 << 14;
@@ -34,12 +34,12 @@ pub(crate) const CHUNK: u64 = 256 << 10;
 pub(crate) const SMALLEST: u32 = 6;
 pub(crate) const CLASSES: usize = 25;
 
-/// A lock: 0, or the [`mark`] of the thread that holds it, and
-/// [`WAITERS`](crate::space::lock::WAITERS).
+/// A lock: 0, or the [`mark`] of the thread that holds it.
 #[repr(C)]
 pub(crate) struct Lock {
     pub word: AtomicU32,
-    pub reserved: AtomicU32,
+    /// What sleepers sleep on: odd while there may be some, another value after each wake-up.
+    pub sleepers: AtomicU32,
 }
 
 /// The three kinds of objects.
@@ -95,6 +95,8 @@ pub(crate) struct Header {
     pub processes: AtomicU64,
     /// For those who mend what the dead left.
     pub recovery: Lock,
+    /// Grace periods that have begun: what a section found before the last one may be gone.
+    pub reclaims: AtomicU64,
     pub ids: [Ids; 3],
     pub heap: Heap,
 }

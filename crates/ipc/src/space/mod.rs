@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence, fence};
 
 /// An open namespace. Lives as long as the process: threads' robust mutexes lie in it.
 pub(crate) struct Space {
@@ -106,6 +106,14 @@ impl Space {
         self.unfenced.store(registered, SeqCst);
     }
 
+    /// The frequent side's fence of two: the other side executes it with a membarrier, where this
+    /// process is registered for that.
+    #[inline]
+    pub fn fence(&self) {
+        if self.unfenced.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
+    }
+
+    #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY: the mapping is at least a page long, and so aligned; atomics only.
         unsafe { &*self.base.cast() }

@@ -132,3 +132,23 @@ pub fn until_asleep(child: &Child) {
         call.unwrap().starts_with(&format!("{} ", libc::SYS_futex))
     });
 }
+
+/// The CPUs that this thread may run on.
+pub fn cpus() -> Vec<usize> {
+    // SAFETY: plain data that the call fills in; numbers within the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect()
+    }
+}
+
+/// Has this thread run on one CPU only.
+pub fn bind(cpu: usize) {
+    // SAFETY: plain data; a number within the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
