@@ -14,7 +14,7 @@ use crate::ids::{self, Request};
 use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{Is, Object};
 use crate::peers::{self, Local};
-use crate::permission::{READ, WRITE};
+use crate::permission::{CAP_IPC_LOCK, READ, WRITE, capable};
 use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::fs::{File, OpenOptions};
@@ -212,7 +212,9 @@ impl Namespace {
         ids::get::<Segment>(local, &request, fits, |local, _, segment, id| {
             check()?;
             if flags & libc::SHM_HUGETLB != 0 {
-                return Err(INVALID);
+                // As in a kernel that has no huge pages left.
+                let may = capable(CAP_IPC_LOCK);
+                return Err(Errno(if may { libc::ENOMEM } else { libc::EPERM }));
             }
             segment.size.store(size, Relaxed);
             segment.cpid.store(local.pid.into(), Relaxed);
@@ -426,7 +428,17 @@ impl Namespace {
     /// memory as long as a process has locked them, not a segment.
     pub fn lock_shm(&self, id: i32, lock: bool) -> Result<()> {
         self.with_segment(id, |local, segment| {
-            segment.object.controls()?;
+            if !capable(CAP_IPC_LOCK) {
+                segment.object.belongs_to_caller()?;
+                let most = sys::most_locked();
+                if lock && most == 0 {
+                    return Err(Errno(libc::EPERM));
+                }
+                let locked = segment.mode() & SHM_LOCKED != 0;
+                if lock && !locked && segment.size.load(Relaxed) > most {
+                    return Err(Errno(libc::ENOMEM));
+                }
+            }
             let mode = segment.mode() & !SHM_LOCKED | if lock { SHM_LOCKED } else { 0 };
             local.set(&segment.object.mode, mode.into())?;
             local.commit();

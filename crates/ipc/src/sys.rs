@@ -36,6 +36,14 @@ pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, threads) };
 }
 
+/// How many bytes this process may lock into memory.
+pub(crate) fn most_locked() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    limit.rlim_cur
+}
+
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: gettid has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
