@@ -2,6 +2,7 @@
 //! `reprieve ipc` as users run it, with programs that use System V IPC.
 
 mod manual;
+mod suites;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
