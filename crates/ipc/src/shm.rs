@@ -268,6 +268,14 @@ impl Namespace {
                 let flags = libc::MAP_SHARED | fixed;
                 let p = libc::mmap(at as *mut _, length, protection, flags, file.as_raw_fd(), 0);
                 match Errno::last() {
+                    _ if fixed == libc::MAP_FIXED_NOREPLACE
+                        && p != libc::MAP_FAILED
+                        && p as usize != at =>
+                    {
+                        // Linux before 4.17, and some emulators, take the address as a hint.
+                        libc::munmap(p, length);
+                        Err(INVALID)
+                    }
                     _ if p != libc::MAP_FAILED => Ok(p.cast::<u8>()),
                     Errno(libc::EEXIST) => Err(INVALID),
                     error => Err(error),

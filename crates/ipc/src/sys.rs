@@ -131,8 +131,9 @@ fn read_small(path: &std::ffi::CStr, buffer: &mut [u8]) -> isize {
 }
 
 pub(crate) fn process(pid: u32) -> Process {
-    let mut path = [0u8; 32];
-    let text = format_args!("/proc/{pid}/stat\0").to_string();
+    let mut path = [0u8; 48];
+    // Its first thread's file says the same; of `/proc/PID/stat` some emulators make up their own.
+    let text = format_args!("/proc/{pid}/task/{pid}/stat\0").to_string();
     path[..text.len()].copy_from_slice(text.as_bytes());
     let mut stat = [0u8; 1024];
     let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap_or(c"");
