@@ -458,6 +458,7 @@ impl Namespace {
     pub fn shm_info(&self) -> Result<ShmInfo> {
         let (_call, local) = self.begin()?;
         self.sweep(local);
+        ids::complete::<Segment>(local)?;
         let ids = local.ids(Kind::Shm);
         Ok(ShmInfo {
             segments: ids.used.load(Relaxed),

@@ -218,6 +218,10 @@ fn in_sets_that_come_and_go() {
         |_| {},
         |n| n.remove_sem(made()).unwrap(),
         |n, at| {
+            // Half removed is removed.
+            let highest = n.sem_info().unwrap().highest;
+            let there = (0..=highest).filter(|&slot| n.sem_slot_status(slot, true).is_ok());
+            assert_eq!(there.count() as u64, sets(), "{at}");
             let id = made();
             assert_eq!(n.sem_values(id), Ok(vec![0; 2]), "{at}");
             n.semop(id, &[op(0, 1, 0), op(0, -1, 0)], None).unwrap();

@@ -118,7 +118,7 @@ static void interrupted_often(void)
 	struct sigaction action = {.sa_handler = nothing,
 				   .sa_flags = SA_RESTART};
 	timer_t timer;
-	struct itimerspec often = {{0, 2000000}, {0, 2000000}};
+	struct itimerspec often = {{0, 20000000}, {0, 20000000}};
 
 	must(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
 	must(timer_create(CLOCK_MONOTONIC, NULL, &timer) == 0, "timer");
