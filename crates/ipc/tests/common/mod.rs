@@ -133,3 +133,24 @@ pub fn until_asleep(child: &Child) {
         call.starts_with("202 ") || call.starts_with("98 ")
     });
 }
+
+/// Has this process handle `SIGUSR1`, with system calls restarted where they can be.
+pub fn handle_signals() {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: a handler that does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+    }
+}
+
+/// Sends `SIGUSR1` until one has come while the child waits, which ends it.
+pub fn signal_until_over(child: Child) {
+    while !child.is_over() {
+        child.signal(libc::SIGUSR1);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.succeeds();
+}
