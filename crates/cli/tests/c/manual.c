@@ -112,13 +112,13 @@ static void nothing(int signal)
 	(void)signal;
 }
 
-// Signals come until one has arrived while the process waits. SA_RESTART does
-// not restart these calls.
-static void interrupted_often(void)
+// Signals come, the first after that many microseconds, until one has arrived
+// while the process waits. SA_RESTART does not restart these calls.
+static void interrupted_often(int first)
 {
 	struct sigaction action = {.sa_handler = nothing,
 				   .sa_flags = SA_RESTART};
-	struct itimerval often = {{0, 20000}, {0, 20000}};
+	struct itimerval often = {{0, 20000}, {0, first}};
 
 	must(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
 	must(setitimer(ITIMER_REAL, &often, NULL) == 0, "setitimer");
@@ -128,11 +128,17 @@ static void interrupted_often(void)
 
 static void sem_is_interrupted(int id)
 {
-	interrupted_often();
+	interrupted_often(20000);
 	told(op(id, 0, -100, 0), "semop interrupted");
 	struct sembuf take = {0, -100, 0};
 	struct timespec long_time = {1000, 0};
 	told(semtimedop(id, &take, 1, &long_time), "semtimedop interrupted");
+}
+
+// The first signal comes before the wait, while the call is under way.
+static void sem_is_interrupted_early(int id)
+{
+	must(op(id, 0, -100, 0) == -1 && errno == EINTR, "EINTR");
 }
 
 static void sem_is_removed(int id)
@@ -313,7 +319,18 @@ static void semaphores(int root)
 
 	// Who waits, who is interrupted, who is sent away.
 	ended(child(sem_is_interrupted, id));
-	told(semctl(id, 0, GETNCNT), "semctl GETNCNT after an interruption");
+	for (int first = 5; first <= 500; first += 5) {
+		pid = fork();
+		must(pid >= 0, "fork");
+		if (pid == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			interrupted_often(first);
+			sem_is_interrupted_early(id);
+			_exit(0);
+		}
+		ended(pid);
+	}
+	told(semctl(id, 0, GETNCNT), "semctl GETNCNT after interruptions");
 	pid = child(sem_waits, id);
 	while (semctl(id, 0, GETNCNT) != 1)
 		brief();
@@ -387,13 +404,13 @@ static long receive(int id, long type, size_t size, int flags)
 
 static void msg_is_interrupted(int id)
 {
-	interrupted_often();
+	interrupted_often(20000);
 	told(receive(id, 99, 10, 0), "msgrcv interrupted");
 }
 
 static void sender_is_interrupted(int id)
 {
-	interrupted_often();
+	interrupted_often(20000);
 	told(send(id, 1, 10, 0), "msgsnd interrupted");
 }
 
