@@ -10,6 +10,8 @@ OUT = $(CARGO_TARGET_DIR)/release
 INIT = $(OUT)/reprieve-init
 ARM_TARGET = aarch64-unknown-linux-gnu
 ARM_TESTS = --lib --test basic --test first_use --test structures
+# Emulation has no seccomp filters, and its own System V IPC is not the kernel's.
+ARM_IPC_TESTS = --lib --test sem --test msg --test shm --test random_kills --test hostile -- --skip sandboxed
 GUEST_TARGET = x86_64-unknown-linux-gnu
 # Ends a test program that hangs; tests have no limits of their own. Seconds for each program.
 TEST_LIMIT ?= 1800
@@ -34,7 +36,7 @@ help:
 	@echo 'make test-rcu  the tests of the runtime alone: also its loom models, and builds broken on purpose'
 	@echo 'make test-hint the loom models of the locks'
 	@echo 'make test-repeat  all tests of make test 25 times: idle, beside busy loops, on a third of the CPUs'
-	@echo 'make test-arm  the runtime on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
+	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-lab  the long tests: every kernel, every experiment, in a lab host'
 	@echo 'make pictures  the pictures of docs/pictures, from a real run; needs root, and a quiet machine'
 	@echo 'make lint      format and lint checks only'
@@ -117,15 +119,18 @@ test-repeat: setup-test
 	scripts/repeat-tests busy 10
 	scripts/repeat-tests slow 5
 
-# The runtime on aarch64, in emulation: plain sections. Takes a standard library for it, which
-# rustup has and Debian's rustc has not.
+# The runtime (plain sections) and System V IPC (no robust lists, no membarrier) on aarch64, in
+# emulation. Takes a standard library for it, which rustup has and Debian's rustc has not.
 # One thread: QEMU may hang in the child of a fork if other threads of the program were in QEMU's
 # locks at that time.
 test-arm: setup-test
 	@if [ -d "$$(rustc --print target-libdir --target $(ARM_TARGET))" ]; then \
-		set -x; RUST_TEST_THREADS=1 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT) qemu-aarch64 -L /usr/aarch64-linux-gnu' \
+		export RUST_TEST_THREADS=1; \
+		export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc; \
+		export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT) qemu-aarch64 -L /usr/aarch64-linux-gnu'; \
+		set -ex; \
 		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(ARM_TARGET) -p reprieve $(ARM_TESTS); \
+		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(ARM_TARGET) -p reprieve-ipc $(ARM_IPC_TESTS); \
 	else \
 		echo 'make test-arm: skipped, rustc has no standard library for it: rustup target add $(ARM_TARGET)' >&2; \
 	fi

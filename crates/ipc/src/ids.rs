@@ -315,7 +315,18 @@ fn unlink<T: Is + 'static>(
     expelled
 }
 
-/// Ends removals that a death interrupted. Under the lock of the ids.
+/// Ends removals that a death interrupted: nobody is to count what is neither there nor gone.
+pub(crate) fn complete<T: Is + 'static>(local: &Local) -> Result<()> {
+    let ids = local.ids(T::KIND);
+    if ids.removing.load(Relaxed) == 0 {
+        return Ok(());
+    }
+    let _section = local.enter();
+    let _ids_held = local.lock(&ids.lock)?;
+    complete_removals::<T>(local)
+}
+
+/// The same, under the lock of the ids.
 fn complete_removals<T: Is + 'static>(local: &Local) -> Result<()> {
     let ids = local.ids(T::KIND);
     if ids.removing.load(Relaxed) == 0 {

@@ -499,6 +499,7 @@ impl Namespace {
     /// What `msgctl(IPC_INFO)` and `MSG_INFO` tell.
     pub fn msg_info(&self) -> Result<MsgInfo> {
         let (_call, local) = self.begin()?;
+        ids::complete::<Messages>(local)?;
         let _section = local.enter();
         let ids = local.ids(Kind::Msg);
         let (mut messages, mut bytes) = (0u64, 0u64);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 pub(crate) const READ: u32 = 0o444;
 pub(crate) const WRITE: u32 = 0o222;
 
+pub(crate) const CAP_IPC_LOCK: u32 = 14;
 const CAP_IPC_OWNER: u32 = 15;
 const CAP_SYS_ADMIN: u32 = 21;
 pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
@@ -129,10 +130,11 @@ impl Object {
 
     /// Whether the caller may remove it or change its owner and mode.
     pub fn controls(&self) -> Result<()> {
-        if self.users().contains(&ask_user()) || capable(CAP_SYS_ADMIN) {
-            Ok(())
-        } else {
-            Err(Errno(libc::EPERM))
-        }
+        self.belongs_to_caller().or_else(|error| capable(CAP_SYS_ADMIN).then_some(()).ok_or(error))
+    }
+
+    /// Whether the caller is its owner or creator.
+    pub fn belongs_to_caller(&self) -> Result<()> {
+        if self.users().contains(&ask_user()) { Ok(()) } else { Err(Errno(libc::EPERM)) }
     }
 }

@@ -20,7 +20,7 @@
 
 use crate::error::{CORRUPT, Errno, Result};
 use crate::peers::{Local, thread_dead};
-use crate::signals::handled;
+use crate::signals::{handled, put_off};
 use crate::space::layout::*;
 use crate::sys;
 use std::mem::MaybeUninit;
@@ -268,7 +268,8 @@ impl Local {
         }
         let look = if dying { wait.look.min(LAST_LOOK_AT_THE_DEAD) } else { wait.look };
         let time = left.map_or(look, |left| left.min(look));
-        let came = || handled() != began;
+        // One that came earlier in the call is blocked until the call ends.
+        let came = || handled() != began || put_off();
         let error = if came() { 0 } else { sys::futex_wait(status, WAITING, time) };
         let signal = error == libc::EINTR || came();
         match status.load(Acquire) {

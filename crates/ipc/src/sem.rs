@@ -848,6 +848,7 @@ impl Namespace {
     /// What `semctl(IPC_INFO)` and `SEM_INFO` tell.
     pub fn sem_info(&self) -> Result<SemInfo> {
         let (_call, local) = self.begin()?;
+        ids::complete::<Set>(local)?;
         let ids = local.ids(Kind::Sem);
         Ok(SemInfo {
             sets: ids.used.load(Relaxed),

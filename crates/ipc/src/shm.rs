@@ -14,7 +14,7 @@ use crate::ids::{self, Request};
 use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{Is, Object};
 use crate::peers::{self, Local};
-use crate::permission::{READ, WRITE};
+use crate::permission::{CAP_IPC_LOCK, READ, WRITE, capable};
 use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::fs::{File, OpenOptions};
@@ -212,7 +212,9 @@ impl Namespace {
         ids::get::<Segment>(local, &request, fits, |local, _, segment, id| {
             check()?;
             if flags & libc::SHM_HUGETLB != 0 {
-                return Err(INVALID);
+                // As in a kernel that has no huge pages left.
+                let may = capable(CAP_IPC_LOCK);
+                return Err(Errno(if may { libc::ENOMEM } else { libc::EPERM }));
             }
             segment.size.store(size, Relaxed);
             segment.cpid.store(local.pid.into(), Relaxed);
@@ -266,6 +268,14 @@ impl Namespace {
                 let flags = libc::MAP_SHARED | fixed;
                 let p = libc::mmap(at as *mut _, length, protection, flags, file.as_raw_fd(), 0);
                 match Errno::last() {
+                    _ if fixed == libc::MAP_FIXED_NOREPLACE
+                        && p != libc::MAP_FAILED
+                        && p as usize != at =>
+                    {
+                        // Linux before 4.17, and some emulators, take the address as a hint.
+                        libc::munmap(p, length);
+                        Err(INVALID)
+                    }
                     _ if p != libc::MAP_FAILED => Ok(p.cast::<u8>()),
                     Errno(libc::EEXIST) => Err(INVALID),
                     error => Err(error),
@@ -426,7 +436,17 @@ impl Namespace {
     /// memory as long as a process has locked them, not a segment.
     pub fn lock_shm(&self, id: i32, lock: bool) -> Result<()> {
         self.with_segment(id, |local, segment| {
-            segment.object.controls()?;
+            if !capable(CAP_IPC_LOCK) {
+                segment.object.belongs_to_caller()?;
+                let most = sys::most_locked();
+                if lock && most == 0 {
+                    return Err(Errno(libc::EPERM));
+                }
+                let locked = segment.mode() & SHM_LOCKED != 0;
+                if lock && !locked && segment.size.load(Relaxed) > most {
+                    return Err(Errno(libc::ENOMEM));
+                }
+            }
             let mode = segment.mode() & !SHM_LOCKED | if lock { SHM_LOCKED } else { 0 };
             local.set(&segment.object.mode, mode.into())?;
             local.commit();
@@ -438,6 +458,7 @@ impl Namespace {
     pub fn shm_info(&self) -> Result<ShmInfo> {
         let (_call, local) = self.begin()?;
         self.sweep(local);
+        ids::complete::<Segment>(local)?;
         let ids = local.ids(Kind::Shm);
         Ok(ShmInfo {
             segments: ids.used.load(Relaxed),

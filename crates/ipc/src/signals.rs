@@ -61,6 +61,11 @@ pub(crate) fn handled() -> u32 {
     here(|here| here.handled.get())
 }
 
+/// Whether a signal waits for the end of this thread's call.
+pub(crate) fn put_off() -> bool {
+    here(|here| here.put_off.get())
+}
+
 /// A call is under way. A signal ends its sleep, and is handled at its end: a handler must not find
 /// this thread in a queue.
 pub(crate) struct Call {

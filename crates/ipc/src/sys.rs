@@ -36,6 +36,14 @@ pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, threads) };
 }
 
+/// How many bytes this process may lock into memory.
+pub(crate) fn most_locked() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    limit.rlim_cur
+}
+
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: gettid has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
@@ -129,8 +137,9 @@ fn read_small(path: &std::ffi::CStr, buffer: &mut [u8]) -> isize {
 }
 
 pub(crate) fn process(pid: u32) -> Process {
-    let mut path = [0u8; 32];
-    let text = format_args!("/proc/{pid}/stat\0").to_string();
+    let mut path = [0u8; 48];
+    // Its first thread's file says the same; of `/proc/PID/stat` some emulators make up their own.
+    let text = format_args!("/proc/{pid}/task/{pid}/stat\0").to_string();
     path[..text.len()].copy_from_slice(text.as_bytes());
     let mut stat = [0u8; 1024];
     let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap_or(c"");

@@ -132,3 +132,24 @@ fn a_killed_receiver_takes_no_message_along() {
     send(&n, id, 1, "x");
     second.succeeds();
 }
+
+#[test]
+fn signals_interrupt_waits() {
+    let (_directory, n) = namespace();
+    let (empty, full) = (queue(&n), queue(&n));
+    while n.msgsnd(full, 1, &[0; 1000], IPC_NOWAIT).is_ok() {}
+    let receiver = Child::run(|| {
+        common::handle_signals();
+        assert_eq!(errno(receive(&n, empty, 0, 0)), libc::EINTR);
+    });
+    common::until_asleep(&receiver);
+    common::signal_until_over(receiver);
+    let sender = Child::run(|| {
+        common::handle_signals();
+        assert_eq!(errno(n.msgsnd(full, 1, &[0; 1000], 0)), libc::EINTR);
+    });
+    common::until_asleep(&sender);
+    common::signal_until_over(sender);
+    send(&n, empty, 1, "x");
+    assert_eq!(receive(&n, empty, 0, 0), is(1, "x"));
+}

@@ -195,23 +195,11 @@ fn signals_interrupt_waits() {
     let (_directory, n) = namespace();
     let id = set(&n, 1);
     let child = Child::run(|| {
-        extern "C" fn nothing(_: i32) {}
-        // SAFETY: a handler that does nothing.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
-        }
+        common::handle_signals();
         assert_eq!(errno(n.semop(id, &[op(0, -1, 0)], None)), libc::EINTR);
     });
     waiters(&n, id, 1);
-    // Until one comes while it sleeps.
-    while !child.is_over() {
-        child.signal(libc::SIGUSR1);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child.succeeds();
+    common::signal_until_over(child);
     assert_eq!(n.sem_waiters(id, 0, false), Ok(0));
 }
 

@@ -22,6 +22,11 @@ const SHM_STAT: c_int = 13;
 const SHM_INFO: c_int = 14;
 const SHM_STAT_ANY: c_int = 15;
 const IPC_INFO: c_int = 3;
+// Of IPC_INFO, what the kernel never changes: its defaults.
+const SEMMNS: c_int = 1_024_000_000;
+const SEMOPM: c_int = 500;
+const MSGMNI: c_int = 32000;
+const MSGMNB: c_int = 16384;
 
 const INVALID: Errno = Errno(libc::EINVAL);
 const FAULT: Errno = Errno(libc::EFAULT);
@@ -151,19 +156,18 @@ unsafe fn sem_control(id: c_int, num: c_int, command: c_int, argument: usize) ->
         }
         IPC_INFO | SEM_INFO => {
             let (limits, info) = (n.limits(), n.sem_info()?);
-            let all = limits.semmns as c_int;
             let (usage, adjustment) = match command {
                 SEM_INFO => (info.sets as c_int, info.semaphores as c_int),
                 _ => (20, reprieve_ipc_core::MOST_SEM_VALUE),
             };
             let filled = seminfo {
-                semmap: all,
+                semmap: SEMMNS,
                 semmni: limits.semmni as c_int,
-                semmns: all,
-                semmnu: all,
+                semmns: limits.semmns as c_int,
+                semmnu: SEMMNS,
                 semmsl: limits.semmsl as c_int,
                 semopm: limits.semopm as c_int,
-                semume: limits.semopm as c_int,
+                semume: SEMOPM,
                 semusz: usage,
                 semvmx: reprieve_ipc_core::MOST_SEM_VALUE,
                 semaem: adjustment,
@@ -300,10 +304,7 @@ unsafe fn msg_control(id: c_int, command: c_int, argument: usize) -> Result<c_in
             let whole = |n: u64| n.min(c_int::MAX as u64) as c_int;
             let (pool, map, tql) = match command {
                 MSG_INFO => (whole(info.queues), whole(info.messages), whole(info.bytes)),
-                _ => {
-                    let most = whole(limits.msgmnb);
-                    (whole(limits.msgmni * limits.msgmnb / 1024), most, most)
-                }
+                _ => (MSGMNI * MSGMNB / 1024, MSGMNB, MSGMNB),
             };
             let filled = MsgInfo {
                 pool,

@@ -125,11 +125,12 @@ impl Drop for Child {
     }
 }
 
-/// Waits until a child sleeps in a futex, as far as `/proc` tells.
+/// Waits until a child sleeps in a futex, as far as `/proc` tells: by the number that the call has
+/// on the machine, x86-64 or aarch64, which in emulation is not the program's own.
 pub fn until_asleep(child: &Child) {
     until(|| {
-        let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.pid()));
-        call.unwrap().starts_with(&format!("{} ", libc::SYS_futex))
+        let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.pid())).unwrap();
+        call.starts_with("202 ") || call.starts_with("98 ")
     });
 }
 
@@ -151,4 +152,25 @@ pub fn bind(cpu: usize) {
         libc::CPU_SET(cpu, &mut set);
         assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
     }
+}
+
+/// Has this process handle `SIGUSR1`, with system calls restarted where they can be.
+pub fn handle_signals() {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: a handler that does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+    }
+}
+
+/// Sends `SIGUSR1` until one has come while the child waits, which ends it.
+pub fn signal_until_over(child: Child) {
+    while !child.is_over() {
+        child.signal(libc::SIGUSR1);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.succeeds();
 }

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The test suites of Perl's IPC::SysV, of Perl's built-in functions and of Python's sysv_ipc: each
+//! of their tests has the same result here as in the kernel, and none fails.
+
+use crate::{Namespace, done, kernel_has_ipc};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the suites are. The first run fetches them.
+fn suites() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    PathBuf::from(done(&mut Command::new(root.join("scripts/ipc-suites"))).trim_end())
+}
+
+/// Runs a suite here, and in the kernel if it can. `result`: whether a line tells a test's.
+fn same(directory: &Path, command: &str, least: usize, result: fn(&str) -> bool) {
+    let results = |mut command: Command| -> Vec<String> {
+        let all = done(command.current_dir(directory));
+        all.lines().filter(|line| result(line)).map(str::to_owned).collect()
+    };
+    let n = Namespace::new();
+    let shell = ["sh", "-c", command];
+    let ours = results(n.run(&shell));
+    assert!(ours.len() >= least, "{command}: {} tests", ours.len());
+    assert_eq!(n.objects().len(), 0, "{command} leaves objects");
+    if kernel_has_ipc() {
+        let mut plain = Command::new(shell[0]);
+        plain.args(&shell[1..]);
+        assert_eq!(ours, results(plain), "here, then in the kernel");
+    }
+}
+
+fn tap(line: &str) -> bool {
+    line.starts_with("ok ") || line.starts_with("not ok ")
+}
+
+#[test]
+fn perls_suites_pass() {
+    let perl = suites().join("perl");
+    let all = |t: &str| format!("for t in {t}; do echo \"$t\" && /usr/bin/perl $t || exit 1; done");
+    same(&perl.join("cpan/IPC-SysV"), &all("t/ipcsysv.t t/msg.t t/sem.t t/shm.t"), 60, tap);
+    same(&perl.join("t"), &all("io/sem.t io/msg.t io/shm.t"), 40, tap);
+}
+
+#[test]
+fn pythons_suite_passes() {
+    let python = suites().join("python");
+    let command = "/usr/bin/python3 -m unittest discover --verbose 2>&1";
+    same(&python, command, 130, |line| line.contains(" ... "));
+}
