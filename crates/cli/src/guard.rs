@@ -54,6 +54,9 @@ pub struct GuardArgs {
     /// Schedule vCPUs only. With sched_ext, all other ordinary threads then run before any of them
     #[arg(long)]
     only_vms: bool,
+    /// Schedule although some cgroup has a limit of its CPU time (cpu.max), which is then not kept
+    #[arg(long)]
+    ignore_cpu_max: bool,
     /// Time between two lines of statistics
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
@@ -112,9 +115,16 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
         only_vms: args.only_vms,
+        ignore_cpu_max: args.ignore_cpu_max,
         ..Options::default()
     };
     let mut guard = guard::start(&options)?;
+    if let Some(limit) = guard::unkept_limit(&options) {
+        eprintln!(
+            "reprieve: warning: CPU limits are not kept while guard schedules ({})",
+            plain(&limit.display().to_string())
+        );
+    }
     let (backend, policy) = (args.backend, args.policy);
     if args.json {
         let (pid, dry_run) = (std::process::id(), args.dry_run);

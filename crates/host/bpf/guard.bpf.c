@@ -28,6 +28,7 @@
 #include "registers.bpf.h"
 #include "classify.bpf.h"
 #include "guard_kernel.bpf.h"
+#include "guard_bandwidth.bpf.h"
 #include "guard.h"
 #include "guard_policy.h"
 
@@ -1363,6 +1364,7 @@ struct sched_ext_ops guard_ops = {
 	.init_task = (void *)guard_init_task,
 	.exit_task = (void *)guard_exit_task,
 	.enable = (void *)guard_enable,
+	.cgroup_set_bandwidth = (void *)guard_set_bandwidth,
 	.init = (void *)guard_init,
 	.exit = (void *)guard_exit,
 	.timeout_ms = 20000,

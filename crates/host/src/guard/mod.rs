@@ -32,6 +32,15 @@ pub trait Guard {
     fn ended(&mut self) -> Option<String>;
 }
 
+/// A file with a CPU limit of a cgroup that the backend would not keep
+/// ([`Options::ignore_cpu_max`]).
+pub fn unkept_limit(options: &Options) -> Option<std::path::PathBuf> {
+    match options.backend {
+        Backend::SchedExt => sched_ext::unkept_limit(options),
+        Backend::Eevdf => None,
+    }
+}
+
 /// Attaches the backend that `options` name. When this returns, the backend schedules.
 ///
 /// # Errors

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
 
-use super::check;
 use super::program::{Program, constants, types};
 use super::weight;
-use crate::guard::Error;
+use super::{cgroup, check};
+use crate::guard::{Error, Options};
 use crate::watch::vms::discovery::Machines;
 use crate::watch::vms::finder::Key;
 use crate::watch::vms::machine::Machine;
 use reprieve_guest::layout::RcuLayout;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -39,14 +40,16 @@ impl Follower {
     pub fn start(
         machines: Arc<Machines>,
         program: Arc<Program>,
-        only_vms: bool,
+        options: &Options,
     ) -> Result<Follower, Error> {
         let shared = Arc::new(Shared::default());
         let mut state = State {
             machines,
             program,
             shared: shared.clone(),
-            only_vms,
+            only_vms: options.only_vms,
+            limits_matter: !options.ignore_cpu_max,
+            limits_changed: 0,
             known: BTreeMap::new(),
             cgroups_due: Instant::now(),
         };
@@ -83,6 +86,9 @@ struct State {
     program: Arc<Program>,
     shared: Arc<Shared>,
     only_vms: bool,
+    limits_matter: bool,
+    /// How often the kernel had said that a limit was changed, at the last look.
+    limits_changed: u64,
     known: BTreeMap<Key, Known>,
     cgroups_due: Instant,
 }
@@ -108,12 +114,13 @@ impl State {
     }
 
     fn follow(&mut self) {
-        let cgroups = Instant::now() >= self.cgroups_due;
+        let changes = self.program.limits_changed();
+        let cgroups = Instant::now() >= self.cgroups_due || changes != self.limits_changed;
         if cgroups {
             self.cgroups_due = Instant::now() + CGROUPS;
-            if let (false, Some(cgroup)) = (self.only_vms, weight::limited()) {
-                let mut refused = self.shared.refused.lock().unwrap_or_else(|e| e.into_inner());
-                *refused = Some(check::bandwidth(&cgroup).to_string());
+            self.limits_changed = changes;
+            if !self.only_vms {
+                self.refuse(cgroup::limited());
             }
         }
         let machines = self.machines.clone();
@@ -134,6 +141,14 @@ impl State {
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
     }
 
+    /// Has guard end if there is a limit that it would not keep.
+    fn refuse(&self, limit: Option<PathBuf>) {
+        if let (true, Some(limit)) = (self.limits_matter, limit) {
+            let mut refused = self.shared.refused.lock().unwrap_or_else(|e| e.into_inner());
+            *refused = Some(check::bandwidth(&limit).to_string());
+        }
+    }
+
     fn forget(&mut self, key: Key) {
         let Some(known) = self.known.remove(&key) else { return };
         self.program.guests.set_field(known.index as usize, offset_of!(types::guest, ready), 0u32);
@@ -149,6 +164,9 @@ impl State {
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
         let boot = machine.attached.as_ref().map(|attached| attached.layout.boot);
         let known = self.known.get(&machine.key);
+        if self.only_vms && (cgroups || known.is_none()) {
+            self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
+        }
         let weight = match known {
             Some(known) if !cgroups => known.weight,
             _ => weight::of_process(machine.key.pid),

@@ -9,6 +9,7 @@
 //! The kernel detaches the scheduler when this process ends, however it ends, and then every thread
 //! is scheduled as before.
 
+mod cgroup;
 mod check;
 mod follow;
 mod program;
@@ -18,6 +19,7 @@ use super::{Backend, Error, Granted, Guard, Options, Policy, Preempted, Statisti
 use crate::watch::model::{Class, VmSnapshot, VmState};
 use crate::watch::raw::clock;
 use crate::watch::{self, Watch};
+pub use check::unkept_limit;
 use follow::Follower;
 use program::{Program, types};
 use std::collections::BTreeMap;
@@ -44,7 +46,7 @@ impl SchedExt {
         })?;
         let (machines, slots, kvm) = watch.parts();
         let program = Arc::new(Program::load(options, &slots.program, &kvm)?);
-        let follower = Follower::start(machines, program.clone(), options.only_vms)?;
+        let follower = Follower::start(machines, program.clone(), options)?;
         program.attach()?;
         let (policy, started_ns) = (options.policy, clock::now_ns());
         Ok(SchedExt { follower, program, watch, policy, started_ns, process_ns })

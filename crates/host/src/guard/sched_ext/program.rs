@@ -5,9 +5,12 @@
 use crate::guard::{Error, Options, Policy};
 use crate::watch::raw::{self, Plain, Shared, complaints, keep_complaint};
 use crate::watch::vms::machine::Kvm;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Struct;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
 use skeleton::{GuardSkel, GuardSkelBuilder};
+use std::ffi::OsStr;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
@@ -146,6 +149,11 @@ impl Program {
         self.set(generation, self.get(generation) + 1);
     }
 
+    /// How often the kernel said that a limit of a cgroup was changed: never, if it does not tell.
+    pub fn limits_changed(&self) -> u64 {
+        self.get(offset_of!(types::bss, limits_changed))
+    }
+
     /// Decisions, and the time in them, ns.
     pub fn cost(&self) -> (u64, u64) {
         let values = self.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
@@ -220,6 +228,9 @@ fn open(
         const SWITCH_PARTIAL: u64 = 1 << 3;
         open.struct_ops.guard_ops_mut().flags |= SWITCH_PARTIAL;
     }
+    if !scheduler_has("cgroup_set_bandwidth") {
+        open.struct_ops.guard_ops_mut().cgroup_set_bandwidth = std::ptr::null_mut();
+    }
     let follows_ticks = options.policy.rescues() && has_function("apic_timer_fn");
     open.progs.guard_tick.set_autoload(follows_ticks);
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
@@ -231,6 +242,13 @@ fn open(
     }
     open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
     open.load().map_err(refused("load"))
+}
+
+/// Whether this kernel lets a scheduler have the operation.
+fn scheduler_has(operation: &str) -> bool {
+    let kernel = Btf::from_vmlinux().ok();
+    let operations = kernel.as_ref().and_then(|b| b.type_by_name::<Struct>("sched_ext_ops"));
+    operations.is_some_and(|all| all.iter().any(|o| o.name == Some(OsStr::new(operation))))
 }
 
 /// Whether the kernel, or a module that is loaded, has the function.

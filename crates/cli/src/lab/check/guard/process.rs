@@ -1,128 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `guard` schedules real VMs under each of its policies, and the stock scheduler is back
-//! afterwards: after a signal, after the kernel threw guard out, and after a kill that leaves it no
-//! time. Nobody is stuck then. Where the kernel has no sched_ext, `guard` says so and changes
-//! nothing.
+//! `reprieve guard` in a process of its own.
 
-use super::guest_setup::GuestSetup;
-use super::{Check, Finding};
+use super::super::guest_setup::GuestSetup;
+use super::{LIMIT, PROGRESS_NS, STATE, sum, wait};
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_host::guard::Policy;
 use reprieve_lab::limit::scaled;
 use reprieve_lab::process;
-use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::Vm;
-use serde_json::{Value, json};
-use std::fmt::Write as _;
+use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Child, Command as Process, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 
-const STATE: &str = "/sys/kernel/sched_ext/state";
 /// "S" ends a scheduler.
 const SYSRQ: &str = "/proc/sysrq-trigger";
-
-/// How long anything may take that is waited for here.
-const LIMIT: Duration = Duration::from_secs(60);
-const NAP: Duration = Duration::from_millis(50);
-
-/// CPU time that each VM has to get under each policy, and after guard was killed.
-const PROGRESS_NS: u64 = 300_000_000;
-
-/// Policies, with or without `--only-vms`, and how each run ends.
-const RUNS: [(Policy, bool, End); 6] = [
-    (Policy::Plain, false, End::Kernel),
-    (Policy::Extend, false, End::Signal),
-    (Policy::Quiesce, false, End::Signal),
-    (Policy::Rescue, false, End::Signal),
-    (Policy::Full, true, End::Signal),
-    (Policy::Full, false, End::Kill),
-];
-
-pub fn check(setup: &GuestSetup) -> Result<Finding> {
-    if !Path::new(STATE).exists() {
-        return refusal(setup);
-    }
-    let mut vms = Vec::new();
-    let churn = Workload::FileChurn { workers: 2 };
-    for (name, workload) in [("churn", churn), ("hog", Workload::Hog { threads: 2 })] {
-        let mut vm = setup.boot(name, 2, 256, "")?;
-        setup.prepare(&mut vm, workload, None)?;
-        setup.call(&mut vm, &Command::Start)?;
-        vms.push(vm);
-    }
-    let mut text = String::new();
-    let mut figures = Vec::new();
-    for (policy, only_vms, end) in RUNS {
-        let only = if only_vms { " --only-vms" } else { "" };
-        setup.progress.step(&format!("guard --policy {}{only}", policy.name()));
-        let mut guard = Guard::start(setup, policy, only_vms)?;
-        let statistics = guard.work(setup, policy, &vms)?;
-        guard.end(setup, end)?;
-        progress(setup, &vms).context("after guard ended")?;
-        let how = end.name();
-        let granted = |what: &str| sum(&statistics, what, "count");
-        writeln!(
-            text,
-            "  {}{only}: {how}, stock scheduler back; {} slices extended, {} to a quiescent point, {} vCPUs rescued",
-            policy.name(),
-            granted("extended"),
-            granted("quiesced"),
-            granted("rescued"),
-        )?;
-        figures.push(statistics);
-    }
-    for vm in &mut vms {
-        setup.read(vm, "/proc/uptime").context("a guest afterwards")?;
-    }
-    vms.into_iter().for_each(Vm::shut_down);
-    Ok(Finding::new(Check::Guard, true, text, json!({ "runs": figures })))
-}
-
-fn refusal(setup: &GuestSetup) -> Result<Finding> {
-    let mut guard = Guard::spawn(Policy::Plain, false)?;
-    let status = process::wait(&mut guard.child, "guard", scaled(LIMIT), setup.cancel)?;
-    let said = guard.said();
-    let named = said.lines().count() == 1 && said.contains("sched_ext");
-    let passed = status.code() == Some(1) && named;
-    let text = format!("  this kernel has no sched_ext; guard said: {said}\n");
-    Ok(Finding::new(Check::Guard, passed, text, json!({ "refused": said })))
-}
-
-/// The sum over all VMs of a number in the statistics.
-fn sum(statistics: &Value, what: &str, number: &str) -> u64 {
-    let vms = statistics["vms"].as_array().into_iter().flatten();
-    vms.filter_map(|vm| vm[what][number].as_u64()).sum()
-}
-
-/// Waits until each VM has run for some time.
-fn progress(setup: &GuestSetup, vms: &[Vm]) -> Result<()> {
-    let ran = || vms.iter().map(|vm| vm.threads().vcpu_counters().run_ns);
-    let goal: Vec<u64> = ran().map(|ns| ns + PROGRESS_NS).collect();
-    wait(setup, "each VM to run", || {
-        Ok(ran().zip(&goal).all(|(ns, &goal)| ns >= goal).then_some(()))
-    })
-}
-
-fn wait<T>(
-    setup: &GuestSetup,
-    what: &str,
-    mut there: impl FnMut() -> Result<Option<T>>,
-) -> Result<T> {
-    let end = Instant::now() + scaled(LIMIT);
-    loop {
-        if let Some(found) = there()? {
-            return Ok(found);
-        }
-        if Instant::now() > end {
-            bail!("waited in vain for {what}");
-        }
-        setup.sleep(NAP)?;
-    }
-}
 
 /// How this program was started: in a lab host, through a loader of its own.
 fn own_command() -> Result<Vec<String>> {
@@ -136,16 +29,21 @@ fn own_command() -> Result<Vec<String>> {
     Ok(argv)
 }
 
+fn stock_is_back(setup: &GuestSetup) -> Result<()> {
+    let back = || Ok((fs::read_to_string(STATE)?.trim() == "disabled").then_some(()));
+    wait(setup, "the stock scheduler", back)
+}
+
 /// How guard ends.
 #[derive(Clone, Copy, PartialEq)]
-enum End {
+pub enum End {
     Signal,
     Kill,
     Kernel,
 }
 
 impl End {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             End::Signal => "ended",
             End::Kill => "killed",
@@ -155,17 +53,17 @@ impl End {
 }
 
 /// A `reprieve guard` in a process of its own.
-struct Guard {
+pub struct Guard {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl Guard {
-    fn spawn(policy: Policy, only_vms: bool) -> Result<Guard> {
+    fn spawn(policy: Policy, more: &[&str]) -> Result<Guard> {
         let argv = own_command()?;
         let mut command = Process::new(&argv[0]);
         command.args(&argv[1..]).args(["guard", "--json", "--interval", "200ms", "--policy"]);
-        command.arg(policy.name()).args(only_vms.then_some("--only-vms")).stdin(Stdio::null());
+        command.arg(policy.name()).args(more).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = process::spawn(&mut command)?;
         let (send, lines) = channel();
@@ -180,8 +78,9 @@ impl Guard {
         Ok(Guard { child, lines })
     }
 
-    fn start(setup: &GuestSetup, policy: Policy, only_vms: bool) -> Result<Guard> {
-        let mut guard = Guard::spawn(policy, only_vms)?;
+    /// Starts it with `more` options, and waits until it schedules.
+    pub fn start(setup: &GuestSetup, policy: Policy, more: &[&str]) -> Result<Guard> {
+        let mut guard = Guard::spawn(policy, more)?;
         let ready = guard.line(setup)?;
         if ready["event"] != "ready" || ready["policy"] != policy.name() {
             bail!("guard began with {ready}");
@@ -193,12 +92,33 @@ impl Guard {
         Ok(guard)
     }
 
+    /// What it says instead of scheduling, and whether that is one line, with status 1.
+    pub fn refusal(setup: &GuestSetup, more: &[&str]) -> Result<(String, bool)> {
+        let mut guard = Guard::spawn(Policy::Plain, more)?;
+        let status = process::wait(&mut guard.child, "guard", scaled(LIMIT), setup.cancel)?;
+        let said = guard.said();
+        let refused = status.code() == Some(1) && said.lines().count() == 1;
+        Ok((said, refused))
+    }
+
+    /// Waits until it has ended by itself, with status 1, and the stock scheduler is back; returns
+    /// what it said.
+    pub fn gives_up(mut self, setup: &GuestSetup) -> Result<String> {
+        let status = process::wait(&mut self.child, "guard", scaled(LIMIT), setup.cancel)?;
+        let said = self.said();
+        if status.code() != Some(1) || !said.contains("stock scheduler is back") {
+            bail!("guard ended with {status}: {said}");
+        }
+        stock_is_back(setup)?;
+        Ok(said)
+    }
+
     /// The next line of JSON.
-    fn line(&mut self, setup: &GuestSetup) -> Result<Value> {
+    pub fn line(&mut self, setup: &GuestSetup) -> Result<Value> {
         let line = wait(setup, "a line of guard", || match self.lines.try_recv() {
             Ok(line) => Ok(Some(line)),
-            Err(std::sync::mpsc::TryRecvError::Empty) => Ok(None),
-            Err(std::sync::mpsc::TryRecvError::Disconnected) => {
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => {
                 bail!("guard ended: {}", self.said())
             }
         })?;
@@ -206,7 +126,7 @@ impl Guard {
     }
 
     /// Waits until guard has done for the VMs what the policy promises; returns its statistics.
-    fn work(&mut self, setup: &GuestSetup, policy: Policy, vms: &[Vm]) -> Result<Value> {
+    pub fn work(&mut self, setup: &GuestSetup, policy: Policy, vms: &[Vm]) -> Result<Value> {
         let mut last = Value::Null;
         let done = wait(setup, "guard's work", || {
             let statistics = self.line(setup)?;
@@ -230,7 +150,7 @@ impl Guard {
     }
 
     /// Ends guard, and waits until the stock scheduler is back.
-    fn end(mut self, setup: &GuestSetup, end: End) -> Result<()> {
+    pub fn end(mut self, setup: &GuestSetup, end: End) -> Result<()> {
         let kill = |signal| {
             // SAFETY: no memory is passed; the child has not been waited for.
             unsafe { libc::kill(self.child.id() as i32, signal) };
@@ -250,8 +170,7 @@ impl Guard {
         if !right {
             bail!("guard, {}, ended with {status}: {said}", end.name());
         }
-        let back = || Ok((fs::read_to_string(STATE)?.trim() == "disabled").then_some(()));
-        wait(setup, "the stock scheduler", back)
+        stock_is_back(setup)
     }
 
     /// What it wrote to standard error, to its end.
