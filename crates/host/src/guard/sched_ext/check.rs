@@ -16,15 +16,24 @@ pub fn host(options: &Options) -> Result<(), Error> {
             hint: "boot Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf",
         });
     }
-    let read = |file: &str| fs::read_to_string(Path::new(SCHED_EXT).join(file)).unwrap_or_default();
-    if read("state").trim() != "disabled" {
-        let what = format!("the scheduler that is loaded ({})", read("root/ops").trim());
+    if !none_loaded() {
+        let what = format!("the scheduler that is loaded ({})", read("root/ops"));
         return Err(Error::WouldDrop { what, hint: "end it first" });
     }
     match unkept_limit(options) {
         Some(limit) if !options.ignore_cpu_max => Err(bandwidth(&limit)),
         _ => Ok(()),
     }
+}
+
+/// Whether the stock scheduler is alone.
+pub fn none_loaded() -> bool {
+    read("state") == "disabled"
+}
+
+fn read(file: &str) -> String {
+    let text = fs::read_to_string(Path::new(SCHED_EXT).join(file)).unwrap_or_default();
+    text.trim().to_owned()
 }
 
 /// A limit of a cgroup that would not be kept. With `--only-vms` only those of VMs matter, and they

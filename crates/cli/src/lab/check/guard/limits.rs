@@ -3,13 +3,11 @@
 //! to ignore limits.
 
 use super::super::guest_setup::GuestSetup;
+use super::cgroup::Cgroup;
 use super::process::{End, Guard};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use reprieve_host::guard::Policy;
 use reprieve_lab::vm::Vm;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::fs;
-use std::path::PathBuf;
 
 const FILE: &str = "cpu.max";
 
@@ -42,58 +40,4 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     }
     lines.push("a limit set later: ended, the cgroup named, stock scheduler back".into());
     Ok(lines)
-}
-
-/// A cgroup of version 2 for this check, removed when dropped.
-struct Cgroup {
-    path: PathBuf,
-    /// Where the hierarchy was not mounted before.
-    mounted: Option<tempfile::TempDir>,
-    /// The controller was not enabled before, below this cgroup.
-    enabled: Option<PathBuf>,
-}
-
-impl Cgroup {
-    fn make() -> Result<Cgroup> {
-        let found = fs::read_to_string("/proc/self/mounts")?.lines().find_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let at = fields.next()?;
-            (fields.next() == Some("cgroup2")).then(|| PathBuf::from(at))
-        });
-        let (root, mounted) = match found {
-            Some(root) => (root, None),
-            None => {
-                let at = tempfile::tempdir()?;
-                mount("none", at.path(), "cgroup2", MountFlags::empty(), None)
-                    .context("mounting cgroup2")?;
-                (at.path().to_owned(), Some(at))
-            }
-        };
-        let path = root.join(format!("reprieve-check.{}", std::process::id()));
-        let mut cgroup = Cgroup { path, mounted, enabled: None };
-        let control = root.join("cgroup.subtree_control");
-        if !fs::read_to_string(&control)?.split_whitespace().any(|c| c == "cpu") {
-            fs::write(&control, "+cpu").with_context(|| control.display().to_string())?;
-            cgroup.enabled = Some(control);
-        }
-        fs::create_dir(&cgroup.path).with_context(|| cgroup.path.display().to_string())?;
-        Ok(cgroup)
-    }
-
-    fn write(&self, file: &str, text: &str) -> Result<()> {
-        let file = self.path.join(file);
-        fs::write(&file, text).with_context(|| file.display().to_string())
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.path);
-        if let Some(control) = &self.enabled {
-            let _ = fs::write(control, "-cpu");
-        }
-        if let Some(at) = &self.mounted {
-            let _ = unmount(at.path(), UnmountFlags::DETACH);
-        }
-    }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `guard` schedules real VMs under each of its policies, and the stock scheduler is back
 //! afterwards: after a signal, after the kernel threw guard out, and after a kill that leaves it no
-//! time. Nobody is stuck then. It drops no CPU limit of a cgroup unless told to. Where the kernel
-//! has no sched_ext, `guard` says so and changes nothing.
+//! time. Nobody is stuck then. It drops no CPU limit of a cgroup unless told to, and goes on while
+//! its host changes. Where the kernel has no sched_ext, `guard` says so and changes nothing.
 
+mod cgroup;
+mod changes;
 mod limits;
 mod process;
 
@@ -53,6 +55,11 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     }
     let mut text = String::new();
     let mut figures = Vec::new();
+    let mut lines = limits::check(setup, &vms).context("limits of cgroups")?;
+    lines.extend(changes::check(setup, &vms).context("changes of the host")?);
+    for line in lines {
+        writeln!(text, "  {line}")?;
+    }
     for (policy, only_vms, end) in RUNS {
         let only = if only_vms { " --only-vms" } else { "" };
         setup.progress.step(&format!("guard --policy {}{only}", policy.name()));
@@ -72,9 +79,6 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
             granted("rescued"),
         )?;
         figures.push(statistics);
-    }
-    for line in limits::check(setup, &vms).context("limits of cgroups")? {
-        writeln!(text, "  {line}")?;
     }
     for vm in &mut vms {
         setup.read(vm, "/proc/uptime").context("a guest afterwards")?;

@@ -17,8 +17,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 /// "S" ends a scheduler.
 const SYSRQ: &str = "/proc/sysrq-trigger";
 
-/// How this program was started: in a lab host, through a loader of its own.
-fn own_command() -> Result<Vec<String>> {
+/// This program, as it was started: in a lab host, through a loader of its own.
+pub fn command() -> Result<Process> {
     let line = fs::read_to_string("/proc/self/cmdline")?;
     let mut argv: Vec<String> = line.split_terminator('\0').map(String::from).collect();
     let arguments = std::env::args().count().saturating_sub(1);
@@ -26,7 +26,9 @@ fn own_command() -> Result<Vec<String>> {
     if let [program] = &mut argv[..] {
         *program = std::env::current_exe()?.display().to_string();
     }
-    Ok(argv)
+    let mut command = Process::new(&argv[0]);
+    command.args(&argv[1..]);
+    Ok(command)
 }
 
 fn stock_is_back(setup: &GuestSetup) -> Result<()> {
@@ -60,9 +62,8 @@ pub struct Guard {
 
 impl Guard {
     fn spawn(policy: Policy, more: &[&str]) -> Result<Guard> {
-        let argv = own_command()?;
-        let mut command = Process::new(&argv[0]);
-        command.args(&argv[1..]).args(["guard", "--json", "--interval", "200ms", "--policy"]);
+        let mut command = command()?;
+        command.args(["guard", "--json", "--interval", "200ms", "--policy"]);
         command.arg(policy.name()).args(more).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = process::spawn(&mut command)?;
