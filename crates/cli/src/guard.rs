@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve guard`.
 
+use crate::live::{announce, colour, interactive, interval};
 use crate::output::{print, print_json};
 use crate::signals::cancel_on_signal;
-use anyhow::{Context as _, Result, bail};
-use clap::Args;
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use reprieve_host::guard::control::{self, Control};
 use reprieve_host::guard::{self, Backend, Options, Policy, Statistics, eevdf};
+use reprieve_host::show::{activity, prometheus, terminal};
 use reprieve_host::watch::Which;
-use reprieve_host::watch::model::Class;
 use reprieve_page::plain;
 use serde::Serialize;
 use serde_json::json;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct GuardArgs {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// What to do about preempted vCPUs
     #[arg(long, default_value = Policy::default().name(), value_parser = policy_parser())]
     policy: Policy,
@@ -54,6 +60,9 @@ pub struct GuardArgs {
     /// Schedule vCPUs only. With sched_ext, all other ordinary threads then run before any of them
     #[arg(long)]
     only_vms: bool,
+    /// Schedule although some cgroup has a limit of its CPU time (cpu.max), which is then not kept
+    #[arg(long)]
+    ignore_cpu_max: bool,
     /// Time between two lines of statistics
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
@@ -61,6 +70,37 @@ pub struct GuardArgs {
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     length: Option<Duration>,
     /// Print statistics as lines of JSON; the first line says that guard schedules
+    #[arg(long)]
+    json: bool,
+    /// Serve metrics at http://ADDR:PORT/metrics
+    #[arg(long, value_name = "ADDR:PORT")]
+    prometheus: Option<SocketAddr>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Change what the guard that runs here does for VMs, from now on
+    Set(SetArgs),
+    /// What the guard that runs here does: live on a terminal, else once
+    Show(ShowArgs),
+}
+
+#[derive(Args)]
+struct SetArgs {
+    /// For this VM: a name or the VMM's process ID [default: all VMs]
+    #[arg(long, value_name = "NAME|PID")]
+    vm: Option<String>,
+    /// What to do about its preempted vCPUs: one or several, as in extend,rescue
+    #[arg(long, required = true, value_delimiter = ',', value_parser = policy_parser())]
+    policy: Vec<Policy>,
+}
+
+#[derive(Args)]
+struct ShowArgs {
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Print the statistics once, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -97,6 +137,11 @@ fn print_line(line: &Line) -> Result<()> {
 
 /// Schedules until a signal, or the time of `--for`. Exits with 1 if the kernel throws it out.
 pub fn main(args: &GuardArgs) -> Result<ExitCode> {
+    match &args.command {
+        Some(Command::Set(args)) => return set(args),
+        Some(Command::Show(args)) => return show(args),
+        None => (),
+    }
     if args.restore {
         return restore(&args.journal, args.json);
     }
@@ -112,9 +157,26 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
         only_vms: args.only_vms,
+        ignore_cpu_max: args.ignore_cpu_max,
         ..Options::default()
     };
+    let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let mut guard = guard::start(&options)?;
+    let control = (args.backend == Backend::SchedExt).then(Control::listen);
+    let control = control.and_then(|control| {
+        let warn = |error| eprintln!("reprieve: warning: `guard set` cannot reach it: {error}");
+        control.map_err(warn).ok()
+    });
+    let server = listener.map(prometheus::Server::start).transpose()?;
+    if let Some(server) = &server {
+        announce(server);
+    }
+    if let Some(limit) = guard::unkept_limit(&options) {
+        eprintln!(
+            "reprieve: warning: CPU limits are not kept while guard schedules ({})",
+            plain(&limit.display().to_string())
+        );
+    }
     let (backend, policy) = (args.backend, args.policy);
     if args.json {
         let (pid, dry_run) = (std::process::id(), args.dry_run);
@@ -132,10 +194,17 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
             }
         })?;
     }
-    let mut last = None;
-    guard::run(&mut *guard, args.interval, args.length, &cancel.flag(), |statistics| {
+    let mut last: Option<Statistics> = None;
+    let (flag, length) = (cancel.flag(), args.length);
+    guard::run(&mut *guard, args.interval, length, &flag, control.as_ref(), |statistics| {
+        if let Some(server) = &server {
+            server.update(statistics.clone());
+        }
         if args.json {
             print_line(&Line::Statistics(statistics))?;
+        }
+        if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
+            eprintln!("reprieve: CPUs came or went: guard was loaded again");
         }
         last = Some(statistics.clone());
         anyhow::Ok(())
@@ -146,6 +215,36 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
             Backend::SchedExt => summary(last),
             Backend::Eevdf => slices(last, args.dry_run),
         })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set(args: &SetArgs) -> Result<ExitCode> {
+    if args.policy.len() > 1 && args.policy.contains(&Policy::Plain) {
+        let why = "plain is none of them, and stands alone";
+        return Err(guard::Error::Option { what: "--policy", why }.into());
+    }
+    let vms = control::set(args.vm.as_deref(), &args.policy)?;
+    let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
+    let policies = policies.join(",");
+    if vms.is_empty() {
+        print(&format!("{policies}, for VMs that come\n"))?;
+    }
+    for vm in vms {
+        print(&format!("{}: {policies}\n", plain(&vm)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(args: &ShowArgs) -> Result<ExitCode> {
+    let first = control::statistics()?;
+    if args.json {
+        print_json(&first)?;
+    } else if interactive() {
+        let source = || control::statistics().map_err(|error| error.to_string());
+        terminal::run_guard(source, args.interval, colour()).map_err(|error| anyhow!(error))?;
+    } else {
+        print(&summary(&first))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -208,9 +307,7 @@ fn summary(statistics: &Statistics) -> String {
         statistics.decisions_ns / statistics.decisions.max(1),
     );
     for vm in &statistics.vms {
-        let critical = |class: Class| {
-            !matches!(class, Class::User | Class::Kernel | Class::Idle | Class::Unknown)
-        };
+        let critical = |class| activity::CRITICAL.contains(&class);
         let those = vm.preempted.iter().filter(|preempted| critical(preempted.class));
         let (avoided, suffered) =
             those.fold((0, 0), |sum, p| (sum.0 + p.avoided, sum.1 + p.suffered));
@@ -221,13 +318,7 @@ fn summary(statistics: &Statistics) -> String {
             vm.weight,
             seconds(vm.on_cpu_ns),
         );
-        let kinds = [
-            ("extended", &vm.extended),
-            ("to a quiescent point", &vm.quiesced),
-            ("rescued", &vm.rescued),
-            ("yielded to", &vm.yielded),
-        ];
-        for (what, granted) in kinds.into_iter().filter(|(_, g)| g.count + g.refused > 0) {
+        for (what, granted) in vm.grants().into_iter().filter(|(_, g)| g.count + g.refused > 0) {
             text += &format!(
                 "  {what}: {} times, {:.1} ms in all, {:.3} ms at most; {} ran out, {} refused\n",
                 granted.count,
@@ -248,6 +339,7 @@ fn summary(statistics: &Statistics) -> String {
 mod tests {
     use super::*;
     use reprieve_host::guard::{Granted, Preempted, VmStatistics};
+    use reprieve_host::watch::model::Class;
 
     #[test]
     fn the_summary_counts_critical_sections_only() {
@@ -271,14 +363,11 @@ mod tests {
             ..VmStatistics::default()
         };
         let statistics = Statistics {
-            time_ns: 0,
             elapsed_ns: 2_000_000_000,
-            backend: Backend::SchedExt,
-            policy: Policy::Extend,
             vms: vec![vm],
             decisions: 4,
             decisions_ns: 400,
-            process_ns: 0,
+            ..Statistics::new(Backend::SchedExt, Policy::Extend)
         };
         let text = summary(&statistics);
         assert!(text.contains("17 avoided, 4 suffered"), "{text}");

@@ -8,6 +8,7 @@ mod guard;
 mod hint;
 mod ipc;
 mod lab;
+mod live;
 mod output;
 mod preload;
 mod progress;

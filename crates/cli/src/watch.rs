@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve watch`.
 
+use crate::live::{announce, colour, interactive, interval};
 use crate::output::{print, width};
 use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow, bail};
@@ -9,7 +10,6 @@ use reprieve_host::show::recording::{Recorded, Writer};
 use reprieve_host::show::{self, Source, lines, page, prometheus, summary, terminal};
 use reprieve_host::watch::model::{Cost, Snapshot, VmSnapshot, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
-use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,15 +59,6 @@ struct ReportArgs {
     out: PathBuf,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = humantime::parse_duration(text).map_err(|e| e.to_string())?;
-    if (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
-        Ok(interval)
-    } else {
-        Err("from 100ms to 1h".into())
-    }
-}
-
 /// Exits with 1 if the time of `--for` passed and no VM or process was seen.
 pub fn main(args: WatchArgs) -> Result<ExitCode> {
     if let Some(Command::Report(report)) = &args.command {
@@ -109,21 +100,13 @@ fn present(
     listener: Option<TcpListener>,
     source: &mut dyn Source,
 ) -> Result<ExitCode> {
-    let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    if interactive && !args.json && args.length.is_none() && listener.is_none() {
-        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        terminal::run(source, args.interval, colour).map_err(plain)?;
+    if interactive() && !args.json && args.length.is_none() && listener.is_none() {
+        terminal::run(source, args.interval, colour()).map_err(plain)?;
         return Ok(ExitCode::SUCCESS);
     }
     let server = listener.map(prometheus::Server::start).transpose()?;
     if let Some(server) = &server {
-        eprintln!("reprieve: metrics at http://{}/metrics", server.address());
-        if !server.address().ip().is_loopback() {
-            eprintln!(
-                "reprieve: warning: everybody who reaches {} can read them: VM names, guest kernels and load",
-                server.address()
-            );
-        }
+        announce(server);
     }
     let cancel = cancel_on_signal()?;
     let (mut first, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);

@@ -28,6 +28,33 @@ fn values_that_make_no_sense_are_bad_usage() {
 }
 
 #[test]
+fn who_asks_a_guard_that_does_not_run_is_told() {
+    if Path::new("/sys/kernel/sched_ext").exists() {
+        return; // somebody may run one
+    }
+    for args in [&["show"][..], &["show", "--json"], &["set", "--vm", "db", "--policy", "full"]] {
+        let output = guard(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = said(&output);
+        assert!(said.lines().count() == 1 && said.contains("does not run here"), "{said}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn policies_that_make_no_sense_are_bad_usage() {
+    for args in [
+        &["set"][..],
+        &["set", "--policy", "plain,rescue"],
+        &["set", "--policy", "extend,none"],
+        &["--policy", "full", "show"],
+    ] {
+        let output = guard(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+    }
+}
+
+#[test]
 fn a_kernel_without_sched_ext_is_named_in_one_line() {
     if Path::new("/sys/kernel/sched_ext").exists() {
         return; // `make test-lab` runs guard on such a kernel

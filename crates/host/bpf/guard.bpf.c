@@ -28,6 +28,7 @@
 #include "registers.bpf.h"
 #include "classify.bpf.h"
 #include "guard_kernel.bpf.h"
+#include "guard_bandwidth.bpf.h"
 #include "guard.h"
 #include "guard_policy.h"
 
@@ -220,6 +221,14 @@ static __always_inline struct vcpu *vcpu_of(const struct task *task)
 	u32 index = task->slot - 1;
 
 	return task->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
+}
+
+/* Whether that is done for the thread's VM. */
+static __always_inline _Bool does(const struct task *task, u32 policy)
+{
+	struct guest *guest = guest_of(task);
+
+	return guest && guest->policies & policy;
 }
 
 static __always_inline struct policy_queue *queue_of(const struct task *task)
@@ -557,18 +566,18 @@ static __always_inline _Bool in_section(struct task_struct *p,
 
 	*class = CLASS_UNKNOWN;
 	*quiescing = 0;
-	if (!vcpu || !guest || (!settings.extends && !settings.quiesces))
+	if (!vcpu || !guest || !(guest->policies & ~DOES_RESCUE))
 		return 0;
 	vm = bpf_map_lookup_elem(&vms, &index);
 	observe(vcpu, vm, p, &seen);
 	*class = seen.class;
-	if (settings.extends && critical(&seen))
+	if (guest->policies & DOES_EXTEND && critical(&seen))
 		return 1;
 	if (seen.class == CLASS_USER || seen.class == CLASS_IDLE ||
 	    seen.class == CLASS_UNKNOWN)
 		return 0;
-	if (settings.quiesces == QUIESCE_TRACKED ? !guest->tracks_user
-						 : !settings.quiesces)
+	if (!(guest->policies & DOES_QUIESCE) &&
+	    !(guest->policies & DOES_QUIESCE_TRACKED && guest->tracks_user))
 		return 0;
 	/* The guest switched tasks since: that was a quiescent point. */
 	if (task->extension.began && task->section_task != seen.task)
@@ -995,7 +1004,8 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		end_extension(task, !runnable, now);
 		add(&guest->on_cpu_ns, ran);
 		entitle(group, guest);
-		if (settings.rescues && p == bpf_get_current_task_btf())
+		if (guest->policies & DOES_RESCUE &&
+		    p == bpf_get_current_task_btf())
 			look(task, now);
 	}
 	end_favour(task, now - cpu->turn);
@@ -1177,8 +1187,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	struct cpu *cpu;
 	s32 where;
 
-	if (!active || !settings.rescues ||
-	    !bpf_map_lookup_elem(&members, &tid))
+	if (!active || !bpf_map_lookup_elem(&members, &tid))
 		return 0;
 	p = bpf_task_from_pid(tid);
 	if (!p)
@@ -1187,7 +1196,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	if (!task || !task->slot || !task->queued || task->why)
 		goto out;
 	guest = guest_of(task);
-	if (!guest)
+	if (!guest || !(guest->policies & DOES_RESCUE))
 		goto out;
 	task->ticked = 1;
 	add(&guest->ticks, 1);
@@ -1213,7 +1222,8 @@ static __always_inline void rescue_vm(u32 index, u32 here, u64 now)
 	u64 age;
 	u32 i, bit;
 
-	if (!guest || !vm || !guest->ready || !vm->ready || !guest->seq)
+	if (!guest || !vm || !guest->ready || !vm->ready || !guest->seq ||
+	    !(guest->policies & DOES_RESCUE))
 		return;
 	if (policy_after(now, guest->seq_since) <= 0)
 		return;
@@ -1309,7 +1319,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			struct task *task = task_of(p);
 
 			if (task && task->slot) {
-				if (settings.rescues)
+				if (does(task, DOES_RESCUE))
 					look(task, now);
 				ends = over(cpu, p, task, where, now);
 				/* Begun here, it is looked at in time. */
@@ -1327,8 +1337,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	}
-	if (settings.rescues)
-		rescue_pending(where, now);
+	rescue_pending(where, now);
 	account(now);
 	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);
 	return 0;
@@ -1364,6 +1373,7 @@ struct sched_ext_ops guard_ops = {
 	.init_task = (void *)guard_init_task,
 	.exit_task = (void *)guard_exit_task,
 	.enable = (void *)guard_enable,
+	.cgroup_set_bandwidth = (void *)guard_set_bandwidth,
 	.init = (void *)guard_init,
 	.exit = (void *)guard_exit,
 	.timeout_ms = 20000,

@@ -31,13 +31,15 @@ struct granted {
 };
 
 struct guest {
-	/* Written by user space while ready is 0, but for the weight. */
+	/* Written by user space while ready is 0, but for the weight and the
+	 * policies. */
 	u32 ready;
 	u32 weight;
 	u32 leaves_used;
 	u32 tracks_user; /* user mode is quiescent to the guest's RCU */
 	u32 node_entry; /* offsets in the guest's task_struct */
 	u32 task_cpu;
+	u32 policies; /* what is done for it: DOES_... */
 	u64 kthread_cpu; /* addresses, or 0 */
 	u64 kthread_on_rq;
 	u64 fqs_due;
@@ -60,11 +62,11 @@ struct guest {
 	u64 ticks; /* due while the vCPU waited for a CPU */
 };
 
-/* Values of settings.quiesces: no VM, those whose guest tracks user mode, all.
- */
-#define QUIESCE_NONE 0
-#define QUIESCE_TRACKED 1
-#define QUIESCE_ALL 2
+/* Bits of guest.policies. */
+#define DOES_EXTEND 1
+#define DOES_QUIESCE 2
+#define DOES_QUIESCE_TRACKED 4 /* if the guest tracks user mode */
+#define DOES_RESCUE 8
 
 /* Set before loading. */
 struct settings {
@@ -72,10 +74,7 @@ struct settings {
 	u64 max_extend;
 	u64 max_hold;
 	u64 late;
-	u32 extends;
-	u32 quiesces;
-	u32 rescues;
-	u32 cpus;
+	u64 cpus;
 };
 
 #endif

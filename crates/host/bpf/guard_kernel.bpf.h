@@ -37,6 +37,7 @@ struct scx_exit_info {
 	char *msg;
 };
 
+struct cgroup;
 struct scx_init_task_args;
 struct scx_exit_task_args;
 
@@ -59,6 +60,10 @@ struct sched_ext_ops {
 	void (*exit_task)(struct task_struct *p,
 			  struct scx_exit_task_args *args);
 	void (*enable)(struct task_struct *p);
+	/* Since Linux 6.17, with CONFIG_EXT_GROUP_SCHED; user space clears it
+	 * elsewhere. */
+	void (*cgroup_set_bandwidth)(struct cgroup *cgroup, u64 period_us,
+				     u64 quota_us, u64 burst_us);
 	s32 (*init)(void);
 	void (*exit)(struct scx_exit_info *ei);
 	u64 flags;

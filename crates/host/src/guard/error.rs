@@ -16,6 +16,12 @@ pub enum Error {
     Bpf { step: &'static str, message: String },
     #[error("the stock scheduler is back: {0}")]
     Ended(String),
+    #[error("guard does not run here with --backend sched-ext: start `reprieve guard` first")]
+    NotRunning,
+    #[error("no VM is called {asked:?} or has that process ID; there are {there}")]
+    NoVm { asked: String, there: String },
+    #[error("guard refuses: {0}")]
+    Refused(String),
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     #[error(transparent)]

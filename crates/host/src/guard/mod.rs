@@ -5,6 +5,7 @@
 //! work until cancelled and hands out [`Statistics`]. Dropping the [`Guard`] detaches it: the stock
 //! scheduler takes over, with every setting as it was before.
 
+pub mod control;
 pub mod eevdf;
 mod error;
 mod options;
@@ -13,6 +14,7 @@ mod policy_tests;
 mod sched_ext;
 mod statistics;
 
+use control::Control;
 pub use error::Error;
 pub use options::{Backend, Options, Policy};
 pub use statistics::{Granted, Preempted, Statistics, VmStatistics};
@@ -28,8 +30,24 @@ pub trait Guard {
     /// When the statistics cannot be read; the scheduling goes on.
     fn statistics(&mut self) -> Result<Statistics, Error>;
 
+    /// Puts `policies` in force for the VMs with this name or process ID, also for ones that come
+    /// later; without one, for all. Returns the names of those that run.
+    ///
+    /// # Errors
+    /// When there is no such VM, or the backend cannot do that.
+    fn set(&mut self, vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error>;
+
     /// Why it no longer schedules, if it does not: the kernel may have thrown it out. One line.
     fn ended(&mut self) -> Option<String>;
+}
+
+/// A file with a CPU limit of a cgroup that the backend would not keep
+/// ([`Options::ignore_cpu_max`]).
+pub fn unkept_limit(options: &Options) -> Option<std::path::PathBuf> {
+    match options.backend {
+        Backend::SchedExt => sched_ext::unkept_limit(options),
+        Backend::Eevdf => None,
+    }
 }
 
 /// Attaches the backend that `options` name. When this returns, the backend schedules.
@@ -51,7 +69,7 @@ pub fn start(options: &Options) -> Result<Box<dyn Guard>, Error> {
 const NAP: Duration = Duration::from_millis(50);
 
 /// Lets `guard` work until `cancel` is set or `length` has passed; hands its statistics to `each`
-/// every `interval`, and at the end.
+/// every `interval`, and at the end. Meanwhile answers who asks by `control`.
 ///
 /// # Errors
 /// [`Error::Ended`] when the backend was thrown out, or what `each` returned.
@@ -60,6 +78,7 @@ pub fn run<E: From<Error>>(
     interval: Duration,
     length: Option<Duration>,
     cancel: &AtomicBool,
+    control: Option<&Control>,
     mut each: impl FnMut(&Statistics) -> Result<(), E>,
 ) -> Result<(), E> {
     let begun = Instant::now();
@@ -78,6 +97,10 @@ pub fn run<E: From<Error>>(
         if done {
             return Ok(());
         }
-        std::thread::sleep(NAP.min(due.saturating_duration_since(Instant::now())));
+        let nap = NAP.min(due.saturating_duration_since(Instant::now()));
+        match control {
+            Some(control) => control.serve(guard, nap),
+            None => std::thread::sleep(nap),
+        }
     }
 }

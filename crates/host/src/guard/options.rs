@@ -98,6 +98,9 @@ pub struct Options {
     /// Schedule the vCPUs of VMs only. With sched_ext all other ordinary threads then run before
     /// any of them.
     pub only_vms: bool,
+    /// Schedule although CPU limits of cgroups (`cpu.max`) are not kept then
+    /// ([`Backend::SchedExt`]).
+    pub ignore_cpu_max: bool,
     /// How often VMs that came, ended or rebooted are looked for.
     pub interval: Duration,
 }
@@ -115,6 +118,7 @@ impl Default for Options {
             dry_run: false,
             journal: super::eevdf::JOURNALS.into(),
             only_vms: false,
+            ignore_cpu_max: false,
             interval: Duration::from_secs(1),
         }
     }

@@ -20,6 +20,26 @@ pub struct Statistics {
     pub decisions_ns: u64,
     /// CPU time of guard's own process.
     pub process_ns: u64,
+    /// Times that the backend was attached again because CPUs came or went.
+    #[serde(default)]
+    pub restarts: u64,
+}
+
+impl Statistics {
+    /// Of a backend that has done nothing yet.
+    pub fn new(backend: Backend, policy: Policy) -> Statistics {
+        Statistics {
+            time_ns: 0,
+            elapsed_ns: 0,
+            backend,
+            policy,
+            vms: Vec::new(),
+            decisions: 0,
+            decisions_ns: 0,
+            process_ns: 0,
+            restarts: 0,
+        }
+    }
 }
 
 /// A virtual machine.
@@ -31,6 +51,9 @@ pub struct VmStatistics {
     /// Whether its guest can be read; else why not.
     pub readable: bool,
     pub trouble: Option<String>,
+    /// What is done for it.
+    #[serde(default)]
+    pub policies: Vec<Policy>,
     /// Relative to other VMs and to ordinary threads, which have 100; 0 where the backend does not
     /// know.
     pub weight: u32,
@@ -60,6 +83,18 @@ pub struct VmStatistics {
     /// long it stayed so; `refused` for vCPUs whose slice cannot be set.
     #[serde(default)]
     pub shortened: Granted,
+}
+
+impl VmStatistics {
+    /// What was granted out of turn, with the name of its kind.
+    pub fn grants(&self) -> [(&'static str, &Granted); 4] {
+        [
+            ("extended", &self.extended),
+            ("quiesced", &self.quiesced),
+            ("rescued", &self.rescued),
+            ("yielded", &self.yielded),
+        ]
+    }
 }
 
 /// Preemptions of one class.

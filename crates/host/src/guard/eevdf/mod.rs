@@ -162,8 +162,13 @@ impl Guard for Eevdf {
             vms: snapshot.vms.iter().map(|vm| vm_statistics(vm, &state, now)).collect(),
             decisions: state.looks,
             decisions_ns: state.looks_ns,
+            restarts: 0,
             process_ns: process_ns(),
         })
+    }
+
+    fn set(&mut self, _: Option<&str>, _: &[super::Policy]) -> Result<Vec<String>, Error> {
+        Err(Error::Unsupported { why: "a policy per VM needs --backend sched-ext".into() })
     }
 
     fn ended(&mut self) -> Option<String> {

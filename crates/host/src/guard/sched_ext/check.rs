@@ -2,10 +2,10 @@
 //! What the host has to have, and must not use, before the scheduler is loaded.
 
 use super::Error;
-use super::weight::limited;
+use super::cgroup;
 use crate::guard::Options;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 
@@ -16,24 +16,36 @@ pub fn host(options: &Options) -> Result<(), Error> {
             hint: "boot Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf",
         });
     }
-    let read = |file: &str| fs::read_to_string(Path::new(SCHED_EXT).join(file)).unwrap_or_default();
-    if read("state").trim() != "disabled" {
-        let what = format!("the scheduler that is loaded ({})", read("root/ops").trim());
+    if !none_loaded() {
+        let what = format!("the scheduler that is loaded ({})", read("root/ops"));
         return Err(Error::WouldDrop { what, hint: "end it first" });
     }
-    if options.only_vms {
-        return Ok(());
-    }
-    match limited() {
-        Some(cgroup) => Err(bandwidth(&cgroup)),
-        None => Ok(()),
+    match unkept_limit(options) {
+        Some(limit) if !options.ignore_cpu_max => Err(bandwidth(&limit)),
+        _ => Ok(()),
     }
 }
 
+/// Whether the stock scheduler is alone.
+pub fn none_loaded() -> bool {
+    read("state") == "disabled"
+}
+
+fn read(file: &str) -> String {
+    let text = fs::read_to_string(Path::new(SCHED_EXT).join(file)).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// A limit of a cgroup that would not be kept. With `--only-vms` only those of VMs matter, and they
+/// are found when the VM is.
+pub fn unkept_limit(options: &Options) -> Option<PathBuf> {
+    if options.only_vms { None } else { cgroup::limited() }
+}
+
 /// A limit that nobody would keep.
-pub fn bandwidth(cgroup: &str) -> Error {
+pub fn bandwidth(limit: &Path) -> Error {
     Error::WouldDrop {
-        what: format!("the CPU limit of {cgroup} (cpu.max)"),
-        hint: "sched_ext leaves such limits to its scheduler, and guard has none; remove it or use --backend eevdf",
+        what: format!("the CPU limit in {}", limit.display()),
+        hint: "sched_ext leaves such limits to its scheduler, and guard keeps none; remove it, use --backend eevdf, or accept that with --ignore-cpu-max",
     }
 }

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
 
-use super::check;
 use super::program::{Program, constants, types};
+use super::rules::{Rules, bits};
 use super::weight;
-use crate::guard::Error;
+use super::{cgroup, check};
+use crate::guard::{Error, Options, Policy};
+use crate::watch::Which;
 use crate::watch::vms::discovery::Machines;
 use crate::watch::vms::finder::Key;
 use crate::watch::vms::machine::Machine;
 use reprieve_guest::layout::RcuLayout;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,30 +26,46 @@ const CGROUPS: Duration = Duration::from_secs(5);
 
 /// Ends the thread, and waits for it, when dropped.
 pub struct Follower {
+    machines: Arc<Machines>,
+    program: Arc<Program>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
 struct Shared {
     stop: AtomicBool,
     /// By process, the index of the VM's entry.
     vms: Mutex<BTreeMap<u32, u32>>,
     refused: Mutex<Option<String>>,
+    /// Locked after the machines.
+    rules: Mutex<Rules>,
+}
+
+impl Shared {
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
 impl Follower {
     pub fn start(
         machines: Arc<Machines>,
         program: Arc<Program>,
-        only_vms: bool,
+        options: &Options,
     ) -> Result<Follower, Error> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            vms: Mutex::default(),
+            refused: Mutex::default(),
+            rules: Mutex::new(Rules::new(options.policy)),
+        });
         let mut state = State {
-            machines,
-            program,
+            machines: machines.clone(),
+            program: program.clone(),
             shared: shared.clone(),
-            only_vms,
+            only_vms: options.only_vms,
+            limits_matter: !options.ignore_cpu_max,
+            limits_changed: 0,
             known: BTreeMap::new(),
             cgroups_due: Instant::now(),
         };
@@ -54,12 +73,39 @@ impl Follower {
             .name("guard-follow".into())
             .spawn(move || state.run())
             .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
-        Ok(Follower { shared, thread: Some(thread) })
+        Ok(Follower { machines, program, shared, thread: Some(thread) })
     }
 
     /// By process, the index of the VM's entry.
     pub fn vms(&self) -> BTreeMap<u32, u32> {
         self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// What is done for the VM.
+    pub fn policies(&self, pid: u32, name: &str) -> Vec<Policy> {
+        self.shared.rules().of(pid, Some(name)).to_vec()
+    }
+
+    /// Puts `policies` in force at once; see [`Guard::set`](crate::guard::Guard::set).
+    pub fn set(&self, vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error> {
+        let machines = self.machines.lock();
+        let known = self.vms();
+        let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
+        let running = || machines.values().filter(|machine| machine.ended.is_none());
+        let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
+        let chosen: Vec<&Machine> =
+            running().filter(|m| which.wants(m.key.pid, m.name.as_deref())).collect();
+        if let (Some(vm), true) = (vm, chosen.is_empty()) {
+            let there: Vec<String> = running().map(name).collect();
+            let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+            return Err(Error::NoVm { asked: vm.into(), there });
+        }
+        self.shared.rules().set(vm, policies);
+        for index in chosen.iter().filter_map(|machine| known.get(&machine.key.pid)) {
+            let field = offset_of!(types::guest, policies);
+            self.program.guests.set_field(*index as usize, field, bits(policies));
+        }
+        Ok(chosen.into_iter().map(name).collect())
     }
 
     /// Why guard must not go on, if so.
@@ -83,6 +129,9 @@ struct State {
     program: Arc<Program>,
     shared: Arc<Shared>,
     only_vms: bool,
+    limits_matter: bool,
+    /// How often the kernel had said that a limit was changed, at the last look.
+    limits_changed: u64,
     known: BTreeMap<Key, Known>,
     cgroups_due: Instant,
 }
@@ -94,6 +143,8 @@ struct Known {
     vcpus: Vec<(u32, u32, Option<u32>)>,
     boot: Option<u64>,
     weight: u32,
+    /// Bits of its policies.
+    does: u32,
 }
 
 impl State {
@@ -108,12 +159,13 @@ impl State {
     }
 
     fn follow(&mut self) {
-        let cgroups = Instant::now() >= self.cgroups_due;
+        let changes = self.program.limits_changed();
+        let cgroups = Instant::now() >= self.cgroups_due || changes != self.limits_changed;
         if cgroups {
             self.cgroups_due = Instant::now() + CGROUPS;
-            if let (false, Some(cgroup)) = (self.only_vms, weight::limited()) {
-                let mut refused = self.shared.refused.lock().unwrap_or_else(|e| e.into_inner());
-                *refused = Some(check::bandwidth(&cgroup).to_string());
+            self.limits_changed = changes;
+            if !self.only_vms {
+                self.refuse(cgroup::limited());
             }
         }
         let machines = self.machines.clone();
@@ -134,6 +186,14 @@ impl State {
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
     }
 
+    /// Has guard end if there is a limit that it would not keep.
+    fn refuse(&self, limit: Option<PathBuf>) {
+        if let (true, Some(limit)) = (self.limits_matter, limit) {
+            let mut refused = self.shared.refused.lock().unwrap_or_else(|e| e.into_inner());
+            *refused = Some(check::bandwidth(&limit).to_string());
+        }
+    }
+
     fn forget(&mut self, key: Key) {
         let Some(known) = self.known.remove(&key) else { return };
         self.program.guests.set_field(known.index as usize, offset_of!(types::guest, ready), 0u32);
@@ -149,12 +209,17 @@ impl State {
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
         let boot = machine.attached.as_ref().map(|attached| attached.layout.boot);
         let known = self.known.get(&machine.key);
+        if self.only_vms && (cgroups || known.is_none()) {
+            self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
+        }
         let weight = match known {
             Some(known) if !cgroups => known.weight,
             _ => weight::of_process(machine.key.pid),
         };
+        let does = bits(self.shared.rules().of(machine.key.pid, machine.name.as_deref()));
         if known.is_some_and(|known| {
-            (known.index, &known.vcpus, known.boot, known.weight) == (index, &vcpus, boot, weight)
+            (known.index, &known.vcpus, known.boot, known.weight, known.does)
+                == (index, &vcpus, boot, weight, does)
         }) {
             return;
         }
@@ -164,6 +229,7 @@ impl State {
         }
         guests.set_field(index as usize, offset_of!(types::guest, ready), 0u32);
         guests.set_field(index as usize, offset_of!(types::guest, weight), weight);
+        guests.set_field(index as usize, offset_of!(types::guest, policies), does);
         let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
         for &(tid, slot, _) in &before {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
@@ -187,7 +253,7 @@ impl State {
             }
         }
         self.program.changed();
-        self.known.insert(machine.key, Known { index, vcpus, boot, weight });
+        self.known.insert(machine.key, Known { index, vcpus, boot, weight, does });
     }
 }
 

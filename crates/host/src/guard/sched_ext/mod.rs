@@ -9,15 +9,18 @@
 //! The kernel detaches the scheduler when this process ends, however it ends, and then every thread
 //! is scheduled as before.
 
+mod cgroup;
 mod check;
 mod follow;
 mod program;
+mod rules;
 mod weight;
 
 use super::{Backend, Error, Granted, Guard, Options, Policy, Preempted, Statistics, VmStatistics};
 use crate::watch::model::{Class, VmSnapshot, VmState};
 use crate::watch::raw::clock;
 use crate::watch::{self, Watch};
+pub use check::unkept_limit;
 use follow::Follower;
 use program::{Program, types};
 use std::collections::BTreeMap;
@@ -29,9 +32,10 @@ pub struct SchedExt {
     /// Before the arrays that it shares with `watch`.
     program: Arc<Program>,
     watch: Watch,
-    policy: Policy,
+    options: Options,
     started_ns: u64,
     process_ns: u64,
+    restarts: u64,
 }
 
 impl SchedExt {
@@ -44,10 +48,10 @@ impl SchedExt {
         })?;
         let (machines, slots, kvm) = watch.parts();
         let program = Arc::new(Program::load(options, &slots.program, &kvm)?);
-        let follower = Follower::start(machines, program.clone(), options.only_vms)?;
+        let follower = Follower::start(machines, program.clone(), options)?;
         program.attach()?;
-        let (policy, started_ns) = (options.policy, clock::now_ns());
-        Ok(SchedExt { follower, program, watch, policy, started_ns, process_ns })
+        let (options, started_ns) = (options.clone(), clock::now_ns());
+        Ok(SchedExt { follower, program, watch, options, started_ns, process_ns, restarts: 0 })
     }
 }
 
@@ -62,16 +66,32 @@ impl Guard for SchedExt {
             time_ns: snapshot.time_ns,
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
             backend: Backend::SchedExt,
-            policy: self.policy,
+            policy: self.options.policy,
             vms,
             decisions,
             decisions_ns,
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
+            restarts: self.restarts,
         })
     }
 
+    fn set(&mut self, vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error> {
+        self.follower.set(vm, policies)
+    }
+
     fn ended(&mut self) -> Option<String> {
-        self.program.ended().or_else(|| self.follower.refused())
+        if let Some(refused) = self.follower.refused() {
+            return Some(refused);
+        }
+        let ended = self.program.ended()?;
+        if !ended.restart {
+            return Some(ended.why);
+        }
+        // CPUs came or went: the kernel wants the scheduler to begin anew, with those there are.
+        self.restarts += 1;
+        let (_, slots, kvm) = self.watch.parts();
+        let again = self.program.load_again(&self.options, &slots.program, &kvm);
+        again.err().map(|error| format!("{}, and it cannot be loaded again: {error}", ended.why))
     }
 }
 
@@ -100,6 +120,7 @@ impl SchedExt {
                 }
                 _ => None,
             },
+            policies: self.follower.policies(vm.pid, &vm.name),
             weight: guest.weight,
             vcpus: vm.vcpus.len() as u32,
             on_cpu_ns: guest.on_cpu_ns,

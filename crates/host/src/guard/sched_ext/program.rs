@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler, loaded and attached. Dropping it detaches and unloads it; nothing is pinned, so a
-//! crash does the same.
+//! The scheduler, loaded and attached; again, when the kernel wants that. Dropping it detaches and
+//! unloads it; nothing is pinned, so a crash does the same.
 
-use crate::guard::{Error, Options, Policy};
+use super::check;
+use crate::guard::{Error, Options};
 use crate::watch::raw::{self, Plain, Shared, complaints, keep_complaint};
 use crate::watch::vms::machine::Kvm;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Struct;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
 use skeleton::{GuardSkel, GuardSkelBuilder};
+use std::ffi::OsStr;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::os::fd::AsFd;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 pub use skeleton::types;
 
@@ -29,60 +34,159 @@ mod skeleton {
 // SAFETY: made of integers.
 unsafe impl Plain for types::guest {}
 
+/// Its arrays outlive it when it is loaded again.
 pub struct Program {
-    /// Dropped first: the scheduler is detached.
-    links: Mutex<Vec<Link>>,
-    /// Borrows `storage`; dropped before it.
-    skel: Mutex<ManuallyDrop<GuardSkel<'static>>>,
-    storage: *mut MaybeUninit<OpenObject>,
+    loaded: Mutex<Option<Loaded>>,
+    maps: Maps,
+    pub guests: Shared<types::guest>,
+}
+
+struct Maps {
+    guests: MapHandle,
     members: MapHandle,
     tids: MapHandle,
     costs: MapHandle,
-    pub guests: Shared<types::guest>,
+}
+
+/// The scheduler in the kernel.
+struct Loaded {
+    /// Dropped first: the scheduler is detached.
+    links: Vec<Link>,
+    /// Borrows `storage`; dropped before it.
+    skel: ManuallyDrop<GuardSkel<'static>>,
+    storage: *mut MaybeUninit<OpenObject>,
     /// The program's variables, as words.
     variables: Shared<u64>,
 }
 
-// SAFETY: `storage` is a box of this alone, and the skeleton is behind a lock; the rest may be
-// sent.
-unsafe impl Send for Program {}
-// SAFETY: methods that take `&self` only make system calls and access shared arrays.
-unsafe impl Sync for Program {}
+// SAFETY: `storage` is a box of this alone; the rest may be sent.
+unsafe impl Send for Loaded {}
+
+/// Why the kernel ended the scheduler.
+pub struct Ended {
+    pub why: String,
+    /// The kernel wants it to begin anew.
+    pub restart: bool,
+}
+
+/// Of an exit code (`enum scx_exit_code`).
+const RESTART: u64 = 1 << 48;
+/// How long the kernel may take to be rid of the scheduler that it ended.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 impl Program {
     /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
     pub fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Program, Error> {
+        let loaded = Loaded::load(options, watch, kvm, None)?;
+        let maps = &loaded.skel.maps;
+        let guests = Shared::map(maps.guests.as_fd(), constants_vms()).map_err(|source| {
+            Error::Io { what: "mapping the scheduler's guests".into(), source }
+        })?;
+        let maps = Maps {
+            guests: MapHandle::try_from(&maps.guests).map_err(refused("map"))?,
+            members: MapHandle::try_from(&maps.members).map_err(refused("map"))?,
+            tids: MapHandle::try_from(&maps.tids).map_err(refused("map"))?,
+            costs: MapHandle::try_from(&maps.costs).map_err(refused("map"))?,
+        };
+        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests })
+    }
+
+    /// From now on it schedules.
+    pub fn attach(&self) -> Result<(), Error> {
+        match &mut *self.loaded() {
+            Some(loaded) => loaded.attach(),
+            None => Ok(()),
+        }
+    }
+
+    /// Loads and attaches the scheduler again, after the kernel has ended it. What it knew of VMs,
+    /// and its counters, stay.
+    pub fn load_again(
+        &self,
+        options: &Options,
+        watch: &raw::Program,
+        kvm: &Kvm,
+    ) -> Result<(), Error> {
+        let mut loaded = self.loaded();
+        *loaded = None;
+        let end = Instant::now() + FAREWELL;
+        while !check::none_loaded() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut again = Loaded::load(options, watch, kvm, Some(&self.maps))?;
+        again.attach()?;
+        *loaded = Some(again);
+        Ok(())
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Option<Loaded>> {
+        self.loaded.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Why the kernel ended it, if it did.
+    pub fn ended(&self) -> Option<Ended> {
+        self.loaded().as_ref().and_then(Loaded::ended)
+    }
+
+    /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
+    pub fn add_vcpu(&self, tid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
+        self.maps.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
+        self.maps.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
+    }
+
+    pub fn remove_vcpu(&self, tid: u32, slot: u32) {
+        let _ = self.maps.members.delete(&tid.to_ne_bytes());
+        let _ = self.maps.tids.update(&slot.to_ne_bytes(), &0u32.to_ne_bytes(), MapFlags::ANY);
+    }
+
+    /// Has the program look again which threads are vCPUs.
+    pub fn changed(&self) {
+        if let Some(loaded) = &*self.loaded() {
+            let generation = offset_of!(types::bss, generation);
+            loaded.set(generation, loaded.get(generation) + 1);
+        }
+    }
+
+    /// How often the kernel said that a limit of a cgroup was changed: never, if it does not tell.
+    pub fn limits_changed(&self) -> u64 {
+        let changed = offset_of!(types::bss, limits_changed);
+        self.loaded().as_ref().map_or(0, |loaded| loaded.get(changed))
+    }
+
+    /// Decisions, and the time in them, ns.
+    pub fn cost(&self) -> (u64, u64) {
+        let values = self.maps.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let word = |bytes: &[u8], at: usize| {
+            bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        };
+        values.ok().flatten().unwrap_or_default().iter().fold((0, 0), |sum, cpu| {
+            let runs = word(cpu, offset_of!(types::cost, runs));
+            (sum.0 + runs, sum.1 + word(cpu, offset_of!(types::cost, total_ns)))
+        })
+    }
+}
+
+impl Loaded {
+    fn load(
+        options: &Options,
+        watch: &raw::Program,
+        kvm: &Kvm,
+        maps: Option<&Maps>,
+    ) -> Result<Loaded, Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
         let storage = Box::into_raw(Box::new(MaybeUninit::uninit()));
         // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
         // `drop`.
         let borrowed = unsafe { &mut *storage };
-        let opened = open(options, watch, kvm, borrowed).and_then(|skel| {
-            let maps = &skel.maps;
-            let shared = |what: &'static str| move |source| Error::Io { what: what.into(), source };
-            let guests = Shared::map(maps.guests.as_fd(), constants_vms());
+        let opened = open(options, watch, kvm, maps, borrowed).and_then(|skel| {
             let words = size_of::<types::bss>() / size_of::<u64>();
-            let variables = Shared::map(maps.bss.as_fd(), words);
-            let parts = (
-                MapHandle::try_from(&maps.members).map_err(refused("map"))?,
-                MapHandle::try_from(&maps.tids).map_err(refused("map"))?,
-                MapHandle::try_from(&maps.costs).map_err(refused("map"))?,
-                guests.map_err(shared("mapping the scheduler's guests"))?,
-                variables.map_err(shared("mapping the scheduler's variables"))?,
-            );
-            Ok((skel, parts))
+            let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(|source| {
+                Error::Io { what: "mapping the scheduler's variables".into(), source }
+            })?;
+            Ok((ManuallyDrop::new(skel), variables))
         });
         match opened {
-            Ok((skel, (members, tids, costs, guests, variables))) => Ok(Program {
-                links: Mutex::default(),
-                skel: Mutex::new(ManuallyDrop::new(skel)),
-                storage,
-                members,
-                tids,
-                costs,
-                guests,
-                variables,
-            }),
+            Ok((skel, variables)) => Ok(Loaded { links: Vec::new(), skel, storage, variables }),
             Err(error) => {
                 // SAFETY: made above; the skeleton that borrowed it is gone.
                 drop(unsafe { Box::from_raw(storage) });
@@ -91,18 +195,16 @@ impl Program {
         }
     }
 
-    /// From now on it schedules.
-    pub fn attach(&self) -> Result<(), Error> {
-        let mut skel = self.skel.lock().unwrap_or_else(|e| e.into_inner());
-        let link = skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
-        let mut links = vec![link];
-        if skel.progs.guard_tick.autoload() {
-            links.push(skel.progs.guard_tick.attach_trace().map_err(refused("attach to KVM"))?);
+    fn attach(&mut self) -> Result<(), Error> {
+        let link = self.skel.maps.guard_ops.attach_struct_ops().map_err(refused("attach"))?;
+        self.links.push(link);
+        let tick = &self.skel.progs.guard_tick;
+        if tick.autoload() {
+            self.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
         }
-        *self.links.lock().unwrap_or_else(|e| e.into_inner()) = links;
         self.set(offset_of!(types::bss, active), 1);
         for cpu in online_cpus() {
-            let timer = &skel.progs.guard_start_timer;
+            let timer = &self.skel.progs.guard_start_timer;
             on_cpu(cpu, || timer.test_run(ProgramInput::default()))
                 .map_err(|source| Error::Io { what: format!("running on CPU {cpu}"), source })?
                 .map_err(refused("start the timer"))?;
@@ -110,14 +212,15 @@ impl Program {
         Ok(())
     }
 
-    /// Why the kernel ended it, if it did.
-    pub fn ended(&self) -> Option<String> {
+    fn ended(&self) -> Option<Ended> {
         if self.get(offset_of!(types::bss, exit_kind)) == 0 {
             return None;
         }
         let reason = self.text(offset_of!(types::bss, exit_reason));
         let message = self.text(offset_of!(types::bss, exit_message));
-        Some(if message.is_empty() { reason } else { format!("{reason}: {message}") })
+        let why = if message.is_empty() { reason } else { format!("{reason}: {message}") };
+        let restart = self.get(offset_of!(types::bss, exit_code)) & RESTART != 0;
+        Some(Ended { why, restart })
     }
 
     /// A variable of [`constants::MESSAGE_LEN`] bytes, in one line.
@@ -129,35 +232,6 @@ impl Program {
         String::from_utf8_lossy(&bytes).trim().replace('\n', " ")
     }
 
-    /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
-    pub fn add_vcpu(&self, tid: u32, slot: u32) -> Result<(), libbpf_rs::Error> {
-        self.tids.update(&slot.to_ne_bytes(), &tid.to_ne_bytes(), MapFlags::ANY)?;
-        self.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
-    }
-
-    pub fn remove_vcpu(&self, tid: u32, slot: u32) {
-        let _ = self.members.delete(&tid.to_ne_bytes());
-        let _ = self.tids.update(&slot.to_ne_bytes(), &0u32.to_ne_bytes(), MapFlags::ANY);
-    }
-
-    /// Has the program look again which threads are vCPUs.
-    pub fn changed(&self) {
-        let generation = offset_of!(types::bss, generation);
-        self.set(generation, self.get(generation) + 1);
-    }
-
-    /// Decisions, and the time in them, ns.
-    pub fn cost(&self) -> (u64, u64) {
-        let values = self.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
-        let word = |bytes: &[u8], at: usize| {
-            bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-        };
-        values.ok().flatten().unwrap_or_default().iter().fold((0, 0), |sum, cpu| {
-            let runs = word(cpu, offset_of!(types::cost, runs));
-            (sum.0 + runs, sum.1 + word(cpu, offset_of!(types::cost, total_ns)))
-        })
-    }
-
     fn get(&self, offset: usize) -> u64 {
         self.variables.get(offset / size_of::<u64>())
     }
@@ -167,14 +241,13 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for Loaded {
     fn drop(&mut self) {
         self.set(offset_of!(types::bss, active), 0);
-        self.links.lock().unwrap_or_else(|e| e.into_inner()).clear();
-        let skel = self.skel.get_mut().unwrap_or_else(|e| e.into_inner());
+        self.links.clear();
         // SAFETY: dropped once, and `storage`, made by `load`, after what borrows it.
         unsafe {
-            ManuallyDrop::drop(skel);
+            ManuallyDrop::drop(&mut self.skel);
             drop(Box::from_raw(self.storage));
         }
     }
@@ -188,6 +261,7 @@ fn open(
     options: &Options,
     watch: &raw::Program,
     kvm: &Kvm,
+    maps: Option<&Maps>,
     storage: &'static mut MaybeUninit<OpenObject>,
 ) -> Result<GuardSkel<'static>, Error> {
     const TOO_MANY: Error =
@@ -197,7 +271,7 @@ fn open(
     if cpus > constants::MAX_CPUS {
         return Err(TOO_MANY);
     }
-    let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
         rodata.with_vmx = *kvm == Kvm::Vmx;
@@ -206,23 +280,17 @@ fn open(
             max_extend: ns(options.max_extend),
             max_hold: ns(options.max_hold),
             late: ns(options.late),
-            extends: options.policy.extends().into(),
-            // Elsewhere it does not shorten grace periods: only who asks for it alone gets it.
-            quiesces: match options.policy {
-                Policy::Full => constants::QUIESCE_TRACKED,
-                policy if policy.quiesces() => constants::QUIESCE_ALL,
-                _ => constants::QUIESCE_NONE,
-            } as u32,
-            rescues: options.policy.rescues().into(),
-            cpus: cpus as u32,
+            cpus: cpus as u64,
         };
     }
     if options.only_vms {
         const SWITCH_PARTIAL: u64 = 1 << 3;
         open.struct_ops.guard_ops_mut().flags |= SWITCH_PARTIAL;
     }
-    let follows_ticks = options.policy.rescues() && has_function("apic_timer_fn");
-    open.progs.guard_tick.set_autoload(follows_ticks);
+    if !scheduler_has("cgroup_set_bandwidth") {
+        open.struct_ops.guard_ops_mut().cgroup_set_bandwidth = std::ptr::null_mut();
+    }
+    open.progs.guard_tick.set_autoload(has_function("apic_timer_fn"));
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
     for (map, fd, len) in
         [(&mut open.maps.vcpus, vcpus, vcpus_len), (&mut open.maps.vms, vms, vms_len)]
@@ -230,8 +298,25 @@ fn open(
         map.set_max_entries(len).map_err(refused("size"))?;
         map.reuse_fd(fd).map_err(refused("share"))?;
     }
+    if let Some(maps) = maps {
+        for (map, old) in [
+            (&mut open.maps.guests, &maps.guests),
+            (&mut open.maps.members, &maps.members),
+            (&mut open.maps.tids, &maps.tids),
+            (&mut open.maps.costs, &maps.costs),
+        ] {
+            map.reuse_fd(old.as_fd()).map_err(refused("share"))?;
+        }
+    }
     open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
     open.load().map_err(refused("load"))
+}
+
+/// Whether this kernel lets a scheduler have the operation.
+fn scheduler_has(operation: &str) -> bool {
+    let kernel = Btf::from_vmlinux().ok();
+    let operations = kernel.as_ref().and_then(|b| b.type_by_name::<Struct>("sched_ext_ops"));
+    operations.is_some_and(|all| all.iter().any(|o| o.name == Some(OsStr::new(operation))))
 }
 
 /// Whether the kernel, or a module that is loaded, has the function.

@@ -2,37 +2,22 @@
 //! A snapshot in the OpenMetrics text format.
 //!
 //! Times are in seconds, counters end in `_total` and only grow while `watch` runs. Each VM is
-//! named by the label `vm`, which is unique: Prometheus refuses a page on which two series are the
-//! same, so VMs that share a name get their process ID appended.
+//! named by the label `vm`, which is unique.
 
 use super::encode::{Labels, Series, counter, gauge, histogram, seconds};
+use super::names::unique;
 use crate::show::activity::{Activity, position, vcpu_totals};
 use crate::show::histogram::add;
 use crate::show::text::plain;
 use crate::watch::model::*;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
-use std::collections::HashMap;
 use std::fmt::Error;
 use std::sync::Arc;
 
-/// Of [`text`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The page for `snapshot`.
-pub fn text(snapshot: Arc<Snapshot>) -> Result<String, Error> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Page(snapshot)));
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
-}
-
 #[derive(Debug)]
-struct Page(Arc<Snapshot>);
+pub struct Page(pub Arc<Snapshot>);
 
 /// A VM under its unique name, with the totals over its vCPUs.
 struct Named<'a> {
@@ -55,16 +40,9 @@ impl Collector for Page {
 
 impl Page {
     fn named(&self) -> Vec<Named<'_>> {
-        let mut uses: HashMap<String, u32> = HashMap::new();
-        for vm in &self.0.vms {
-            *uses.entry(plain(&vm.name)).or_default() += 1;
-        }
-        let name = |vm: &VmSnapshot| match plain(&vm.name) {
-            name if uses.get(&name).is_some_and(|n| *n > 1) => format!("{name} (pid {})", vm.pid),
-            name => name,
-        };
-        let named = |vm| Named { name: name(vm), vm, totals: totals(vm, self.0.time_ns) };
-        self.0.vms.iter().map(named).collect()
+        let names = unique(self.0.vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
+        let named = |(name, vm)| Named { name, vm, totals: totals(vm, self.0.time_ns) };
+        names.into_iter().zip(&self.0.vms).map(named).collect()
     }
 }
 
@@ -341,11 +319,12 @@ fn cost(out: &mut DescriptorEncoder, snapshot: &Snapshot) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::show::prometheus::testing::{asked, documented, served};
+    use crate::show::prometheus::text;
     use crate::show::testing::{busy, snapshot, vcpu, vm};
-    use std::collections::BTreeSet;
 
     fn page(snapshot: Snapshot) -> String {
-        text(Arc::new(snapshot)).unwrap()
+        text(snapshot).unwrap()
     }
 
     #[test]
@@ -395,47 +374,17 @@ mod tests {
         assert!(page.contains("vm=\"a\\\"} 1?forged 1?\\\\\""), "{page}");
     }
 
-    /// Names of metrics in `text`, as Prometheus stores them.
-    fn names(text: &str) -> BTreeSet<String> {
-        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let all = text.split(|c| !word(c)).filter(|w| w.starts_with("reprieve_"));
-        all.map(|w| {
-            let end = ["_bucket", "_count", "_sum"].iter().find_map(|end| w.strip_suffix(end));
-            end.unwrap_or(w).to_string()
-        })
-        .collect()
-    }
-
-    fn served() -> BTreeSet<String> {
-        let page = page(busy(10));
-        let series = page.lines().filter(|line| !line.starts_with('#'));
-        series.flat_map(|line| names(line.split(['{', ' ']).next().unwrap())).collect()
-    }
-
     #[test]
     fn the_documentation_lists_every_metric_and_no_other() {
         let text = include_str!("../../../../../docs/watch.md");
-        let (_, table) = text.split_once("## Metrics").unwrap();
-        let table: String = table
-            .lines()
-            .filter(|line| line.starts_with("| `reprieve_"))
-            .map(|line| line.split('|').nth(1).unwrap())
-            .collect();
-        assert_eq!(names(&table), served());
+        assert_eq!(documented(text), served(&page(busy(10))));
     }
 
     #[test]
     fn the_dashboard_asks_for_metrics_that_exist() {
-        let text = include_str!("../../../../../packaging/grafana/reprieve-watch.json");
-        let dashboard: serde_json::Value = serde_json::from_str(text).unwrap();
-        let mut asked = BTreeSet::new();
-        for panel in dashboard["panels"].as_array().unwrap() {
-            for target in panel["targets"].as_array().into_iter().flatten() {
-                asked.extend(names(target["expr"].as_str().unwrap()));
-            }
-        }
+        let dashboard = include_str!("../../../../../packaging/grafana/reprieve-watch.json");
+        let (asked, served) = (asked(dashboard), served(&page(busy(10))));
         assert!(asked.len() > 10, "{asked:?}");
-        let served = served();
         assert!(asked.is_subset(&served), "{:?}", asked.difference(&served));
     }
 }

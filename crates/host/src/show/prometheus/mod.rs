@@ -1,11 +1,55 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The figures of `watch` as metrics for Prometheus. `docs/watch.md` lists them.
+//! The figures of `watch` and `guard` as metrics for Prometheus. `docs/watch.md` and
+//! `docs/guard.md` list them.
 //!
-//! [`metrics`] turns a snapshot into text, [`server`] serves the latest one.
+//! [`text`] turns figures into text, [`server`] serves the latest ones.
 
 mod encode;
+mod guard;
 mod metrics;
+mod names;
 mod server;
+#[cfg(test)]
+mod testing;
 
-pub use metrics::{CONTENT_TYPE, text};
 pub use server::{Error, Server};
+
+use crate::guard::Statistics;
+use crate::watch::model::Snapshot;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+
+/// Of [`text`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What a page shows.
+#[derive(Clone, Debug)]
+pub enum Figures {
+    Watch(Arc<Snapshot>),
+    Guard(Arc<Statistics>),
+}
+
+impl From<Snapshot> for Figures {
+    fn from(snapshot: Snapshot) -> Figures {
+        Figures::Watch(Arc::new(snapshot))
+    }
+}
+
+impl From<Statistics> for Figures {
+    fn from(statistics: Statistics) -> Figures {
+        Figures::Guard(Arc::new(statistics))
+    }
+}
+
+/// The page for `figures`, in the OpenMetrics text format.
+pub fn text(figures: impl Into<Figures>) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::default();
+    match figures.into() {
+        Figures::Watch(snapshot) => registry.register_collector(Box::new(metrics::Page(snapshot))),
+        Figures::Guard(all) => registry.register_collector(Box::new(guard::Page(all))),
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}

@@ -3,10 +3,9 @@
 //!
 //! A page costs work, and whoever reaches the port may ask for it. So everything is bounded:
 //! connections at a time, one request per connection, the size of its head (its body is not read),
-//! the time it may take, and how often a page is made: once per snapshot, however many ask.
+//! the time it may take, and how often a page is made: once per update, however many ask.
 
-use super::metrics;
-use crate::watch::model::Snapshot;
+use super::Figures;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -38,10 +37,10 @@ pub struct Error {
     pub source: std::io::Error,
 }
 
-/// The latest snapshot, and its page once somebody asked for it.
+/// The latest figures, and their page once somebody asked for it.
 #[derive(Default)]
 struct Latest {
-    snapshot: Option<Arc<Snapshot>>,
+    figures: Option<Figures>,
     page: Option<Bytes>,
 }
 
@@ -98,10 +97,10 @@ impl Server {
         self.address
     }
 
-    /// Serves `snapshot` from now on.
-    pub fn update(&self, snapshot: Snapshot) {
+    /// Serves `figures` from now on.
+    pub fn update(&self, figures: impl Into<Figures>) {
         let mut latest = self.latest.lock().unwrap_or_else(|e| e.into_inner());
-        *latest = Latest { snapshot: Some(Arc::new(snapshot)), page: None };
+        *latest = Latest { figures: Some(figures.into()), page: None };
     }
 }
 
@@ -147,13 +146,11 @@ async fn serve(listener: TcpListener, latest: Arc<Mutex<Latest>>) {
 fn answer(request: &Request<Incoming>, latest: &Mutex<Latest>) -> Response<Full<Bytes>> {
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => match page(latest) {
-            Ok(Some(page)) => reply(StatusCode::OK, metrics::CONTENT_TYPE, page),
-            Ok(None) => say(StatusCode::SERVICE_UNAVAILABLE, "no snapshot yet\n"),
+            Ok(Some(page)) => reply(StatusCode::OK, super::CONTENT_TYPE, page),
+            Ok(None) => say(StatusCode::SERVICE_UNAVAILABLE, "no figures yet\n"),
             Err(_) => say(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
         },
-        (&Method::GET | &Method::HEAD, "/") => {
-            say(StatusCode::OK, "reprieve watch: see /metrics\n")
-        }
+        (&Method::GET | &Method::HEAD, "/") => say(StatusCode::OK, "reprieve: see /metrics\n"),
         (&Method::GET | &Method::HEAD, _) => say(StatusCode::NOT_FOUND, "see /metrics\n"),
         _ => {
             let mut response = say(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
@@ -165,8 +162,8 @@ fn answer(request: &Request<Incoming>, latest: &Mutex<Latest>) -> Response<Full<
 
 fn page(latest: &Mutex<Latest>) -> Result<Option<Bytes>, std::fmt::Error> {
     let mut latest = latest.lock().unwrap_or_else(|e| e.into_inner());
-    if let (None, Some(snapshot)) = (&latest.page, &latest.snapshot) {
-        let page = metrics::text(snapshot.clone())?;
+    if let (None, Some(figures)) = (&latest.page, &latest.figures) {
+        let page = super::text(figures.clone())?;
         latest.page = Some(page.into());
     }
     Ok(latest.page.clone())

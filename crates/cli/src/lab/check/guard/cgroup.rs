@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A cgroup for the checks.
+
+use anyhow::{Context as _, Result, anyhow};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::fs;
+use std::path::PathBuf;
+
+/// A cgroup of version 2 for this check, removed when dropped.
+pub struct Cgroup {
+    pub path: PathBuf,
+    root: PathBuf,
+    /// Where the hierarchy was not mounted before.
+    mounted: Option<tempfile::TempDir>,
+    /// The controller was not enabled before, below this cgroup.
+    enabled: Option<PathBuf>,
+}
+
+impl Cgroup {
+    pub fn make() -> Result<Cgroup> {
+        let found = fs::read_to_string("/proc/self/mounts")?.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let at = fields.next()?;
+            (fields.next() == Some("cgroup2")).then(|| PathBuf::from(at))
+        });
+        let (root, mounted) = match found {
+            Some(root) => (root, None),
+            None => {
+                let at = tempfile::tempdir()?;
+                mount("none", at.path(), "cgroup2", MountFlags::empty(), None)
+                    .context("mounting cgroup2")?;
+                (at.path().to_owned(), Some(at))
+            }
+        };
+        let path = root.join(format!("reprieve-check.{}", std::process::id()));
+        let mut cgroup = Cgroup { path, root: root.clone(), mounted, enabled: None };
+        let control = root.join("cgroup.subtree_control");
+        if !fs::read_to_string(&control)?.split_whitespace().any(|c| c == "cpu") {
+            fs::write(&control, "+cpu").with_context(|| control.display().to_string())?;
+            cgroup.enabled = Some(control);
+        }
+        fs::create_dir(&cgroup.path).with_context(|| cgroup.path.display().to_string())?;
+        Ok(cgroup)
+    }
+
+    pub fn write(&self, file: &str, text: &str) -> Result<()> {
+        let file = self.path.join(file);
+        fs::write(&file, text).with_context(|| file.display().to_string())
+    }
+
+    /// Takes in a process, until the result is dropped.
+    pub fn take(&self, pid: u32) -> Result<Moved> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        let before = text.lines().find_map(|line| line.strip_prefix("0::/"));
+        let before = before.ok_or_else(|| anyhow!("process {pid} has no cgroup"))?;
+        let procs = self.root.join(before).join("cgroup.procs");
+        self.write("cgroup.procs", &pid.to_string())?;
+        Ok(Moved { pid, procs })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.path);
+        if let Some(control) = &self.enabled {
+            let _ = fs::write(control, "-cpu");
+        }
+        if let Some(at) = &self.mounted {
+            let _ = unmount(at.path(), UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// A process that goes back to its own cgroup when this is dropped.
+pub struct Moved {
+    pid: u32,
+    procs: PathBuf,
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.procs, self.pid.to_string());
+    }
+}

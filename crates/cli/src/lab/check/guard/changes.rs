@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! guard goes on while its host changes: policies that are set for one VM, a VM that moves to
+//! another cgroup, CPUs that go and come.
+
+use super::super::guest_setup::GuestSetup;
+use super::cgroup::Cgroup;
+use super::process::{End, Guard, command};
+use super::{PROGRESS_NS, wait};
+use anyhow::{Context as _, Result, anyhow, bail};
+use reprieve_host::guard::Policy;
+use reprieve_lab::vm::Vm;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+
+/// Returns a line for each thing that was seen.
+pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
+    let mut guard = Guard::start(setup, Policy::Full, &[])?;
+    guard.work(setup, Policy::Full, vms)?;
+    let mut lines = vec![policies(setup, &mut guard, vms)?];
+    lines.push(moved(setup, &mut guard, vms)?);
+    lines.push(cpus(setup, &mut guard, vms)?);
+    guard.end(setup, End::Signal)?;
+    Ok(lines)
+}
+
+/// What `reprieve guard ARGS` printed.
+fn ask(args: &[&str]) -> Result<String> {
+    let output = command()?.arg("guard").args(args).output()?;
+    if !output.status.success() {
+        bail!("guard {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The statistics of a VM.
+fn of<'a>(statistics: &'a Value, vm: &Vm) -> Result<&'a Value> {
+    let mut all = statistics["vms"].as_array().into_iter().flatten();
+    all.find(|own| own["pid"] == vm.threads().pid())
+        .ok_or_else(|| anyhow!("{} is not in {statistics}", vm.name))
+}
+
+/// How often the VM was helped.
+fn helped(statistics: &Value, vm: &Vm) -> Result<u64> {
+    let own = of(statistics, vm)?;
+    let kinds = ["extended", "quiesced", "rescued"];
+    Ok(kinds.iter().filter_map(|kind| own[kind]["count"].as_u64()).sum())
+}
+
+/// One VM is helped no more from the moment on at which `guard set` has returned; the other one is.
+/// Then it is helped again.
+fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+    setup.progress.step("guard set");
+    let [first, second, ..] = vms else { bail!("two VMs are needed") };
+    let show = || -> Result<Value> { Ok(serde_json::from_str(&ask(&["show", "--json"])?)?) };
+    ask(&["set", "--vm", &first.name, "--policy", "plain"])?;
+    let seen = show()?;
+    if of(&seen, first)?["policies"] != json!(["plain"])
+        || of(&seen, second)?["policies"] != json!(["full"])
+    {
+        bail!("after guard set, it shows {seen}");
+    }
+    // Extensions that were granted before have ended once the VM has run for that long.
+    let ran = |all: &Value, vm: &Vm| Ok::<_, anyhow::Error>(of(all, vm)?["on_cpu_ns"].as_u64());
+    let settled = Some(ran(&seen, first)?.unwrap_or(0) + PROGRESS_NS / 10);
+    let mut before = None;
+    wait(setup, "the VM without help to run", || {
+        let now = guard.line(setup)?;
+        if before.is_none() && ran(&now, first)? >= settled {
+            before = Some(now);
+            return Ok(None);
+        }
+        let Some(before) = &before else { return Ok(None) };
+        if helped(&now, first)? != helped(before, first)? {
+            bail!("{} has policy plain and is helped: {before}, then {now}", first.name);
+        }
+        let enough = ran(before, first)?.map(|ns| ns + PROGRESS_NS);
+        let other = helped(&now, second)? > helped(before, second)?;
+        Ok((ran(&now, first)? >= enough && other).then_some(()))
+    })?;
+    ask(&["set", "--vm", &first.name, "--policy", "extend,rescue"])?;
+    let without = helped(&show()?, first)?;
+    wait(setup, "the VM to be helped again", || {
+        Ok((helped(&guard.line(setup)?, first)? > without).then_some(()))
+    })?;
+    match ask(&["set", "--vm", "no such VM", "--policy", "full"]) {
+        Err(error) if error.to_string().contains(&first.name) => (),
+        other => bail!("a VM that does not exist: {other:?}"),
+    }
+    Ok("guard set: one VM's policies off and on again, the other one's untouched".into())
+}
+
+/// The weight of the VM's new cgroup is its own from then on.
+fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+    setup.progress.step("guard, and a VM that moves to another cgroup");
+    let cgroup = Cgroup::make()?;
+    cgroup.write("cpu.weight", "300")?;
+    let pid = vms[0].threads().pid();
+    let weight = |guard: &mut Guard| {
+        Ok::<_, anyhow::Error>(of(&guard.line(setup)?, &vms[0])?["weight"].as_u64())
+    };
+    let before = weight(guard)?.ok_or_else(|| anyhow!("no weight"))?;
+    let moved = cgroup.take(pid)?;
+    wait(
+        setup,
+        "the weight of the new cgroup",
+        || Ok((weight(guard)? == Some(300)).then_some(())),
+    )?;
+    drop(moved);
+    wait(setup, "the weight of the old cgroup", || {
+        Ok((weight(guard)? == Some(before)).then_some(()))
+    })?;
+    Ok(format!("a VM moved to another cgroup and back: its weight {before}, 300, {before}"))
+}
+
+/// A CPU goes and comes: guard schedules again by itself, and its counters go on.
+fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+    let online = PathBuf::from("/sys/devices/system/cpu/cpu1/online");
+    if !online.exists() {
+        return Ok("no second CPU that could go: not checked".into());
+    }
+    setup.progress.step("guard, and a CPU that goes and comes");
+    let back = Online(online);
+    let total = |all: &Value| -> u64 {
+        let vms = all["vms"].as_array().into_iter().flatten();
+        vms.filter_map(|vm| vm["on_cpu_ns"].as_u64()).sum()
+    };
+    let mut ran = total(&guard.line(setup)?);
+    for (restarts, state) in [(1, "0"), (2, "1")] {
+        fs::write(&back.0, state).with_context(|| back.0.display().to_string())?;
+        wait(setup, "guard to be loaded again", || {
+            let now = guard.line(setup)?;
+            if total(&now) < ran {
+                bail!("counters fell: {now}");
+            }
+            ran = total(&now);
+            Ok((now["restarts"].as_u64() >= Some(restarts)).then_some(()))
+        })?;
+        super::progress(setup, vms).context("after a CPU went or came")?;
+        let goal = ran + PROGRESS_NS;
+        wait(setup, "guard to schedule with other CPUs", || {
+            Ok((total(&guard.line(setup)?) > goal).then_some(()))
+        })?;
+    }
+    Ok("a CPU went and came: loaded again both times, counters go on".into())
+}
+
+/// The CPU's file; it is online again when this is dropped.
+struct Online(PathBuf);
+
+impl Drop for Online {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.0, "1");
+    }
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What commands that run for long have in common: live views and metrics.
+
+use reprieve_host::show::prometheus::Server;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Parses the time between two looks.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+    if (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("from 100ms to 1h".into())
+    }
+}
+
+/// Whether somebody sits at a terminal.
+pub fn interactive() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+}
+
+/// Whether the terminal view may have colours.
+pub fn colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Says where metrics are, and who can read them.
+pub fn announce(server: &Server) {
+    eprintln!("reprieve: metrics at http://{}/metrics", server.address());
+    if !server.address().ip().is_loopback() {
+        eprintln!(
+            "reprieve: warning: everybody who reaches {} can read them: VM names, guest kernels and load",
+            server.address()
+        );
+    }
+}

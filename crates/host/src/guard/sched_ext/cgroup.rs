@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where cgroups are, and which have a limit of their CPU time.
+//!
+//! Under sched_ext such limits are the scheduler's to keep, so guard has to know of each of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Levels of cgroups that are looked at.
+const DEPTH: usize = 32;
+
+/// A mounted hierarchy that may have limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    at: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// With the controller `cpu`.
+    One,
+    Two,
+}
+
+impl Version {
+    fn file(self) -> &'static str {
+        match self {
+            Version::One => "cpu.cfs_quota_us",
+            Version::Two => "cpu.max",
+        }
+    }
+
+    fn limits(self, text: &str) -> bool {
+        let none = match self {
+            Version::One => "-1",
+            Version::Two => "max",
+        };
+        text.split_whitespace().next().is_some_and(|quota| quota != none)
+    }
+}
+
+/// Those of this process's mounts.
+pub fn hierarchies() -> Vec<Hierarchy> {
+    parse(&fs::read_to_string("/proc/self/mounts").unwrap_or_default())
+}
+
+fn parse(mounts: &str) -> Vec<Hierarchy> {
+    let hierarchy = |line: &str| {
+        let mut fields = line.split(' ').skip(1);
+        let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let version = match kind {
+            "cgroup2" => Version::Two,
+            "cgroup" if options.split(',').any(|option| option == "cpu") => Version::One,
+            _ => return None,
+        };
+        Some(Hierarchy { at: at.into(), version })
+    };
+    mounts.lines().filter_map(hierarchy).collect()
+}
+
+/// Where the cgroups of version 2 are.
+pub fn unified() -> Option<PathBuf> {
+    hierarchies().into_iter().find(|h| h.version == Version::Two).map(|h| h.at)
+}
+
+/// The path in [`unified`] of the cgroup of a process or thread.
+pub fn of(id: u32) -> Option<String> {
+    path_of(&fs::read_to_string(format!("/proc/{id}/cgroup")).ok()?, Version::Two)
+}
+
+/// By `/proc/ID/cgroup`.
+fn path_of(text: &str, version: Version) -> Option<String> {
+    text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let right = match version {
+            Version::One => controllers.split(',').any(|controller| controller == "cpu"),
+            Version::Two => controllers.is_empty(),
+        };
+        right.then(|| path.to_owned())
+    })
+}
+
+/// The directories from `root` to the cgroup at `path` in it, but for the root itself.
+pub fn along(root: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
+    let parts = path.split('/').filter(|part| !part.is_empty() && *part != "..").take(DEPTH);
+    let mut at = root.to_path_buf();
+    let all: Vec<PathBuf> = parts
+        .map(|part| {
+            at.push(part);
+            at.clone()
+        })
+        .collect();
+    all.into_iter()
+}
+
+/// A cgroup with a limit of its CPU time: the file that says so.
+pub fn limited() -> Option<PathBuf> {
+    hierarchies().iter().find_map(|h| limited_below(&h.at, h.version, DEPTH))
+}
+
+/// The limit under which a thread is: the file that says so.
+pub fn limited_thread(tid: u32) -> Option<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{tid}/cgroup")).ok()?;
+    hierarchies().iter().find_map(|h| {
+        let path = path_of(&text, h.version)?;
+        along(&h.at, &path).find_map(|directory| limit(&directory, h.version))
+    })
+}
+
+fn limit(directory: &Path, version: Version) -> Option<PathBuf> {
+    let file = directory.join(version.file());
+    version.limits(&fs::read_to_string(&file).unwrap_or_default()).then_some(file)
+}
+
+fn limited_below(directory: &Path, version: Version, depth: usize) -> Option<PathBuf> {
+    if let Some(file) = limit(directory, version) {
+        return Some(file);
+    }
+    let entries = fs::read_dir(directory).ok()?;
+    let mut directories = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    let depth = depth.checked_sub(1)?;
+    directories.find_map(|entry| limited_below(&entry.path(), version, depth))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_found_at_any_depth() {
+        for (version, none, some) in
+            [(Version::Two, "max 100000\n", "50000 100000\n"), (Version::One, "-1\n", "50000\n")]
+        {
+            let root = tempfile::tempdir().unwrap();
+            let deep = root.path().join("a/b/c");
+            fs::create_dir_all(&deep).unwrap();
+            assert_eq!(limited_below(root.path(), version, DEPTH), None);
+            fs::write(deep.join(version.file()), none).unwrap();
+            assert_eq!(limited_below(root.path(), version, DEPTH), None);
+            fs::write(deep.join(version.file()), some).unwrap();
+            assert_eq!(
+                limited_below(root.path(), version, DEPTH),
+                Some(deep.join(version.file())),
+                "{version:?}"
+            );
+            let above =
+                |path| along(root.path(), path).find_map(|directory| limit(&directory, version));
+            assert_eq!(above("/a/b/c/vcpu0"), Some(deep.join(version.file())));
+            assert_eq!(above("/a/b"), None);
+        }
+    }
+
+    #[test]
+    fn hierarchies_are_those_with_cpu_limits() {
+        let mounts = "proc /proc proc rw 0 0\n\
+            cgroup2 /sys/fs/cgroup/unified cgroup2 rw,nsdelegate 0 0\n\
+            cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
+            cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n";
+        let hierarchy = |at: &str, version| Hierarchy { at: at.into(), version };
+        assert_eq!(
+            parse(mounts),
+            [
+                hierarchy("/sys/fs/cgroup/unified", Version::Two),
+                hierarchy("/sys/fs/cgroup/cpu,cpuacct", Version::One)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_path_is_that_of_the_right_hierarchy() {
+        let text = "4:cpu,cpuacct:/one\n3:cpuset:/other\n0::/machine.slice/a:b\n";
+        assert_eq!(path_of(text, Version::One).as_deref(), Some("/one"));
+        assert_eq!(path_of(text, Version::Two).as_deref(), Some("/machine.slice/a:b"));
+        assert_eq!(path_of("1:name=systemd:/\n", Version::Two), None);
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The statistics of guard as metrics. `docs/guard.md` lists them.
+
+use super::encode::{Labels, Series, counter, gauge, seconds};
+use super::names::unique;
+use crate::guard::{Granted, Preempted, Statistics, VmStatistics};
+use crate::show::text::plain;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use std::fmt::Error;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub struct Page(pub Arc<Statistics>);
+
+type Named<'a> = Vec<(String, &'a VmStatistics)>;
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
+        let out = &mut encoder;
+        let names = unique(self.0.vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
+        let named: Named = names.into_iter().zip(&self.0.vms).collect();
+        vms(out, &named)?;
+        preemptions(out, &named)?;
+        grants(out, &named)?;
+        shares(out, &named)?;
+        own(out, &self.0)
+    }
+}
+
+fn vm(name: &str) -> Labels {
+    vec![("vm", name.into())]
+}
+
+fn each(named: &Named, figure: impl Fn(&VmStatistics) -> Option<f64>) -> Series<f64> {
+    Series(named.iter().filter_map(|(name, own)| Some((vm(name), figure(own)?))).collect())
+}
+
+fn vms(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let mut info =
+        out.encode_descriptor("reprieve_guard_vm", "A virtual machine", None, MetricType::Info)?;
+    for (name, own) in named {
+        let policies: Vec<&str> = own.policies.iter().map(|policy| policy.name()).collect();
+        info.encode_info(&vec![
+            ("vm", name.clone()),
+            ("pid", own.pid.to_string()),
+            ("policy", policies.join(",")),
+            ("readable", own.readable.to_string()),
+            ("trouble", own.trouble.as_deref().map_or(String::new(), plain)),
+        ])?;
+    }
+    gauge(
+        out,
+        "reprieve_guard_vm_weight",
+        "Weight of the VM; 100 is the normal one",
+        each(named, |vm| Some(vm.weight.into())),
+    )
+}
+
+fn preemptions(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let by_class = |figure: fn(&Preempted) -> u64| {
+        let mut all = vec![];
+        for (name, own) in named {
+            for p in own.preempted.iter().filter(|p| p.suffered + p.avoided > 0) {
+                let labels = vec![("vm", name.clone()), ("class", p.class.name().into())];
+                all.push((labels, figure(p) as f64));
+            }
+        }
+        Series(all)
+    };
+    counter(
+        out,
+        "reprieve_guard_preemptions_avoided",
+        "Preemptions of vCPUs that were due, and were put off until the vCPU was out of its section",
+        by_class(|p| p.avoided),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_preemptions_suffered",
+        "Preemptions of vCPUs that took place, by what they were doing",
+        by_class(|p| p.suffered),
+    )
+}
+
+fn grants(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let by_kind = |figure: fn(&Granted) -> f64| {
+        let mut all = vec![];
+        for (name, own) in named {
+            for (kind, granted) in own.grants() {
+                all.push((vec![("vm", name.clone()), ("kind", kind.into())], figure(granted)));
+            }
+        }
+        Series(all)
+    };
+    counter(
+        out,
+        "reprieve_guard_grants",
+        "Times that a vCPU got CPU time out of turn, by kind",
+        by_kind(|granted| granted.count as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_granted_seconds",
+        "CPU time out of turn; it is charged like any other",
+        by_kind(|granted| seconds(granted.total_ns)),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_longest_grant_seconds",
+        "The longest of them",
+        by_kind(|granted| seconds(granted.max_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_grants_expired",
+        "Grants that ended because their time was up",
+        by_kind(|granted| granted.expired as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_grants_refused",
+        "Grants that were refused because of debt or budget",
+        by_kind(|granted| granted.refused as f64),
+    )
+}
+
+fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    counter(
+        out,
+        "reprieve_guard_on_cpu_seconds",
+        "Time that the VM's vCPUs were on CPUs",
+        each(named, |vm| Some(seconds(vm.on_cpu_ns))),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_entitled_seconds",
+        "What the VM's weight was worth in the same time",
+        each(named, |vm| vm.entitled_ns.map(seconds)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_ticks_waited",
+        "Ticks of the guest that were due while their vCPU waited for a CPU",
+        each(named, |vm| Some(vm.ticks_waited as f64)),
+    )
+}
+
+fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
+    let one = |value| Series(vec![(vec![], value)]);
+    let mut info = out.encode_descriptor("reprieve_guard", "guard", None, MetricType::Info)?;
+    info.encode_info(&vec![
+        ("backend", statistics.backend.name()),
+        ("policy", statistics.policy.name()),
+    ])?;
+    counter(
+        out,
+        "reprieve_guard_decisions",
+        "Decisions of the scheduler, and its timers",
+        one(statistics.decisions as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_decision_seconds",
+        "Time in them",
+        one(seconds(statistics.decisions_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_cpu_seconds",
+        "CPU time of the guard process",
+        one(seconds(statistics.process_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_restarts",
+        "Times that it was loaded again because CPUs came or went",
+        one(statistics.restarts as f64),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::show::prometheus::testing::{asked, documented, served};
+    use crate::show::prometheus::text;
+    use crate::show::testing::guarded;
+
+    #[test]
+    fn figures_are_in_base_units() {
+        let page = text(guarded(10)).unwrap();
+        for line in [
+            "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\"} 1",
+            "reprieve_guard_vm_info{vm=\"db-primary\",pid=\"4711\",policy=\"extend,rescue\",readable=\"true\",trouble=\"\"} 1",
+            "reprieve_guard_vm_weight{vm=\"db-primary\"} 200.0",
+            "reprieve_guard_preemptions_avoided_total{vm=\"db-primary\",class=\"reader\"} 300.0",
+            "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",
+            "reprieve_guard_grants_total{vm=\"db-primary\",kind=\"rescued\"} 200.0",
+            "reprieve_guard_granted_seconds_total{vm=\"db-primary\",kind=\"rescued\"} 0.05",
+            "reprieve_guard_longest_grant_seconds{vm=\"db-primary\",kind=\"rescued\"} 0.0003",
+            "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0",
+            "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
+            "reprieve_guard_decision_seconds_total 0.04",
+            "reprieve_guard_cpu_seconds_total 0.01",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+        }
+        assert!(page.ends_with("# EOF\n"));
+        assert!(page.lines().all(|l| l.starts_with('#') || l.starts_with("reprieve_")), "{page}");
+        assert!(!page.contains('\x1b'), "{page}");
+    }
+
+    #[test]
+    fn the_documentation_lists_every_metric_and_no_other() {
+        let text_of = include_str!("../../../../../docs/guard.md");
+        assert_eq!(documented(text_of), served(&text(guarded(10)).unwrap()));
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_exist() {
+        let dashboard = include_str!("../../../../../packaging/grafana/reprieve-guard.json");
+        let (asked, served) = (asked(dashboard), served(&text(guarded(10)).unwrap()));
+        assert!(asked.len() > 8, "{asked:?}");
+        assert!(asked.is_subset(&served), "{:?}", asked.difference(&served));
+    }
+}

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What guard does for each VM, a row each; of the selected one also by class and kind.
+
+use super::colours::Palette;
+use super::session::Screen;
+use super::state::Request;
+use crate::guard::{Granted, Preempted, Statistics, VmStatistics};
+use crate::show::activity::CRITICAL;
+use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
+use crate::watch::model::Class;
+use ratatui::Frame;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Rates are over this many intervals.
+const WINDOW: usize = 10;
+/// A row per class, a heading, and a line between.
+const DETAIL: u16 = Class::ALL.len() as u16 + 2;
+
+const HEADINGS: [(&str, u16); 9] = [
+    ("VM", 16),
+    ("policy", 15),
+    ("weight", 6),
+    ("on CPU", 7),
+    ("of its due", 10),
+    ("avoided/s", 9),
+    ("suffered/s", 10),
+    ("granted/s", 10),
+    ("ahead by", 9),
+];
+
+/// The view of a guard that runs, wherever its statistics come from.
+pub struct GuardView<F> {
+    source: F,
+    palette: Palette,
+    interval: Duration,
+    recent: VecDeque<Statistics>,
+    selected: Option<u32>,
+    trouble: Option<String>,
+}
+
+impl<F: FnMut() -> Result<Statistics, String>> GuardView<F> {
+    pub fn new(source: F, interval: Duration, colour: bool) -> GuardView<F> {
+        let (palette, recent) = (Palette { colour }, VecDeque::new());
+        GuardView { source, palette, interval, recent, selected: None, trouble: None }
+    }
+}
+
+impl<F: FnMut() -> Result<Statistics, String>> Screen for GuardView<F> {
+    fn refresh(&mut self) {
+        match (self.source)() {
+            Ok(statistics) => {
+                self.trouble = None;
+                // Another guard counts anew.
+                if self.recent.back().is_some_and(|b| b.elapsed_ns > statistics.elapsed_ns) {
+                    self.recent.clear();
+                }
+                if self.recent.len() > WINDOW {
+                    self.recent.pop_front();
+                }
+                self.recent.push_back(statistics);
+                self.step(0);
+            }
+            Err(trouble) => self.trouble = Some(trouble),
+        }
+    }
+
+    fn key(&mut self, key: KeyCode) -> Request {
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return Request::Quit,
+            KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::PageDown => self.step(10),
+            KeyCode::PageUp => self.step(-10),
+            _ => (),
+        }
+        Request::Nothing
+    }
+
+    fn draw(&mut self, frame: &mut Frame) {
+        let Some(now) = self.recent.back() else {
+            let text = self.trouble.clone().unwrap_or_else(|| "Waiting for guard".into());
+            frame.render_widget(Paragraph::new(plain(&text)), frame.area());
+            return;
+        };
+        let detail = if frame.area().height >= DETAIL + 6 { DETAIL } else { 0 };
+        let [top, table, below, keys] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Fill(1),
+            Constraint::Length(detail),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Paragraph::new(self.heading(now)), top);
+        self.vms(now, frame, table);
+        if let Some(vm) = now.vms.iter().find(|vm| Some(vm.pid) == self.selected) {
+            self.classes(now, vm, frame, below);
+        }
+        let help = " ↑↓ select  q quit: guard goes on    granted: time out of turn, charged like any; ahead: of its due since guard started";
+        frame.render_widget(
+            Paragraph::new(help).style(Style::new().add_modifier(Modifier::REVERSED)),
+            keys,
+        );
+    }
+}
+
+impl<F> GuardView<F> {
+    fn step(&mut self, by: isize) {
+        let Some(now) = self.recent.back() else { return };
+        let at = now.vms.iter().position(|vm| Some(vm.pid) == self.selected).unwrap_or(0);
+        let to = at.saturating_add_signed(by).min(now.vms.len().saturating_sub(1));
+        self.selected = now.vms.get(to).map(|vm| vm.pid);
+    }
+
+    /// What the latest statistics are compared with, and the seconds since.
+    fn before(&self, now: &Statistics) -> Option<(&Statistics, f64)> {
+        let before = self.recent.front().filter(|before| before.time_ns < now.time_ns)?;
+        Some((before, (now.time_ns - before.time_ns) as f64 / 1e9))
+    }
+
+    /// How much `figure` of the VM grew per second.
+    fn rate(
+        &self,
+        now: &Statistics,
+        vm: &VmStatistics,
+        figure: impl Fn(&VmStatistics) -> u64,
+    ) -> Option<f64> {
+        let (before, seconds) = self.before(now)?;
+        let before = before.vms.iter().find(|b| b.pid == vm.pid)?;
+        Some(figure(vm).saturating_sub(figure(before)) as f64 / seconds)
+    }
+
+    fn heading(&self, now: &Statistics) -> Line<'static> {
+        let cost = self.before(now).map(|(before, seconds)| {
+            let of = |all: &Statistics| all.decisions_ns + all.process_ns;
+            of(now).saturating_sub(of(before)) as f64 / 1e9 / seconds
+        });
+        let mut spans = vec![
+            Span::styled("reprieve guard", Style::new().add_modifier(Modifier::BOLD)),
+            Span::raw(format!(
+                "  {} ({}) for {}, {}, every {}; its own cost {} of a CPU",
+                now.policy.name(),
+                now.backend.name(),
+                time(now.elapsed_ns as f64),
+                text::several(now.vms.len(), "VM"),
+                time(self.interval.as_nanos() as f64),
+                optional(cost, |share| format!("{:.2} %", share * 100.0)),
+            )),
+        ];
+        if now.restarts > 0 {
+            let restarts = text::several(now.restarts as usize, "restart");
+            spans.push(Span::raw(format!("  {restarts}: CPUs came or went")));
+        }
+        if let Some(trouble) = &self.trouble {
+            spans.push(Span::styled(format!("  {}", plain(trouble)), self.palette.warning()));
+        }
+        Line::from(spans)
+    }
+
+    fn vms(&self, now: &Statistics, frame: &mut Frame, area: Rect) {
+        let rows = now.vms.iter().map(|vm| {
+            let all = |figure: fn(&Preempted) -> u64| {
+                move |vm: &VmStatistics| {
+                    let critical = vm.preempted.iter().filter(|p| CRITICAL.contains(&p.class));
+                    critical.map(figure).sum()
+                }
+            };
+            let granted =
+                |vm: &VmStatistics| vm.grants().iter().map(|(_, g)| g.total_ns).sum::<u64>();
+            let on_cpu = self.rate(now, vm, |vm| vm.on_cpu_ns);
+            let due = self.rate(now, vm, |vm| vm.entitled_ns.unwrap_or(0));
+            let share = on_cpu.zip(due).filter(|(_, due)| *due > 0.0).map(|(on, due)| on / due);
+            let ahead = vm.entitled_ns.map(|due| vm.on_cpu_ns as f64 - due as f64);
+            let policies: Vec<&str> = vm.policies.iter().map(|policy| policy.name()).collect();
+            let per_second = |figure: Option<f64>| optional(figure, count);
+            Row::new([
+                cell(cut(&plain(&vm.name), 16), true),
+                match &vm.trouble {
+                    None => cell(cut(&policies.join(","), 15), true),
+                    Some(trouble) => {
+                        Cell::from(Span::styled(cut(&plain(trouble), 15), self.palette.warning()))
+                    }
+                },
+                cell(vm.weight.to_string(), false),
+                cell(optional(on_cpu.map(|ns| ns / 1e9), percent), false),
+                cell(optional(share, percent), false),
+                cell(per_second(self.rate(now, vm, all(|p| p.avoided))), false),
+                cell(per_second(self.rate(now, vm, all(|p| p.suffered))), false),
+                cell(optional(self.rate(now, vm, granted), time), false),
+                cell(optional(ahead, signed), false),
+            ])
+        });
+        let headings =
+            HEADINGS.iter().enumerate().map(|(n, (text, _))| cell((*text).into(), n < 2));
+        let table = Table::new(rows, HEADINGS.iter().map(|(_, width)| Constraint::Length(*width)))
+            .header(Row::new(headings).style(Style::new().add_modifier(Modifier::UNDERLINED)))
+            .highlight_symbol(">")
+            .row_highlight_style(Style::new().add_modifier(Modifier::BOLD));
+        let selected = now.vms.iter().position(|vm| Some(vm.pid) == self.selected);
+        frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
+    }
+
+    /// Of one VM: preemptions by class on the left, grants by kind on the right.
+    fn classes(&self, now: &Statistics, vm: &VmStatistics, frame: &mut Frame, area: Rect) {
+        let [left, right] =
+            Layout::horizontal([Constraint::Length(44), Constraint::Fill(1)]).areas(area);
+        let header = |names: &[&'static str]| {
+            let cells: Vec<Cell> =
+                names.iter().enumerate().map(|(n, name)| cell((*name).into(), n == 0)).collect();
+            Row::new(cells).style(Style::new().add_modifier(Modifier::UNDERLINED)).top_margin(1)
+        };
+        let classes = vm.preempted.iter().map(|p| {
+            let class = p.class;
+            let of = |vm: &VmStatistics| vm.preempted.iter().find(|p| p.class == class).cloned();
+            let rate = |figure: fn(Preempted) -> u64| {
+                optional(self.rate(now, vm, |vm| of(vm).map_or(0, figure)), count)
+            };
+            Row::new([
+                Cell::from(Span::styled(class.name(), self.palette.class(class))),
+                cell(rate(|p| p.avoided), false),
+                cell(p.avoided.to_string(), false),
+                cell(rate(|p| p.suffered), false),
+                cell(p.suffered.to_string(), false),
+            ])
+        });
+        let widths = [10, 7, 9, 7, 9].map(Constraint::Length);
+        let names = ["preempted", "/s", "avoided", "/s", "suffered"];
+        frame.render_widget(Table::new(classes, widths).header(header(&names)), left);
+        let kinds = vm.grants().map(|(kind, granted)| {
+            Row::new([
+                cell(kind.into(), true),
+                cell(granted.count.to_string(), false),
+                cell(mean(granted), false),
+                cell(time(granted.max_ns as f64), false),
+                cell(time(granted.total_ns as f64), false),
+                cell(granted.expired.to_string(), false),
+                cell(granted.refused.to_string(), false),
+            ])
+        });
+        let widths = [9, 8, 8, 8, 8, 8, 8].map(Constraint::Length);
+        let names = ["granted", "times", "mean", "longest", "in all", "ran out", "refused"];
+        frame.render_widget(Table::new(kinds, widths).header(header(&names)), right);
+    }
+}
+
+fn cell(text: String, left: bool) -> Cell<'static> {
+    let line = Line::from(text);
+    Cell::from(if left { line } else { line.right_aligned() })
+}
+
+fn mean(granted: &Granted) -> String {
+    match granted.count {
+        0 => NONE.into(),
+        n => time(granted.total_ns as f64 / n as f64),
+    }
+}
+
+fn signed(ns: f64) -> String {
+    if ns < 0.0 { format!("-{}", time(-ns)) } else { time(ns) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::testing::guarded;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn drawn(
+        view: &mut GuardView<impl FnMut() -> Result<Statistics, String>>,
+        width: u16,
+        height: u16,
+    ) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let row = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..buffer.area.height).map(|y| row(y).trim_end().to_string() + "\n").collect()
+    }
+
+    #[test]
+    fn a_row_tells_what_is_done_for_a_vm() {
+        let mut seconds = 0;
+        let source = || {
+            seconds += 1;
+            Ok(guarded(seconds))
+        };
+        let mut view = GuardView::new(source, Duration::from_secs(1), false);
+        view.refresh();
+        view.refresh();
+        let all = drawn(&mut view, 120, 30);
+        let row = all.lines().find(|line| line.contains("db-primary")).unwrap();
+        // 900 ms of 1 s on CPUs, of 1 s due; 30 and 10 preemptions avoided per second, 1 suffered.
+        for part in ["extend,rescue", "200", "90 %", "40.0", "1.00", "12.0 ms", "-200 ms"] {
+            assert!(row.contains(part), "{part} in\n{all}");
+        }
+        assert!(all.contains("full (sched-ext) for 2.00 s, 2 VMs"), "{all}");
+        assert!(all.contains("its own cost 0.50 % of a CPU"), "{all}");
+        let rescued = all.lines().find(|line| line.contains("rescued")).unwrap();
+        assert!(rescued.contains("40") && rescued.contains("250 us"), "{all}");
+        view.key(KeyCode::Down);
+        assert!(drawn(&mut view, 120, 30).contains(">web?[2J"), "{all}");
+        assert_eq!(view.key(KeyCode::Char('q')), Request::Quit);
+    }
+
+    #[test]
+    fn no_size_and_no_trouble_breaks_it() {
+        let mut turn = 0;
+        let source = || {
+            turn += 1;
+            match turn % 3 {
+                0 => Err("guard\x1b[2J does not run".into()),
+                // A guard that was started again.
+                1 => Ok(guarded(1)),
+                _ => Ok(guarded(turn)),
+            }
+        };
+        let mut view = GuardView::new(source, Duration::from_secs(1), true);
+        for (width, height) in [(0, 0), (1, 1), (2, 3), (7, 40), (20, 4), (300, 2), (500, 100)] {
+            for key in [KeyCode::Down, KeyCode::PageDown, KeyCode::Up, KeyCode::Enter] {
+                view.key(key);
+                assert!(!drawn(&mut view, width, height).contains('\x1b'));
+                view.refresh();
+            }
+        }
+    }
+}
