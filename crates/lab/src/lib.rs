@@ -16,7 +16,7 @@
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables and HTML |
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
-//! | [`headroom`] | the least memory that a guest survives in |
+//! | [`headroom`], [`search`] | the least memory that a guest survives in; its best boot parameters |
 
 pub mod calibrate;
 pub mod costs;
@@ -37,6 +37,7 @@ pub mod recorder;
 pub mod report;
 pub mod run;
 pub mod scheduler;
+pub mod search;
 pub mod vm;
 pub mod watcher;
 
