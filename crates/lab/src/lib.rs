@@ -10,7 +10,7 @@
 //! | [`dilation`] | how much slower a VM's clocks run |
 //! | [`process`], [`experiments`] | child processes; from a request to a plan |
 //! | [`watcher`], [`scheduler`], [`images`] | watching guests and scheduling them, from outside; kernels, QEMU, initramfs |
-//! | [`costs`] | what a switch, an exit, an interrupt cost |
+//! | [`costs`], [`sleeper`] | what a switch, an exit, an interrupt cost; a thread of the host that sleeps |
 //! | [`record`], [`vm`] | the records of a run; one virtual machine |
 //! | [`calibrate`] | measures the costs |
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables and HTML |
@@ -38,6 +38,7 @@ pub mod report;
 pub mod run;
 pub mod scheduler;
 pub mod search;
+pub mod sleeper;
 pub mod vm;
 pub mod watcher;
 
