@@ -10,6 +10,7 @@ mod host_scheduler;
 mod inside;
 mod run;
 mod search;
+mod soak;
 
 use crate::output::{print, print_json, width};
 use crate::progress;
@@ -51,6 +52,8 @@ pub enum Command {
     Headroom(Box<headroom::HeadroomArgs>),
     /// The guest's boot parameters with the shortest overcommitted grace periods, per policy
     Search(Box<search::SearchArgs>),
+    /// VMs that start, reboot and die under load while guard is killed, restarted and switched
+    Soak(Box<soak::SoakArgs>),
     /// What switches of vCPUs, VM exits and timer interrupts cost here, beside hardware
     Calibrate(calibrate::CalibrateArgs),
     /// Show, fetch or remove the kernels and images that the lab keeps
@@ -104,6 +107,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::Check(args) => check::main(&args),
         Command::Headroom(args) => headroom::main(*args),
         Command::Search(args) => search::main(*args),
+        Command::Soak(args) => soak::main(&args),
         Command::Calibrate(args) => calibrate::main(args),
         Command::Images { action, json } => images(action, json),
         Command::Execute { plan, from, images, no_watch, logs } => {

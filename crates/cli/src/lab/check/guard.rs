@@ -21,7 +21,7 @@ use std::process::{Child, Command as Process, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-const STATE: &str = "/sys/kernel/sched_ext/state";
+pub const STATE: &str = "/sys/kernel/sched_ext/state";
 /// "S" ends a scheduler.
 const SYSRQ: &str = "/proc/sysrq-trigger";
 
@@ -42,7 +42,7 @@ const RUNS: [(Policy, bool, End); 6] = [
     (Policy::Full, false, End::Kill),
 ];
 
-pub fn check(setup: &GuestSetup) -> Result<Finding> {
+pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
         return refusal(setup);
     }
@@ -62,7 +62,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         let mut guard = Guard::start(setup, policy, only_vms)?;
         let statistics = guard.work(setup, policy, &vms)?;
         guard.end(setup, end)?;
-        progress(setup, &vms).context("after guard ended")?;
+        progress(setup, &vms.iter().collect::<Vec<_>>()).context("after guard ended")?;
         let how = end.name();
         let granted = |what: &str| sum(&statistics, what, "count");
         writeln!(
@@ -99,7 +99,7 @@ fn sum(statistics: &Value, what: &str, number: &str) -> u64 {
 }
 
 /// Waits until each VM has run for some time.
-fn progress(setup: &GuestSetup, vms: &[Vm]) -> Result<()> {
+pub fn progress(setup: &GuestSetup, vms: &[&Vm]) -> Result<()> {
     let ran = || vms.iter().map(|vm| vm.threads().vcpu_counters().run_ns);
     let goal: Vec<u64> = ran().map(|ns| ns + PROGRESS_NS).collect();
     wait(setup, "each VM to run", || {
@@ -138,14 +138,14 @@ fn own_command() -> Result<Vec<String>> {
 
 /// How guard ends.
 #[derive(Clone, Copy, PartialEq)]
-enum End {
+pub enum End {
     Signal,
     Kill,
     Kernel,
 }
 
 impl End {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             End::Signal => "ended",
             End::Kill => "killed",
@@ -155,7 +155,7 @@ impl End {
 }
 
 /// A `reprieve guard` in a process of its own.
-struct Guard {
+pub struct Guard {
     child: Child,
     lines: Receiver<String>,
 }
@@ -180,7 +180,7 @@ impl Guard {
         Ok(Guard { child, lines })
     }
 
-    fn start(setup: &GuestSetup, policy: Policy, only_vms: bool) -> Result<Guard> {
+    pub fn start(setup: &GuestSetup, policy: Policy, only_vms: bool) -> Result<Guard> {
         let mut guard = Guard::spawn(policy, only_vms)?;
         let ready = guard.line(setup)?;
         if ready["event"] != "ready" || ready["policy"] != policy.name() {
@@ -229,8 +229,28 @@ impl Guard {
         Ok(last)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still schedules; forgets its statistics so far.
+    ///
+    /// # Errors
+    /// How it ended, or that the kernel no longer has its scheduler.
+    pub fn check(&mut self) -> Result<()> {
+        while self.lines.try_recv().is_ok() {}
+        if let Some(status) = self.child.try_wait()? {
+            bail!("guard ended by itself ({status}): {}", self.said());
+        }
+        let state = fs::read_to_string(STATE)?;
+        if state.trim() != "enabled" {
+            bail!("guard runs, and sched_ext is {}", state.trim());
+        }
+        Ok(())
+    }
+
     /// Ends guard, and waits until the stock scheduler is back.
-    fn end(mut self, setup: &GuestSetup, end: End) -> Result<()> {
+    pub fn end(mut self, setup: &GuestSetup, end: End) -> Result<()> {
         let kill = |signal| {
             // SAFETY: no memory is passed; the child has not been waited for.
             unsafe { libc::kill(self.child.id() as i32, signal) };
