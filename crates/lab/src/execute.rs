@@ -24,6 +24,7 @@ use crate::process::Cancel;
 use crate::progress::Progress;
 use crate::record::{Death, HostInfo, HostPhase, Record};
 use crate::scheduler::{InForce, Scheduler, Target};
+use crate::sleeper::Sleeper;
 use crate::vm::{Accel, Config, SchedCounters, Threads, Vm, retry::Attempts};
 use crate::watcher::{Totals, WatchOutcome, Watcher, Watching};
 use reprieve_init::protocol::{Command, Event};
@@ -376,6 +377,8 @@ impl<'a> Run<'a> {
         let sched = SchedReader::new(place, subjects, competitors);
         let mut before = None;
         let mut after = None;
+        let (mut sleeper, mut wakeups_ns) = (None, vec![]);
+        let interactive = self.plan.interactive;
         let (sink, began) = (&mut self.sink, &self.began);
         let command = Command::Phase { phase, duration_ms: self.plan.phase_ms };
         let limit = phase_limit(length);
@@ -385,10 +388,14 @@ impl<'a> Run<'a> {
                     before = Some(sched.read());
                     began.set(Some(Instant::now()));
                     watch.begin();
+                    sleeper = interactive.then(Sleeper::start).transpose()?;
                 }
                 Event::LoadStopped { .. } => {
                     after = Some(sched.read());
                     watch.end();
+                    if let Some(sleeper) = sleeper.take() {
+                        wakeups_ns = sleeper.end()?;
+                    }
                     // The guest still has to send its samples; nothing must delay that.
                     pause_all(competitors)?;
                 }
@@ -411,7 +418,7 @@ impl<'a> Run<'a> {
         };
         self.began.set(None);
         let outside = watch.close();
-        let host = HostPhase { outside, policy: policy_says, ..after.since(&before) };
+        let host = HostPhase { outside, policy: policy_says, wakeups_ns, ..after.since(&before) };
         (self.sink)(Record::PhaseEnd { phase, result, host })
     }
 
@@ -630,6 +637,7 @@ impl SchedReading {
             outside: None,
             policy: None,
             other_busy: None,
+            wakeups_ns: vec![],
         }
     }
 }

@@ -10,13 +10,13 @@
 //! | [`dilation`] | how much slower a VM's clocks run |
 //! | [`process`], [`experiments`] | child processes; from a request to a plan |
 //! | [`watcher`], [`scheduler`], [`images`] | watching guests and scheduling them, from outside; kernels, QEMU, initramfs |
-//! | [`costs`] | what a switch, an exit, an interrupt cost |
+//! | [`costs`], [`sleeper`] | what a switch, an exit, an interrupt cost; a thread of the host that sleeps |
 //! | [`record`], [`vm`] | the records of a run; one virtual machine |
 //! | [`calibrate`] | measures the costs |
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables and HTML |
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
-//! | [`headroom`] | the least memory that a guest survives in |
+//! | [`headroom`], [`search`] | the least memory that a guest survives in; its best boot parameters |
 
 pub mod calibrate;
 pub mod costs;
@@ -37,6 +37,8 @@ pub mod recorder;
 pub mod report;
 pub mod run;
 pub mod scheduler;
+pub mod search;
+pub mod sleeper;
 pub mod vm;
 pub mod watcher;
 

@@ -35,6 +35,9 @@ pub struct Plan {
     /// All VMs are entitled to the same share of the CPUs, and want more than that.
     #[serde(default)]
     pub fair: bool,
+    /// A thread of the VMs' host sleeps and runs beside them, and how late it wakes is measured.
+    #[serde(default)]
+    pub interactive: bool,
     /// A guest under test that has too little memory to boot has died in its phase, at once.
     #[serde(default)]
     pub boot_counts: bool,

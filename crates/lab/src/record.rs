@@ -112,6 +112,9 @@ pub struct HostPhase {
     /// the run, or stolen. `None` where it is not known.
     #[serde(default)]
     pub other_busy: Option<f64>,
+    /// How late a thread of the host woke each time, where that is measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wakeups_ns: Vec<u64>,
     /// What the policy reported about itself when it ended, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<serde_json::Value>,

@@ -191,6 +191,41 @@ fn shares_are_of_what_the_vms_got_together() {
 }
 
 #[test]
+fn wake_ups_of_the_hosts_thread_are_judged_against_eevdf() {
+    let scratch = Scratch::new("wakeups");
+    let mut both = Plan { interactive: true, ..plan("interactive", &["eevdf", "full"], 1) };
+    both.variants[1].policy = "full".parse().unwrap();
+    for (full_us, said) in [(220, "1.10 times"), (400, "2.00 times")] {
+        let mut records = vec![start(both.clone()), guest(0, "6.12")];
+        let conditions =
+            [(0, Scenario::Baseline), (0, Scenario::Overcommit), (1, Scenario::Overcommit)];
+        for (id, (variant, scenario)) in (0..).zip(conditions) {
+            let mut all = phase(id, variant, 0, scenario, &[4], &[300]);
+            let longest = if variant == 0 { 200 } else { full_us };
+            for record in &mut all {
+                if let Record::PhaseEnd { host, .. } = record {
+                    // 1 to 98 us, and two of the longest: the 99th percentile is among those.
+                    host.wakeups_ns = (1..=98).chain([longest; 2]).map(|us| us * 1000).collect();
+                }
+            }
+            records.extend(all);
+        }
+        let summary = summary(&scratch.run(said.split(' ').next().unwrap(), &records));
+        let cell = |variant: usize, key: &str| {
+            summary.variants[variant].row(key).unwrap().overcommit.as_ref().unwrap().value
+        };
+        assert_eq!([cell(0, "wakeup_p50"), cell(0, "wakeup_p99")], [50.0, 200.0]);
+        assert_eq!([cell(1, "wakeup_p99"), cell(1, "wakeup_max")], [full_us as f64; 2]);
+        assert_eq!(cell(1, "wakeups"), 100.0);
+        let verdict = summary.notices.iter().find(|n| n.contains(said)).unwrap();
+        let word = if full_us == 220 { "within" } else { "beyond" };
+        assert!(verdict.starts_with("full: ") && verdict.contains(word), "{verdict}");
+    }
+    let other = summary(&scratch.run("other", &small("churn")));
+    assert!(other.variants[0].row("wakeup_p99").is_none());
+}
+
+#[test]
 fn what_a_program_measured_comes_first_and_keeps_its_order() {
     let mut records = small("bench-grace");
     let mut value = 0.0;

@@ -8,8 +8,10 @@ mod host;
 use crate::output::{print, print_json, width};
 use anyhow::Result;
 use clap::Args;
+use reprieve_lab::search;
 use reprieve_page::plain_lines;
 use serde::Serialize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -18,6 +20,10 @@ pub struct Options {
     /// Look at this VM as well: a name or the VMM's process ID (repeat for several)
     #[arg(long, value_name = "NAME|PID")]
     vm: Vec<String>,
+    /// What `reprieve lab search` found (its search.json): prescribed to guests like the one it
+    /// measured
+    #[arg(long, value_name = "FILE", requires = "vm")]
+    search: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -43,9 +49,10 @@ struct Report {
 
 /// Exits with 1 when something is missing.
 pub fn main(options: &Options) -> Result<ExitCode> {
+    let evidence = options.search.as_deref().map(search::load).transpose()?;
     let mut vms = vec![];
     for query in &options.vm {
-        vms.push(guest::examine(query)?);
+        vms.push(guest::examine(query, evidence.as_ref())?);
     }
     let report = Report { host: host::checks(), vms };
     if options.json {
@@ -68,7 +75,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 
 /// The report on one VM as JSON.
 pub fn examine(vm: &str) -> Result<serde_json::Value> {
-    Ok(serde_json::to_value(guest::examine(vm)?)?)
+    Ok(serde_json::to_value(guest::examine(vm, None)?)?)
 }
 
 impl Check {

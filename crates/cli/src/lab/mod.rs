@@ -9,6 +9,8 @@ mod headroom;
 mod host_scheduler;
 mod inside;
 mod run;
+mod search;
+mod soak;
 
 use crate::output::{print, print_json, width};
 use crate::progress;
@@ -48,6 +50,10 @@ pub enum Command {
     Check(Box<check::CheckArgs>),
     /// The least memory in which a guest survives its garbage, alone and overcommitted
     Headroom(Box<headroom::HeadroomArgs>),
+    /// The guest's boot parameters with the shortest overcommitted grace periods, per policy
+    Search(Box<search::SearchArgs>),
+    /// VMs that start, reboot and die under load while guard is killed, restarted and switched
+    Soak(Box<soak::SoakArgs>),
     /// What switches of vCPUs, VM exits and timer interrupts cost here, beside hardware
     Calibrate(calibrate::CalibrateArgs),
     /// Show, fetch or remove the kernels and images that the lab keeps
@@ -100,6 +106,8 @@ pub fn main(command: Command) -> Result<()> {
         Command::Report { dirs, out, json } => report(&dirs, &out, json),
         Command::Check(args) => check::main(&args),
         Command::Headroom(args) => headroom::main(*args),
+        Command::Search(args) => search::main(*args),
+        Command::Soak(args) => soak::main(&args),
         Command::Calibrate(args) => calibrate::main(args),
         Command::Images { action, json } => images(action, json),
         Command::Execute { plan, from, images, no_watch, logs } => {
@@ -121,7 +129,7 @@ fn list(json: bool) -> Result<()> {
     let mut text = String::new();
     for e in experiments::ALL {
         let (name, guest, source) = (e.name(), e.summary(), e.source());
-        text += &format!("{name:<10}{guest} ({source})\n{:10}against {}\n", "", e.competition());
+        text += &format!("{name:<13}{guest} ({source})\n{:13}against {}\n", "", e.competition());
     }
     print(&text)
 }

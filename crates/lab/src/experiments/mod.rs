@@ -13,6 +13,7 @@ mod dbench;
 mod fairness;
 mod guests;
 mod hostile;
+mod interactive;
 mod membench;
 mod postmark;
 mod psearchy;
@@ -50,6 +51,10 @@ pub trait Experiment: Sync {
     fn fair(&self) -> bool {
         false
     }
+    /// Whether the wake-ups of a thread of the host are measured, too.
+    fn interactive(&self) -> bool {
+        false
+    }
     /// `call_rcu` probes per second and CPU.
     fn callback_probe_hz(&self) -> u32 {
         0
@@ -67,6 +72,7 @@ pub static ALL: &[&dyn Experiment] = &[
     &psearchy::Psearchy,
     &fairness::Fairness,
     &hostile::Hostile,
+    &interactive::Interactive,
     &bench_grace::BenchGrace,
 ];
 

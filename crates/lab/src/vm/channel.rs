@@ -57,6 +57,11 @@ impl Channel {
         self.lines[active].write_all(&text)
     }
 
+    /// Forgets which line the guest uses: it is about to choose one again.
+    pub fn restart(&mut self) {
+        self.active = None;
+    }
+
     /// The next event, or `None` when `wait` has passed.
     ///
     /// # Errors

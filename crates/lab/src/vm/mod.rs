@@ -227,6 +227,24 @@ impl Vm {
         self.monitor(&qmp::cont {}).map(drop)
     }
 
+    /// Resets the machine, as its button does, and waits until the init of the new boot has
+    /// announced itself, at most `limit`. What the guest was sending at that moment must have been
+    /// a whole line.
+    pub fn reset(&mut self, limit: Duration, cancel: &Cancel) -> Result<()> {
+        // Everywhere else a guest that reboots has crashed, and its QEMU ends (`-no-reboot`).
+        let on_reboot = |action| qmp::set_action {
+            reboot: Some(action),
+            panic: None,
+            shutdown: None,
+            watchdog: None,
+        };
+        self.monitor(&on_reboot(qmp::RebootAction::reset))?;
+        self.channel.restart();
+        self.monitor(&qmp::system_reset {})?;
+        self.await_hello(Instant::now() + limit, limit, cancel)?;
+        self.monitor(&on_reboot(qmp::RebootAction::shutdown)).map(drop)
+    }
+
     /// QEMU's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

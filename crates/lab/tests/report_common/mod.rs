@@ -77,6 +77,7 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         subject: vm("subject", Workload::Idle),
         competitors: vec![vm("hog", Workload::Hog { threads: 2 })],
         fair: false,
+        interactive: false,
         boot_counts: false,
         seed: 1,
         command: format!("reprieve lab run {experiment}"),
@@ -104,6 +105,7 @@ pub fn guest(variant: usize, kernel: &str) -> Record {
         cpus: 2,
         memory_kb: 512 << 10,
         preempt: Some("voluntary".into()),
+        preempt_models: vec![],
         hz: Some(250),
         cmdline: "quiet".into(),
         clocksource: "kvm-clock".into(),
@@ -176,6 +178,7 @@ pub fn end(id: u32, scenario: Scenario) -> Record {
         },
         host: HostPhase {
             policy: None,
+            wakeups_ns: vec![],
             vcpu_preemptions: if over { 600 } else { 0 },
             vcpu_wait_ns: if over { 1_000_000_000 } else { 0 },
             cpu_ns: cpu_ns.into(),

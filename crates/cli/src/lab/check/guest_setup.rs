@@ -130,6 +130,11 @@ impl<'a> GuestSetup<'a> {
             .with_context(|| format!("watching {}", vm.name))
     }
 
+    /// Resets the VM under whatever it does, and waits for the init of its new boot.
+    pub fn reset(&self, vm: &mut Vm) -> Result<()> {
+        Ok(vm.reset(scaled(BOOT_LIMIT), self.cancel)?)
+    }
+
     pub fn sleep(&self, time: Duration) -> Result<()> {
         Ok(self.cancel.sleep(time)?)
     }

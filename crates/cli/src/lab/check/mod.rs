@@ -8,13 +8,14 @@
 //! there this program runs again, and sends its findings to the program outside.
 
 mod attach;
+pub mod bpf_objects;
 mod classes;
 mod cost;
 mod cycles;
 mod doctor;
 mod grace;
-mod guard;
-mod guest_setup;
+pub mod guard;
+pub mod guest_setup;
 mod load;
 mod stopped;
 

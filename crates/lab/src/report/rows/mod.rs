@@ -5,8 +5,10 @@
 //! it. `docs/results.md` lists the keys.
 
 mod fair;
+mod wakeups;
 mod watched;
 
+pub(super) use wakeups::verdicts;
 pub(super) use watched::notices;
 
 use super::load::{Phase, Run};
@@ -128,6 +130,9 @@ fn host_rows(run: &Run) -> Vec<Metric> {
                 Some((100.0 * p.other_busy()? * ns, ns))
             }))
         }));
+    }
+    if run.plan.interactive {
+        rows.extend(wakeups::rows());
     }
     if run.plan.fair {
         rows.extend(fair::rows(run, subject_of));

@@ -12,7 +12,7 @@ mod process;
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
 use anyhow::{Context as _, Result, bail};
-use process::{End, Guard};
+pub use process::{End, Guard};
 use reprieve_host::guard::Policy;
 use reprieve_lab::limit::scaled;
 use reprieve_lab::protocol::{Command, Workload};
@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const STATE: &str = "/sys/kernel/sched_ext/state";
+pub const STATE: &str = "/sys/kernel/sched_ext/state";
 
 /// How long anything may take that is waited for here.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ const RUNS: [(Policy, bool, End); 6] = [
     (Policy::Full, false, End::Kill),
 ];
 
-pub fn check(setup: &GuestSetup) -> Result<Finding> {
+pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
         return refusal(setup);
     }
@@ -101,7 +101,8 @@ fn sum(statistics: &Value, what: &str, number: &str) -> u64 {
 }
 
 /// Waits until each VM has run for some time.
-fn progress(setup: &GuestSetup, vms: &[Vm]) -> Result<()> {
+pub fn progress<'a>(setup: &GuestSetup, vms: impl IntoIterator<Item = &'a Vm>) -> Result<()> {
+    let vms: Vec<&Vm> = vms.into_iter().collect();
     let ran = || vms.iter().map(|vm| vm.threads().vcpu_counters().run_ns);
     let goal: Vec<u64> = ran().map(|ns| ns + PROGRESS_NS).collect();
     wait(setup, "each VM to run", || {

@@ -150,6 +150,26 @@ impl Guard {
         Ok(last)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still schedules; forgets its statistics so far.
+    ///
+    /// # Errors
+    /// How it ended, or that the kernel no longer has its scheduler.
+    pub fn check(&mut self) -> Result<()> {
+        while self.lines.try_recv().is_ok() {}
+        if let Some(status) = self.child.try_wait()? {
+            bail!("guard ended by itself ({status}): {}", self.said());
+        }
+        let state = fs::read_to_string(STATE)?;
+        if state.trim() != "enabled" {
+            bail!("guard runs, and sched_ext is {}", state.trim());
+        }
+        Ok(())
+    }
+
     /// Ends guard, and waits until the stock scheduler is back.
     pub fn end(mut self, setup: &GuestSetup, end: End) -> Result<()> {
         let kill = |signal| {
