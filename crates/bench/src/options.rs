@@ -19,6 +19,10 @@ pub struct Options {
     pub readers: Vec<usize>,
     /// In `grace`: readers come and go, and warming up is measured as well.
     pub churn: bool,
+    /// In `locks`: lengths of the critical sections.
+    pub lengths: Vec<Duration>,
+    /// In `locks`: numbers of busy threads per CPU that take no lock.
+    pub hogs: Vec<usize>,
     /// The caller sets it to end the run early.
     pub cancel: Arc<AtomicBool>,
 }

@@ -19,6 +19,8 @@ fn options() -> Options {
         rounds: 1,
         readers: vec![1, 3],
         churn: false,
+        lengths: vec![],
+        hogs: vec![],
         cancel: Arc::default(),
     }
 }

@@ -11,6 +11,8 @@ fn options(against: &str) -> Options {
         rounds: 1,
         readers: vec![2],
         churn: false,
+        lengths: [100, 1_000].map(Duration::from_nanos).into(),
+        hogs: vec![0, 1],
         cancel: Default::default(),
     }
 }
@@ -28,6 +30,42 @@ fn locks_are_compared() {
         }
     }
     assert!(outcome.rows.iter().all(|row| row.subject != "std" && row.subject != "mcs"));
+}
+
+/// Lengths and hogs are those that were asked for, and each has fairness and waits.
+#[test]
+fn lengths_and_hogs_are_chosen() {
+    let lengths = [250, 2_000].map(Duration::from_nanos).into();
+    let chosen = Options { lengths, hogs: vec![2], ..options("std") };
+    let outcome = run(Bench::Locks, &chosen, &|_, _| {}).unwrap();
+    let crowds = || outcome.rows.iter().filter(|row| row.group.contains(" us"));
+    let mut groups: Vec<_> = crowds().map(|row| row.group.as_str()).collect();
+    groups.dedup();
+    let styles = ["spin locks", "mutexes", "reader-writer locks"];
+    let expected = styles.map(|style| {
+        ["0.25", "2"].map(|us| format!("{style}, 2 threads, {us} us, 2 hogs per CPU"))
+    });
+    assert_eq!(groups, expected.concat());
+    for row in crowds() {
+        for title in ["fairness", "wait, p99", "wait, longest"] {
+            let column = outcome.columns.iter().position(|column| column.title == title).unwrap();
+            assert!(row.figures[column].is_some(), "{title} of {row:?}");
+        }
+    }
+}
+
+#[test]
+fn lengths_and_hogs_out_of_range_are_bad_usage() {
+    let usage = |options: Options| match run(Bench::Locks, &options, &|_, _| {}) {
+        Err(Error::Usage(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let none = usage(Options { lengths: vec![], ..options("std") });
+    let long = usage(Options { lengths: vec![Duration::from_secs(1)], ..options("std") });
+    assert!(none.contains("--lengths") && long.contains("--lengths"));
+    let crowd = usage(Options { hogs: vec![65], ..options("std") });
+    assert!(usage(Options { hogs: vec![], ..options("std") }).contains("--hogs"));
+    assert!(crowd.contains("--hogs"));
 }
 
 #[test]

@@ -14,6 +14,8 @@ fn the_ratios_are_drawn() {
         rounds: 2,
         readers: vec![1],
         churn: false,
+        lengths: vec![],
+        hogs: vec![],
         cancel: Default::default(),
     };
     let (summary, result) = run_all(Duration::from_secs(1), &options, &|_, _| ());

@@ -40,6 +40,12 @@ pub struct BenchArgs {
     /// In `grace`: readers come and go, and their first moments count
     #[arg(long)]
     churn: bool,
+    /// In `locks`: lengths of the critical sections in microseconds (list)
+    #[arg(long, value_name = "US", value_delimiter = ',', default_values_t = Bench::DEFAULT_LENGTHS)]
+    lengths: Vec<f64>,
+    /// In `locks`: busy threads per CPU that take no lock (list)
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = Bench::DEFAULT_HOGS)]
+    hogs: Vec<usize>,
     /// Write a page with the tables and charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -80,6 +86,8 @@ pub fn main(args: BenchArgs) -> Result<()> {
             readers => readers.into(),
         },
         churn: args.churn,
+        lengths: args.lengths.iter().copied().map(microseconds).collect(),
+        hogs: args.hogs.clone(),
         cancel: cancel.flag(),
     };
     // A line per sample is useful on a terminal only.
@@ -105,6 +113,11 @@ pub fn main(args: BenchArgs) -> Result<()> {
             Ok(result?)
         }
     }
+}
+
+/// What is not a time at all is out of the range that is checked.
+fn microseconds(us: f64) -> Duration {
+    Duration::try_from_secs_f64(us / 1e6).unwrap_or_default()
 }
 
 fn show_one(args: &BenchArgs, outcome: &Outcome) -> Result<()> {

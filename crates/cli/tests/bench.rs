@@ -62,6 +62,9 @@ fn what_does_not_exist_is_bad_usage() {
         (&["all", "--against", "kernel"], "kernel"),
         (&["read", "--seconds", "0"], "--seconds"),
         (&["all", "--seconds", "nan"], "--seconds"),
+        (&["locks", "--lengths", "0"], "--lengths"),
+        (&["locks", "--lengths", "inf"], "--lengths"),
+        (&["locks", "--hogs", "1000"], "--hogs"),
         (&["all", "--json", "--markdown"], "--markdown"),
     ] {
         let output = bench(arguments).output().unwrap();

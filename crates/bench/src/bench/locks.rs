@@ -4,8 +4,8 @@
 //!
 //! Work is a number of steps that takes the time named on a CPU of its own, calibrated once, so a
 //! section in which the thread loses its CPU is not shorter for it. Hogs are threads that compute
-//! and take no lock, one for each CPU. Waiting times are those of every 16th section: reading the
-//! clock costs as much as the shortest ones. Each section checks that it is alone (or that only
+//! and take no lock, so many for each CPU. Waiting times are those of every 16th section: reading
+//! the clock costs as much as the shortest ones. Each section checks that it is alone (or that only
 //! readers are beside it).
 //!
 //! *Fairness* is Jain's index of the numbers of sections of the threads, in percent: 100 if all are
@@ -37,8 +37,15 @@ use std::time::Duration;
 /// Peers that `--against` takes.
 pub const FAMILIES: [&str; 5] = ["pthread", "parking_lot", "std", "mcs", "futex-spin"];
 
-/// Section lengths, in ns.
-const LENGTHS: [u64; 4] = [100, 1_000, 10_000, 100_000];
+/// Section lengths, in us, when the user names none.
+pub const LENGTHS: [f64; 4] = [0.1, 1.0, 10.0, 100.0];
+/// Hogs for each CPU when the user does not say.
+pub const HOGS: [usize; 2] = [0, 1];
+
+/// The shortest section is a few steps; of one much longer than a slice there are few in a sample.
+const SHORTEST: Duration = Duration::from_nanos(10);
+const LONGEST_SECTION: Duration = Duration::from_millis(10);
+const MOST_HOGS: usize = 64;
 
 const RATE: usize = 0;
 const P99: usize = 1;
@@ -54,6 +61,13 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         return Err(Error::Usage(format!(
             "--against {unknown}: no such lock; there are {families}"
         )));
+    }
+    let in_range = |length: &Duration| (SHORTEST..=LONGEST_SECTION).contains(length);
+    if options.lengths.is_empty() || !options.lengths.iter().all(in_range) {
+        return Err(Error::Usage("--lengths: microseconds, from 0.01 to 10000".into()));
+    }
+    if options.hogs.is_empty() || options.hogs.iter().any(|&hogs| hogs > MOST_HOGS) {
+        return Err(Error::Usage(format!("--hogs: numbers from 0 to {MOST_HOGS}")));
     }
     let more = |title: &str, unit, charted| Column {
         more_is_better: true,
@@ -79,8 +93,8 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         if style != Style::ReadWrite {
             many(style, &subjects, &mut recorder, &mut jobs, options);
         }
-        for hogs in [0, machine::cpus()] {
-            for length in LENGTHS {
+        for &hogs in &options.hogs {
+            for &length in &options.lengths {
                 for &threads in &options.readers {
                     let scene = Scene { threads, length, hogs, reads: style == Style::ReadWrite };
                     crowd(style, scene, &subjects, &mut recorder, &mut jobs, options);
@@ -91,7 +105,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let note = |text: &str| text.to_owned();
     let notes = vec![
         note(
-            "threads work outside for as long as inside; hogs: one thread per CPU that takes no lock; waits of every 16th section; fairness: Jain's index",
+            "threads work outside for as long as inside; hogs: threads that take no lock; waits of every 16th section; fairness: Jain's index",
         ),
         note("reader-writer locks: a section in eight writes"),
         if reprieve_hint::connect(Duration::from_millis(100)).is_ok() {
@@ -143,7 +157,8 @@ impl Visit for Alone {
 #[derive(Clone, Copy)]
 struct Scene {
     threads: usize,
-    length: u64,
+    length: Duration,
+    /// For each CPU.
     hogs: usize,
     reads: bool,
 }
@@ -157,8 +172,12 @@ fn crowd<'a>(
     options: &'a Options,
 ) {
     let Scene { threads, length, hogs, .. } = scene;
-    let beside = if hogs == 0 { "" } else { ", hogs" };
-    let length = length as f64 / 1e3;
+    let beside = match hogs {
+        0 => String::new(),
+        1 => ", 1 hog per CPU".into(),
+        hogs => format!(", {hogs} hogs per CPU"),
+    };
+    let length = length.as_nanos() as f64 / 1e3;
     let group = format!("{}, {}, {length} us{beside}", style.name(), super::thread_label(threads));
     for &subject in subjects {
         let row = recorder.row(&group, subject.name(), subject.class());
@@ -196,6 +215,7 @@ impl Visit for Crowd<'_> {
     type Output = Result<Vec<(usize, f64)>>;
     fn visit<L: Lock>(self) -> Self::Output {
         let Scene { threads, hogs, .. } = self.scene;
+        let hogs = hogs * machine::cpus();
         let shared = Shared::<L>::new(threads + hogs + 1);
         let (done, seconds) = scope(|scope| {
             for _ in 0..hogs {
@@ -203,11 +223,7 @@ impl Visit for Crowd<'_> {
             }
             let worker = || shared.work(self.scene);
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-            shared.start.wait();
-            let begun = clock::now();
-            std::thread::sleep(self.length);
-            shared.stop.store(true, Ordering::Relaxed);
-            let seconds = (clock::now() - begun) as f64 / 1e9;
+            let seconds = shared.pass(self.length, self.options);
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
             (joined.collect::<Vec<_>>(), seconds)
         });
@@ -243,6 +259,8 @@ struct Shared<L> {
     lock: L,
     start: Barrier,
     stop: AtomicBool,
+    /// Whether a section is over.
+    begun: AtomicBool,
     inside: AtomicU32,
 }
 
@@ -254,6 +272,7 @@ impl<L: Lock> Shared<L> {
             lock: L::new(),
             start: Barrier::new(threads),
             stop: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
             inside: AtomicU32::new(0),
         }
     }
@@ -265,9 +284,22 @@ impl<L: Lock> Shared<L> {
         }
     }
 
+    /// Lets the threads start, and stops them after `length`, on a busy machine later, when there
+    /// is something to count. The seconds that it took.
+    fn pass(&self, length: Duration, options: &Options) -> f64 {
+        self.start.wait();
+        let begun = clock::now();
+        std::thread::sleep(length);
+        while !self.begun.load(Ordering::Relaxed) && options.check().is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        (clock::now() - begun) as f64 / 1e9
+    }
+
     fn work(&self, scene: Scene) -> Done {
         let mut done = Done::default();
-        let steps = steps(scene.length);
+        let steps = steps(scene.length.as_nanos() as u64);
         self.start.wait();
         let begun = clock::thread_cpu();
         while !self.stop.load(Ordering::Relaxed) {
@@ -298,6 +330,9 @@ impl<L: Lock> Shared<L> {
                 done.waits.push(after - before);
             }
             done.sections += 1;
+            if done.sections == 1 {
+                self.begun.store(true, Ordering::Relaxed);
+            }
             work(steps);
         }
         done.cpu = clock::thread_cpu() - begun;
@@ -352,7 +387,7 @@ impl Visit for Many<'_> {
         let other = L::new();
         let shared = Shared::<L>::new(machine::cpus() + 1);
         let ready = Barrier::new(2);
-        let scene = Scene { threads: 2, length: 1_000, hogs: 0, reads: false };
+        let scene = Scene { threads: 2, length: Duration::from_micros(1), hogs: 0, reads: false };
         let (done, seconds) = scope(|scope| {
             scope.spawn(|| {
                 let idle = || {
@@ -373,11 +408,7 @@ impl Visit for Many<'_> {
             }
             let worker = || shared.work(scene);
             let workers: Vec<_> = (0..machine::cpus()).map(|_| scope.spawn(worker)).collect();
-            shared.start.wait();
-            let begun = clock::now();
-            std::thread::sleep(self.length);
-            shared.stop.store(true, Ordering::Relaxed);
-            let seconds = (clock::now() - begun) as f64 / 1e9;
+            let seconds = shared.pass(self.length, self.options);
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
             (joined.collect::<Vec<_>>(), seconds)
         });

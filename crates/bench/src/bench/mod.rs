@@ -141,6 +141,12 @@ impl Bench {
         }
     }
 
+    /// Lengths of sections in `locks` when the user names none, in us.
+    pub const DEFAULT_LENGTHS: [f64; 4] = locks::LENGTHS;
+
+    /// Busy threads per CPU in `locks` when the user does not say.
+    pub const DEFAULT_HOGS: [usize; 2] = locks::HOGS;
+
     /// The peers when the user names none.
     pub fn families(self) -> &'static [&'static str] {
         match self {

@@ -217,6 +217,8 @@ mod tests {
             rounds: 1,
             readers: bench.default_readers().into(),
             churn: false,
+            lengths: vec![],
+            hogs: vec![],
             cancel: Default::default(),
         };
         let outcome = |bench| bench::invented(bench, &options(bench), figure);

@@ -1,28 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs under the shim.
 
-use std::path::{Path, PathBuf};
+mod common;
+
+use common::{run, scratch, shim};
+use std::path::Path;
 use std::process::Command;
-
-fn scratch() -> &'static Path {
-    Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{error}", output.status);
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Builds the shim: cargo does not for its tests.
-fn shim() -> PathBuf {
-    let target = scratch().join("shim");
-    let arguments = ["build", "--quiet", "--offline", "-p", "reprieve-shim", "--target-dir"];
-    let mut build = Command::new(env!("CARGO"));
-    run(build.args(arguments).arg(&target).current_dir(env!("CARGO_MANIFEST_DIR")));
-    target.join("debug/libreprieve_locks.so")
-}
 
 /// Whether the program's calls of that function are bound to the shim.
 fn bound(program: &mut Command, function: &str) -> bool {

@@ -5,7 +5,8 @@
 //! # State
 //! `owner` names the holder, so that waiters can ask what it does. It is set by a compare-and-swap
 //! and cleared by a plain store: releasing a lock that nobody sleeps for takes no atomic
-//! read-modify-write. At most [`wait::spinners`] threads spin; further ones sleep at once. A
+//! read-modify-write. A thread that finds it taken looks again for a moment, and tells nobody
+//! ([`wait::quick`]). Then at most [`wait::spinners`] threads spin; further ones sleep at once. A
 //! release wakes one sleeper, unless a thread is spinning or on its way already: then nobody has to
 //! be woken, and the threads that use the lock are no more than there are CPUs. Once per [`FAIR`] a
 //! sleeper is woken in any case. It asks to be the *heir*: the next release gives the lock to it,
@@ -115,6 +116,10 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
+        // Where nobody sleeps, nobody has to know that this thread spins.
+        if !self.parked.is_set() && wait::quick(|| !self.is_locked() && self.try_lock(me)) {
+            return true;
+        }
         let first = self.active.add().0 < wait::spinners();
         if first && self.spin(me, false, end) {
             self.active.sub();

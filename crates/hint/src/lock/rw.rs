@@ -254,6 +254,9 @@ impl Core {
 
     /// Waits until `done`, or until it is better to sleep. The state then.
     fn spin(&self, done: impl Fn(u32) -> bool) -> u32 {
+        if let Some(state) = self.spin_quick(&done) {
+            return state;
+        }
         let (before, first) = self.spinners.add();
         if broken!(FirstWakesNobody, false, first) {
             let state = self.state.load(Ordering::Relaxed);
@@ -265,6 +268,21 @@ impl Core {
         let state = if admitted { self.spin_on(done) } else { self.state.load(Ordering::Relaxed) };
         self.spinners.sub();
         state
+    }
+
+    /// The state, if it was `done` after a moment. Only where nobody sleeps: after a fork somebody
+    /// has to find out who is left to be woken.
+    fn spin_quick(&self, done: &impl Fn(u32) -> bool) -> Option<u32> {
+        const SLEEP: u32 = READERS_SLEEP | WRITERS_SLEEP;
+        let mut state = self.state.load(Ordering::Relaxed);
+        if broken!(QuickForGhosts, false, state & SLEEP != 0) {
+            return None;
+        }
+        let taken = wait::quick(|| {
+            state = self.state.load(Ordering::Relaxed);
+            done(state)
+        });
+        (taken && broken!(QuickForGhosts, true, state & SLEEP == 0)).then_some(state)
     }
 
     fn spin_on(&self, done: impl Fn(u32) -> bool) -> u32 {

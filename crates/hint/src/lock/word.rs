@@ -65,6 +65,10 @@ impl Word {
     #[cold]
     #[inline(never)]
     fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
+        let parked = self.word.load(Ordering::Relaxed) & PARKED != 0;
+        if !parked && wait::quick(|| !self.is_locked() && self.take(me)) {
+            return true;
+        }
         if self.spinners.add().0 < wait::spinners() && self.spin(me) {
             self.spinners.sub();
             return true;

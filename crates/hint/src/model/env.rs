@@ -49,6 +49,11 @@ impl Waiter {
     }
 }
 
+/// Once: the next look is the waiter's.
+pub(crate) fn quick(mut taken: impl FnMut() -> bool) -> bool {
+    taken()
+}
+
 pub(crate) fn spinners() -> u32 {
     1
 }
@@ -105,6 +110,7 @@ pub(crate) enum How {
     GhostsCount,
     FirstWakesNobody,
     GhostGranted,
+    QuickForGhosts,
 }
 
 /// Not a part of the models' state: set once in a process.

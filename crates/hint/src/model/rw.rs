@@ -131,6 +131,12 @@ fn broken_first_wakes_nobody() {
 
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_quick_for_ghosts() {
+    check_broken(How::QuickForGhosts, 1, || forked(&[true, true], true, true));
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_writer_forgets_others() {
     check_broken(How::WriterForgetsOthers, 2, || threads(&[false, false, false]));
 }

@@ -2,6 +2,7 @@
 //! How late a thread of the host wakes that belongs to no VM.
 
 use crate::plan::Scenario;
+use crate::policy::Policy;
 use crate::report::VariantSummary;
 use crate::report::metric::{Better, Measured, Metric, row};
 use crate::report::stats::Distribution;
@@ -41,5 +42,6 @@ pub fn verdicts(variants: &[VariantSummary]) -> Vec<String> {
             variant.variant.label
         ))
     };
-    variants.iter().filter_map(verdict).collect()
+    let others = variants.iter().filter(|v| v.variant.policy != Policy::Eevdf);
+    others.filter_map(verdict).collect()
 }

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The shim, and programs to run under it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{error}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Builds the shim, optimized as users have it: cargo does not for its tests.
+pub fn shim() -> PathBuf {
+    let target = scratch().join("shim");
+    let arguments =
+        ["build", "--quiet", "--release", "--offline", "-p", "reprieve-shim", "--target-dir"];
+    let mut build = Command::new(env!("CARGO"));
+    run(build.args(arguments).arg(&target).current_dir(env!("CARGO_MANIFEST_DIR")));
+    target.join("release/libreprieve_locks.so")
+}
