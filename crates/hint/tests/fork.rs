@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The child of a fork uses locks for which threads of the parent waited.
 
+#[path = "../../rcu/tests/common/beside.rs"]
+mod beside;
+
+use beside::beside;
 use reprieve_hint::{FairLock, Mutex, RwLock, RwSemaphore, SpinLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
@@ -79,15 +83,13 @@ counter! {
 /// The child's threads share the lock, the one that forked and two that are new.
 fn use_lock<L: Counter>(lock: &L, mut held: L::Guard<'_>) {
     let start = L::step(&mut held);
-    scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..SECTIONS {
-                    L::step(&mut lock.lock());
-                    lock.look();
-                }
-            });
+    let work = || {
+        for _ in 0..SECTIONS {
+            L::step(&mut lock.lock());
+            lock.look();
         }
+    };
+    beside(&[&work, &work], || {
         // They wait behind the parent's.
         std::thread::sleep(Duration::from_millis(1));
         drop(held);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Semaphores across processes.
 
+#[path = "../../rcu/tests/common/beside.rs"]
+mod beside;
 mod common;
 
+use beside::beside;
 use common::{Child, errno, namespace, op};
 use libc::{IPC_CREAT, IPC_EXCL, IPC_NOWAIT, IPC_PRIVATE};
 use reprieve_ipc::{Namespace, SemOp};
@@ -147,7 +150,7 @@ fn adjustments_outlive_threads_but_not_the_process() {
     let (_directory, n) = namespace();
     let id = set(&n, 1);
     Child::run(|| {
-        std::thread::spawn(move || n.semop(id, &[op(0, 3, UNDO)], None).unwrap()).join().unwrap();
+        beside(&[&|| n.semop(id, &[op(0, 3, UNDO)], None).unwrap()], || ());
         assert_eq!(n.sem_value(id, 0), Ok(3));
         let child = Child::run(|| assert_eq!(n.sem_value(id, 0), Ok(3)));
         child.succeeds();

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! fork, exit, signals and start-up, each in the situation it is dangerous in.
 
+#[path = "common/beside.rs"]
+mod beside;
 #[path = "common/child.rs"]
 mod child;
 mod common;
 #[path = "common/samples.rs"]
 mod samples;
 
+use beside::beside;
 use child::in_child;
 use common::Cell;
 use reprieve::{Domain, Engine};
@@ -65,12 +68,12 @@ fn a_section_of_the_forking_thread_goes_on_in_the_child() {
     let cookie = domain.start_poll();
     thread::sleep(Duration::from_millis(10));
     let status = in_child(|| {
-        let other = domain.clone();
-        let waiter = thread::spawn(move || other.cond_synchronize(cookie));
-        thread::sleep(Duration::from_millis(20));
-        let waited = !domain.poll(cookie);
-        drop(guard);
-        waiter.join().is_ok() && waited
+        beside(&[&|| domain.cond_synchronize(cookie)], || {
+            thread::sleep(Duration::from_millis(20));
+            let waited = !domain.poll(cookie);
+            drop(guard);
+            waited
+        })
     });
     assert_eq!(status, 0);
 }
@@ -189,35 +192,30 @@ fn a_child_has_working_grace_periods_of_its_own() {
     // SAFETY: used through this domain only, here and below.
     assert_eq!(unsafe { domain.lookup(&cell.value()) }, 0);
     let status = in_child(|| {
-        let stop = Arc::new(AtomicBool::new(false));
-        let readers: Vec<_> = (0..4)
-            .map(|_| {
-                let (domain, cell, stop) = (domain.clone(), cell.clone(), stop.clone());
-                thread::spawn(move || {
-                    let mut last = 0;
-                    while !stop.load(Relaxed) {
-                        // SAFETY: as above.
-                        let now = unsafe { domain.lookup(&cell.value()) };
-                        if now < last || now > 2000 {
-                            return false;
-                        }
-                        last = now;
-                    }
-                    true
-                })
-            })
-            .collect();
-        for i in 1..=2000 {
-            // SAFETY: as above.
-            unsafe { cell.replace(&domain, i) };
-            if i % 20 == 0 {
-                domain.synchronize();
+        let (stop, wrong) = (AtomicBool::new(false), AtomicBool::new(false));
+        let read = || {
+            let mut last = 0;
+            while !stop.load(Relaxed) {
+                // SAFETY: as above.
+                let now = unsafe { domain.lookup(&cell.value()) };
+                if now < last || now > 2000 {
+                    wrong.store(true, Relaxed);
+                }
+                last = now;
             }
-        }
-        stop.store(true, Relaxed);
-        let right = readers.into_iter().all(|r| r.join().unwrap_or(false));
+        };
+        beside(&[&read, &read, &read, &read], || {
+            for i in 1..=2000 {
+                // SAFETY: as above.
+                unsafe { cell.replace(&domain, i) };
+                if i % 20 == 0 {
+                    domain.synchronize();
+                }
+            }
+            stop.store(true, Relaxed);
+        });
         domain.barrier().unwrap();
-        right && domain.stats().grace_periods.count >= 100
+        !wrong.load(Relaxed) && domain.stats().grace_periods.count >= 100
     });
     assert_eq!(status, 0);
 }
