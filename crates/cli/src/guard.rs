@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_host::guard::control::{self, Control};
-use reprieve_host::guard::{self, Backend, Options, Policy, Statistics, eevdf};
+use reprieve_host::guard::{self, Backend, Granted, Options, Policy, Statistics, eevdf};
+use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
 use reprieve_host::watch::Which;
 use reprieve_page::plain;
@@ -57,6 +58,9 @@ pub struct GuardArgs {
     /// Where guard notes slices that are to be given back (--backend eevdf)
     #[arg(long, value_name = "DIR", default_value = eevdf::JOURNALS, hide = true)]
     journal: PathBuf,
+    /// Where programs register whose hints are respected as guests' sections are; "off": nowhere
+    #[arg(long, value_name = "SOCKET|off", default_value = SOCKET)]
+    hints: PathBuf,
     /// Schedule vCPUs only. With sched_ext, all other ordinary threads then run before any of them
     #[arg(long)]
     only_vms: bool,
@@ -156,12 +160,16 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         journal: args.journal.clone(),
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
+        hints: (args.hints.as_os_str() != "off").then(|| args.hints.clone()),
         only_vms: args.only_vms,
         ignore_cpu_max: args.ignore_cpu_max,
         ..Options::default()
     };
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let mut guard = guard::start(&options)?;
+    if let Some(trouble) = guard.statistics()?.hints.trouble {
+        eprintln!("reprieve: {trouble}; guard schedules without them");
+    }
     let control = (args.backend == Backend::SchedExt).then(Control::listen);
     let control = control.and_then(|control| {
         let warn = |error| eprintln!("reprieve: warning: `guard set` cannot reach it: {error}");
@@ -306,6 +314,18 @@ fn summary(statistics: &Statistics) -> String {
         statistics.decisions,
         statistics.decisions_ns / statistics.decisions.max(1),
     );
+    let hints = &statistics.hints;
+    if hints.counts.switches + hints.extended.count > 0 {
+        text += &format!(
+            "{} programs with hints: preemptions in sections {} avoided, {} suffered; in readers {} avoided, {} suffered\n",
+            hints.counts.processes,
+            hints.avoided_in_section,
+            hints.counts.in_non_preemptable,
+            hints.avoided_in_reader,
+            hints.counts.in_reader,
+        );
+        text += &grants("extended", &hints.extended);
+    }
     for vm in &statistics.vms {
         let critical = |class| activity::CRITICAL.contains(&class);
         let those = vm.preempted.iter().filter(|preempted| critical(preempted.class));
@@ -318,15 +338,8 @@ fn summary(statistics: &Statistics) -> String {
             vm.weight,
             seconds(vm.on_cpu_ns),
         );
-        for (what, granted) in vm.grants().into_iter().filter(|(_, g)| g.count + g.refused > 0) {
-            text += &format!(
-                "  {what}: {} times, {:.1} ms in all, {:.3} ms at most; {} ran out, {} refused\n",
-                granted.count,
-                granted.total_ns as f64 / 1e6,
-                granted.max_ns as f64 / 1e6,
-                granted.expired,
-                granted.refused,
-            );
+        for (what, granted) in vm.grants() {
+            text += &grants(what, granted);
         }
         if let Some(trouble) = &vm.trouble {
             text += &format!("  {}\n", plain(trouble));
@@ -335,10 +348,25 @@ fn summary(statistics: &Statistics) -> String {
     text
 }
 
+/// A line, if there were any.
+fn grants(what: &str, granted: &Granted) -> String {
+    if granted.count + granted.refused == 0 {
+        return String::new();
+    }
+    format!(
+        "  {what}: {} times, {:.1} ms in all, {:.3} ms at most; {} ran out, {} refused\n",
+        granted.count,
+        granted.total_ns as f64 / 1e6,
+        granted.max_ns as f64 / 1e6,
+        granted.expired,
+        granted.refused,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_host::guard::{Granted, Preempted, VmStatistics};
+    use reprieve_host::guard::{HintStatistics, Preempted, VmStatistics};
     use reprieve_host::watch::model::Class;
 
     #[test]
@@ -365,6 +393,11 @@ mod tests {
         let statistics = Statistics {
             elapsed_ns: 2_000_000_000,
             vms: vec![vm],
+            hints: HintStatistics {
+                extended: Granted { count: 2, ..Granted::default() },
+                avoided_in_section: 1,
+                ..HintStatistics::default()
+            },
             decisions: 4,
             decisions_ns: 400,
             ..Statistics::new(Backend::SchedExt, Policy::Extend)
@@ -377,6 +410,7 @@ mod tests {
             ),
             "{text}"
         );
+        assert!(text.contains("in sections 1 avoided, 0 suffered"), "{text}");
         assert!(!text.contains("rescued") && !text.contains('\u{1b}'), "{text}");
     }
 }

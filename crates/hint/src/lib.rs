@@ -85,6 +85,11 @@ pub mod abi {
     };
     pub use crate::thread::LINES;
 
+    /// What this process says when it registers, for an observer that it has itself.
+    pub fn hello() -> Hello {
+        crate::page::hello()
+    }
+
     /// The calling thread's line.
     pub fn line() -> *const std::ffi::c_void {
         std::ptr::from_ref(crate::thread::me()).cast()

@@ -94,6 +94,7 @@ struct group {
 struct task {
 	struct policy_thread thread;
 	struct policy_extension extension;
+	struct policy_budget budget; /* of a thread that is no vCPU */
 	u64 generation; /* of the membership below */
 	u64 left; /* when it last left its CPU */
 	u64 section_task; /* the guest's task at the start of the extension */
@@ -105,7 +106,7 @@ struct task {
 	u32 queued;
 	u32 why;
 	u32 ticked; /* its guest's tick was due while it waited */
-	u32 class; /* at the start of the extension */
+	u32 class; /* at the start of the extension; of no vCPU: its hint */
 	u32 quiescing; /* what kind of extension it is */
 };
 
@@ -263,6 +264,8 @@ static __always_inline void grant(struct granted *granted, u64 ns)
 	if (ns > granted->max_ns)
 		granted->max_ns = ns;
 }
+
+#include "guard_hints.bpf.h"
 
 /* The vCPU is runnable from now on. */
 static __always_inline void join(struct task *task, u64 now)
@@ -600,6 +603,8 @@ static __always_inline enum policy_verdict extend(struct task_struct *p,
 	u32 class, quiescing;
 	int section;
 
+	if (!task->slot)
+		return hints_extend(p, task, now);
 	if (!group || !guest)
 		return POLICY_GO;
 	section = in_section(p, task, &class, &quiescing);
@@ -630,7 +635,7 @@ static __always_inline enum policy_verdict extend(struct task_struct *p,
 	return verdict;
 }
 
-/* The extension ends because the vCPU sleeps or a higher class takes its CPU.
+/* The extension ends because the thread sleeps or a higher class takes its CPU.
  */
 static __always_inline void end_extension(struct task *task, _Bool slept,
 					  u64 now)
@@ -641,6 +646,8 @@ static __always_inline void end_extension(struct task *task, _Bool slept,
 	struct policy_limits limit;
 	struct granted *granted;
 
+	if (!task->slot)
+		hints_end(task, slept, now);
 	if (!began || !group || !guest)
 		return;
 	limits(&limit);
@@ -710,6 +717,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 		cpu = scx_bpf_task_cpu(p);
 	}
+	hints_publish(cpu);
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		preempt(task, cpu, bpf_ktime_get_ns());
 }
@@ -852,7 +860,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	/* With core scheduling, a sibling may choose for this CPU. */
-	if (task && task->slot && prev == bpf_get_current_task_btf()) {
+	if (task && prev == bpf_get_current_task_btf()) {
 		if (yields || !waits(where)) {
 			end_extension(task, 0, now);
 		} else if (extend(prev, task, now) == POLICY_STAY) {
@@ -972,6 +980,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->slot = task->slot;
 	cpu->slice = settings.slice;
 	cpu->turn = now;
+	hints_publish(where);
 }
 
 SEC("struct_ops/guard_stopping")
@@ -1000,8 +1009,8 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	policy_served(&cpu->kinds, !!task->queue, ran, count, &limit);
 	guest = guest_of(task);
 	group = group_of(task);
+	end_extension(task, !runnable, now);
 	if (guest && group) {
-		end_extension(task, !runnable, now);
 		add(&guest->on_cpu_ns, ran);
 		entitle(group, guest);
 		if (guest->policies & DOES_RESCUE &&
@@ -1009,6 +1018,8 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 			look(task, now);
 	}
 	end_favour(task, now - cpu->turn);
+	if (!runnable)
+		hints_publish(where);
 	task->left = now;
 	cpu->turn = 0;
 	cpu->slot = 0;
@@ -1332,7 +1343,16 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 					next = LOOK_EXTENDED_NS;
 			}
 		} else {
+			struct task *task = 0;
+
 			ends = now - cpu->turn >= cpu->slice && waits(where);
+			if (cpu->pid == (u32)p->pid)
+				task = task_of(p);
+			if (task && !task->slot) {
+				ends = hints_over(p, task, ends, now);
+				if (task->extension.began)
+					next = LOOK_EXTENDED_NS;
+			}
 		}
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);

@@ -14,49 +14,10 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
-#include "../../hint/include/reprieve/hint_abi.h"
+#include "hint.bpf.h"
 
 #define MAX_THREADS 65536
 #define TASK_DEAD_BIT 0x80
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), \
-			     apply_to = record)
-
-struct thread_struct___hint {
-	unsigned long fsbase;
-};
-
-struct rq {
-	unsigned int nr_running;
-	int cpu;
-};
-
-/* With CONFIG_FAIR_GROUP_SCHED. */
-struct cfs_rq {
-	struct rq *rq;
-};
-
-struct sched_entity___hint {
-	struct cfs_rq *cfs_rq;
-};
-
-struct task_struct___hint {
-	s32 pid;
-	s32 tgid;
-	struct sched_entity___hint se;
-	struct thread_struct___hint thread;
-};
-
-#pragma clang attribute pop
-
-/* What a process registered. slot: its place in the page. */
-struct registration {
-	s64 block;
-	s64 reader;
-	u64 table;
-	u32 lines;
-	u32 slot;
-};
 
 /* An element of the page's threads, and what to write there but the state. */
 struct place {
@@ -82,25 +43,13 @@ struct counts {
 
 /* Registered processes. 0: nothing is looked up. */
 u32 registered;
+/* guard schedules: it writes how many threads wait, since they wait in its
+ * queues (guard_hints.bpf.h). */
+u32 guarded;
 /* Have the layouts of maps in the program's BTF, and so in Rust. */
 const struct registration *registration_layout;
 const struct counts *counts_layout;
 const struct order *order_layout;
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__uint(key_size, 4);
-	__uint(value_size, sizeof(struct reprieve_hint_page));
-} page SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * REPRIEVE_HINT_PROCESSES);
-	__type(key, u32); /* process */
-	__type(value, struct registration);
-} processes SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -115,13 +64,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct counts);
 } counts SEC(".maps");
-
-static __always_inline struct reprieve_hint_page *the_page(void)
-{
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&page, &zero);
-}
 
 static __always_inline void set_state(struct reprieve_hint_page *to,
 				      const struct place *place, u32 state)
@@ -144,28 +86,12 @@ set_runnable(struct reprieve_hint_page *to,
 	const struct rq *rq;
 	u32 cpu;
 
-	if (!bpf_core_field_exists(thread->se.cfs_rq))
+	if (guarded || !bpf_core_field_exists(thread->se.cfs_rq))
 		return;
 	rq = thread->se.cfs_rq->rq;
 	cpu = rq->cpu;
 	if (cpu < REPRIEVE_HINT_CPUS)
 		to->cpus[cpu].runnable = rq->nr_running;
-}
-
-/* The nesting of the runtime's read-side sections. */
-static __always_inline u32 reading(const struct registration *of, u64 base)
-{
-	u64 record = 0;
-	u32 nesting = 0;
-
-	if (!of->reader)
-		return 0;
-	if (bpf_probe_read_user(&record, sizeof(record),
-				(void *)(base + of->reader)) ||
-	    !record)
-		return 0;
-	bpf_probe_read_user(&nesting, sizeof(nesting), (void *)record);
-	return nesting;
 }
 
 static __always_inline void count(const struct reprieve_hint_line *line,
@@ -192,8 +118,8 @@ static __always_inline void leave(struct reprieve_hint_page *to,
 	u32 tid = thread->pid, tgid = thread->tgid;
 	struct reprieve_hint_line line = {};
 	struct registration *of;
-	struct place place;
-	u64 base, at = 0, offset;
+	struct place place = {};
+	u64 base;
 
 	if (dead) {
 		bpf_map_delete_elem(&places, &tid);
@@ -203,19 +129,13 @@ static __always_inline void leave(struct reprieve_hint_page *to,
 	if (!of)
 		return;
 	base = thread->thread.fsbase;
-	bpf_probe_read_user(&at, sizeof(at), (void *)(base + of->block));
-	offset = at - of->table;
-	if (!at || offset % sizeof(line) ||
-	    offset / sizeof(line) >= of->lines ||
-	    of->lines > REPRIEVE_HINT_LINES ||
-	    bpf_probe_read_user(&line, sizeof(line), (void *)at)) {
-		/* A thread without a line may read all the same. */
-		__builtin_memset(&line, 0, sizeof(line));
+	/* A thread without a line may read all the same. */
+	if (!read_line(of, base, &line, &place.index)) {
 		count(&line, reading(of, base), preempted);
 		return;
 	}
 	count(&line, reading(of, base), preempted);
-	place.index = of->slot * REPRIEVE_HINT_LINES + offset / sizeof(line);
+	place.index += of->slot * REPRIEVE_HINT_LINES;
 	place.generation = line.generation;
 	bpf_map_update_elem(&places, &tid, &place, 0);
 	set_state(to, &place,

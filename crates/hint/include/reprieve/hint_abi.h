@@ -85,7 +85,8 @@ struct reprieve_hint_welcome {
 #define REPRIEVE_HINT_CPUS 1024
 #define REPRIEVE_HINT_PROCESSES 64
 
-/* runnable: threads on the CPU's queue, the running one among them; 0: not known. */
+/* runnable: threads on the CPU's queue, the running one among them; 0: not known. Under a scheduler
+ * that has a queue for several CPUs, those in it are in the page's "waiting". */
 struct reprieve_hint_cpu {
 	REPRIEVE_HINT_U32 runnable;
 	REPRIEVE_HINT_U32 pad[15];
@@ -102,13 +103,15 @@ struct reprieve_hint_thread {
 
 /*
  * The page. beat: CLOCK_MONOTONIC in ns, written several times a second; a page whose beat is older
- * than REPRIEVE_HINT_STALE_NS says nothing.
+ * than REPRIEVE_HINT_STALE_NS says nothing. waiting: threads that wait for whichever CPU is free
+ * first.
  */
 struct reprieve_hint_page {
 	REPRIEVE_HINT_U32 magic;
 	REPRIEVE_HINT_U32 version;
 	REPRIEVE_HINT_U64 beat;
-	REPRIEVE_HINT_U32 pad[12];
+	REPRIEVE_HINT_U32 waiting;
+	REPRIEVE_HINT_U32 pad[11];
 	REPRIEVE_HINT_U64 keys[REPRIEVE_HINT_PROCESSES];
 	struct reprieve_hint_cpu cpus[REPRIEVE_HINT_CPUS];
 	struct reprieve_hint_thread threads[REPRIEVE_HINT_PROCESSES * REPRIEVE_HINT_LINES];

@@ -159,19 +159,24 @@ fn open(path: &std::path::Path, time: Duration) -> io::Result<OwnedFd> {
         }
         let size = size_of_val(&address) as libc::socklen_t;
         check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size).into())?;
-        let hello = Hello {
-            magic: MAGIC,
-            version: VERSION,
-            block: block_offset() as i64,
-            reader: READER.load(Ordering::Relaxed) as i64,
-            table: table_address() as u64,
-            lines: LINES as u32,
-            pad: 0,
-        };
+        let hello = hello();
         let sent = (&raw const hello).cast();
         let fd = socket.as_raw_fd();
         check(libc::send(fd, sent, size_of_val(&hello), libc::MSG_NOSIGNAL) as i64)?;
         Ok(socket)
+    }
+}
+
+/// What this process says of itself.
+pub(crate) fn hello() -> Hello {
+    Hello {
+        magic: MAGIC,
+        version: VERSION,
+        block: block_offset() as i64,
+        reader: READER.load(Ordering::Relaxed) as i64,
+        table: table_address() as u64,
+        lines: LINES as u32,
+        pad: 0,
     }
 }
 

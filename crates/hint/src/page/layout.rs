@@ -62,7 +62,8 @@ pub struct Page {
     pub magic: AtomicU32,
     pub version: AtomicU32,
     pub beat: AtomicU64,
-    pad: [u32; 12],
+    pub waiting: AtomicU32,
+    pad: [u32; 11],
     pub keys: [AtomicU64; PROCESSES],
     pub cpus: [Cpu; CPUS],
     pub threads: [Thread; PROCESSES * LINES],
@@ -78,6 +79,7 @@ const _: () = assert!(
         && size_of::<Hello>() == 40
         && size_of::<Welcome>() == 24
         && offset_of!(Page, beat) == 8
+        && offset_of!(Page, waiting) == 16
         && offset_of!(Page, keys) == 64
         && offset_of!(Page, cpus) == 64 + 8 * PROCESSES
         && offset_of!(Page, threads) == 64 + 8 * PROCESSES + 64 * CPUS

@@ -10,7 +10,7 @@ mod connect;
 pub(crate) mod layout;
 
 pub use connect::{Error, connect};
-pub(crate) use connect::{forget, register, set_reader};
+pub(crate) use connect::{forget, hello, register, set_reader};
 
 use crate::platform::{cpu, sys};
 use crate::thread::{self, LINES};
@@ -66,10 +66,11 @@ pub(crate) fn state(index: u32, now: u64) -> Option<State> {
     layout::state(word)
 }
 
-/// Threads that CPU `cpu` has to run, the running one among them.
+/// Threads that CPU `cpu` has to run, the running one and those that any CPU may take among them.
 pub(crate) fn runnable(cpu: u32, now: u64) -> Option<u32> {
-    let runnable = page(now)?.cpus.get(cpu as usize)?.runnable.load(Ordering::Relaxed);
-    (runnable != 0).then_some(runnable)
+    let page = page(now)?;
+    let runnable = page.cpus.get(cpu as usize)?.runnable.load(Ordering::Relaxed);
+    (runnable != 0).then(|| runnable.saturating_add(page.waiting.load(Ordering::Relaxed)))
 }
 
 /// Whether another thread waits for the caller's CPU.

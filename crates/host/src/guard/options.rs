@@ -95,6 +95,9 @@ pub struct Options {
     pub dry_run: bool,
     /// Where [`Backend::Eevdf`] keeps what is to be restored after a crash.
     pub journal: PathBuf,
+    /// The socket where programs register for hints ([`Backend::SchedExt`]); `None`: none are
+    /// read or served.
+    pub hints: Option<PathBuf>,
     /// Schedule the vCPUs of VMs only. With sched_ext all other ordinary threads then run before
     /// any of them.
     pub only_vms: bool,
@@ -117,6 +120,7 @@ impl Default for Options {
             vms: Which::All,
             dry_run: false,
             journal: super::eevdf::JOURNALS.into(),
+            hints: Some(crate::publish::SOCKET.into()),
             only_vms: false,
             ignore_cpu_max: false,
             interval: Duration::from_secs(1),

@@ -180,6 +180,8 @@ struct Actor {
     cpu: usize,
     rescued: bool,
     extension: Extension,
+    /// Of no vCPU; a vCPU has its VM's.
+    budget: Budget,
     /// When it goes to sleep by itself.
     sleeps_at: u64,
     ran: u64,
@@ -235,6 +237,7 @@ impl Host {
             cpu: 0,
             rescued: false,
             extension: Extension::default(),
+            budget: Budget::default(),
             sleeps_at: u64::MAX,
             ran: 0,
             longest_wait: 0,
@@ -319,7 +322,7 @@ impl Host {
             let (group, now) = (self.group(actor), self.now);
             let ticked = self.random.below(2) as i32;
             let one = &self.actors[actor];
-            let owes = one.doing == Doing::Waits && one.habit == Habit::Lies;
+            let owes = one.doing == Doing::Waits && one.habit == Habit::Lies && one.vm.is_some();
             // SAFETY: as in `enqueue`.
             owes && unsafe {
                 guard_rescue(&one.thread, group, &self.queue, S, one.left, ticked, now, &LIMITS)
@@ -388,12 +391,18 @@ impl Host {
         Some(*near.unwrap_or(&first))
     }
 
-    /// The slice is over: whether the vCPU keeps its CPU.
+    /// The slice is over: whether the thread keeps its CPU.
     fn stays(&mut self, actor: usize) -> bool {
+        if !self.policy {
+            return false;
+        }
         let one = &mut self.actors[actor];
-        let (Some(vm), true) = (one.vm, self.policy) else { return false };
         let section = i32::from(one.habit == Habit::Lies);
-        let (began, budget) = (one.extension.began, &mut self.vms[vm].1);
+        let began = one.extension.began;
+        let budget = match one.vm {
+            Some(vm) => &mut self.vms[vm].1,
+            None => &mut one.budget,
+        };
         // SAFETY: as in `enqueue`.
         let verdict =
             unsafe { guard_extend(&mut one.extension, budget, section, self.now, &LIMITS) };
@@ -485,6 +494,41 @@ fn a_vm_that_always_claims_gets_no_more_than_its_share() {
         // A look per step.
         assert!(host.longest_extension <= LIMITS.max_extend + STEP);
     }
+}
+
+/// An ordinary thread, with a budget of its own for extensions.
+#[test]
+fn a_thread_that_always_claims_gets_no_more_than_its_share() {
+    for seed in 0..8 {
+        let mut host = Host::new(2, &[], seed, true);
+        let habits = [Habit::Lies, Habit::Computes, Habit::Lies, Habit::Computes, Habit::Computes];
+        for habit in habits {
+            host.add(None, 100, habit);
+        }
+        host.run(10 * S);
+        assert!(host.extensions > 100, "the lies were believed");
+        for (actor, habit) in host.actors.iter().zip(habits) {
+            let who = if habit == Habit::Lies { "a liar" } else { "an honest thread" };
+            assert_share(actor.ran, 20 * S / habits.len() as u64, 0.01, who);
+        }
+        assert!(host.longest_extension <= LIMITS.max_extend + STEP);
+    }
+}
+
+/// With a full budget each: what one takes is not missing for the others.
+#[test]
+fn liars_among_threads_do_not_use_up_what_others_have() {
+    let mut host = Host::new(1, &[], 7, true);
+    for _ in 0..8 {
+        host.add(None, 100, Habit::Lies);
+    }
+    host.run(10 * S);
+    for actor in &host.actors {
+        assert_share(actor.ran, 10 * S / 8, 0.01, "a thread");
+        // Each of the others has a slice and an extension, once round.
+        assert!(actor.longest_wait <= 2 * 7 * (LIMITS.slice + LIMITS.max_extend + STEP));
+    }
+    assert!(host.extensions as u64 > 10 * S / (8 * (LIMITS.slice + LIMITS.max_extend + STEP)));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! since the VM was found, and never fall; times are nanoseconds.
 
 use super::{Backend, Policy};
+use crate::publish::Counts;
 use crate::watch::model::Class;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,8 @@ pub struct Statistics {
     pub backend: Backend,
     pub policy: Policy,
     pub vms: Vec<VmStatistics>,
+    #[serde(default)]
+    pub hints: HintStatistics,
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
@@ -34,12 +37,29 @@ impl Statistics {
             backend,
             policy,
             vms: Vec::new(),
+            hints: HintStatistics::default(),
             decisions: 0,
             decisions_ns: 0,
             process_ns: 0,
             restarts: 0,
         }
     }
+}
+
+/// Threads of programs with hints. All zero without sched_ext.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HintStatistics {
+    /// What took place, as `reprieve hint serve` counts it.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Slices extended because of a section.
+    pub extended: Granted,
+    /// Preemptions that were due in a non-preemptable section, and in a read-side section of the
+    /// runtime, and were put off until it was over.
+    pub avoided_in_section: u64,
+    pub avoided_in_reader: u64,
+    /// Why hints are not served, where they should be.
+    pub trouble: Option<String>,
 }
 
 /// A virtual machine.

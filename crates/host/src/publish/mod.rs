@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 use socket::{Connection, Listener};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,14 +35,14 @@ pub enum Error {
     Missing { what: &'static str, hint: &'static str },
     #[error("the kernel refuses the eBPF program ({step}): {message}")]
     Bpf { step: &'static str, message: String },
-    #[error("{}: another `reprieve hint serve` runs: end it, or choose another --socket", .0.display())]
+    #[error("{}: another `reprieve hint serve` or `reprieve guard` serves hints: end it, or choose another socket", .0.display())]
     Taken(PathBuf),
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
 }
 
 /// Context switches of registered processes' threads since the server began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
     /// Processes that are registered now.
     pub processes: usize,
@@ -82,6 +83,16 @@ impl Server {
         // Not the same in two servers: what a process remembers of the last one means nothing.
         let keys = now();
         Ok(Server { program, listener, clients: vec![], keys })
+    }
+
+    /// The maps that `guard` shares: registered processes, and the page.
+    pub(crate) fn shared_maps(&self) -> [BorrowedFd<'_>; 2] {
+        self.program.shared_maps()
+    }
+
+    /// `guard` schedules from now on, and writes how many threads wait.
+    pub(crate) fn set_guarded(&mut self) {
+        self.program.set_guarded(true);
     }
 
     /// What was counted so far.
@@ -166,6 +177,31 @@ impl Server {
 /// program reads its memory by them, and nobody else's.
 fn sensible(hello: &Hello) -> bool {
     (hello.magic, hello.version) == (MAGIC, VERSION) && hello.lines as usize <= LINES
+}
+
+/// Counts what happens to the threads of this process in their critical sections, for as long as it
+/// lives: a server with this process as its only client. Whoever schedules, it counts the same way.
+pub struct Observer(Program);
+
+impl Observer {
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start() -> Result<Observer, Error> {
+        let mut program = Program::load()?;
+        let io = |source: libbpf_rs::Error| Error::Io {
+            what: "registering this process".into(),
+            source: io::Error::other(source.to_string()),
+        };
+        program.reset(0, now())?;
+        program.register(std::process::id(), 0, &reprieve_hint::abi::hello()).map_err(io)?;
+        program.set_registered(1);
+        Ok(Observer(program))
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        Counts { processes: 1, ..self.0.counts() }
+    }
 }
 
 fn now() -> u64 {

@@ -160,6 +160,7 @@ impl Guard for Eevdf {
             backend: Backend::Eevdf,
             policy: self.policy,
             vms: snapshot.vms.iter().map(|vm| vm_statistics(vm, &state, now)).collect(),
+            hints: super::HintStatistics::default(),
             decisions: state.looks,
             decisions_ns: state.looks_ns,
             restarts: 0,

@@ -101,6 +101,9 @@ impl Follower {
             return Err(Error::NoVm { asked: vm.into(), there });
         }
         self.shared.rules().set(vm, policies);
+        if vm.is_none() {
+            self.program.help_threads(policies);
+        }
         for index in chosen.iter().filter_map(|machine| known.get(&machine.key.pid)) {
             let field = offset_of!(types::guest, policies);
             self.program.guests.set_field(*index as usize, field, bits(policies));

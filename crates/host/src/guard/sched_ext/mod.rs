@@ -12,22 +12,30 @@
 mod cgroup;
 mod check;
 mod follow;
+mod hints;
 mod program;
 mod rules;
 mod weight;
 
-use super::{Backend, Error, Granted, Guard, Options, Policy, Preempted, Statistics, VmStatistics};
+use super::{
+    Backend, Error, Granted, Guard, HintStatistics, Options, Policy, Preempted, Statistics,
+    VmStatistics,
+};
+use crate::publish::Server;
 use crate::watch::model::{Class, VmSnapshot, VmState};
 use crate::watch::raw::clock;
 use crate::watch::{self, Watch};
 pub use check::unkept_limit;
 use follow::Follower;
+use hints::Hints;
 use program::{Program, types};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub struct SchedExt {
-    /// Dropped first: it tells the program about VMs.
+    /// Dropped first: what it says is no longer true. Or why there is none.
+    hints: Result<Hints, String>,
+    /// Dropped before the program: it tells the program about VMs.
     follower: Follower,
     /// Before the arrays that it shares with `watch`.
     program: Arc<Program>,
@@ -47,11 +55,29 @@ impl SchedExt {
             ..watch::Options::default()
         })?;
         let (machines, slots, kvm) = watch.parts();
-        let program = Arc::new(Program::load(options, &slots.program, &kvm)?);
+        let mut server = serve(options);
+        let maps = server.as_ref().ok().map(Server::shared_maps);
+        let program = Arc::new(Program::load(options, &slots.program, &kvm, maps)?);
+        program.help_threads(&[options.policy]);
         let follower = Follower::start(machines, program.clone(), options)?;
         program.attach()?;
+        if let (Ok(server), false) = (&mut server, options.only_vms) {
+            server.set_guarded();
+        }
+        let hints = server.and_then(|server| {
+            Hints::serve(server).map_err(|error| format!("hints: starting a thread: {error}"))
+        });
         let (options, started_ns) = (options.clone(), clock::now_ns());
-        Ok(SchedExt { follower, program, watch, options, started_ns, process_ns, restarts: 0 })
+        Ok(SchedExt {
+            hints,
+            follower,
+            program,
+            watch,
+            options,
+            started_ns,
+            process_ns,
+            restarts: 0,
+        })
     }
 }
 
@@ -68,6 +94,7 @@ impl Guard for SchedExt {
             backend: Backend::SchedExt,
             policy: self.options.policy,
             vms,
+            hints: self.hint_statistics(),
             decisions,
             decisions_ns,
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
@@ -95,7 +122,32 @@ impl Guard for SchedExt {
     }
 }
 
+/// The server of hints, or why there is none.
+fn serve(options: &Options) -> Result<Server, String> {
+    let socket = options.hints.as_deref().ok_or_else(String::new)?;
+    Server::start(socket).map_err(|error| format!("hints are not served: {error}"))
+}
+
 impl SchedExt {
+    fn hint_statistics(&self) -> HintStatistics {
+        let all = self.program.threads.get(0);
+        let [_, sections, readers] = all.avoided;
+        HintStatistics {
+            counts: self.hints.as_ref().map(Hints::counts).unwrap_or_default(),
+            extended: granted(&all.extended),
+            avoided_in_section: sections,
+            avoided_in_reader: readers,
+            trouble: self.hints_trouble(),
+        }
+    }
+
+    fn hints_trouble(&self) -> Option<String> {
+        match &self.hints {
+            Ok(hints) => hints.failed(),
+            Err(why) => Some(why.clone()).filter(|why| !why.is_empty()),
+        }
+    }
+
     fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, u32>) -> VmStatistics {
         let guest = followed.get(&vm.pid).map(|&index| self.program.guests.get(index as usize));
         let guest = guest.unwrap_or_default();

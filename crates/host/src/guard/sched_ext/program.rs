@@ -3,8 +3,9 @@
 //! unloads it; nothing is pinned, so a crash does the same.
 
 use super::check;
-use crate::guard::{Error, Options};
-use crate::watch::raw::{self, Plain, Shared, complaints, keep_complaint};
+use super::rules::bits;
+use crate::guard::{Error, Options, Policy};
+use crate::watch::raw::{self, Plain, Shared, complaints, keep_complaint, lacks_right};
 use crate::watch::vms::machine::Kvm;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
@@ -13,7 +14,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
 use skeleton::{GuardSkel, GuardSkelBuilder};
 use std::ffi::OsStr;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -33,12 +34,19 @@ mod skeleton {
 
 // SAFETY: made of integers.
 unsafe impl Plain for types::guest {}
+// SAFETY: made of integers.
+unsafe impl Plain for types::with_hints {}
+
+/// The maps of a server of hints: registered processes, and the page.
+type HintMaps<'a> = [BorrowedFd<'a>; 2];
 
 /// Its arrays outlive it when it is loaded again.
 pub struct Program {
     loaded: Mutex<Option<Loaded>>,
     maps: Maps,
     pub guests: Shared<types::guest>,
+    /// Threads with hints, all together.
+    pub threads: Shared<types::with_hints>,
 }
 
 struct Maps {
@@ -46,6 +54,12 @@ struct Maps {
     members: MapHandle,
     tids: MapHandle,
     costs: MapHandle,
+    with_hints: MapHandle,
+    /// Of the server of hints, or nobody's.
+    processes: MapHandle,
+    page: MapHandle,
+    /// Whether there is such a server.
+    publishes: bool,
 }
 
 /// The scheduler in the kernel.
@@ -76,19 +90,33 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 impl Program {
     /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
-    pub fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Program, Error> {
-        let loaded = Loaded::load(options, watch, kvm, None)?;
+    /// `hints`: the maps of a server of hints, if there is one.
+    pub fn load(
+        options: &Options,
+        watch: &raw::Program,
+        kvm: &Kvm,
+        hints: Option<HintMaps<'_>>,
+    ) -> Result<Program, Error> {
+        let loaded = Loaded::load(options, watch, kvm, hints, None)?;
         let maps = &loaded.skel.maps;
         let guests = Shared::map(maps.guests.as_fd(), constants_vms()).map_err(|source| {
             Error::Io { what: "mapping the scheduler's guests".into(), source }
+        })?;
+        let threads = Shared::map(maps.with_hints.as_fd(), 1).map_err(|source| Error::Io {
+            what: "mapping the scheduler's threads with hints".into(),
+            source,
         })?;
         let maps = Maps {
             guests: MapHandle::try_from(&maps.guests).map_err(refused("map"))?,
             members: MapHandle::try_from(&maps.members).map_err(refused("map"))?,
             tids: MapHandle::try_from(&maps.tids).map_err(refused("map"))?,
             costs: MapHandle::try_from(&maps.costs).map_err(refused("map"))?,
+            with_hints: MapHandle::try_from(&maps.with_hints).map_err(refused("map"))?,
+            processes: MapHandle::try_from(&maps.processes).map_err(refused("map"))?,
+            page: MapHandle::try_from(&maps.page).map_err(refused("map"))?,
+            publishes: hints.is_some(),
         };
-        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests })
+        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests, threads })
     }
 
     /// From now on it schedules.
@@ -113,7 +141,13 @@ impl Program {
         while !check::none_loaded() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let mut again = Loaded::load(options, watch, kvm, Some(&self.maps))?;
+        let mut again = Loaded::load(
+            options,
+            watch,
+            kvm,
+            self.maps.publishes.then(|| [self.maps.processes.as_fd(), self.maps.page.as_fd()]),
+            Some(&self.maps),
+        )?;
         again.attach()?;
         *loaded = Some(again);
         Ok(())
@@ -126,6 +160,12 @@ impl Program {
     /// Why the kernel ended it, if it did.
     pub fn ended(&self) -> Option<Ended> {
         self.loaded().as_ref().and_then(Loaded::ended)
+    }
+
+    /// What is done for threads with hints.
+    pub fn help_threads(&self, policies: &[Policy]) {
+        let field = offset_of!(types::with_hints, policies);
+        self.threads.set_field(0, field, u64::from(bits(policies)));
     }
 
     /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
@@ -171,6 +211,7 @@ impl Loaded {
         options: &Options,
         watch: &raw::Program,
         kvm: &Kvm,
+        hints: Option<HintMaps<'_>>,
         maps: Option<&Maps>,
     ) -> Result<Loaded, Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
@@ -178,7 +219,7 @@ impl Loaded {
         // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
         // `drop`.
         let borrowed = unsafe { &mut *storage };
-        let opened = open(options, watch, kvm, maps, borrowed).and_then(|skel| {
+        let opened = open(options, watch, kvm, hints, maps, borrowed).and_then(|skel| {
             let words = size_of::<types::bss>() / size_of::<u64>();
             let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(|source| {
                 Error::Io { what: "mapping the scheduler's variables".into(), source }
@@ -261,6 +302,7 @@ fn open(
     options: &Options,
     watch: &raw::Program,
     kvm: &Kvm,
+    hints: Option<HintMaps<'_>>,
     maps: Option<&Maps>,
     storage: &'static mut MaybeUninit<OpenObject>,
 ) -> Result<GuardSkel<'static>, Error> {
@@ -275,6 +317,8 @@ fn open(
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
         rodata.with_vmx = *kvm == Kvm::Vmx;
+        // Threads that are not guard's are counted by the kernel.
+        rodata.publishes = hints.is_some() && !options.only_vms;
         rodata.settings = types::settings {
             slice: ns(options.slice),
             max_extend: ns(options.max_extend),
@@ -298,12 +342,17 @@ fn open(
         map.set_max_entries(len).map_err(refused("size"))?;
         map.reuse_fd(fd).map_err(refused("share"))?;
     }
+    if let Some([processes, page]) = hints {
+        open.maps.processes.reuse_fd(processes).map_err(refused("share"))?;
+        open.maps.page.reuse_fd(page).map_err(refused("share"))?;
+    }
     if let Some(maps) = maps {
         for (map, old) in [
             (&mut open.maps.guests, &maps.guests),
             (&mut open.maps.members, &maps.members),
             (&mut open.maps.tids, &maps.tids),
             (&mut open.maps.costs, &maps.costs),
+            (&mut open.maps.with_hints, &maps.with_hints),
         ] {
             map.reuse_fd(old.as_fd()).map_err(refused("share"))?;
         }
@@ -326,12 +375,14 @@ fn has_function(name: &str) -> bool {
 }
 
 fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
-    move |error| match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => Error::Missing {
-            what: "the right to load a scheduler",
-            hint: "run it as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_ADMIN",
-        },
-        _ => Error::Bpf { step, message: complaints(&error) },
+    move |error| {
+        if lacks_right(&error) {
+            return Error::Missing {
+                what: "the right to load a scheduler",
+                hint: "run it as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_ADMIN",
+            };
+        }
+        Error::Bpf { step, message: complaints(&error) }
     }
 }
 

@@ -10,7 +10,9 @@ mod shared;
 
 pub use confine::confine;
 pub use process::{read_process, read_words};
-pub use program::{Program, Settings, complaints, count_run_time, keep_complaint, median_ns};
+pub use program::{
+    Program, Settings, complaints, count_run_time, keep_complaint, lacks_right, median_ns,
+};
 pub use shared::{Plain, Shared};
 pub use skeleton::types;
 

@@ -250,13 +250,22 @@ fn plain<T: super::shared::Plain>(bytes: &[u8]) -> Option<T> {
 }
 
 fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
-    move |error| match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => Error::Missing {
-            what: "the right to load eBPF programs",
-            hint: "run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE",
-        },
-        _ => Error::Bpf { step, message: complaints(&error) },
+    move |error| {
+        if lacks_right(&error) {
+            return Error::Missing {
+                what: "the right to load eBPF programs",
+                hint: "run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE",
+            };
+        }
+        Error::Bpf { step, message: complaints(&error) }
     }
+}
+
+/// Whether the error says that this process lacks a right. The verifier's refusals look alike, but
+/// it says why.
+pub fn lacks_right(error: &libbpf_rs::Error) -> bool {
+    error.kind() == libbpf_rs::ErrorKind::PermissionDenied
+        && COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).is_empty()
 }
 
 /// The error, with what libbpf complained of before it.
@@ -277,7 +286,12 @@ const COMPLAINTS_MAX: usize = 8;
 pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
     const TELLING: [&str; 5] =
         ["failed to resolve", "unknown func", "invalid ", "R1 type", "incompatible with"];
-    let telling = text.lines().filter(|line| TELLING.iter().any(|word| line.contains(word)));
+    // The verifier's last words come before its statistics.
+    let next = text.lines().skip(1).chain([""]);
+    let telling = text.lines().zip(next).filter(|(line, next)| {
+        next.starts_with("processed ") || TELLING.iter().any(|word| line.contains(word))
+    });
+    let telling = telling.map(|(line, _)| line);
     let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
     for line in telling {
         if kept.len() < COMPLAINTS_MAX {
