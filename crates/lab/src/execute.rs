@@ -196,6 +196,9 @@ impl<'a> Run<'a> {
     fn attempt(&mut self) -> Result<()> {
         let plan = self.plan;
         let schedule = schedule(plan);
+        if let Some(per_cpu) = plan.subject.workload.on_host() {
+            return self.on_host(per_cpu);
+        }
         self.tell_remaining(schedule.len() as u32 - self.next, self.ahead());
         let mut competitors = Vec::new();
         for vm in &plan.competitors {
@@ -247,6 +250,39 @@ impl<'a> Run<'a> {
         }
         for vm in subjects.into_iter().chain(competitors) {
             vm.shut_down();
+        }
+        Ok(())
+    }
+
+    /// A plan without a VM: threads of this host.
+    fn on_host(&mut self, per_cpu: u32) -> Result<()> {
+        let context = self.context;
+        let scheduler = context
+            .scheduler
+            .ok_or_else(|| Error::Other("this run has nothing that runs threads".into()))?;
+        let length = Duration::from_millis(self.plan.phase_ms);
+        let schedule = schedule(self.plan);
+        for (phase, &(repeat, variant, scenario)) in schedule.iter().enumerate() {
+            let phase = phase as u32;
+            if phase < self.next {
+                continue;
+            }
+            (self.sink)(Record::PhaseStart { phase, variant, repeat, scenario })?;
+            self.tell_remaining(schedule.len() as u32 - phase, Duration::ZERO);
+            let policy = &self.plan.variants[variant].policy;
+            context.progress.timed(&what("threads", scenario, policy), length);
+            let in_force = self.apply(policy, Target { pid: std::process::id(), vcpus: &[] })?;
+            let threads = if scenario == Scenario::Baseline { 1 } else { per_cpu };
+            let begun = Instant::now();
+            let result = scheduler.threads(threads, length, context.cancel)?;
+            let elapsed_ns = begun.elapsed().as_nanos() as u64;
+            let host = HostPhase {
+                policy: self.end(policy, in_force)?,
+                elapsed_ns,
+                ..HostPhase::default()
+            };
+            (self.sink)(Record::PhaseEnd { phase, result, host })?;
+            self.next = phase + 1;
         }
         Ok(())
     }
@@ -370,7 +406,9 @@ impl<'a> Run<'a> {
     ) -> Result<()> {
         let policy = &self.plan.variants[variant].policy;
         self.resume(scenario, policy, &mut subjects[place], competitors)?;
-        let in_force = self.apply(policy, &subjects[place])?;
+        let threads = subjects[place].threads();
+        let target = Target { pid: threads.pid(), vcpus: threads.vcpus() };
+        let in_force = self.apply(policy, target)?;
         self.context.cancel.sleep(SETTLE)?;
         let length = Duration::from_millis(self.plan.phase_ms);
         let mut watch = PhaseWatch::open(self.context, subjects[place].threads().pid());
@@ -430,16 +468,8 @@ impl<'a> Run<'a> {
         subject: &mut Vm,
         competitors: &mut [Vm],
     ) -> Result<()> {
-        let what = match scenario {
-            Scenario::Baseline => "alone",
-            Scenario::Overcommit => "overcommitted",
-        };
-        let under = match policy {
-            Policy::Eevdf => String::new(),
-            policy => format!(" under {policy}"),
-        };
         let length = Duration::from_millis(self.plan.phase_ms);
-        self.context.progress.timed(&format!("{} {what}{under}", subject.name), length);
+        self.context.progress.timed(&what(&subject.name, scenario, policy), length);
         subject.resume()?;
         if scenario == Scenario::Overcommit {
             for vm in competitors {
@@ -450,13 +480,12 @@ impl<'a> Run<'a> {
     }
 
     /// Puts the policy of a phase into force, now that its VMs run.
-    fn apply(&self, policy: &Policy, subject: &Vm) -> Result<Option<Box<dyn InForce>>> {
+    fn apply(&self, policy: &Policy, target: Target) -> Result<Option<Box<dyn InForce>>> {
         let scheduler = match (policy, self.context.scheduler) {
             (Policy::Eevdf, _) => return Ok(None),
             (_, Some(scheduler)) => scheduler,
             (_, None) => return Err(Error::Other(format!("nothing here schedules by {policy}"))),
         };
-        let target = Target { pid: subject.threads().pid(), vcpus: subject.threads().vcpus() };
         let applied = scheduler.apply(policy, target, scaled(POLICY_LIMIT), self.context.cancel);
         self.context.cancel.check()?;
         applied.map(Some).map_err(|why| Error::Other(format!("policy {policy}: {why}")))
@@ -512,6 +541,18 @@ impl<'a> Run<'a> {
             self.context.progress.keep_log(log);
         }
         self.context.progress.notice(&format!("{text}: {error}"));
+    }
+}
+
+/// A phase, for the user.
+fn what(name: &str, scenario: Scenario, policy: &Policy) -> String {
+    let what = match scenario {
+        Scenario::Baseline => "alone",
+        Scenario::Overcommit => "overcommitted",
+    };
+    match policy {
+        Policy::Eevdf => format!("{name} {what}"),
+        policy => format!("{name} {what} under {policy}"),
     }
 }
 

@@ -3,8 +3,10 @@
 //! run, or, for fixed slices, by the system call that an administrator would use.
 
 use reprieve_host::guard::eevdf::slice;
+use reprieve_lab::error::Error;
 use reprieve_lab::policy::{Need, Policy};
 use reprieve_lab::process::{self, Cancel};
+use reprieve_lab::protocol::PhaseResult;
 use reprieve_lab::scheduler::{InForce, Scheduler, Target};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -71,7 +73,24 @@ impl Scheduler for HostScheduler {
             }
         }
     }
+
+    fn threads(
+        &self,
+        per_cpu: u32,
+        length: Duration,
+        cancel: &Cancel,
+    ) -> Result<PhaseResult, Error> {
+        let mut command = own_command().map_err(Error::Other)?;
+        command.args(["lab", "threads", "--per-cpu", &per_cpu.to_string(), "--length"]);
+        command.arg(format!("{}ms", length.as_millis()));
+        let said = process::run(&mut command, length * 4 + THREADS_EXTRA, cancel)?;
+        serde_json::from_slice(&said)
+            .map_err(|error| Error::Other(format!("what `reprieve lab threads` said: {error}")))
+    }
 }
+
+/// How long the program with threads may take beside what it measures.
+const THREADS_EXTRA: Duration = Duration::from_secs(120);
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 

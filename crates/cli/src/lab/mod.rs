@@ -11,6 +11,7 @@ mod inside;
 mod run;
 mod search;
 mod soak;
+mod threads;
 
 use crate::output::{print, print_json, width};
 use crate::progress;
@@ -80,6 +81,9 @@ pub enum Command {
         #[arg(long)]
         logs: PathBuf,
     },
+    /// The threads of experiment `threads`, measured on this machine
+    #[command(hide = true)]
+    Threads(threads::ThreadsArgs),
     /// Prove that KVM works inside a lab host
     #[command(hide = true)]
     Probe {
@@ -113,6 +117,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::Execute { plan, from, images, no_watch, logs } => {
             inside::execute(&plan, from, &images, !no_watch, &logs)
         }
+        Command::Threads(args) => threads::main(&args),
         Command::Probe { images } => inside::probe(&images),
     }
 }

@@ -19,6 +19,7 @@ mod postmark;
 mod psearchy;
 mod request;
 mod size;
+mod threads;
 
 pub use request::{Options, PREEMPTION_MODELS, Request, calibration};
 pub use size::{Machine, Size};
@@ -74,6 +75,7 @@ pub static ALL: &[&dyn Experiment] = &[
     &hostile::Hostile,
     &interactive::Interactive,
     &bench_grace::BenchGrace,
+    &threads::Threads,
 ];
 
 /// The experiment called `name`.

@@ -57,6 +57,10 @@ pub enum Workload {
     /// Each of these CPUs is kept in a known state; needs the kernel module `reprieve_hold` for all
     /// but [`Held::User`]. Unit `hold`.
     Hold { holds: Vec<Hold> },
+    /// In no guest: threads of a program on the VMs' host, `per_cpu` for each CPU, of which some
+    /// give hints and some are readers of the runtime; one for each CPU in the baseline. Unit
+    /// `section`.
+    Threads { per_cpu: u32 },
 }
 
 /// What a workload needs in the guest's image besides the init.
@@ -103,6 +107,14 @@ impl Workload {
             Workload::Dbench { .. } => Some(Program::Dbench),
             Workload::Hold { .. } => Some(Program::Hold),
             Workload::Bench { .. } => Some(Program::Reprieve),
+            _ => None,
+        }
+    }
+
+    /// Threads on the VMs' host for each of its CPUs, for a workload that is in no guest.
+    pub fn on_host(&self) -> Option<u32> {
+        match self {
+            Workload::Threads { per_cpu } => Some(*per_cpu),
             _ => None,
         }
     }

@@ -109,6 +109,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
             bursty::prepare(*processes, ops, sleep, *seed)
         }
         Workload::Hold { holds } => hold::prepare(holds),
+        Workload::Threads { .. } => Err("threads of a host run in no guest".into()),
     }
 }
 
