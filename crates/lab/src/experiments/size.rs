@@ -134,6 +134,7 @@ mod tests {
     use super::*;
     use crate::dilation::Dilation;
     use crate::policy::Policy;
+    use reprieve_init::protocol::Workload;
     use std::time::Duration;
 
     fn request(experiment: &str, scale: Scale) -> Request {
@@ -194,7 +195,8 @@ mod tests {
                 let machine = Machine { cpus, memory_mib: 1 << 20 };
                 let plan = request(experiment.name(), Scale::Machine).plan(&machine).unwrap();
                 for vm in plan.competitors.iter().chain([&plan.subject]) {
-                    assert!(vm.vcpus > 0 && vm.memory_mib >= 128, "{vm:?}");
+                    let no_vm = matches!(vm.workload, Workload::Threads { .. });
+                    assert!((vm.vcpus > 0) != no_vm && vm.memory_mib >= 128, "{vm:?}");
                     let pinned = vm.pin.iter().flatten().chain(&vm.pin_other);
                     assert!(pinned.copied().all(|cpu| cpu < cpus), "{cpus}: {vm:?}");
                     assert!(vm.pin.is_empty() || vm.pin.len() == vm.vcpus as usize, "{vm:?}");
