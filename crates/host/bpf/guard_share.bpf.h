@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Shares: which VM a thread belongs to, what runs is charged to whom, and what
+ * place in the queue that gives. The rules are guard_policy.h's; here are the
+ * locks around them.
+ */
+#pragma once
+
+/* The vCPU is runnable from now on. */
+static __always_inline void join(struct task *task, u64 now)
+{
+	struct group *group = group_of(task);
+	struct guest *guest = guest_of(task);
+	struct policy_limits limit;
+	u64 clock = shared.vtime;
+	u64 weight, more = 0;
+
+	if (!group || !guest || task->counted)
+		return;
+	task->counted = 1;
+	weight = guest->weight;
+	limits(&limit);
+	bpf_spin_lock(&group->lock);
+	policy_join(&group->group, now);
+	policy_stand(&group->group, clock, &limit);
+	if (group->group.runnable == 1) {
+		group->group.weight = weight;
+		group->clock = clock;
+		group->load = weight;
+		more = weight;
+	}
+	bpf_spin_unlock(&group->lock);
+	if (more)
+		add(&load, more);
+}
+
+/* The same for an ordinary thread. */
+static __always_inline void load_thread(struct task *task, u32 weight)
+{
+	if (weight != task->load)
+		add(&load, (u64)weight - task->load);
+	task->load = weight;
+}
+
+/* Brings the VM's entitlement up to now: while it has something to run, what
+ * its weight is worth as virtual time passes. */
+static __always_inline void entitle(struct group *group, struct guest *guest)
+{
+	u64 clock = shared.vtime;
+	u64 passed = 0;
+	u64 weight;
+
+	bpf_spin_lock(&group->lock);
+	weight = group->group.weight;
+	if (group->group.runnable && policy_after(clock, group->clock) > 0)
+		passed = clock - group->clock;
+	group->clock = clock;
+	bpf_spin_unlock(&group->lock);
+	if (passed)
+		add(&guest->entitled_ns, passed * weight / POLICY_WEIGHT);
+}
+
+static __always_inline void leave(struct task *task, u64 now)
+{
+	struct group *group = group_of(task);
+	struct guest *guest = guest_of(task);
+	u64 less = 0;
+
+	if (!group || !guest || !task->counted)
+		return;
+	entitle(group, guest);
+	task->counted = 0;
+	bpf_spin_lock(&group->lock);
+	policy_leave(&group->group, now);
+	if (!group->group.runnable) {
+		less = group->load;
+		group->load = 0;
+	}
+	bpf_spin_unlock(&group->lock);
+	if (less)
+		add(&load, -less);
+}
+
+/* Finds out whether the thread is a vCPU, if that may have changed. It is
+ * runnable. */
+static __always_inline void resolve(struct task_struct *p, struct task *task,
+				    u64 now)
+{
+	u64 current_generation = generation;
+	struct vcpu *vcpu;
+	u32 tid = p->pid;
+	u32 *found;
+	u32 slot = 0;
+
+	if (task->generation == current_generation)
+		return;
+	task->generation = current_generation;
+	found = bpf_map_lookup_elem(&members, &tid);
+	if (found)
+		slot = *found;
+	if (slot == task->slot)
+		return;
+	leave(task, now);
+	task->slot = 0;
+	if (!slot)
+		return;
+	slot--;
+	vcpu = bpf_map_lookup_elem(&vcpus, &slot);
+	/* Another process may have got the ID of a thread that ended. */
+	if (!vcpu || vcpu->tgid != (u32)p->tgid)
+		return;
+	load_thread(task, 0);
+	task->vm = vcpu->vm;
+	task->slot = slot + 1;
+}
+
+/* The thread is runnable, from now on or still. */
+static __always_inline void count_in(struct task_struct *p, struct task *task,
+				     u64 now)
+{
+	resolve(p, task, now);
+	if (task->slot)
+		join(task, now);
+	else
+		load_thread(task, task->thread.weight);
+}
+
+static __always_inline void count_out(struct task *task, u64 now)
+{
+	if (task->slot)
+		leave(task, now);
+	load_thread(task, 0);
+}
+
+static __always_inline void begin(struct task *task, u64 now)
+{
+	struct group *group = group_of(task);
+
+	if (group) {
+		bpf_spin_lock(&group->lock);
+		policy_begin(&task->thread, &group->group, now);
+		bpf_spin_unlock(&group->lock);
+	} else {
+		policy_begin(&task->thread, 0, now);
+	}
+}
+
+static __always_inline u64 charge(struct task *task, u64 now)
+{
+	struct group *group = group_of(task);
+	struct policy_limits limit;
+	u64 clock = shared.vtime;
+	u64 ran;
+
+	if (group) {
+		limits(&limit);
+		bpf_spin_lock(&group->lock);
+		ran = policy_charge(&task->thread, &group->group, now);
+		policy_stand(&group->group, clock, &limit);
+		bpf_spin_unlock(&group->lock);
+	} else {
+		ran = policy_charge(&task->thread, 0, now);
+	}
+	return ran;
+}
+
+/* The weight of the thread in place of its VM's, for those who look at it
+ * without the lock. */
+static __always_inline u64 weight(const struct task *task)
+{
+	struct group *group = group_of(task);
+
+	return policy_weight(&task->thread, group ? &group->group : 0);
+}
+
+static __always_inline u64 place(struct task_struct *p, struct task *task,
+				 int woken)
+{
+	struct policy_limits now;
+	struct policy_queue *to, *from = queue_of(task);
+	struct group *group = group_of(task);
+	u32 queue = p->nr_cpus_allowed == 1 ? scx_bpf_task_cpu(p) + 1 : 0;
+	u64 per_cpu = load / (settings.cpus ? settings.cpus : 1);
+
+	limits(&now);
+	if (queue != task->queue) {
+		task->queue = queue;
+		to = queue_of(task);
+		policy_move(&task->thread, from, to);
+	} else {
+		to = from;
+	}
+	return policy_place(&task->thread, group ? &group->group : 0, to,
+			    per_cpu,
+			    policy_credit(group ? &group->group : 0, to,
+					  to == &shared, woken, &now));
+}

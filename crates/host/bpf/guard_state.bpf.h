@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What guard knows of threads, VMs and CPUs, and where it is kept.
+ */
+#pragma once
+
+#define QUEUE_SHARED 0x1000ULL
+#define QUEUE_RESCUE 0x1001ULL
+#define QUEUE_CPU 0x2000ULL /* plus the CPU */
+
+/* Why a thread has its turn. */
+#define WHY_TURN 0
+#define WHY_RESCUED 1 /* it holds up a grace period */
+#define WHY_YIELDED 2 /* another vCPU of its VM waits for it */
+
+enum {
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+	BPF_F_NO_PREALLOC = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+};
+
+struct bpf_spin_lock {
+	u32 val;
+};
+
+const volatile struct settings settings;
+
+/* Timers run while this is set. */
+u64 active;
+/* Changes whenever threads of vCPUs come or go. */
+u64 generation;
+/* A bit per VM that has a vCPU that owes. */
+u64 pending[MAX_VMS / 64];
+/* Have the layouts in the program's BTF, and so in Rust. */
+const struct guest *guest_layout;
+
+struct group {
+	struct bpf_spin_lock lock;
+	struct policy_group group;
+	struct policy_budget budget;
+	u64 clock; /* virtual time up to which its entitlement is known */
+	u64 load; /* its part of the load */
+};
+
+struct task {
+	struct policy_thread thread;
+	struct policy_extension extension;
+	struct policy_budget budget; /* of a thread that is no vCPU */
+	u64 generation; /* of the membership below */
+	u64 left; /* when it last left its CPU */
+	u64 section_task; /* the guest's task at the start of the extension */
+	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
+	u32 vm;
+	u32 counted; /* among the runnable vCPUs of its VM */
+	u32 load; /* its part of the load */
+	u32 queue; /* 0: shared, else the CPU plus 1 */
+	u32 queued;
+	u32 why;
+	u32 ticked; /* its guest's tick was due while it waited */
+	u32 class; /* at the start of the extension; of no vCPU: its hint */
+	u32 quiescing; /* what kind of extension it is */
+};
+
+/* What a CPU does. Written there, also read elsewhere. */
+struct cpu {
+	struct policy_thread thread; /* a copy, of whom it runs */
+	struct policy_kinds kinds;
+	struct policy_queue queue;
+	u64 turn; /* since when it runs, 0: nobody */
+	u64 slice; /* how long it may */
+	u64 looked;
+	u32 pid;
+	u32 slot;
+	u32 why; /* also of the last, while nobody runs */
+	u32 yields; /* who runs gives up its CPU */
+	u64 wanted; /* a thread to run next, and why in the upper half */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_VMS);
+	__type(key, u32);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MAX_VMS);
+	__type(key, u32);
+	__type(value, struct guest);
+} guests SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+/* Threads of vCPUs: index in vcpus, plus 1. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_VCPUS);
+	__type(key, u32);
+	__type(value, u32);
+} members SEC(".maps");
+
+/* The other way round. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_VCPUS);
+	__type(key, u32);
+	__type(value, u32);
+} tids SEC(".maps");
+
+static struct policy_queue shared;
+/* The weight of all threads and VMs that are runnable. */
+static u64 load;
+
+static __always_inline void limits(struct policy_limits *out)
+{
+	out->slice = settings.slice;
+	out->max_extend = settings.max_extend;
+	out->max_hold = settings.max_hold;
+	out->late = settings.late;
+}
+
+static __always_inline struct task *task_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, 0, 0);
+}
+
+static __always_inline struct cpu *cpu_of(u32 cpu)
+{
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
+
+static __always_inline struct group *group_of(const struct task *task)
+{
+	u32 vm = task->vm;
+
+	return task->slot ? bpf_map_lookup_elem(&groups, &vm) : 0;
+}
+
+static __always_inline struct guest *guest_of(const struct task *task)
+{
+	u32 vm = task->vm;
+
+	return task->slot ? bpf_map_lookup_elem(&guests, &vm) : 0;
+}
+
+static __always_inline struct vcpu *vcpu_of(const struct task *task)
+{
+	u32 index = task->slot - 1;
+
+	return task->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
+}
+
+/* Whether that is done for the thread's VM. */
+static __always_inline _Bool does(const struct task *task, u32 policy)
+{
+	struct guest *guest = guest_of(task);
+
+	return guest && guest->policies & policy;
+}
+
+static __always_inline struct policy_queue *queue_of(const struct task *task)
+{
+	struct cpu *cpu;
+
+	if (!task->queue)
+		return &shared;
+	cpu = cpu_of(task->queue - 1);
+	return cpu ? &cpu->queue : &shared;
+}
+
+static __always_inline u64 queue_id(const struct task *task)
+{
+	return task->queue ? QUEUE_CPU + task->queue - 1 : QUEUE_SHARED;
+}
+
+static __always_inline void want(struct cpu *cpu, u32 tid, u32 why)
+{
+	cpu->wanted = (u64)why << 32 | tid;
+}
+
+/* Counters are of many CPUs; the largest may lose a race. */
+static __always_inline void add(u64 *counter, u64 value)
+{
+	__sync_fetch_and_add(counter, value);
+}
+
+static __always_inline void grant(struct granted *granted, u64 ns)
+{
+	add(&granted->total_ns, ns);
+	if (ns > granted->max_ns)
+		granted->max_ns = ns;
+}
+
+static __always_inline _Bool waits(u32 cpu)
+{
+	return scx_bpf_dsq_nr_queued(QUEUE_SHARED) > 0 ||
+	       scx_bpf_dsq_nr_queued(QUEUE_CPU + cpu) > 0 ||
+	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE) > 0;
+}
