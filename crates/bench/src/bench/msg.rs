@@ -9,7 +9,6 @@ use crate::options::Options;
 use crate::processes::{self, Shared};
 use crate::result::{Column, Unit};
 use crate::sysv::{Message, Sysv};
-use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
@@ -53,7 +52,7 @@ fn stream(side: Sysv, length: Duration, options: &Options) -> Result<f64> {
                 if !queue.receive(&mut message) || message.data[..8] != number.to_le_bytes() {
                     return;
                 }
-                shared.counts[1].0.fetch_add(1, Relaxed);
+                shared.counts[1].add(1);
             }
         }
     };

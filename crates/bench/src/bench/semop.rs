@@ -107,7 +107,7 @@ fn futex_round_trips(cpus: [usize; 2], length: Duration, options: &Options) -> R
             words[i].store(0, SeqCst);
             wake(&words[1 - i]);
             if i == 0 {
-                shared.counts[0].0.fetch_add(1, Relaxed);
+                shared.counts[0].add(1);
             }
         }
     };
@@ -140,7 +140,7 @@ fn own_sets(side: Sysv, n: usize, length: Duration, options: &Options) -> Result
     let sets = (0..n).map(|_| side.set(1)).collect::<Result<Vec<_>>>()?;
     let work = |i: usize, shared: &Shared| {
         while pair(&sets[i], libc::SEM_UNDO) {
-            shared.counts[i].0.fetch_add(1, Relaxed);
+            shared.counts[i].add(1);
         }
     };
     Ok(processes::rate(n, length, options, &work, &|_| Ok(()))? / 1e3)
@@ -155,7 +155,7 @@ fn mutex(side: Sysv, n: usize, length: Duration, options: &Options) -> Result<f6
         while set.op(0, -1, libc::SEM_UNDO) {
             // In two steps: somebody else in here would lose one.
             let guarded = shared.guarded.load(Relaxed);
-            shared.counts[i].0.fetch_add(1, Relaxed);
+            shared.counts[i].add(1);
             shared.guarded.store(guarded + 1, Relaxed);
             if !set.op(0, 1, libc::SEM_UNDO) {
                 return;
@@ -183,7 +183,7 @@ fn round_trips(side: Sysv, cpus: [usize; 2], length: Duration, options: &Options
         }
         while set.op(mine, -1, 0) && set.op(others, 1, 0) {
             if i == 0 {
-                shared.counts[0].0.fetch_add(1, Relaxed);
+                shared.counts[0].add(1);
             }
         }
     };

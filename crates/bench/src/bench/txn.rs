@@ -216,7 +216,7 @@ impl Process<'_> {
             {
                 return false;
             }
-            shared.counts[number].0.fetch_add(1, Relaxed);
+            shared.counts[number].add(1);
         }
         true
     }
