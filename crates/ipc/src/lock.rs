@@ -36,10 +36,12 @@ use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicU64, compiler_fence};
 use std::time::Duration;
 
-/// Pauses while a lock is held, before sleeping, and at most between two looks. Locks are held for
-/// some 100 ns.
-const SPINS: u32 = 200;
-const MOST_PAUSES: u32 = 8;
+/// Pauses while a lock is held: before the first look, at most between two, and in all, before
+/// sleeping. Locks are held for some 30 ns, so the holder does many operations until the first
+/// look; looked at earlier, the lock and what it guards change CPUs for each operation.
+const FIRST_PAUSES: u32 = 16;
+const MOST_PAUSES: u32 = 32;
+const SPINS: u32 = 2000;
 /// Between two looks whether the holder is dead.
 const LOOK: Duration = Duration::from_millis(5);
 /// The same where wake-ups may be lost, because membarrier is not to be had.
@@ -77,7 +79,7 @@ impl Local {
         // A thread that is bound to its CPU may yet have to do with others elsewhere.
         let spins = self.spins || self.poked_from_elsewhere();
         loop {
-            let mut pauses = if spins { 1 } else { SPINS };
+            let mut pauses = if spins { FIRST_PAUSES } else { SPINS };
             while pauses < SPINS && lock.word.load(Relaxed) != 0 {
                 // Ever less often: each look takes the line away from who works under the lock.
                 (0..pauses.min(MOST_PAUSES)).for_each(|_| std::hint::spin_loop());

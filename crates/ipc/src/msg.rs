@@ -15,6 +15,7 @@ use crate::permission::{CAP_SYS_RESOURCE, READ, WRITE, capable};
 use crate::queue::{Queue, REMOVED, Wait, Wakes, failure};
 use crate::space::layout::{Kind, Shared};
 use crate::sys;
+use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 
@@ -23,11 +24,31 @@ const KEPT: u64 = 64;
 /// A kept block may be that many times as large as needed.
 const WASTE: u64 = 4;
 
-/// A receiver, or a sender, that finds the queue empty, or full, looks a few times for several
-/// messages, or for room for many, before it takes what there is: a stream's two ends get into each
+/// A receiver, or a sender, that finds the queue empty, or full, waits for more than one message,
+/// or room for more than one, as long as there comes more: a stream's two ends get into each
 /// other's way less often.
-const SEVERAL: u64 = 8;
-const LOOKS_FOR_MORE: u32 = 4;
+struct More {
+    seen: Cell<u64>,
+    still: Cell<u32>,
+}
+
+/// This part of the queue's bytes is enough.
+const PART: u64 = 4;
+/// So is anything after that many looks in a row that found the same.
+const STILL: u32 = 3;
+
+impl More {
+    fn new() -> More {
+        More { seen: Cell::new(0), still: Cell::new(0) }
+    }
+
+    /// `now`: bytes, or room; something there is. `over`: the waiting ends.
+    fn enough(&self, now: u64, room: u64, over: bool) -> bool {
+        let still = if now == self.seen.replace(now) { self.still.get() + 1 } else { 0 };
+        self.still.set(still);
+        over || now >= room / PART || still >= STILL
+    }
+}
 
 /// Messages in a queue: more than fit into the heap.
 const MOST: u64 = 1 << 27;
@@ -403,9 +424,11 @@ impl Namespace {
             }
             if flags & libc::IPC_NOWAIT != 0 { Err(Errno(libc::EAGAIN)) } else { Ok(None) }
         };
-        let may_fit = |queue: &Messages, _, looks| {
-            let half_empty = queue.cbytes.load(Relaxed) <= queue.qbytes.load(Relaxed) / 2;
-            queue.fits(size) && (half_empty || looks > LOOKS_FOR_MORE)
+        let more = More::new();
+        let may_fit = |queue: &Messages, _, over| {
+            let room = queue.qbytes.load(Relaxed);
+            let free = room.saturating_sub(queue.cbytes.load(Relaxed));
+            queue.fits(size) && more.enough(free, room, over)
         };
         until_done(local, id, |queue| &queue.senders, [size, 0], may_fit, attempt)
     }
@@ -445,9 +468,10 @@ impl Namespace {
             }
             Ok(Some((kind, bytes)))
         };
-        let came = |queue: &Messages, last, looks| {
-            let several = queue.qnum.load(Relaxed) >= SEVERAL;
-            queue.last.load(Relaxed) != last && (several || looks > LOOKS_FOR_MORE)
+        let more = More::new();
+        let came = |queue: &Messages, last, over| {
+            let (bytes, room) = (queue.cbytes.load(Relaxed), queue.qbytes.load(Relaxed));
+            queue.last.load(Relaxed) != last && more.enough(bytes, room, over)
         };
         until_done(local, id, |queue| &queue.receivers, wanted.to_words(), came, attempt)
     }
@@ -530,13 +554,14 @@ fn status(queue: &Messages) -> MsgStatus {
 }
 
 /// Tries until it is done, or fails; waits in a queue meanwhile. `came`: whether another try may do
-/// by now, told which message was the last one at the first try; looks without the lock.
+/// by now, told which message was the last one at the first try, and whether the waiting ends;
+/// looks without the lock.
 fn until_done<R>(
     local: &'static Local,
     id: i32,
     queue_of: impl Fn(&'static Messages) -> &'static Queue,
     want: [u64; 2],
-    came: impl Fn(&'static Messages, u64, u32) -> bool,
+    came: impl Fn(&'static Messages, u64, bool) -> bool,
     mut attempt: impl FnMut(&'static Messages, u64, &mut Wakes<'static>) -> Result<Option<R>>,
 ) -> Result<R> {
     let mut wakes = Wakes::new();
@@ -550,7 +575,7 @@ fn until_done<R>(
         wait = Some(Wait::until(None));
         let last = found.last.load(Relaxed);
         drop(held);
-        local.linger(|looks| came(found, last, looks) || found.object.state.load(Relaxed) != ALIVE);
+        local.linger(|over| came(found, last, over) || found.object.state.load(Relaxed) != ALIVE);
         held = local.lock(&found.object.lock)?;
         if found.object.state.load(Relaxed) != ALIVE {
             return Err(Errno(libc::EIDRM));

@@ -47,7 +47,7 @@ const LONG: Duration = Duration::from_micros(200);
 const YIELDS: u32 = 2;
 const JUMP: Duration = Duration::from_micros(100);
 /// Pauses between two looks at the object, at most.
-const PAUSES: u32 = 16;
+const PAUSES: u32 = 4;
 /// Waits without that after one where it was in vain: at first one, twice as many each time. On a
 /// busy CPU spinning costs the time slice that a sleeper would have left.
 const MOST_SKIPPED: u32 = 1023;
@@ -193,9 +193,9 @@ impl Local {
         skip == 0 && self.thread.poker.load(Relaxed) != 0
     }
 
-    /// Waits until `came` says that it is worth another try, not for long. Without locks. `came` is
-    /// told how often it has been asked: it may wait for more for the first microsecond or so.
-    pub fn linger(&self, came: impl Fn(u32) -> bool) {
+    /// Waits until `came` says that it is worth another try, not for long. Without locks. `came`
+    /// may wait for more than it needs, unless it is told that the waiting ends.
+    pub fn linger(&self, came: impl Fn(bool) -> bool) {
         let paid = if self.poked_from_elsewhere() { self.spin(came) } else { self.yields(came) };
         let skipped = self.skipped.get();
         if paid {
@@ -206,7 +206,7 @@ impl Local {
         }
     }
 
-    fn yields(&self, came: impl Fn(u32) -> bool) -> bool {
+    fn yields(&self, came: impl Fn(bool) -> bool) -> bool {
         let mut before = sys::monotonic();
         if before < self.yields_from.get() {
             return false;
@@ -218,7 +218,7 @@ impl Local {
             if took > JUMP {
                 self.yields_from.set(now + took * 100);
             }
-            if came(u32::MAX) {
+            if came(true) {
                 return true;
             }
             before = now;
@@ -226,20 +226,20 @@ impl Local {
         false
     }
 
-    fn spin(&self, came: impl Fn(u32) -> bool) -> bool {
+    fn spin(&self, came: impl Fn(bool) -> bool) -> bool {
         let (began, handled) = (sys::monotonic(), handled());
         let expected = self.waited.get() * 2;
         let limit = if expected <= LONG { expected.max(SHORT) } else { SHORT };
-        let (mut pauses, mut looks) = (1, 0);
+        let mut pauses = 1;
         loop {
             (0..pauses).for_each(|_| std::hint::spin_loop());
             let time = sys::monotonic().saturating_sub(began);
-            looks += 1;
-            if came(looks) {
+            let over = time > limit || handled != crate::signals::handled();
+            if came(over) {
                 self.waited.set(time);
                 return true;
             }
-            if time > limit || handled != crate::signals::handled() {
+            if over {
                 return false;
             }
             pauses = (pauses * 2).min(PAUSES);
