@@ -254,14 +254,21 @@ fn figures(done: &[Done], seconds: f64) -> Vec<(usize, f64)> {
     found
 }
 
+/// A lock, and behind it what it guards, as in programs; nothing else is in these cache lines,
+/// whatever the size of the lock.
+#[repr(C, align(128))]
+struct Guarded<L> {
+    lock: L,
+    inside: AtomicU32,
+}
+
 /// What the threads of a sample share.
 struct Shared<L> {
-    lock: L,
+    guarded: Guarded<L>,
     start: Barrier,
     stop: AtomicBool,
     /// Whether a section is over.
     begun: AtomicBool,
-    inside: AtomicU32,
 }
 
 const WRITER: u32 = 1 << 16;
@@ -269,11 +276,10 @@ const WRITER: u32 = 1 << 16;
 impl<L: Lock> Shared<L> {
     fn new(threads: usize) -> Shared<L> {
         Shared {
-            lock: L::new(),
+            guarded: Guarded { lock: L::new(), inside: AtomicU32::new(0) },
             start: Barrier::new(threads),
             stop: AtomicBool::new(false),
             begun: AtomicBool::new(false),
-            inside: AtomicU32::new(0),
         }
     }
 
@@ -311,20 +317,20 @@ impl<L: Lock> Shared<L> {
                     after = clock::now();
                 }
                 // Not one instruction: a lock that lets two in is noticed.
-                let inside = self.inside.load(Ordering::Relaxed);
+                let inside = self.guarded.inside.load(Ordering::Relaxed);
                 if weight == WRITER {
-                    self.inside.store(inside + WRITER, Ordering::Relaxed);
+                    self.guarded.inside.store(inside + WRITER, Ordering::Relaxed);
                 }
                 work(steps);
                 if weight == WRITER {
-                    self.inside.store(0, Ordering::Relaxed);
+                    self.guarded.inside.store(0, Ordering::Relaxed);
                 }
                 u64::from(inside != 0)
             };
             done.overlaps += if scene.reads && done.sections % 8 != 0 {
-                self.lock.read(|| section(1))
+                self.guarded.lock.read(|| section(1))
             } else {
-                self.lock.write(|| section(WRITER))
+                self.guarded.lock.write(|| section(WRITER))
             };
             if timed {
                 done.waits.push(after - before);
