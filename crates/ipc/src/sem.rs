@@ -395,6 +395,8 @@ impl Set {
             _ => &[],
         };
         let (mut raised, mut zeroed) = (false, false);
+        // Adjustments that are no longer zero, less those that are zero now.
+        let mut more = 0i64;
         for op in ops {
             let semaphore = &semaphores[usize::from(op.sem_num)];
             let (value, change) = (semaphore.value(), i32::from(op.sem_op));
@@ -411,7 +413,7 @@ impl Set {
             }
             let word = adjustments.get(usize::from(op.sem_num));
             let word = word.filter(|_| op.sem_flg & SEM_UNDO != 0);
-            if let (Some((undo, _)), Some(word)) = (own, word) {
+            if let Some(word) = word {
                 let old = semaphore.adjustment(word);
                 let adjustment = old - change;
                 if !(-MOST - 1..=MOST).contains(&adjustment) {
@@ -419,15 +421,16 @@ impl Set {
                 }
                 let epoch = semaphore.epoch.load(Relaxed) << 32;
                 local.set(word, epoch | u64::from(adjustment as u16))?;
-                if (old == 0) != (adjustment == 0) {
-                    let count = |n: u64| if old == 0 { n + 1 } else { n.saturating_sub(1) };
-                    local.set(&undo.active, count(undo.active.load(Relaxed)))?;
-                    local.set(&self.active, count(self.active.load(Relaxed)))?;
-                }
+                more += i64::from(adjustment != 0) - i64::from(old != 0);
             }
             semaphore.set(local, new, local.pid)?;
             raised |= change > 0;
             zeroed |= new == 0 && change < 0;
+        }
+        if let Some((undo, _)) = own.filter(|_| more != 0) {
+            for active in [&undo.active, &self.active] {
+                local.set(active, active.load(Relaxed).saturating_add_signed(more))?;
+            }
         }
         self.stamp();
         local.commit();

@@ -61,6 +61,14 @@ fn an_operation_is_done_whole_or_not() {
     let many: Vec<SemOp> = (0..500).map(|_| op(0, 1, UNDO)).collect();
     n.semop(id, &many, None).unwrap();
     assert_eq!(n.sem_value(id, 0), Ok(502));
+    let wide = set(&n, 500);
+    let each: Vec<SemOp> = (0..500).map(|num| op(num, 1, UNDO)).collect();
+    Child::run(|| {
+        n.semop(wide, &each, None).unwrap();
+        assert_eq!(n.sem_values(wide), Ok(vec![1; 500]));
+    })
+    .succeeds();
+    assert_eq!(n.sem_values(wide), Ok(vec![0; 500]));
     let short = Some(Duration::from_millis(5));
     assert_eq!(errno(n.semop(id, &[op(1, -1, 0)], short)), libc::EAGAIN);
     assert_eq!(n.sem_waiters(id, 1, false), Ok(0));
