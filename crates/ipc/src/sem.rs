@@ -178,10 +178,17 @@ impl Set {
     }
 
     /// This process's entry, made if need be.
-    fn make_undo(&self, local: &Local, offset: u64) -> Result<(&'static Undo, u64)> {
+    fn make_undo(
+        &self,
+        local: &Local,
+        offset: u64,
+        wakes: &mut Wakes<'static>,
+    ) -> Result<(&'static Undo, u64)> {
         if let Some(found) = self.own_undo(local, offset)? {
             return Ok(found);
         }
+        // Else one would be left of each process that was alone with the set and owes it nothing.
+        self.settle_slowly(local, offset, wakes)?;
         let bytes = size_of::<Undo>() as u64 + 8 * self.count()?;
         let heap = local.heap()?;
         let at = heap.take(bytes)?;
@@ -383,7 +390,7 @@ impl Set {
         }
         let mut own = None;
         if undos {
-            own = Some(self.make_undo(local, offset)?);
+            own = Some(self.make_undo(local, offset, wakes)?);
         } else if self.active.load(Relaxed) != 0 {
             own = self.own_undo(local, offset)?;
         }

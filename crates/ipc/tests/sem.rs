@@ -140,6 +140,25 @@ fn adjustments_of_the_dead_are_applied() {
 }
 
 #[test]
+fn processes_that_end_without_adjustments_leave_no_memory_behind() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    n.set_sem_value(id, 0, 1).unwrap();
+    let run = |times| {
+        for _ in 0..times {
+            Child::run(|| {
+                n.semop(id, &[op(0, -1, UNDO)], None).unwrap();
+                n.semop(id, &[op(0, 1, UNDO)], None).unwrap();
+            })
+            .succeeds();
+        }
+        common::memory(&n)
+    };
+    // More than fit into the piece of memory that the first ones had the file system reserve.
+    assert_eq!(run(10), run(2500));
+}
+
+#[test]
 fn set_values_void_adjustments() {
     let (_directory, n) = namespace();
     let id = set(&n, 2);
