@@ -267,6 +267,13 @@ impl Drop for Held<'_> {
         if local.thread.changes.load(Relaxed) != 0 {
             local.roll_back();
         }
+        // What a lock in the heap belongs to is freed once its readers have left.
+        #[cfg(debug_assertions)]
+        assert!(
+            local.space.offset_of(self.lock) < crate::space::layout::HEAP
+                || local.sections.get() != 0,
+            "a lock outlives the section"
+        );
         self.lock.word.store(0, Release);
         // Pairs with the barrier of who is about to sleep, which is the fence that we leave out.
         local.space.fence();

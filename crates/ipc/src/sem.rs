@@ -585,13 +585,14 @@ impl Namespace {
                 Err(error)
             }
             Ok(Some(blocked)) => {
-                wait_until_done(local, set, offset, ops, timeout, blocked, held, section, wakes)
+                wait_until_done(local, set, offset, ops, timeout, blocked, section, held, wakes)
             }
         }
     }
 }
 
-/// The rest of an operation that cannot be done at once.
+/// The rest of an operation that cannot be done at once. Arguments are dropped from the last to the
+/// first: the lock before the section, in which alone it may be touched.
 #[cold]
 #[expect(clippy::too_many_arguments, reason = "the state of its only caller")]
 fn wait_until_done(
@@ -601,8 +602,8 @@ fn wait_until_done(
     ops: &[SemOp],
     timeout: Option<Duration>,
     mut blocked: Blocked,
-    mut held: crate::lock::Held<'static>,
     mut section: crate::peers::Section<'static>,
+    mut held: crate::lock::Held<'static>,
     mut wakes: Wakes<'static>,
 ) -> Result<()> {
     let deadline = timeout.map(|timeout| sys::monotonic().saturating_add(timeout));

@@ -117,6 +117,38 @@ fn a_removed_set_sends_its_waiters_away() {
     children.into_iter().for_each(Child::succeeds);
 }
 
+/// Threads look at a set without its lock before they queue up. If it is removed meanwhile they are
+/// not to touch it after their section: an assertion checks that.
+#[test]
+fn a_set_is_removed_under_those_who_look_at_it() {
+    let (_directory, n) = namespace();
+    let (ids, turns) = (n.msgget(IPC_PRIVATE, 0o600).unwrap(), set(&n, 1));
+    let rounds = 500;
+    let children = [1, 2].map(|kind| {
+        Child::run(|| {
+            for _ in 0..rounds {
+                let mut id = [0; 4];
+                n.msgrcv(ids, &mut id, kind, 0).unwrap();
+                n.semop(turns, &[op(0, 1, 0)], None).unwrap();
+                let error = errno(n.semop(i32::from_le_bytes(id), &[op(0, -1, 0)], None));
+                assert!([libc::EIDRM, libc::EINVAL].contains(&error), "{error}");
+            }
+        })
+    });
+    for round in 0..rounds {
+        let id = set(&n, 1);
+        for kind in [1, 2] {
+            n.msgsnd(ids, kind, &id.to_le_bytes(), 0).unwrap();
+        }
+        while n.semop(turns, &[op(0, -2, 0)], Some(Duration::from_millis(20))).is_err() {
+            assert!(!children.iter().any(Child::is_over), "a child has failed");
+        }
+        (0..round * 20).for_each(|_| std::hint::spin_loop());
+        n.remove_sem(id).unwrap();
+    }
+    children.into_iter().for_each(Child::succeeds);
+}
+
 #[test]
 fn adjustments_of_the_dead_are_applied() {
     let (_directory, n) = namespace();

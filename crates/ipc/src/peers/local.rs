@@ -40,6 +40,9 @@ pub(crate) struct Local {
     /// What ids named, by kind and id; see `ids`.
     pub objects: [Remembered; REMEMBERED],
     undo: [Cell<(u64, u64)>; REMEMBERED],
+    /// Sections that it is in, whatever somebody has written into the file.
+    #[cfg(debug_assertions)]
+    pub sections: Cell<u32>,
 }
 
 /// An object that this thread has found before.
@@ -175,6 +178,8 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
         yields_from: Cell::new(Duration::ZERO),
         objects: Default::default(),
         undo: Default::default(),
+        #[cfg(debug_assertions)]
+        sections: Cell::new(0),
     });
     let pointer: *const Local = &raw const *local;
     let mut local = Some(local);
@@ -216,6 +221,8 @@ impl Local {
             // it unlinked. Its membarrier is the fence that we leave out.
             self.space.fence();
         }
+        #[cfg(debug_assertions)]
+        self.sections.set(self.sections.get() + 1);
         Section { local: self, outermost }
     }
 
@@ -245,6 +252,8 @@ pub(crate) struct Section<'l> {
 impl Drop for Section<'_> {
     #[inline]
     fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        self.local.sections.set(self.local.sections.get() - 1);
         if self.outermost {
             let reader = &self.local.thread.reader;
             reader.store(reader.load(Relaxed).wrapping_add(1) & !1, Release);
