@@ -331,3 +331,39 @@ pub(crate) fn failure(woken: Woken) -> Option<Errno> {
         Woken::Signal => Some(Errno(libc::EINTR)),
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::namespace::Namespace;
+    use crate::object::Is;
+
+    /// Which of the threads in a queue are poked, first come first.
+    pub fn poked(local: &Local, queue: &Queue, object: u64) -> Vec<bool> {
+        let mut poked = Vec::new();
+        let each = |_, thread: &_| {
+            poked.push(local.is_poked(thread));
+            true
+        };
+        local.waiters(queue, object, each).unwrap();
+        poked
+    }
+
+    /// Runs `f` on an object, locked, once that many threads are in a queue of it.
+    pub fn with_waiters<T: Is + 'static>(
+        n: &Namespace,
+        id: i32,
+        queue: impl Fn(&'static T) -> &'static Queue,
+        count: usize,
+        f: impl FnOnce(&Local, &'static T, u64),
+    ) {
+        let (_call, local) = n.begin().unwrap();
+        loop {
+            let _section = local.enter();
+            let (found, offset, _held) = local.find_locked::<T>(id).unwrap();
+            if poked(local, queue(found), offset).len() == count {
+                return f(local, found, offset);
+            }
+        }
+    }
+}

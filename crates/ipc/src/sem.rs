@@ -288,7 +288,8 @@ impl Set {
                 let place = taken.iter_mut().find(|(n, t)| *t == 0 || *n == num);
                 let left = value - place.as_ref().map_or(0, |place| place.1);
                 if left + op < 0 {
-                    return only.is_none_or(|value| value == 0);
+                    // Others may want less, and at zero others may wait for that.
+                    return left > 0 || only.is_none_or(|value| value == 0);
                 }
                 if let Some(place) = place {
                     *place = (num, place.1 - op);
@@ -874,5 +875,35 @@ fn status(set: &Set) -> SemStatus {
         status: Status::of(&set.object),
         otime: set.otime.load(Relaxed),
         count: set.count.load(Relaxed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::tests::{poked, with_waiters};
+    use std::thread;
+
+    #[test]
+    fn who_wants_less_is_poked_behind_who_wants_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.semget(libc::IPC_PRIVATE, 1, 0o600).unwrap();
+        let wait = |op| move || n.semop(id, &[SemOp { sem_num: 0, sem_op: op, sem_flg: 0 }], None);
+        let more = thread::spawn(wait(-2));
+        let queue = |set: &'static Set| &set.queue;
+        with_waiters(&n, id, queue, 1, |_, _, _| ());
+        let less = thread::spawn(wait(-1));
+        with_waiters(&n, id, queue, 2, |local, set, offset| {
+            set.semaphores(local).unwrap()[0].set(local, 1, local.pid).unwrap();
+            local.commit();
+            let mut wakes = Wakes::new();
+            set.poke(local, offset, &mut wakes).unwrap();
+            assert_eq!(poked(local, &set.queue, offset), [false, true]);
+            wakes.wake();
+        });
+        assert_eq!(less.join().unwrap(), Ok(()));
+        n.remove_sem(id).unwrap();
+        assert_eq!(more.join().unwrap(), Err(Errno(libc::EIDRM)));
     }
 }
