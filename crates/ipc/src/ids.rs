@@ -328,8 +328,8 @@ pub(crate) fn complete<T: Is + 'static>(local: &Local) -> Result<()> {
     complete_removals::<T>(local)
 }
 
-/// The same, under the lock of the ids.
-fn complete_removals<T: Is + 'static>(local: &Local) -> Result<()> {
+/// [`complete`], under the lock of the ids.
+pub(crate) fn complete_removals<T: Is + 'static>(local: &Local) -> Result<()> {
     let ids = local.ids(T::KIND);
     if ids.removing.load(Relaxed) == 0 {
         return Ok(());

@@ -12,7 +12,7 @@ use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{ALIVE, Is, Object};
 use crate::peers::Local;
 use crate::permission::{CAP_SYS_RESOURCE, READ, WRITE, capable};
-use crate::queue::{Queue, REMOVED, Wait, Wakes, failure};
+use crate::queue::{Queue, Wait, Wakes, failure};
 use crate::space::layout::{Kind, Shared};
 use crate::sys;
 use std::sync::atomic::AtomicU64;
@@ -585,8 +585,7 @@ fn until_done<R>(
         wakes.wake();
         let woken = local.wait(wait.get_or_insert_with(|| Wait::until(None)), false);
         section = local.enter();
-        // As long as this thread has not been told of the removal, the queue is there.
-        if local.thread.status.load(Acquire) == REMOVED {
+        if local.was_removed::<Messages>(offset)? {
             return Err(Errno(libc::EIDRM));
         }
         held = local.lock(&found.object.lock)?;

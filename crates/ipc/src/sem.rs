@@ -20,7 +20,7 @@ use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{ALIVE, Is, Object};
 use crate::peers::{Local, process_alive, thread_dead};
 use crate::permission::{READ, WRITE};
-use crate::queue::{Queue, REMOVED, Wait, Wakes, failure};
+use crate::queue::{Queue, Wait, Wakes, failure};
 use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::sync::atomic::AtomicU64;
@@ -657,8 +657,7 @@ fn wait_until_done(
         wakes.wake();
         let woken = local.wait(&mut wait, dying);
         section = local.enter();
-        // As long as this thread has not been told of the removal, the set is there.
-        if local.thread.status.load(Acquire) == REMOVED {
+        if local.was_removed::<Set>(offset)? {
             return Err(Errno(libc::EIDRM));
         }
         held = local.lock(&set.object.lock)?;
@@ -881,8 +880,51 @@ fn status(set: &Set) -> SemStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::tests::{poked, with_waiters};
+    use crate::object::DEAD;
+    use crate::queue::tests::{poked, tell, with_waiters};
     use std::thread;
+
+    /// The remover has marked the set and died as it told the waiter, or took it out of the queue.
+    #[test]
+    fn waiters_end_a_removal_that_a_death_interrupted() {
+        for told in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let n = Namespace::open(directory.path()).unwrap();
+            let id = n.semget(libc::IPC_PRIVATE, 1, 0o600).unwrap();
+            let messages = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
+            let down = SemOp { sem_num: 0, sem_op: -1, sem_flg: 0 };
+            let waiter = thread::spawn(move || {
+                let error = n.semop(id, &[down], None);
+                (error, n.begin().unwrap().1.thread.waits_on.load(Relaxed))
+            });
+            let queue = |set: &'static Set| &set.queue;
+            with_waiters(&n, id, queue, 1, |local, set, _| {
+                let waiter = set.queue.first.load(Relaxed);
+                local.set(&set.object.state, DEAD).unwrap();
+                local.set(&local.ids(Kind::Sem).removing, 1).unwrap();
+                if told {
+                    tell(local.space.thread(waiter).unwrap());
+                } else {
+                    local.dequeue(&set.queue, waiter).unwrap();
+                }
+                local.commit();
+            });
+            if !told {
+                assert_eq!(n.sem_info().unwrap().sets, 0);
+                let (_call, local) = n.begin().unwrap();
+                crate::grace::reclaim_all(local).unwrap();
+            }
+            // Into memory that the set had, unless it is still there.
+            let message = [255; 200];
+            (0..2).for_each(|_| n.msgsnd(messages, 1, &message, 0).unwrap());
+            assert_eq!(waiter.join().unwrap(), (Err(Errno(libc::EIDRM)), 0));
+            for _ in 0..2 {
+                let mut found = [0; 200];
+                assert_eq!(n.msgrcv(messages, &mut found, 0, libc::IPC_NOWAIT), Ok((1, 200)));
+                assert_eq!(found, message);
+            }
+        }
+    }
 
     #[test]
     fn who_wants_less_is_poked_behind_who_wants_more() {
