@@ -118,6 +118,8 @@ impl Local {
         remembered.name.set(name_of::<T>(id));
         remembered.offset.set(offset);
         remembered.reclaims.set(reclaims);
+        // Another set may have had this id here before: ids come again.
+        self.forget_undo(offset);
         Ok((found, offset, held))
     }
 

@@ -219,6 +219,29 @@ fn adjustments_outlive_threads_but_not_the_process() {
     assert_eq!(n.sem_value(id, 0), Ok(0));
 }
 
+/// Ids come again after 65,536 sets in a slot, and so do places in memory.
+#[test]
+fn adjustments_of_a_set_that_had_the_same_id_are_forgotten() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    Child::run(|| {
+        for _ in 0..3 {
+            n.semop(id, &[op(0, 3, UNDO)], None).unwrap();
+            let mut last = id;
+            loop {
+                n.remove_sem(last).unwrap();
+                last = set(&n, 1);
+                if last == id {
+                    break;
+                }
+            }
+        }
+        n.semop(id, &[op(0, 3, UNDO)], None).unwrap();
+    })
+    .succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(0));
+}
+
 #[test]
 fn a_child_inherits_no_adjustments() {
     let (_directory, n) = namespace();

@@ -236,6 +236,10 @@ impl Local {
         self.undo[(set >> 6) as usize % REMEMBERED].set((set, entry));
     }
 
+    pub fn forget_undo(&self, set: u64) {
+        self.undo[(set >> 6) as usize % REMEMBERED].set((0, 0));
+    }
+
     #[inline]
     pub fn remembered_undo(&self, set: u64) -> Option<u64> {
         let (of, entry) = self.undo[(set >> 6) as usize % REMEMBERED].get();
