@@ -156,7 +156,6 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
         return Ok((unsafe { &*known }, false));
     }
     let full = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::ENOSPC));
-    space.register();
     let registry = space.registry().map_err(full)?;
     let process = registry::own_process(space, epoch)?;
     let number = registry::own_thread(space, process)?;
@@ -262,5 +261,24 @@ impl Drop for Section<'_> {
             let reader = &self.local.thread.reader;
             reader.store(reader.load(Relaxed).wrapping_add(1) & !1, Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::namespace::Namespace;
+    use std::sync::atomic::Ordering::*;
+
+    /// A sandbox may be a thread's: the first one to register was refused, the next one is not.
+    #[test]
+    fn readers_fence_as_long_as_others_rely_on_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let process = n.begin().unwrap().1.process;
+        let place = crate::peers::place(n.space, process).unwrap();
+        n.space.unfenced.store(false, SeqCst);
+        place.unfenced.store(0, SeqCst);
+        std::thread::spawn(move || drop(n.begin().unwrap())).join().unwrap();
+        assert_eq!(u64::from(n.space.unfenced.load(SeqCst)), place.unfenced.load(SeqCst));
     }
 }
