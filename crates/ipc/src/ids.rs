@@ -118,6 +118,8 @@ impl Local {
         remembered.name.set(name_of::<T>(id));
         remembered.offset.set(offset);
         remembered.reclaims.set(reclaims);
+        // Another set may have had this id here before: ids come again.
+        self.forget_undo(offset);
         Ok((found, offset, held))
     }
 
@@ -201,13 +203,13 @@ fn create<T: Is + 'static>(
         return Err(Errno(libc::ENOSPC));
     }
     let heap = local.heap()?;
+    let entries = if free.is_some() { entries } else { grow(local, ids, &heap, entries)? };
     let offset = heap.take(request.bytes)?;
     zero(local, offset, request.bytes)?;
     let new: &T = local.space.view(offset)?;
     let object = new.object();
     object.state.store(DEAD, Relaxed);
     let _held = local.lock(&object.lock)?;
-    let entries = if free.is_some() { entries } else { grow(local, ids, &heap, entries)? };
     let entry = entries.get(slot as usize).ok_or(CORRUPT)?;
     let sequence = entry.key_sequence.load(Relaxed) >> 32 & (SEQUENCES - 1);
     let id = sequence * SLOTS + slot;
@@ -233,7 +235,8 @@ fn create<T: Is + 'static>(
     Ok(id as i32)
 }
 
-/// `grow_ary` of the paper. Not committed.
+/// `grow_ary` of the paper. Committed: readers may look at the new array from here on, so it is not
+/// to be taken back if the object cannot be made.
 fn grow(
     local: &Local,
     ids: &'static Ids,
@@ -257,6 +260,7 @@ fn grow(
     }
     fence(Release);
     local.set(&ids.array, at)?;
+    local.commit();
     Ok(new)
 }
 
@@ -326,8 +330,8 @@ pub(crate) fn complete<T: Is + 'static>(local: &Local) -> Result<()> {
     complete_removals::<T>(local)
 }
 
-/// The same, under the lock of the ids.
-fn complete_removals<T: Is + 'static>(local: &Local) -> Result<()> {
+/// [`complete`], under the lock of the ids.
+pub(crate) fn complete_removals<T: Is + 'static>(local: &Local) -> Result<()> {
     let ids = local.ids(T::KIND);
     if ids.removing.load(Relaxed) == 0 {
         return Ok(());
@@ -379,4 +383,43 @@ pub(crate) fn free_children(local: &Local, heap: &heap::Locked<'_>, offset: u64)
 pub(crate) fn forget_key(local: &Local, kind: Kind, id: i32) -> Result<()> {
     let entry = local.entries(kind)?.get((id as u64 % SLOTS) as usize).ok_or(CORRUPT)?;
     local.set(&entry.key_sequence, entry.key_sequence.load(Relaxed) & !0xffff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Namespace;
+    use crate::sem::Set;
+
+    #[test]
+    fn an_array_that_readers_may_have_found_is_not_taken_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        for _ in 0..FIRST_LENGTH {
+            n.semget(libc::IPC_PRIVATE, 1, 0o600).unwrap();
+        }
+        let (_call, local) = n.begin().unwrap();
+        let _section = local.enter();
+        let request = Request {
+            key: libc::IPC_PRIVATE,
+            flags: 0o600,
+            bytes: 256,
+            weight: 1,
+            most_weight: u64::MAX,
+            most: SLOTS,
+        };
+        let array = &local.ids(Kind::Sem).array;
+        let mut seen = array.load(Relaxed);
+        let made = get::<Set>(
+            local,
+            &request,
+            |_| Ok(()),
+            |_, _, _, _| {
+                seen = array.load(Relaxed);
+                Err(Errno(libc::ENOMEM))
+            },
+        );
+        assert_eq!(made, Err(Errno(libc::ENOMEM)));
+        assert_eq!(seen, array.load(Relaxed));
+    }
 }

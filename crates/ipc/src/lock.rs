@@ -143,10 +143,22 @@ impl Local {
             return;
         }
         let _recovery = self.recover();
-        // Its place may have been cleared, and be a living thread's.
-        if is_dead(self.space, dead) {
+        // Its place may have been cleared, and be a living thread's, or about to be: registering
+        // does not take the menders' lock.
+        if dead.process.load(Acquire) != 0 && thread_dead(self.space, dead) {
             roll_back(self.space, dead);
         }
+    }
+
+    /// Whether a transaction that is not over, of anybody's, has changed that word.
+    pub fn in_a_transaction(&self, word: &AtomicU64) -> bool {
+        // Who has changed the word has logged it before: its stores come in that order.
+        sys::membarrier(sys::MEMBARRIER_GLOBAL_EXPEDITED);
+        let at = self.space.offset_of(word);
+        self.space.thread_numbers().filter_map(|number| self.space.thread(number).ok()).any(|t| {
+            let changes = (t.changes.load(Acquire) as usize).min(LOG);
+            t.log[..changes].iter().any(|entry| entry.offset.load(Relaxed) == at)
+        })
     }
 
     /// Gives the place of a dead thread that was mended away. Under the lock of the registry.
@@ -269,6 +281,13 @@ impl Drop for Held<'_> {
         if local.thread.changes.load(Relaxed) != 0 {
             local.roll_back();
         }
+        // What a lock in the heap belongs to is freed once its readers have left.
+        #[cfg(debug_assertions)]
+        assert!(
+            local.space.offset_of(self.lock) < crate::space::layout::HEAP
+                || local.sections.get() != 0,
+            "a lock outlives the section"
+        );
         self.lock.word.store(0, Release);
         // Pairs with the barrier of who is about to sleep, which is the fence that we leave out.
         local.space.fence();
@@ -278,5 +297,27 @@ impl Drop for Held<'_> {
         if self.lock.sleepers.load(Relaxed) & 1 != 0 {
             wake_sleeper(self.lock);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Namespace;
+
+    /// A mender that was slow finds the place cleared: what is logged there is the next thread's.
+    #[test]
+    fn a_place_that_is_nobodys_is_not_rolled_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let (_call, local) = n.begin().unwrap();
+        let place = local.space.thread(9).unwrap();
+        let word = &local.ids(crate::space::layout::Kind::Sem).used;
+        place.log[0].offset.store(local.space.offset_of(word), Relaxed);
+        place.log[0].old.store(7, Relaxed);
+        place.changes.store(1, Relaxed);
+        local.mend(place);
+        assert_eq!(word.load(Relaxed), 0);
+        assert_eq!(place.changes.load(Relaxed), 1);
     }
 }

@@ -12,7 +12,7 @@ use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{ALIVE, Is, Object};
 use crate::peers::Local;
 use crate::permission::{CAP_SYS_RESOURCE, READ, WRITE, capable};
-use crate::queue::{Queue, REMOVED, Wait, Wakes, failure};
+use crate::queue::{Queue, Wait, Wakes, failure};
 use crate::space::layout::{Kind, Shared};
 use crate::sys;
 use std::cell::Cell;
@@ -263,18 +263,17 @@ impl Messages {
         Ok(())
     }
 
-    /// Pokes the senders, first come first, whose messages fit now.
+    /// Pokes the senders, first come first, whose messages fit now: also behind one whose does not.
     #[cold]
     fn poke_senders(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
         let mut room = self.qbytes.load(Relaxed).saturating_sub(self.cbytes.load(Relaxed));
         local.waiters(&self.senders, offset, |_, thread| {
             let size = thread.want[0].load(Relaxed);
-            if size > room {
-                return false;
-            }
-            room -= size;
-            if !local.is_poked(thread) && local.poke(thread) {
-                wakes.push(thread);
+            if size <= room {
+                room -= size;
+                if !local.is_poked(thread) && local.poke(thread) {
+                    wakes.push(thread);
+                }
             }
             true
         })
@@ -611,8 +610,7 @@ fn until_done<R>(
         wakes.wake();
         let woken = local.wait(wait.get_or_insert_with(|| Wait::until(None)), false);
         section = local.enter();
-        // As long as this thread has not been told of the removal, the queue is there.
-        if local.thread.status.load(Acquire) == REMOVED {
+        if local.was_removed::<Messages>(offset)? {
             return Err(Errno(libc::EIDRM));
         }
         held = local.lock(&found.object.lock)?;
@@ -624,5 +622,36 @@ fn until_done<R>(
         if let (Ok(None), Some(error)) = (&result, failure(woken)) {
             result = Err(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::tests::{poked, with_waiters};
+    use std::thread;
+
+    #[test]
+    fn a_small_message_is_sent_before_a_large_one_that_does_not_fit() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
+        let senders = |queue: &'static Messages| &queue.senders;
+        let most = n.msg_status(id).unwrap().most_bytes;
+        with_waiters(&n, id, senders, 0, |_, queue, _| queue.cbytes.store(most, Relaxed));
+        let send = |size| move || n.msgsnd(id, 1, &vec![0; size], 0);
+        let large = thread::spawn(send(100));
+        with_waiters(&n, id, senders, 1, |_, _, _| ());
+        let small = thread::spawn(send(10));
+        with_waiters(&n, id, senders, 2, |local, queue, offset| {
+            queue.cbytes.store(most - 50, Relaxed);
+            let mut wakes = Wakes::new();
+            queue.poke_senders(local, offset, &mut wakes).unwrap();
+            assert_eq!(poked(local, &queue.senders, offset), [false, true]);
+            wakes.wake();
+        });
+        assert_eq!(small.join().unwrap(), Ok(()));
+        n.remove_msg(id).unwrap();
+        assert_eq!(large.join().unwrap(), Err(Errno(libc::EIDRM)));
     }
 }

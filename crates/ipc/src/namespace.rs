@@ -133,13 +133,15 @@ impl Namespace {
 
     fn mend_one(&self, local: &Local, number: u64, dead: &Thread) -> bool {
         local.mend(dead);
-        let waited_on = dead.waits_on.load(Relaxed);
-        if waited_on == 0 {
-            return true;
-        }
         // Its queue's lock is that of an object which cannot be freed while we look: it is linked,
-        // or it was removed, and then the dead is in no queue.
+        // or it was removed since we began, and then the dead is in no queue.
         let _section = local.enter();
+        let waited_on = dead.waits_on.load(Acquire);
+        if waited_on == 0 {
+            // Who takes the dead out of a queue may die as well, which puts it back.
+            let waits_on = &dead.waits_on;
+            return !local.in_a_transaction(waits_on) && waits_on.load(Acquire) == 0;
+        }
         let Ok(object) = local.space.view::<Object>(waited_on) else { return true };
         let Ok(_held) = local.lock(&object.lock) else { return false };
         let queue = local.space.view::<Queue>(dead.queue.load(Relaxed));
@@ -180,5 +182,24 @@ impl Namespace {
         }
         grace::reclaim(local);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_waiter_keeps_its_place_until_it_is_out_of_its_queue() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let number = std::thread::spawn(move || n.begin().unwrap().1.number).join().unwrap();
+        let (_call, local) = n.begin().unwrap();
+        let dead = local.space.thread(number.into()).unwrap();
+        dead.waits_on.store(8, Relaxed);
+        local.set(&dead.waits_on, 0).unwrap();
+        assert!(!n.mend_one(local, number.into(), dead));
+        local.commit();
+        assert!(n.mend_one(local, number.into(), dead));
     }
 }

@@ -19,6 +19,8 @@
 //! The more often that was in vain, the less often it is tried.
 
 use crate::error::{CORRUPT, Errno, Result};
+use crate::ids::complete_removals;
+use crate::object::Is;
 use crate::peers::{Local, thread_dead};
 use crate::signals::{handled, put_off};
 use crate::space::layout::*;
@@ -31,7 +33,7 @@ use std::time::Duration;
 /// In a waiter's status.
 pub(crate) const WAITING: u32 = 1;
 const POKED: u32 = 3;
-pub(crate) const REMOVED: u32 = 4;
+const REMOVED: u32 = 4;
 
 /// Waiters look for themselves at first after this time, then ever less often.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -173,12 +175,29 @@ impl Local {
                 return Err(CORRUPT);
             }
             self.dequeue(queue, number)?;
+            // Before the commit: after it the place may be another thread's. Who is told and still
+            // in the queue, because we die here, completes the removal ([`Local::was_removed`]).
+            let told = thread.status.swap(REMOVED, AcqRel);
             self.commit();
-            if thread.status.swap(REMOVED, AcqRel) == WAITING {
+            if told != POKED {
                 wake(thread);
             }
         }
         Err(CORRUPT)
+    }
+
+    /// After a wait for an object, in a new section: whether it was removed. If not, it is there as
+    /// long as the section lasts. If so, this thread is in no queue of it any more.
+    pub fn was_removed<T: Is + 'static>(&self, object: u64) -> Result<bool> {
+        let told = self.thread.status.load(Acquire) == REMOVED;
+        if !told && self.waits_on(object) {
+            return Ok(false);
+        }
+        // The remover is taking this thread out of the queue, has done so, or died meanwhile. The
+        // object's memory may be somebody else's by now, so its lock cannot be asked.
+        let _ids_held = self.lock(&self.ids(T::KIND).lock)?;
+        complete_removals::<T>(self)?;
+        Ok(true)
     }
 
     /// Before the object's lock is released for a wait: pokes count from here on.
@@ -329,5 +348,46 @@ pub(crate) fn failure(woken: Woken) -> Option<Errno> {
         Woken::Again => None,
         Woken::TimedOut => Some(Errno(libc::EAGAIN)),
         Woken::Signal => Some(Errno(libc::EINTR)),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::namespace::Namespace;
+
+    /// Has a thread find that its object was removed.
+    pub fn tell(thread: &Thread) {
+        thread.status.store(REMOVED, Relaxed);
+        wake(thread);
+    }
+
+    /// Which of the threads in a queue are poked, first come first.
+    pub fn poked(local: &Local, queue: &Queue, object: u64) -> Vec<bool> {
+        let mut poked = Vec::new();
+        let each = |_, thread: &_| {
+            poked.push(local.is_poked(thread));
+            true
+        };
+        local.waiters(queue, object, each).unwrap();
+        poked
+    }
+
+    /// Runs `f` on an object, locked, once that many threads are in a queue of it.
+    pub fn with_waiters<T: Is + 'static>(
+        n: &Namespace,
+        id: i32,
+        queue: impl Fn(&'static T) -> &'static Queue,
+        count: usize,
+        f: impl FnOnce(&Local, &'static T, u64),
+    ) {
+        let (_call, local) = n.begin().unwrap();
+        loop {
+            let _section = local.enter();
+            let (found, offset, _held) = local.find_locked::<T>(id).unwrap();
+            if poked(local, queue(found), offset).len() == count {
+                return f(local, found, offset);
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{ALIVE, Is, Object};
 use crate::peers::{Local, process_alive, thread_dead};
 use crate::permission::{READ, WRITE};
-use crate::queue::{Queue, REMOVED, Wait, Wakes, failure};
+use crate::queue::{Queue, Wait, Wakes, failure};
 use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::sync::atomic::AtomicU64;
@@ -178,10 +178,17 @@ impl Set {
     }
 
     /// This process's entry, made if need be.
-    fn make_undo(&self, local: &Local, offset: u64) -> Result<(&'static Undo, u64)> {
+    fn make_undo(
+        &self,
+        local: &Local,
+        offset: u64,
+        wakes: &mut Wakes<'static>,
+    ) -> Result<(&'static Undo, u64)> {
         if let Some(found) = self.own_undo(local, offset)? {
             return Ok(found);
         }
+        // Else one would be left of each process that was alone with the set and owes it nothing.
+        self.settle_slowly(local, offset, wakes)?;
         let bytes = size_of::<Undo>() as u64 + 8 * self.count()?;
         let heap = local.heap()?;
         let at = heap.take(bytes)?;
@@ -281,7 +288,8 @@ impl Set {
                 let place = taken.iter_mut().find(|(n, t)| *t == 0 || *n == num);
                 let left = value - place.as_ref().map_or(0, |place| place.1);
                 if left + op < 0 {
-                    return only.is_none_or(|value| value == 0);
+                    // Others may want less, and at zero others may wait for that.
+                    return left > 0 || only.is_none_or(|value| value == 0);
                 }
                 if let Some(place) = place {
                     *place = (num, place.1 - op);
@@ -383,7 +391,7 @@ impl Set {
         }
         let mut own = None;
         if undos {
-            own = Some(self.make_undo(local, offset)?);
+            own = Some(self.make_undo(local, offset, wakes)?);
         } else if self.active.load(Relaxed) != 0 {
             own = self.own_undo(local, offset)?;
         }
@@ -395,6 +403,8 @@ impl Set {
             _ => &[],
         };
         let (mut raised, mut zeroed) = (false, false);
+        // Adjustments that are no longer zero, less those that are zero now.
+        let mut more = 0i64;
         for op in ops {
             let semaphore = &semaphores[usize::from(op.sem_num)];
             let (value, change) = (semaphore.value(), i32::from(op.sem_op));
@@ -411,7 +421,7 @@ impl Set {
             }
             let word = adjustments.get(usize::from(op.sem_num));
             let word = word.filter(|_| op.sem_flg & SEM_UNDO != 0);
-            if let (Some((undo, _)), Some(word)) = (own, word) {
+            if let Some(word) = word {
                 let old = semaphore.adjustment(word);
                 let adjustment = old - change;
                 if !(-MOST - 1..=MOST).contains(&adjustment) {
@@ -419,15 +429,16 @@ impl Set {
                 }
                 let epoch = semaphore.epoch.load(Relaxed) << 32;
                 local.set(word, epoch | u64::from(adjustment as u16))?;
-                if (old == 0) != (adjustment == 0) {
-                    let count = |n: u64| if old == 0 { n + 1 } else { n.saturating_sub(1) };
-                    local.set(&undo.active, count(undo.active.load(Relaxed)))?;
-                    local.set(&self.active, count(self.active.load(Relaxed)))?;
-                }
+                more += i64::from(adjustment != 0) - i64::from(old != 0);
             }
             semaphore.set(local, new, local.pid)?;
             raised |= change > 0;
             zeroed |= new == 0 && change < 0;
+        }
+        if let Some((undo, _)) = own.filter(|_| more != 0) {
+            for active in [&undo.active, &self.active] {
+                local.set(active, active.load(Relaxed).saturating_add_signed(more))?;
+            }
         }
         self.stamp();
         local.commit();
@@ -575,13 +586,14 @@ impl Namespace {
                 Err(error)
             }
             Ok(Some(blocked)) => {
-                wait_until_done(local, set, offset, ops, timeout, blocked, held, section, wakes)
+                wait_until_done(local, set, offset, ops, timeout, blocked, section, held, wakes)
             }
         }
     }
 }
 
-/// The rest of an operation that cannot be done at once.
+/// The rest of an operation that cannot be done at once. Arguments are dropped from the last to the
+/// first: the lock before the section, in which alone it may be touched.
 #[cold]
 #[expect(clippy::too_many_arguments, reason = "the state of its only caller")]
 fn wait_until_done(
@@ -591,8 +603,8 @@ fn wait_until_done(
     ops: &[SemOp],
     timeout: Option<Duration>,
     mut blocked: Blocked,
-    mut held: crate::lock::Held<'static>,
     mut section: crate::peers::Section<'static>,
+    mut held: crate::lock::Held<'static>,
     mut wakes: Wakes<'static>,
 ) -> Result<()> {
     let deadline = timeout.map(|timeout| sys::monotonic().saturating_add(timeout));
@@ -645,8 +657,7 @@ fn wait_until_done(
         wakes.wake();
         let woken = local.wait(&mut wait, dying);
         section = local.enter();
-        // As long as this thread has not been told of the removal, the set is there.
-        if local.thread.status.load(Acquire) == REMOVED {
+        if local.was_removed::<Set>(offset)? {
             return Err(Errno(libc::EIDRM));
         }
         held = local.lock(&set.object.lock)?;
@@ -863,5 +874,78 @@ fn status(set: &Set) -> SemStatus {
         status: Status::of(&set.object),
         otime: set.otime.load(Relaxed),
         count: set.count.load(Relaxed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::DEAD;
+    use crate::queue::tests::{poked, tell, with_waiters};
+    use std::thread;
+
+    /// The remover has marked the set and died as it told the waiter, or took it out of the queue.
+    #[test]
+    fn waiters_end_a_removal_that_a_death_interrupted() {
+        for told in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let n = Namespace::open(directory.path()).unwrap();
+            let id = n.semget(libc::IPC_PRIVATE, 1, 0o600).unwrap();
+            let messages = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
+            let down = SemOp { sem_num: 0, sem_op: -1, sem_flg: 0 };
+            let waiter = thread::spawn(move || {
+                let error = n.semop(id, &[down], None);
+                (error, n.begin().unwrap().1.thread.waits_on.load(Relaxed))
+            });
+            let queue = |set: &'static Set| &set.queue;
+            with_waiters(&n, id, queue, 1, |local, set, _| {
+                let waiter = set.queue.first.load(Relaxed);
+                local.set(&set.object.state, DEAD).unwrap();
+                local.set(&local.ids(Kind::Sem).removing, 1).unwrap();
+                if told {
+                    tell(local.space.thread(waiter).unwrap());
+                } else {
+                    local.dequeue(&set.queue, waiter).unwrap();
+                }
+                local.commit();
+            });
+            if !told {
+                assert_eq!(n.sem_info().unwrap().sets, 0);
+                let (_call, local) = n.begin().unwrap();
+                crate::grace::reclaim_all(local).unwrap();
+            }
+            // Into memory that the set had, unless it is still there.
+            let message = [255; 200];
+            (0..2).for_each(|_| n.msgsnd(messages, 1, &message, 0).unwrap());
+            assert_eq!(waiter.join().unwrap(), (Err(Errno(libc::EIDRM)), 0));
+            for _ in 0..2 {
+                let mut found = [0; 200];
+                assert_eq!(n.msgrcv(messages, &mut found, 0, libc::IPC_NOWAIT), Ok((1, 200)));
+                assert_eq!(found, message);
+            }
+        }
+    }
+
+    #[test]
+    fn who_wants_less_is_poked_behind_who_wants_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.semget(libc::IPC_PRIVATE, 1, 0o600).unwrap();
+        let wait = |op| move || n.semop(id, &[SemOp { sem_num: 0, sem_op: op, sem_flg: 0 }], None);
+        let more = thread::spawn(wait(-2));
+        let queue = |set: &'static Set| &set.queue;
+        with_waiters(&n, id, queue, 1, |_, _, _| ());
+        let less = thread::spawn(wait(-1));
+        with_waiters(&n, id, queue, 2, |local, set, offset| {
+            set.semaphores(local).unwrap()[0].set(local, 1, local.pid).unwrap();
+            local.commit();
+            let mut wakes = Wakes::new();
+            set.poke(local, offset, &mut wakes).unwrap();
+            assert_eq!(poked(local, &set.queue, offset), [false, true]);
+            wakes.wake();
+        });
+        assert_eq!(less.join().unwrap(), Ok(()));
+        n.remove_sem(id).unwrap();
+        assert_eq!(more.join().unwrap(), Err(Errno(libc::EIDRM)));
     }
 }

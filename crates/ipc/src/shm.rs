@@ -130,9 +130,14 @@ impl Segment {
     }
 
     fn attach(&self, local: &Local, process: u64, pid: u32) -> Result<()> {
+        let known = self.user(local, process)?;
+        if known.is_none() {
+            // Else one would be left of each process that ever attached it.
+            self.attached(local)?;
+        }
         local.set(&self.atime, sys::now())?;
         local.set(&self.lpid, pid.into())?;
-        if let Some(user) = self.user(local, process)? {
+        if let Some(user) = known {
             local.set(&user.count, user.count.load(Relaxed) + 1)?;
             local.commit();
             return Ok(());

@@ -230,6 +230,56 @@ fn in_sets_that_come_and_go() {
     );
 }
 
+/// The waiter is told by whoever completes the removal, before the set's memory is somebody else's.
+#[test]
+fn in_removing_a_set_that_somebody_waits_for() {
+    let (_directory, n) = namespace();
+    let queue = || n.msgget(IPC_PRIVATE, 0o600).unwrap();
+    let (ids, ended) = (queue(), queue());
+    let waiter = Child::run(|| {
+        loop {
+            let mut id = [0; 4];
+            n.msgrcv(ids, &mut id, 0, 0).unwrap();
+            let error = n.semop(i32::from_le_bytes(id), &[op(0, -1, 0)], None).unwrap_err();
+            assert_eq!(error.0, libc::EIDRM);
+            n.msgsnd(ended, 1, &[], 0).unwrap();
+        }
+    });
+    let made = std::cell::Cell::new(0);
+    killed_in(
+        "removing a set that somebody waits for",
+        &n,
+        |n| {
+            let id = n.semget(79, 1, libc::IPC_CREAT | 0o600).unwrap();
+            n.msgsnd(ids, 1, &id.to_le_bytes(), 0).unwrap();
+            common::until(|| n.sem_waiters(id, 0, false) == Ok(1));
+            made.set(id);
+        },
+        |n| n.remove_sem(made.get()).unwrap(),
+        |n, at| {
+            if let Ok(id) = n.semget(79, 1, 0) {
+                n.remove_sem(id).unwrap();
+            }
+            // Its memory is freed, and used again for other things.
+            let others = [0; 40].map(|_| n.semget(IPC_PRIVATE, 1, 0o600).unwrap());
+            others.iter().for_each(|&id| n.remove_sem(id).unwrap());
+            let (data, message) = (queue(), [255; 200]);
+            (0..60).for_each(|_| n.msgsnd(data, 1, &message, IPC_NOWAIT).unwrap());
+            common::until(|| {
+                assert!(!waiter.is_over(), "{at}: the waiter has failed");
+                n.msgrcv(ended, &mut [], 0, IPC_NOWAIT).is_ok()
+            });
+            for _ in 0..60 {
+                let mut found = [0; 200];
+                assert_eq!(n.msgrcv(data, &mut found, 0, IPC_NOWAIT), Ok((1, 200)), "{at}");
+                assert_eq!(found, message, "{at}");
+            }
+            n.remove_msg(data).unwrap();
+        },
+    );
+    waiter.kill();
+}
+
 #[test]
 fn in_sending_and_receiving() {
     let (_directory, n) = namespace();

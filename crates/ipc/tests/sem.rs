@@ -61,6 +61,14 @@ fn an_operation_is_done_whole_or_not() {
     let many: Vec<SemOp> = (0..500).map(|_| op(0, 1, UNDO)).collect();
     n.semop(id, &many, None).unwrap();
     assert_eq!(n.sem_value(id, 0), Ok(502));
+    let wide = set(&n, 500);
+    let each: Vec<SemOp> = (0..500).map(|num| op(num, 1, UNDO)).collect();
+    Child::run(|| {
+        n.semop(wide, &each, None).unwrap();
+        assert_eq!(n.sem_values(wide), Ok(vec![1; 500]));
+    })
+    .succeeds();
+    assert_eq!(n.sem_values(wide), Ok(vec![0; 500]));
     let short = Some(Duration::from_millis(5));
     assert_eq!(errno(n.semop(id, &[op(1, -1, 0)], short)), libc::EAGAIN);
     assert_eq!(n.sem_waiters(id, 1, false), Ok(0));
@@ -109,6 +117,38 @@ fn a_removed_set_sends_its_waiters_away() {
     children.into_iter().for_each(Child::succeeds);
 }
 
+/// Threads look at a set without its lock before they queue up. If it is removed meanwhile they are
+/// not to touch it after their section: an assertion checks that.
+#[test]
+fn a_set_is_removed_under_those_who_look_at_it() {
+    let (_directory, n) = namespace();
+    let (ids, turns) = (n.msgget(IPC_PRIVATE, 0o600).unwrap(), set(&n, 1));
+    let rounds = 500;
+    let children = [1, 2].map(|kind| {
+        Child::run(|| {
+            for _ in 0..rounds {
+                let mut id = [0; 4];
+                n.msgrcv(ids, &mut id, kind, 0).unwrap();
+                n.semop(turns, &[op(0, 1, 0)], None).unwrap();
+                let error = errno(n.semop(i32::from_le_bytes(id), &[op(0, -1, 0)], None));
+                assert!([libc::EIDRM, libc::EINVAL].contains(&error), "{error}");
+            }
+        })
+    });
+    for round in 0..rounds {
+        let id = set(&n, 1);
+        for kind in [1, 2] {
+            n.msgsnd(ids, kind, &id.to_le_bytes(), 0).unwrap();
+        }
+        while n.semop(turns, &[op(0, -2, 0)], Some(Duration::from_millis(20))).is_err() {
+            assert!(!children.iter().any(Child::is_over), "a child has failed");
+        }
+        (0..round * 20).for_each(|_| std::hint::spin_loop());
+        n.remove_sem(id).unwrap();
+    }
+    children.into_iter().for_each(Child::succeeds);
+}
+
 #[test]
 fn adjustments_of_the_dead_are_applied() {
     let (_directory, n) = namespace();
@@ -129,6 +169,25 @@ fn adjustments_of_the_dead_are_applied() {
     waiter.succeeds();
     assert_eq!(n.sem_value(id, 0), Ok(0));
     assert_eq!(errno(n.semop(id, &[op(0, -1, IPC_NOWAIT)], None)), libc::EAGAIN);
+}
+
+#[test]
+fn processes_that_end_without_adjustments_leave_no_memory_behind() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    n.set_sem_value(id, 0, 1).unwrap();
+    let run = |times| {
+        for _ in 0..times {
+            Child::run(|| {
+                n.semop(id, &[op(0, -1, UNDO)], None).unwrap();
+                n.semop(id, &[op(0, 1, UNDO)], None).unwrap();
+            })
+            .succeeds();
+        }
+        common::memory(&n)
+    };
+    // More than fit into the piece of memory that the first ones had the file system reserve.
+    assert_eq!(run(10), run(2500));
 }
 
 #[test]
@@ -155,6 +214,29 @@ fn adjustments_outlive_threads_but_not_the_process() {
         let child = Child::run(|| assert_eq!(n.sem_value(id, 0), Ok(3)));
         child.succeeds();
         assert_eq!(n.sem_value(id, 0), Ok(3));
+    })
+    .succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(0));
+}
+
+/// Ids come again after 65,536 sets in a slot, and so do places in memory.
+#[test]
+fn adjustments_of_a_set_that_had_the_same_id_are_forgotten() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    Child::run(|| {
+        for _ in 0..3 {
+            n.semop(id, &[op(0, 3, UNDO)], None).unwrap();
+            let mut last = id;
+            loop {
+                n.remove_sem(last).unwrap();
+                last = set(&n, 1);
+                if last == id {
+                    break;
+                }
+            }
+        }
+        n.semop(id, &[op(0, 3, UNDO)], None).unwrap();
     })
     .succeeds();
     assert_eq!(n.sem_value(id, 0), Ok(0));

@@ -127,3 +127,25 @@ fn a_child_counts_from_the_fork_on() {
     detach(again).unwrap();
     assert_eq!(attached(&n, id), 0);
 }
+
+#[test]
+fn processes_that_have_attached_a_segment_leave_no_memory_behind() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let id = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let run = |times| {
+        for i in 0..times {
+            Child::run(|| {
+                let at = attach(&n, id, 0, 0).unwrap();
+                if i % 2 == 0 {
+                    detach(at).unwrap();
+                }
+            })
+            .succeeds();
+        }
+        common::memory(&n)
+    };
+    // More than fit into the piece of memory that the first ones had the file system reserve.
+    assert_eq!(run(10), run(6000));
+    assert_eq!(attached(&n, id), 0);
+}

@@ -40,6 +40,9 @@ pub(crate) struct Local {
     /// What ids named, by kind and id; see `ids`.
     pub objects: [Remembered; REMEMBERED],
     undo: [Cell<(u64, u64)>; REMEMBERED],
+    /// Sections that it is in, whatever somebody has written into the file.
+    #[cfg(debug_assertions)]
+    pub sections: Cell<u32>,
 }
 
 /// An object that this thread has found before.
@@ -153,7 +156,6 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
         return Ok((unsafe { &*known }, false));
     }
     let full = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::ENOSPC));
-    space.register();
     let registry = space.registry().map_err(full)?;
     let process = registry::own_process(space, epoch)?;
     let number = registry::own_thread(space, process)?;
@@ -175,6 +177,8 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
         yields_from: Cell::new(Duration::ZERO),
         objects: Default::default(),
         undo: Default::default(),
+        #[cfg(debug_assertions)]
+        sections: Cell::new(0),
     });
     let pointer: *const Local = &raw const *local;
     let mut local = Some(local);
@@ -216,6 +220,8 @@ impl Local {
             // it unlinked. Its membarrier is the fence that we leave out.
             self.space.fence();
         }
+        #[cfg(debug_assertions)]
+        self.sections.set(self.sections.get() + 1);
         Section { local: self, outermost }
     }
 
@@ -227,6 +233,10 @@ impl Local {
 
     pub fn remember_undo(&self, set: u64, entry: u64) {
         self.undo[(set >> 6) as usize % REMEMBERED].set((set, entry));
+    }
+
+    pub fn forget_undo(&self, set: u64) {
+        self.undo[(set >> 6) as usize % REMEMBERED].set((0, 0));
     }
 
     #[inline]
@@ -245,9 +255,30 @@ pub(crate) struct Section<'l> {
 impl Drop for Section<'_> {
     #[inline]
     fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        self.local.sections.set(self.local.sections.get() - 1);
         if self.outermost {
             let reader = &self.local.thread.reader;
             reader.store(reader.load(Relaxed).wrapping_add(1) & !1, Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::namespace::Namespace;
+    use std::sync::atomic::Ordering::*;
+
+    /// A sandbox may be a thread's: the first one to register was refused, the next one is not.
+    #[test]
+    fn readers_fence_as_long_as_others_rely_on_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let process = n.begin().unwrap().1.process;
+        let place = crate::peers::place(n.space, process).unwrap();
+        n.space.unfenced.store(false, SeqCst);
+        place.unfenced.store(0, SeqCst);
+        std::thread::spawn(move || drop(n.begin().unwrap())).join().unwrap();
+        assert_eq!(u64::from(n.space.unfenced.load(SeqCst)), place.unfenced.load(SeqCst));
     }
 }

@@ -26,6 +26,8 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
     if known != 0 && space.epoch.load(Acquire) == epoch && place(space, known).is_some() {
         return Ok(known);
     }
+    // Once for each process: others are told now whether its readers fence.
+    space.register();
     space.epoch.store(epoch, Release);
     let pid = sys::process_id();
     let (namespace, start) = (sys::pid_namespace(), start_time(pid));
@@ -123,6 +125,8 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
     let pid = sys::process_id();
     process.start.store(start_time(pid), SeqCst);
     process.pid.store(pid.into(), SeqCst);
+    space.register();
+    process.unfenced.store(space.unfenced.load(SeqCst).into(), SeqCst);
     let generation = embryo >> 32;
     let taken = process.generation_state.compare_exchange(
         generation << 32 | EMBRYO,

@@ -42,6 +42,12 @@ pub fn until(condition: impl Fn() -> bool) {
     }
 }
 
+/// What the file of a namespace takes of its file system, in blocks of 512 bytes.
+pub fn memory(namespace: &Namespace) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(namespace.directory().join("space")).unwrap().blocks()
+}
+
 pub fn forever() -> ! {
     loop {
         // SAFETY: no preconditions.
