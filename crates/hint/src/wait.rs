@@ -155,7 +155,7 @@ mod real {
         /// After a look at the lock that found it held by `holder` (0: not known): passes some
         /// time, and says what to do.
         #[inline]
-        pub(crate) fn look(&mut self, holder: u32) -> Advice {
+        pub(crate) fn look(&mut self, holder: impl FnOnce() -> u32) -> Advice {
             self.looks = self.looks.saturating_add(1);
             if self.looks <= FIRST_LOOKS {
                 for _ in 0..1 << (self.looks / 2) {
@@ -163,7 +163,7 @@ mod real {
                 }
                 return Advice::Spin;
             }
-            self.look_long(holder)
+            self.look_long(holder())
         }
 
         fn look_long(&mut self, holder: u32) -> Advice {

@@ -52,8 +52,6 @@ const PASSIVE: u32 = 1;
 const PARKED: u32 = 2;
 const GRANTED: u32 = 3;
 
-const FREE: u32 = 0;
-
 pub(crate) struct Queue {
     tail: AtomicPtr<Node>,
     /// Who holds the lock, for waiters.
@@ -78,7 +76,7 @@ impl Queue {
         pub(crate) fn new() -> Queue {
             Queue {
                 tail: AtomicPtr::new(null_mut()),
-                owner: AtomicU32::new(FREE),
+                owner: AtomicU32::new(0),
                 foremost: AtomicPtr::new(null_mut()),
                 holder: Cell::new(null_mut()),
                 first: Cell::new(null_mut()),
@@ -128,10 +126,13 @@ impl Queue {
                 self.foremost.store(node, Ordering::Release);
             }
             self.await_grant(ours);
+        } else {
+            self.taken(node);
         }
-        self.taken(node);
     }
 
+    /// The holder is `node`'s thread: says the thread itself, or who grants it the lock. Then the
+    /// line of the lock does not go from CPU to CPU for that.
     fn taken(&self, node: *mut Node) {
         self.holder.set(node);
         // SAFETY: nodes live for good.
@@ -142,12 +143,14 @@ impl Queue {
     fn await_grant(&self, node: &Node) {
         let mut waiter = Waiter::new();
         loop {
+            // Nobody else looks at this word, so looking often takes it from nobody.
+            wait::quick(|| node.state.load(Ordering::Relaxed) != WAITING);
             let state = node.state.load(Ordering::Acquire);
             if state == GRANTED {
                 return;
             }
             let sleep = state == PASSIVE
-                || waiter.look(self.owner.load(Ordering::Relaxed)) == Advice::Sleep;
+                || waiter.look(|| self.owner.load(Ordering::Relaxed)) == Advice::Sleep;
             let parked = || {
                 let change = (Ordering::AcqRel, Ordering::Relaxed);
                 broken!(
@@ -177,7 +180,6 @@ impl Queue {
         let node = self.holder.get();
         // SAFETY: nodes live for good.
         let ours = unsafe { &*node };
-        self.owner.store(FREE, Ordering::Relaxed);
         let next = ours.next.load(Ordering::Acquire);
         let alone = next.is_null() && broken!(PassiveForgotten, true, self.first.get().is_null());
         let free = || {
@@ -206,7 +208,7 @@ impl Queue {
             if change.is_ok() {
                 give_back(node);
                 if !first.is_null() {
-                    grant(first);
+                    self.grant(first);
                 }
                 return;
             }
@@ -214,16 +216,18 @@ impl Queue {
                 self.put_first(first);
             }
             // Another thread is between its exchange of `tail` and the link.
-            next = loop {
-                let next = ours.next.load(Ordering::Acquire);
-                if !next.is_null() {
-                    break next;
-                }
+            wait::quick(|| {
+                next = ours.next.load(Ordering::Acquire);
+                !next.is_null()
+            });
+            while next.is_null() {
+                // It was preempted there.
                 wait::pass();
-            };
+                next = ours.next.load(Ordering::Acquire);
+            }
         }
         give_back(node);
-        grant(self.choose(next));
+        self.grant(self.choose(next));
     }
 
     /// Releases a lock that was taken before a fork: none of the parent's waiters exists.
@@ -254,7 +258,7 @@ impl Queue {
         };
         self.foremost.store(null_mut(), Ordering::Relaxed);
         give_back(node);
-        grant(self.choose(first));
+        self.grant(self.choose(first));
     }
 
     /// As a fork by the holder `node` leaves it to the child: behind it, the `waiting` nodes, where
@@ -284,6 +288,10 @@ impl Queue {
 
     /// The next holder: `next` and what follows it are the queue.
     fn choose(&self, next: *mut Node) -> *mut Node {
+        // SAFETY: nodes live for good.
+        if self.first.get().is_null() && unsafe { (*next).next.load(Ordering::Relaxed) }.is_null() {
+            return next;
+        }
         let now = wait::now();
         let due = now.saturating_sub(self.since.get()) >= FAIR;
         let mut chosen = next;
@@ -308,6 +316,19 @@ impl Queue {
             }
         }
         chosen
+    }
+
+    /// Makes the thread of `node` the holder.
+    fn grant(&self, node: *mut Node) {
+        self.taken(node);
+        // SAFETY: nodes live for good. After the exchange it is another's: only its address counts.
+        unsafe {
+            let state = &raw const (*node).state;
+            let before = (*state).swap(GRANTED, Ordering::AcqRel);
+            if before == PARKED && !broken!(GrantWithoutWaking, true, false) {
+                Futex::wake_at(state, 1);
+            }
+        }
     }
 
     /// Whether the thread of a waiting node runs.
@@ -355,18 +376,6 @@ impl Queue {
         self.last.set(node);
         // It may be parked already.
         let _ = ours.state.compare_exchange(WAITING, PASSIVE, Ordering::Relaxed, Ordering::Relaxed);
-    }
-}
-
-/// Makes the thread of `node` the holder.
-fn grant(node: *mut Node) {
-    // SAFETY: nodes live for good. After the exchange it is another's: only its address counts.
-    unsafe {
-        let state = &raw const (*node).state;
-        let before = (*state).swap(GRANTED, Ordering::AcqRel);
-        if before == PARKED && !broken!(GrantWithoutWaking, true, false) {
-            Futex::wake_at(state, 1);
-        }
     }
 }
 

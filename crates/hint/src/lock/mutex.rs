@@ -159,7 +159,7 @@ impl Core {
             if heir && !named {
                 named = self.heir.change(NO_HEIR, me);
             }
-            if waiter.look(owner) == Advice::Sleep || left(end).is_none() {
+            if waiter.look(|| owner) == Advice::Sleep || left(end).is_none() {
                 break;
             }
         }

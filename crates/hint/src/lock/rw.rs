@@ -165,7 +165,11 @@ impl Core {
 
     #[inline]
     pub(crate) fn write(&self, me: u32) {
-        if !self.try_write(me) {
+        // Without a look at the state first, which would wait for the last release.
+        let change = (Ordering::Acquire, Ordering::Relaxed);
+        if self.state.compare_exchange(0, WRITER, change.0, change.1).is_ok() {
+            self.owner.store(me, Ordering::Relaxed);
+        } else if !self.try_write(me) {
             self.write_slow(me, None);
         }
     }
@@ -294,7 +298,7 @@ impl Core {
             } else {
                 0
             };
-            if done(state) || waiter.look(holder) == Advice::Sleep {
+            if done(state) || waiter.look(|| holder) == Advice::Sleep {
                 return state;
             }
         }

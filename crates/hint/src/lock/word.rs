@@ -115,7 +115,7 @@ impl Word {
             if word == FREE && self.take(as_word) {
                 return true;
             }
-            if waiter.look(word & !PARKED) == Advice::Sleep {
+            if waiter.look(|| word & !PARKED) == Advice::Sleep {
                 return false;
             }
         }

@@ -38,7 +38,7 @@ impl Waiter {
         Waiter { looks: 0 }
     }
 
-    pub(crate) fn look(&mut self, _: u32) -> Advice {
+    pub(crate) fn look(&mut self, _: impl FnOnce() -> u32) -> Advice {
         self.looks += 1;
         if self.looks >= LOOKS.get() {
             return Advice::Sleep;
