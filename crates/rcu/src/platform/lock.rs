@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A mutual-exclusion lock that the child of a fork can make free.
 
-use super::sync::{AtomicU32, Ordering, wait, wake_all};
+use super::sync::{AtomicU32, Ordering, wait, wake_some};
 use std::time::Duration;
 
 /// A mutual-exclusion lock without an owner. The child of a fork may reset it: the holder, if there
@@ -53,7 +53,7 @@ impl Lock {
 
     pub(crate) fn unlock(&self) {
         if self.0.swap(FREE, Ordering::Release) == CONTENDED {
-            wake_all(&self.0);
+            wake_some(&self.0, 1);
         }
     }
 
