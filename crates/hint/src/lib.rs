@@ -72,6 +72,8 @@ pub use lock::api::{
 #[cfg(not(loom))]
 pub use lock::{Mark, Sleeps, Spins, Unmarked, fair::RawFairLock, mutex::RawMutex, rw::RawRwLock};
 #[cfg(not(loom))]
+pub use lock_api;
+#[cfg(not(loom))]
 pub use page::{Error, State, connect};
 pub use thread::Kind;
 

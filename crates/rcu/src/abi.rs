@@ -32,18 +32,7 @@ const _: () = assert!(
 /// the default domain (`reprieve_thread.fast[0]`), for those who look at readers from outside. 0
 /// where it is not constant.
 pub fn reader_offset() -> isize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let pointer: usize;
-        // SAFETY: reads the thread pointer.
-        unsafe {
-            std::arch::asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer,
-                options(pure, readonly, nostack, preserves_flags));
-        }
-        (thread::this().addr() + offset_of!(Thread, fast)).wrapping_sub(pointer) as isize
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    0
+    thread::reader_offset()
 }
 
 /// Index of a domain.

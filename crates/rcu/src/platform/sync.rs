@@ -64,3 +64,6 @@ pub(crate) fn wake_some(word: &AtomicU32, threads: i32) {
 
 #[cfg(loom)]
 pub(crate) fn wake_all(_: &AtomicU32) {}
+
+#[cfg(loom)]
+pub(crate) fn wake_some(_: &AtomicU32, _: i32) {}

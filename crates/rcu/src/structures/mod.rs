@@ -133,6 +133,7 @@
 //! `deleted` flag, as [`IdTable`] does.
 
 pub(crate) mod array;
+mod lock;
 pub(crate) mod node;
 pub(crate) mod pointer;
 

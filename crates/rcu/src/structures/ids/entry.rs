@@ -2,7 +2,7 @@
 //! An object of a table with its lock and its `deleted` flag.
 
 use super::id::Id;
-use crate::platform::lock::Lock;
+use crate::structures::lock::Lock;
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -50,8 +50,6 @@ impl<T> Entry<T> {
 /// An object that is in its table for as long as this lives: its lock is held.
 pub struct Live<'e, T>(pub(super) &'e Entry<T>, PhantomData<*mut T>);
 
-// SAFETY: a lock may be released by another thread than took it; the value goes along.
-unsafe impl<T: Send> Send for Live<'_, T> {}
 // SAFETY: shared, it gives out shared references to the value, and nothing else. (`Entry` asks
 // for less: there is a lock in between.)
 unsafe impl<T: Send + Sync> Sync for Live<'_, T> {}

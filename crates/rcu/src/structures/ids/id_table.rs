@@ -73,6 +73,16 @@ struct Free {
 /// let entry = table.protect(id).unwrap();
 /// share(&entry.lock().unwrap());
 /// ```
+///
+/// The thread that took an object's lock releases it:
+///
+/// ```compile_fail,E0277
+/// let table = reprieve::structures::IdTable::new();
+/// let id = table.insert(1).unwrap();
+/// let entry = table.protect(id).unwrap();
+/// let live = entry.lock().unwrap();
+/// std::thread::scope(|scope| scope.spawn(|| drop(live)).join().unwrap());
+/// ```
 pub struct IdTable<T, D = Global> {
     table: Table<Entry<T>>,
     writer: Mutex<Free>,

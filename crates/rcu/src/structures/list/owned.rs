@@ -4,9 +4,9 @@
 use super::links::{
     ListHead, init_list_head, list_add_rcu, list_add_rcu_tail, list_del_rcu, list_replace_rcu,
 };
-use crate::platform::lock::Lock;
 use crate::read::guard::{Protected, ReadSide};
 use crate::structures::handle::{self, Global, Handle};
+use crate::structures::lock::Lock;
 use crate::structures::node;
 use std::marker::PhantomData;
 use std::mem::offset_of;

@@ -30,9 +30,9 @@
 //! A chain belongs to one of [`STRIPES`] locks by the lowest bits of the hash, whatever the number
 //! of chains. Writers hold one, growth holds all (in order).
 
-use crate::platform::lock::Lock;
 use crate::platform::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::structures::array::Array;
+use crate::structures::lock::Lock;
 use crate::structures::node;
 use std::ptr::{NonNull, null_mut};
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lock of a structure's writers: the spin lock of `reprieve_hint`. Its sections are marked for
+//! schedulers that listen; its waiters spin while the holder runs, and sleep when it does not. (The
+//! models have the runtime's own lock in its place: theirs are in `reprieve_hint`.)
+//!
+//! `docs/hint.md` has what it gave here, and why the runtime's own lock stays where grace periods
+//! and callbacks lock.
+
+#[cfg(loom)]
+pub(crate) use crate::platform::lock::Lock;
+
+#[cfg(not(loom))]
+pub(crate) use real::Lock;
+
+#[cfg(not(loom))]
+mod real {
+    use reprieve_hint::lock_api::RawMutex as _;
+    use reprieve_hint::{RawMutex, Spins};
+
+    pub(crate) struct Lock(RawMutex<Spins>);
+
+    impl Lock {
+        pub(crate) fn new() -> Lock {
+            // The first lock that the process takes registers it with whom reads hints.
+            crate::thread::show_readers();
+            Lock(RawMutex::INIT)
+        }
+
+        #[inline]
+        pub(crate) fn lock(&self) {
+            self.0.lock();
+        }
+
+        /// By the thread that holds it.
+        #[inline]
+        pub(crate) fn unlock(&self) {
+            // SAFETY: guards of this crate call it, which no other thread gets.
+            unsafe { self.0.unlock() };
+        }
+    }
+}
