@@ -284,11 +284,13 @@ const COMPLAINTS_MAX: usize = 8;
 
 /// Keeps the lines of the verifier's long log that name a reason.
 pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
-    const TELLING: [&str; 5] =
-        ["failed to resolve", "unknown func", "invalid ", "R1 type", "incompatible with"];
+    // Since 7.3 the verifier shows the line and the instruction, marked so.
+    const TELLING: [&str; 6] =
+        ["failed to resolve", "unknown func", "invalid ", "R1 type", "incompatible with", ">>>"];
     // The verifier's last words come before its statistics.
-    let next = text.lines().skip(1).chain([""]);
-    let telling = text.lines().zip(next).filter(|(line, next)| {
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let next = lines().skip(1).chain([""]);
+    let telling = lines().zip(next).filter(|(line, next)| {
         next.starts_with("processed ") || TELLING.iter().any(|word| line.contains(word))
     });
     let telling = telling.map(|(line, _)| line);
