@@ -55,6 +55,13 @@ fn watch_sees_what_an_emulated_guest_does() {
     }
 }
 
+/// In a lab host: this machine's kernel may have no sched_ext.
+#[test]
+fn the_kernel_takes_guards_program() {
+    let findings = check(&["program", "--host", "nested"]);
+    assert_eq!(findings[0]["figures"]["policies"].as_array().unwrap().len(), 5, "{findings:?}");
+}
+
 #[test]
 #[ignore = "compares times: make test-lab"]
 fn watch_costs_what_it_promises() {

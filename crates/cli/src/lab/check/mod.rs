@@ -84,6 +84,8 @@ enum Check {
     Cost,
     /// `doctor --vm` and the guest's own kernel say the same about the guest
     Doctor,
+    /// The kernel takes `guard`'s program under each policy; or `guard` says why it cannot
+    Program,
     /// `guard` schedules VMs under each policy, and the stock scheduler is back afterwards; or it
     /// says why it cannot
     Guard,
@@ -253,6 +255,7 @@ fn run(
             Check::Cycles => cycles::check(setup, args.cycles),
             Check::Cost => cost::check(setup),
             Check::Doctor => doctor::check(setup),
+            Check::Program => guard::check_program(setup),
             Check::Guard => guard::check(setup),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
