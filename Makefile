@@ -37,6 +37,7 @@ help:
 	@echo 'make test-hint the loom models of the locks'
 	@echo 'make test-repeat  all tests of make test 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
+	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
 	@echo 'make test-lab  the long tests: every kernel, every experiment, in a lab host'
 	@echo 'make pictures  the pictures of docs/pictures, from a real run; needs root, and a quiet machine'
 	@echo 'make lint      format and lint checks only'
@@ -134,6 +135,10 @@ test-arm: setup-test
 	else \
 		echo 'make test-arm: skipped, rustc has no standard library for it: rustup target add $(ARM_TARGET)' >&2; \
 	fi
+
+# Builds a kernel from Debian's source once (minutes, 2 GB meanwhile); the lab's cache keeps it.
+test-slice: setup-test
+	$(CARGO_TEST) -p reprieve-lab --test slice -- --ignored --nocapture
 
 test-lab: setup-test init
 	REPRIEVE_INIT=$(INIT) $(CARGO_TEST) --workspace -- --ignored

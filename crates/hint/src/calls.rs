@@ -8,6 +8,7 @@ use crate::thread::{self, Kind, me};
 use std::marker::PhantomData;
 
 pub use crate::page::State;
+pub use crate::thread::slice::Lack as NoTimeSliceExtensions;
 
 /// A critical section of the calling thread, which ends when this is dropped.
 #[must_use = "the section ends when this is dropped"]
@@ -72,6 +73,13 @@ pub fn current_thread() -> ThreadId {
     ThreadId { index: line.index(), generation }
 }
 
+/// Whether the calling thread's non-preemptable sections ask the kernel for a longer time slice.
+/// They do so by themselves where the kernel and the C library have it.
+pub fn time_slice_extensions() -> Result<(), NoTimeSliceExtensions> {
+    me();
+    thread::slice::enable().map(drop)
+}
+
 /// What another thread of this process does, as its scheduler saw it last. `None`: unknown, for
 /// nobody publishes it, or the thread has ended.
 pub fn state(thread: ThreadId) -> Option<State> {
@@ -97,4 +105,24 @@ pub fn is_overloaded(cpu: u32) -> Option<bool> {
 /// made, the C library `libreprieve` before the first hint.
 pub fn set_reader_block(offset: isize) {
     page::set_reader(offset);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a kernel without them, everything is as before.
+    #[test]
+    fn sections_with_and_without_time_slice_extensions() {
+        let there = time_slice_extensions();
+        assert_eq!(there.is_ok(), me().slice.load(std::sync::atomic::Ordering::Relaxed) != 0);
+        for _ in 0..3 {
+            let outer = non_preemptable();
+            let inner = non_preemptable();
+            assert_eq!(me().nesting(Kind::NonPreemptable), 2);
+            drop((inner, preemptable(), outer));
+        }
+        assert_eq!(me().nesting(Kind::NonPreemptable), 0);
+        assert_eq!(time_slice_extensions(), there);
+    }
 }

@@ -61,8 +61,8 @@ mod model;
 
 #[cfg(not(loom))]
 pub use calls::{
-    Section, ThreadId, current_thread, is_overloaded, is_preempted, non_preemptable, preemptable,
-    set_reader_block, state,
+    NoTimeSliceExtensions, Section, ThreadId, current_thread, is_overloaded, is_preempted,
+    non_preemptable, preemptable, set_reader_block, state, time_slice_extensions,
 };
 #[cfg(not(loom))]
 pub use lock::api::{
@@ -90,6 +90,24 @@ pub mod abi {
     /// What this process says when it registers, for an observer that it has itself.
     pub fn hello() -> Hello {
         crate::page::hello()
+    }
+
+    /// Asks for a longer time slice.
+    ///
+    /// # Safety
+    /// `slice` is that of the calling thread's line, and not 0.
+    pub unsafe fn slice_request(slice: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { crate::thread::slice::request(slice) };
+    }
+
+    /// Gives back what was granted.
+    ///
+    /// # Safety
+    /// As above.
+    pub unsafe fn slice_release(slice: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { crate::thread::slice::release(slice) };
     }
 
     /// The calling thread's line.

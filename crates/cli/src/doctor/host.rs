@@ -7,7 +7,17 @@ use std::fs::{self, OpenOptions};
 use std::path::Path;
 
 pub fn checks() -> Vec<Check> {
-    vec![kernel(), restartable(), membarrier(), commands(), btf(), rights(), sched_ext(), kvm()]
+    vec![
+        kernel(),
+        restartable(),
+        membarrier(),
+        commands(),
+        slices(),
+        btf(),
+        rights(),
+        sched_ext(),
+        kvm(),
+    ]
 }
 
 fn release() -> String {
@@ -46,6 +56,20 @@ fn membarrier() -> Check {
         present,
         detail: if present { "readers need no fence" } else { "readers execute a fence" }.into(),
         remedy: Some("Linux 4.14 or newer; let the sandbox's filter pass membarrier(2)".into()),
+    }
+}
+
+fn slices() -> Check {
+    let lack = reprieve_hint::time_slice_extensions().err();
+    Check {
+        name: "time-slice extensions",
+        used_by: "hint",
+        present: lack.is_none(),
+        detail: match lack {
+            None => "non-preemptable sections ask the kernel for more time".into(),
+            Some(lack) => lack.to_string(),
+        },
+        remedy: Some("none is needed: hints and locks work without".into()),
     }
 }
 

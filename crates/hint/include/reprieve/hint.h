@@ -23,6 +23,10 @@ extern "C" {
 /* The calling thread's line; registers the thread at first. Never null. */
 struct reprieve_hint_line *reprieve_hint_line_slow(void);
 
+/* Asks the kernel for a longer time slice, and gives back what it granted: the next calls do it. */
+void reprieve_hint_slice_request(uint64_t slice);
+void reprieve_hint_slice_release(uint64_t slice);
+
 #ifdef __x86_64__
 extern __thread struct reprieve_hint_line *reprieve_hint_block
 	__attribute__((tls_model("initial-exec")));
@@ -50,6 +54,8 @@ reprieve_activate_non_preemptable_ecs(void)
 {
 	struct reprieve_hint_line *line = reprieve_hint_line();
 
+	if (__builtin_expect(line->slice && !line->non_preemptable, 0))
+		reprieve_hint_slice_request(line->slice);
 	__atomic_store_n(&line->non_preemptable, line->non_preemptable + 1, __ATOMIC_RELAXED);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
@@ -60,9 +66,11 @@ reprieve_deactivate_non_preemptable_ecs(void)
 	struct reprieve_hint_line *line = reprieve_hint_line();
 
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	if (line->non_preemptable)
-		__atomic_store_n(&line->non_preemptable, line->non_preemptable - 1,
-				 __ATOMIC_RELAXED);
+	if (!line->non_preemptable)
+		return;
+	__atomic_store_n(&line->non_preemptable, line->non_preemptable - 1, __ATOMIC_RELAXED);
+	if (__builtin_expect(line->slice && !line->non_preemptable, 0))
+		reprieve_hint_slice_release(line->slice);
 }
 
 static inline __attribute__((always_inline, unused)) void reprieve_activate_preemptable_ecs(void)

@@ -5,10 +5,10 @@
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(".weak __rseq_offset", ".weak __rseq_size");
 
-/// `u32::MAX` if the rseq area does not say.
+/// Where the C library keeps a thread's rseq area, from the thread pointer.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn by_rseq() -> u32 {
+fn area_offset() -> Option<isize> {
     let (offset, size): (*const isize, *const u32);
     // SAFETY: reads two GOT entries, null where the C library has no such symbols (before glibc
     // 2.35).
@@ -20,17 +20,41 @@ fn by_rseq() -> u32 {
             options(nostack, pure, readonly, preserves_flags)
         );
         if offset.is_null() || size.is_null() || *size == 0 {
-            return u32::MAX;
+            return None;
         }
-        let cpu: u32;
+        Some(*offset)
+    }
+}
+
+/// `u32::MAX` if the rseq area does not say.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn by_rseq() -> u32 {
+    let Some(offset) = area_offset() else { return u32::MAX };
+    let cpu: u32;
+    // SAFETY: reads the area of this thread.
+    unsafe {
         std::arch::asm!(
             "mov {0:e}, dword ptr fs:[{1} + 4]",
-            out(reg) cpu, in(reg) *offset,
+            out(reg) cpu, in(reg) offset,
             options(nostack, readonly, preserves_flags)
         );
-        // Negative: not registered.
-        if (cpu as i32) < 0 { u32::MAX } else { cpu }
     }
+    // Negative: not registered.
+    if (cpu as i32) < 0 { u32::MAX } else { cpu }
+}
+
+/// The calling thread's rseq area, if the C library has registered it.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn rseq_area() -> Option<usize> {
+    let offset = area_offset()?;
+    let pointer: usize;
+    // SAFETY: reads the thread pointer.
+    unsafe {
+        std::arch::asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer,
+            options(pure, readonly, nostack, preserves_flags));
+    }
+    (by_rseq() != u32::MAX).then(|| pointer.wrapping_add_signed(offset))
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -21,6 +21,8 @@
 #[cfg(not(loom))]
 mod block;
 #[cfg(not(loom))]
+pub(crate) mod slice;
+#[cfg(not(loom))]
 mod table;
 
 #[cfg(not(loom))]
@@ -57,7 +59,9 @@ pub(crate) struct Line {
     /// When the thread last looked at a lock that it waits for: a time not long ago means that it
     /// runs.
     pub(crate) waited: AtomicU64,
-    _pad: [u32; 8],
+    /// Where the thread asks the kernel for a longer time slice; 0: nowhere ([`slice`]).
+    pub(crate) slice: AtomicU64,
+    _pad: [u32; 6],
 }
 
 impl Line {
@@ -73,14 +77,32 @@ impl Line {
     #[inline(always)]
     pub(crate) fn enter(&self, kind: Kind) {
         let count = self.count(kind);
-        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let before = count.load(Ordering::Relaxed);
+        count.store(before.wrapping_add(1), Ordering::Relaxed);
+        #[cfg(not(loom))]
+        if kind == Kind::NonPreemptable {
+            let slice = self.slice.load(Ordering::Relaxed);
+            if slice != 0 && before == 0 {
+                // SAFETY: written by this thread when it took the line.
+                unsafe { slice::request(slice) };
+            }
+        }
     }
 
     /// Leaves one. By the line's thread only. Without effect outside of any.
     #[inline(always)]
     pub(crate) fn leave(&self, kind: Kind) {
         let count = self.count(kind);
-        count.store(count.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        let before = count.load(Ordering::Relaxed);
+        count.store(before.saturating_sub(1), Ordering::Relaxed);
+        #[cfg(not(loom))]
+        if kind == Kind::NonPreemptable {
+            let slice = self.slice.load(Ordering::Relaxed);
+            if slice != 0 && before == 1 {
+                // SAFETY: written by this thread when it took the line.
+                unsafe { slice::release(slice) };
+            }
+        }
     }
 
     /// A thread of a model.
@@ -94,7 +116,8 @@ impl Line {
             thread: AtomicU32::new(thread),
             nodes: AtomicU32::new(0),
             waited: AtomicU64::new(0),
-            _pad: [0; 8],
+            slice: AtomicU64::new(0),
+            _pad: [0; 6],
         }
     }
 

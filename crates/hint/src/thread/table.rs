@@ -24,7 +24,8 @@ static TABLE: Table = Table(
             thread: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
             waited: AtomicU64::new(0),
-            _pad: [0; 8],
+            slice: AtomicU64::new(0),
+            _pad: [0; 6],
         }
     }; LINES],
 );

@@ -26,6 +26,22 @@ pub extern "C" fn reprieve_hint_line_slow() -> *const c_void {
     reprieve_hint::abi::line()
 }
 
+/// # Safety
+/// `slice` is that of the calling thread's line, and not 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_hint_slice_request(slice: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { reprieve_hint::abi::slice_request(slice) };
+}
+
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_hint_slice_release(slice: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { reprieve_hint::abi::slice_release(slice) };
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_current_thread() -> u64 {
     with_readers();

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Time-slice extensions of rseq (Linux 7.0, `CONFIG_RSEQ_SLICE_EXTENSION`): a thread that is about
+//! to lose its CPU in a non-preemptable section keeps it for some microseconds, if it asked for
+//! that. It then gives the CPU back as soon as the section is over.
+//!
+//! The request is a byte in the thread's rseq area, which the C library has registered. The kernel
+//! accepts it in registrations of more than 32 bytes only (glibc 2.41); this crate registers none
+//! of its own, since a thread has one and the runtime's restartable sections use it.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, compiler_fence};
+
+/// `PR_RSEQ_SLICE_EXTENSION` and what follows it, as in `linux/prctl.h`.
+const PR_RSEQ_SLICE_EXTENSION: i32 = 79;
+const SET: libc::c_ulong = 2;
+const ENABLE: libc::c_ulong = 1;
+const NONE: libc::c_ulong = 0;
+
+/// Lets the kernel hear the calling thread's requests.
+pub(crate) fn enable() -> Result<Control, Lack> {
+    // SAFETY: takes numbers only.
+    let set = unsafe { libc::prctl(PR_RSEQ_SLICE_EXTENSION, SET, ENABLE, NONE, NONE) };
+    if set == 0 {
+        return Control::of_this_thread().ok_or(Lack::Area);
+    }
+    Err(match std::io::Error::last_os_error().raw_os_error() {
+        // ENOTSUPP, which user space has no name for: the boot parameter `rseq_slice_ext=off`, or
+        // the registration is too short.
+        Some(524) => Lack::Short,
+        Some(libc::ENXIO) => Lack::Area,
+        _ => Lack::Kernel,
+    })
+}
+
+/// Why a thread gets no time-slice extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lack {
+    /// The kernel is older than 7.0, or built without `CONFIG_RSEQ_SLICE_EXTENSION`.
+    Kernel,
+    /// The rseq area that the C library registers is too short (glibc before 2.41), or the kernel
+    /// was booted with `rseq_slice_ext=off`.
+    Short,
+    /// The C library registers no rseq area.
+    Area,
+}
+
+impl std::fmt::Display for Lack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Lack::Kernel => {
+                "the kernel has none: Linux 7.0 with CONFIG_RSEQ_SLICE_EXTENSION has time-slice extensions"
+            }
+            Lack::Short => {
+                "rseq area without them: glibc 2.41 is needed, and a kernel not booted with rseq_slice_ext=off"
+            }
+            Lack::Area => "the C library registers no rseq area",
+        })
+    }
+}
+
+impl std::error::Error for Lack {}
+
+/// A thread's `slice_ctrl`, by its address: a byte for the request, a byte for the kernel's grant.
+#[derive(Clone, Copy)]
+pub(crate) struct Control(usize);
+
+#[cfg(target_arch = "x86_64")]
+mod area {
+    const FLAGS: usize = 16;
+    const ENABLED: u32 = 1 << 5;
+    const SLICE_CTRL: usize = 28;
+
+    impl super::Control {
+        /// `None` if the area that is registered is not the C library's.
+        pub(super) fn of_this_thread() -> Option<super::Control> {
+            let area = crate::platform::cpu::rseq_area()?;
+            // SAFETY: lies in this thread's rseq area of 32 bytes and more.
+            let flags = unsafe { ((area + FLAGS) as *const u32).read_volatile() };
+            (flags & ENABLED != 0).then_some(super::Control(area + SLICE_CTRL))
+        }
+    }
+
+    pub(super) fn yield_slice() {
+        const SYS_RSEQ_SLICE_YIELD: i64 = 471;
+        // SAFETY: no arguments. Not through libc: errno is the section's.
+        unsafe {
+            std::arch::asm!("syscall", inlateout("rax") SYS_RSEQ_SLICE_YIELD => _,
+                lateout("rcx") _, lateout("r11") _, options(nostack));
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod area {
+    impl super::Control {
+        pub(super) fn of_this_thread() -> Option<super::Control> {
+            None
+        }
+    }
+
+    pub(super) fn yield_slice() {}
+}
+
+impl Control {
+    /// As a thread's line has it: 0 for none.
+    pub(crate) fn to_word(this: Result<Control, Lack>) -> u64 {
+        this.map_or(0, |control| control.0 as u64)
+    }
+
+    fn byte(word: u64, at: usize) -> *const AtomicU8 {
+        std::ptr::with_exposed_provenance(word as usize + at)
+    }
+}
+
+/// The outermost section begins.
+///
+/// # Safety
+/// `word` is the calling thread's, and not 0.
+#[cold]
+pub(crate) unsafe fn request(word: u64) {
+    // SAFETY: the request is a byte of this thread's rseq area.
+    unsafe { (*Control::byte(word, 0)).store(1, Relaxed) };
+    compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// It is over.
+///
+/// # Safety
+/// As above.
+#[cold]
+pub(crate) unsafe fn release(word: u64) {
+    compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    // SAFETY: as above; the second byte is the grant.
+    let granted = unsafe {
+        (*Control::byte(word, 0)).store(0, Relaxed);
+        (*Control::byte(word, 1)).load(Relaxed) != 0
+    };
+    if granted {
+        area::yield_slice();
+    }
+}

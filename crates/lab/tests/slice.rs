@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Time-slice extensions of rseq, on a kernel that has them. Debian's kernels do not, so one is
+//! built from Debian's source, small and without modules, and booted with the example `slice` of
+//! `reprieve-hint` as its first process. Emulated time goes by instructions: the result does not
+//! depend on the machine's speed.
+
+use reprieve_lab::error::{Error, Result};
+use reprieve_lab::images::apt::{self, Apt};
+use reprieve_lab::images::cache::{Cache, Kind};
+use reprieve_lab::images::closure;
+use reprieve_lab::images::initramfs::Initramfs;
+use reprieve_lab::images::key::Key;
+use reprieve_lab::images::tools::{self, QemuFiles};
+use reprieve_lab::images::{Context, version};
+use reprieve_lab::process::{self, Cancel};
+use reprieve_lab::progress::Silent;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What `make tinyconfig` lacks.
+const CONFIG: &str = "\
+CONFIG_64BIT=y
+CONFIG_PRINTK=y
+CONFIG_TTY=y
+CONFIG_SERIAL_8250=y
+CONFIG_SERIAL_8250_CONSOLE=y
+CONFIG_BLK_DEV_INITRD=y
+CONFIG_BINFMT_ELF=y
+CONFIG_FUTEX=y
+CONFIG_SYSFS=y
+CONFIG_DEBUG_FS=y
+CONFIG_EXPERT=y
+CONFIG_MULTIUSER=y
+CONFIG_POSIX_TIMERS=y
+CONFIG_HIGH_RES_TIMERS=y
+CONFIG_ADVISE_SYSCALLS=y
+CONFIG_PREEMPT=y
+CONFIG_RSEQ=y
+CONFIG_RSEQ_SLICE_EXTENSION=y
+CONFIG_RSEQ_STATS=y
+";
+
+/// Hangs are ended by the test run's own limit.
+const LIMIT: Duration = Duration::from_secs(24 * 3600);
+
+fn run(command: &mut Command, cx: &Context) -> Result<String> {
+    let out = process::run(command, LIMIT, cx.cancel)?;
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+/// A kernel with time-slice extensions.
+fn kernel(cache: &Cache, cx: &Context) -> Result<PathBuf> {
+    let apt = Apt::open(cache, cx)?;
+    let sources = apt.retrying(cache, cx, || apt.find(r"^linux-source-[0-9.]+$", cx))?;
+    let newest = sources
+        .iter()
+        .max_by(|a, b| version::compare(&a["Version"], &b["Version"]))
+        .expect("Debian has sources of its kernels");
+    let (package, version) = (&newest["Package"], &newest["Version"]);
+    assert!(version::compare(version, "7.0").is_ge(), "{version} has no time-slice extensions");
+    let key = Key::new().text(CONFIG).text(version).finish();
+    let dir = cache.get_or_make(Kind::Tools, &format!("slice-kernel_{key}"), cx, |dir| {
+        let wanted = [format!("{package}={version}")];
+        let files = apt.retrying(cache, cx, || apt.download(&wanted, &dir.join("deb"), cx))?;
+        let source = dir.join("source");
+        fs::create_dir(&source).map_err(Error::io(&source))?;
+        apt::unpack(&files, &source, cx)?;
+        let archive = source.join(format!("usr/src/{package}.tar.xz"));
+        let mut tar = Command::new("tar");
+        run(tar.arg("-xf").arg(archive).arg("-C").arg(&source), cx)?;
+        let tree = source.join(package);
+        let make = |more: &[&str]| {
+            let mut make = Command::new("make");
+            // `ARCH` or `MAKEFLAGS` of the caller would reach the build.
+            make.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+            make.env("LC_ALL", "C").arg("-s").arg("-C").arg(&tree).args(more);
+            run(&mut make, cx)
+        };
+        make(&["tinyconfig"])?;
+        let config = tree.join(".config");
+        let tiny = fs::read_to_string(&config).map_err(Error::io(&config))?;
+        // The last word counts.
+        fs::write(&config, tiny + CONFIG).map_err(Error::io(&config))?;
+        make(&["olddefconfig"])?;
+        let config = fs::read_to_string(&config).map_err(Error::io(&config))?;
+        for line in CONFIG.lines() {
+            assert!(config.lines().any(|l| l == line), "{version} does not take {line}");
+        }
+        let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
+        make(&[&format!("-j{jobs}"), "bzImage"])?;
+        let built = tree.join("arch/x86/boot/bzImage");
+        fs::copy(&built, dir.join("bzImage")).map_err(Error::io(&built))?;
+        for used in ["deb", "source"] {
+            let used = dir.join(used);
+            fs::remove_dir_all(&used).map_err(Error::io(&used))?;
+        }
+        Ok(())
+    })?;
+    Ok(dir.join("bzImage"))
+}
+
+/// The example, built as this test was.
+fn example(cx: &Context) -> Result<PathBuf> {
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    build.args(["build", "--locked", "--release", "--package", "reprieve-hint"]);
+    build.args(["--example", "slice", "--message-format=json"]);
+    let built = run(&mut build, cx)?;
+    let path = built.lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let ours = message["target"]["name"] == "slice";
+        message["executable"].as_str().filter(|_| ours).map(PathBuf::from)
+    });
+    Ok(path.expect("cargo names what it builds"))
+}
+
+/// An initramfs with the program and glibc 2.41 or newer, which is QEMU's here.
+fn initramfs(cache: &Cache, path: &Path, cx: &Context) -> Result<()> {
+    const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+    let root = tools::programs(cache, cx)?;
+    let mut image = Initramfs::new();
+    image.file(&example(cx)?, "/init")?;
+    image.file(&root.join(LOADER), format!("/{LOADER}"))?;
+    let dirs = closure::library_dirs(&root);
+    for library in ["libc.so.6", "libgcc_s.so.1"] {
+        let find = |dir: &PathBuf| {
+            let file = root.join(dir.strip_prefix("/").unwrap_or(dir)).join(library);
+            file.is_file().then_some(file)
+        };
+        let file = dirs.iter().find_map(find).expect("QEMU needs it as well");
+        image.file(&file, format!("/lib/{library}"))?;
+    }
+    image.write(path)
+}
+
+/// The numbers in a line that begins with `label`, of its `nth` occurrence.
+fn numbers(output: &str, label: &str, nth: usize) -> Vec<u64> {
+    let line = output.lines().filter(|line| line.starts_with(label)).nth(nth);
+    let line = line.unwrap_or_else(|| panic!("no {label} {nth} in:\n{output}"));
+    let words = line[label.len()..].split(|c: char| !c.is_ascii_digit());
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+#[ignore = "builds a kernel: make test-slice, make test-lab"]
+fn sections_get_more_time() {
+    let cancel = Cancel::default();
+    let cx = Context { cancel: &cancel, progress: &Silent };
+    let cache = Cache::open().unwrap();
+    let _hold = cache.hold().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let initrd = scratch.path().join("initrd");
+    initramfs(&cache, &initrd, &cx).unwrap();
+    let qemu = QemuFiles::find(&cache, &cx).unwrap().qemu;
+    let mut vm = Command::new(&qemu.argv[0]);
+    vm.args(&qemu.argv[1..]).envs(qemu.env.iter().map(|(k, v)| (k, v)));
+    vm.args(["-accel", "tcg", "-icount", "shift=4", "-m", "256", "-nodefaults", "-no-reboot"]);
+    vm.args(["-display", "none", "-serial", "stdio", "-append", "console=ttyS0 panic=-1 reboot=t"]);
+    vm.arg("-kernel").arg(kernel(&cache, &cx).unwrap()).arg("-initrd").arg(&initrd);
+    let output = run(&mut vm, &cx).unwrap().replace('\r', "");
+    println!("{output}");
+
+    let preemptions = |round| numbers(&output, round, 0);
+    let (asked, not) = (preemptions("non-preemptable:"), preemptions("preemptable:"));
+    assert!(not[1] * 10 > not[0], "sections are too short to be preempted in");
+    assert!(asked[1] * 10 < not[1], "of {} preemptions in sections, {} remain", not[1], asked[1]);
+    // The kernel's own counts: before, between and after the rounds.
+    let counts = |label| [0, 1, 2, 3].map(|nth| numbers(&output, label, nth)[0]);
+    let (granted, yielded) = (counts("kernel: sgrant:"), counts("kernel: syield:"));
+    let expired = counts("kernel: sexpir:");
+    assert_eq!((granted[1], yielded[1]), (0, 0), "nobody had asked");
+    assert!(yielded[2] * 10 > granted[2] * 9, "who is granted more gives it back");
+    assert!(granted[3] > granted[2] && expired[3] > expired[2], "it is not granted for ever");
+    assert_eq!(preemptions("endless:")[0], not[0], "the other thread had its turns");
+}
