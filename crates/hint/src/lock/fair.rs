@@ -113,8 +113,13 @@ impl Queue {
         let node = take(line);
         // SAFETY: nodes live for good, and this one is ours.
         let ours = unsafe { &*node };
-        ours.next.store(null_mut(), Ordering::Relaxed);
-        ours.state.store(WAITING, Ordering::Relaxed);
+        // As in `take`: no store that is not needed.
+        if !ours.next.load(Ordering::Relaxed).is_null() {
+            ours.next.store(null_mut(), Ordering::Relaxed);
+        }
+        if ours.state.load(Ordering::Relaxed) != WAITING {
+            ours.state.store(WAITING, Ordering::Relaxed);
+        }
         let before = self.tail.swap(node, Ordering::AcqRel);
         if !before.is_null() {
             // SAFETY: nodes live for good; this one waits for its next before it leaves the queue.

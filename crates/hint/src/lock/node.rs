@@ -63,9 +63,18 @@ mod real {
             line.nodes.store(used | 1 << free, Ordering::Relaxed);
             &NODES[index as usize][free]
         };
-        node.who.store(index | HELD, Ordering::Relaxed);
-        node.epoch.store(fork::epoch(), Ordering::Relaxed);
+        // Mostly they are what they were: a store would have to be over before the exchange that
+        // puts the node into a queue.
+        change(&node.who, index | HELD);
+        change(&node.epoch, fork::epoch());
         std::ptr::from_ref(node).cast_mut()
+    }
+
+    #[inline(always)]
+    fn change(word: &AtomicU32, to: u32) {
+        if word.load(Ordering::Relaxed) != to {
+            word.store(to, Ordering::Relaxed);
+        }
     }
 
     #[cold]
