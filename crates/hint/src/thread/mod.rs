@@ -21,16 +21,24 @@
 #[cfg(not(loom))]
 mod block;
 #[cfg(not(loom))]
+mod slot;
+#[cfg(not(loom))]
 mod table;
 
 #[cfg(not(loom))]
 pub(crate) use block::{block_offset, me};
 #[cfg(not(loom))]
+pub use slot::{PROBES, SLOTS, Slot};
+#[cfg(not(loom))]
 pub use table::LINES;
+#[cfg(not(loom))]
+pub(crate) use table::lines_in_use;
 #[cfg(not(loom))]
 pub(crate) use table::{NOBODY, line, table_address};
 
 use crate::platform::sync::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicPtr;
 
 /// The kinds of critical sections that a scheduler may want to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +65,10 @@ pub(crate) struct Line {
     /// When the thread last looked at a lock that it waits for: a time not long ago means that it
     /// runs.
     pub(crate) waited: AtomicU64,
-    _pad: [u32; 8],
+    /// The thread's slot in the region of a guest, or null.
+    #[cfg(not(loom))]
+    pub(crate) slot: AtomicPtr<Slot>,
+    _pad: [u32; 6],
 }
 
 impl Line {
@@ -74,6 +85,7 @@ impl Line {
     pub(crate) fn enter(&self, kind: Kind) {
         let count = self.count(kind);
         count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.told();
     }
 
     /// Leaves one. By the line's thread only. Without effect outside of any.
@@ -81,7 +93,21 @@ impl Line {
     pub(crate) fn leave(&self, kind: Kind) {
         let count = self.count(kind);
         count.store(count.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        self.told();
     }
+
+    /// The host of a guest may want to know. Elsewhere a test of a word in a line that is in the
+    /// cache.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn told(&self) {
+        if !self.slot.load(Ordering::Relaxed).is_null() {
+            self.tell_host();
+        }
+    }
+
+    #[cfg(loom)]
+    fn told(&self) {}
 
     /// A thread of a model.
     #[cfg(loom)]
@@ -94,7 +120,7 @@ impl Line {
             thread: AtomicU32::new(thread),
             nodes: AtomicU32::new(0),
             waited: AtomicU64::new(0),
-            _pad: [0; 8],
+            _pad: [0; 6],
         }
     }
 
