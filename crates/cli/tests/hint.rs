@@ -47,3 +47,38 @@ fn programs_get_the_locks_or_a_reason() {
     assert!(compiled.unwrap().success());
     refused(&program, "statically linked");
 }
+
+#[test]
+fn a_region_is_made_once_and_can_be_looked_at() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a,b");
+    let region = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+        command.env("REPRIEVE_HINT_REGION", "off").args(["hint", "region"]).args(words);
+        let output = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let name = file.to_str().unwrap();
+    let (code, options, said) = region(&["create", name]);
+    assert!(code == Some(0) && said.contains("created"), "{said}");
+    assert!(options.contains("/a,,b,size=1048576,share=on"), "{options}");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 1 << 20);
+    let (code, again, said) = region(&["create", name]);
+    assert!(code == Some(0) && again == options && said.contains("already"), "{said}");
+    let (code, shown, _) = region(&["show", name]);
+    assert!(code == Some(0) && shown.contains("0 threads"), "{shown}");
+    let (code, shown, _) = region(&["show", "--json", name]);
+    assert!(code == Some(0) && shown.contains(r#""threads""#), "{shown}");
+
+    // What is not a region is left alone.
+    let other = directory.path().join("other");
+    fs::write(&other, "precious").unwrap();
+    let (code, _, said) = region(&["create", other.to_str().unwrap()]);
+    assert!(code == Some(1) && said.contains("something else"), "{said}");
+    let (code, _, said) = region(&["show", other.to_str().unwrap()]);
+    assert!(code == Some(1) && said.contains("no region of this version"), "{said}");
+    assert_eq!(fs::read(&other).unwrap(), b"precious");
+    let (code, _, said) = region(&["show"]);
+    assert!(code == Some(1) && said.contains("REPRIEVE_HINT_REGION=off"), "{said}");
+}

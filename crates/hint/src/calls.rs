@@ -4,8 +4,9 @@
 
 use crate::page;
 use crate::platform::sys;
-use crate::thread::{self, Kind, me};
+use crate::thread::{self, Kind, Line, me};
 use std::marker::PhantomData;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub use crate::page::State;
 pub use crate::thread::slice::Lack as NoTimeSliceExtensions;
@@ -69,8 +70,13 @@ impl ThreadId {
 /// The calling thread.
 pub fn current_thread() -> ThreadId {
     let line = me();
-    let generation = line.generation.load(std::sync::atomic::Ordering::Relaxed);
-    ThreadId { index: line.index(), generation }
+    ThreadId { index: line.index(), generation: line.generation.load(Relaxed) }
+}
+
+/// The thread's line, unless another thread has it now.
+fn line_of(thread: ThreadId) -> Option<&'static Line> {
+    let line = thread::line(thread.index);
+    (line.generation.load(Relaxed) == thread.generation).then_some(line)
 }
 
 /// Whether the calling thread's non-preemptable sections ask the kernel for a longer time slice.
@@ -81,21 +87,33 @@ pub fn time_slice_extensions() -> Result<(), NoTimeSliceExtensions> {
 }
 
 /// What another thread of this process does, as its scheduler saw it last. `None`: unknown, for
-/// nobody publishes it, or the thread has ended.
+/// nobody publishes it, or the thread has ended. In a guest whose host offers a region, and without
+/// a server of hints of its own, only [`State::Preempted`] is known.
 pub fn state(thread: ThreadId) -> Option<State> {
-    let line = thread::line(thread.index);
-    let same = line.generation.load(std::sync::atomic::Ordering::Relaxed) == thread.generation;
-    page::state(thread.index, sys::now()).filter(|_| same)
+    page::state(thread.index, sys::now()).filter(|_| line_of(thread).is_some())
 }
 
-/// Whether a thread of this process is off its CPU, although it would run. `None`: unknown.
+/// Whether a thread of this process is off its CPU, although it would run. `None`: unknown. In a
+/// guest without a server of hints of its own: whether the vCPU is where the thread gave its last
+/// hint ([`is_vcpu_preempted`]).
 pub fn is_preempted(thread: ThreadId) -> Option<bool> {
-    state(thread).map(|state| state == State::Preempted)
+    let seen = state(thread).map(|state| state == State::Preempted);
+    seen.or_else(|| is_vcpu_preempted(line_of(thread)?.cpu.load(Relaxed)))
 }
 
-/// Whether that CPU has more than one thread to run. `None`: unknown.
+/// Inside a guest: whether the vCPU with that number is off its CPU, although it would run, as far
+/// as the host said a moment ago. `None`: unknown, for the host offers no region, or nobody serves
+/// it.
+pub fn is_vcpu_preempted(vcpu: u32) -> Option<bool> {
+    page::region::vcpu(vcpu, sys::now()).map(|state| state == State::Preempted)
+}
+
+/// Whether that CPU has more than one thread to run. `None`: unknown. In a guest without a server
+/// of hints of its own: the host's CPU on which that vCPU is, or was last.
 pub fn is_overloaded(cpu: u32) -> Option<bool> {
-    page::runnable(cpu, sys::now()).map(|runnable| runnable > 1)
+    let now = sys::now();
+    let runnable = page::runnable(cpu, now).or_else(|| page::region::runnable(cpu, now));
+    runnable.map(|runnable| runnable > 1)
 }
 
 /// Makes the runtime's read-side sections hints by themselves, at no cost to readers: `offset` is

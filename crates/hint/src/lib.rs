@@ -10,6 +10,8 @@
 //!   an addition and a store; nothing else happens if nobody listens.
 //! - **Answers** ([`is_preempted`], [`is_overloaded`]): a page that `reprieve hint serve` publishes
 //!   says which threads run, and how many each CPU has to run. Without it they say `None`.
+//!   Inside a guest, hints reach the host and answers about vCPUs come back through a *region*, a
+//!   device of the guest's ([`connect_host`]).
 //! - **Locks** ([`Mutex`], [`SpinLock`], [`FairLock`], [`RwLock`], [`RwSemaphore`]) that mark their
 //!   sections, and wait by *scheduling-aware spinning*: they spin while the holder runs and nobody
 //!   wants this CPU, and sleep when the holder has lost its CPU. Without a page they find that out
@@ -62,7 +64,8 @@ mod model;
 #[cfg(not(loom))]
 pub use calls::{
     NoTimeSliceExtensions, Section, ThreadId, current_thread, is_overloaded, is_preempted,
-    non_preemptable, preemptable, set_reader_block, state, time_slice_extensions,
+    is_vcpu_preempted, non_preemptable, preemptable, set_reader_block, state,
+    time_slice_extensions,
 };
 #[cfg(not(loom))]
 pub use lock::api::{
@@ -74,7 +77,7 @@ pub use lock::{Mark, Sleeps, Spins, Unmarked, fair::RawFairLock, mutex::RawMutex
 #[cfg(not(loom))]
 pub use lock_api;
 #[cfg(not(loom))]
-pub use page::{Error, State, connect};
+pub use page::{Error, Missing, State, connect, connect_host};
 pub use thread::Kind;
 
 /// For the C interface. Not for other users, and not stable.
@@ -86,6 +89,23 @@ pub mod abi {
         Cpu, Hello, MAGIC, PROCESSES, Page, STALE_NS, Thread, VERSION, Welcome,
     };
     pub use crate::thread::LINES;
+
+    /// What a guest's programs share with its host (`hint_region.h`).
+    pub mod region {
+        pub use crate::page::region::file::{create, is_region, publish, read};
+        pub use crate::page::region::layout::{BYTES, MAGIC, Region, VCPUS, VERSION, Vcpu};
+        pub use crate::page::region::view::{ThreadView, VcpuView, View};
+        pub use crate::thread::{PROBES, SLOTS, Slot};
+    }
+
+    /// Copies the counts of a thread's line to the host (`hint.h`).
+    ///
+    /// # Safety
+    /// The calling thread's line, as `line` returned it.
+    pub unsafe fn tell_host(line: *const std::ffi::c_void) {
+        // SAFETY: as above; lines are static.
+        unsafe { &*line.cast::<crate::thread::Line>() }.tell_host();
+    }
 
     /// What this process says when it registers, for an observer that it has itself.
     pub fn hello() -> Hello {

@@ -208,6 +208,10 @@ mod real {
                 self.begun = now;
                 return Advice::Spin;
             }
+            // In a guest, the host may say so.
+            if page::state(holder, now) == Some(State::Preempted) {
+                return Advice::Sleep;
+            }
             let spun = now.saturating_sub(self.begun);
             let wanted = now.saturating_sub(wanted_at().load(Ordering::Relaxed)) < REMEMBERED;
             if holder != NOBODY && line(holder).cpu.load(Ordering::Relaxed) == cpu::current() {

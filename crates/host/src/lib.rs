@@ -6,6 +6,7 @@
 
 pub mod guard;
 pub mod publish;
+pub mod region;
 #[cfg(feature = "show")]
 pub mod show;
 pub mod watch;

@@ -116,6 +116,7 @@ fn memory_shows_what_a_guest_holds() {
         initrd: image.initrd.clone(),
         args: "nohz_full=1-4 isolcpus=1-4 irqaffinity=0".into(),
         console: logs.path().join("console.log"),
+        region: false,
     };
     let mut vm = patience::boot(&config, &set.qemu);
     let guest = Guest::attach(&vmm::find(&vm.threads().pid().to_string()).unwrap()).unwrap();

@@ -47,7 +47,7 @@ fn wait_until_noticed(watch: &mut Watch) {
 /// A guest starts kernel `other`, whose release begins with `release`, by kexec. The VM stays, and
 /// what the old kernel left in memory stays where the new one does not need it.
 fn goes_on_with(other: &str, release: &str) {
-    let mut guest = boot_with("deb:6.12", Some(other), 2, "");
+    let mut guest = boot_with("deb:6.12", Some(other), 2, "", false);
     let mut watch = watch(&guest, true);
     let seen = wait_until_watching(&mut watch);
     assert!(seen.kernel.as_deref().is_some_and(|k| k.starts_with("6.12.")), "{:?}", seen.kernel);

@@ -324,6 +324,7 @@ impl<'a> Run<'a> {
                 initrd: image.initrd.clone(),
                 args: args.into(),
                 console: context.logs.join(format!("{name}.{log}.log")),
+                region: vm.workload.needs_region(),
             };
             match Vm::boot(&config, &context.images.qemu, attempts.limit(), context.cancel) {
                 Ok(vm) => break vm,

@@ -61,6 +61,7 @@ fn a_dilated_guests_clock_runs_slower() {
         initrd: guest.initrd.clone(),
         args: String::new(),
         console: logs.path().join("console.log"),
+        region: false,
     };
     let kvm = Config { accel: Accel::Kvm, ..config.clone() };
     let refused = Vm::boot(&kvm, &set.qemu, FOREVER, &cancel).err().unwrap().to_string();

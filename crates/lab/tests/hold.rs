@@ -53,6 +53,7 @@ fn hold_in_a_guest(kernel: &str, set: &ImageSet, limit: Duration) -> Result<(), 
         initrd: guest.initrd.clone(),
         args: String::new(),
         console: logs.path().join(format!("console.{attempt}.log")),
+        region: false,
     };
     let again = |attempt, error: &Error| {
         eprintln!("boot {attempt} failed: {error}");

@@ -78,6 +78,7 @@ pub fn boot(kernel: &str, vcpus: u32, memory_mib: u64, args: &str) -> LabGuest {
         initrd: image.initrd.clone(),
         args: args.into(),
         console: scratch.0.join("console"),
+        region: false,
     };
     let started = Instant::now();
     LabGuest { vm: patience::boot(&config, &set.qemu), started, scratch }

@@ -44,6 +44,16 @@ reprieve_hint_line(void)
 	return reprieve_hint_line_slow();
 }
 
+/* In a guest whose host offers a region: copies the counts there. */
+void reprieve_hint_tell_host(const struct reprieve_hint_line *line);
+
+static inline __attribute__((always_inline, unused)) void
+reprieve_hint_told(const struct reprieve_hint_line *line)
+{
+	if (__builtin_expect(!!line->slot, 0))
+		reprieve_hint_tell_host(line);
+}
+
 /*
  * The six calls of Kashyap, Min and Kim, "Scaling Guest Operating System Critical Sections with
  * eCS", for threads. Sections nest. Non-preemptable: others spin for this section. Preemptable:
@@ -57,6 +67,7 @@ reprieve_activate_non_preemptable_ecs(void)
 	if (__builtin_expect(line->slice && !line->non_preemptable, 0))
 		reprieve_hint_slice_request(line->slice);
 	__atomic_store_n(&line->non_preemptable, line->non_preemptable + 1, __ATOMIC_RELAXED);
+	reprieve_hint_told(line);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -69,6 +80,7 @@ reprieve_deactivate_non_preemptable_ecs(void)
 	if (!line->non_preemptable)
 		return;
 	__atomic_store_n(&line->non_preemptable, line->non_preemptable - 1, __ATOMIC_RELAXED);
+	reprieve_hint_told(line);
 	if (__builtin_expect(line->slice && !line->non_preemptable, 0))
 		reprieve_hint_slice_release(line->slice);
 }
@@ -78,6 +90,7 @@ static inline __attribute__((always_inline, unused)) void reprieve_activate_pree
 	struct reprieve_hint_line *line = reprieve_hint_line();
 
 	__atomic_store_n(&line->preemptable, line->preemptable + 1, __ATOMIC_RELAXED);
+	reprieve_hint_told(line);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
@@ -88,14 +101,22 @@ static inline __attribute__((always_inline, unused)) void reprieve_deactivate_pr
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	if (line->preemptable)
 		__atomic_store_n(&line->preemptable, line->preemptable - 1, __ATOMIC_RELAXED);
+	reprieve_hint_told(line);
 }
 
 /* A thread of this process. */
 typedef uint64_t reprieve_thread_id;
 reprieve_thread_id reprieve_current_thread(void);
 
-/* 1: yes, 0: no, -1: unknown, for nobody publishes it (`reprieve hint serve`). */
+/*
+ * 1: yes, 0: no, -1: unknown, for nobody publishes it (`reprieve hint serve`, `reprieve guard`).
+ *
+ * In a guest whose host offers a region, of what the host does: whether the vCPU where the thread
+ * gave its last hint, or that vCPU, is off its CPU, although it would run; whether the host's CPU
+ * where a vCPU is or was last has more than one thread to run.
+ */
 int reprieve_is_preempted(reprieve_thread_id thread);
+int reprieve_is_vcpu_preempted(unsigned int vcpu);
 int reprieve_is_overloaded(unsigned int cpu);
 
 /*

@@ -8,13 +8,14 @@
 //! mounted into them.
 
 use super::layout::{Hello, MAGIC, Page, VERSION, Welcome};
+use super::region::{self, Missing};
 use super::{KEY, PAGE, PROCESS};
 use crate::thread::{LINES, block_offset, table_address};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
 use std::time::Duration;
 
@@ -68,16 +69,43 @@ pub(crate) fn set_reader(offset: isize) {
 
 /// Registers this process with `reprieve hint serve`, if it is not registered, and waits for the
 /// page at most `time`. The first hint or lock of a process does the same, for a short time; this
-/// is for a program that wants to know, or that started before the server.
+/// is for a program that wants to know, or that started before the server. In a guest it also looks
+/// for the region that the host may offer ([`connect_host`]), which is enough.
 ///
 /// # Errors
 /// Without effect: locks wait by what they find out themselves.
 pub fn connect(time: Duration) -> Result<(), Error> {
+    let host = connect_host();
     if super::page(super::now()).is_some() {
         return Ok(());
     }
     // The socket of a server that is gone.
     forget();
+    serve_me(time).or_else(|error| host.map_err(|_| error))
+}
+
+/// Inside a guest: has this process's hints reach the host, and the host's answers this process, if
+/// the host offers a region. [`connect`] does it, too; this says why there is none.
+///
+/// # Errors
+/// Without effect, as above.
+pub fn connect_host() -> Result<(), Missing> {
+    let named = variable("REPRIEVE_HINT_REGION");
+    let off = |value: &Option<OsString>| value.as_deref().is_some_and(|value| value == "off");
+    if off(&named) || off(&variable("REPRIEVE_HINT")) {
+        return Err(Missing::Off);
+    }
+    region::map(named.as_deref().map(Path::new))
+}
+
+/// An environment variable. A program with more privileges than its caller ignores them.
+fn variable(name: &str) -> Option<OsString> {
+    // SAFETY: no preconditions.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    std::env::var_os(name).filter(|_| !secure)
+}
+
+fn serve_me(time: Duration) -> Result<(), Error> {
     let path = socket_path().ok_or(Error::Off)?;
     let failed = |error| Error::Connect(path.clone(), error);
     let socket = open(&path, time).map_err(failed)?;
@@ -118,11 +146,7 @@ fn close(fd: i32) {
 }
 
 fn socket_path() -> Option<PathBuf> {
-    // SAFETY: no preconditions. A program with more privileges than its caller ignores the
-    // environment.
-    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    let named = std::env::var_os("REPRIEVE_HINT").filter(|_| !secure);
-    let path = named.unwrap_or_else(|| OsString::from(DEFAULT));
+    let path = variable("REPRIEVE_HINT").unwrap_or_else(|| OsString::from(DEFAULT));
     (path != "off").then(|| path.into())
 }
 

@@ -76,6 +76,7 @@ const _: () = assert!(
         && offset_of!(Line, cpu) == 12
         && offset_of!(Line, thread) == 16
         && offset_of!(Line, waited) == 24
+        && offset_of!(Line, slot) == 32
         && size_of::<Hello>() == 40
         && size_of::<Welcome>() == 24
         && offset_of!(Page, beat) == 8

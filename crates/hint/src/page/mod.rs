@@ -5,11 +5,17 @@
 //! Everything here answers `None` ("unknown") where there is no page, or where its writer has not
 //! written for a while. An answer is true of a moment that is over: it helps to wait well, and
 //! nothing may depend on it.
+//!
+//! Inside a guest the host may offer a page of its own (`region`), of what it does to vCPUs.
 
 mod connect;
 pub(crate) mod layout;
+pub(crate) mod region;
 
-pub use connect::{Error, connect};
+pub use region::Missing;
+pub(crate) use region::give_slot;
+
+pub use connect::{Error, connect, connect_host};
 pub(crate) use connect::{forget, hello, register, set_reader};
 
 use crate::platform::{cpu, sys};
@@ -48,12 +54,16 @@ pub(crate) fn mapped() -> bool {
     !PAGE.load(Ordering::Relaxed).is_null()
 }
 
-/// What the thread with that line does.
+/// What the thread with that line does. In a guest without a page only [`State::Preempted`] is
+/// known: a vCPU that runs may run another thread.
 pub(crate) fn state(index: u32, now: u64) -> Option<State> {
     if index == thread::NOBODY {
         return None;
     }
-    let page = page(now)?;
+    let Some(page) = page(now) else {
+        let vcpu = thread::line(index).cpu.load(Ordering::Relaxed);
+        return region::vcpu(vcpu, now).filter(|&state| state == State::Preempted);
+    };
     let process = PROCESS.load(Ordering::Relaxed) as usize;
     if page.keys[process].load(Ordering::Relaxed) != KEY.load(Ordering::Relaxed) {
         // The place belongs to another process: the connection is gone.

@@ -120,6 +120,16 @@ pub(crate) fn thread_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Whether a thread of any process exists, with that number in this process's PID namespace.
+pub(crate) fn is_anywhere(thread: u32) -> bool {
+    let Ok(thread) = i32::try_from(thread) else { return false };
+    // SAFETY: signal 0 only asks.
+    let failed = keep_errno(|| unsafe {
+        if libc::kill(thread, 0) == 0 { 0 } else { *libc::__errno_location() }
+    });
+    failed != libc::ESRCH
+}
+
 /// Whether a thread of this process exists.
 pub(crate) fn exists(thread: u32) -> bool {
     // SAFETY: signal 0 only asks.

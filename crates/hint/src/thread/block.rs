@@ -125,6 +125,7 @@ fn register() -> &'static Line {
         if PROCESS.swap(fork::epoch(), Ordering::Relaxed) != fork::epoch() {
             crate::page::register();
         }
+        crate::page::give_slot(line);
         line
     })
 }
@@ -135,6 +136,11 @@ extern "C" fn after_fork() {
     PROCESS.store(fork::epoch(), Ordering::Relaxed);
     // The page tells about the parent's threads.
     crate::page::forget();
-    table::forget_others(load());
+    let line = load();
+    table::forget_others(line);
     crate::page::register();
+    // SAFETY: lines are static; null before the thread's first hint.
+    if let Some(line) = unsafe { line.as_ref() } {
+        crate::page::give_slot(line);
+    }
 }

@@ -23,16 +23,24 @@ mod block;
 #[cfg(not(loom))]
 pub(crate) mod slice;
 #[cfg(not(loom))]
+mod slot;
+#[cfg(not(loom))]
 mod table;
 
 #[cfg(not(loom))]
 pub(crate) use block::{block_offset, me};
 #[cfg(not(loom))]
+pub use slot::{PROBES, SLOTS, Slot};
+#[cfg(not(loom))]
 pub use table::LINES;
+#[cfg(not(loom))]
+pub(crate) use table::lines_in_use;
 #[cfg(not(loom))]
 pub(crate) use table::{NOBODY, line, table_address};
 
 use crate::platform::sync::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicPtr;
 
 /// The kinds of critical sections that a scheduler may want to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +67,14 @@ pub(crate) struct Line {
     /// When the thread last looked at a lock that it waits for: a time not long ago means that it
     /// runs.
     pub(crate) waited: AtomicU64,
+    /// The thread's slot in the region of a guest, or null.
+    #[cfg(not(loom))]
+    pub(crate) slot: AtomicPtr<Slot>,
     /// Where the thread asks the kernel for a longer time slice; 0: nowhere ([`slice`]).
+    #[cfg(not(loom))]
     pub(crate) slice: AtomicU64,
-    _pad: [u32; 6],
+    #[cfg(not(loom))]
+    _pad: [u32; 4],
 }
 
 impl Line {
@@ -80,12 +93,8 @@ impl Line {
         let before = count.load(Ordering::Relaxed);
         count.store(before.wrapping_add(1), Ordering::Relaxed);
         #[cfg(not(loom))]
-        if kind == Kind::NonPreemptable {
-            let slice = self.slice.load(Ordering::Relaxed);
-            if slice != 0 && before == 0 {
-                // SAFETY: written by this thread when it took the line.
-                unsafe { slice::request(slice) };
-            }
+        if self.is_heard() {
+            self.entered(kind == Kind::NonPreemptable && before == 0);
         }
     }
 
@@ -96,12 +105,39 @@ impl Line {
         let before = count.load(Ordering::Relaxed);
         count.store(before.saturating_sub(1), Ordering::Relaxed);
         #[cfg(not(loom))]
-        if kind == Kind::NonPreemptable {
-            let slice = self.slice.load(Ordering::Relaxed);
-            if slice != 0 && before == 1 {
-                // SAFETY: written by this thread when it took the line.
-                unsafe { slice::release(slice) };
-            }
+        if self.is_heard() {
+            self.left(kind == Kind::NonPreemptable && before == 1);
+        }
+    }
+
+    /// Whether a guest's host or the kernel wants to know. Elsewhere a test of two words in a line
+    /// that is in the cache.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn is_heard(&self) -> bool {
+        let slot = self.slot.load(Ordering::Relaxed).addr() as u64;
+        slot | self.slice.load(Ordering::Relaxed) != 0
+    }
+
+    #[cfg(not(loom))]
+    #[cold]
+    fn entered(&self, outermost: bool) {
+        self.tell_host();
+        let slice = self.slice.load(Ordering::Relaxed);
+        if outermost && slice != 0 {
+            // SAFETY: written by this thread when it took the line.
+            unsafe { slice::request(slice) };
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[cold]
+    fn left(&self, outermost: bool) {
+        self.tell_host();
+        let slice = self.slice.load(Ordering::Relaxed);
+        if outermost && slice != 0 {
+            // SAFETY: as above.
+            unsafe { slice::release(slice) };
         }
     }
 
@@ -116,8 +152,6 @@ impl Line {
             thread: AtomicU32::new(thread),
             nodes: AtomicU32::new(0),
             waited: AtomicU64::new(0),
-            slice: AtomicU64::new(0),
-            _pad: [0; 6],
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::Line;
 use crate::platform::sys;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// `REPRIEVE_HINT_LINES` of the C header.
 pub const LINES: usize = 4096;
@@ -24,8 +24,9 @@ static TABLE: Table = Table(
             thread: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
             waited: AtomicU64::new(0),
+            slot: AtomicPtr::new(std::ptr::null_mut()),
             slice: AtomicU64::new(0),
-            _pad: [0; 6],
+            _pad: [0; 4],
         }
     }; LINES],
 );
@@ -52,6 +53,7 @@ impl Line {
     }
 
     fn take(&self, thread: u32) {
+        self.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
         self.non_preemptable.store(0, Ordering::Relaxed);
         self.preemptable.store(0, Ordering::Relaxed);
         self.cpu.store(NO_CPU, Ordering::Relaxed);
@@ -87,10 +89,16 @@ pub(super) fn claim() -> &'static Line {
     &TABLE.0[NOBODY as usize]
 }
 
+/// The lines that have, or had, a thread.
+pub(crate) fn lines_in_use() -> &'static [Line] {
+    &TABLE.0[1..(FRESH.load(Ordering::Relaxed) as usize).min(LINES)]
+}
+
 /// In the child of a fork: `kept` is the line of the only thread.
 pub(crate) fn forget_others(kept: *const Line) {
-    let used = FRESH.load(Ordering::Relaxed) as usize;
-    for line in &TABLE.0[1..used.min(LINES)] {
+    for line in lines_in_use() {
+        // Of a thread of the parent, which goes on using it.
+        line.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
         let own = std::ptr::eq(line, kept);
         line.thread.store(if own { sys::thread_id() } else { 0 }, Ordering::Relaxed);
     }

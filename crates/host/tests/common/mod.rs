@@ -36,15 +36,15 @@ impl Drop for Directory {
 
 /// Boots a guest with `kernel` (`deb:6.12`).
 pub fn boot(kernel: &str, vcpus: u32, args: &str) -> Guest {
-    boot_with(kernel, None, vcpus, args)
+    boot_with(kernel, None, vcpus, args, false)
 }
 
 /// Paths of the kernel and the initramfs `other` in the guest.
 pub const OTHER: [&str; 2] = ["/other/kernel", "/other/initrd"];
 
 /// Boots a guest with `kernel`. The kernel and initramfs `other`, if given, are files in the guest,
-/// for kexec.
-pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str) -> Guest {
+/// for kexec. `region`: its programs' hints can reach its host.
+pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str, region: bool) -> Guest {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     if std::env::var_os("REPRIEVE_INIT").is_none() {
         let init = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/reprieve-init");
@@ -85,6 +85,7 @@ pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str) -> G
         initrd,
         args: args.into(),
         console: dir.0.join("console.log"),
+        region,
     };
     let vm = patience::boot(&config, &set.qemu);
     Guest { vm, name, _dir: dir }

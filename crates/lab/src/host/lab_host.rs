@@ -109,6 +109,7 @@ impl LabHost {
             initrd: host.image.initrd.clone(),
             args: String::new(),
             console: run.logs.join(format!("labhost.{number}.log")),
+            region: false,
         };
         let limit = dilation.outside(limit);
         let vm = Vm::boot(&config, &run.set.qemu, limit, run.cancel)?;

@@ -96,6 +96,7 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         initrd: image.initrd.clone(),
         args: String::new(),
         console: logs.join("probe.log"),
+        region: false,
     };
     let limit = if info::has_virtualization() { scaled(PROOF_LIMIT) } else { DOUBTFUL_PROOF_LIMIT };
     let proof = Vm::boot(&config, &images.qemu, limit, cancel).map(drop);

@@ -7,10 +7,12 @@
 
 mod channel;
 mod dilate;
+mod region;
 pub mod retry;
 mod threads;
 
 use channel::Channel;
+use region::Region;
 pub use threads::{SchedCounters, Threads, allowed_cpus};
 
 use crate::dilation::Dilation;
@@ -76,6 +78,8 @@ pub struct Config {
     pub args: String,
     /// File for the console's output.
     pub console: PathBuf,
+    /// Whether the guest's programs share a region with the host, for hints.
+    pub region: bool,
 }
 
 pub struct Vm {
@@ -112,8 +116,12 @@ impl Vm {
         // Before QEMU opens it: a directory that is not writable then gives a clear error.
         std::fs::write(&config.console, "").map_err(Error::io(&config.console))?;
 
+        let region = config.region.then(|| Region::create(&config.console)).transpose()?;
         let fds = [qemu_ctl, qemu_serial, qemu_monitor].map(OwnedFd::from);
         let mut command = command(config, qemu, fds.each_ref().map(AsRawFd::as_raw_fd));
+        if let Some(region) = &region {
+            command.args(region.options());
+        }
         let library = dilate::preload(&mut command, config.dilation)?;
         inherit(&mut command, fds.iter().chain(&library).map(AsRawFd::as_raw_fd).collect());
         let stderr = qemu_log(&config.console);
@@ -141,6 +149,8 @@ impl Vm {
         if let Err(error) = vm.greet() {
             return Err(vm.death(format!("QEMU did not start: {error}")));
         }
+        // QEMU has mapped it.
+        drop(region);
         let cpus = vm.monitor(&qmp::query_cpus_fast {})?;
         let tid = |cpu: &qmp::CpuInfoFast| match cpu {
             qmp::CpuInfoFast::x86_64(base) => Some(base.thread_id as u32),

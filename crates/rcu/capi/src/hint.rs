@@ -58,6 +58,19 @@ pub extern "C" fn reprieve_is_preempted(thread: u64) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn reprieve_is_vcpu_preempted(vcpu: c_uint) -> c_int {
+    answer(reprieve_hint::is_vcpu_preempted(vcpu))
+}
+
+/// # Safety
+/// The calling thread's line.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_hint_tell_host(line: *const c_void) {
+    // SAFETY: as above.
+    unsafe { reprieve_hint::abi::tell_host(line) };
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn reprieve_is_overloaded(cpu: c_uint) -> c_int {
     answer(reprieve_hint::is_overloaded(cpu))
 }

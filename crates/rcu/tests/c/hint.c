@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <reprieve/hint.h>
+#include <reprieve/hint_region.h>
 #include <stddef.h>
 
 #define THREADS 4
@@ -49,6 +50,7 @@ static void layout(void)
 	assert(sizeof(struct reprieve_hint_line) == 64);
 	assert(offsetof(struct reprieve_hint_line, generation) == 8);
 	assert(offsetof(struct reprieve_hint_line, waited) == 24);
+	assert(offsetof(struct reprieve_hint_line, slot) == 32);
 	assert(sizeof(struct reprieve_hint_hello) == 40);
 	assert(sizeof(struct reprieve_hint_welcome) == 24);
 	assert(offsetof(struct reprieve_hint_page, keys) == 64);
@@ -56,6 +58,13 @@ static void layout(void)
 	assert(offsetof(struct reprieve_hint_page, threads) ==
 	       64 + 8 * REPRIEVE_HINT_PROCESSES + 64 * REPRIEVE_HINT_CPUS);
 	assert(sizeof(struct reprieve_hint_thread) == 16);
+	assert(sizeof(struct reprieve_region) == REPRIEVE_REGION_BYTES);
+	assert(offsetof(struct reprieve_region, beat) == 8);
+	assert(offsetof(struct reprieve_region, vcpus) == 64);
+	assert(offsetof(struct reprieve_region, slots) == REPRIEVE_REGION_BYTES / 2);
+	assert(sizeof(struct reprieve_region_slot) == 64);
+	assert(offsetof(struct reprieve_region_slot, non_preemptable) == 4);
+	assert(offsetof(struct reprieve_region_slot, preemptable) == 8);
 }
 
 int main(void)
@@ -79,6 +88,7 @@ int main(void)
 	known = reprieve_hint_connect(100) == 0;
 	assert((reprieve_is_preempted(reprieve_current_thread()) == 0) == known);
 	assert(known || reprieve_is_overloaded(0) == -1);
+	assert(known || reprieve_is_vcpu_preempted(0) == -1);
 
 	reprieve_mutex_lock(&mutex);
 	assert(reprieve_hint_line()->preemptable == 1);

@@ -58,6 +58,7 @@ impl<'a> GuestSetup<'a> {
             initrd: self.image.initrd.clone(),
             args: args.into(),
             console: self.console_log(name, attempt),
+            region: false,
         };
         let failed = |attempt, error: &Error| {
             self.progress.notice(&format!("boot {attempt} of {name} failed: {error}"));

@@ -57,6 +57,9 @@ pub enum Workload {
     /// Each of these CPUs is kept in a known state; needs the kernel module `reprieve_hold` for all
     /// but [`Held::User`]. Unit `hold`.
     Hold { holds: Vec<Hold> },
+    /// `threads` threads, each in turn in a section of `section_us` that it announces to the host
+    /// (crate `hint`), and outside for `pause_us`; unit `section`. Figures: what the host answers.
+    Hinted { threads: u32, section_us: u32, pause_us: u32 },
     /// In no guest: threads of a program on the VMs' host, `per_cpu` for each CPU, of which some
     /// give hints and some are readers of the runtime; one for each CPU in the baseline. Unit
     /// `section`.
@@ -109,6 +112,11 @@ impl Workload {
             Workload::Bench { .. } => Some(Program::Reprieve),
             _ => None,
         }
+    }
+
+    /// Whether its guest needs memory that it shares with its host, for hints.
+    pub fn needs_region(&self) -> bool {
+        matches!(self, Workload::Hinted { .. })
     }
 
     /// Threads on the VMs' host for each of its CPUs, for a workload that is in no guest.

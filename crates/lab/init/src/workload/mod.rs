@@ -15,6 +15,7 @@ mod clone;
 mod dbench;
 mod directory;
 mod files;
+mod hinted;
 mod hog;
 mod hold;
 mod membench;
@@ -109,6 +110,9 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
             bursty::prepare(*processes, ops, sleep, *seed)
         }
         Workload::Hold { holds } => hold::prepare(holds),
+        Workload::Hinted { threads, section_us, pause_us } => {
+            hinted::prepare(*threads, *section_us, *pause_us)
+        }
         Workload::Threads { .. } => Err("threads of a host run in no guest".into()),
     }
 }

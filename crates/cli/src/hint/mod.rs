@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve hint`.
 
+mod region;
+
 use crate::output::{print, print_json};
 use crate::preload::{self, Library};
 use crate::signals::cancel_on_signal;
@@ -17,6 +19,9 @@ pub enum Command {
     /// Tell programs that use hints which of their threads run, and how busy each CPU is; count
     /// what is preempted in their critical sections
     Serve(ServeArgs),
+    /// Memory that a VM's guest shares with this host, for hints of the guest's programs
+    #[command(subcommand)]
+    Region(RegionCommand),
     /// Run a program whose pthread locks wait by what the scheduler does
     Run {
         /// The program and its arguments
@@ -27,6 +32,25 @@ pub enum Command {
             value_name = "CMD"
         )]
         command: Vec<OsString>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum RegionCommand {
+    /// On the host: make the file, and say what to add to the VM
+    Create {
+        /// The file, in memory best; libvirt wants it in /dev/shm
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// What is in it: threads with hints, and what the host says of vCPUs
+    Show {
+        /// On the host: the file. Without it, in a guest: what the guest's host offers
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -52,6 +76,12 @@ pub struct ServeArgs {
 pub fn main(command: Command) -> Result<ExitCode> {
     match command {
         Command::Serve(args) => serve(args).map(|()| ExitCode::SUCCESS),
+        Command::Region(RegionCommand::Create { file }) => {
+            region::create(&file).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Region(RegionCommand::Show { file, json }) => {
+            region::show(file.as_deref(), json).map(|()| ExitCode::SUCCESS)
+        }
         Command::Run { command } => preload::run(&LOCKS, &command, || Ok(vec![])),
     }
 }

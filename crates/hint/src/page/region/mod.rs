@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a program inside a guest shares with the guest's host: a region of memory
+//! (`include/reprieve/hint_region.h`). Its threads' hints go to the host's scheduler, and the
+//! host's answers about vCPUs come back.
+//!
+//! The host writes answers every few milliseconds, so they are late, and an answer is true of a
+//! moment that is over. Every other process of the guest that may use the region can write all of
+//! it: an answer helps to wait well, and nothing may depend on it.
+
+mod device;
+pub(crate) mod file;
+pub(crate) mod layout;
+pub(crate) mod view;
+
+pub use device::Missing;
+
+use super::State;
+use super::layout::{STALE_NS, state};
+use crate::thread::{Line, Slot, lines_in_use};
+use layout::Region;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// The region that is mapped. Never unmapped: another thread may be using it.
+static REGION: AtomicPtr<Region> = AtomicPtr::new(std::ptr::null_mut());
+/// The beat when it was mapped, which may be that of a host that has long stopped.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+/// The last beat that was seen, and when it was new.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+static SEEN_AT: AtomicU64 = AtomicU64::new(0);
+
+fn mapped() -> Option<&'static Region> {
+    // SAFETY: mapped for good, or null.
+    unsafe { REGION.load(Ordering::Acquire).as_ref() }
+}
+
+/// Maps the region, unless it is mapped, and gives a slot to each thread that has a line.
+pub(crate) fn map(named: Option<&Path>) -> Result<(), Missing> {
+    if mapped().is_some() {
+        return Ok(());
+    }
+    let region = device::map(named)?;
+    FIRST.store(region.beat.load(Ordering::Relaxed), Ordering::Relaxed);
+    REGION.store(std::ptr::from_ref(region).cast_mut(), Ordering::SeqCst);
+    lines_in_use().iter().for_each(give_slot);
+    Ok(())
+}
+
+/// Gives the line's thread a slot, if there is a region and it has none.
+pub(crate) fn give_slot(line: &Line) {
+    let Some(region) = mapped() else { return };
+    let thread = line.thread.load(Ordering::SeqCst);
+    if thread != 0 && line.slot.load(Ordering::Relaxed).is_null() {
+        let slot = Slot::take(&region.slots, thread);
+        let slot = slot.map_or(std::ptr::null_mut(), |slot| std::ptr::from_ref(slot).cast_mut());
+        line.slot.store(slot, Ordering::Release);
+    }
+}
+
+/// The region, if its host serves it.
+fn served(now: u64) -> Option<&'static Region> {
+    let region = mapped()?;
+    let beat = region.beat.load(Ordering::Relaxed);
+    if beat != SEEN.load(Ordering::Relaxed) {
+        SEEN_AT.store(now, Ordering::Relaxed);
+        SEEN.store(beat, Ordering::Relaxed);
+    }
+    let age = now.saturating_sub(SEEN_AT.load(Ordering::Relaxed));
+    (beat != FIRST.load(Ordering::Relaxed) && age < STALE_NS).then_some(region)
+}
+
+/// What vCPU number `vcpu` does.
+pub(crate) fn vcpu(vcpu: u32, now: u64) -> Option<State> {
+    let word = served(now)?.vcpus.get(vcpu as usize)?.state.load(Ordering::Relaxed);
+    state(word)
+}
+
+/// Threads that the host has to run on the CPU where that vCPU is or was last.
+pub(crate) fn runnable(vcpu: u32, now: u64) -> Option<u32> {
+    let runnable = served(now)?.vcpus.get(vcpu as usize)?.runnable.load(Ordering::Relaxed);
+    (runnable != 0).then_some(runnable)
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program inside a real guest (TCG) gives hints, which this host reads from the region, and asks
+//! the questions that this host answers.
+
+mod common;
+
+use common::boot_with;
+use patience::{NO_LIMIT, Wait};
+use reprieve_host::region::Region;
+use reprieve_lab::process::Cancel;
+use reprieve_lab::protocol::{Command, Event, Workload};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::patience;
+
+const THREADS: u32 = 4;
+
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn hints_leave_a_guest_and_answers_enter_it() {
+    let mut guest = boot_with("deb:6.12", None, 2, "", true);
+    let region = Region::find(guest.vm.pid()).expect("QEMU has mapped the region");
+    assert!(region.view().unwrap().threads.is_empty());
+    let cancel = Cancel::default();
+    let mut call = |command| guest.vm.call(&command, NO_LIMIT, &cancel, |_| Ok(())).unwrap();
+    let workload = Workload::Hinted { threads: THREADS, section_us: 100, pause_us: 100 };
+    call(Command::Prepare { workload, measure: None });
+
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = Ends(&done);
+        // vCPU 0 runs, and vCPU 1 waits for a CPU on which three threads are to run.
+        let (region, done) = (&region, &done);
+        scope.spawn(move || {
+            for beat in 1.. {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                region.publish(beat, &[(1, 1), (2, 3)]).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        // Each thread in a section at some time, and out of it at another.
+        let hints = scope.spawn(move || {
+            let (mut inside, mut outside) = (BTreeSet::new(), BTreeSet::new());
+            let mut wait = Wait::new("hints of all threads");
+            while inside.len() < THREADS as usize || inside.difference(&outside).count() > 0 {
+                for thread in region.view().unwrap().threads {
+                    let counts = (thread.non_preemptable, thread.preemptable);
+                    assert!([(0, 0), (1, 0)].contains(&counts), "{thread:?}");
+                    if counts.0 == 1 { &mut inside } else { &mut outside }.insert(thread.thread);
+                }
+                wait.pause(|| format!("inside {inside:?}, outside {outside:?}"));
+            }
+            inside
+        });
+        let mut asked = Wait::new("answers in the guest");
+        for phase in 0.. {
+            let result = match call(Command::Phase { phase, duration_ms: 500 }) {
+                Event::PhaseDone { result, .. } => result,
+                other => panic!("{other:?}"),
+            };
+            let share = |subject: &str| {
+                let figure = result.figures.iter().find(|figure| figure.subject == subject);
+                figure.unwrap_or_else(|| panic!("no {subject}: {result:?}")).value
+            };
+            // Half of the threads ask about each vCPU.
+            let told = ["vCPU preempted", "vCPU not preempted", "its CPU overloaded"];
+            let known = share("unknown") == 0.0 && told.iter().all(|what| share(what) > 0.0);
+            if known && hints.is_finished() {
+                break;
+            }
+            asked.pause(|| format!("{:?}", result.figures));
+        }
+        assert_eq!(hints.join().unwrap().len(), THREADS as usize);
+    });
+}
