@@ -237,7 +237,8 @@ mod map {
         drop(guard);
         domain.synchronize();
         map.insert(10_000, 10_000);
-        assert!(map.chains() >= 10_000);
+        // How many there are is guessed from a sixteenth of the keys, whose number hashing decides.
+        assert!(map.chains() >= 10_000 / 4, "{} after {once}", map.chains());
         assert!((0..=10_000).all(|k| map.copied(&k) == Some(k)));
         assert_eq!(map.iter(&domain.read_lock()).count(), 10_001);
     }
