@@ -138,7 +138,7 @@ static __always_inline void hints_publish(u32 where)
 	struct reprieve_hint_page *to;
 	u32 own, any;
 
-	if (!publishes || where >= REPRIEVE_HINT_CPUS)
+	if (!publishes)
 		return;
 	to = the_page();
 	if (!to)
@@ -146,6 +146,10 @@ static __always_inline void hints_publish(u32 where)
 	own = scx_bpf_dsq_nr_queued(QUEUE_CPU + where);
 	any = scx_bpf_dsq_nr_queued(QUEUE_SHARED) +
 	      scx_bpf_dsq_nr_queued(QUEUE_RESCUE);
+	/* Here, or the verifier forgets it in the calls. */
+	barrier_var(where);
+	if (where >= REPRIEVE_HINT_CPUS)
+		return;
 	/* Readers have copies of these lines. */
 	if (to->cpus[where].runnable != own + 1)
 		to->cpus[where].runnable = own + 1;

@@ -287,8 +287,8 @@ pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
     const TELLING: [&str; 5] =
         ["failed to resolve", "unknown func", "invalid ", "R1 type", "incompatible with"];
     // The verifier's last words come before its statistics.
-    let next = text.lines().skip(1).chain([""]);
-    let telling = text.lines().zip(next).filter(|(line, next)| {
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let telling = lines().zip(lines().skip(1).chain([""])).filter(|(line, next)| {
         next.starts_with("processed ") || TELLING.iter().any(|word| line.contains(word))
     });
     let telling = telling.map(|(line, _)| line);
