@@ -8,7 +8,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_host::guard::control::{self, Control};
-use reprieve_host::guard::{self, Backend, Granted, Options, Policy, Statistics, eevdf};
+use reprieve_host::guard::{
+    self, Backend, Granted, Options, Policy, RegionStatistics, Statistics, eevdf,
+};
 use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
 use reprieve_host::watch::Which;
@@ -338,12 +340,30 @@ fn summary(statistics: &Statistics) -> String {
             vm.weight,
             seconds(vm.on_cpu_ns),
         );
+        if let Some(region) = &vm.region {
+            text += &announced(region);
+        }
         for (what, granted) in vm.grants() {
             text += &grants(what, granted);
         }
         if let Some(trouble) = &vm.trouble {
             text += &format!("  {}\n", plain(trouble));
         }
+    }
+    text
+}
+
+/// Of the guest's programs.
+fn announced(region: &RegionStatistics) -> String {
+    let mut text = format!(
+        "  sections that its programs announced: preemptions {} avoided, {} suffered; told of {} changes, {:.3} ms late on average\n",
+        region.avoided,
+        region.suffered,
+        region.changes,
+        region.late_ns as f64 / 1e6 / region.changes.max(1) as f64,
+    );
+    if let Some(trouble) = &region.trouble {
+        text += &format!("  its programs are told nothing: {}\n", plain(trouble));
     }
     text
 }
@@ -388,6 +408,13 @@ mod tests {
                 expired: 3,
                 refused: 1,
             },
+            region: Some(RegionStatistics {
+                suffered: 2,
+                avoided: 40,
+                changes: 10,
+                late_ns: 5_000_000,
+                ..RegionStatistics::default()
+            }),
             ..VmStatistics::default()
         };
         let statistics = Statistics {
@@ -411,6 +438,12 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("in sections 1 avoided, 0 suffered"), "{text}");
+        assert!(
+            text.contains(
+                "announced: preemptions 40 avoided, 2 suffered; told of 10 changes, 0.500 ms"
+            ),
+            "{text}"
+        );
         assert!(!text.contains("rescued") && !text.contains('\u{1b}'), "{text}");
     }
 }

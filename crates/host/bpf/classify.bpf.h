@@ -11,6 +11,7 @@
 #include "observation.bpf.h"
 #include "registers.bpf.h"
 #include "watch.h"
+#include "../../hint/include/reprieve/hint_region.h"
 
 /* Address in the VMM's process of a kernel address of the guest; 0 if it is not
  * in RAM. */
@@ -38,6 +39,31 @@ static __always_inline u64 host_address(const struct vm *vm, u64 address,
 			break;
 		if (offset < segment->bytes && segment->bytes - offset >= bytes)
 			return segment->host + offset;
+	}
+	return 0;
+}
+
+/*
+ * How deep the guest's thread is in sections that it announced as
+ * non-preemptable. The guest's own word: what was found at the address is a
+ * number, whatever it says.
+ */
+static __noinline u32 announced(const struct vm *vm, s32 pid)
+{
+	u64 slots =
+		vm->region + __builtin_offsetof(struct reprieve_region, slots);
+	u32 i;
+
+	for (i = 0; i < REPRIEVE_REGION_PROBES; i++) {
+		struct reprieve_region_slot *slot = (void *)slots;
+		u32 words[2]; /* thread, non_preemptable */
+
+		slot += ((u32)pid + i) % REPRIEVE_REGION_SLOTS;
+		if (bpf_probe_read_user(words, sizeof(words), slot) ||
+		    !words[0])
+			return 0;
+		if (words[0] == (u32)pid)
+			return words[1];
 	}
 	return 0;
 }
@@ -106,6 +132,8 @@ static __always_inline void observe(struct vcpu *vcpu, struct vm *vm,
 		seen->pid = NO_PID;
 		return;
 	}
+	if (vm->region && seen->pid > 0)
+		seen->announced = !!announced(vm, seen->pid);
 	if (vm->task_nesting &&
 	    bpf_probe_read_user(&nesting, sizeof(nesting),
 				(void *)(seen->task_host + vm->task_nesting)))

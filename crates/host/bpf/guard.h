@@ -54,13 +54,17 @@ struct guest {
 	u64 owes[MAX_LEAVES]; /* who holds it up */
 	u64 on_cpu_ns;
 	u64 entitled_ns;
-	u64 avoided[CLASSES];
+	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */
 	struct granted extended;
 	struct granted quiesced;
 	struct granted rescued;
 	struct granted yielded;
 	u64 ticks; /* due while the vCPU waited for a CPU */
 };
+
+/* No class of preemptions, but of extensions: the vCPU was in no critical
+ * section of its kernel, but in one that a program of the guest announced. */
+enum { CLASS_ANNOUNCED = CLASSES };
 
 /* Bits of guest.policies. */
 #define DOES_EXTEND 1

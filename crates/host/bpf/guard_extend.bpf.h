@@ -13,7 +13,8 @@ static __always_inline _Bool critical(const struct observation *seen)
 }
 
 /* Whether the vCPU, which is current, is in a section that should end before
- * it loses its CPU: a critical one, or until its next quiescent point. */
+ * it loses its CPU: a critical one of its kernel's, one that a program of the
+ * guest announced, or until its next quiescent point. */
 static __always_inline _Bool in_section(struct task_struct *p,
 					struct task *task, u32 *class,
 					u32 *quiescing)
@@ -33,6 +34,10 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	*class = seen.class;
 	if (guest->policies & DOES_EXTEND && critical(&seen))
 		return 1;
+	if (guest->policies & DOES_EXTEND && seen.announced) {
+		*class = CLASS_ANNOUNCED;
+		return 1;
+	}
 	if (seen.class == CLASS_USER || seen.class == CLASS_IDLE ||
 	    seen.class == CLASS_UNKNOWN)
 		return 0;
@@ -86,7 +91,7 @@ static __always_inline enum policy_verdict extend(struct task_struct *p,
 		grant(granted, now - began);
 		if (verdict == POLICY_EXPIRED)
 			add(&granted->expired, 1);
-		else if (task->class < CLASSES)
+		else if (task->class <= CLASS_ANNOUNCED)
 			add(&guest->avoided[task->class], 1);
 	}
 	return verdict;
@@ -113,6 +118,6 @@ static __always_inline void end_extension(struct task *task, _Bool slept,
 	bpf_spin_unlock(&group->lock);
 	granted = task->quiescing ? &guest->quiesced : &guest->extended;
 	grant(granted, now - began);
-	if (slept && task->class < CLASSES)
+	if (slept && task->class <= CLASS_ANNOUNCED)
 		add(&guest->avoided[task->class], 1);
 }

@@ -11,6 +11,8 @@ struct observation {
 	u64 rip;
 	u32 class; /* enum class */
 	u32 reader;
+	u32 announced; /* by a program of the guest: a non-preemptable section
+			*/
 	s32 pid;
 	/* The processor's state: -1 where it is not known. */
 	s32 privilege;

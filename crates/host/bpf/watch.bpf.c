@@ -66,6 +66,10 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 				times->readers_off_cpu_ns += away;
 			}
 		}
+		if (vcpu->announced) {
+			vcpu->announced_count++;
+			vcpu->announced_off_cpu_ns += away;
+		}
 	} else if (doing == DOING_BLOCKED) {
 		count(&vcpu->blocks, away);
 	} else if (doing == DOING_RUNNING) {
@@ -141,6 +145,7 @@ static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
 	vcpu->doing = preempted ? DOING_PREEMPTED : DOING_BLOCKED;
 	vcpu->class = seen.class;
 	vcpu->reader = seen.reader;
+	vcpu->announced = seen.announced;
 	vcpu->task = seen.task;
 	vcpu->rip = seen.rip;
 	end_change(vcpu);

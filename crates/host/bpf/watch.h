@@ -97,6 +97,10 @@ struct vcpu {
 	u32 cpu;
 	enum class class;
 	u32 reader;
+	u32 announced; /* in a section that a program of the guest announced */
+	u32 pad;
+	u64 announced_count; /* of preemptions there that have ended */
+	u64 announced_off_cpu_ns;
 	struct class_times classes[CLASSES];
 	struct histogram blocks;
 	u64 kvm; /* the kernel's kvm_vcpu */
@@ -132,6 +136,10 @@ struct vm {
 	u32 irqs_off; /* 0 in kernels that do not count it */
 	u32 pad;
 	struct segment segments[MAX_SEGMENTS];
+	/* Address of the region where programs of the guest announce their
+	 * sections (crates/hint/include/reprieve/hint_region.h), or 0. Changed
+	 * at any time. */
+	u64 region;
 
 	/* Written by the program, from any CPU. */
 	u64 seq; /* the last gp_seq that was seen, or NO_SEQ */

@@ -6,7 +6,6 @@
 
 pub mod guard;
 pub mod publish;
-pub mod region;
 #[cfg(feature = "show")]
 pub mod show;
 pub mod watch;

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::boot_with;
+use common::{boot_with, spin, wait_for, wait_until_watching, watch};
 use patience::{NO_LIMIT, Wait};
-use reprieve_host::region::Region;
+use reprieve_host::watch::Region;
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command, Event, Workload};
 use std::collections::BTreeSet;
@@ -29,22 +29,25 @@ fn hints_leave_a_guest_and_answers_enter_it() {
     let mut guest = boot_with("deb:6.12", None, 2, "", true);
     let region = Region::find(guest.vm.pid()).expect("QEMU has mapped the region");
     assert!(region.view().unwrap().threads.is_empty());
+    let mut watch = watch(&guest, false);
+    let seen = wait_until_watching(&mut watch);
+    assert!(seen.vcpus.iter().all(|vcpu| vcpu.announced == 0), "{seen:?}");
     let cancel = Cancel::default();
     let mut call = |command| guest.vm.call(&command, NO_LIMIT, &cancel, |_| Ok(())).unwrap();
-    let workload = Workload::Hinted { threads: THREADS, section_us: 100, pause_us: 100 };
+    let workload = Workload::Hinted { threads: THREADS, section_us: 100, pause_us: 300 };
     call(Command::Prepare { workload, measure: None });
 
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _ends = Ends(&done);
         // vCPU 0 runs, and vCPU 1 waits for a CPU on which three threads are to run.
-        let (region, done) = (&region, &done);
+        let (region, done, writer) = (&region, &done, region.open().unwrap());
         scope.spawn(move || {
             for beat in 1.. {
                 if done.load(Ordering::Relaxed) {
                     return;
                 }
-                region.publish(beat, &[(1, 1), (2, 3)]).unwrap();
+                writer.publish(beat, &[(1, 1), (2, 3)]).unwrap();
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
         });
@@ -81,5 +84,18 @@ fn hints_leave_a_guest_and_answers_enter_it() {
             asked.pause(|| format!("{:?}", result.figures));
         }
         assert_eq!(hints.join().unwrap().len(), THREADS as usize);
+    });
+
+    // The eBPF program finds the sections in which the host takes CPUs away.
+    call(Command::Start);
+    let _spinners = spin(2 * std::thread::available_parallelism().unwrap().get());
+    wait_for(&mut watch, "a preemption in a section of a program", |vm| {
+        vm.vcpus.iter().any(|vcpu| vcpu.announced > 0 && vcpu.announced_off_cpu_ns > 0)
+    });
+    // Most of the time the threads are in no section.
+    wait_for(&mut watch, "a preemption outside of any", |vm| {
+        let all = vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions);
+        let all: u64 = all.map(|class| class.off_cpu.counts.iter().sum::<u64>()).sum();
+        all > vm.vcpus.iter().map(|vcpu| vcpu.announced).sum()
     });
 }

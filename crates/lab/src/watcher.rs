@@ -41,6 +41,9 @@ pub struct Totals {
     pub classes: BTreeMap<String, Preempted>,
     /// The preemptions of any class that hit an RCU read-side section.
     pub readers: Preempted,
+    /// Those that hit a section that a program of the guest announced to the host.
+    #[serde(default)]
+    pub announced: Preempted,
     /// Grace periods that ended and whose duration is known.
     pub grace_periods: u64,
     pub grace_periods_ns: u64,
@@ -90,6 +93,7 @@ impl Totals {
         Totals {
             classes: self.classes.iter().map(class).collect(),
             readers: self.readers.since(earlier.readers),
+            announced: self.announced.since(earlier.announced),
             grace_periods: self.grace_periods.saturating_sub(earlier.grace_periods),
             grace_periods_ns: self.grace_periods_ns.saturating_sub(earlier.grace_periods_ns),
             grace_periods_unseen: self
@@ -108,6 +112,7 @@ impl Totals {
             *all = all.plus(*class);
         }
         sum.readers = sum.readers.plus(other.readers);
+        sum.announced = sum.announced.plus(other.announced);
         sum.grace_periods += other.grace_periods;
         sum.grace_periods_ns += other.grace_periods_ns;
         sum.grace_periods_unseen += other.grace_periods_unseen;

@@ -93,11 +93,16 @@ impl Watching for Watched {
             readers.count += class.readers;
             readers.ns += class.readers_off_cpu_ns;
         }
+        let announced = vm.vcpus.iter().fold(Preempted::default(), |sum, vcpu| Preempted {
+            count: sum.count + vcpu.announced,
+            ns: sum.ns + vcpu.announced_off_cpu_ns,
+        });
         let grace = vm.grace.unwrap_or_default();
         let cost = snapshot.cost;
         Ok(Totals {
             classes,
             readers,
+            announced,
             grace_periods: grace.durations.counts.iter().sum(),
             grace_periods_ns: grace.durations.total_ns,
             grace_periods_unseen: grace.unseen,

@@ -23,7 +23,10 @@
 #define REPRIEVE_REGION_BYTES 1048576
 #define REPRIEVE_REGION_VCPUS 1024
 #define REPRIEVE_REGION_SLOTS 8192
-/* A thread's slot is one of this many from (its number in the kernel % SLOTS) on. */
+/*
+ * A thread's slot is one of this many from (its number in the kernel % SLOTS) on. Those that were
+ * taken once never become free, so a search ends at a free one.
+ */
 #define REPRIEVE_REGION_PROBES 4
 
 /*

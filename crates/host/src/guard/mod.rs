@@ -17,7 +17,9 @@ mod statistics;
 use control::Control;
 pub use error::Error;
 pub use options::{Backend, Options, Policy};
-pub use statistics::{Granted, HintStatistics, Preempted, Statistics, VmStatistics};
+pub use statistics::{
+    Granted, HintStatistics, Preempted, RegionStatistics, Statistics, VmStatistics,
+};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -84,6 +84,9 @@ pub struct VmStatistics {
     pub entitled_ns: Option<u64>,
     /// By what it was doing.
     pub preempted: Vec<Preempted>,
+    /// Programs of the guest with hints, if the VM has a region for them.
+    #[serde(default)]
+    pub region: Option<RegionStatistics>,
     /// Slices extended because of a critical section, and those of them that ended because the time
     /// was up.
     pub extended: Granted,
@@ -115,6 +118,22 @@ impl VmStatistics {
             ("yielded", &self.yielded),
         ]
     }
+}
+
+/// What reaches the host from programs with hints inside a guest, and what they are told.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RegionStatistics {
+    /// Preemptions in non-preemptable sections that programs announced: those that took place,
+    /// whatever the guest's kernel did at the time, and those that were due and were put off until
+    /// the section was over.
+    pub suffered: u64,
+    pub avoided: u64,
+    /// States of vCPUs that were told to the guest, and how late in all and at most.
+    pub changes: u64,
+    pub late_ns: u64,
+    pub latest_ns: u64,
+    /// Why nothing is told, if so.
+    pub trouble: Option<String>,
 }
 
 /// Preemptions of one class.

@@ -11,13 +11,14 @@ mod program;
 mod socket;
 
 use program::Program;
-use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, VERSION, Welcome};
+use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, Page, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 use socket::{Connection, Listener};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where programs look for the socket.
@@ -88,6 +89,11 @@ impl Server {
     /// The maps that `guard` shares: registered processes, and the page.
     pub(crate) fn shared_maps(&self) -> [BorrowedFd<'_>; 2] {
         self.program.shared_maps()
+    }
+
+    /// The page, for this process to read.
+    pub(crate) fn view(&self) -> io::Result<PageView> {
+        PageView::map(self.program.page())
     }
 
     /// `guard` schedules from now on, and writes how many threads wait.
@@ -170,6 +176,41 @@ impl Server {
             self.program.forget(client.pid);
         }
         self.program.set_registered(self.clients.len());
+    }
+}
+
+/// The page, mapped into this process.
+pub(crate) struct PageView(NonNull<Page>);
+
+// SAFETY: a mapping of this alone, that is only read, atomically.
+unsafe impl Send for PageView {}
+
+impl PageView {
+    fn map(page: BorrowedFd<'_>) -> io::Result<PageView> {
+        // SAFETY: a new mapping, which the kernel checks against the size of the map.
+        let at = unsafe {
+            let (null, flags) = (std::ptr::null_mut(), libc::MAP_SHARED);
+            libc::mmap(null, size_of::<Page>(), libc::PROT_READ, flags, page.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(PageView(NonNull::new(at.cast()).ok_or(io::ErrorKind::InvalidData)?))
+    }
+
+    /// Threads that the CPU has to run, those that any CPU may take among them; 0: not known.
+    pub fn runnable(&self, cpu: u32) -> u32 {
+        // SAFETY: mapped as long as this lives.
+        let page = unsafe { self.0.as_ref() };
+        let own = page.cpus.get(cpu as usize).map_or(0, |cpu| cpu.runnable.load(Ordering::Relaxed));
+        if own == 0 { 0 } else { own.saturating_add(page.waiting.load(Ordering::Relaxed)) }
+    }
+}
+
+impl Drop for PageView {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nothing borrows it.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Page>()) };
     }
 }
 

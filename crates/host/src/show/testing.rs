@@ -27,6 +27,8 @@ pub fn vcpu(index: u32) -> Vcpu {
         preemptions: vec![],
         blocks: Histogram::default(),
         on_cpu_ns: 0,
+        announced: 0,
+        announced_off_cpu_ns: 0,
     }
 }
 

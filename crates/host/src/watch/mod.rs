@@ -14,9 +14,10 @@
 //! up is read from the guest's `rcu_node` tree when a snapshot is taken.
 //!
 //! Folders, lowest first: `raw` is the border to the kernel; `processes` reads processes that use
-//! the runtime; `vms` has the list of VMs (`finder`, `discovery`), the state of each (`machine`,
-//! `qemu_registers`) and its entries in the arrays that both sides map (`slots`); `snapshot` makes
-//! the data model of that (`view`, `visibility`, `events`).
+//! the runtime; `region` finds memory that a guest shares with the host; `vms` has the list of VMs
+//! (`finder`, `discovery`), the state of each (`machine`, `qemu_registers`) and its entries in the
+//! arrays that both sides map (`slots`); `snapshot` makes the data model of that (`view`,
+//! `visibility`, `events`).
 
 mod debts;
 mod error;
@@ -24,12 +25,14 @@ pub mod model;
 mod options;
 mod processes;
 pub(crate) mod raw;
+mod region;
 mod snapshot;
 pub(crate) mod vms;
 
 pub use debts::GraceNow;
 pub use error::Error;
 pub use options::{Options, Which};
+pub use region::{Region, Writer};
 
 use model::{Cost, Event, Snapshot};
 use processes::Processes;

@@ -175,6 +175,12 @@ pub struct Vcpu {
     pub blocks: Histogram,
     /// Time on a CPU, the present stay included.
     pub on_cpu_ns: u64,
+    /// Preemptions that have ended, of any class, in non-preemptable sections that programs of the
+    /// guest announced, and how long the vCPU was away.
+    #[serde(default)]
+    pub announced: u64,
+    #[serde(default)]
+    pub announced_off_cpu_ns: u64,
 }
 
 /// What a vCPU is doing now.

@@ -11,6 +11,7 @@ mod churn;
 mod clone;
 mod dbench;
 mod fairness;
+mod guest_threads;
 mod guests;
 mod hostile;
 mod interactive;
@@ -76,6 +77,7 @@ pub static ALL: &[&dyn Experiment] = &[
     &interactive::Interactive,
     &bench_grace::BenchGrace,
     &threads::Threads,
+    &guest_threads::GuestThreads,
 ];
 
 /// The experiment called `name`.

@@ -14,12 +14,13 @@ mod check;
 mod follow;
 mod hints;
 mod program;
+mod regions;
 mod rules;
 mod weight;
 
 use super::{
-    Backend, Error, Granted, Guard, HintStatistics, Options, Policy, Preempted, Statistics,
-    VmStatistics,
+    Backend, Error, Granted, Guard, HintStatistics, Options, Policy, Preempted, RegionStatistics,
+    Statistics, VmStatistics,
 };
 use crate::publish::Server;
 use crate::watch::model::{Class, VmSnapshot, VmState};
@@ -29,12 +30,15 @@ pub use check::unkept_limit;
 use follow::Follower;
 use hints::Hints;
 use program::{Program, types};
+use regions::Regions;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub struct SchedExt {
     /// Dropped first: what it says is no longer true. Or why there is none.
     hints: Result<Hints, String>,
+    /// Reads the arrays of `watch`.
+    regions: Regions,
     /// Dropped before the program: it tells the program about VMs.
     follower: Follower,
     /// Before the arrays that it shares with `watch`.
@@ -59,8 +63,12 @@ impl SchedExt {
         let maps = server.as_ref().ok().map(Server::shared_maps);
         let program = Arc::new(Program::load(options, &slots.program, &kvm, maps)?);
         program.help_threads(&[options.policy]);
-        let follower = Follower::start(machines, program.clone(), options)?;
+        let follower = Follower::start(machines.clone(), program.clone(), options)?;
         program.attach()?;
+        let page = server.as_ref().ok().map(Server::view).transpose();
+        let regions = page.and_then(|page| Regions::serve(machines, slots, page));
+        let regions = regions
+            .map_err(|source| Error::Io { what: "serving guests' regions".into(), source })?;
         if let (Ok(server), false) = (&mut server, options.only_vms) {
             server.set_guarded();
         }
@@ -70,6 +78,7 @@ impl SchedExt {
         let (options, started_ns) = (options.clone(), clock::now_ns());
         Ok(SchedExt {
             hints,
+            regions,
             follower,
             program,
             watch,
@@ -160,6 +169,11 @@ impl SchedExt {
             .into_iter()
             .zip(guest.avoided)
             .map(|(class, avoided)| Preempted { class, suffered: suffered(class), avoided });
+        let region = self.regions.statistics(vm.pid).map(|region| RegionStatistics {
+            suffered: vm.vcpus.iter().map(|vcpu| vcpu.announced).sum(),
+            avoided: guest.avoided[Class::ALL.len()],
+            ..region
+        });
         let readable = vm.state == VmState::Watching && guest.ready == 1;
         VmStatistics {
             pid: vm.pid,
@@ -178,6 +192,7 @@ impl SchedExt {
             on_cpu_ns: guest.on_cpu_ns,
             entitled_ns: Some(guest.entitled_ns),
             preempted: preempted.collect(),
+            region,
             extended: granted(&guest.extended),
             quiesced: granted(&guest.quiesced),
             rescued: granted(&guest.rescued),

@@ -70,6 +70,8 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
         preemptions: preemptions.filter(|p| !p.off_cpu.counts.is_empty()).collect(),
         blocks: histogram(&entry.blocks),
         on_cpu_ns,
+        announced: entry.announced_count,
+        announced_off_cpu_ns: entry.announced_off_cpu_ns,
     }
 }
 

@@ -17,6 +17,7 @@ use super::slots::{Registers, Slots, VcpuSlot, VmSlot};
 use crate::watch::model::VmState;
 use crate::watch::raw::clock::now_ns;
 use crate::watch::raw::types;
+use crate::watch::region::Region;
 use reprieve_guest::vmm::{self, Accel, Kind};
 use reprieve_guest::{BpfLayout, Error, Guest, Liveness};
 use std::sync::Arc;
@@ -59,6 +60,8 @@ pub struct Machine {
     pub vcpus: Vec<Vcpu>,
     slot: Option<VmSlot>,
     pub attached: Option<Attached>,
+    /// Where programs of the guest announce their sections.
+    pub region: Option<Region>,
     /// An attempt to attach is under way.
     busy: bool,
     retry: Option<Instant>,
@@ -102,6 +105,7 @@ impl Machine {
             vcpus: Vec::new(),
             slot: None,
             attached: None,
+            region: None,
             busy: false,
             retry: Some(now),
             delay: RETRY,
@@ -160,6 +164,7 @@ impl Machine {
             }
         }
         self.vcpus.sort_by_key(|v| v.index);
+        self.look_for_region();
         self.others = other_threads(vm.pid, &vm);
         self.name = vm.name.clone();
         self.vm = Some(vm);
@@ -266,12 +271,21 @@ impl Machine {
         self.search();
     }
 
+    /// The region is a device of the VM's, which may come and go.
+    fn look_for_region(&mut self) {
+        self.region = Region::find(self.key.pid);
+        if let Some(slot) = &self.slot {
+            slot.set_region(self.region.as_ref().map_or(0, Region::address));
+        }
+    }
+
     /// CPUs that were plugged in or out.
     fn look_for_vcpus(&mut self) {
         if Instant::now() < self.threads_due {
             return;
         }
         self.threads_due = Instant::now() + THREADS_AGAIN;
+        self.look_for_region();
         let Some(vm) = &self.vm else { return };
         let others = other_threads(vm.pid, vm);
         let new = others.iter().any(|tid| !self.others.contains(tid));

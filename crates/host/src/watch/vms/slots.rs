@@ -153,6 +153,11 @@ impl VmSlot {
         self.set(offset_of!(types::vm, ready), 0u32);
     }
 
+    /// Tells the program where programs of the guest announce their sections; 0: nowhere.
+    pub fn set_region(&self, address: u64) {
+        self.set(offset_of!(types::vm, region), address);
+    }
+
     /// Tells the program the addresses and offsets of the guest that runs now. The addresses of its
     /// vCPUs are set before ([`VcpuSlot::set_addresses`]).
     pub fn ready(&self, layout: &BpfLayout) {

@@ -57,6 +57,28 @@ pub(super) fn readers() -> Vec<Metric> {
     ]
 }
 
+/// The same of sections that programs of the guest announced.
+fn announced() -> Vec<Metric> {
+    vec![
+        row(
+            GROUP,
+            "announced_preemptions",
+            "Preemptions in announced sections",
+            "1/s",
+            Better::Lower,
+            |m| over(m, |t, seconds| (t.announced.count as f64, seconds)),
+        ),
+        row(
+            GROUP,
+            "announced_preempted",
+            "Announced sections, of preempted time",
+            "%",
+            Better::Lower,
+            |m| over(m, |t, _| (100.0 * t.announced.ns as f64, t.preempted().ns as f64)),
+        ),
+    ]
+}
+
 /// The rows, if the run had a watcher.
 pub(super) fn rows(run: &Run) -> Vec<Metric> {
     let outsides = || run.phases.iter().filter_map(|p| p.end.as_ref()?.1.outside.as_ref());
@@ -64,6 +86,9 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
         return Vec::new();
     }
     let mut rows = readers();
+    if run.plan.subject.workload.needs_region() {
+        rows.extend(announced());
+    }
     let occurred: BTreeSet<&str> = outsides()
         .filter_map(|outside| match outside {
             WatchOutcome::Seen(totals) => Some(totals),

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The memory that a VM's guest shares with this host, for hints of the guest's programs
+//! (`crates/hint/include/reprieve/hint_region.h`): found in the VMM's process, whatever the file is
+//! called and whether it still has a name.
+
+use super::raw::read_process;
+use reprieve_hint::abi::region::{BYTES, MAGIC, VERSION, View, is_region, publish};
+use std::fs::{File, OpenOptions};
+use std::io;
+
+/// A VM's region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    pid: u32,
+    /// In the VMM's process.
+    address: u64,
+}
+
+impl Region {
+    /// The region that the process has mapped. `None`: it has none, or it may not be looked for.
+    pub fn find(pid: u32) -> Option<Region> {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+        let is_one = |address| {
+            let mut head = [0; 8];
+            read_process(pid, address, &mut head).is_ok()
+                && head == *[MAGIC.to_ne_bytes(), VERSION.to_ne_bytes()].as_flattened()
+        };
+        let address = maps.lines().filter_map(shared_mapping).find(|&address| is_one(address))?;
+        Some(Region { pid, address })
+    }
+
+    /// Where it is in the VMM's process.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// All of it, as of about now.
+    ///
+    /// # Errors
+    /// If it is no longer mapped there.
+    pub fn view(&self) -> io::Result<View> {
+        let mut bytes = vec![0; BYTES];
+        read_process(self.pid, self.address, &mut bytes)?;
+        View::parse(&bytes).ok_or_else(|| io::Error::other("the region is no longer one"))
+    }
+
+    /// For writing to it: its file, which no longer needs a name.
+    ///
+    /// # Errors
+    /// Without root's rights, or if it is no longer mapped there.
+    pub fn open(&self) -> io::Result<Writer> {
+        let (start, end) = (self.address, self.address + BYTES as u64);
+        let path = format!("/proc/{}/map_files/{start:x}-{end:x}", self.pid);
+        // A device of the host's may not like to be opened.
+        let refused = || io::Error::other("the region is no longer one");
+        if !std::fs::metadata(&path)?.is_file() {
+            return Err(refused());
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        if is_region(&file)? { Ok(Writer(file)) } else { Err(refused()) }
+    }
+}
+
+/// Says to a guest's programs what the host does.
+pub struct Writer(File);
+
+impl Writer {
+    /// State and runnable threads by vCPU, and a beat that differs from the last one.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn publish(&self, beat: u64, vcpus: &[(u32, u32)]) -> io::Result<()> {
+        publish(&self.0, beat, vcpus)
+    }
+}
+
+/// A line of `/proc/PID/maps`: the start of a mapping that may be a region's.
+fn shared_mapping(line: &str) -> Option<u64> {
+    let mut words = line.split_ascii_whitespace();
+    let (range, rights, offset) = (words.next()?, words.next()?, words.next()?);
+    let (start, end) = range.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (number(start)?, number(end)?);
+    let fits = end.checked_sub(start)? == BYTES as u64 && number(offset)? == 0;
+    (fits && rights == "rw-s").then_some(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shared_mapping;
+
+    #[test]
+    fn only_shared_mappings_of_that_size_are_looked_at() {
+        let line = "7f0000000000-7f0000100000 rw-s 00000000 00:18 7 /dev/shm/a b";
+        assert_eq!(shared_mapping(line), Some(0x7f00_0000_0000));
+        for (from, to) in [("rw-s", "rw-p"), ("100000 rw", "200000 rw"), (" 00000000", " 00001000")]
+        {
+            assert_eq!(shared_mapping(&line.replace(from, to)), None, "{to}");
+        }
+        assert_eq!(shared_mapping("7f-"), None);
+        assert_eq!(shared_mapping(""), None);
+    }
+}
