@@ -452,3 +452,37 @@ fn kernels_and_experiments_run_in_a_lab_host() {
         assert_eq!(vms(&out), [] as [u32; 0]);
     }
 }
+
+/// Sections of a program in a guest: whether the host finds them, and leaves the vCPU its CPU.
+#[test]
+#[ignore = "takes many minutes: make test-lab"]
+fn sections_that_a_guests_program_announces_are_left_alone() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let mut args = vec!["lab", "run", "guest-threads", "--host", "nested", "--json"];
+    args.extend(["--policy", "eevdf,full", "--phase", "4s", "--out", out.to_str().unwrap()]);
+    let output = run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let value = |variant: usize, key: &str| {
+        let rows = summary[0]["variants"][variant]["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["key"] == key);
+        let row = row.unwrap_or_else(|| panic!("no {key} in {rows:?}"));
+        row["overcommit"]["value"].as_f64().unwrap_or_else(|| panic!("{row}"))
+    };
+    let rates = [0, 1].map(|variant| value(variant, "announced_preemptions"));
+    assert!(rates[0] > 0.0 && rates[1] < rates[0] / 2.0, "{rates:?}");
+    // The stock scheduler tells nobody anything.
+    let unknown = [0, 1].map(|variant| value(variant, "bench.answers_of_the_host..unknown"));
+    assert!(unknown[0] == 100.0 && unknown[1] < 50.0, "{unknown:?}");
+    let ends = records(&out);
+    let told = ends.iter().filter(|r| r["record"] == "phase_end");
+    let regions = told.filter_map(|end| {
+        let vms = end["host"]["policy"]["vms"].as_array()?;
+        vms.iter().find_map(|vm| vm["region"].as_object()).cloned()
+    });
+    let avoided: u64 = regions.filter_map(|region| region["avoided"].as_u64()).sum();
+    assert!(avoided > 0, "no preemption was put off");
+    assert_eq!(vms(&out), [] as [u32; 0]);
+}

@@ -6,10 +6,14 @@ mod common;
 
 use common::{boot_with, spin, wait_for, wait_until_watching, watch};
 use patience::{NO_LIMIT, Wait};
-use reprieve_host::watch::Region;
+use reprieve_hint::abi::region::BYTES;
+use reprieve_host::watch::model::VmSnapshot;
+use reprieve_host::watch::{Region, Watch};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command, Event, Workload};
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::patience;
@@ -98,4 +102,29 @@ fn hints_leave_a_guest_and_answers_enter_it() {
         let all: u64 = all.map(|class| class.off_cpu.counts.iter().sum::<u64>()).sum();
         all > vm.vcpus.iter().map(|vcpu| vcpu.announced).sum()
     });
+
+    // Whoever writes what, it is no region any more, or numbers.
+    let (start, end) = (region.address(), region.address() + BYTES as u64);
+    let path = format!("/proc/{}/map_files/{start:x}-{end:x}", guest.vm.pid());
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let mut random = 1u64;
+    let mut byte = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 56) as u8
+    };
+    let noise: Vec<u8> = (0..BYTES).map(|_| byte()).collect();
+    file.write_all_at(&noise[8..], 8).unwrap();
+    assert!(Region::find(guest.vm.pid()) == Some(region.clone()) && region.view().is_ok());
+    goes_on(&mut watch);
+    file.write_all_at(&noise[..8], 0).unwrap();
+    assert_eq!(Region::find(guest.vm.pid()), None);
+    assert!(region.view().is_err() && region.open().is_err());
+    goes_on(&mut watch);
+}
+
+/// The guest runs and is watched.
+fn goes_on(watch: &mut Watch) {
+    let ran = |vm: &VmSnapshot| vm.vcpus.iter().map(|vcpu| vcpu.on_cpu_ns).sum::<u64>();
+    let before = wait_until_watching(watch);
+    wait_for(watch, "the guest to run on", |vm| ran(vm) > ran(&before) + 100_000_000);
 }

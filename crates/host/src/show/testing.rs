@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Snapshots and histograms for tests.
 
-use crate::guard::{Backend, Granted, Policy, Preempted, Statistics, VmStatistics};
+use crate::guard::{
+    Backend, Granted, Policy, Preempted, RegionStatistics, Statistics, VmStatistics,
+};
 use crate::watch::model::*;
 
 /// The histogram of `durations`, in nanoseconds.
@@ -171,6 +173,11 @@ pub fn guarded(seconds: u64) -> Statistics {
         on_cpu_ns: 900 * seconds * MS,
         entitled_ns: Some(1000 * seconds * MS),
         preempted: preempted.collect(),
+        region: Some(RegionStatistics {
+            suffered: seconds / 5,
+            avoided: 4 * seconds,
+            ..RegionStatistics::default()
+        }),
         extended: granted(40, 175_000, 900_000),
         rescued: granted(20, 250_000, 300_000),
         ticks_waited: 60 * seconds,

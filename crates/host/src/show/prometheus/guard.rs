@@ -80,6 +80,18 @@ fn preemptions(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> 
         "reprieve_guard_preemptions_suffered",
         "Preemptions of vCPUs that took place, by what they were doing",
         by_class(|p| p.suffered),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_announced_preemptions_avoided",
+        "The first, in sections that programs of the guest announced",
+        each(named, |vm| vm.region.as_ref().map(|region| region.avoided as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_announced_preemptions_suffered",
+        "The second, in sections that programs of the guest announced",
+        each(named, |vm| vm.region.as_ref().map(|region| region.suffered as f64)),
     )
 }
 
@@ -194,6 +206,8 @@ mod tests {
             "reprieve_guard_vm_weight{vm=\"db-primary\"} 200.0",
             "reprieve_guard_preemptions_avoided_total{vm=\"db-primary\",class=\"reader\"} 300.0",
             "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",
+            "reprieve_guard_announced_preemptions_avoided_total{vm=\"db-primary\"} 40.0",
+            "reprieve_guard_announced_preemptions_suffered_total{vm=\"db-primary\"} 2.0",
             "reprieve_guard_grants_total{vm=\"db-primary\",kind=\"rescued\"} 200.0",
             "reprieve_guard_granted_seconds_total{vm=\"db-primary\",kind=\"rescued\"} 0.05",
             "reprieve_guard_longest_grant_seconds{vm=\"db-primary\",kind=\"rescued\"} 0.0003",
