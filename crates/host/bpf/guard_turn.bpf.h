@@ -38,7 +38,6 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 static __always_inline _Bool take_shared(u32 where)
 {
 	struct policy_thread first = {};
-	struct group *group = 0;
 	struct bpf_iter_scx_dsq it;
 	struct policy_limits limit;
 	struct task_struct *p;
@@ -56,10 +55,9 @@ static __always_inline _Bool take_shared(u32 where)
 				break;
 			if (!n++) {
 				first = task->thread;
-				group = group_of(task);
+				first.weight = weight(task);
 			}
-			if (!policy_prefers(&task->thread, &first,
-					    group ? &group->group : 0, &limit))
+			if (!policy_prefers(&task->thread, &first, 0, &limit))
 				break;
 			if (scx_bpf_task_cpu(p) == (s32)where) {
 				taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
