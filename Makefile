@@ -70,6 +70,9 @@ setup:
 setup-test:
 	@scripts/setup test
 
+setup-slice:
+	@scripts/setup slice
+
 build: setup init
 	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi -p reprieve-ipc-preload -p reprieve-shim
 
@@ -138,10 +141,10 @@ test-arm: setup-test
 	fi
 
 # Builds a kernel from Debian's source once (minutes, 2 GB meanwhile); the lab's cache keeps it.
-test-slice: setup-test
+test-slice: setup-slice
 	$(CARGO_TEST) -p reprieve-lab --test slice -- --ignored --nocapture
 
-test-lab: setup-test init
+test-lab: setup-slice init
 	REPRIEVE_INIT=$(INIT) $(CARGO_TEST) --workspace -- --ignored
 
 fmt: setup-test
@@ -178,4 +181,4 @@ clean:
 # Set-up must not run twice at the same time, and cargo uses all CPUs by itself.
 .NOTPARALLEL:
 
-.PHONY: help demo bench pictures setup setup-test build lib init lint test test-run test-build test-rcu test-hint test-repeat test-arm test-lab fmt install install-lib clean
+.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-build test-rcu test-hint test-repeat test-arm test-lab fmt install install-lib clean

@@ -38,13 +38,19 @@ fn observe() -> (u64, u64) {
 }
 
 fn work(section: fn() -> Section) {
+    // Emulated ticks come after equal numbers of instructions: if the ways between sections were
+    // equally long, they could find the same place each time. Most of the time is in sections.
+    let mut random = 1_u64;
     while !OVER.load(SeqCst) {
         let guard = section();
         SECTION.fetch_add(1, SeqCst);
-        (0..20).for_each(|_| std::hint::spin_loop());
+        (0..60).for_each(|_| std::hint::spin_loop());
         SECTION.fetch_add(1, SeqCst);
         drop(guard);
-        (0..20).for_each(|_| std::hint::spin_loop());
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (0..random % 16).for_each(|_| std::hint::spin_loop());
     }
 }
 

@@ -82,8 +82,7 @@ fn line_of(thread: ThreadId) -> Option<&'static Line> {
 /// Whether the calling thread's non-preemptable sections ask the kernel for a longer time slice.
 /// They do so by themselves where the kernel and the C library have it.
 pub fn time_slice_extensions() -> Result<(), NoTimeSliceExtensions> {
-    me();
-    thread::slice::enable().map(drop)
+    sys::keep_errno(|| me().enable_slices())
 }
 
 /// What another thread of this process does, as its scheduler saw it last. `None`: unknown, for

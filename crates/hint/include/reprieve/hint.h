@@ -104,6 +104,12 @@ static inline __attribute__((always_inline, unused)) void reprieve_deactivate_pr
 	reprieve_hint_told(line);
 }
 
+/*
+ * 1: the calling thread's non-preemptable sections ask the kernel for a longer time slice, as they
+ * do by themselves where it has that; 0: they do not. `reprieve doctor` says why.
+ */
+int reprieve_has_time_slice_extensions(void);
+
 /* A thread of this process. */
 typedef uint64_t reprieve_thread_id;
 reprieve_thread_id reprieve_current_thread(void);

@@ -6,7 +6,6 @@
 //! reaching it takes no call in shared objects either.
 
 use super::Line;
-use super::slice::{self, Control};
 use super::table;
 use crate::platform::fork;
 #[cfg(not(target_arch = "x86_64"))]
@@ -111,9 +110,7 @@ fn register() -> &'static Line {
     crate::platform::sys::keep_errno(|| {
         crate::platform::barrier::find_out();
         let line = table::claim();
-        if line.index() != table::NOBODY {
-            line.slice.store(Control::to_word(slice::enable()), Ordering::Relaxed);
-        }
+        let _ = line.enable_slices();
         // A signal handler may have registered the thread meanwhile: its line is lost until the
         // table is full and it is found that the thread has another.
         store(line);

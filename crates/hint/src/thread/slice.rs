@@ -7,6 +7,7 @@
 //! accepts it in registrations of more than 32 bytes only (glibc 2.41); this crate registers none
 //! of its own, since a thread has one and the runtime's restartable sections use it.
 
+use super::{Line, NOBODY};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, compiler_fence};
 
@@ -16,8 +17,20 @@ const SET: libc::c_ulong = 2;
 const ENABLE: libc::c_ulong = 1;
 const NONE: libc::c_ulong = 0;
 
-/// Lets the kernel hear the calling thread's requests.
-pub(crate) fn enable() -> Result<Control, Lack> {
+impl Line {
+    /// Lets the kernel hear the requests of the line's thread, which is the calling one.
+    pub(crate) fn enable_slices(&self) -> Result<(), Lack> {
+        // Many threads share that line.
+        if self.index() == NOBODY {
+            return Err(Lack::Line);
+        }
+        let control = enable()?;
+        self.slice.store(control.0 as u64, Relaxed);
+        Ok(())
+    }
+}
+
+fn enable() -> Result<Control, Lack> {
     // SAFETY: takes numbers only.
     let set = unsafe { libc::prctl(PR_RSEQ_SLICE_EXTENSION, SET, ENABLE, NONE, NONE) };
     if set == 0 {
@@ -43,6 +56,8 @@ pub enum Lack {
     Short,
     /// The C library registers no rseq area.
     Area,
+    /// The process has so many threads that this one has no place for its hints.
+    Line,
 }
 
 impl std::fmt::Display for Lack {
@@ -55,6 +70,7 @@ impl std::fmt::Display for Lack {
                 "rseq area without them: glibc 2.41 is needed, and a kernel not booted with rseq_slice_ext=off"
             }
             Lack::Area => "the C library registers no rseq area",
+            Lack::Line => "more threads give hints than there are lines for them (4095)",
         })
     }
 }
@@ -63,7 +79,7 @@ impl std::error::Error for Lack {}
 
 /// A thread's `slice_ctrl`, by its address: a byte for the request, a byte for the kernel's grant.
 #[derive(Clone, Copy)]
-pub(crate) struct Control(usize);
+struct Control(usize);
 
 #[cfg(target_arch = "x86_64")]
 mod area {
@@ -103,11 +119,6 @@ mod area {
 }
 
 impl Control {
-    /// As a thread's line has it: 0 for none.
-    pub(crate) fn to_word(this: Result<Control, Lack>) -> u64 {
-        this.map_or(0, |control| control.0 as u64)
-    }
-
     fn byte(word: u64, at: usize) -> *const AtomicU8 {
         std::ptr::with_exposed_provenance(word as usize + at)
     }

@@ -54,6 +54,7 @@ impl Line {
 
     fn take(&self, thread: u32) {
         self.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
+        self.slice.store(0, Ordering::Relaxed);
         self.non_preemptable.store(0, Ordering::Relaxed);
         self.preemptable.store(0, Ordering::Relaxed);
         self.cpu.store(NO_CPU, Ordering::Relaxed);

@@ -43,6 +43,12 @@ pub unsafe extern "C" fn reprieve_hint_slice_release(slice: u64) {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn reprieve_has_time_slice_extensions() -> c_int {
+    with_readers();
+    reprieve_hint::time_slice_extensions().is_ok().into()
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn reprieve_current_thread() -> u64 {
     with_readers();
     reprieve_hint::current_thread().to_number()
