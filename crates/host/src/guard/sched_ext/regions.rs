@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(1);
-/// How often the list of VMs is looked at.
+/// How often the list of VMs is looked at, and the statistics can be seen.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How often the beat changes where nothing else does.
 const BEAT_NS: u64 = 100_000_000;
@@ -101,13 +101,13 @@ impl State {
         while !shared.stop.load(Ordering::Relaxed) {
             if Instant::now() >= due {
                 self.look();
+                let all = self.served.iter().map(|vm| (vm.pid, vm.statistics.clone()));
+                *shared.all.lock().unwrap_or_else(PoisonError::into_inner) = all.collect();
                 due = Instant::now() + AGAIN;
             }
             for served in &mut self.served {
                 served.publish(&self.slots, self.page.as_ref());
             }
-            let all = self.served.iter().map(|vm| (vm.pid, vm.statistics.clone()));
-            *shared.all.lock().unwrap_or_else(PoisonError::into_inner) = all.collect();
             let idle = self.served.is_empty();
             std::thread::park_timeout(if idle { AGAIN } else { PERIOD });
         }
