@@ -181,4 +181,4 @@ clean:
 # Set-up must not run twice at the same time, and cargo uses all CPUs by itself.
 .NOTPARALLEL:
 
-.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-build test-rcu test-hint test-repeat test-arm test-lab fmt install install-lib clean
+.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-build test-rcu test-hint test-repeat test-arm test-slice test-lab fmt install install-lib clean
