@@ -465,17 +465,25 @@ fn sections_that_a_guests_program_announces_are_left_alone() {
     let output = run(&args);
     assert!(output.status.success(), "{}", stderr(&output));
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let value = |variant: usize, key: &str| {
+    let value = |variant: usize, scenario: &str, key: &str| {
         let rows = summary[0]["variants"][variant]["rows"].as_array().unwrap();
         let row = rows.iter().find(|row| row["key"] == key);
         let row = row.unwrap_or_else(|| panic!("no {key} in {rows:?}"));
-        row["overcommit"]["value"].as_f64().unwrap_or_else(|| panic!("{row}"))
+        row[scenario]["value"].as_f64().unwrap_or_else(|| panic!("{row}"))
     };
-    let rates = [0, 1].map(|variant| value(variant, "announced_preemptions"));
+    let rates = [0, 1].map(|variant| value(variant, "overcommit", "announced_preemptions"));
     assert!(rates[0] > 0.0 && rates[1] < rates[0] / 2.0, "{rates:?}");
     // The stock scheduler tells nobody anything.
-    let unknown = [0, 1].map(|variant| value(variant, "bench.answers_of_the_host..unknown"));
+    let answers = |variant, scenario, answer| {
+        value(variant, scenario, &format!("bench.answers_of_the_host..{answer}"))
+    };
+    let unknown = [0, 1].map(|variant| answers(variant, "overcommit", "unknown"));
     assert!(unknown[0] == 100.0 && unknown[1] < 50.0, "{unknown:?}");
+    // Nor is guard's own thread, which looks, told as load.
+    for answer in ["vCPU_preempted", "its_CPU_overloaded"] {
+        let rates = ["baseline", "overcommit"].map(|scenario| answers(1, scenario, answer));
+        assert!(rates[0] < rates[1] / 2.0, "{answer}: {rates:?}");
+    }
     let ends = records(&out);
     let told = ends.iter().filter(|r| r["record"] == "phase_end");
     let regions = told.filter_map(|end| {

@@ -125,7 +125,7 @@ static __always_inline void catch_up(struct vcpu *vcpu,
 }
 
 static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
-				  _Bool preempted, u64 now)
+				  u32 successor, _Bool preempted, u64 now)
 {
 	struct observation seen = {};
 	struct vm *vm = vm_of(vcpu);
@@ -143,6 +143,7 @@ static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
 	vcpu->seen_coming = 0;
 	vcpu->since = now;
 	vcpu->doing = preempted ? DOING_PREEMPTED : DOING_BLOCKED;
+	vcpu->successor = successor;
 	vcpu->class = seen.class;
 	vcpu->reader = seen.reader;
 	vcpu->announced = seen.announced;
@@ -182,7 +183,7 @@ int BPF_PROG(switched, _Bool preempt, struct task_struct *prev,
 	now = bpf_ktime_get_ns();
 	/* A thread that is preempted on its way to sleep is still runnable. */
 	if (from)
-		leave(from, prev, preempt || !prev_state, now);
+		leave(from, prev, next->pid, preempt || !prev_state, now);
 	if (to) {
 		enter(to, bpf_get_smp_processor_id(), now);
 		to->seen_coming = 1;

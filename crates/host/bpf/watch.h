@@ -98,7 +98,7 @@ struct vcpu {
 	enum class class;
 	u32 reader;
 	u32 announced; /* in a section that a program of the guest announced */
-	u32 pad;
+	u32 successor; /* the thread that took its CPU */
 	u64 announced_count; /* of preemptions there that have ended */
 	u64 announced_off_cpu_ns;
 	struct class_times classes[CLASSES];

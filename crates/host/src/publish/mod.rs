@@ -198,12 +198,25 @@ impl PageView {
         Ok(PageView(NonNull::new(at.cast()).ok_or(io::ErrorKind::InvalidData)?))
     }
 
-    /// Threads that the CPU has to run, those that any CPU may take among them; 0: not known.
-    pub fn runnable(&self, cpu: u32) -> u32 {
+    /// Threads that the CPU has to run, those that any CPU may take among them; 0: not known. The
+    /// calling thread, which runs on CPU `here`, is not counted.
+    pub fn runnable(&self, cpu: u32, here: u32) -> u32 {
         // SAFETY: mapped as long as this lives.
         let page = unsafe { self.0.as_ref() };
         let own = page.cpus.get(cpu as usize).map_or(0, |cpu| cpu.runnable.load(Ordering::Relaxed));
-        if own == 0 { 0 } else { own.saturating_add(page.waiting.load(Ordering::Relaxed)) }
+        let waiting = page.waiting.load(Ordering::Relaxed);
+        if own == 0 { 0 } else { without_caller(own, waiting, cpu == here) }
+    }
+}
+
+/// How many threads a CPU would have if the calling thread slept. Where no CPU was idle, one thread
+/// waits for the caller to end: among those of any CPU, or among the caller's CPU's own. Where one
+/// was idle, none waits.
+fn without_caller(own: u32, waiting: u32, same_cpu: bool) -> u32 {
+    match waiting {
+        0 if same_cpu => own.saturating_sub(1).max(1),
+        0 => own,
+        waiting => own.saturating_add(waiting - 1),
     }
 }
 
@@ -248,4 +261,23 @@ impl Observer {
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_caller;
+
+    #[test]
+    fn a_thread_that_counts_does_not_count_itself() {
+        // It runs instead of a thread of the shared queue: two CPUs with a thread each.
+        assert_eq!([true, false].map(|same| without_caller(1, 1, same)), [1, 1]);
+        // One more waits.
+        assert_eq!([true, false].map(|same| without_caller(1, 2, same)), [2, 2]);
+        // It runs instead of a thread that is bound to its CPU.
+        assert_eq!(without_caller(2, 0, true), 1);
+        assert_eq!(without_caller(3, 0, true), 2);
+        assert_eq!(without_caller(2, 0, false), 2);
+        // Its CPU was idle.
+        assert_eq!([true, false].map(|same| without_caller(1, 0, same)), [1, 1]);
+    }
 }

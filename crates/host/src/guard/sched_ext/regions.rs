@@ -98,6 +98,7 @@ struct Served {
 impl State {
     fn run(&mut self, shared: &Shared) {
         let mut due = Instant::now();
+        let mut slept = clock::now_ns();
         while !shared.stop.load(Ordering::Relaxed) {
             if Instant::now() >= due {
                 self.look();
@@ -106,9 +107,10 @@ impl State {
                 due = Instant::now() + AGAIN;
             }
             for served in &mut self.served {
-                served.publish(&self.slots, self.page.as_ref());
+                served.publish(&self.slots, self.page.as_ref(), slept);
             }
             let idle = self.served.is_empty();
+            slept = clock::now_ns();
             std::thread::park_timeout(if idle { AGAIN } else { PERIOD });
         }
     }
@@ -147,10 +149,14 @@ impl Served {
         Served { pid, region, writer, vcpus: vec![], said: vec![], beat: 0, statistics }
     }
 
-    fn publish(&mut self, slots: &Slots, page: Option<&PageView>) {
+    /// `slept`: when this thread left its CPU last. It may run where a vCPU would if it did not
+    /// look: the vCPU has its CPU back when the guest reads, and is told so.
+    fn publish(&mut self, slots: &Slots, page: Option<&PageView>, slept: u64) {
         let Some(writer) = &self.writer else { return };
         let entries = &slots.program.vcpus;
         let now = clock::now_ns();
+        let here = rustix::thread::sched_getcpu() as u32;
+        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let len = self.vcpus.iter().map(|&(vcpu, _)| vcpu as usize + 1).max().unwrap_or(0);
         let mut says = vec![(0, 0); len];
         let mut late = Vec::new();
@@ -158,12 +164,16 @@ impl Served {
             let (vcpu, slot) = (vcpu as usize, slot as usize);
             let field = |offset| entries.get_field::<u32>(slot, offset);
             // The region's numbers are those of `enum doing`.
-            let state = field(offset_of!(types::vcpu, doing));
+            let mut state = field(offset_of!(types::vcpu, doing));
             let cpu = field(offset_of!(types::vcpu, cpu));
-            let runnable = page.filter(|_| state != 0).map_or(0, |page| page.runnable(cpu));
+            let since = entries.get_field::<u64>(slot, offset_of!(types::vcpu, since));
+            let displaced = since > slept && field(offset_of!(types::vcpu, successor)) == me;
+            if displaced && state == types::doing::DOING_PREEMPTED.0 {
+                state = types::doing::DOING_RUNNING.0;
+            }
+            let runnable = page.filter(|_| state != 0).map_or(0, |page| page.runnable(cpu, here));
             says[vcpu] = (state, runnable);
-            if self.said.get(vcpu).is_some_and(|said| said.0 != state) {
-                let since = entries.get_field::<u64>(slot, offset_of!(types::vcpu, since));
+            if !displaced && self.said.get(vcpu).is_some_and(|said| said.0 != state) {
                 late.push(now.saturating_sub(since));
             }
         }
