@@ -3,6 +3,7 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long s64;
+#include "guard_bandwidth.h"
 #include "guard_policy.h"
 
 void guard_join(struct policy_group *group, u64 now)
@@ -95,4 +96,30 @@ void guard_served(struct policy_kinds *kinds, u32 kind, u64 ran, u64 count,
 		  const struct policy_limits *limits)
 {
 	policy_served(kinds, kind, ran, count, limits);
+}
+
+void guard_bandwidth_set(struct policy_bandwidth *of, u64 quota, u64 period,
+			 u64 burst, u64 now)
+{
+	bandwidth_set(of, quota, period, burst, now);
+}
+
+u64 guard_bandwidth_refill(struct policy_bandwidth *of, u64 now)
+{
+	return bandwidth_refill(of, now);
+}
+
+u64 guard_bandwidth_take(struct policy_bandwidth *of, u64 ns)
+{
+	return bandwidth_take(of, ns);
+}
+
+void guard_bandwidth_settle(struct policy_bandwidth *of, u64 taken, u64 used)
+{
+	bandwidth_settle(of, taken, used);
+}
+
+u64 guard_bandwidth_wait(const struct policy_bandwidth *of, u64 now)
+{
+	return bandwidth_wait(of, now);
 }

@@ -5,6 +5,8 @@
 //! work until cancelled and hands out [`Statistics`]. Dropping the [`Guard`] detaches it: the stock
 //! scheduler takes over, with every setting as it was before.
 
+#[cfg(test)]
+mod bandwidth_tests;
 pub mod control;
 pub mod eevdf;
 mod error;

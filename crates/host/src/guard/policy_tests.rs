@@ -117,9 +117,9 @@ unsafe extern "C" {
     fn guard_served(kinds: *mut Kinds, kind: u32, ran: u64, count: u64, limits: *const Limits);
 }
 
-const US: u64 = 1_000;
-const MS: u64 = 1_000 * US;
-const S: u64 = 1_000 * MS;
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000 * US;
+pub(super) const S: u64 = 1_000 * MS;
 const LIMITS: Limits = Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS };
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
 const RESCUE: u64 = 300_000;
@@ -131,7 +131,7 @@ const YES: u32 = 0;
 const IN_DEBT: u32 = 2;
 
 /// A generator that any seed makes different (splitmix64).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -142,7 +142,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }
