@@ -66,7 +66,7 @@ pub struct GuardArgs {
     /// Schedule vCPUs only. With sched_ext, all other ordinary threads then run before any of them
     #[arg(long)]
     only_vms: bool,
-    /// Schedule although some cgroup has a limit of its CPU time (cpu.max), which is then not kept
+    /// Keep no limits of cgroups' CPU time (cpu.max), also where guard could
     #[arg(long)]
     ignore_cpu_max: bool,
     /// Time between two lines of statistics
@@ -186,6 +186,11 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
             "reprieve: warning: CPU limits are not kept while guard schedules ({})",
             plain(&limit.display().to_string())
         );
+    }
+    let kept = guard::kept_limits(&options);
+    if !kept.is_empty() {
+        let files: Vec<String> = kept.iter().map(|f| plain(&f.display().to_string())).collect();
+        eprintln!("reprieve: CPU limits that guard keeps: {}", files.join(", "));
     }
     let (backend, policy) = (args.backend, args.policy);
     if args.json {
@@ -328,6 +333,18 @@ fn summary(statistics: &Statistics) -> String {
         );
         text += &grants("extended", &hints.extended);
     }
+    for limit in &statistics.limits {
+        let id = || format!("cgroup {}", limit.id);
+        text += &format!(
+            "{}: {:.1} ms in {:.1} ms, {:.1} s used; throttled {} times, {:.1} s in all\n",
+            limit.cgroup.as_deref().map_or_else(id, plain),
+            limit.quota_ns as f64 / 1e6,
+            limit.period_ns as f64 / 1e6,
+            seconds(limit.used_ns),
+            limit.throttled,
+            seconds(limit.throttled_ns),
+        );
+    }
     for vm in &statistics.vms {
         let critical = |class| activity::CRITICAL.contains(&class);
         let those = vm.preempted.iter().filter(|preempted| critical(preempted.class));
@@ -386,7 +403,7 @@ fn grants(what: &str, granted: &Granted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_host::guard::{HintStatistics, Preempted, VmStatistics};
+    use reprieve_host::guard::{HintStatistics, LimitStatistics, Preempted, VmStatistics};
     use reprieve_host::watch::model::Class;
 
     #[test]
@@ -425,6 +442,15 @@ mod tests {
                 avoided_in_section: 1,
                 ..HintStatistics::default()
             },
+            limits: vec![LimitStatistics {
+                cgroup: Some("/sys/fs/cgroup/a".into()),
+                quota_ns: 20_000_000,
+                period_ns: 100_000_000,
+                used_ns: 400_000_000,
+                throttled: 20,
+                throttled_ns: 1_600_000_000,
+                ..LimitStatistics::default()
+            }],
             decisions: 4,
             decisions_ns: 400,
             ..Statistics::new(Backend::SchedExt, Policy::Extend)
@@ -437,6 +463,8 @@ mod tests {
             ),
             "{text}"
         );
+        let limited = "/a: 20.0 ms in 100.0 ms, 0.4 s used; throttled 20 times, 1.6 s in all";
+        assert!(text.contains(limited), "{text}");
         assert!(text.contains("in sections 1 avoided, 0 suffered"), "{text}");
         assert!(
             text.contains(

@@ -28,12 +28,13 @@
 #include "registers.bpf.h"
 #include "classify.bpf.h"
 #include "guard_kernel.bpf.h"
-#include "guard_bandwidth.bpf.h"
 #include "guard.h"
 #include "guard_policy.h"
+#include "guard_bandwidth.h"
 #include "guard_state.bpf.h"
 #include "guard_hints.bpf.h"
 #include "guard_share.bpf.h"
+#include "guard_bandwidth.bpf.h"
 #include "guard_extend.bpf.h"
 #include "guard_turn.bpf.h"
 #include "guard_rescue.bpf.h"
@@ -74,7 +75,12 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 {
 	struct task *task = task_of(p);
 	_Bool idle = 0;
-	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+	s32 cpu;
+
+	/* It is parked: no idle CPU is claimed for it. */
+	if (task && !may_run(p, task, bpf_ktime_get_ns()))
+		return prev_cpu;
+	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 
 	if (idle && task) {
 		place(p, task, 1);
@@ -107,7 +113,22 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		kernel_insert(p, SCX_DSQ_GLOBAL, settings.slice, enq_flags);
 		return;
 	}
+	if (keeps_limits) {
+		u64 now = bpf_ktime_get_ns();
+
+		if (!may_run(p, task, now)) {
+			kernel_insert(p, QUEUE_PARKED, settings.slice,
+				      enq_flags);
+			parks(task, now);
+			return;
+		}
+	}
 	vtime = place(p, task, !!(enq_flags & SCX_ENQ_WAKEUP));
+	if (enq_flags & SCX_ENQ_LAST) {
+		kernel_insert(p, SCX_DSQ_LOCAL, settings.slice, enq_flags);
+		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), 0);
+		return;
+	}
 	task->queued = 1;
 	kernel_insert_vtime(p, queue_id(task), settings.slice, vtime,
 			    enq_flags);
@@ -224,6 +245,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	count_in(p, task, now);
 	task->queued = 0;
 	task->ticked = 0;
+	task->parked = 0;
 	begin(task, now);
 	if (!task->why)
 		policy_start(queue_of(task), &task->thread);
@@ -234,6 +256,15 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
 	cpu->slice = settings.slice;
+	cpu->limited = 0;
+	if (keeps_limits) {
+		cpu->slice = take_budget(p, task, settings.slice, now);
+		cpu->limited = !!task->took;
+		if (!cpu->slice)
+			cpu->slice = OVERDUE_SLICE_NS;
+		if (cpu->limited)
+			kernel_set_slice(p, cpu->slice);
+	}
 	cpu->turn = now;
 	hints_publish(where);
 }
@@ -254,6 +285,9 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		return;
 	now = bpf_ktime_get_ns();
 	ran = charge(task, now);
+	if (keeps_limits)
+		settle(task, now);
+	task->overdue = 0;
 	limits(&limit);
 	waiting = scx_bpf_dsq_nr_queued(queue_id(task));
 	if (waiting < 0)
@@ -333,6 +367,9 @@ s32 BPF_PROG(guard_init)
 	failed = scx_bpf_create_dsq(QUEUE_RESCUE, -1);
 	if (failed)
 		return failed;
+	failed = scx_bpf_create_dsq(QUEUE_PARKED, -1);
+	if (failed)
+		return failed;
 	bpf_for(i, 0, MAX_CPUS)
 	{
 		if (i >= settings.cpus)
@@ -370,7 +407,7 @@ static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
 		       !in_section(p, task, &class, &quiescing);
 	if (cpu->why == WHY_RESCUED)
 		return ran >= POLICY_RESCUE_NS || !owes(task);
-	return ran >= cpu->slice && waits(where);
+	return ran >= cpu->slice && (cpu->limited || waits(where));
 }
 
 /* Time to the next look on a CPU that others wait for: to the end of the slice
@@ -397,7 +434,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	if (cpu && cpu->turn) {
 		_Bool ends = 0;
 
-		next = waits(where) ? until(cpu, now) : LOOK_ALONE_NS;
+		next = cpu->limited || waits(where) ? until(cpu, now)
+						    : LOOK_ALONE_NS;
 		if (cpu->slot && cpu->pid == (u32)p->pid) {
 			struct task *task = task_of(p);
 
@@ -417,7 +455,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		} else {
 			struct task *task = 0;
 
-			ends = now - cpu->turn >= cpu->slice && waits(where);
+			ends = now - cpu->turn >= cpu->slice &&
+			       (cpu->limited || waits(where));
 			if (cpu->pid == (u32)p->pid)
 				task = task_of(p);
 			if (task && !task->slot) {
@@ -430,6 +469,15 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	}
 	rescue_pending(where, now);
+	unpark(now);
+	if (keeps_limits && scx_bpf_dsq_nr_queued(QUEUE_PARKED) > 0) {
+		s64 due = policy_after(refill_due, now);
+
+		if (due < LOOK_EXTENDED_NS)
+			due = LOOK_EXTENDED_NS;
+		if ((u64)due < next)
+			next = due;
+	}
 	account(now);
 	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);
 	return 0;
@@ -465,6 +513,8 @@ struct sched_ext_ops guard_ops = {
 	.init_task = (void *)guard_init_task,
 	.exit_task = (void *)guard_exit_task,
 	.enable = (void *)guard_enable,
+	.cgroup_init = (void *)guard_cgroup_init,
+	.cgroup_exit = (void *)guard_cgroup_exit,
 	.cgroup_set_bandwidth = (void *)guard_set_bandwidth,
 	.init = (void *)guard_init,
 	.exit = (void *)guard_exit,

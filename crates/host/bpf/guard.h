@@ -12,6 +12,8 @@
 #define MAX_LEAVES 8
 #define MAX_GUEST_CPUS 128
 #define MAX_CPUS 1024
+#define MAX_LIMITS 256
+#define MAX_NESTED_LIMITS 4
 #define MESSAGE_LEN 128
 
 /* A leaf of the guest's rcu_node tree. */
@@ -71,6 +73,19 @@ enum { CLASS_ANNOUNCED = CLASSES };
 #define DOES_QUIESCE 2
 #define DOES_QUIESCE_TRACKED 4 /* if the guest tracks user mode */
 #define DOES_RESCUE 8
+
+/* A cgroup with a CPU limit, and what became of it. */
+struct bandwidth {
+	u64 cgroup; /* its ID; 0: the entry is free */
+	u64 quota_ns; /* per period */
+	u64 period_ns;
+	u64 burst_ns;
+	u64 periods;
+	u64 throttled; /* times that the budget was used up and somebody waited
+			*/
+	u64 throttled_ns;
+	u64 used_ns;
+};
 
 /* Set before loading. */
 struct settings {

@@ -1,22 +1,419 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * CPU limits of cgroups (cpu.max). Under sched_ext they are the scheduler's to
- * keep, and this one keeps none: user space refuses them, and is told here, by
- * kernels that tell, that one has changed.
+ * keep. Kernels that tell of them have them kept here; elsewhere user space
+ * refuses them. The rules are guard_bandwidth.h's.
+ *
+ * Threads of a cgroup without budget wait in a queue of their own, from which
+ * the CPUs' timers move them when there is budget again. They may be anywhere
+ * when the budget ends, so it is looked at wherever a thread is chosen to run.
  */
-#ifndef REPRIEVE_GUARD_BANDWIDTH_BPF_H
-#define REPRIEVE_GUARD_BANDWIDTH_BPF_H
+#pragma once
 
-#include "guard_kernel.bpf.h"
+/* Levels of cgroups that are looked at. */
+#define MAX_DEPTH 32
+/* How often the parked are looked at if no refill is due. */
+#define LOOK_PARKED_NS 20000000ULL
+/* What a thread gets that has waited for too long. */
+#define OVERDUE_SLICE_NS 100000ULL
 
+/* Set before loading: whether this kernel tells of limits, and they are kept.
+ */
+const volatile _Bool keeps_limits;
 /* How often limits were changed. */
 u64 limits_changed;
+/* Limits that are not kept, for lack of space, or nested too deeply. */
+u64 limits_lost;
+/* Entries in use. */
+u64 limits_used;
+/* When the parked are looked at again, at the latest. */
+u64 refill_due;
+/* Has the layout in the program's BTF, and so in Rust. */
+const struct bandwidth *bandwidth_layout;
+
+struct budget {
+	struct bpf_spin_lock lock;
+	struct policy_bandwidth bandwidth;
+	u64 throttled; /* since when, 0: it has budget */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_LIMITS);
+	__type(key, u32);
+	__type(value, struct budget);
+} budgets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MAX_LIMITS);
+	__type(key, u32);
+	__type(value, struct bandwidth);
+} bandwidths SEC(".maps");
+
+/* By ID of the cgroup, the index in both. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LIMITS);
+	__type(key, u64);
+	__type(value, u32);
+} limited SEC(".maps");
+
+static __always_inline void lift_limit(u64 cgroup)
+{
+	u32 *index = bpf_map_lookup_elem(&limited, &cgroup);
+	struct bandwidth *of;
+
+	if (!index)
+		return;
+	of = bpf_map_lookup_elem(&bandwidths, index);
+	bpf_map_delete_elem(&limited, &cgroup);
+	if (of)
+		of->cgroup = 0;
+	add(&limits_used, -1ULL);
+}
+
+/* An entry for the cgroup, which has none yet. */
+static __noinline u32 new_entry(u64 cgroup)
+{
+	u32 i;
+
+	bpf_for(i, 0, MAX_LIMITS)
+	{
+		u32 index = i;
+		struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
+
+		if (!of || __sync_val_compare_and_swap(&of->cgroup, 0, cgroup))
+			continue;
+		of->periods = 0;
+		of->throttled = 0;
+		of->throttled_ns = 0;
+		of->used_ns = 0;
+		return index;
+	}
+	return MAX_LIMITS;
+}
+
+static __noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us,
+				u64 burst_us)
+{
+	u64 quota, period, burst, now = bpf_ktime_get_ns();
+	u32 *known = bpf_map_lookup_elem(&limited, &cgroup);
+	_Bool new = !known;
+	struct bandwidth *of;
+	struct budget *budget;
+	u32 index;
+
+	if (quota_us >= BANDWIDTH_MOST_NS / 1000) {
+		lift_limit(cgroup);
+		return 0;
+	}
+	index = known ? *known : new_entry(cgroup);
+	of = bpf_map_lookup_elem(&bandwidths, &index);
+	budget = bpf_map_lookup_elem(&budgets, &index);
+	if (!of || !budget) {
+		add(&limits_lost, 1);
+		return 0;
+	}
+	quota = of->quota_ns = quota_us * 1000;
+	period = of->period_ns = period_us * 1000;
+	burst = of->burst_ns = burst_us * 1000;
+	bpf_spin_lock(&budget->lock);
+	if (new) {
+		budget->bandwidth.left = 0;
+		budget->throttled = 0;
+	}
+	bandwidth_set(&budget->bandwidth, quota, period, burst, now);
+	bpf_spin_unlock(&budget->lock);
+	if (new) {
+		bpf_map_update_elem(&limited, &cgroup, &index, 0);
+		add(&limits_used, 1);
+	}
+	return 0;
+}
+
+static __always_inline void limit_changed(void)
+{
+	refill_due = 0;
+	add(&limits_changed, 1);
+}
+
+SEC("struct_ops/guard_cgroup_init")
+s32 BPF_PROG(guard_cgroup_init, struct cgroup *cgroup,
+	     struct scx_cgroup_init_args *args)
+{
+	set_limit(BPF_CORE_READ(cgroup, kn, id), args->bw_period_us,
+		  args->bw_quota_us, args->bw_burst_us);
+	limit_changed();
+	return 0;
+}
+
+SEC("struct_ops/guard_cgroup_exit")
+void BPF_PROG(guard_cgroup_exit, struct cgroup *cgroup)
+{
+	lift_limit(BPF_CORE_READ(cgroup, kn, id));
+	limit_changed();
+}
 
 SEC("struct_ops/guard_set_bandwidth")
 void BPF_PROG(guard_set_bandwidth, struct cgroup *cgroup, u64 period_us,
 	      u64 quota_us, u64 burst_us)
 {
-	__sync_fetch_and_add(&limits_changed, 1);
+	if (keeps_limits)
+		set_limit(BPF_CORE_READ(cgroup, kn, id), period_us, quota_us,
+			  burst_us);
+	limit_changed();
 }
 
-#endif
+/* Finds the limits that the thread is under. */
+static __noinline int find_limits(struct task_struct *p, struct task *task)
+{
+	struct task_struct___grouped *grouped = (void *)p;
+	struct task_group *group;
+	u32 i;
+
+	group = BPF_CORE_READ(grouped, sched_task_group);
+	if (task->task_group == (u64)group &&
+	    task->limits_generation == limits_changed)
+		return 0;
+	task->limits_generation = limits_changed;
+	task->task_group = (u64)group;
+	task->limited = 0;
+	bpf_for(i, 0, MAX_DEPTH)
+	{
+		u64 cgroup;
+		u32 *index, n;
+
+		if (!group)
+			break;
+		cgroup = BPF_CORE_READ(group, css.cgroup, kn, id);
+		group = BPF_CORE_READ(group, parent);
+		index = bpf_map_lookup_elem(&limited, &cgroup);
+		if (!index)
+			continue;
+		n = task->limited;
+		if (n >= MAX_NESTED_LIMITS) {
+			add(&limits_lost, 1);
+			break;
+		}
+		task->limits[n] = *index;
+		task->limited = n + 1;
+	}
+	return 0;
+}
+
+/* Whether the thread is under a limit. */
+static __always_inline _Bool is_limited(struct task_struct *p,
+					struct task *task)
+{
+	if (!keeps_limits || !limits_used)
+		return 0;
+	find_limits(p, task);
+	return task->limited > 0;
+}
+
+static __always_inline void refilled(u32 index, u64 periods, u64 throttled_ns)
+{
+	struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
+
+	if (!of)
+		return;
+	if (periods)
+		add(&of->periods, periods);
+	if (throttled_ns)
+		add(&of->throttled_ns, throttled_ns);
+}
+
+/* Whether there is budget for a thread that wants to run. */
+static __noinline int has_budget(u32 index, u64 now)
+{
+	struct budget *budget = bpf_map_lookup_elem(&budgets, &index);
+	struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
+	u64 periods, wait, waited = 0;
+	_Bool first = 0;
+
+	if (!budget || !of)
+		return 1;
+	bpf_spin_lock(&budget->lock);
+	periods = bandwidth_refill(&budget->bandwidth, now);
+	wait = bandwidth_wait(&budget->bandwidth, now);
+	if (wait && !budget->throttled) {
+		budget->throttled = now;
+		first = 1;
+	} else if (!wait && budget->throttled) {
+		if (policy_after(now, budget->throttled) > 0)
+			waited = now - budget->throttled;
+		budget->throttled = 0;
+	}
+	bpf_spin_unlock(&budget->lock);
+	refilled(index, periods, waited);
+	if (first)
+		add(&of->throttled, 1);
+	if (wait && policy_after(now + wait, refill_due) < 0)
+		refill_due = now + wait;
+	return !wait;
+}
+
+/* Whether all cgroups of the thread have budget. */
+static __noinline int may_run(struct task_struct *p, struct task *task, u64 now)
+{
+	u32 i;
+
+	if (!is_limited(p, task) || task->overdue)
+		return 1;
+	bpf_for(i, 0, MAX_NESTED_LIMITS)
+	{
+		if (i >= task->limited || i >= MAX_NESTED_LIMITS)
+			break;
+		if (!has_budget(task->limits[i], now))
+			return 0;
+	}
+	return 1;
+}
+
+/* The thread runs from now on: it takes the budget for up to ns. Returns how
+ * long it may run. */
+static __noinline u64 take_budget(struct task_struct *p, struct task *task,
+				  u64 ns, u64 now)
+{
+	u32 i;
+
+	task->took = 0;
+	if (!is_limited(p, task))
+		return ns;
+	task->took = now;
+	bpf_for(i, 0, MAX_NESTED_LIMITS)
+	{
+		struct budget *budget;
+		u64 taken = 0, periods;
+		u32 index;
+
+		if (i >= MAX_NESTED_LIMITS)
+			break;
+		task->taken[i].budget = 0;
+		if (i >= task->limited)
+			continue;
+		index = task->limits[i];
+		budget = bpf_map_lookup_elem(&budgets, &index);
+		if (!budget)
+			continue;
+		bpf_spin_lock(&budget->lock);
+		periods = bandwidth_refill(&budget->bandwidth, now);
+		taken = bandwidth_take(&budget->bandwidth, ns);
+		bpf_spin_unlock(&budget->lock);
+		refilled(index, periods, 0);
+		task->taken[i].ns = taken;
+		task->taken[i].budget = index + 1;
+		ns = taken;
+	}
+	return ns;
+}
+
+/* What the thread used since is paid. */
+static __noinline int settle(struct task *task, u64 now)
+{
+	u64 used = policy_after(now, task->took) > 0 ? now - task->took : 0;
+	u32 i;
+
+	if (!task->took)
+		return 0;
+	task->took = 0;
+	bpf_for(i, 0, MAX_NESTED_LIMITS)
+	{
+		struct budget *budget;
+		struct bandwidth *of;
+		u32 index;
+		u64 taken;
+
+		if (i >= MAX_NESTED_LIMITS)
+			break;
+		if (!task->taken[i].budget)
+			continue;
+		index = task->taken[i].budget - 1;
+		taken = task->taken[i].ns;
+		budget = bpf_map_lookup_elem(&budgets, &index);
+		of = bpf_map_lookup_elem(&bandwidths, &index);
+		if (!budget || !of || !of->cgroup)
+			continue;
+		bpf_spin_lock(&budget->lock);
+		bandwidth_settle(&budget->bandwidth, taken, used);
+		bpf_spin_unlock(&budget->lock);
+		add(&of->used_ns, used);
+		/* Others may run on what it did not use. */
+		if (used < taken)
+			refill_due = now;
+	}
+	return 0;
+}
+
+/* The thread, which wants to run, waits for budget. */
+static __always_inline void parks(struct task *task, u64 now)
+{
+	task->queued = 0;
+	task->parked = now;
+	count_out(task, now);
+}
+
+/* Parks those at the head of the queue that have no budget. */
+static __noinline int park_spent(u64 queue, u64 now)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+
+	if (!keeps_limits || !limits_used)
+		return 0;
+	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
+		while ((p = bpf_iter_scx_dsq_next(&it))) {
+			struct task *task = task_of(p);
+
+			if (!task || may_run(p, task, now))
+				break;
+			if (!kernel_move(&it, p, QUEUE_PARKED, settings.slice))
+				break;
+			parks(task, now);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return 0;
+}
+
+/* Moves the parked back that have budget again. */
+static __noinline int unpark(u64 now)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+
+	if (!keeps_limits || scx_bpf_dsq_nr_queued(QUEUE_PARKED) <= 0 ||
+	    policy_after(refill_due, now) > 0)
+		return 0;
+	refill_due = now + LOOK_PARKED_NS;
+	if (!bpf_iter_scx_dsq_new(&it, QUEUE_PARKED, 0)) {
+		while ((p = bpf_iter_scx_dsq_next(&it))) {
+			struct task *task = task_of(p);
+			u64 vtime;
+			s32 cpu;
+
+			if (!task)
+				continue;
+			if (policy_after(now, task->parked) >
+			    (s64)BANDWIDTH_OVERDUE_NS)
+				task->overdue = 1;
+			if (!may_run(p, task, now))
+				continue;
+			count_in(p, task, now);
+			vtime = place(p, task, 1);
+			task->queued = 1;
+			if (!kernel_move_vtime(&it, p, queue_id(task),
+					       settings.slice, vtime))
+				continue;
+			cpu = task->queue
+				      ? (s32)task->queue - 1
+				      : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+			if (cpu >= 0)
+				scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return 0;
+}

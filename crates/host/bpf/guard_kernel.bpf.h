@@ -18,6 +18,7 @@
 #define SCX_DSQ_LOCAL ((1ULL << 63) | 2)
 #define SCX_DSQ_GLOBAL ((1ULL << 63) | 1)
 #define SCX_ENQ_WAKEUP 1ULL
+#define SCX_ENQ_LAST (1ULL << 41)
 #define SCX_KICK_IDLE 1ULL
 #define SCX_KICK_PREEMPT 2ULL
 #define SCX_TASK_QUEUED 1
@@ -37,7 +38,34 @@ struct scx_exit_info {
 	char *msg;
 };
 
-struct cgroup;
+/* What a cgroup is to the controller `cpu`, with CONFIG_EXT_GROUP_SCHED. */
+struct kernfs_node {
+	u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+struct task_group {
+	struct cgroup_subsys_state css;
+	struct task_group *parent;
+};
+
+struct task_struct___grouped {
+	struct task_group *sched_task_group;
+};
+
+struct scx_cgroup_init_args {
+	u64 bw_period_us;
+	u64 bw_quota_us;
+	u64 bw_burst_us;
+};
+
 struct scx_init_task_args;
 struct scx_exit_task_args;
 
@@ -60,8 +88,11 @@ struct sched_ext_ops {
 	void (*exit_task)(struct task_struct *p,
 			  struct scx_exit_task_args *args);
 	void (*enable)(struct task_struct *p);
-	/* Since Linux 6.17, with CONFIG_EXT_GROUP_SCHED; user space clears it
-	 * elsewhere. */
+	/* With CONFIG_EXT_GROUP_SCHED, the last since Linux 6.17; user space
+	 * clears them elsewhere. */
+	s32 (*cgroup_init)(struct cgroup *cgroup,
+			   struct scx_cgroup_init_args *args);
+	void (*cgroup_exit)(struct cgroup *cgroup);
 	void (*cgroup_set_bandwidth)(struct cgroup *cgroup, u64 period_us,
 				     u64 quota_us, u64 burst_us);
 	s32 (*init)(void);
@@ -125,6 +156,12 @@ extern void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it,
 				       u64 slice) __ksym __weak;
 extern void scx_bpf_dispatch_from_dsq_set_slice(struct bpf_iter_scx_dsq *it,
 						u64 slice) __ksym __weak;
+/* The same to queues that are ordered by virtual time, since Linux 6.13. */
+extern _Bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it,
+				    struct task_struct *p, u64 dsq_id,
+				    u64 enq_flags) __ksym __weak;
+extern void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it,
+				       u64 vtime) __ksym __weak;
 /* From Linux 6.19 on with its arguments in a structure. */
 struct scx_bpf_dsq_insert_vtime_args {
 	u64 dsq_id;
@@ -185,6 +222,17 @@ static __always_inline _Bool kernel_move(struct bpf_iter_scx_dsq *it,
 	}
 	scx_bpf_dispatch_from_dsq_set_slice(it, slice);
 	return scx_bpf_dispatch_from_dsq(it, p, queue, 0);
+}
+
+static __always_inline _Bool kernel_move_vtime(struct bpf_iter_scx_dsq *it,
+					       struct task_struct *p, u64 queue,
+					       u64 slice, u64 vtime)
+{
+	if (!bpf_ksym_exists(scx_bpf_dsq_move_vtime))
+		return 0;
+	scx_bpf_dsq_move_set_slice(it, slice);
+	scx_bpf_dsq_move_set_vtime(it, vtime);
+	return scx_bpf_dsq_move_vtime(it, p, queue, 0);
 }
 
 static __always_inline void kernel_set_slice(struct task_struct *p, u64 slice)

@@ -145,7 +145,7 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	task = task_of(p);
 	if (!task || task->slot != slot + 1 || !task->queued || task->why)
 		goto out;
-	if (!may_rescue(task, guest, age, now))
+	if (!may_run(p, task, now) || !may_rescue(task, guest, age, now))
 		goto out;
 	if (task->queue) {
 		where = task->queue - 1;

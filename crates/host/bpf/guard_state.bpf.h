@@ -6,6 +6,7 @@
 
 #define QUEUE_SHARED 0x1000ULL
 #define QUEUE_RESCUE 0x1001ULL
+#define QUEUE_PARKED 0x1002ULL /* of cgroups without budget */
 #define QUEUE_CPU 0x2000ULL /* plus the CPU */
 
 /* Why a thread has its turn. */
@@ -42,11 +43,25 @@ struct group {
 	u64 load; /* its part of the load */
 };
 
+/* What a thread that runs has taken of a budget. */
+struct taken {
+	u64 ns;
+	u64 budget; /* index in budgets, plus 1 */
+};
+
 struct task {
 	struct policy_thread thread;
 	struct policy_extension extension;
 	struct policy_budget budget; /* of a thread that is no vCPU */
 	u64 generation; /* of the membership below */
+	u64 task_group; /* the address of its cgroup's, of that generation */
+	u64 limits_generation;
+	u64 parked; /* since when, 0: it is not */
+	u64 took; /* when it took what it runs on */
+	struct taken taken[MAX_NESTED_LIMITS];
+	u32 limits[MAX_NESTED_LIMITS]; /* indexes in budgets */
+	u32 limited; /* how many */
+	u32 overdue; /* it runs without budget, for it waited too long */
 	u64 left; /* when it last left its CPU */
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
@@ -73,6 +88,8 @@ struct cpu {
 	u32 slot;
 	u32 why; /* also of the last, while nobody runs */
 	u32 yields; /* who runs gives up its CPU */
+	u32 limited; /* who runs has a budget: the slice */
+	u32 padding;
 	u64 wanted; /* a thread to run next, and why in the upper half */
 };
 

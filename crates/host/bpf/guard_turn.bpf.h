@@ -29,13 +29,13 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 		return; /* the turn goes on */
 	end_favour(task, now - cpu->turn);
 	cpu->turn = now;
-	cpu->slice = settings.slice;
+	cpu->slice = ns;
 	cpu->why = WHY_TURN;
 }
 
 /* Takes the next thread of the shared queue; of those whose turn is near, one
  * that ran here last. */
-static __always_inline _Bool take_shared(u32 where)
+static __always_inline _Bool take_shared(u32 where, u64 now)
 {
 	struct policy_thread first = {};
 	struct bpf_iter_scx_dsq it;
@@ -44,6 +44,7 @@ static __always_inline _Bool take_shared(u32 where)
 	_Bool taken = 0;
 	u32 n = 0;
 
+	park_spent(QUEUE_SHARED, now);
 	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED) < 2)
 		return kernel_take(QUEUE_SHARED);
 	limits(&limit);
@@ -59,7 +60,8 @@ static __always_inline _Bool take_shared(u32 where)
 			}
 			if (!policy_prefers(&task->thread, &first, 0, &limit))
 				break;
-			if (scx_bpf_task_cpu(p) == (s32)where) {
+			if (scx_bpf_task_cpu(p) == (s32)where &&
+			    may_run(p, task, now)) {
 				taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
 						    settings.slice);
 				break;
@@ -104,7 +106,7 @@ static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
 	task = task_of(p);
 	if (!task || !task->queued || task->why ||
 	    !bpf_cpumask_test_cpu(where, p->cpus_ptr) ||
-	    (task->queue && task->queue != where + 1))
+	    (task->queue && task->queue != where + 1) || !may_run(p, task, now))
 		goto out;
 	guest = guest_of(task);
 	if (!guest)
@@ -128,6 +130,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 {
 	struct task *task = 0;
 	_Bool yields = cpu->yields;
+	u64 ns = settings.slice;
 	u32 kind;
 
 	cpu->yields = 0;
@@ -146,15 +149,26 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (!cpu->why &&
 	    (take_wanted(cpu, where, now) || kernel_take(QUEUE_RESCUE)))
 		return;
+	park_spent(QUEUE_CPU + where, now);
 	kind = policy_kind(&cpu->kinds);
 	if (kind && kernel_take(QUEUE_CPU + where))
 		return;
-	if (take_shared(where))
+	if (take_shared(where, now))
 		return;
 	if (!kind && kernel_take(QUEUE_CPU + where))
 		return;
 	if (kernel_take(QUEUE_RESCUE))
 		return;
-	if (task)
-		keep(prev, task, cpu, settings.slice, now);
+	if (!task)
+		return;
+	if (keeps_limits) {
+		settle(task, now);
+		ns = take_budget(prev, task, ns, now);
+		cpu->limited = !!task->took;
+	}
+	/* Without budget it is enqueued, and parked there. */
+	if (ns)
+		keep(prev, task, cpu, ns, now);
+	else
+		kernel_set_slice(prev, 0);
 }

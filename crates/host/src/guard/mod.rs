@@ -20,7 +20,11 @@ use control::Control;
 pub use error::Error;
 pub use options::{Backend, Options, Policy};
 pub use statistics::{
+<<<<<<< HEAD
     Granted, HintStatistics, Preempted, RegionStatistics, Statistics, VmStatistics,
+=======
+    Granted, HintStatistics, LimitStatistics, Preempted, Statistics, VmStatistics,
+>>>>>>> f1825a5 (Enforce CPU limits of cgroups (not finished))
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +55,15 @@ pub fn unkept_limit(options: &Options) -> Option<std::path::PathBuf> {
     match options.backend {
         Backend::SchedExt => sched_ext::unkept_limit(options),
         Backend::Eevdf => None,
+    }
+}
+
+/// The files with CPU limits of cgroups that the backend keeps itself, because the stock scheduler
+/// does not keep them then.
+pub fn kept_limits(options: &Options) -> Vec<std::path::PathBuf> {
+    match options.backend {
+        Backend::SchedExt => sched_ext::kept_limits(options),
+        Backend::Eevdf => Vec::new(),
     }
 }
 

@@ -101,7 +101,7 @@ pub struct Options {
     /// Schedule the vCPUs of VMs only. With sched_ext all other ordinary threads then run before
     /// any of them.
     pub only_vms: bool,
-    /// Schedule although CPU limits of cgroups (`cpu.max`) are not kept then
+    /// Keep no CPU limits of cgroups (`cpu.max`), and schedule although they are not kept
     /// ([`Backend::SchedExt`]).
     pub ignore_cpu_max: bool,
     /// How often VMs that came, ended or rebooted are looked for.

@@ -18,6 +18,9 @@ pub struct Statistics {
     pub vms: Vec<VmStatistics>,
     #[serde(default)]
     pub hints: HintStatistics,
+    /// Cgroups with a CPU limit that the backend keeps.
+    #[serde(default)]
+    pub limits: Vec<LimitStatistics>,
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
@@ -38,6 +41,7 @@ impl Statistics {
             policy,
             vms: Vec::new(),
             hints: HintStatistics::default(),
+            limits: Vec::new(),
             decisions: 0,
             decisions_ns: 0,
             process_ns: 0,
@@ -60,6 +64,27 @@ pub struct HintStatistics {
     pub avoided_in_reader: u64,
     /// Why hints are not served, where they should be.
     pub trouble: Option<String>,
+}
+
+/// A cgroup with a CPU limit (`cpu.max`), and what became of it since the limit was set, or since
+/// the backend was attached.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LimitStatistics {
+    /// Its directory; `None` while it cannot be found.
+    pub cgroup: Option<String>,
+    /// Its ID, the directory's inode.
+    pub id: u64,
+    /// CPU time in each period, and how much of what is left over is kept.
+    pub quota_ns: u64,
+    pub period_ns: u64,
+    pub burst_ns: u64,
+    /// Periods that were looked at: while it had nothing to run, they are counted later.
+    pub periods: u64,
+    /// Times that threads waited for budget, and for how long in all.
+    pub throttled: u64,
+    pub throttled_ns: u64,
+    /// CPU time of its threads, and those of cgroups in it.
+    pub used_ns: u64,
 }
 
 /// A virtual machine.

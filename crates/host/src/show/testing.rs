@@ -2,7 +2,11 @@
 //! Snapshots and histograms for tests.
 
 use crate::guard::{
+<<<<<<< HEAD
     Backend, Granted, Policy, Preempted, RegionStatistics, Statistics, VmStatistics,
+=======
+    Backend, Granted, LimitStatistics, Policy, Preempted, Statistics, VmStatistics,
+>>>>>>> f1825a5 (Enforce CPU limits of cgroups (not finished))
 };
 use crate::watch::model::*;
 
@@ -196,6 +200,17 @@ pub fn guarded(seconds: u64) -> Statistics {
         time_ns: 1_000_000 * MS + seconds * 1000 * MS,
         elapsed_ns: seconds * 1000 * MS,
         vms: vec![db, web],
+        limits: vec![LimitStatistics {
+            cgroup: Some("/sys/fs/cgroup/batch".into()),
+            id: 77,
+            quota_ns: 20 * MS,
+            period_ns: 100 * MS,
+            burst_ns: 0,
+            periods: 10 * seconds,
+            throttled: 10 * seconds,
+            throttled_ns: 800 * seconds * MS,
+            used_ns: 200 * seconds * MS,
+        }],
         decisions: 10_000 * seconds,
         decisions_ns: 4 * seconds * MS,
         process_ns: seconds * MS,

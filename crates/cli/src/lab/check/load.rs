@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 /// A thread that computes until it is dropped.
 pub struct Spinner {
+    pub tid: u32,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -40,13 +41,14 @@ impl Spinner {
             let niced = nice.map_or(Ok(()), set);
             let threads = Threads::new(std::process::id(), vec![tid as u32]);
             let pinned = threads.pin(&[vec![cpu]], &[]);
-            let _ = send.send((niced, pinned));
+            let _ = send.send((tid as u32, niced, pinned));
             while !stopped.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
         })?;
-        let spinner = Spinner { stop, thread: Some(thread) };
-        let (niced, pinned) = ready.recv().context("starting a spinner")?;
+        let mut spinner = Spinner { tid: 0, stop, thread: Some(thread) };
+        let (tid, niced, pinned) = ready.recv().context("starting a spinner")?;
+        spinner.tid = tid;
         niced?;
         pinned?;
         Ok(spinner)

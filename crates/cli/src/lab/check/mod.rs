@@ -89,6 +89,8 @@ enum Check {
     /// `guard` schedules VMs under each policy, and the stock scheduler is back afterwards; or it
     /// says why it cannot
     Guard,
+    /// `guard` keeps the CPU limits of cgroups as the stock scheduler does
+    GuardLimits,
 }
 
 /// The result of a check.
@@ -257,6 +259,7 @@ fn run(
             Check::Doctor => doctor::check(setup),
             Check::Program => guard::check_program(setup),
             Check::Guard => guard::check(setup),
+            Check::GuardLimits => guard::bandwidth::check(setup),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

@@ -161,6 +161,7 @@ impl Guard for Eevdf {
             policy: self.policy,
             vms: snapshot.vms.iter().map(|vm| vm_statistics(vm, &state, now)).collect(),
             hints: super::HintStatistics::default(),
+            limits: Vec::new(),
             decisions: state.looks,
             decisions_ns: state.looks_ns,
             restarts: 0,

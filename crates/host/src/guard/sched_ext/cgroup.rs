@@ -3,7 +3,9 @@
 //!
 //! Under sched_ext such limits are the scheduler's to keep, so guard has to know of each of them.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Levels of cgroups that are looked at.
@@ -97,7 +99,22 @@ pub fn along(root: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
 
 /// A cgroup with a limit of its CPU time: the file that says so.
 pub fn limited() -> Option<PathBuf> {
-    hierarchies().iter().find_map(|h| limited_below(&h.at, h.version, DEPTH))
+    all_limited().into_iter().next()
+}
+
+/// The directories of cgroups with a limit, by ID: that of the directory's inode.
+pub fn by_id() -> BTreeMap<u64, PathBuf> {
+    let directories = all_limited().into_iter().filter_map(|f| f.parent().map(Path::to_owned));
+    directories.filter_map(|path| Some((fs::metadata(&path).ok()?.ino(), path))).collect()
+}
+
+/// All of them.
+pub fn all_limited() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for hierarchy in hierarchies() {
+        limited_below(&hierarchy.at, hierarchy.version, DEPTH, &mut found);
+    }
+    found
 }
 
 /// The limit under which a thread is: the file that says so.
@@ -114,14 +131,14 @@ fn limit(directory: &Path, version: Version) -> Option<PathBuf> {
     version.limits(&fs::read_to_string(&file).unwrap_or_default()).then_some(file)
 }
 
-fn limited_below(directory: &Path, version: Version, depth: usize) -> Option<PathBuf> {
-    if let Some(file) = limit(directory, version) {
-        return Some(file);
+fn limited_below(directory: &Path, version: Version, depth: usize, found: &mut Vec<PathBuf>) {
+    found.extend(limit(directory, version));
+    let (Ok(entries), Some(depth)) = (fs::read_dir(directory), depth.checked_sub(1)) else {
+        return;
+    };
+    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        limited_below(&entry.path(), version, depth, found);
     }
-    let entries = fs::read_dir(directory).ok()?;
-    let mut directories = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-    let depth = depth.checked_sub(1)?;
-    directories.find_map(|entry| limited_below(&entry.path(), version, depth))
 }
 
 #[cfg(test)]
@@ -136,15 +153,19 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let deep = root.path().join("a/b/c");
             fs::create_dir_all(&deep).unwrap();
-            assert_eq!(limited_below(root.path(), version, DEPTH), None);
+            let limited = || {
+                let mut found = Vec::new();
+                limited_below(root.path(), version, DEPTH, &mut found);
+                found
+            };
+            assert!(limited().is_empty());
             fs::write(deep.join(version.file()), none).unwrap();
-            assert_eq!(limited_below(root.path(), version, DEPTH), None);
+            assert!(limited().is_empty());
             fs::write(deep.join(version.file()), some).unwrap();
-            assert_eq!(
-                limited_below(root.path(), version, DEPTH),
-                Some(deep.join(version.file())),
-                "{version:?}"
-            );
+            assert_eq!(limited(), [deep.join(version.file())], "{version:?}");
+            fs::write(root.path().join("a").join(version.file()), some).unwrap();
+            assert_eq!(limited().len(), 2, "{version:?}");
+            fs::write(root.path().join("a").join(version.file()), none).unwrap();
             let above =
                 |path| along(root.path(), path).find_map(|directory| limit(&directory, version));
             assert_eq!(above("/a/b/c/vcpu0"), Some(deep.join(version.file())));

@@ -167,7 +167,8 @@ impl State {
         if cgroups {
             self.cgroups_due = Instant::now() + CGROUPS;
             self.limits_changed = changes;
-            if !self.only_vms {
+            let kept = self.program.keeps_limits() && self.program.limits_lost() == 0;
+            if !self.only_vms && !kept {
                 self.refuse(cgroup::limited());
             }
         }

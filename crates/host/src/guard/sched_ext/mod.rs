@@ -19,14 +19,18 @@ mod rules;
 mod weight;
 
 use super::{
+<<<<<<< HEAD
     Backend, Error, Granted, Guard, HintStatistics, Options, Policy, Preempted, RegionStatistics,
+=======
+    Backend, Error, Granted, Guard, HintStatistics, LimitStatistics, Options, Policy, Preempted,
+>>>>>>> f1825a5 (Enforce CPU limits of cgroups (not finished))
     Statistics, VmStatistics,
 };
 use crate::publish::Server;
 use crate::watch::model::{Class, VmSnapshot, VmState};
 use crate::watch::raw::clock;
 use crate::watch::{self, Watch};
-pub use check::unkept_limit;
+pub use check::{kept_limits, unkept_limit};
 use follow::Follower;
 use hints::Hints;
 use program::{Program, types};
@@ -104,6 +108,7 @@ impl Guard for SchedExt {
             policy: self.options.policy,
             vms,
             hints: self.hint_statistics(),
+            limits: self.limits(),
             decisions,
             decisions_ns,
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
@@ -148,6 +153,23 @@ impl SchedExt {
             avoided_in_reader: readers,
             trouble: self.hints_trouble(),
         }
+    }
+
+    fn limits(&self) -> Vec<LimitStatistics> {
+        let all = self.program.bandwidths();
+        let paths = if all.is_empty() { BTreeMap::new() } else { cgroup::by_id() };
+        let limit = |limit: types::bandwidth| LimitStatistics {
+            cgroup: paths.get(&limit.cgroup).map(|path| path.display().to_string()),
+            id: limit.cgroup,
+            quota_ns: limit.quota_ns,
+            period_ns: limit.period_ns,
+            burst_ns: limit.burst_ns,
+            periods: limit.periods,
+            throttled: limit.throttled,
+            throttled_ns: limit.throttled_ns,
+            used_ns: limit.used_ns,
+        };
+        all.into_iter().map(limit).collect()
     }
 
     fn hints_trouble(&self) -> Option<String> {

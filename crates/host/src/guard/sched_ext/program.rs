@@ -36,6 +36,8 @@ mod skeleton {
 unsafe impl Plain for types::guest {}
 // SAFETY: made of integers.
 unsafe impl Plain for types::with_hints {}
+// SAFETY: made of integers.
+unsafe impl Plain for types::bandwidth {}
 
 /// The maps of a server of hints: registered processes, and the page.
 type HintMaps<'a> = [BorrowedFd<'a>; 2];
@@ -47,6 +49,7 @@ pub struct Program {
     pub guests: Shared<types::guest>,
     /// Threads with hints, all together.
     pub threads: Shared<types::with_hints>,
+    keeps_limits: bool,
 }
 
 struct Maps {
@@ -71,6 +74,7 @@ struct Loaded {
     storage: *mut MaybeUninit<OpenObject>,
     /// The program's variables, as words.
     variables: Shared<u64>,
+    bandwidths: Shared<types::bandwidth>,
 }
 
 // SAFETY: `storage` is a box of this alone; the rest may be sent.
@@ -116,7 +120,8 @@ impl Program {
             page: MapHandle::try_from(&maps.page).map_err(refused("map"))?,
             publishes: hints.is_some(),
         };
-        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests, threads })
+        let keeps_limits = keeps_limits(options);
+        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests, threads, keeps_limits })
     }
 
     /// From now on it schedules.
@@ -187,6 +192,25 @@ impl Program {
         }
     }
 
+    /// Whether it keeps the limits of cgroups.
+    pub fn keeps_limits(&self) -> bool {
+        self.keeps_limits
+    }
+
+    /// How many limits it cannot keep, for lack of space or since they are nested too deeply.
+    pub fn limits_lost(&self) -> u64 {
+        let lost = offset_of!(types::bss, limits_lost);
+        self.loaded().as_ref().map_or(0, |loaded| loaded.get(lost))
+    }
+
+    /// The cgroups with limits.
+    pub fn bandwidths(&self) -> Vec<types::bandwidth> {
+        let loaded = self.loaded();
+        let Some(loaded) = &*loaded else { return Vec::new() };
+        let all = (0..constants::MAX_LIMITS).map(|index| loaded.bandwidths.get(index));
+        all.filter(|bandwidth| bandwidth.cgroup != 0).collect()
+    }
+
     /// How often the kernel said that a limit of a cgroup was changed: never, if it does not tell.
     pub fn limits_changed(&self) -> u64 {
         let changed = offset_of!(types::bss, limits_changed);
@@ -224,10 +248,16 @@ impl Loaded {
             let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(|source| {
                 Error::Io { what: "mapping the scheduler's variables".into(), source }
             })?;
-            Ok((ManuallyDrop::new(skel), variables))
+            let limits = skel.maps.bandwidths.as_fd();
+            let bandwidths = Shared::map(limits, constants::MAX_LIMITS).map_err(|source| {
+                Error::Io { what: "mapping the scheduler's limits".into(), source }
+            })?;
+            Ok((ManuallyDrop::new(skel), variables, bandwidths))
         });
         match opened {
-            Ok((skel, variables)) => Ok(Loaded { links: Vec::new(), skel, storage, variables }),
+            Ok((skel, variables, bandwidths)) => {
+                Ok(Loaded { links: Vec::new(), skel, storage, variables, bandwidths })
+            }
             Err(error) => {
                 // SAFETY: made above; the skeleton that borrowed it is gone.
                 drop(unsafe { Box::from_raw(storage) });
@@ -319,6 +349,7 @@ fn open(
         rodata.with_vmx = *kvm == Kvm::Vmx;
         // Threads that are not guard's are counted by the kernel.
         rodata.publishes = hints.is_some() && !options.only_vms;
+        rodata.keeps_limits = keeps_limits(options);
         rodata.settings = types::settings {
             slice: ns(options.slice),
             max_extend: ns(options.max_extend),
@@ -331,8 +362,17 @@ fn open(
         const SWITCH_PARTIAL: u64 = 1 << 3;
         open.struct_ops.guard_ops_mut().flags |= SWITCH_PARTIAL;
     }
-    if !scheduler_has("cgroup_set_bandwidth") {
+    if !scheduler_has(SET_BANDWIDTH) {
         open.struct_ops.guard_ops_mut().cgroup_set_bandwidth = std::ptr::null_mut();
+    }
+    if keeps_limits(options) {
+        // A thread that runs alone is handed to the scheduler too when its slice is over.
+        const ENQ_LAST: u64 = 1 << 1;
+        open.struct_ops.guard_ops_mut().flags |= ENQ_LAST;
+    } else {
+        let operations = open.struct_ops.guard_ops_mut();
+        operations.cgroup_init = std::ptr::null_mut();
+        operations.cgroup_exit = std::ptr::null_mut();
     }
     open.progs.guard_tick.set_autoload(has_function("apic_timer_fn"));
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
@@ -359,6 +399,14 @@ fn open(
     }
     open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
     open.load().map_err(refused("load"))
+}
+
+const SET_BANDWIDTH: &str = "cgroup_set_bandwidth";
+
+/// Whether the scheduler keeps the limits of cgroups: if the kernel tells of them, and all threads
+/// are the scheduler's.
+pub fn keeps_limits(options: &Options) -> bool {
+    !options.only_vms && !options.ignore_cpu_max && scheduler_has(SET_BANDWIDTH)
 }
 
 /// Whether this kernel lets a scheduler have the operation.

@@ -3,7 +3,7 @@
 
 use super::encode::{Labels, Series, counter, gauge, seconds};
 use super::names::unique;
-use crate::guard::{Granted, Preempted, Statistics, VmStatistics};
+use crate::guard::{Granted, LimitStatistics, Preempted, Statistics, VmStatistics};
 use crate::show::text::plain;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -25,6 +25,7 @@ impl Collector for Page {
         preemptions(out, &named)?;
         grants(out, &named)?;
         shares(out, &named)?;
+        limits(out, &self.0.limits)?;
         own(out, &self.0)
     }
 }
@@ -158,6 +159,47 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     )
 }
 
+/// Of cgroups with CPU limits.
+fn limits(out: &mut DescriptorEncoder, all: &[LimitStatistics]) -> Result<(), Error> {
+    let each = |figure: fn(&LimitStatistics) -> f64| {
+        let name = |limit: &LimitStatistics| match &limit.cgroup {
+            Some(path) => plain(path),
+            None => limit.id.to_string(),
+        };
+        Series(all.iter().map(|one| (vec![("cgroup", name(one).into())], figure(one))).collect())
+    };
+    gauge(
+        out,
+        "reprieve_guard_limit_cpus",
+        "CPU limit of the cgroup, in CPUs",
+        each(|one| one.quota_ns as f64 / one.period_ns.max(1) as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_used_seconds",
+        "CPU time of the cgroup since its limit is kept",
+        each(|one| seconds(one.used_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_periods",
+        "Periods of the limit",
+        each(|one| one.periods as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_throttled",
+        "Times that the cgroup had no CPU time left and a thread waited for it",
+        each(|one| one.throttled as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_throttled_seconds",
+        "Time of those waits",
+        each(|one| seconds(one.throttled_ns)),
+    )
+}
+
 fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
     let one = |value| Series(vec![(vec![], value)]);
     let mut info = out.encode_descriptor("reprieve_guard", "guard", None, MetricType::Info)?;
@@ -213,6 +255,8 @@ mod tests {
             "reprieve_guard_longest_grant_seconds{vm=\"db-primary\",kind=\"rescued\"} 0.0003",
             "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0",
             "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
+            "reprieve_guard_limit_cpus{cgroup=\"/sys/fs/cgroup/batch\"} 0.2",
+            "reprieve_guard_limit_throttled_seconds_total{cgroup=\"/sys/fs/cgroup/batch\"} 8.0",
             "reprieve_guard_decision_seconds_total 0.04",
             "reprieve_guard_cpu_seconds_total 0.01",
         ] {

@@ -18,6 +18,10 @@ pub struct Cgroup {
 
 impl Cgroup {
     pub fn make() -> Result<Cgroup> {
+        Cgroup::make_named("reprieve-check")
+    }
+
+    pub fn make_named(name: &str) -> Result<Cgroup> {
         let found = fs::read_to_string("/proc/self/mounts")?.lines().find_map(|line| {
             let mut fields = line.split(' ').skip(1);
             let at = fields.next()?;
@@ -32,7 +36,7 @@ impl Cgroup {
                 (at.path().to_owned(), Some(at))
             }
         };
-        let path = root.join(format!("reprieve-check.{}", std::process::id()));
+        let path = root.join(format!("{name}.{}", std::process::id()));
         let mut cgroup = Cgroup { path, root: root.clone(), mounted, enabled: None };
         let control = root.join("cgroup.subtree_control");
         if !fs::read_to_string(&control)?.split_whitespace().any(|c| c == "cpu") {
@@ -46,6 +50,15 @@ impl Cgroup {
     pub fn write(&self, file: &str, text: &str) -> Result<()> {
         let file = self.path.join(file);
         fs::write(&file, text).with_context(|| file.display().to_string())
+    }
+
+    /// CPU time of its processes and threads so far, ns.
+    pub fn used_ns(&self) -> Result<u64> {
+        let file = self.path.join("cpu.stat");
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let us = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+        let us: u64 = us.ok_or_else(|| anyhow!("no usage in {}", file.display()))?.parse()?;
+        Ok(us * 1000)
     }
 
     /// Takes in a process, until the result is dropped.

@@ -4,6 +4,7 @@
 //! time. Nobody is stuck then. It drops no CPU limit of a cgroup unless told to, and goes on while
 //! its host changes. Where the kernel has no sched_ext, `guard` says so and changes nothing.
 
+pub(super) mod bandwidth;
 mod cgroup;
 mod changes;
 mod limits;
