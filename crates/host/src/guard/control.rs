@@ -36,7 +36,7 @@ pub enum Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    Statistics(Statistics),
+    Statistics(Box<Statistics>),
     /// The VMs that run and now have the policies.
     Set(Vec<String>),
     Refused(String),
@@ -84,7 +84,9 @@ fn answer(mut stream: UnixStream, guard: &mut dyn Guard) -> io::Result<()> {
         let mut line = String::new();
         BufReader::new((&stream).take(REQUEST)).read_line(&mut line)?;
         match serde_json::from_str(&line) {
-            Ok(Request::Statistics) => guard.statistics().map(Answer::Statistics),
+            Ok(Request::Statistics) => {
+                guard.statistics().map(|seen| Answer::Statistics(Box::new(seen)))
+            }
             Ok(Request::Set { vm, policies }) => {
                 guard.set(vm.as_deref(), &policies).map(Answer::Set)
             }
@@ -109,7 +111,7 @@ fn trusted(stream: &UnixStream) -> io::Result<bool> {
 /// [`Error::NotRunning`], or what guard said.
 pub fn statistics() -> Result<Statistics, Error> {
     match ask(NAME, &Request::Statistics)? {
-        Answer::Statistics(statistics) => Ok(statistics),
+        Answer::Statistics(statistics) => Ok(*statistics),
         other => Err(unexpected(other)),
     }
 }

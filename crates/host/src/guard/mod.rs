@@ -20,11 +20,7 @@ use control::Control;
 pub use error::Error;
 pub use options::{Backend, Options, Policy};
 pub use statistics::{
-<<<<<<< HEAD
-    Granted, HintStatistics, Preempted, RegionStatistics, Statistics, VmStatistics,
-=======
-    Granted, HintStatistics, LimitStatistics, Preempted, Statistics, VmStatistics,
->>>>>>> f1825a5 (Enforce CPU limits of cgroups (not finished))
+    Granted, HintStatistics, LimitStatistics, Preempted, RegionStatistics, Statistics, VmStatistics,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};

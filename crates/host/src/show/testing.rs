@@ -2,11 +2,8 @@
 //! Snapshots and histograms for tests.
 
 use crate::guard::{
-<<<<<<< HEAD
-    Backend, Granted, Policy, Preempted, RegionStatistics, Statistics, VmStatistics,
-=======
-    Backend, Granted, LimitStatistics, Policy, Preempted, Statistics, VmStatistics,
->>>>>>> f1825a5 (Enforce CPU limits of cgroups (not finished))
+    Backend, Granted, LimitStatistics, Policy, Preempted, RegionStatistics, Statistics,
+    VmStatistics,
 };
 use crate::watch::model::*;
 

@@ -19,12 +19,8 @@ mod rules;
 mod weight;
 
 use super::{
-<<<<<<< HEAD
-    Backend, Error, Granted, Guard, HintStatistics, Options, Policy, Preempted, RegionStatistics,
-=======
     Backend, Error, Granted, Guard, HintStatistics, LimitStatistics, Options, Policy, Preempted,
->>>>>>> f1825a5 (Enforce CPU limits of cgroups (not finished))
-    Statistics, VmStatistics,
+    RegionStatistics, Statistics, VmStatistics,
 };
 use crate::publish::Server;
 use crate::watch::model::{Class, VmSnapshot, VmState};

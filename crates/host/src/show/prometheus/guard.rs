@@ -166,7 +166,7 @@ fn limits(out: &mut DescriptorEncoder, all: &[LimitStatistics]) -> Result<(), Er
             Some(path) => plain(path),
             None => limit.id.to_string(),
         };
-        Series(all.iter().map(|one| (vec![("cgroup", name(one).into())], figure(one))).collect())
+        Series(all.iter().map(|one| (vec![("cgroup", name(one))], figure(one))).collect())
     };
     gauge(
         out,

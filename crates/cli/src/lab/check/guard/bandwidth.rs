@@ -97,7 +97,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let limit = wait(setup, "the limit in guard's statistics", || {
         let line = guard.line(setup)?;
         let all = line["limits"].as_array().cloned().unwrap_or_default();
-        Ok(all.into_iter().find(|limit| throttled(limit, &path)))
+        Ok(all.into_iter().find(|limit| measured(limit, &path)))
     })?;
     figures_of(&mut text, &limit)?;
     drop(moved);
@@ -109,8 +109,11 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     Ok(Finding::new(Check::GuardLimits, passed, text, json!({ "shares": figures })))
 }
 
-fn throttled(limit: &Value, path: &str) -> bool {
-    limit["cgroup"] == path && limit["throttled"].as_u64() > Some(0)
+/// A line of after the measurement.
+fn measured(limit: &Value, path: &str) -> bool {
+    limit["cgroup"] == path
+        && limit["throttled"].as_u64() > Some(0)
+        && limit["used_ns"].as_u64() > Some(WINDOW.as_nanos() as u64 / 4)
 }
 
 fn figures_of(text: &mut String, limit: &Value) -> Result<()> {

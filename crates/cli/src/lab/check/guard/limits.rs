@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A CPU limit of a cgroup is guard's to keep where the kernel tells of it. Elsewhere it keeps guard
-//! from scheduling, at its start and later, unless it is told to ignore limits.
+//! A CPU limit of a cgroup is guard's to keep where the kernel tells of it. Elsewhere it keeps
+//! guard from scheduling, at its start and later, unless it is told to ignore limits.
 
 use super::super::guest_setup::GuestSetup;
 use super::cgroup::Cgroup;
