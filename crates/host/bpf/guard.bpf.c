@@ -36,38 +36,15 @@
 #include "guard_share.bpf.h"
 #include "guard_bandwidth.bpf.h"
 #include "guard_extend.bpf.h"
+#include "guard_look.bpf.h"
 #include "guard_turn.bpf.h"
 #include "guard_rescue.bpf.h"
-
-/* How often a CPU's timer looks: in an extension, while others wait, else. */
-#define LOOK_EXTENDED_NS 100000
-#define LOOK_BUSY_NS 500000
-#define LOOK_ALONE_NS 2000000
-#define LOOK_IDLE_NS 20000000
-
-#define CLOCK_MONOTONIC 1
-#define BPF_F_TIMER_CPU_PIN 2
-
-struct bpf_timer {
-	u64 __opaque[2];
-} __attribute__((aligned(8)));
 
 /* Why the kernel ended the scheduler: its words. 0 while it runs. */
 u64 exit_kind;
 s64 exit_code;
 char exit_reason[MESSAGE_LEN];
 char exit_message[MESSAGE_LEN];
-
-struct timer {
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_CPUS);
-	__type(key, u32);
-	__type(value, struct timer);
-} timers SEC(".maps");
 
 SEC("struct_ops/guard_select_cpu")
 s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,

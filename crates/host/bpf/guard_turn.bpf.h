@@ -141,6 +141,8 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		if (yields || !waits(where)) {
 			end_extension(task, 0, now);
 		} else if (extend(prev, task, now) == POLICY_STAY) {
+			/* While it was alone, the look was far away. */
+			look_in(where, LOOK_EXTENDED_NS);
 			keep(prev, task, cpu, settings.max_extend, now);
 			return;
 		}
