@@ -235,7 +235,11 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->slice = settings.slice;
 	cpu->limited = 0;
 	if (keeps_limits) {
-		cpu->slice = take_budget(p, task, settings.slice, now);
+		cpu->slice =
+			take_budget(p, task,
+				    task->why == WHY_RESCUED ? POLICY_RESCUE_NS
+							     : settings.slice,
+				    now);
 		cpu->limited = !!task->took;
 		if (!cpu->slice)
 			cpu->slice = OVERDUE_SLICE_NS;
@@ -455,6 +459,9 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		if ((u64)due < next)
 			next = due;
 	}
+	/* Who is parked on an idle machine waits for no other event. */
+	if (keeps_limits && limits_used && next > LOOK_ALONE_NS)
+		next = LOOK_ALONE_NS;
 	account(now);
 	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);
 	return 0;

@@ -11,7 +11,7 @@
 #pragma once
 
 /* Levels of cgroups that are looked at. */
-#define MAX_DEPTH 32
+#define MAX_DEPTH 1024
 /* How often the parked are looked at if no refill is due. */
 #define LOOK_PARKED_NS 20000000ULL
 /* What a thread gets that has waited for too long. */
@@ -28,6 +28,8 @@ u64 limits_lost;
 u64 limits_used;
 /* When the parked are looked at again, at the latest. */
 u64 refill_due;
+/* A CPU looks at the parked. */
+u32 unparking;
 /* Has the layout in the program's BTF, and so in Rust. */
 const struct bandwidth *bandwidth_layout;
 
@@ -166,24 +168,23 @@ void BPF_PROG(guard_set_bandwidth, struct cgroup *cgroup, u64 period_us,
 	limit_changed();
 }
 
-/* Finds the limits that the thread is under. */
+/* Finds the limits that the thread is under. Several CPUs may do so at once:
+ * they write the same, and who sees the generation sees the rest. */
 static __noinline int find_limits(struct task_struct *p, struct task *task)
 {
 	struct task_struct___grouped *grouped = (void *)p;
-	struct task_group *group;
-	u32 i;
+	struct task_group *group, *own;
+	u64 changed = limits_changed;
+	u32 i, n = 0;
 
-	group = BPF_CORE_READ(grouped, sched_task_group);
+	own = group = BPF_CORE_READ(grouped, sched_task_group);
 	if (task->task_group == (u64)group &&
-	    task->limits_generation == limits_changed)
+	    task->limits_generation == changed)
 		return 0;
-	task->limits_generation = limits_changed;
-	task->task_group = (u64)group;
-	task->limited = 0;
 	bpf_for(i, 0, MAX_DEPTH)
 	{
 		u64 cgroup;
-		u32 *index, n;
+		u32 *index;
 
 		if (!group)
 			break;
@@ -192,14 +193,17 @@ static __noinline int find_limits(struct task_struct *p, struct task *task)
 		index = bpf_map_lookup_elem(&limited, &cgroup);
 		if (!index)
 			continue;
-		n = task->limited;
-		if (n >= MAX_NESTED_LIMITS) {
-			add(&limits_lost, 1);
+		if (n >= MAX_NESTED_LIMITS)
 			break;
-		}
 		task->limits[n] = *index;
-		task->limited = n + 1;
+		n++;
 	}
+	if (group)
+		add(&limits_lost, 1);
+	task->limited = n;
+	barrier();
+	task->task_group = (u64)own;
+	task->limits_generation = changed;
 	return 0;
 }
 
@@ -323,6 +327,7 @@ static __noinline int settle(struct task *task, u64 now)
 	{
 		struct budget *budget;
 		struct bandwidth *of;
+		_Bool wanted;
 		u32 index;
 		u64 taken;
 
@@ -338,20 +343,23 @@ static __noinline int settle(struct task *task, u64 now)
 			continue;
 		bpf_spin_lock(&budget->lock);
 		bandwidth_settle(&budget->bandwidth, taken, used);
+		wanted = budget->throttled && budget->bandwidth.left > 0;
 		bpf_spin_unlock(&budget->lock);
 		add(&of->used_ns, used);
 		/* Others may run on what it did not use. */
-		if (used < taken)
+		if (wanted)
 			refill_due = now;
 	}
 	return 0;
 }
 
-/* The thread, which wants to run, waits for budget. */
+/* The thread, which wants to run, waits for budget. How long it waits counts
+ * until it runs: a refill may be used up by others before its turn comes. */
 static __always_inline void parks(struct task *task, u64 now)
 {
 	task->queued = 0;
-	task->parked = now;
+	if (!task->parked)
+		task->parked = now;
 	count_out(task, now);
 }
 
@@ -369,9 +377,14 @@ static __noinline int park_spent(u64 queue, u64 now)
 
 			if (!task || may_run(p, task, now))
 				break;
-			if (!kernel_move(&it, p, QUEUE_PARKED, settings.slice))
-				break;
+			/* Once there, another CPU may move it back. */
 			parks(task, now);
+			if (!kernel_move(&it, p, QUEUE_PARKED,
+					 settings.slice)) {
+				task->queued = 1;
+				count_again(task, now);
+				break;
+			}
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
@@ -385,7 +398,8 @@ static __noinline int unpark(u64 now)
 	struct task_struct *p;
 
 	if (!keeps_limits || scx_bpf_dsq_nr_queued(QUEUE_PARKED) <= 0 ||
-	    policy_after(refill_due, now) > 0)
+	    policy_after(refill_due, now) > 0 ||
+	    __sync_val_compare_and_swap(&unparking, 0, 1))
 		return 0;
 	refill_due = now + LOOK_PARKED_NS;
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_PARKED, 0)) {
@@ -396,12 +410,12 @@ static __noinline int unpark(u64 now)
 
 			if (!task)
 				continue;
-			if (policy_after(now, task->parked) >
-			    (s64)BANDWIDTH_OVERDUE_NS)
+			if (task->parked && policy_after(now, task->parked) >
+						    (s64)BANDWIDTH_OVERDUE_NS)
 				task->overdue = 1;
 			if (!may_run(p, task, now))
 				continue;
-			count_in(p, task, now);
+			count_again(task, now);
 			vtime = place(p, task, 1);
 			task->queued = 1;
 			if (!kernel_move_vtime(&it, p, queue_id(task),
@@ -415,5 +429,6 @@ static __noinline int unpark(u64 now)
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	unparking = 0;
 	return 0;
 }

@@ -16,8 +16,7 @@
 
 /* Who was not limited, by the kernel, has all of this. */
 #define BANDWIDTH_NONE (~0ULL)
-/* Longer than any limit that the kernel accepts (2^44 ns), and so short that
- * sums do not overflow. */
+/* 13 days, and so short that sums do not overflow. */
 #define BANDWIDTH_MOST_NS (1ULL << 50)
 /* Repaying a debt takes no longer than this. */
 #define BANDWIDTH_REPAY_NS 5000000000ULL

@@ -15,9 +15,10 @@ static __always_inline void join(struct task *task, u64 now)
 	u64 clock = shared.vtime;
 	u64 weight, more = 0;
 
-	if (!group || !guest || task->counted)
+	/* Who takes it out of a queue may not hold the lock of its CPU. */
+	if (!group || !guest ||
+	    __sync_val_compare_and_swap(&task->counted, 0, 1))
 		return;
-	task->counted = 1;
 	weight = guest->weight;
 	limits(&limit);
 	bpf_spin_lock(&group->lock);
@@ -37,9 +38,10 @@ static __always_inline void join(struct task *task, u64 now)
 /* The same for an ordinary thread. */
 static __always_inline void load_thread(struct task *task, u32 weight)
 {
-	if (weight != task->load)
-		add(&load, (u64)weight - task->load);
-	task->load = weight;
+	u32 before = __sync_lock_test_and_set(&task->load, weight);
+
+	if (weight != before)
+		add(&load, (u64)weight - before);
 }
 
 /* Brings the VM's entitlement up to now: while it has something to run, what
@@ -66,10 +68,10 @@ static __always_inline void leave(struct task *task, u64 now)
 	struct guest *guest = guest_of(task);
 	u64 less = 0;
 
-	if (!group || !guest || !task->counted)
+	if (!group || !guest ||
+	    !__sync_val_compare_and_swap(&task->counted, 1, 0))
 		return;
 	entitle(group, guest);
-	task->counted = 0;
 	bpf_spin_lock(&group->lock);
 	policy_leave(&group->group, now);
 	if (!group->group.runnable) {
@@ -114,15 +116,21 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 	task->slot = slot + 1;
 }
 
+/* It was counted before, and still is what it was. */
+static __always_inline void count_again(struct task *task, u64 now)
+{
+	if (task->slot)
+		join(task, now);
+	else
+		load_thread(task, task->thread.weight);
+}
+
 /* The thread is runnable, from now on or still. */
 static __always_inline void count_in(struct task_struct *p, struct task *task,
 				     u64 now)
 {
 	resolve(p, task, now);
-	if (task->slot)
-		join(task, now);
-	else
-		load_thread(task, task->thread.weight);
+	count_again(task, now);
 }
 
 static __always_inline void count_out(struct task *task, u64 now)

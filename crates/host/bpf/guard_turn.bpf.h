@@ -171,6 +171,10 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	/* Without budget it is enqueued, and parked there. */
 	if (ns)
 		keep(prev, task, cpu, ns, now);
-	else
+	else {
 		kernel_set_slice(prev, 0);
+		/* One that exits is not enqueued: the kernel puts it where this
+		 * CPU does not look unless it is asked to. */
+		scx_bpf_kick_cpu(where, 0);
+	}
 }

@@ -52,6 +52,6 @@ pub fn kept_limits(options: &Options) -> Vec<PathBuf> {
 pub fn bandwidth(limit: &Path) -> Error {
     Error::WouldDrop {
         what: format!("the CPU limit in {}", limit.display()),
-        hint: "guard keeps such limits on Linux 6.17 and newer, 256 of them, nested 4 deep, and not with --only-vms; remove it, use --backend eevdf, or accept that with --ignore-cpu-max",
+        hint: "guard keeps such limits on Linux 6.17 and newer with CONFIG_EXT_GROUP_SCHED, 256 of them, nested 4 deep, and not with --only-vms; remove it, use --backend eevdf, or accept that with --ignore-cpu-max",
     }
 }
