@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CPU limits of cgroups (`cpu.max`) under `guard`, beside the stock scheduler: two threads that
 //! compute have the limit's share of a CPU, also when it changes, and the rest when it is lifted;
-//! so has a VM.
+//! so has a VM. Many threads whose limit is far too small all run, late, and guard stays.
 
 use super::super::guest_setup::{GuestSetup, few_cpus};
 use super::super::load::Spinner;
@@ -12,7 +12,7 @@ use super::{progress, wait};
 use anyhow::{Context as _, Result, bail};
 use reprieve_host::guard::{self, Options, Policy};
 use reprieve_lab::protocol::{Command, Workload};
-use reprieve_lab::vm::Vm;
+use reprieve_lab::vm::{Threads, Vm};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -24,6 +24,14 @@ const WINDOW: Duration = Duration::from_secs(3);
 const SETTLE: Duration = Duration::from_millis(300);
 /// Points that a share may be off.
 const OFF: f64 = 2.0;
+
+/// So many threads in a cgroup that has [`TINY`]: were each to wait for its turn, the last would
+/// wait for longer than the kernel's watchdog allows (20 s).
+const MANY: usize = 40;
+/// 1 ms in a second.
+const TINY: &str = "1000 1000000";
+/// How often each of them has to run.
+const RUNS: u32 = 3;
 
 /// Of one CPU, in percent.
 #[derive(Clone, Copy)]
@@ -102,6 +110,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     figures_of(&mut text, &limit)?;
     drop(moved);
     progress(setup, [&vm]).context("the VM, no longer limited")?;
+    text += &many(setup, &cgroup).context("many threads under a small limit")?;
     guard.check()?;
     guard.end(setup, End::Signal)?;
     progress(setup, [&vm]).context("after guard ended")?;
@@ -127,6 +136,38 @@ fn figures_of(text: &mut String, limit: &Value) -> Result<()> {
         number("used_ns") as f64 / 1e9,
     )?;
     Ok(())
+}
+
+/// Waits until each of many threads has run several times.
+fn many(setup: &GuestSetup, cgroup: &Cgroup) -> Result<String> {
+    setup.progress.step(&format!("{MANY} threads under a limit of 0.1 %"));
+    let cpus = few_cpus();
+    let mut spinners = Vec::new();
+    for cpu in cpus.iter().cycle().take(MANY) {
+        let spinner = Spinner::start(*cpu)?;
+        cgroup.write("cgroup.threads", &spinner.tid.to_string())?;
+        spinners.push(spinner);
+    }
+    cgroup.write(FILE, TINY)?;
+    let thread = |spinner: &Spinner| Threads::new(std::process::id(), vec![spinner.tid]);
+    let mut seen = vec![(0, 0); MANY];
+    let began = Instant::now();
+    wait(setup, "threads under a small limit", || {
+        for (spinner, (turns, ran)) in spinners.iter().zip(&mut seen) {
+            let now = thread(spinner).vcpu_counters().run_ns;
+            if now > *ran {
+                (*turns, *ran) = (*turns + 1, now);
+            }
+        }
+        Ok(seen.iter().all(|&(turns, _)| turns > RUNS).then_some(()))
+    })?;
+    let took = began.elapsed();
+    // They exit in their turn too.
+    cgroup.write(FILE, "max")?;
+    Ok(format!(
+        "  {MANY} threads under 0.1 % of a CPU: each ran {RUNS} times within {:.1} s\n",
+        took.as_secs_f64(),
+    ))
 }
 
 fn percent(ns: u64, of: Duration) -> f64 {
