@@ -61,7 +61,7 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 
 	if (idle && task) {
 		place(p, task, 1);
-		kernel_insert(p, SCX_DSQ_LOCAL, settings.slice, 0);
+		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, 0);
 	}
 	return cpu;
 }
@@ -75,7 +75,8 @@ static __always_inline void preempt(struct task *task, s32 where, u64 now)
 	if (!cpu || !cpu->turn)
 		return;
 	limits(&limit);
-	if (policy_preempts(&task->thread, &cpu->thread, 0, now, &limit))
+	if (policy_after(now, cpu->turn + cpu->slice) >= 0 ||
+	    policy_preempts(&task->thread, &cpu->thread, 0, now, &limit))
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
 
@@ -87,14 +88,14 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	s32 cpu;
 
 	if (!task) {
-		kernel_insert(p, SCX_DSQ_GLOBAL, settings.slice, enq_flags);
+		kernel_insert(p, SCX_DSQ_GLOBAL, SLICE_FOR_KERNEL, enq_flags);
 		return;
 	}
 	if (keeps_limits) {
 		u64 now = bpf_ktime_get_ns();
 
 		if (!may_run(p, task, now)) {
-			kernel_insert(p, QUEUE_PARKED, settings.slice,
+			kernel_insert(p, QUEUE_PARKED, SLICE_FOR_KERNEL,
 				      enq_flags);
 			parks(task, now);
 			return;
@@ -102,12 +103,12 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	vtime = place(p, task, !!(enq_flags & SCX_ENQ_WAKEUP));
 	if (enq_flags & SCX_ENQ_LAST) {
-		kernel_insert(p, SCX_DSQ_LOCAL, settings.slice, enq_flags);
+		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, enq_flags);
 		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), 0);
 		return;
 	}
 	task->queued = 1;
-	kernel_insert_vtime(p, queue_id(task), settings.slice, vtime,
+	kernel_insert_vtime(p, queue_id(task), SLICE_FOR_KERNEL, vtime,
 			    enq_flags);
 	if (task->queue) {
 		cpu = task->queue - 1;
@@ -247,6 +248,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 			kernel_set_slice(p, cpu->slice);
 	}
 	cpu->turn = now;
+	look_soon(cpu, where, now);
 	hints_publish(where);
 }
 
@@ -391,32 +393,21 @@ static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
 	return ran >= cpu->slice && (cpu->limited || waits(where));
 }
 
-/* Time to the next look on a CPU that others wait for: to the end of the slice
- * if that is soon. */
-static __always_inline u64 until(const struct cpu *cpu, u64 now)
-{
-	s64 left = policy_after(cpu->turn + cpu->slice, now);
-
-	if (left < LOOK_EXTENDED_NS)
-		return LOOK_EXTENDED_NS;
-	return left < LOOK_BUSY_NS ? left : LOOK_BUSY_NS;
-}
-
 static int timer_expired(void *map, u32 *key, struct timer *timer)
 {
 	u32 where = bpf_get_smp_processor_id();
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct cpu *cpu = cpu_of(where);
 	u64 now = bpf_ktime_get_ns();
-	u64 next = LOOK_IDLE_NS;
+	u64 next = LOOK_ALONE_NS;
 
 	if (!active)
 		return 0;
 	if (cpu && cpu->turn) {
 		_Bool ends = 0;
 
-		next = cpu->limited || waits(where) ? until(cpu, now)
-						    : LOOK_ALONE_NS;
+		if (cpu->limited || waits(where))
+			next = until(cpu, now);
 		if (cpu->slot && cpu->pid == (u32)p->pid) {
 			struct task *task = task_of(p);
 
@@ -460,11 +451,24 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			next = due;
 	}
 	/* Who is parked on an idle machine waits for no other event. */
-	if (keeps_limits && limits_used && next > LOOK_ALONE_NS)
-		next = LOOK_ALONE_NS;
+	if (keeps_limits && limits_used && next > LOOK_LIMITED_NS)
+		next = LOOK_LIMITED_NS;
 	account(now);
+	if (cpu)
+		cpu->look = now + next;
 	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);
 	return 0;
+}
+
+/* The scheduler's tick. */
+SEC("struct_ops/guard_ticks")
+void BPF_PROG(guard_ticks, struct task_struct *p)
+{
+	u32 where = bpf_get_smp_processor_id();
+	struct cpu *cpu = cpu_of(where);
+
+	if (cpu && cpu->turn)
+		look_soon(cpu, where, bpf_ktime_get_ns());
 }
 
 /* Runs once on each CPU. */
@@ -492,6 +496,7 @@ struct sched_ext_ops guard_ops = {
 	.runnable = (void *)guard_runnable,
 	.running = (void *)guard_running,
 	.stopping = (void *)guard_stopping,
+	.tick = (void *)guard_ticks,
 	.quiescent = (void *)guard_quiescent,
 	.set_weight = (void *)guard_set_weight,
 	.init_task = (void *)guard_init_task,

@@ -380,7 +380,7 @@ static __noinline int park_spent(u64 queue, u64 now)
 			/* Once there, another CPU may move it back. */
 			parks(task, now);
 			if (!kernel_move(&it, p, QUEUE_PARKED,
-					 settings.slice)) {
+					 SLICE_FOR_KERNEL)) {
 				task->queued = 1;
 				count_again(task, now);
 				break;
@@ -419,7 +419,7 @@ static __noinline int unpark(u64 now)
 			vtime = place(p, task, 1);
 			task->queued = 1;
 			if (!kernel_move_vtime(&it, p, queue_id(task),
-					       settings.slice, vtime))
+					       SLICE_FOR_KERNEL, vtime))
 				continue;
 			cpu = task->queue
 				      ? (s32)task->queue - 1

@@ -79,6 +79,7 @@ struct sched_ext_ops {
 	void (*dispatch)(s32 cpu, struct task_struct *prev);
 	void (*runnable)(struct task_struct *p, u64 enq_flags);
 	void (*running)(struct task_struct *p);
+	void (*tick)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, _Bool runnable);
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
 	_Bool (*yield)(struct task_struct *from, struct task_struct *to);

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Each CPU has a timer, which looks whether the turn of who runs is over, and
- * who owes its guest's grace period something.
+ * who owes its guest's grace period something. While nobody waits it is far
+ * away: an interrupt that is not needed costs a vCPU an exit. The scheduler's
+ * tick, which comes anyhow, and each change of threads bring it near.
  */
 #pragma once
 
-/* How often a CPU's timer looks: in an extension, while others wait, else. */
+/* How often a CPU's timer looks: in an extension, while others wait, while
+ * there are limits of cgroups, else. */
 #define LOOK_EXTENDED_NS 100000
 #define LOOK_BUSY_NS 500000
-#define LOOK_ALONE_NS 2000000
-#define LOOK_IDLE_NS 20000000
+#define LOOK_LIMITED_NS 2000000
+#define LOOK_ALONE_NS 20000000
 
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN 2
@@ -30,10 +33,31 @@ struct {
 } timers SEC(".maps");
 
 /* The next look on this CPU is in ns, not when it was to be. */
-static __always_inline void look_in(u32 where, u64 ns)
+static __always_inline void look_in(struct cpu *cpu, u32 where, u64 ns, u64 now)
 {
 	struct timer *timer = bpf_map_lookup_elem(&timers, &where);
 
-	if (timer)
-		bpf_timer_start(&timer->timer, ns, BPF_F_TIMER_CPU_PIN);
+	if (!timer)
+		return;
+	cpu->look = now + ns;
+	bpf_timer_start(&timer->timer, ns, BPF_F_TIMER_CPU_PIN);
+}
+
+/* Time to the next look on a CPU that others wait for: to the end of the slice
+ * if that is soon. */
+static __always_inline u64 until(const struct cpu *cpu, u64 now)
+{
+	s64 left = policy_after(cpu->turn + cpu->slice, now);
+
+	if (cpu->why == WHY_RESCUED || left < LOOK_EXTENDED_NS)
+		return LOOK_EXTENDED_NS;
+	return left < LOOK_BUSY_NS ? left : LOOK_BUSY_NS;
+}
+
+/* Brings the next look near if it is far away and who runs is not alone. */
+static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
+{
+	if (policy_after(cpu->look, now + LOOK_BUSY_NS) > 0 &&
+	    (cpu->why == WHY_RESCUED || cpu->limited || waits(where)))
+		look_in(cpu, where, until(cpu, now), now);
 }

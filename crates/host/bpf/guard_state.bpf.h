@@ -26,6 +26,9 @@ struct bpf_spin_lock {
 
 const volatile struct settings settings;
 
+/* Timers end turns. Where one fails, the kernel does. */
+#define SLICE_FOR_KERNEL (8 * settings.slice)
+
 /* Timers run while this is set. */
 u64 active;
 /* Changes whenever threads of vCPUs come or go. */
@@ -83,7 +86,7 @@ struct cpu {
 	struct policy_queue queue;
 	u64 turn; /* since when it runs, 0: nobody */
 	u64 slice; /* how long it may */
-	u64 looked;
+	u64 look; /* when its timer looks next */
 	u32 pid;
 	u32 slot;
 	u32 why; /* also of the last, while nobody runs */

@@ -22,15 +22,20 @@ static __always_inline void end_favour(struct task *task, u64 ns)
 
 /* The thread that ran last on this CPU keeps it for ns. */
 static __always_inline void keep(struct task_struct *p, struct task *task,
-				 struct cpu *cpu, u64 ns, u64 now)
+				 struct cpu *cpu, u32 where, u64 ns, u64 now)
 {
-	kernel_set_slice(p, ns);
-	if (task->extension.began)
+	if (task->extension.began) {
+		/* While it was alone, the look was far away. */
+		look_in(cpu, where, LOOK_EXTENDED_NS, now);
+		kernel_set_slice(p, ns);
 		return; /* the turn goes on */
+	}
+	kernel_set_slice(p, cpu->limited ? ns : SLICE_FOR_KERNEL);
 	end_favour(task, now - cpu->turn);
 	cpu->turn = now;
 	cpu->slice = ns;
 	cpu->why = WHY_TURN;
+	look_soon(cpu, where, now);
 }
 
 /* Takes the next thread of the shared queue; of those whose turn is near, one
@@ -63,7 +68,7 @@ static __always_inline _Bool take_shared(u32 where, u64 now)
 			if (scx_bpf_task_cpu(p) == (s32)where &&
 			    may_run(p, task, now)) {
 				taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
-						    settings.slice);
+						    SLICE_FOR_KERNEL);
 				break;
 			}
 		}
@@ -114,7 +119,7 @@ static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
 	task->why = why;
 	granted = why == WHY_RESCUED ? &guest->rescued : &guest->yielded;
 	if (take(p, task, SCX_DSQ_LOCAL,
-		 why == WHY_RESCUED ? POLICY_RESCUE_NS : settings.slice)) {
+		 why == WHY_RESCUED ? POLICY_RESCUE_NS : SLICE_FOR_KERNEL)) {
 		add(&granted->count, 1);
 		taken = 1;
 	} else {
@@ -141,9 +146,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		if (yields || !waits(where)) {
 			end_extension(task, 0, now);
 		} else if (extend(prev, task, now) == POLICY_STAY) {
-			/* While it was alone, the look was far away. */
-			look_in(where, LOOK_EXTENDED_NS);
-			keep(prev, task, cpu, settings.max_extend, now);
+			keep(prev, task, cpu, where, settings.max_extend, now);
 			return;
 		}
 	}
@@ -170,7 +173,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	}
 	/* Without budget it is enqueued, and parked there. */
 	if (ns)
-		keep(prev, task, cpu, ns, now);
+		keep(prev, task, cpu, where, ns, now);
 	else {
 		kernel_set_slice(prev, 0);
 		/* One that exits is not enqueued: the kernel puts it where this

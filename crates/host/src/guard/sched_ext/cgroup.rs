@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Levels of cgroups that are looked at.
-const DEPTH: usize = 32;
+const DEPTH: usize = 256;
 
 /// A mounted hierarchy that may have limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
