@@ -95,9 +95,19 @@ lint: setup-test
 test: lint test-run
 
 # The tests alone, without the set-up and the checks of the sources: scripts/repeat-tests runs them
-# again and again.
-test-run: init test-rcu test-hint test-arm
-	REPRIEVE_INIT=$(INIT) REPRIEVE_TORTURE=$(TORTURE_VISITS) $(CARGO_TEST) --workspace
+# again and again. Those of virtual machines wait much, so the rest runs beside them, and is printed
+# when it is done.
+test-run: init
+	@$(MAKE) --no-print-directory -j2 PARALLEL=yes test-beside test-workspace
+
+# Cargo would ask the make of this recipe for its jobs.
+test-workspace:
+	MAKEFLAGS= REPRIEVE_INIT=$(INIT) REPRIEVE_TORTURE=$(TORTURE_VISITS) $(CARGO_TEST) --workspace
+
+test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
+test-beside:
+	@$(MAKE) --no-print-directory -j1 PARALLEL= test-rcu test-hint test-arm >$(LOG) 2>&1; \
+		status=$$?; cat $(LOG); exit $$status
 
 test-build:
 	@$(MAKE) --no-print-directory test-run TEST_FLAGS=--no-run
@@ -179,6 +189,8 @@ clean:
 	$(CARGO) clean
 
 # Set-up must not run twice at the same time, and cargo uses all CPUs by itself.
+ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
+endif
 
-.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-build test-rcu test-hint test-repeat test-arm test-slice test-lab fmt install install-lib clean
+.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-workspace test-beside test-build test-rcu test-hint test-repeat test-arm test-slice test-lab fmt install install-lib clean
