@@ -71,12 +71,19 @@ static __always_inline void preempt(struct task *task, s32 where, u64 now)
 {
 	struct cpu *cpu = cpu_of(where);
 	struct policy_limits limit;
+	u32 kind = !!task->queue;
+	_Bool over;
 
 	if (!cpu || !cpu->turn)
 		return;
 	limits(&limit);
-	if (policy_after(now, cpu->turn + cpu->slice) >= 0 ||
-	    policy_preempts(&task->thread, &cpu->thread, 0, now, &limit))
+	over = policy_after(now, cpu->turn + cpu->slice) >= 0;
+	if (kind == cpu->kind)
+		over |= policy_preempts(&task->thread, &cpu->thread, 0, now,
+					&limit);
+	else
+		over |= policy_kind_preempts(&cpu->kinds, kind, &limit);
+	if (over)
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
 
@@ -233,6 +240,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->thread.weight = weight(task);
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
+	cpu->kind = !!task->queue;
 	cpu->slice = settings.slice;
 	cpu->limited = 0;
 	if (keeps_limits) {

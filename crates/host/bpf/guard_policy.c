@@ -92,6 +92,12 @@ u32 guard_kind(const struct policy_kinds *kinds)
 	return policy_kind(kinds);
 }
 
+int guard_kind_preempts(const struct policy_kinds *kinds, u32 kind,
+			const struct policy_limits *limits)
+{
+	return policy_kind_preempts(kinds, kind, limits);
+}
+
 void guard_served(struct policy_kinds *kinds, u32 kind, u64 ran, u64 count,
 		  const struct policy_limits *limits)
 {

@@ -391,6 +391,15 @@ POLICY_FN u32 policy_kind(const struct policy_kinds *kinds)
 	return policy_after(kinds->served[0], kinds->served[1]) > 0;
 }
 
+/* Whether a thread of the kind, woken now, should run at once instead of one of
+ * the other kind: their virtual times are of different queues. */
+POLICY_FN int policy_kind_preempts(const struct policy_kinds *kinds, u32 kind,
+				   const struct policy_limits *limits)
+{
+	return policy_after(kinds->served[!kind], kinds->served[kind & 1]) >
+	       (s64)(limits->slice / 2);
+}
+
 /* A thread of the kind ran; count is how many of its kind this CPU has, in
  * hundredths. */
 POLICY_FN void policy_served(struct policy_kinds *kinds, u32 kind, u64 ran,

@@ -92,7 +92,7 @@ struct cpu {
 	u32 why; /* also of the last, while nobody runs */
 	u32 yields; /* who runs gives up its CPU */
 	u32 limited; /* who runs has a budget: the slice */
-	u32 padding;
+	u32 kind; /* of who runs: 1 if it may run here only */
 	u64 wanted; /* a thread to run next, and why in the upper half */
 };
 

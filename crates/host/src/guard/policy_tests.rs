@@ -114,6 +114,7 @@ unsafe extern "C" {
         limits: *const Limits,
     ) -> i32;
     fn guard_kind(kinds: *const Kinds) -> u32;
+    fn guard_kind_preempts(kinds: *const Kinds, kind: u32, limits: *const Limits) -> i32;
     fn guard_served(kinds: *mut Kinds, kind: u32, ran: u64, count: u64, limits: *const Limits);
 }
 
@@ -699,4 +700,8 @@ fn both_kinds_of_threads_have_their_part_of_a_cpu() {
         unsafe { guard_served(&mut kinds, 0, MS, 100, &LIMITS) };
     }
     assert!(kinds.served[0] - kinds.served[1] <= LIMITS.slice);
+    // So it runs at once when it comes, and not the other way round.
+    // SAFETY: as above.
+    let preempts = |kind| unsafe { guard_kind_preempts(&kinds, kind, &LIMITS) } != 0;
+    assert_eq!([0, 1].map(preempts), [false, true]);
 }
