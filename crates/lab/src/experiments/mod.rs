@@ -5,6 +5,7 @@
 //! are compared, phases, measuring) is common: [`Request::plan`]. To add one, write its file and
 //! name it in [`ALL`].
 
+mod apache;
 mod asym;
 mod bench_grace;
 mod churn;
@@ -69,6 +70,7 @@ pub static ALL: &[&dyn Experiment] = &[
     &membench::Membench,
     &clone::Clone,
     &asym::Asym,
+    &apache::Apache,
     &dbench::Dbench,
     &churn::Churn,
     &psearchy::Psearchy,

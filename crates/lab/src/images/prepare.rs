@@ -103,7 +103,7 @@ impl<'a> Images<'a> {
 
     /// Fetches everything that runs with `kernels` may need, so that they work without network.
     pub fn fetch(&self, kernels: &[String]) -> Result<()> {
-        let set = self.prepare(kernels, &[Program::Postmark, Program::Dbench])?;
+        let set = self.prepare(kernels, &[Program::Postmark, Program::Dbench, Program::Apache])?;
         self.lab_host(None, &set)?;
         Ok(())
     }
@@ -166,13 +166,17 @@ impl<'a> Images<'a> {
                 image.bytes(REPRIEVE_ARGV, argv, 0o644);
                 files
             }
-            Program::Postmark | Program::Dbench => {
-                let root = tools::programs(&self.cache, &self.cx)?;
+            Program::Postmark | Program::Dbench | Program::Apache => {
+                let root = match program {
+                    Program::Apache => tools::web(&self.cache, &self.cx)?,
+                    _ => tools::programs(&self.cache, &self.cx)?,
+                };
                 key = key.text(program.name()).path(&root);
-                let mut paths = program.debian_files().iter();
-                let executable: Vec<PathBuf> = paths.by_ref().take(1).map(PathBuf::from).collect();
-                let mut files = closure::closure(&root, &executable)?;
-                files.extend(paths.map(|path| File::new(root.join(&path[1..]), *path)));
+                let programs: Vec<PathBuf> =
+                    program.debian_programs().iter().map(PathBuf::from).collect();
+                let mut files = closure::closure(&root, &programs)?;
+                let data = program.debian_data().iter();
+                files.extend(data.map(|path| File::new(root.join(&path[1..]), *path)));
                 files
             }
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that the lab runs: QEMU, postmark and dbench, and a compiler.
+//! The programs that the lab runs: QEMU, postmark and dbench, Apache and wrk, and a compiler.
 //!
 //! They come from Debian 13 and are unpacked with all their dependencies into the cache: the
 //! machine's own release may be older, and nested runs need QEMU 10 (QEMU 7.2 loses guests under
@@ -26,6 +26,7 @@ pub const QEMU_MAJOR: u32 = 10;
 const LAYOUT: &str = "2";
 
 const PROGRAMS: [&str; 4] = ["qemu-system-x86", "seabios", "postmark", "dbench"];
+const WEB: [&str; 2] = ["apache2-bin", "wrk"];
 const TOOLCHAIN: [&str; 14] = [
     "gcc-14",
     "make",
@@ -63,6 +64,11 @@ const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 /// The tree of QEMU, postmark and dbench; unpacked at the first call.
 pub fn programs(cache: &Cache, cx: &Context) -> Result<PathBuf> {
     tree(cache, "programs", &PROGRAMS, cx)
+}
+
+/// The tree of Apache and wrk.
+pub fn web(cache: &Cache, cx: &Context) -> Result<PathBuf> {
+    tree(cache, "web", &WEB, cx)
 }
 
 /// The tree of the tools that build kernel modules.

@@ -35,6 +35,9 @@ pub enum Workload {
     Psearchy { threads: u32, files: u32, seed: u64 },
     /// The real dbench program with `clients` clients on tmpfs.
     Dbench { clients: u32 },
+    /// Apache, with a process per vCPU, and wrk on as many threads, which fetches a page over
+    /// `connections` connections of the loopback interface, a new one for each request.
+    Apache { connections: u32 },
     /// `reprieve` itself, with `arguments` and `--seconds` of the phase's length: one of its
     /// benchmarks, whose `--json` becomes [`PhaseResult::figures`](super::PhaseResult::figures). It
     /// ends by itself, somewhat after its phase.
@@ -74,6 +77,8 @@ pub enum Program {
     Postmark,
     /// Likewise, with the list of file operations that it replays (25 MiB).
     Dbench,
+    /// The web server with the modules that it needs to serve a file, and the program wrk.
+    Apache,
     /// The kernel module `reprieve_hold`.
     Hold,
     /// The `reprieve` command with its libraries; [`REPRIEVE_ARGV`](super::REPRIEVE_ARGV) says how
@@ -86,18 +91,33 @@ impl Program {
         match self {
             Program::Postmark => "postmark",
             Program::Dbench => "dbench",
+            Program::Apache => "apache",
             Program::Hold => "reprieve_hold",
             Program::Reprieve => "reprieve",
         }
     }
 
-    /// Paths, in the package and in the guest, of what comes from a Debian package: the program,
-    /// then its data.
-    pub const fn debian_files(self) -> &'static [&'static str] {
+    /// Paths, in the packages and in the guest, of what comes from Debian packages and needs
+    /// libraries.
+    pub const fn debian_programs(self) -> &'static [&'static str] {
         match self {
             Program::Postmark => &["/usr/bin/postmark"],
-            Program::Dbench => &["/usr/bin/dbench", "/usr/share/dbench/client.txt"],
+            Program::Dbench => &["/usr/bin/dbench"],
+            Program::Apache => &[
+                "/usr/sbin/apache2",
+                "/usr/bin/wrk",
+                "/usr/lib/apache2/modules/mod_mpm_event.so",
+                "/usr/lib/apache2/modules/mod_authz_core.so",
+            ],
             Program::Hold | Program::Reprieve => &[],
+        }
+    }
+
+    /// Likewise, of their data.
+    pub const fn debian_data(self) -> &'static [&'static str] {
+        match self {
+            Program::Dbench => &["/usr/share/dbench/client.txt"],
+            _ => &[],
         }
     }
 }
@@ -108,6 +128,7 @@ impl Workload {
         match self {
             Workload::Postmark { .. } => Some(Program::Postmark),
             Workload::Dbench { .. } => Some(Program::Dbench),
+            Workload::Apache { .. } => Some(Program::Apache),
             Workload::Hold { .. } => Some(Program::Hold),
             Workload::Bench { .. } => Some(Program::Reprieve),
             _ => None,

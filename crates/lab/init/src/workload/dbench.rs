@@ -9,23 +9,18 @@
 //! the phase.
 
 use super::pty_program::{Line, PtyProgram};
-use super::{Directory, Done, Load};
+use super::{Directory, Done, Load, needs};
 use crate::protocol::Program;
 use crate::sys::{Result, now_ns};
 use std::process::Command;
 use std::time::Duration;
 
-const FILES: &[&str] = Program::Dbench.debian_files();
-const DBENCH: &str = FILES[0];
-const LOAD_FILE: &str = FILES[1];
+const DBENCH: &str = Program::Dbench.debian_programs()[0];
+const LOAD_FILE: &str = Program::Dbench.debian_data()[0];
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
 pub fn prepare(clients: u32) -> Result<Box<dyn Load>> {
-    for path in FILES {
-        if !std::path::Path::new(path).exists() {
-            return Err(format!("{path} is not in this guest's image"));
-        }
-    }
+    needs(Program::Dbench)?;
     Ok(Box::new(Dbench { clients, started_ns: 0, running: None }))
 }
 

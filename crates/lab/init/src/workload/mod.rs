@@ -9,6 +9,7 @@
 //!
 //! To add a load: a variant of [`Workload`], a file here, and a line in [`prepare`].
 
+mod apache;
 mod bench;
 mod bursty;
 mod clone;
@@ -29,10 +30,11 @@ mod threads;
 mod workers;
 
 use crate::gate::{Gate, Slot};
-use crate::protocol::{Figure, Workload};
+use crate::protocol::{Figure, Program, Workload};
 use crate::sys::{Result, now_ns};
 use directory::Directory;
 use std::io;
+use std::path::Path;
 pub use workers::ROLE as WORKER_ROLE;
 
 /// A prepared load.
@@ -102,6 +104,7 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
         Workload::FileRead { workers } => reads::prepare(*workers),
         Workload::Psearchy { threads, files, seed } => psearchy::prepare(*threads, *files, *seed),
         Workload::Dbench { clients } => dbench::prepare(*clients),
+        Workload::Apache { connections } => apache::prepare(*connections),
         Workload::Bench { arguments } => bench::prepare(arguments),
         Workload::Hog { threads } => hog::prepare(*threads),
         Workload::PingPong { pairs, work_us } => ping_pong::prepare(*pairs, *work_us),
@@ -114,6 +117,15 @@ pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
             hinted::prepare(*threads, *section_us, *pause_us)
         }
         Workload::Threads { .. } => Err("threads of a host run in no guest".into()),
+    }
+}
+
+/// An error if a file of `program` is not here.
+fn needs(program: Program) -> Result<()> {
+    let mut paths = program.debian_programs().iter().chain(program.debian_data());
+    match paths.find(|path| !Path::new(path).exists()) {
+        Some(path) => Err(format!("{path} is not in this guest's image")),
+        None => Ok(()),
     }
 }
 

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const POSTMARK: &str = Program::Postmark.debian_files()[0];
+const POSTMARK: &str = Program::Postmark.debian_programs()[0];
 /// Far more than a phase can hold, and within the program's `int`.
 const ENDLESS: u32 = 2_000_000_000;
 /// For the short runs and for making the files of all instances. Together with [`STOP_LIMIT`] less

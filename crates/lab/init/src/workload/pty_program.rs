@@ -9,8 +9,12 @@ use crate::sys::{self, Context, Result, now_ns, scaled};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+/// How long the last output of a program that has ended is waited for.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// Most lines that are kept; later output is read and dropped.
 const MOST_LINES: usize = 100_000;
@@ -26,6 +30,8 @@ pub struct Line {
 struct Output {
     lines: Mutex<Vec<Line>>,
     grown: Condvar,
+    /// Whether all of it was read.
+    whole: AtomicBool,
 }
 
 pub struct PtyProgram {
@@ -74,6 +80,7 @@ impl PtyProgram {
         let limit = scaled(limit);
         let deadline = Instant::now() + limit;
         let mut seen = 0;
+        let mut ended = None;
         let mut lines = self.output.lines.lock().unwrap_or_else(|e| e.into_inner());
         loop {
             if let Some(line) = lines[seen..].iter().find(|l| wanted(&l.text)) {
@@ -82,7 +89,12 @@ impl PtyProgram {
             // The last line may still grow.
             seen = lines.len().saturating_sub(1);
             let late = Instant::now() > deadline;
-            if late || self.process.status().is_some() {
+            // What it printed last may not be read yet; a child of it may keep the terminal open.
+            if ended.is_none() && self.process.status().is_some() {
+                ended = Some(Instant::now() + scaled(LAST_OUTPUT));
+            }
+            let over = |until| self.output.whole.load(Relaxed) || Instant::now() > until;
+            if late || ended.is_some_and(over) {
                 drop(lines);
                 return Err(if late {
                     format!(
@@ -147,4 +159,7 @@ fn read(mut from: File, into: &Output) {
         }
         into.grown.notify_all();
     }
+    let _lines = into.lines.lock().unwrap_or_else(|e| e.into_inner());
+    into.whole.store(true, Relaxed);
+    into.grown.notify_all();
 }
