@@ -432,7 +432,8 @@ impl SmallDisk {
 fn kernels_and_experiments_run_in_a_lab_host() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let experiments = ["postmark", "membench", "clone", "asym", "dbench", "churn"];
+    let experiments =
+        ["postmark", "membench", "clone", "asym", "apache", "dbench", "churn", "psearchy"];
     for kernel in ["deb:6.1", "deb:6.12", "deb:7"] {
         let out = dir.path().join(kernel);
         let mut args = vec!["lab", "run", "--host", "nested", "--guest-kernel", kernel, "--json"];
@@ -451,6 +452,24 @@ fn kernels_and_experiments_run_in_a_lab_host() {
         }
         assert_eq!(vms(&out), [] as [u32; 0]);
     }
+}
+
+/// vCPUs that spin for each other, in a program whose threads change one address space.
+#[test]
+#[ignore = "takes many minutes: make test-lab"]
+fn vcpus_that_spin_are_found() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let mut args = vec!["lab", "run", "psearchy", "--host", "nested", "--policy", "full"];
+    args.extend(["--phase", "2s", "--out", out.to_str().unwrap()]);
+    let output = run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = records(&out);
+    let last = records.iter().rfind(|r| r["record"] == "phase_end").unwrap();
+    let vms = last["host"]["policy"]["vms"].as_array().unwrap();
+    let spun = |name: &str| vms.iter().find(|vm| vm["name"] == name).unwrap()["spun"].as_u64();
+    assert!(spun("psearchy") > spun("hog1"), "{vms:?}");
 }
 
 /// Sections of a program in a guest: whether the host finds them, and leaves the vCPU its CPU.

@@ -39,6 +39,8 @@ pub struct BpfLayout {
     pub rcu: Option<RcuLayout>,
     /// Host address of `jiffies_64`.
     pub jiffies: Option<u64>,
+    /// Kernel addresses of the code in which a CPU spins for another one.
+    pub spins: Vec<Range<u64>>,
     /// Guest timer frequency, if known.
     pub hz: Option<u32>,
 }
@@ -133,6 +135,7 @@ mod tests {
             task: TaskOffsets { pid: 0, tgid: None, comm: 0, flags: None, rcu_nesting: None },
             rcu: None,
             jiffies: None,
+            spins: vec![],
             hz: None,
         };
         let at = |address, len| layout.host_address(address, len);

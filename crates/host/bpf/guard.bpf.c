@@ -35,8 +35,8 @@
 #include "guard_hints.bpf.h"
 #include "guard_share.bpf.h"
 #include "guard_bandwidth.bpf.h"
-#include "guard_extend.bpf.h"
 #include "guard_look.bpf.h"
+#include "guard_extend.bpf.h"
 #include "guard_turn.bpf.h"
 #include "guard_rescue.bpf.h"
 
@@ -74,15 +74,21 @@ static __always_inline void preempt(struct task *task, s32 where, u64 now)
 	u32 kind = !!task->queue;
 	_Bool over;
 
-	if (!cpu || !cpu->turn)
+	/* The end of an extension is looked for often enough. */
+	if (!cpu || !cpu->turn || cpu->extends)
 		return;
 	limits(&limit);
 	over = policy_after(now, cpu->turn + cpu->slice) >= 0;
-	if (kind == cpu->kind)
+	if (kind == cpu->kind) {
 		over |= policy_preempts(&task->thread, &cpu->thread, 0, now,
 					&limit);
-	else
-		over |= policy_kind_preempts(&cpu->kinds, kind, &limit);
+	} else if (cpu->why != WHY_RESCUED) {
+		u64 served = cpu->served;
+		u64 ran = policy_after(now, served) > 0 ? now - served : 0;
+
+		ran = policy_scaled(ran, of_kind(cpu->kind, where));
+		over |= policy_kind_preempts(&cpu->kinds, kind, ran, &limit);
+	}
 	if (over)
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
@@ -91,22 +97,20 @@ SEC("struct_ops/guard_enqueue")
 void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
-	u64 vtime;
+	struct cpu *runs;
+	u64 vtime, now;
 	s32 cpu;
 
 	if (!task) {
 		kernel_insert(p, SCX_DSQ_GLOBAL, SLICE_FOR_KERNEL, enq_flags);
 		return;
 	}
-	if (keeps_limits) {
-		u64 now = bpf_ktime_get_ns();
-
-		if (!may_run(p, task, now)) {
-			kernel_insert(p, QUEUE_PARKED, SLICE_FOR_KERNEL,
-				      enq_flags);
-			parks(task, now);
-			return;
-		}
+	now = bpf_ktime_get_ns();
+	task->used = 0;
+	if (keeps_limits && !may_run(p, task, now)) {
+		kernel_insert(p, QUEUE_PARKED, SLICE_FOR_KERNEL, enq_flags);
+		parks(task, now);
+		return;
 	}
 	vtime = place(p, task, !!(enq_flags & SCX_ENQ_WAKEUP));
 	if (enq_flags & SCX_ENQ_LAST) {
@@ -133,7 +137,11 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	hints_publish(cpu);
 	if (enq_flags & SCX_ENQ_WAKEUP)
-		preempt(task, cpu, bpf_ktime_get_ns());
+		preempt(task, cpu, now);
+	/* Another CPU looks at its next tick. */
+	runs = cpu_of(cpu);
+	if (runs && runs->turn)
+		look_soon(runs, cpu, now);
 }
 
 /* The thread leaves its queue: since Linux 7.1 also because it gets a CPU. */
@@ -182,7 +190,7 @@ _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 			return 0;
 		limits(&limit);
 		if (policy_yield(&task->thread, &group->group, queue_of(task),
-				 &limit) != POLICY_YES) {
+				 per_cpu(), &limit) != POLICY_YES) {
 			add(&guest->yielded.refused, 1);
 			return 0;
 		}
@@ -219,7 +227,8 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 SEC("struct_ops/guard_running")
 void BPF_PROG(guard_running, struct task_struct *p)
 {
-	u32 where = bpf_get_smp_processor_id();
+	/* Not always this CPU: another one may change a thread that runs. */
+	u32 where = scx_bpf_task_cpu(p);
 	struct cpu *cpu = cpu_of(where);
 	struct task *task = task_of(p);
 	u64 now;
@@ -231,9 +240,12 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->queued = 0;
 	task->ticked = 0;
 	task->parked = 0;
+	task->awaits = 0;
+	task->spins_since = 0;
 	begin(task, now);
-	if (!task->why)
-		policy_start(queue_of(task), &task->thread);
+	if (!task->why && !task->used)
+		policy_start(queue_of(task), &task->thread, task->early);
+	task->early = 0;
 	cpu->why = task->why;
 	cpu->yields = 0;
 	cpu->thread = task->thread;
@@ -241,13 +253,22 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
 	cpu->kind = !!task->queue;
-	cpu->slice = settings.slice;
+	cpu->extends = 0;
+	/* Who comes back after a higher class goes on with its turn. One whose
+	 * turn was over comes back from an extension, or exits, for which the
+	 * kernel does not enqueue it. */
+	if (task->used < settings.slice) {
+		cpu->slice = settings.slice - task->used;
+	} else {
+		cpu->slice = OVERDUE_SLICE_NS;
+		task->used = 0;
+	}
 	cpu->limited = 0;
 	if (keeps_limits) {
 		cpu->slice =
 			take_budget(p, task,
 				    task->why == WHY_RESCUED ? POLICY_RESCUE_NS
-							     : settings.slice,
+							     : cpu->slice,
 				    now);
 		cpu->limited = !!task->took;
 		if (!cpu->slice)
@@ -256,6 +277,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 			kernel_set_slice(p, cpu->slice);
 	}
 	cpu->turn = now;
+	cpu->served = now;
 	look_soon(cpu, where, now);
 	hints_publish(where);
 }
@@ -263,14 +285,12 @@ void BPF_PROG(guard_running, struct task_struct *p)
 SEC("struct_ops/guard_stopping")
 void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 {
-	u32 where = bpf_get_smp_processor_id();
+	u32 where = scx_bpf_task_cpu(p);
 	struct cpu *cpu = cpu_of(where);
 	struct task *task = task_of(p);
-	struct policy_limits limit;
 	struct guest *guest;
 	struct group *group;
-	u64 now, ran, count;
-	s32 waiting;
+	u64 now, ran;
 
 	if (!task || !cpu)
 		return;
@@ -279,14 +299,8 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	if (keeps_limits)
 		settle(task, now);
 	task->overdue = 0;
-	limits(&limit);
-	waiting = scx_bpf_dsq_nr_queued(queue_id(task));
-	if (waiting < 0)
-		waiting = 0;
-	count = (waiting + 1) * POLICY_WEIGHT;
-	if (!task->queue && settings.cpus)
-		count = count / settings.cpus + 1;
-	policy_served(&cpu->kinds, !!task->queue, ran, count, &limit);
+	serve(cpu, where, now);
+	task->used = runnable && cpu->turn ? task->used + now - cpu->turn : 0;
 	guest = guest_of(task);
 	group = group_of(task);
 	end_extension(task, !runnable, now);
@@ -392,13 +406,20 @@ static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
 {
 	u64 ran = now - cpu->turn;
 	u32 class, quiescing;
+	_Bool due, section;
 
 	if (task->extension.began)
-		return now - task->extension.began >= settings.max_extend ||
-		       !in_section(p, task, &class, &quiescing);
-	if (cpu->why == WHY_RESCUED)
-		return ran >= POLICY_RESCUE_NS || !owes(task);
-	return ran >= cpu->slice && (cpu->limited || waits(where));
+		due = now - task->extension.began >= settings.max_extend;
+	else if (cpu->why == WHY_RESCUED)
+		due = ran >= POLICY_RESCUE_NS || !owes(task);
+	else
+		due = ran >= cpu->slice && (cpu->limited || waits(where));
+	if (due)
+		return 1;
+	if (!task->extension.began && !waits(where))
+		return 0;
+	section = in_section(p, task, &class, &quiescing, now);
+	return task->awaits || (task->extension.began && !section);
 }
 
 static int timer_expired(void *map, u32 *key, struct timer *timer)
@@ -407,11 +428,13 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct cpu *cpu = cpu_of(where);
 	u64 now = bpf_ktime_get_ns();
-	u64 next = LOOK_ALONE_NS;
+	u64 next = settings.look_alone;
 
-	if (!active)
+	if (!active || !cpu)
 		return 0;
-	if (cpu && cpu->turn) {
+	/* Near, while it is decided: a tick in between starts no timer. */
+	cpu->look = now;
+	if (cpu->turn) {
 		_Bool ends = 0;
 
 		if (cpu->limited || waits(where))
@@ -424,11 +447,13 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 					look(task, now);
 				ends = over(cpu, p, task, where, now);
 				/* Begun here, it is looked at in time. */
-				if (ends && cpu->why != WHY_RESCUED &&
+				if (ends && !task->awaits &&
+				    cpu->why != WHY_RESCUED &&
 				    !task->extension.began)
 					ends = extend(p, task, now) !=
 					       POLICY_STAY;
-				if (task->extension.began ||
+				cpu->extends = !!task->extension.began;
+				if (cpu->extends || task->spins_since == now ||
 				    cpu->why == WHY_RESCUED)
 					next = LOOK_EXTENDED_NS;
 			}
@@ -441,12 +466,16 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 				task = task_of(p);
 			if (task && !task->slot) {
 				ends = hints_over(p, task, ends, now);
-				if (task->extension.began)
+				cpu->extends = !!task->extension.began;
+				if (cpu->extends)
 					next = LOOK_EXTENDED_NS;
 			}
 		}
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	} else if (waits(where)) {
+		/* Only if it is idle: one may have come as it went idle. */
+		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	}
 	rescue_pending(where, now);
 	unpark(now);
@@ -462,9 +491,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	if (keeps_limits && limits_used && next > LOOK_LIMITED_NS)
 		next = LOOK_LIMITED_NS;
 	account(now);
-	if (cpu)
-		cpu->look = now + next;
 	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);
+	cpu->look = now + next;
 	return 0;
 }
 
@@ -474,9 +502,22 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 {
 	u32 where = bpf_get_smp_processor_id();
 	struct cpu *cpu = cpu_of(where);
+	u64 now = bpf_ktime_get_ns();
+	struct guest *guest;
+	struct task *task;
 
-	if (cpu && cpu->turn)
-		look_soon(cpu, where, bpf_ktime_get_ns());
+	if (!cpu || !cpu->turn)
+		return;
+	look_soon(cpu, where, now);
+	/* While it is alone, its timer rarely looks whom its guest waits for.
+	 */
+	if (p != bpf_get_current_task_btf())
+		return;
+	task = task_of(p);
+	guest = task ? guest_of(task) : 0;
+	if (guest && guest->policies & DOES_RESCUE &&
+	    policy_after(now, guest->looked) >= LOOK_BUSY_NS)
+		look(task, now);
 }
 
 /* Runs once on each CPU. */

@@ -10,6 +10,7 @@
 #include "watch.h"
 
 #define MAX_LEAVES 8
+#define MAX_SPINS 16
 #define MAX_GUEST_CPUS 128
 #define MAX_CPUS 1024
 #define MAX_LIMITS 256
@@ -22,6 +23,12 @@ struct leaf {
 	u64 gp_tasks; /* address, or 0 */
 	u32 first_cpu;
 	u32 cpus;
+};
+
+/* Kernel addresses of code in which a CPU of the guest spins for another. */
+struct spin {
+	u64 start;
+	u64 bytes;
 };
 
 struct granted {
@@ -42,12 +49,14 @@ struct guest {
 	u32 node_entry; /* offsets in the guest's task_struct */
 	u32 task_cpu;
 	u32 policies; /* what is done for it: DOES_... */
+	u32 spins_used;
 	u64 kthread_cpu; /* addresses, or 0 */
 	u64 kthread_on_rq;
 	u64 fqs_due;
 	u64 jiffies;
 	struct leaf leaves[MAX_LEAVES];
 	u32 slots[MAX_GUEST_CPUS]; /* index in vcpus, plus 1, by guest CPU */
+	struct spin spins[MAX_SPINS];
 
 	/* Written by the scheduler, from any CPU. */
 	u64 seq; /* the grace period that was last seen */
@@ -61,6 +70,7 @@ struct guest {
 	struct granted quiesced;
 	struct granted rescued;
 	struct granted yielded;
+	u64 spun; /* looks at which one spun while another waited for a CPU */
 	u64 ticks; /* due while the vCPU waited for a CPU */
 };
 
@@ -93,6 +103,7 @@ struct settings {
 	u64 max_extend;
 	u64 max_hold;
 	u64 late;
+	u64 look_alone; /* how often, at a CPU for which nobody waits */
 	u64 cpus;
 };
 

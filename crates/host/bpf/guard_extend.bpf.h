@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Extensions: a vCPU in a section keeps its CPU until it leaves.
+ * Extensions: a vCPU in a section keeps its CPU until it leaves. One that spins
+ * for another vCPU of its VM is in a section, too, but leaves it only after the
+ * other has run: a lock's holder, or the target of a function call. If the
+ * other waits for a CPU, it runs instead.
  */
 #pragma once
+
+/* How many vCPUs of a VM are looked at for the one that another spins for. */
+#define LOOK_SPUN_FOR 16
 
 static __always_inline _Bool critical(const struct observation *seen)
 {
@@ -12,12 +18,128 @@ static __always_inline _Bool critical(const struct observation *seen)
 	       seen->class == CLASS_HARDIRQ;
 }
 
+static __always_inline _Bool spins(const struct guest *guest,
+				   const struct observation *seen)
+{
+	u32 i;
+
+	/* Who spins may not be preempted by its own kernel. */
+	if (seen->class == CLASS_USER || seen->class == CLASS_KERNEL ||
+	    seen->class == CLASS_IDLE || seen->class == CLASS_UNKNOWN)
+		return 0;
+	for (i = 0; i < MAX_SPINS; i++) {
+		const struct spin *spin = &guest->spins[i];
+
+		if (i >= guest->spins_used)
+			break;
+		if (seen->rip - spin->start < spin->bytes)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * The thread of the vCPU that the one in slot, which spins here, may wait for,
+ * and in the upper half where it can run. That is not known: of those that wait
+ * for a CPU the one that left its own first is taken, since what the spinning
+ * vCPU asked for is older than its absence. 0 if nobody waits, or gets too far
+ * ahead of its turn.
+ */
+static __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u64 now)
+{
+	struct guest *guest = bpf_map_lookup_elem(&guests, &vm);
+	struct group *group = bpf_map_lookup_elem(&groups, &vm);
+	struct policy_limits limit;
+	u32 looked = 0, i, first;
+	u64 found = 0, left = 0;
+
+	if (!guest || !group)
+		return 0;
+	limits(&limit);
+	first = bpf_get_prandom_u32();
+	bpf_for(i, 0, MAX_GUEST_CPUS)
+	{
+		u32 other = guest->slots[(first + i) % MAX_GUEST_CPUS];
+		struct task_struct *p;
+		struct task *task;
+		u32 *tid;
+
+		if (!other || other == slot + 1)
+			continue;
+		if (looked++ >= LOOK_SPUN_FOR)
+			break;
+		other--;
+		tid = bpf_map_lookup_elem(&tids, &other);
+		if (!tid)
+			continue;
+		p = bpf_task_from_pid(*tid);
+		if (!p)
+			continue;
+		task = task_of(p);
+		if (task && task->slot == other + 1 && task->vm == vm &&
+		    task->queued && !task->why && may_run(p, task, now) &&
+		    (!found || policy_after(left, task->left) > 0) &&
+		    (task->queue || bpf_cpumask_test_cpu(here, p->cpus_ptr)) &&
+		    policy_yield(&task->thread, &group->group, queue_of(task),
+				 per_cpu(), &limit) == POLICY_YES) {
+			u64 where = task->queue ? task->queue - 1 : here;
+
+			found = where << 32 | *tid;
+			left = task->left;
+		}
+		bpf_task_release(p);
+	}
+	return found;
+}
+
+/* Whether the vCPU, which is current, spins for one that can run here instead:
+ * then task->awaits is that one. One that runs elsewhere only is run there. */
+static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
+				       const struct observation *seen, u64 now)
+{
+	u32 here = bpf_get_smp_processor_id(), where;
+	struct cpu *cpu = cpu_of(here);
+	u64 found;
+
+	if (!spins(guest, seen)) {
+		task->spins_since = 0;
+		return 0;
+	}
+	/* Its turn is out of turn itself: nobody follows at its word. */
+	if (!cpu || cpu->why)
+		return 0;
+	/* Most spin for a moment. It is found twice, or at its turn's end. */
+	if (!task->spins_since)
+		task->spins_since = now;
+	if (policy_after(now, task->spins_since) < LOOK_EXTENDED_NS / 2 &&
+	    policy_after(now, cpu->turn + cpu->slice) < 0)
+		return 0;
+	found = spun_for(task->vm, task->slot - 1, here, now);
+	if (!found)
+		return 0;
+	add(&guest->spun, 1);
+	where = found >> 32;
+	if (where == here) {
+		task->awaits = found;
+		return 1;
+	}
+	cpu = cpu_of(where);
+	if (cpu && !cpu->wanted && !cpu->why) {
+		want(cpu, found, WHY_YIELDED);
+		/* Who runs there has had a part of its turn. */
+		if (cpu->turn && !cpu->extends &&
+		    policy_after(now, cpu->turn + settings.slice / 2) >= 0)
+			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	}
+	return 0;
+}
+
 /* Whether the vCPU, which is current, is in a section that should end before
  * it loses its CPU: a critical one of its kernel's, one that a program of the
  * guest announced, or until its next quiescent point. */
 static __always_inline _Bool in_section(struct task_struct *p,
 					struct task *task, u32 *class,
-					u32 *quiescing)
+					u32 *quiescing, u64 now)
 {
 	struct vcpu *vcpu = vcpu_of(task);
 	struct guest *guest = guest_of(task);
@@ -27,13 +149,15 @@ static __always_inline _Bool in_section(struct task_struct *p,
 
 	*class = CLASS_UNKNOWN;
 	*quiescing = 0;
+	task->awaits = 0;
 	if (!vcpu || !guest || !(guest->policies & ~DOES_RESCUE))
 		return 0;
 	vm = bpf_map_lookup_elem(&vms, &index);
 	observe(vcpu, vm, p, &seen);
 	*class = seen.class;
 	if (guest->policies & DOES_EXTEND && critical(&seen))
-		return 1;
+		return !gives_way(task, guest, &seen, now);
+	task->spins_since = 0;
 	if (guest->policies & DOES_EXTEND && seen.announced) {
 		*class = CLASS_ANNOUNCED;
 		return 1;
@@ -41,8 +165,10 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	if (seen.class == CLASS_USER || seen.class == CLASS_IDLE ||
 	    seen.class == CLASS_UNKNOWN)
 		return 0;
+	/* A rescue may end anywhere, also where a mutex is held. */
 	if (!(guest->policies & DOES_QUIESCE) &&
-	    !(guest->policies & DOES_QUIESCE_TRACKED && guest->tracks_user))
+	    !(guest->policies & DOES_QUIESCE_TRACKED && guest->tracks_user) &&
+	    !(guest->policies & DOES_EXTEND && task->why == WHY_RESCUED))
 		return 0;
 	/* The guest switched tasks since: that was a quiescent point. */
 	if (task->extension.began && task->section_task != seen.task)
@@ -69,7 +195,7 @@ static __always_inline enum policy_verdict extend(struct task_struct *p,
 		return hints_extend(p, task, now);
 	if (!group || !guest)
 		return POLICY_GO;
-	section = in_section(p, task, &class, &quiescing);
+	section = in_section(p, task, &class, &quiescing, now);
 	if (!section && !began)
 		return POLICY_GO;
 	limits(&limit);
@@ -91,7 +217,7 @@ static __always_inline enum policy_verdict extend(struct task_struct *p,
 		grant(granted, now - began);
 		if (verdict == POLICY_EXPIRED)
 			add(&granted->expired, 1);
-		else if (task->class <= CLASS_ANNOUNCED)
+		else if (task->class <= CLASS_ANNOUNCED && !task->awaits)
 			add(&guest->avoided[task->class], 1);
 	}
 	return verdict;

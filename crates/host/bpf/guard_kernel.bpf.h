@@ -16,6 +16,7 @@
 #endif
 
 #define SCX_DSQ_LOCAL ((1ULL << 63) | 2)
+#define SCX_DSQ_LOCAL_ON (3ULL << 62) /* plus the CPU */
 #define SCX_DSQ_GLOBAL ((1ULL << 63) | 1)
 #define SCX_ENQ_WAKEUP 1ULL
 #define SCX_ENQ_LAST (1ULL << 41)

@@ -8,11 +8,10 @@
 #pragma once
 
 /* How often a CPU's timer looks: in an extension, while others wait, while
- * there are limits of cgroups, else. */
+ * there are limits of cgroups. Else settings.look_alone. */
 #define LOOK_EXTENDED_NS 100000
 #define LOOK_BUSY_NS 500000
 #define LOOK_LIMITED_NS 2000000
-#define LOOK_ALONE_NS 20000000
 
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN 2
@@ -32,15 +31,17 @@ struct {
 	__type(value, struct timer);
 } timers SEC(".maps");
 
-/* The next look on this CPU is in ns, not when it was to be. */
+/* The next look on this CPU, where, is in ns, not when it was to be. */
 static __always_inline void look_in(struct cpu *cpu, u32 where, u64 ns, u64 now)
 {
 	struct timer *timer = bpf_map_lookup_elem(&timers, &where);
 
-	if (!timer)
+	/* With core scheduling, a sibling may choose for that CPU; a timer is
+	 * pinned where it is started. */
+	if (!timer || where != bpf_get_smp_processor_id())
 		return;
-	cpu->look = now + ns;
-	bpf_timer_start(&timer->timer, ns, BPF_F_TIMER_CPU_PIN);
+	if (!bpf_timer_start(&timer->timer, ns, BPF_F_TIMER_CPU_PIN))
+		cpu->look = now + ns;
 }
 
 /* Time to the next look on a CPU that others wait for: to the end of the slice
@@ -57,7 +58,10 @@ static __always_inline u64 until(const struct cpu *cpu, u64 now)
 /* Brings the next look near if it is far away and who runs is not alone. */
 static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 {
-	if (policy_after(cpu->look, now + LOOK_BUSY_NS) > 0 &&
+	s64 ahead = policy_after(cpu->look, now);
+
+	/* A look that is long past was lost. */
+	if ((ahead > LOOK_BUSY_NS || ahead < -LOOK_BUSY_NS) &&
 	    (cpu->why == WHY_RESCUED || cpu->limited || waits(where)))
 		look_in(cpu, where, until(cpu, now), now);
 }

@@ -42,9 +42,10 @@ u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
 			    policy_credit(group, queue, 1, woken, limits));
 }
 
-void guard_start(struct policy_queue *queue, const struct policy_thread *thread)
+void guard_start(struct policy_queue *queue, const struct policy_thread *thread,
+		 int early)
 {
-	policy_start(queue, thread);
+	policy_start(queue, thread, early);
 }
 
 u32 guard_extend(struct policy_extension *extension,
@@ -65,18 +66,20 @@ u32 guard_rescue(const struct policy_thread *thread,
 
 u32 guard_yield(const struct policy_thread *thread,
 		const struct policy_group *group,
-		const struct policy_queue *queue,
+		const struct policy_queue *queue, u64 load,
 		const struct policy_limits *limits)
 {
-	return policy_yield(thread, group, queue, limits);
+	return policy_yield(thread, group, queue, load, limits);
 }
 
 int guard_prefers(const struct policy_thread *thread,
-		  const struct policy_thread *first,
 		  const struct policy_group *group,
+		  const struct policy_thread *first,
+		  const struct policy_group *first_group, u64 load,
 		  const struct policy_limits *limits)
 {
-	return policy_prefers(thread, first, group, limits);
+	return policy_prefers(thread, policy_weight(thread, group), first,
+			      policy_weight(first, first_group), load, limits);
 }
 
 int guard_preempts(const struct policy_thread *woken,
@@ -92,10 +95,10 @@ u32 guard_kind(const struct policy_kinds *kinds)
 	return policy_kind(kinds);
 }
 
-int guard_kind_preempts(const struct policy_kinds *kinds, u32 kind,
+int guard_kind_preempts(const struct policy_kinds *kinds, u32 kind, u64 ran,
 			const struct policy_limits *limits)
 {
-	return policy_kind_preempts(kinds, kind, limits);
+	return policy_kind_preempts(kinds, kind, ran, limits);
 }
 
 void guard_served(struct policy_kinds *kinds, u32 kind, u64 ran, u64 count,

@@ -71,9 +71,10 @@ struct policy_thread {
 };
 
 /* A queue of threads that compete with each other: the virtual time of the one
- * that started last. */
+ * that started last, and of the last that was the first of the queue then. */
 struct policy_queue {
 	u64 vtime;
+	u64 first;
 };
 
 /* Why a thread keeps its CPU beyond its slice. */
@@ -187,10 +188,11 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
 }
 
 /* How far behind the virtual time of the queue a thread may come back. An
- * ordinary thread that slept has a slice of credit at most. A vCPU has what its
- * VM as a whole lacks: while it slept, its VM's share was for the others of its
- * VM, which may not have been able to use it. That is known for the queue for
- * all CPUs only. Who did not sleep keeps what it is owed. */
+ * ordinary thread that slept has a slice of credit at most, before the first of
+ * the queue: others may have been preferred to that (policy_prefers). A vCPU
+ * has what its VM as a whole lacks: while it slept, its VM's share was for the
+ * others of its VM, which may not have been able to use it. That is known for
+ * the queue for all CPUs only. Who did not sleep keeps what it is owed. */
 POLICY_FN u64 policy_credit(const struct policy_group *group,
 			    const struct policy_queue *queue, int for_all,
 			    int woken, const struct policy_limits *limits)
@@ -199,28 +201,40 @@ POLICY_FN u64 policy_credit(const struct policy_group *group,
 
 	if (!woken)
 		return POLICY_AHEAD_NS;
-	if (!group)
-		return limits->slice;
+	if (!group) {
+		lacks = policy_after(queue->vtime, queue->first);
+		if (lacks < 0)
+			lacks = 0;
+		if (lacks > (s64)(POLICY_CREDIT_SLICES * limits->slice))
+			lacks = POLICY_CREDIT_SLICES * limits->slice;
+		return limits->slice + lacks;
+	}
 	if (!for_all)
 		return 0;
 	lacks = policy_after(queue->vtime, group->vtime);
 	return lacks > 0 ? lacks : 0;
 }
 
+/* How far ahead of its queue a thread of that weight may stand: its debt is
+ * forgiven beyond it. load is the weight of all that compete for one CPU, by
+ * which virtual time passes more slowly than time. */
+POLICY_FN u64 policy_ahead(u64 weight, u64 load)
+{
+	u64 ahead = policy_scaled(POLICY_AHEAD_NS, weight);
+	u64 most = policy_scaled(POLICY_WAIT_NS, load);
+
+	return ahead < most ? ahead : most;
+}
+
 /* Where the thread stands in the queue. Who is far ahead (it ran alone for
- * long) waits for a bounded time: load is the weight of all that compete for
- * one CPU, by which virtual time passes more slowly than time. */
+ * long) waits for a bounded time. */
 POLICY_FN u64 policy_place(struct policy_thread *thread,
 			   const struct policy_group *group,
 			   const struct policy_queue *queue, u64 load,
 			   u64 credit)
 {
-	u64 ahead =
-		policy_scaled(POLICY_AHEAD_NS, policy_weight(thread, group));
-	u64 most = policy_scaled(POLICY_WAIT_NS, load);
+	u64 ahead = policy_ahead(policy_weight(thread, group), load);
 
-	if (ahead > most)
-		ahead = most;
 	if (policy_after(thread->vtime, queue->vtime - credit) < 0)
 		thread->vtime = queue->vtime - credit;
 	if (policy_after(thread->vtime, queue->vtime + ahead) > 0)
@@ -236,24 +250,33 @@ POLICY_FN void policy_move(struct policy_thread *thread,
 	thread->vtime += to->vtime - from->vtime;
 }
 
-/* The thread starts in its turn (not rescued: that is ahead of its turn). */
+/* The thread starts in its turn (not rescued: that is ahead of its turn); early
+ * says that it was not the first of the queue. */
 POLICY_FN void policy_start(struct policy_queue *queue,
-			    const struct policy_thread *thread)
+			    const struct policy_thread *thread, int early)
 {
 	if (policy_after(thread->vtime, queue->vtime) > 0)
 		queue->vtime = thread->vtime;
+	if (!early && policy_after(thread->vtime, queue->first) > 0)
+		queue->first = thread->vtime;
 }
 
 /* Whether a CPU may take the thread, which ran there last, before the first of
- * the queue, which ran elsewhere: what its caches hold is worth two turns. */
-POLICY_FN int policy_prefers(const struct policy_thread *thread,
+ * the queue, which ran elsewhere: what its caches hold is worth two turns of
+ * the heavier one, but no more than half of what the thread may be ahead: else
+ * it could be taken for ever. */
+POLICY_FN int policy_prefers(const struct policy_thread *thread, u64 weight,
 			     const struct policy_thread *first,
-			     const struct policy_group *group,
+			     u64 first_weight, u64 load,
 			     const struct policy_limits *limits)
 {
+	u64 most = policy_ahead(weight, load) / 2;
 	u64 turns =
-		policy_scaled(2 * limits->slice, policy_weight(first, group));
+		policy_scaled(2 * limits->slice,
+			      weight > first_weight ? weight : first_weight);
 
+	if (turns > most)
+		turns = most;
 	return policy_after(thread->vtime, first->vtime) <= (s64)turns;
 }
 
@@ -366,14 +389,22 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 	return POLICY_YES;
 }
 
-/* Whether a vCPU to which another of its VM yields is scheduled next. */
+/* Whether a vCPU to which another of its VM yields is scheduled next: not if it
+ * gets too far ahead, nor if a part of its debt would be forgiven. */
 POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
 					  const struct policy_group *group,
 					  const struct policy_queue *queue,
+					  u64 load,
 					  const struct policy_limits *limits)
 {
+	u64 weight = policy_weight(thread, group);
+	s64 ahead = policy_after(thread->vtime, queue->vtime);
+
 	if (policy_debt(thread, group, queue) + limits->slice >
 	    limits->max_hold)
+		return POLICY_IN_DEBT;
+	if (ahead + (s64)policy_scaled(limits->slice, weight) >
+	    (s64)policy_ahead(weight, load))
 		return POLICY_IN_DEBT;
 	return POLICY_YES;
 }
@@ -392,12 +423,13 @@ POLICY_FN u32 policy_kind(const struct policy_kinds *kinds)
 }
 
 /* Whether a thread of the kind, woken now, should run at once instead of one of
- * the other kind: their virtual times are of different queues. */
+ * the other kind, which has run for ran since that was last served: their
+ * virtual times are of different queues. */
 POLICY_FN int policy_kind_preempts(const struct policy_kinds *kinds, u32 kind,
-				   const struct policy_limits *limits)
+				   u64 ran, const struct policy_limits *limits)
 {
-	return policy_after(kinds->served[!kind], kinds->served[kind & 1]) >
-	       (s64)(limits->slice / 2);
+	return policy_after(kinds->served[!kind] + ran,
+			    kinds->served[kind & 1]) > (s64)(limits->slice / 2);
 }
 
 /* A thread of the kind ran; count is how many of its kind this CPU has, in

@@ -181,6 +181,12 @@ static __always_inline u64 weight(const struct task *task)
 	return policy_weight(&task->thread, group ? &group->group : 0);
 }
 
+/* The weight that competes for one CPU. */
+static __always_inline u64 per_cpu(void)
+{
+	return load / (settings.cpus ? settings.cpus : 1);
+}
+
 static __always_inline u64 place(struct task_struct *p, struct task *task,
 				 int woken)
 {
@@ -188,7 +194,6 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	struct policy_queue *to, *from = queue_of(task);
 	struct group *group = group_of(task);
 	u32 queue = p->nr_cpus_allowed == 1 ? scx_bpf_task_cpu(p) + 1 : 0;
-	u64 per_cpu = load / (settings.cpus ? settings.cpus : 1);
 
 	limits(&now);
 	if (queue != task->queue) {
@@ -199,7 +204,7 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 		to = from;
 	}
 	return policy_place(&task->thread, group ? &group->group : 0, to,
-			    per_cpu,
+			    per_cpu(),
 			    policy_credit(group ? &group->group : 0, to,
 					  to == &shared, woken, &now));
 }

@@ -61,11 +61,13 @@ struct task {
 	u64 limits_generation;
 	u64 parked; /* since when, 0: it is not */
 	u64 took; /* when it took what it runs on */
+	u64 used; /* of its turn, before a higher class took its CPU */
 	struct taken taken[MAX_NESTED_LIMITS];
 	u32 limits[MAX_NESTED_LIMITS]; /* indexes in budgets */
 	u32 limited; /* how many */
 	u32 overdue; /* it runs without budget, for it waited too long */
 	u64 left; /* when it last left its CPU */
+	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
@@ -75,8 +77,10 @@ struct task {
 	u32 queued;
 	u32 why;
 	u32 ticked; /* its guest's tick was due while it waited */
+	u32 early; /* it was taken before the first of its queue */
 	u32 class; /* at the start of the extension; of no vCPU: its hint */
 	u32 quiescing; /* what kind of extension it is */
+	u32 awaits; /* it spins, and this thread of its VM waits for a CPU */
 };
 
 /* What a CPU does. Written there, also read elsewhere. */
@@ -87,12 +91,14 @@ struct cpu {
 	u64 turn; /* since when it runs, 0: nobody */
 	u64 slice; /* how long it may */
 	u64 look; /* when its timer looks next */
+	u64 served; /* up to when who runs is in kinds */
 	u32 pid;
 	u32 slot;
 	u32 why; /* also of the last, while nobody runs */
 	u32 yields; /* who runs gives up its CPU */
 	u32 limited; /* who runs has a budget: the slice */
 	u32 kind; /* of who runs: 1 if it may run here only */
+	u32 extends; /* who runs is in an extension */
 	u64 wanted; /* a thread to run next, and why in the upper half */
 };
 
@@ -225,9 +231,12 @@ static __always_inline void grant(struct granted *granted, u64 ns)
 		granted->max_ns = ns;
 }
 
+/* Exiting threads, and those that may not migrate now, wait in the CPU's local
+ * queue. */
 static __always_inline _Bool waits(u32 cpu)
 {
-	return scx_bpf_dsq_nr_queued(QUEUE_SHARED) > 0 ||
+	return scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | cpu) > 0 ||
+	       scx_bpf_dsq_nr_queued(QUEUE_SHARED) > 0 ||
 	       scx_bpf_dsq_nr_queued(QUEUE_CPU + cpu) > 0 ||
 	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE) > 0;
 }

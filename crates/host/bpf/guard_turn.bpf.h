@@ -28,13 +28,16 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 		/* While it was alone, the look was far away. */
 		look_in(cpu, where, LOOK_EXTENDED_NS, now);
 		kernel_set_slice(p, ns);
+		cpu->extends = 1;
 		return; /* the turn goes on */
 	}
 	kernel_set_slice(p, cpu->limited ? ns : SLICE_FOR_KERNEL);
 	end_favour(task, now - cpu->turn);
+	task->used = 0;
 	cpu->turn = now;
 	cpu->slice = ns;
 	cpu->why = WHY_TURN;
+	cpu->extends = 0;
 	look_soon(cpu, where, now);
 }
 
@@ -63,12 +66,16 @@ static __always_inline _Bool take_shared(u32 where, u64 now)
 				first = task->thread;
 				first.weight = weight(task);
 			}
-			if (!policy_prefers(&task->thread, &first, 0, &limit))
+			if (!policy_prefers(&task->thread, weight(task), &first,
+					    first.weight, per_cpu(), &limit))
 				break;
 			if (scx_bpf_task_cpu(p) == (s32)where &&
 			    may_run(p, task, now)) {
+				task->early = n > 1;
 				taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
 						    SLICE_FOR_KERNEL);
+				if (!taken)
+					task->early = 0;
 				break;
 			}
 		}
@@ -130,6 +137,31 @@ out:
 	return taken;
 }
 
+/* How many of the kind that runs on the CPU it has, in hundredths. */
+static __always_inline u64 of_kind(u32 kind, u32 where)
+{
+	s32 waiting =
+		scx_bpf_dsq_nr_queued(kind ? QUEUE_CPU + where : QUEUE_SHARED);
+	u64 count = (waiting > 0 ? waiting : 0) * POLICY_WEIGHT;
+
+	if (!kind && settings.cpus)
+		count /= settings.cpus;
+	return count + POLICY_WEIGHT;
+}
+
+/* What the thread that runs on this CPU has run is counted for its kind. */
+static __always_inline void serve(struct cpu *cpu, u32 where, u64 now)
+{
+	struct policy_limits limit;
+
+	if (policy_after(now, cpu->served) <= 0)
+		return;
+	limits(&limit);
+	policy_served(&cpu->kinds, cpu->kind, now - cpu->served,
+		      of_kind(cpu->kind, where), &limit);
+	cpu->served = now;
+}
+
 static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 				 u32 where, u64 now)
 {
@@ -143,11 +175,14 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		task = task_of(prev);
 	/* With core scheduling, a sibling may choose for this CPU. */
 	if (task && prev == bpf_get_current_task_btf()) {
+		serve(cpu, where, now);
 		if (yields || !waits(where)) {
 			end_extension(task, 0, now);
 		} else if (extend(prev, task, now) == POLICY_STAY) {
 			keep(prev, task, cpu, where, settings.max_extend, now);
 			return;
+		} else if (task->awaits && !cpu->why && !cpu->wanted) {
+			want(cpu, task->awaits, WHY_YIELDED);
 		}
 	}
 	/* Every second turn at most is out of turn. */
@@ -160,7 +195,8 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		return;
 	if (take_shared(where, now))
 		return;
-	if (!kind && kernel_take(QUEUE_CPU + where))
+	/* Again, since one may have come while the CPU's lock was dropped. */
+	if (kernel_take(QUEUE_CPU + where))
 		return;
 	if (kernel_take(QUEUE_RESCUE))
 		return;

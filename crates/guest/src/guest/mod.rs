@@ -16,6 +16,7 @@ use crate::rcu::{Rcu, grace::RcuData};
 use crate::state::clock::Clock;
 use crate::state::features::{Paravirt, Settings};
 use crate::state::modules::{self, Module};
+use crate::state::spins;
 use crate::state::task::{Task, TaskOffsets};
 use crate::state::vcpu::{Area, Cpus, PreemptCount};
 use crate::state::zones::{self, Zone};
@@ -226,6 +227,7 @@ impl Guest {
             task: *self.task_offsets()?,
             rcu: self.rcu().ok().map(|rcu| rcu.layout()).transpose()?,
             jiffies: self.kernel.memory.host_address(self.clock.address),
+            spins: spins::code(&self.kernel),
             hz: self.clock.hz,
         })
     }

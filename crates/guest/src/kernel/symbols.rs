@@ -120,6 +120,13 @@ impl Symbols {
         Some(Resolved { name: symbol.name.into(), offset: address - symbol.address, module: None })
     }
 
+    /// The address of the first symbol behind those at `address`.
+    pub fn after(&self, address: u64) -> Option<u64> {
+        let behind =
+            self.by_address.partition_point(|&i| self.entries[i as usize].address <= address);
+        self.by_address.get(behind).map(|&i| self.entries[i as usize].address)
+    }
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -172,6 +179,7 @@ mod tests {
         assert_eq!(resolve(0x1fff).as_deref(), Some("b+0x7ff"));
         assert_eq!(resolve(0x2000).as_deref(), Some("a"));
         assert_eq!(resolve(0xfff), None);
+        assert_eq!((table.after(0x1000), table.after(0x2000)), (Some(0x1800), None));
         assert_eq!(table.iter().map(|s| s.name).collect::<Vec<_>>(), ["b", "alias", "a", "b"]);
         assert!(Symbols::default().resolve(5).is_none() && Symbols::default().is_empty());
     }

@@ -4,6 +4,7 @@
 pub(crate) mod clock;
 pub(crate) mod features;
 pub(crate) mod modules;
+pub(crate) mod spins;
 pub mod task;
 pub mod vcpu;
 pub(crate) mod zones;

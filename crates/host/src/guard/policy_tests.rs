@@ -35,6 +35,7 @@ struct Thread {
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
     vtime: u64,
+    first: u64,
 }
 
 #[repr(C)]
@@ -76,7 +77,7 @@ unsafe extern "C" {
         woken: i32,
         limits: *const Limits,
     ) -> u64;
-    fn guard_start(queue: *mut Queue, thread: *const Thread);
+    fn guard_start(queue: *mut Queue, thread: *const Thread, early: i32);
     fn guard_extend(
         extension: *mut Extension,
         budget: *mut Budget,
@@ -98,12 +99,15 @@ unsafe extern "C" {
         thread: *const Thread,
         group: *const Group,
         queue: *const Queue,
+        load: u64,
         limits: *const Limits,
     ) -> u32;
     fn guard_prefers(
         thread: *const Thread,
-        first: *const Thread,
         group: *const Group,
+        first: *const Thread,
+        first_group: *const Group,
+        load: u64,
         limits: *const Limits,
     ) -> i32;
     fn guard_preempts(
@@ -114,7 +118,7 @@ unsafe extern "C" {
         limits: *const Limits,
     ) -> i32;
     fn guard_kind(kinds: *const Kinds) -> u32;
-    fn guard_kind_preempts(kinds: *const Kinds, kind: u32, limits: *const Limits) -> i32;
+    fn guard_kind_preempts(kinds: *const Kinds, kind: u32, ran: u64, limits: *const Limits) -> i32;
     fn guard_served(kinds: *mut Kinds, kind: u32, ran: u64, count: u64, limits: *const Limits);
 }
 
@@ -312,10 +316,6 @@ impl Host {
         one.sleeps_at = sleeps_in.map_or(u64::MAX, |time| now + time);
         // SAFETY: as in `enqueue`.
         unsafe { guard_begin(&mut one.thread, group, now) };
-        if !rescued {
-            // SAFETY: as in `enqueue`.
-            unsafe { guard_start(&mut self.queue, &one.thread) };
-        }
     }
 
     fn rescue(&mut self) -> Option<usize> {
@@ -383,13 +383,25 @@ impl Host {
         let mut queue: Vec<usize> = (0..self.actors.len()).filter(waits).collect();
         queue.sort_by_key(|&actor| self.actors[actor].thread.vtime as i64);
         let &first = queue.first()?;
-        let group = self.group(first);
-        let near = queue.iter().take(LOOK_AHEAD).find(|&&actor| {
+        let (first_group, load) = (self.group(first), self.load());
+        let mut near = None;
+        for &actor in queue.iter().take(LOOK_AHEAD) {
+            let group = self.group(actor);
             let (one, first) = (&self.actors[actor], &self.actors[first].thread);
             // SAFETY: as in `enqueue`.
-            one.cpu == cpu && unsafe { guard_prefers(&one.thread, first, group, &LIMITS) != 0 }
-        });
-        Some(*near.unwrap_or(&first))
+            let prefers = || unsafe {
+                guard_prefers(&one.thread, group, first, first_group, load, &LIMITS) != 0
+            };
+            if one.cpu == cpu && prefers() {
+                near = Some(actor);
+                break;
+            }
+        }
+        let next = near.unwrap_or(first);
+        let early = i32::from(next != first);
+        // SAFETY: as in `enqueue`.
+        unsafe { guard_start(&mut self.queue, &self.actors[next].thread, early) };
+        Some(next)
     }
 
     /// The slice is over: whether the thread keeps its CPU.
@@ -609,7 +621,7 @@ fn debt_is_bounded() {
         // Run time is known to a hundred nanoseconds.
         let ahead = random.below(4 * MS) * 100;
         let thread = Thread { vtime: vtime + ahead, weight: 100, ..Thread::default() };
-        let queue = Queue { vtime };
+        let queue = Queue { vtime, first: vtime };
         let (age, off) = (random.below(2 * S), random.below(10 * MS));
         let ticked = random.below(2) as i32;
         // SAFETY: all point to values of their types; no group.
@@ -626,8 +638,11 @@ fn debt_is_bounded() {
             assert!(ahead + RESCUE > 2 * LIMITS.max_hold, "refused {ahead}");
         }
         // SAFETY: as above.
-        let answer = unsafe { guard_yield(&thread, std::ptr::null(), &queue, &LIMITS) };
-        assert_eq!(answer == YES, ahead + LIMITS.slice <= LIMITS.max_hold, "{ahead}");
+        let yields =
+            |load| unsafe { guard_yield(&thread, std::ptr::null(), &queue, load, &LIMITS) == YES };
+        assert_eq!(yields(100), ahead + LIMITS.slice <= LIMITS.max_hold, "{ahead}");
+        // Where 8 ms of debt are forgiven, nobody runs into more.
+        assert_eq!(yields(50_000), ahead + LIMITS.slice <= 8 * MS, "{ahead}");
     }
 }
 
@@ -665,20 +680,22 @@ fn extensions_end_in_time_and_have_a_budget() {
 
 #[test]
 fn a_sleeper_preempts_and_a_hog_does_not() {
-    let queue = Queue { vtime: 10 * S };
+    let even = Queue { vtime: 10 * S, first: 10 * S };
     let running = Thread { vtime: 10 * S, weight: 100, began: S, ..Thread::default() };
-    let preempts = |vtime: u64, after: u64| {
+    let preempts = |queue: &Queue, vtime: u64, after: u64| {
         let mut woken = Thread { vtime, weight: 100, ..Thread::default() };
         let none = std::ptr::null();
         // SAFETY: all point to values of their types; no group.
         unsafe {
-            guard_place(&mut woken, none, &queue, 100, 1, &LIMITS);
+            guard_place(&mut woken, none, queue, 100, 1, &LIMITS);
             guard_preempts(&woken, &running, none, S + after, &LIMITS) != 0
         }
     };
-    assert!(preempts(0, 100 * US), "it slept for long");
-    assert!(!preempts(10 * S + 5 * MS, MS), "it had its share");
-    assert!(preempts(10 * S, 2 * MS), "the other has run for longer");
+    assert!(preempts(&even, 0, 100 * US), "it slept for long");
+    assert!(!preempts(&even, 10 * S + 5 * MS, MS), "it had its share");
+    assert!(preempts(&even, 10 * S, 2 * MS), "the other has run for longer");
+    let passed_over = Queue { vtime: 10 * S + 9 * MS, first: 10 * S };
+    assert!(preempts(&passed_over, 0, 100 * US), "it is placed before the first of the queue");
 }
 
 #[test]
@@ -702,6 +719,7 @@ fn both_kinds_of_threads_have_their_part_of_a_cpu() {
     assert!(kinds.served[0] - kinds.served[1] <= LIMITS.slice);
     // So it runs at once when it comes, and not the other way round.
     // SAFETY: as above.
-    let preempts = |kind| unsafe { guard_kind_preempts(&kinds, kind, &LIMITS) } != 0;
-    assert_eq!([0, 1].map(preempts), [false, true]);
+    let preempts = |kind, ran| unsafe { guard_kind_preempts(&kinds, kind, ran, &LIMITS) } != 0;
+    assert_eq!([0, 1].map(|kind| preempts(kind, 0)), [false, true]);
+    assert!(preempts(0, 2 * LIMITS.slice), "the other has run for long since");
 }

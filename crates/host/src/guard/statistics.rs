@@ -127,6 +127,9 @@ pub struct VmStatistics {
     /// they are.
     #[serde(default)]
     pub ticks_waited: u64,
+    /// Looks at which a vCPU of the guest spun for another one while another one waited for a CPU.
+    #[serde(default)]
+    pub spun: u64,
     /// Times that the slice of a vCPU was shortened (it runs sooner, but no longer), and for how
     /// long it stayed so; `refused` for vCPUs whose slice cannot be set.
     #[serde(default)]

@@ -182,6 +182,7 @@ pub fn guarded(seconds: u64) -> Statistics {
         extended: granted(40, 175_000, 900_000),
         rescued: granted(20, 250_000, 300_000),
         ticks_waited: 60 * seconds,
+        spun: 7 * seconds,
         ..VmStatistics::default()
     };
     let web = VmStatistics {

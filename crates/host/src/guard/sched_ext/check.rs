@@ -37,6 +37,12 @@ fn read(file: &str) -> String {
     text.trim().to_owned()
 }
 
+/// Whether there are CPUs without ticks while one thread runs there (`nohz_full`).
+pub fn ticks_stop() -> bool {
+    let list = fs::read_to_string("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
+    list.contains(|c: char| c.is_ascii_digit())
+}
+
 /// A limit of a cgroup that would not be kept. With `--only-vms` only those of VMs matter, and they
 /// are found when the VM is.
 pub fn unkept_limit(options: &Options) -> Option<PathBuf> {

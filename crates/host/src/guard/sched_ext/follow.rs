@@ -13,6 +13,7 @@ use crate::watch::vms::machine::Machine;
 use reprieve_guest::layout::RcuLayout;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -251,6 +252,7 @@ impl State {
         }
         if let Some(attached) = &machine.attached {
             let tracks = attached.guest.settings().context_tracking == reprieve_guest::Use::Yes;
+            set_spins(&self.program, index as usize, &attached.layout.spins);
             if let Some(rcu) = &attached.layout.rcu {
                 let jiffies = attached.layout.jiffies;
                 set_rcu(&self.program, index as usize, (rcu, jiffies), &vcpus, tracks);
@@ -259,6 +261,19 @@ impl State {
         self.program.changed();
         self.known.insert(machine.key, Known { index, vcpus, boot, weight, does });
     }
+}
+
+/// Tells the scheduler in which code the guest's CPUs spin for each other.
+fn set_spins(program: &Program, index: usize, spins: &[Range<u64>]) {
+    let spins = &spins[..spins.len().min(constants::MAX_SPINS)];
+    for (n, code) in spins.iter().enumerate() {
+        let at = offset_of!(types::guest, spins) + n * size_of::<types::spin>();
+        program.guests.set_field(index, at + offset_of!(types::spin, start), code.start);
+        let bytes = code.end - code.start;
+        program.guests.set_field(index, at + offset_of!(types::spin, bytes), bytes);
+    }
+    let used = spins.len() as u32;
+    program.guests.set_field(index, offset_of!(types::guest, spins_used), used);
 }
 
 /// Tells the scheduler where the guest keeps its RCU's state. What is beyond its tables is not

@@ -216,6 +216,7 @@ impl SchedExt {
             rescued: granted(&guest.rescued),
             yielded: granted(&guest.yielded),
             ticks_waited: guest.ticks,
+            spun: guest.spun,
             shortened: Granted::default(),
         }
     }

@@ -87,6 +87,11 @@ pub struct Ended {
     pub restart: bool,
 }
 
+/// How often the scheduler looks at a CPU for which nobody waits. Its ticks look for changes.
+const LOOK_ALONE: Duration = Duration::from_millis(20);
+/// The same, where a CPU that runs one thread may have no ticks.
+const LOOK_TICKLESS: Duration = Duration::from_millis(2);
+
 /// Of an exit code (`enum scx_exit_code`).
 const RESTART: u64 = 1 << 48;
 /// How long the kernel may take to be rid of the scheduler that it ended.
@@ -355,6 +360,7 @@ fn open(
             max_extend: ns(options.max_extend),
             max_hold: ns(options.max_hold),
             late: ns(options.late),
+            look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
             cpus: cpus as u64,
         };
     }

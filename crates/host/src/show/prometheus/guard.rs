@@ -156,6 +156,12 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
         "reprieve_guard_ticks_waited",
         "Ticks of the guest that were due while their vCPU waited for a CPU",
         each(named, |vm| Some(vm.ticks_waited as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_spun",
+        "Looks at which a vCPU spun for another one while another one waited for a CPU",
+        each(named, |vm| Some(vm.spun as f64)),
     )
 }
 
