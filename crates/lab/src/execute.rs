@@ -16,6 +16,7 @@
 use crate::calibrate;
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
+use crate::exits::Exits;
 use crate::images::{GuestImage, ImageSet};
 use crate::limit::scaled;
 use crate::plan::{Plan, SCHEMA, Scenario, VmPlan};
@@ -643,6 +644,7 @@ struct SchedReader {
 struct SchedReading {
     at: Instant,
     vcpus: SchedCounters,
+    exits: Option<Exits>,
     all: BTreeMap<String, SchedCounters>,
 }
 
@@ -659,6 +661,7 @@ impl SchedReader {
         SchedReading {
             at: Instant::now(),
             vcpus: self.subject.vcpu_counters(),
+            exits: Exits::of_process(self.subject.pid()),
             all: self.all.iter().map(|(name, vm)| (name.clone(), vm.counters())).collect(),
         }
     }
@@ -674,6 +677,7 @@ impl SchedReading {
         HostPhase {
             vcpu_preemptions: vcpus.preemptions,
             vcpu_wait_ns: vcpus.wait_ns,
+            exits: self.exits.zip(before.exits).map(|(now, then)| now.since(then)),
             cpu_ns: self.all.iter().map(ran).collect(),
             elapsed_ns: (self.at - before.at).as_nanos() as u64,
             outside: None,

@@ -23,6 +23,7 @@ pub mod costs;
 pub mod dilation;
 pub mod error;
 pub mod execute;
+pub mod exits;
 pub mod experiments;
 pub mod headroom;
 pub mod host;

@@ -73,6 +73,8 @@ fn figures_worked_out_by_hand() {
         ("throughput", 200.0, 50.0),
         ("vcpu_preemptions", 0.0, 300.0),
         ("vcpu_wait", 0.0, 25.0),
+        ("vm_exits", 15_000.0, 15_000.0),
+        ("interrupt_exits", 1_500.0, 4_500.0),
         ("steal", 25.0, 25.0),
         // 0.5 in the kernel and 0.25 in programs of each second.
         ("kernel_share", 200.0 / 3.0, 200.0 / 3.0),
