@@ -165,10 +165,8 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	if (seen.class == CLASS_USER || seen.class == CLASS_IDLE ||
 	    seen.class == CLASS_UNKNOWN)
 		return 0;
-	/* A rescue may end anywhere, also where a mutex is held. */
 	if (!(guest->policies & DOES_QUIESCE) &&
-	    !(guest->policies & DOES_QUIESCE_TRACKED && guest->tracks_user) &&
-	    !(guest->policies & DOES_EXTEND && task->why == WHY_RESCUED))
+	    !(guest->policies & DOES_QUIESCE_TRACKED && guest->tracks_user))
 		return 0;
 	/* The guest switched tasks since: that was a quiescent point. */
 	if (task->extension.began && task->section_task != seen.task)
