@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_host::guard::control::{self, Control};
 use reprieve_host::guard::{
-    self, Backend, Granted, Options, Policy, RegionStatistics, Statistics, eevdf,
+    self, Backend, Granted, Options, Policy, Queues, RegionStatistics, Statistics, eevdf,
 };
 use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
@@ -69,6 +69,13 @@ pub struct GuardArgs {
     /// Keep no limits of cgroups' CPU time (cpu.max), also where guard could
     #[arg(long)]
     ignore_cpu_max: bool,
+    /// Which CPUs share a queue of threads (sched-ext): each alone, those with one last-level
+    /// cache, those of a package, or all
+    #[arg(long, default_value = Queues::default().name(), value_parser = queues_parser())]
+    queues: Queues,
+    /// Measure the time in each of the scheduler's functions; this takes some itself
+    #[arg(long)]
+    measure: bool,
     /// Time between two lines of statistics
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
@@ -123,6 +130,12 @@ fn backend_parser() -> impl TypedValueParser<Value = Backend> {
         .try_map(move |name| named(name).ok_or("no such backend"))
 }
 
+fn queues_parser() -> impl TypedValueParser<Value = Queues> {
+    let named = |name: String| Queues::ALL.into_iter().find(|queues| queues.name() == name);
+    PossibleValuesParser::new(Queues::ALL.map(Queues::name))
+        .try_map(move |name| named(name).ok_or("no such queues"))
+}
+
 /// A line of `--json`.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -165,6 +178,8 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         hints: (args.hints.as_os_str() != "off").then(|| args.hints.clone()),
         only_vms: args.only_vms,
         ignore_cpu_max: args.ignore_cpu_max,
+        queues: args.queues,
+        measure: args.measure,
         ..Options::default()
     };
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
@@ -321,6 +336,15 @@ fn summary(statistics: &Statistics) -> String {
         statistics.decisions,
         statistics.decisions_ns / statistics.decisions.max(1),
     );
+    for function in &statistics.functions {
+        text += &format!(
+            "{}: {} times, {} ns on average, {:.1} ms in all\n",
+            function.name,
+            function.runs,
+            function.total_ns / function.runs.max(1),
+            function.total_ns as f64 / 1e6,
+        );
+    }
     let hints = &statistics.hints;
     if hints.counts.switches + hints.extended.count > 0 {
         text += &format!(
@@ -403,7 +427,9 @@ fn grants(what: &str, granted: &Granted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_host::guard::{HintStatistics, LimitStatistics, Preempted, VmStatistics};
+    use reprieve_host::guard::{
+        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, VmStatistics,
+    };
     use reprieve_host::watch::model::Class;
 
     #[test]
@@ -453,6 +479,11 @@ mod tests {
             }],
             decisions: 4,
             decisions_ns: 400,
+            functions: vec![FunctionStatistics {
+                name: "guard_enqueue".into(),
+                runs: 8,
+                total_ns: 2_000,
+            }],
             ..Statistics::new(Backend::SchedExt, Policy::Extend)
         };
         let text = summary(&statistics);
@@ -463,6 +494,7 @@ mod tests {
             ),
             "{text}"
         );
+        assert!(text.contains("guard_enqueue: 8 times, 250 ns on average, 0.0 ms"), "{text}");
         let limited = "/a: 20.0 ms in 100.0 ms, 0.4 s used; throttled 20 times, 1.6 s in all";
         assert!(text.contains(limited), "{text}");
         assert!(text.contains("in sections 1 avoided, 0 suffered"), "{text}");

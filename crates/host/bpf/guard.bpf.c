@@ -4,8 +4,9 @@
  * vCPU holds nothing up. Who runs next and for how long is guard_policy.h; this
  * is the glue between it, sched_ext and the guests' memory.
  *
- * Threads wait in one queue for all CPUs, or in that of their CPU if they may
- * run there only, ordered by virtual time. A third queue holds rescued vCPUs.
+ * Threads wait in the queue of a domain, for all CPUs with one last-level
+ * cache, or in that of their CPU if they may run there only, ordered by virtual
+ * time. A third queue holds rescued vCPUs.
  *
  * A slice ends in dispatch(), where the thread is still current: its guest's
  * memory is the program's user memory, so what the vCPU is doing can be read,
@@ -60,7 +61,7 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 
 	if (idle && task) {
-		place(p, task, 1);
+		place(p, task, cpu, 1);
 		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, 0);
 	}
 	return cpu;
@@ -99,7 +100,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task *task = task_of(p);
 	struct cpu *runs;
 	u64 vtime, now;
-	s32 cpu;
+	s32 cpu, idle = -1;
 
 	if (!task) {
 		kernel_insert(p, SCX_DSQ_GLOBAL, SLICE_FOR_KERNEL, enq_flags);
@@ -112,12 +113,18 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		parks(task, now);
 		return;
 	}
-	vtime = place(p, task, !!(enq_flags & SCX_ENQ_WAKEUP));
+	/* The idle CPU's queue, so that no other CPU is before it. */
+	if (settings.domains > 1 && p->nr_cpus_allowed > 1 &&
+	    !(enq_flags & SCX_ENQ_LAST))
+		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	vtime = place(p, task, idle >= 0 ? idle : near(p),
+		      !!(enq_flags & SCX_ENQ_WAKEUP));
 	if (enq_flags & SCX_ENQ_LAST) {
 		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, enq_flags);
 		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), 0);
 		return;
 	}
+	heads(task, vtime);
 	task->queued = 1;
 	kernel_insert_vtime(p, queue_id(task), SLICE_FOR_KERNEL, vtime,
 			    enq_flags);
@@ -128,7 +135,9 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 			return;
 		}
 	} else {
-		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		cpu = idle;
+		if (cpu < 0)
+			cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (cpu >= 0) {
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 			return;
@@ -244,7 +253,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->spins_since = 0;
 	begin(task, now);
 	if (!task->why && !task->used)
-		policy_start(queue_of(task), &task->thread, task->early);
+		start(task);
 	task->early = 0;
 	cpu->why = task->why;
 	cpu->yields = 0;
@@ -254,6 +263,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->slot = task->slot;
 	cpu->kind = !!task->queue;
 	cpu->extends = 0;
+	cpu->watched = does(task, DOES_EXTEND | DOES_RESCUE);
 	/* Who comes back after a higher class goes on with its turn. One whose
 	 * turn was over comes back from an extension, or exits, for which the
 	 * kernel does not enqueue it. */
@@ -278,7 +288,11 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	}
 	cpu->turn = now;
 	cpu->served = now;
-	look_soon(cpu, where, now);
+	/* Most ordinary threads sleep before their slice ends, and leave the
+	 * CPU to a vCPU, for which a look is an exit: their tick brings it
+	 * near. */
+	if (cpu->slot || cpu->limited)
+		look_soon(cpu, where, now);
 	hints_publish(where);
 }
 
@@ -337,8 +351,9 @@ void BPF_PROG(guard_enable, struct task_struct *p)
 	if (!task)
 		return;
 	task->thread.weight = p->scx.weight;
-	task->thread.vtime = shared.vtime;
+	task->thread.vtime = virtual_now;
 	task->queue = 0;
+	task->domain = 0;
 	task->generation = ~0ULL;
 }
 
@@ -364,17 +379,22 @@ void BPF_PROG(guard_exit_task, struct task_struct *p,
 SEC("struct_ops.s/guard_init")
 s32 BPF_PROG(guard_init)
 {
-	s32 failed = scx_bpf_create_dsq(QUEUE_SHARED, -1);
+	s32 failed = scx_bpf_create_dsq(QUEUE_PARKED, -1);
 	u32 i;
 
 	if (failed)
 		return failed;
-	failed = scx_bpf_create_dsq(QUEUE_RESCUE, -1);
-	if (failed)
-		return failed;
-	failed = scx_bpf_create_dsq(QUEUE_PARKED, -1);
-	if (failed)
-		return failed;
+	bpf_for(i, 0, MAX_DOMAINS)
+	{
+		if (i >= settings.domains)
+			break;
+		failed = scx_bpf_create_dsq(QUEUE_SHARED + i, -1);
+		if (failed)
+			return failed;
+		failed = scx_bpf_create_dsq(QUEUE_RESCUE + i, -1);
+		if (failed)
+			return failed;
+	}
 	bpf_for(i, 0, MAX_CPUS)
 	{
 		if (i >= settings.cpus)
@@ -428,17 +448,19 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct cpu *cpu = cpu_of(where);
 	u64 now = bpf_ktime_get_ns();
-	u64 next = settings.look_alone;
+	u64 next;
 
 	if (!active || !cpu)
 		return 0;
+	/* Kept there: the verifier would follow each value to the end. */
+	timer->next = settings.look_alone;
 	/* Near, while it is decided: a tick in between starts no timer. */
 	cpu->look = now;
 	if (cpu->turn) {
 		_Bool ends = 0;
 
 		if (cpu->limited || waits(where))
-			next = until(cpu, now);
+			timer->next = until(cpu, now);
 		if (cpu->slot && cpu->pid == (u32)p->pid) {
 			struct task *task = task_of(p);
 
@@ -455,7 +477,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 				cpu->extends = !!task->extension.began;
 				if (cpu->extends || task->spins_since == now ||
 				    cpu->why == WHY_RESCUED)
-					next = LOOK_EXTENDED_NS;
+					timer->next = LOOK_EXTENDED_NS;
 			}
 		} else {
 			struct task *task = 0;
@@ -468,17 +490,22 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 				ends = hints_over(p, task, ends, now);
 				cpu->extends = !!task->extension.began;
 				if (cpu->extends)
-					next = LOOK_EXTENDED_NS;
+					timer->next = LOOK_EXTENDED_NS;
 			}
 		}
+		/* It runs alone here, and others wait for longer elsewhere. */
+		if (!ends && settings.domains > 1 && !waits(where) &&
+		    now - cpu->turn >= cpu->slice)
+			ends = behind(where, now) != domain_of(where);
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-	} else if (waits(where)) {
+	} else if (waits_anywhere(where)) {
 		/* Only if it is idle: one may have come as it went idle. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	}
 	rescue_pending(where, now);
 	unpark(now);
+	next = timer->next;
 	if (keeps_limits && scx_bpf_dsq_nr_queued(QUEUE_PARKED) > 0) {
 		s64 due = policy_after(refill_due, now);
 

@@ -13,6 +13,7 @@
 #define MAX_SPINS 16
 #define MAX_GUEST_CPUS 128
 #define MAX_CPUS 1024
+#define MAX_DOMAINS 128
 #define MAX_LIMITS 256
 #define MAX_NESTED_LIMITS 4
 #define MESSAGE_LEN 128
@@ -105,6 +106,7 @@ struct settings {
 	u64 late;
 	u64 look_alone; /* how often, at a CPU for which nobody waits */
 	u64 cpus;
+	u64 domains; /* CPUs that have a queue in common */
 };
 
 #endif

@@ -416,7 +416,7 @@ static __noinline int unpark(u64 now)
 			if (!may_run(p, task, now))
 				continue;
 			count_again(task, now);
-			vtime = place(p, task, 1);
+			vtime = place(p, task, near(p), 1);
 			task->queued = 1;
 			if (!kernel_move_vtime(&it, p, queue_id(task),
 					       SLICE_FOR_KERNEL, vtime))

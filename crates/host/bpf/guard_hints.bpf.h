@@ -129,13 +129,15 @@ static __always_inline _Bool hints_over(struct task_struct *p,
 }
 
 /*
- * How many threads wait, to the page: for that CPU alone, and for any. The only
- * place where they are counted while guard schedules. The kernel's own count
- * has those of the shared queue with the CPU where each ran last.
+ * How many threads wait, to the page: for that CPU alone, and for any of its
+ * domain. The only place where they are counted while guard schedules. The
+ * kernel's own count has those of the shared queue with the CPU where each ran
+ * last.
  */
 static __always_inline void hints_publish(u32 where)
 {
 	struct reprieve_hint_page *to;
+	u32 domain = domain_of(where);
 	u32 own, any;
 
 	if (!publishes)
@@ -144,8 +146,13 @@ static __always_inline void hints_publish(u32 where)
 	if (!to)
 		return;
 	own = scx_bpf_dsq_nr_queued(QUEUE_CPU + where);
-	any = scx_bpf_dsq_nr_queued(QUEUE_SHARED) +
-	      scx_bpf_dsq_nr_queued(QUEUE_RESCUE);
+	any = scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) +
+	      scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain);
+	/* The page has one number for all CPUs: of many domains it has none. */
+	if (settings.domains > 1) {
+		own += any;
+		any = 0;
+	}
 	/* The compiler would check one copy of it, and use another. */
 	barrier_var(where);
 	if (where >= REPRIEVE_HINT_CPUS)

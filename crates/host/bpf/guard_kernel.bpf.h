@@ -132,6 +132,7 @@ extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *p) __ksym;
 extern _Bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
+extern u32 bpf_cpumask_any_distribute(const struct cpumask *mask) __ksym;
 extern void bpf_rcu_read_lock(void) __ksym;
 extern void bpf_rcu_read_unlock(void) __ksym;
 

@@ -22,6 +22,7 @@ struct bpf_timer {
 
 struct timer {
 	struct bpf_timer timer;
+	u64 next; /* how long until it looks again */
 };
 
 struct {
@@ -44,15 +45,18 @@ static __always_inline void look_in(struct cpu *cpu, u32 where, u64 ns, u64 now)
 		cpu->look = now + ns;
 }
 
-/* Time to the next look on a CPU that others wait for: to the end of the slice
- * if that is soon. */
+/* Time to the next look on a CPU that others wait for: to the end of the slice,
+ * unless something else may end the turn, or another thread is to be rescued.
+ */
 static __always_inline u64 until(const struct cpu *cpu, u64 now)
 {
 	s64 left = policy_after(cpu->turn + cpu->slice, now);
 
 	if (cpu->why == WHY_RESCUED || left < LOOK_EXTENDED_NS)
 		return LOOK_EXTENDED_NS;
-	return left < LOOK_BUSY_NS ? left : LOOK_BUSY_NS;
+	if (left < LOOK_BUSY_NS || (!cpu->watched && !owing))
+		return left;
+	return LOOK_BUSY_NS;
 }
 
 /* Brings the next look near if it is far away and who runs is not alone. */

@@ -82,6 +82,14 @@ int guard_prefers(const struct policy_thread *thread,
 			      policy_weight(first, first_group), load, limits);
 }
 
+int guard_behind(const struct policy_thread *there, u64 there_weight,
+		 const struct policy_thread *here, u64 here_weight, u64 load,
+		 const struct policy_limits *limits)
+{
+	return policy_behind(there, there_weight, here, here_weight, load,
+			     limits);
+}
+
 int guard_preempts(const struct policy_thread *woken,
 		   const struct policy_thread *running,
 		   const struct policy_group *group, u64 now,

@@ -280,6 +280,18 @@ POLICY_FN int policy_prefers(const struct policy_thread *thread, u64 weight,
 	return policy_after(thread->vtime, first->vtime) <= (s64)turns;
 }
 
+/* Whether the threads of a domain (CPUs with a queue of their own) are so far
+ * behind that one of them should run here, where another would: there is the
+ * first of them, and here the first of this domain, or who runs. So no domain's
+ * threads get more than others' for longer than what caches hold is worth. */
+POLICY_FN int policy_behind(const struct policy_thread *there, u64 there_weight,
+			    const struct policy_thread *here, u64 here_weight,
+			    u64 load, const struct policy_limits *limits)
+{
+	return !policy_prefers(here, here_weight, there, there_weight, load,
+			       limits);
+}
+
 /* Whether the thread, woken now, should run at once instead of the one that
  * runs: only if that has had its time, as far as both are fairly treated. */
 POLICY_FN int policy_preempts(const struct policy_thread *woken,

@@ -4,6 +4,20 @@
  */
 #pragma once
 
+/* Whether a vCPU of the VM owes its guest something. */
+static __always_inline void set_owing(u32 index, _Bool owes)
+{
+	u64 bit;
+
+	barrier_var(index);
+	index &= MAX_VMS - 1;
+	bit = 1ULL << (index % 64);
+	if (owes && !(__sync_fetch_and_or(&pending[index / 64], bit) & bit))
+		add(&owing, 1);
+	if (!owes && __sync_fetch_and_and(&pending[index / 64], ~bit) & bit)
+		add(&owing, -1);
+}
+
 /*
  * Looks who holds up the guest's grace period. One of its vCPUs has to be
  * current. What is read changes only while one of them runs, so that the last
@@ -78,13 +92,7 @@ static __always_inline void look(struct task *task, u64 now)
 		guest->owes[i] = mask;
 		any |= mask;
 	}
-	barrier_var(index);
-	index &= MAX_VMS - 1;
-	if (any)
-		__sync_fetch_and_or(&pending[index / 64], 1ULL << (index % 64));
-	else
-		__sync_fetch_and_and(&pending[index / 64],
-				     ~(1ULL << (index % 64)));
+	set_owing(index, !!any);
 }
 
 /* Whether the vCPU holds up its guest's grace period, by the last look. */
@@ -156,7 +164,7 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 			where = here;
 	}
 	task->why = WHY_RESCUED;
-	if (take(p, task, QUEUE_RESCUE, POLICY_RESCUE_NS)) {
+	if (take(p, task, QUEUE_RESCUE + domain_of(where), POLICY_RESCUE_NS)) {
 		add(&guest->rescued.count, 1);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	} else {
@@ -174,15 +182,18 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	struct kvm_lapic *lapic =
 		(void *)timer -
 		bpf_core_field_offset(struct kvm_lapic, lapic_timer);
-	u32 tid = BPF_CORE_READ(lapic, vcpu, pid, numbers[0].nr);
 	u64 now = bpf_ktime_get_ns();
 	struct task_struct *p;
 	struct guest *guest;
 	struct task *task;
 	struct cpu *cpu;
 	s32 where;
+	u32 tid;
 
-	if (!active || !bpf_map_lookup_elem(&members, &tid))
+	if (!active || !BPF_CORE_READ(lapic, vcpu, ready))
+		return 0;
+	tid = BPF_CORE_READ(lapic, vcpu, pid, numbers[0].nr);
+	if (!bpf_map_lookup_elem(&members, &tid))
 		return 0;
 	p = bpf_task_from_pid(tid);
 	if (!p)
@@ -217,9 +228,14 @@ static __always_inline void rescue_vm(u32 index, u32 here, u64 now)
 	u64 age;
 	u32 i, bit;
 
-	if (!guest || !vm || !guest->ready || !vm->ready || !guest->seq ||
-	    !(guest->policies & DOES_RESCUE))
+	if (!guest || !vm)
 		return;
+	if (!guest->ready || !vm->ready || !guest->seq ||
+	    !(guest->policies & DOES_RESCUE)) {
+		/* It may be gone. */
+		set_owing(index, 0);
+		return;
+	}
 	if (policy_after(now, guest->seq_since) <= 0)
 		return;
 	age = now - guest->seq_since;

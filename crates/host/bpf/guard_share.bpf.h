@@ -12,7 +12,7 @@ static __always_inline void join(struct task *task, u64 now)
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
-	u64 clock = shared.vtime;
+	u64 clock = virtual_now;
 	u64 weight, more = 0;
 
 	/* Who takes it out of a queue may not hold the lock of its CPU. */
@@ -48,7 +48,7 @@ static __always_inline void load_thread(struct task *task, u32 weight)
  * its weight is worth as virtual time passes. */
 static __always_inline void entitle(struct group *group, struct guest *guest)
 {
-	u64 clock = shared.vtime;
+	u64 clock = virtual_now;
 	u64 passed = 0;
 	u64 weight;
 
@@ -157,7 +157,7 @@ static __always_inline u64 charge(struct task *task, u64 now)
 {
 	struct group *group = group_of(task);
 	struct policy_limits limit;
-	u64 clock = shared.vtime;
+	u64 clock = virtual_now;
 	u64 ran;
 
 	if (group) {
@@ -187,8 +187,10 @@ static __always_inline u64 per_cpu(void)
 	return load / (settings.cpus ? settings.cpus : 1);
 }
 
+/* Where the thread stands in its queue: its CPU's, if it may run there only,
+ * else that of the domain of the CPU near, one where it may run. */
 static __always_inline u64 place(struct task_struct *p, struct task *task,
-				 int woken)
+				 s32 near, int woken)
 {
 	struct policy_limits now;
 	struct policy_queue *to, *from = queue_of(task);
@@ -196,15 +198,54 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	u32 queue = p->nr_cpus_allowed == 1 ? scx_bpf_task_cpu(p) + 1 : 0;
 
 	limits(&now);
+	if (!queue)
+		task->domain = domain_of(near);
 	if (queue != task->queue) {
 		task->queue = queue;
 		to = queue_of(task);
 		policy_move(&task->thread, from, to);
 	} else {
-		to = from;
+		/* Caches have one virtual time, as far as threads can move. */
+		to = queue_of(task);
 	}
 	return policy_place(&task->thread, group ? &group->group : 0, to,
 			    per_cpu(),
-			    policy_credit(group ? &group->group : 0, to,
-					  to == &shared, woken, &now));
+			    policy_credit(group ? &group->group : 0, to, !queue,
+					  woken, &now));
+}
+
+/* A CPU near the one where the thread ran last, where it may run. */
+static __always_inline s32 near(struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+
+	if (settings.domains > 1 && !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		cpu = bpf_cpumask_any_distribute(p->cpus_ptr);
+	return cpu;
+}
+
+/* The thread comes to its queue. What an empty queue was at last says nothing
+ * of how far behind it is. */
+static __always_inline void heads(const struct task *task, u64 vtime)
+{
+	struct policy_queue *queue = queue_of(task);
+
+	if (settings.domains > 1 && !task->queue &&
+	    scx_bpf_dsq_nr_queued(queue_id(task)) <= 0 &&
+	    policy_after(vtime, queue->first) > 0)
+		queue->first = vtime;
+}
+
+/* The thread starts in its turn. */
+static __always_inline void start(struct task *task)
+{
+	struct policy_queue *queue = queue_of(task);
+
+	policy_start(queue, &task->thread, task->early);
+	if (task->queue)
+		return;
+	if (policy_after(queue->vtime, virtual_now) > 0)
+		virtual_now = queue->vtime;
+	if (settings.domains > 1 && !task->early)
+		domain_at(task->domain)->weight = weight(task);
 }

@@ -4,10 +4,10 @@
  */
 #pragma once
 
-#define QUEUE_SHARED 0x1000ULL
-#define QUEUE_RESCUE 0x1001ULL
-#define QUEUE_PARKED 0x1002ULL /* of cgroups without budget */
+#define QUEUE_SHARED 0x1000ULL /* plus the domain */
+#define QUEUE_RESCUE 0x1800ULL /* plus the domain */
 #define QUEUE_CPU 0x2000ULL /* plus the CPU */
+#define QUEUE_PARKED 0x3000ULL /* of cgroups without budget */
 
 /* Why a thread has its turn. */
 #define WHY_TURN 0
@@ -25,6 +25,10 @@ struct bpf_spin_lock {
 };
 
 const volatile struct settings settings;
+/* A domain is the CPUs that have a queue in common: those with the same
+ * last-level cache, unless the user says otherwise. */
+const volatile u16 domain_of_cpu[MAX_CPUS];
+const volatile u16 cpus_of_domain[MAX_DOMAINS];
 
 /* Timers end turns. Where one fails, the kernel does. */
 #define SLICE_FOR_KERNEL (8 * settings.slice)
@@ -35,6 +39,8 @@ u64 active;
 u64 generation;
 /* A bit per VM that has a vCPU that owes. */
 u64 pending[MAX_VMS / 64];
+/* How many such VMs there are. */
+static u64 owing;
 /* Have the layouts in the program's BTF, and so in Rust. */
 const struct guest *guest_layout;
 
@@ -73,7 +79,8 @@ struct task {
 	u32 vm;
 	u32 counted; /* among the runnable vCPUs of its VM */
 	u32 load; /* its part of the load */
-	u32 queue; /* 0: shared, else the CPU plus 1 */
+	u32 queue; /* 0: its domain's, else the CPU plus 1 */
+	u32 domain;
 	u32 queued;
 	u32 why;
 	u32 ticked; /* its guest's tick was due while it waited */
@@ -99,6 +106,7 @@ struct cpu {
 	u32 limited; /* who runs has a budget: the slice */
 	u32 kind; /* of who runs: 1 if it may run here only */
 	u32 extends; /* who runs is in an extension */
+	u32 watched; /* what who runs does may end its turn */
 	u64 wanted; /* a thread to run next, and why in the upper half */
 };
 
@@ -147,7 +155,15 @@ struct {
 	__type(value, u32);
 } tids SEC(".maps");
 
-static struct policy_queue shared;
+struct domain {
+	struct policy_queue queue;
+	u64 weight; /* of the thread that was the first last */
+	u64 pad[13]; /* two lines of a processor's cache */
+};
+
+static struct domain domains[MAX_DOMAINS];
+/* Virtual time: that of the domain that is furthest. */
+static u64 virtual_now;
 /* The weight of all threads and VMs that are runnable. */
 static u64 load;
 
@@ -198,19 +214,32 @@ static __always_inline _Bool does(const struct task *task, u32 policy)
 	return guest && guest->policies & policy;
 }
 
+static __always_inline u32 domain_of(u32 cpu)
+{
+	barrier_var(cpu);
+	return domain_of_cpu[cpu & (MAX_CPUS - 1)];
+}
+
+static __always_inline struct domain *domain_at(u32 domain)
+{
+	barrier_var(domain);
+	return &domains[domain & (MAX_DOMAINS - 1)];
+}
+
 static __always_inline struct policy_queue *queue_of(const struct task *task)
 {
 	struct cpu *cpu;
 
 	if (!task->queue)
-		return &shared;
+		return &domain_at(task->domain)->queue;
 	cpu = cpu_of(task->queue - 1);
-	return cpu ? &cpu->queue : &shared;
+	return cpu ? &cpu->queue : &domain_at(task->domain)->queue;
 }
 
 static __always_inline u64 queue_id(const struct task *task)
 {
-	return task->queue ? QUEUE_CPU + task->queue - 1 : QUEUE_SHARED;
+	return task->queue ? QUEUE_CPU + task->queue - 1
+			   : QUEUE_SHARED + task->domain;
 }
 
 static __always_inline void want(struct cpu *cpu, u32 tid, u32 why)
@@ -235,8 +264,10 @@ static __always_inline void grant(struct granted *granted, u64 ns)
  * queue. */
 static __always_inline _Bool waits(u32 cpu)
 {
+	u32 domain = domain_of(cpu);
+
 	return scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | cpu) > 0 ||
-	       scx_bpf_dsq_nr_queued(QUEUE_SHARED) > 0 ||
+	       scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) > 0 ||
 	       scx_bpf_dsq_nr_queued(QUEUE_CPU + cpu) > 0 ||
-	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE) > 0;
+	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain) > 0;
 }

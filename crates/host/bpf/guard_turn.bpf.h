@@ -41,10 +41,11 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 	look_soon(cpu, where, now);
 }
 
-/* Takes the next thread of the shared queue; of those whose turn is near, one
+/* Takes the next thread of the domain's queue; of those whose turn is near, one
  * that ran here last. */
-static __always_inline _Bool take_shared(u32 where, u64 now)
+static __noinline int take_shared(u32 domain, u32 where, u64 now)
 {
+	u64 queue = QUEUE_SHARED + domain;
 	struct policy_thread first = {};
 	struct bpf_iter_scx_dsq it;
 	struct policy_limits limit;
@@ -52,11 +53,11 @@ static __always_inline _Bool take_shared(u32 where, u64 now)
 	_Bool taken = 0;
 	u32 n = 0;
 
-	park_spent(QUEUE_SHARED, now);
-	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED) < 2)
-		return kernel_take(QUEUE_SHARED);
+	park_spent(queue, now);
+	if (scx_bpf_dsq_nr_queued(queue) < 2)
+		return kernel_take(queue);
 	limits(&limit);
-	if (!bpf_iter_scx_dsq_new(&it, QUEUE_SHARED, 0)) {
+	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
 		while ((p = bpf_iter_scx_dsq_next(&it)) && n < LOOK_AHEAD) {
 			struct task *task = task_of(p);
 
@@ -81,7 +82,88 @@ static __always_inline _Bool take_shared(u32 where, u64 now)
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	return taken || kernel_take(QUEUE_SHARED);
+	return taken || kernel_take(queue);
+}
+
+/* How many of the other domains are looked at, by chance. */
+#define LOOK_ELSEWHERE 2
+
+/* Another domain whose threads are so far behind that one of them should run
+ * here, or this CPU's own. */
+static __noinline u32 behind(u32 where, u64 now)
+{
+	u32 own = domain_of(where), i;
+	struct policy_limits limit;
+	struct policy_thread here;
+	struct cpu *cpu = cpu_of(where);
+
+	if (settings.domains < 2 || !cpu)
+		return own;
+	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + own) > 0) {
+		here.vtime = domain_at(own)->queue.first;
+		here.weight = domain_at(own)->weight;
+	} else if (cpu->turn && !cpu->kind) {
+		here = cpu->thread;
+		if (policy_after(now, here.began) > 0)
+			here.vtime +=
+				policy_scaled(now - here.began, here.weight);
+	} else {
+		return own;
+	}
+	limits(&limit);
+	bpf_for(i, 0, LOOK_ELSEWHERE)
+	{
+		struct policy_thread there = {};
+		u32 other = own + 1 +
+			    bpf_get_prandom_u32() % (settings.domains - 1);
+
+		if (other >= settings.domains)
+			other -= settings.domains;
+		if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + other) <= 0)
+			continue;
+		there.vtime = domain_at(other)->queue.first;
+		if (policy_behind(&there, domain_at(other)->weight, &here,
+				  here.weight, per_cpu(), &limit))
+			return other;
+	}
+	return own;
+}
+
+/* Takes a thread of any other domain. */
+static __noinline int take_anywhere(u32 where)
+{
+	u32 domain = domain_of(where), i;
+
+	bpf_for(i, 1, MAX_DOMAINS)
+	{
+		if (i >= settings.domains)
+			break;
+		if (++domain >= settings.domains)
+			domain = 0;
+		if ((scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain) > 0 &&
+		     kernel_take(QUEUE_RESCUE + domain)) ||
+		    (scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) > 0 &&
+		     kernel_take(QUEUE_SHARED + domain)))
+			return 1;
+	}
+	return 0;
+}
+
+/* Whether one waits that this CPU, which is idle, could run. */
+static __noinline int waits_anywhere(u32 where)
+{
+	u32 domain;
+
+	if (waits(where))
+		return 1;
+	bpf_for(domain, 0, MAX_DOMAINS)
+	{
+		if (domain >= settings.domains)
+			break;
+		if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) > 0)
+			return 1;
+	}
+	return 0;
 }
 
 /* Takes the thread out of its queue. */
@@ -140,12 +222,16 @@ out:
 /* How many of the kind that runs on the CPU it has, in hundredths. */
 static __always_inline u64 of_kind(u32 kind, u32 where)
 {
-	s32 waiting =
-		scx_bpf_dsq_nr_queued(kind ? QUEUE_CPU + where : QUEUE_SHARED);
+	u32 domain = domain_of(where);
+	s32 waiting = scx_bpf_dsq_nr_queued(kind ? QUEUE_CPU + where
+						 : QUEUE_SHARED + domain);
 	u64 count = (waiting > 0 ? waiting : 0) * POLICY_WEIGHT;
+	u64 cpus = cpus_of_domain[domain & (MAX_DOMAINS - 1)];
 
-	if (!kind && settings.cpus)
-		count /= settings.cpus;
+	if (!cpus)
+		cpus = settings.cpus;
+	if (!kind && cpus)
+		count /= cpus;
 	return count + POLICY_WEIGHT;
 }
 
@@ -168,15 +254,17 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	struct task *task = 0;
 	_Bool yields = cpu->yields;
 	u64 ns = settings.slice;
+	u32 own = domain_of(where), other;
 	u32 kind;
 
 	cpu->yields = 0;
+	other = behind(where, now);
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	/* With core scheduling, a sibling may choose for this CPU. */
 	if (task && prev == bpf_get_current_task_btf()) {
 		serve(cpu, where, now);
-		if (yields || !waits(where)) {
+		if (yields || (other == own && !waits(where))) {
 			end_extension(task, 0, now);
 		} else if (extend(prev, task, now) == POLICY_STAY) {
 			keep(prev, task, cpu, where, settings.max_extend, now);
@@ -187,21 +275,26 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	}
 	/* Every second turn at most is out of turn. */
 	if (!cpu->why &&
-	    (take_wanted(cpu, where, now) || kernel_take(QUEUE_RESCUE)))
+	    (take_wanted(cpu, where, now) || kernel_take(QUEUE_RESCUE + own)))
 		return;
 	park_spent(QUEUE_CPU + where, now);
 	kind = policy_kind(&cpu->kinds);
 	if (kind && kernel_take(QUEUE_CPU + where))
 		return;
-	if (take_shared(where, now))
+	if (other != own && take_shared(other, where, now))
+		return;
+	if (take_shared(own, where, now))
 		return;
 	/* Again, since one may have come while the CPU's lock was dropped. */
 	if (kernel_take(QUEUE_CPU + where))
 		return;
-	if (kernel_take(QUEUE_RESCUE))
+	if (kernel_take(QUEUE_RESCUE + own))
 		return;
-	if (!task)
+	if (!task) {
+		if (settings.domains > 1)
+			take_anywhere(where);
 		return;
+	}
 	if (keeps_limits) {
 		settle(task, now);
 		ns = take_budget(prev, task, ns, now);

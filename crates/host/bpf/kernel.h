@@ -99,6 +99,7 @@ struct pid {
 struct kvm_vcpu {
 	struct preempt_notifier preempt_notifier;
 	struct pid *pid;
+	_Bool ready; /* it was preempted, or woken, and waits for a CPU */
 	struct kvm_vcpu_arch arch;
 };
 

@@ -18,9 +18,10 @@ mod statistics;
 
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, Options, Policy};
+pub use options::{Backend, Options, Policy, Queues};
 pub use statistics::{
-    Granted, HintStatistics, LimitStatistics, Preempted, RegionStatistics, Statistics, VmStatistics,
+    FunctionStatistics, Granted, HintStatistics, LimitStatistics, Preempted, RegionStatistics,
+    Statistics, VmStatistics,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -75,6 +75,32 @@ impl Backend {
     }
 }
 
+/// Which CPUs have a queue of threads in common: what is taken from one costs a lock that those
+/// CPUs share, and what moves to another finds nothing in the caches there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    Cpu,
+    /// CPUs with the same last-level cache.
+    #[default]
+    Cache,
+    Package,
+    Host,
+}
+
+impl Queues {
+    pub const ALL: [Queues; 4] = [Queues::Cpu, Queues::Cache, Queues::Package, Queues::Host];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Queues::Cpu => "cpu",
+            Queues::Cache => "cache",
+            Queues::Package => "package",
+            Queues::Host => "host",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub backend: Backend,
@@ -104,6 +130,10 @@ pub struct Options {
     /// Keep no CPU limits of cgroups (`cpu.max`), and schedule although they are not kept
     /// ([`Backend::SchedExt`]).
     pub ignore_cpu_max: bool,
+    /// Which CPUs share a queue ([`Backend::SchedExt`]).
+    pub queues: Queues,
+    /// Measure each of the scheduler's functions ([`Backend::SchedExt`]).
+    pub measure: bool,
     /// How often VMs that came, ended or rebooted are looked for.
     pub interval: Duration,
 }
@@ -123,6 +153,8 @@ impl Default for Options {
             hints: Some(crate::publish::SOCKET.into()),
             only_vms: false,
             ignore_cpu_max: false,
+            queues: Queues::default(),
+            measure: false,
             interval: Duration::from_secs(1),
         }
     }

@@ -110,6 +110,14 @@ unsafe extern "C" {
         load: u64,
         limits: *const Limits,
     ) -> i32;
+    fn guard_behind(
+        there: *const Thread,
+        there_weight: u64,
+        here: *const Thread,
+        here_weight: u64,
+        load: u64,
+        limits: *const Limits,
+    ) -> i32;
     fn guard_preempts(
         woken: *const Thread,
         running: *const Thread,
@@ -183,6 +191,8 @@ struct Actor {
     turn: u64,
     /// The CPU on which it ran last.
     cpu: usize,
+    /// In whose queue it waits.
+    domain: usize,
     rescued: bool,
     extension: Extension,
     /// Of no vCPU; a vCPU has its VM's.
@@ -193,11 +203,19 @@ struct Actor {
     longest_wait: u64,
 }
 
+/// CPUs that have a queue in common.
+#[derive(Clone, Copy, Default)]
+struct Domain {
+    queue: Queue,
+    /// Of the thread that was the first last.
+    weight: u64,
+}
+
 /// A host on which everybody may run everywhere, in steps of a tick.
 struct Host {
     now: u64,
     cpus: Vec<Option<usize>>,
-    queue: Queue,
+    domains: Vec<Domain>,
     vms: Vec<(Group, Budget)>,
     actors: Vec<Actor>,
     random: Random,
@@ -218,7 +236,7 @@ impl Host {
         Host {
             now,
             cpus: vec![None; cpus],
-            queue: Queue::default(),
+            domains: vec![Domain::default()],
             vms: vms.collect(),
             actors: Vec::new(),
             random: Random(seed),
@@ -229,8 +247,24 @@ impl Host {
         }
     }
 
+    /// Its CPUs have `domains` queues.
+    fn divided(self, domains: usize) -> Host {
+        Host { domains: vec![Domain::default(); domains], ..self }
+    }
+
+    /// CPUs are dealt out to the domains.
+    fn domain_of(&self, cpu: usize) -> usize {
+        cpu % self.domains.len()
+    }
+
+    /// Virtual time of the domain that is furthest.
+    fn clock(&self) -> u64 {
+        let clocks = self.domains.iter().map(|domain| domain.queue.vtime);
+        clocks.max_by_key(|&vtime| vtime as i64).unwrap()
+    }
+
     fn add(&mut self, vm: Option<usize>, weight: u64, habit: Habit) {
-        let thread = Thread { weight, vtime: self.queue.vtime, ..Thread::default() };
+        let thread = Thread { weight, vtime: self.clock(), ..Thread::default() };
         self.actors.push(Actor {
             thread,
             vm,
@@ -240,6 +274,7 @@ impl Host {
             waits_since: self.now,
             turn: 0,
             cpu: 0,
+            domain: 0,
             rescued: false,
             extension: Extension::default(),
             budget: Budget::default(),
@@ -268,23 +303,30 @@ impl Host {
     fn enqueue(&mut self, actor: usize) {
         let load = self.load();
         let group = self.group(actor);
+        let domain = self.domain_of(self.actors[actor].cpu);
+        let alone = self.domains.len() > 1 && self.waiting(domain).is_empty();
+        let queue = &mut self.domains[domain].queue;
         let one = &mut self.actors[actor];
+        one.domain = domain;
         let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         // SAFETY: all point to values of their types, none of which is used elsewhere.
-        unsafe { guard_place(&mut one.thread, group, &self.queue, load, woken, &LIMITS) };
+        unsafe { guard_place(&mut one.thread, group, queue, load, woken, &LIMITS) };
+        if alone && one.thread.vtime as i64 > queue.first as i64 {
+            queue.first = one.thread.vtime;
+        }
         one.doing = Doing::Waits;
         one.waits_since = self.now;
     }
 
     fn stop(&mut self, cpu: usize, sleeps: Option<u64>) {
         let actor = self.cpus[cpu].take().unwrap();
-        let (group, now) = (self.group(actor), self.now);
+        let (group, now, clock) = (self.group(actor), self.now, self.clock());
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
         one.ran += unsafe { guard_charge(&mut one.thread, group, now) };
         if !group.is_null() {
             // SAFETY: as in `enqueue`.
-            unsafe { guard_stand(group, self.queue.vtime, &LIMITS) };
+            unsafe { guard_stand(group, clock, &LIMITS) };
         }
         one.left = now;
         one.rescued = false;
@@ -326,8 +368,8 @@ impl Host {
             let owes = one.doing == Doing::Waits && one.habit == Habit::Lies && one.vm.is_some();
             // SAFETY: as in `enqueue`.
             owes && unsafe {
-                guard_rescue(&one.thread, group, &self.queue, S, one.left, ticked, now, &LIMITS)
-                    == YES
+                let queue = &self.domains[one.domain].queue;
+                guard_rescue(&one.thread, group, queue, S, one.left, ticked, now, &LIMITS) == YES
             }
         })
     }
@@ -342,7 +384,7 @@ impl Host {
                         // SAFETY: as in `enqueue`.
                         unsafe { guard_join(group, now) };
                         // SAFETY: as in `enqueue`.
-                        unsafe { guard_stand(group, self.queue.vtime, &LIMITS) };
+                        unsafe { guard_stand(group, self.clock(), &LIMITS) };
                     }
                     self.enqueue(actor);
                 }
@@ -377,11 +419,41 @@ impl Host {
         }
     }
 
-    /// Whose turn it is on the CPU.
-    fn next(&mut self, cpu: usize) -> Option<usize> {
-        let waits = |&actor: &usize| self.actors[actor].doing == Doing::Waits;
+    /// Who waits in the domain's queue, in order.
+    fn waiting(&self, domain: usize) -> Vec<usize> {
+        let waits = |&actor: &usize| {
+            self.actors[actor].doing == Doing::Waits && self.actors[actor].domain == domain
+        };
         let mut queue: Vec<usize> = (0..self.actors.len()).filter(waits).collect();
         queue.sort_by_key(|&actor| self.actors[actor].thread.vtime as i64);
+        queue
+    }
+
+    /// From whose queue the CPU takes a thread: it looks at one other, by chance.
+    fn source(&mut self, cpu: usize) -> usize {
+        let own = self.domain_of(cpu);
+        let count = self.domains.len();
+        if count == 1 {
+            return own;
+        }
+        let other = (own + 1 + self.random.below(count as u64 - 1) as usize) % count;
+        let is_empty = |domain| self.waiting(domain).is_empty();
+        if is_empty(own) {
+            return (own..own + count).map(|d| d % count).find(|&d| !is_empty(d)).unwrap_or(own);
+        }
+        let first = |domain: Domain| Thread { vtime: domain.queue.first, ..Thread::default() };
+        let (here, there, load) = (self.domains[own], self.domains[other], self.load());
+        // SAFETY: as in `enqueue`.
+        let behind = unsafe {
+            guard_behind(&first(there), there.weight, &first(here), here.weight, load, &LIMITS) != 0
+        };
+        if behind && !is_empty(other) { other } else { own }
+    }
+
+    /// Whose turn it is on the CPU.
+    fn next(&mut self, cpu: usize) -> Option<usize> {
+        let domain = self.source(cpu);
+        let queue = self.waiting(domain);
         let &first = queue.first()?;
         let (first_group, load) = (self.group(first), self.load());
         let mut near = None;
@@ -399,9 +471,23 @@ impl Host {
         }
         let next = near.unwrap_or(first);
         let early = i32::from(next != first);
+        let weight = self.weight(next);
+        let from = &mut self.domains[domain];
         // SAFETY: as in `enqueue`.
-        unsafe { guard_start(&mut self.queue, &self.actors[next].thread, early) };
+        unsafe { guard_start(&mut from.queue, &self.actors[next].thread, early) };
+        if next == first {
+            from.weight = weight;
+        }
         Some(next)
+    }
+
+    /// That the thread has now.
+    fn weight(&self, actor: usize) -> u64 {
+        let one = &self.actors[actor];
+        one.vm.map_or(one.thread.weight, |vm| {
+            let group = &self.vms[vm].0;
+            group.weight / group.runnable.max(1)
+        })
     }
 
     /// The slice is over: whether the thread keeps its CPU.
@@ -470,6 +556,49 @@ fn vms_share_by_weight_however_many_vcpus_they_have() {
             for actor in mine {
                 assert_share(actor.ran, host.vm_ran(vm) / vcpus, 0.02, "a vCPU");
             }
+        }
+    }
+}
+
+#[test]
+fn vms_share_by_weight_however_many_queues_there_are() {
+    for (cpus, domains) in [(2, 2), (4, 2), (6, 3), (8, 8)] {
+        for seed in 0..4 {
+            let mut host = Host::new(cpus, &[100, 100, 200], seed, true).divided(domains);
+            // None can have more than its VM's part: cpus / 4, cpus / 4, cpus / 2.
+            for (vm, vcpus) in [(0, cpus / 2), (1, cpus * 3 / 2), (2, cpus)] {
+                for _ in 0..vcpus {
+                    host.add(Some(vm), 0, Habit::Computes);
+                }
+            }
+            host.run(10 * S);
+            for (vm, part) in [(0, 4), (1, 4), (2, 2)] {
+                let entitled = cpus as u64 * 10 * S / part;
+                assert_share(host.vm_ran(vm), entitled, 0.01, "a VM");
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_ever_in_one_of_several_queues() {
+    for seed in 0..4 {
+        let mut host = Host::new(4, &[100, 50, 200], seed, true).divided(4);
+        for habit in [Habit::Computes, Habit::Naps, Habit::Lies, Habit::Blocks] {
+            for vm in 0..3 {
+                host.add(Some(vm), 0, habit);
+            }
+            for weight in [15, 100, 300] {
+                host.add(None, weight, habit);
+            }
+        }
+        host.run(30 * S);
+        for actor in &host.actors {
+            assert!(
+                actor.ran > 0 && actor.longest_wait < 5 * S,
+                "waited {} ns",
+                actor.longest_wait
+            );
         }
     }
 }

@@ -24,6 +24,9 @@ pub struct Statistics {
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
+    /// All functions of the scheduler, if they are measured ([`super::Options::measure`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionStatistics>,
     /// CPU time of guard's own process.
     pub process_ns: u64,
     /// Times that the backend was attached again because CPUs came or went.
@@ -44,10 +47,19 @@ impl Statistics {
             limits: Vec::new(),
             decisions: 0,
             decisions_ns: 0,
+            functions: Vec::new(),
             process_ns: 0,
             restarts: 0,
         }
     }
+}
+
+/// A function of the scheduler that the kernel calls, as the kernel measures it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionStatistics {
+    pub name: String,
+    pub runs: u64,
+    pub total_ns: u64,
 }
 
 /// Threads of programs with hints. All zero without sched_ext.

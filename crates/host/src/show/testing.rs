@@ -211,6 +211,7 @@ pub fn guarded(seconds: u64) -> Statistics {
         }],
         decisions: 10_000 * seconds,
         decisions_ns: 4 * seconds * MS,
+        functions: Vec::new(),
         process_ns: seconds * MS,
         ..Statistics::new(Backend::SchedExt, Policy::Full)
     }

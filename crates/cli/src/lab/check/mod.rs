@@ -91,6 +91,8 @@ enum Check {
     Guard,
     /// `guard` keeps the CPU limits of cgroups as the stock scheduler does
     GuardLimits,
+    /// `guard` with a queue for each CPU shares them as it does with one queue for all
+    GuardQueues,
 }
 
 /// The result of a check.
@@ -260,6 +262,7 @@ fn run(
             Check::Program => guard::check_program(setup),
             Check::Guard => guard::check(setup),
             Check::GuardLimits => guard::bandwidth::check(setup),
+            Check::GuardQueues => guard::queues::check(setup),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

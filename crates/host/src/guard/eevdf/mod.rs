@@ -164,6 +164,7 @@ impl Guard for Eevdf {
             limits: Vec::new(),
             decisions: state.looks,
             decisions_ns: state.looks_ns,
+            functions: Vec::new(),
             restarts: 0,
             process_ns: process_ns(),
         })

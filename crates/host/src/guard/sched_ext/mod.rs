@@ -11,6 +11,7 @@
 
 mod cgroup;
 mod check;
+mod domains;
 mod follow;
 mod hints;
 mod program;
@@ -107,6 +108,7 @@ impl Guard for SchedExt {
             limits: self.limits(),
             decisions,
             decisions_ns,
+            functions: self.program.functions(),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             restarts: self.restarts,
         })

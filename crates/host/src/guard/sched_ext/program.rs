@@ -3,18 +3,20 @@
 //! unloads it; nothing is pinned, so a crash does the same.
 
 use super::check;
+use super::domains::Domains;
 use super::rules::bits;
-use crate::guard::{Error, Options, Policy};
+use crate::guard::{Error, FunctionStatistics, Options, Policy};
 use crate::watch::raw::{self, Plain, Shared, complaints, keep_complaint, lacks_right};
 use crate::watch::vms::machine::Kvm;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
 use skeleton::{GuardSkel, GuardSkelBuilder};
 use std::ffi::OsStr;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -75,6 +77,8 @@ struct Loaded {
     /// The program's variables, as words.
     variables: Shared<u64>,
     bandwidths: Shared<types::bandwidth>,
+    /// The kernel measures eBPF programs while this is open.
+    measures: Option<OwnedFd>,
 }
 
 // SAFETY: `storage` is a box of this alone; the rest may be sent.
@@ -222,6 +226,11 @@ impl Program {
         self.loaded().as_ref().map_or(0, |loaded| loaded.get(changed))
     }
 
+    /// The functions that the kernel calls, if they are measured.
+    pub fn functions(&self) -> Vec<FunctionStatistics> {
+        self.loaded().as_ref().map_or_else(Vec::new, Loaded::functions)
+    }
+
     /// Decisions, and the time in them, ns.
     pub fn cost(&self) -> (u64, u64) {
         let values = self.maps.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
@@ -257,11 +266,14 @@ impl Loaded {
             let bandwidths = Shared::map(limits, constants::MAX_LIMITS).map_err(|source| {
                 Error::Io { what: "mapping the scheduler's limits".into(), source }
             })?;
-            Ok((ManuallyDrop::new(skel), variables, bandwidths))
+            let measures = options.measure.then(measure).transpose().map_err(|source| {
+                Error::Io { what: "measuring the scheduler's functions".into(), source }
+            })?;
+            Ok((ManuallyDrop::new(skel), variables, bandwidths, measures))
         });
         match opened {
-            Ok((skel, variables, bandwidths)) => {
-                Ok(Loaded { links: Vec::new(), skel, storage, variables, bandwidths })
+            Ok((skel, variables, bandwidths, measures)) => {
+                Ok(Loaded { links: Vec::new(), skel, storage, variables, bandwidths, measures })
             }
             Err(error) => {
                 // SAFETY: made above; the skeleton that borrowed it is gone.
@@ -286,6 +298,27 @@ impl Loaded {
                 .map_err(refused("start the timer"))?;
         }
         Ok(())
+    }
+
+    fn functions(&self) -> Vec<FunctionStatistics> {
+        if self.measures.is_none() {
+            return Vec::new();
+        }
+        let programs = self.skel.object().progs().filter(|program| program.autoload());
+        let measured = programs.filter_map(|program| {
+            let path = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
+            let text = std::fs::read_to_string(path).ok()?;
+            let field = |name: &str| -> Option<u64> {
+                let values = text.lines().filter_map(|line| line.strip_prefix(name));
+                values.filter_map(|value| value.trim().parse().ok()).next()
+            };
+            Some(FunctionStatistics {
+                name: program.name().to_str()?.into(),
+                runs: field("run_cnt:")?,
+                total_ns: field("run_time_ns:")?,
+            })
+        });
+        measured.filter(|function| function.runs > 0).collect()
     }
 
     fn ended(&self) -> Option<Ended> {
@@ -329,6 +362,17 @@ impl Drop for Loaded {
     }
 }
 
+/// Has the kernel measure eBPF programs until the result is closed.
+fn measure() -> std::io::Result<OwnedFd> {
+    // SAFETY: makes a file descriptor, or returns a negative number and sets `errno`.
+    let fd = unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it is new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 fn constants_vms() -> usize {
     raw::constants::MAX_VMS
 }
@@ -348,6 +392,7 @@ fn open(
     if cpus > constants::MAX_CPUS {
         return Err(TOO_MANY);
     }
+    let domains = Domains::of_host(options.queues);
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
@@ -362,7 +407,10 @@ fn open(
             late: ns(options.late),
             look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
             cpus: cpus as u64,
+            domains: domains.cpus.len() as u64,
         };
+        rodata.domain_of_cpu.copy_from_slice(&domains.of_cpu);
+        rodata.cpus_of_domain[..domains.cpus.len()].copy_from_slice(&domains.cpus);
     }
     if options.only_vms {
         const SWITCH_PARTIAL: u64 = 1 << 3;

@@ -9,6 +9,7 @@ mod cgroup;
 mod changes;
 mod limits;
 mod process;
+pub(super) mod queues;
 
 use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
