@@ -6,10 +6,10 @@ mod common;
 
 use common::patience::{NO_LIMIT, Wait};
 use common::{boot, spin, wait_for, wait_until_watching, watch};
-use reprieve_host::watch::Watch;
 use reprieve_host::watch::model::{
     Class, Event as Seen, Histogram, Snapshot, Vcpu, VcpuNow, VmState,
 };
+use reprieve_host::watch::{GraceWait, GraceWaits, Watch};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command, Workload};
 use std::time::Instant;
@@ -95,6 +95,8 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
 
     // As many as there are CPUs: wherever a vCPU runs, one competes with it.
     let spinners = spin(std::thread::available_parallelism().unwrap().get());
+    let pid = guest.vm.threads().pid();
+    let sampler = watch.sample_grace_periods(500).unwrap();
     let _ = watch.events();
     let before = Timed::take(&mut watch);
     guest.vm.call(&Command::Start, NO_LIMIT, &cancel, |_| Ok(())).unwrap();
@@ -105,6 +107,11 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
         wait.pause(String::new);
         events.extend(watch.events());
     }
+    let mut wait = Wait::new("samples of what grace periods wait for");
+    while !waits_are_told_apart(&sampler.waits(pid)) {
+        wait.pause(|| format!("{:?}", sampler.waits(pid)));
+    }
+    drop(sampler);
     drop(spinners);
 
     let from = before.snapshot.time_ns;
@@ -143,6 +150,18 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     drop(guest);
     let gone = wait_for(&mut watch, "the end", |vm| vm.state == VmState::Gone);
     assert!(preemptions(&gone.vcpus[0]) > 0, "what was counted stays");
+}
+
+/// Whether grace periods were seen to wait for vCPUs that ran, for ones that had lost their CPU in
+/// user mode and in the kernel, and for the kthread.
+fn waits_are_told_apart(waits: &GraceWaits) -> bool {
+    let whole = (waits.values().sum::<f64>().fract() - 0.5).abs();
+    assert!(whole > 0.49, "each sample is one: {waits:?}");
+    let seen = |any: &[GraceWait]| any.iter().any(|wait| waits.contains_key(wait));
+    seen(&[GraceWait::Running])
+        && seen(&[GraceWait::PreemptedUser])
+        && seen(&[GraceWait::PreemptedKernel, GraceWait::PreemptedReader])
+        && seen(&[GraceWait::Kthread, GraceWait::KthreadOffCpu])
 }
 
 fn time(event: &Seen) -> u64 {

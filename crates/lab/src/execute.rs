@@ -413,7 +413,7 @@ impl<'a> Run<'a> {
         let in_force = self.apply(policy, target)?;
         self.context.cancel.sleep(SETTLE)?;
         let length = Duration::from_millis(self.plan.phase_ms);
-        let mut watch = PhaseWatch::open(self.context, subjects[place].threads().pid());
+        let mut watch = PhaseWatch::open(self.context, self.plan, subjects[place].threads().pid());
         let sched = SchedReader::new(place, subjects, competitors);
         let mut before = None;
         let mut after = None;
@@ -591,15 +591,15 @@ enum PhaseWatch {
     Failed(String),
     Watching {
         watching: Box<dyn Watching>,
-        before: Option<Totals>,
-        seen: Option<Totals>,
+        before: Option<Box<Totals>>,
+        seen: Option<Box<Totals>>,
     },
 }
 
 impl PhaseWatch {
-    fn open(context: &Context, pid: u32) -> PhaseWatch {
+    fn open(context: &Context, plan: &Plan, pid: u32) -> PhaseWatch {
         let Some(watcher) = context.watcher else { return PhaseWatch::None };
-        match watcher.watch(pid, scaled(WATCH_LIMIT), context.cancel) {
+        match watcher.watch(pid, plan.sample_waits, scaled(WATCH_LIMIT), context.cancel) {
             Ok(watching) => PhaseWatch::Watching { watching, before: None, seen: None },
             Err(why) => PhaseWatch::Failed(why),
         }
@@ -607,15 +607,18 @@ impl PhaseWatch {
 
     /// At the beginning of the phase.
     fn begin(&mut self) {
-        self.note(|totals, before, _| *before = Some(totals));
+        self.note(|totals, before, _| *before = Some(Box::new(totals)));
     }
 
     /// At the end of the phase.
     fn end(&mut self) {
-        self.note(|totals, before, seen| *seen = before.take().map(|b| totals.since(&b)));
+        self.note(|totals, before, seen| *seen = before.take().map(|b| Box::new(totals.since(&b))));
     }
 
-    fn note(&mut self, keep: impl FnOnce(Totals, &mut Option<Totals>, &mut Option<Totals>)) {
+    fn note(
+        &mut self,
+        keep: impl FnOnce(Totals, &mut Option<Box<Totals>>, &mut Option<Box<Totals>>),
+    ) {
         let PhaseWatch::Watching { watching, before, seen } = self else { return };
         match watching.totals() {
             Ok(totals) => keep(totals, before, seen),
@@ -629,7 +632,7 @@ impl PhaseWatch {
             PhaseWatch::Failed(why) => Some(WatchOutcome::Missing(why)),
             PhaseWatch::Watching { seen, .. } => Some(seen.map_or_else(
                 || WatchOutcome::Missing("the guest did not report every step of the phase".into()),
-                |totals| WatchOutcome::Seen(Box::new(totals)),
+                WatchOutcome::Seen,
             )),
         }
     }

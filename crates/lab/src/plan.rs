@@ -41,6 +41,9 @@ pub struct Plan {
     /// A guest under test that has too little memory to boot has died in its phase, at once.
     #[serde(default)]
     pub boot_counts: bool,
+    /// How often per second the watcher samples what grace periods wait for; 0: never.
+    #[serde(default)]
+    pub sample_waits: u32,
     /// Seed of everything random.
     pub seed: u64,
     /// The command line that made this plan.

@@ -15,13 +15,15 @@ use std::time::Duration;
 /// Can read what guests do from their memory.
 pub trait Watcher {
     /// Begins to watch the VM of process `pid`, and returns as soon as it can tell what the guest
-    /// is doing, at the latest after `limit`.
+    /// is doing, at the latest after `limit`. Samples what its grace periods wait for
+    /// `sample_waits` times per second.
     ///
     /// # Errors
     /// The reason why it cannot, as a sentence for the user.
     fn watch(
         &self,
         pid: u32,
+        sample_waits: u32,
         limit: Duration,
         cancel: &Cancel,
     ) -> Result<Box<dyn Watching>, String>;
@@ -49,6 +51,11 @@ pub struct Totals {
     pub grace_periods_ns: u64,
     /// Grace periods too short for both ends to be seen.
     pub grace_periods_unseen: u64,
+    /// Samples by what the grace period in progress waited for, if samples were asked for:
+    /// `running`, `preempted-user` and so on (`docs/results.md`). Parts, where it waited for
+    /// several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub waits: BTreeMap<String, f64>,
     /// CPU time of the host that watching took.
     pub cost_ns: u64,
     /// Events that were lost, and so are missing in the figures above.
@@ -90,6 +97,9 @@ impl Totals {
         let class = |(name, now): (&String, &Preempted)| {
             (name.clone(), now.since(earlier.classes.get(name).copied().unwrap_or_default()))
         };
+        let wait = |(name, now): (&String, &f64)| {
+            (name.clone(), now - earlier.waits.get(name).copied().unwrap_or_default())
+        };
         Totals {
             classes: self.classes.iter().map(class).collect(),
             readers: self.readers.since(earlier.readers),
@@ -99,6 +109,7 @@ impl Totals {
             grace_periods_unseen: self
                 .grace_periods_unseen
                 .saturating_sub(earlier.grace_periods_unseen),
+            waits: self.waits.iter().map(wait).collect(),
             cost_ns: self.cost_ns.saturating_sub(earlier.cost_ns),
             lost: self.lost.saturating_sub(earlier.lost),
         }
@@ -116,6 +127,9 @@ impl Totals {
         sum.grace_periods += other.grace_periods;
         sum.grace_periods_ns += other.grace_periods_ns;
         sum.grace_periods_unseen += other.grace_periods_unseen;
+        for (name, samples) in &other.waits {
+            *sum.waits.entry(name.clone()).or_default() += samples;
+        }
         sum.cost_ns += other.cost_ns;
         sum.lost += other.lost;
         sum
@@ -137,12 +151,14 @@ mod tests {
             classes: BTreeMap::from([("user".into(), Preempted { count: user, ns: 10 * user })]),
             readers: Preempted { count: readers, ns: readers },
             grace_periods: user,
+            waits: BTreeMap::from([("running".into(), user as f64 / 2.0)]),
             ..Totals::default()
         };
         let phase = totals(5, 3).since(&totals(2, 3));
         assert_eq!(phase.preempted(), Preempted { count: 3, ns: 30 });
         assert_eq!(phase.readers, Preempted::default());
         assert_eq!(phase.grace_periods, 3);
+        assert_eq!(phase.waits["running"], 1.5);
         assert_eq!(phase.plus(&totals(2, 3)), totals(5, 3));
         // A class that did not occur before the phase.
         assert_eq!(totals(5, 0).since(&Totals::default()).preempted().count, 5);

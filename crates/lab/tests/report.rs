@@ -112,6 +112,8 @@ fn figures_worked_out_by_hand() {
 fn what_was_seen_from_outside_has_rows_of_its_own() {
     let scratch = Scratch::new("outside");
     let mut records = small("postmark");
+    let Record::Run { plan, .. } = &mut records[0] else { panic!() };
+    plan.sample_waits = 500;
     let preempted = |count, ns| Preempted { count, ns };
     for r in &mut records {
         let Record::PhaseEnd { phase, host, .. } = r else { continue };
@@ -127,6 +129,11 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
                 // From inside 2, 4, 6 and 8 ms alone.
                 grace_periods: 2,
                 grace_periods_ns: if *n == 1 { 33_000_000 } else { 11_000_000 },
+                waits: BTreeMap::from([
+                    ("running".into(), 30.0),
+                    ("preempted-user".into(), if *n == 1 { 9.5 } else { 0.0 }),
+                    ("kthread".into(), if *n == 1 { 0.5 } else { 20.0 }),
+                ]),
                 cost_ns: 20_000_000,
                 ..Totals::default()
             })),
@@ -147,6 +154,11 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
         ("gp_difference", 10.0, -17.5),
         ("outside_cost", 1.0, 1.0),
         ("outside_lost", 0.0, 0.0),
+        // From inside 5 and 20 ms.
+        ("waits.running", 3.0, 15.0),
+        ("waits.preempted-user", 0.0, 4.75),
+        ("waits.kthread", 2.0, 0.25),
+        ("waits_samples", 100.0, 40.0),
     ] {
         close(value(&of(key).baseline), baseline);
         close(value(&of(key).overcommit), overcommit);

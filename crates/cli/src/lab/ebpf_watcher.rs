@@ -2,7 +2,7 @@
 //! Watches the lab's guests from outside, with the library behind `reprieve watch`.
 
 use reprieve_host::watch::model::{Event, Snapshot, VmSnapshot, VmState};
-use reprieve_host::watch::{Options, Watch, Which};
+use reprieve_host::watch::{GraceSampler, Options, Watch, Which};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::watcher::{Preempted, Totals, Watcher, Watching};
 use std::collections::BTreeMap;
@@ -21,16 +21,20 @@ impl Watcher for EbpfWatcher {
     fn watch(
         &self,
         pid: u32,
+        sample_waits: u32,
         limit: Duration,
         cancel: &Cancel,
     ) -> Result<Box<dyn Watching>, String> {
-        Ok(Box::new(Watched::open(pid, false, limit, cancel)?))
+        let mut watched = Watched::open(pid, false, limit, cancel)?;
+        watched.sample_waits(sample_waits)?;
+        Ok(Box::new(watched))
     }
 }
 
 /// A VM that is being watched, and whose guest is seen.
 pub struct Watched {
     pid: u32,
+    waits: Option<GraceSampler>,
     watch: Watch,
 }
 
@@ -48,7 +52,7 @@ impl Watched {
         let options =
             Options { vms, interval: INTERVAL, events, statistics: true, ..Options::default() };
         let watch = Watch::start(&options).map_err(|e| e.to_string())?;
-        let mut watched = Watched { pid, watch };
+        let mut watched = Watched { pid, waits: None, watch };
         let end = Instant::now() + limit;
         loop {
             match watched.vm().map(|(vm, _)| vm.state) {
@@ -65,6 +69,13 @@ impl Watched {
             }
             cancel.sleep(POLL).map_err(|e| e.to_string())?;
         }
+    }
+
+    /// Samples what grace periods wait for from now on, so often per second.
+    pub fn sample_waits(&mut self, hz: u32) -> Result<(), String> {
+        let waits = (hz > 0).then(|| self.watch.sample_grace_periods(hz)).transpose();
+        self.waits = waits.map_err(|e| format!("sampling grace periods: {e}"))?;
+        Ok(())
     }
 
     /// What happened since the last call.
@@ -97,6 +108,7 @@ impl Watching for Watched {
             count: sum.count + vcpu.announced,
             ns: sum.ns + vcpu.announced_off_cpu_ns,
         });
+        let waits = self.waits.as_ref().map(|sampler| sampler.waits(self.pid)).unwrap_or_default();
         let grace = vm.grace.unwrap_or_default();
         let cost = snapshot.cost;
         Ok(Totals {
@@ -106,6 +118,7 @@ impl Watching for Watched {
             grace_periods: grace.durations.counts.iter().sum(),
             grace_periods_ns: grace.durations.total_ns,
             grace_periods_unseen: grace.unseen,
+            waits: waits.into_iter().map(|(wait, n)| (wait.name().into(), n)).collect(),
             cost_ns: cost.bpf_ns.unwrap_or(cost.switch_ns) + cost.process_ns,
             lost: cost.lost,
         })

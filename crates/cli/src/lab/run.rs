@@ -62,6 +62,9 @@ pub struct RunArgs {
     /// clone: namespaces of each child [default: all]
     #[arg(long, value_parser = one_of(&Namespace::ALL, Namespace::name), value_delimiter = ',')]
     namespaces: Vec<Namespace>,
+    /// Sample what grace periods wait for, HZ times per second: each sample interrupts a vCPU
+    #[arg(long, value_name = "HZ", default_value_t = Options::default().sample_waits)]
+    sample_waits: u32,
     /// Seed of everything random
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
@@ -122,6 +125,7 @@ fn requests(args: &RunArgs) -> Vec<Request> {
     let mut options = Options {
         rate: args.rate,
         object_bytes: args.object_bytes,
+        sample_waits: args.sample_waits,
         seed: args.seed,
         ..Options::default()
     };

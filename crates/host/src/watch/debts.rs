@@ -8,7 +8,7 @@ use super::Watch;
 use super::model::VmState;
 use super::raw::constants::NO_SEQ;
 use super::raw::read_words;
-use super::vms::machine::{Attached, Machine};
+use super::vms::machine::{Attached, Machine, Vcpu};
 use reprieve_guest::layout::NodeLayout;
 
 /// A guest's grace period at one moment.
@@ -37,44 +37,60 @@ impl Watch {
 }
 
 fn grace_now(machine: &Machine) -> GraceNow {
-    let mut now = GraceNow {
+    let mut grace = GraceNow {
         pid: machine.key.pid,
         seq: None,
         began_ns: None,
         owing: Vec::new(),
         preempted_since_ns: None,
     };
-    let attached = machine.attached.as_ref().filter(|_| machine.state == VmState::Watching);
-    let Some((attached, rcu)) = attached.and_then(|a| Some((a, a.layout.rcu.as_ref()?))) else {
-        return now;
-    };
-    let leaves = &rcu.leaves;
+    let Some(debts) = now(machine) else { return grace };
+    grace.seq = Some(debts.seq);
+    grace.began_ns = machine.began().and_then(|(began_seq, began)| {
+        (began_seq != NO_SEQ && began_seq >> 2 == debts.seq >> 2).then_some(began)
+    });
+    grace.preempted_since_ns = machine.vcpus.iter().filter_map(|v| v.slot.preempted_since()).min();
+    grace.owing = debts.vcpus.iter().map(|vcpu| vcpu.slot.tid()).collect();
+    grace
+}
+
+/// Who owes a guest's grace period something.
+pub(super) struct Debts<'a> {
+    /// `rcu_state.gp_seq`.
+    pub seq: u64,
+    /// vCPUs that owe it a quiescent state, or run a reader that the guest's own scheduler had
+    /// preempted before.
+    pub vcpus: Vec<&'a Vcpu>,
+    /// Such readers that run on no vCPU.
+    pub waiting_readers: usize,
+}
+
+/// As of now; `None` where the guest cannot be read, or is paused.
+pub(super) fn now(machine: &Machine) -> Option<Debts<'_>> {
+    let attached = machine.attached.as_ref().filter(|_| machine.state == VmState::Watching)?;
+    let leaves = &attached.layout.rcu.as_ref()?.leaves;
     let masks = leaves.iter().map(|leaf| leaf.qsmask);
-    let addresses: Vec<u64> = [rcu.gp_seq]
+    let addresses: Vec<u64> = [attached.layout.rcu.as_ref()?.gp_seq]
         .into_iter()
         .chain(masks)
         .chain(leaves.iter().filter_map(|l| l.gp_tasks))
         .collect();
-    let Ok(words) = read_words(machine.key.pid, &addresses) else { return now };
+    let words = read_words(machine.key.pid, &addresses).ok()?;
     let (seq, rest) = (words[0], &words[1..]);
     let (masks, blocked) = rest.split_at(leaves.len());
-    now.seq = Some(seq);
-    now.began_ns = machine.began().and_then(|(began_seq, began)| {
-        (began_seq != NO_SEQ && began_seq >> 2 == seq >> 2).then_some(began)
-    });
-    now.preempted_since_ns = machine.vcpus.iter().filter_map(|v| v.slot.preempted_since()).min();
+    let mut debts = Debts { seq, vcpus: Vec::new(), waiting_readers: 0 };
     if seq & 3 == 0 {
-        return now;
+        return Some(debts);
     }
     // A list of preempted readers takes more reads, and is there seldom.
-    let running = match blocked.iter().any(|&first| first != 0) {
-        true => cpus_with_blocked_readers(machine, attached),
-        false => Vec::new(),
-    };
+    let mut running = Vec::new();
+    if blocked.iter().any(|&first| first != 0) {
+        (running, debts.waiting_readers) = blocked_readers(machine, attached);
+    }
     let owes = |cpu: u32| owes(leaves, masks, cpu) || running.contains(&cpu);
     let owing = machine.vcpus.iter().filter(|vcpu| vcpu.cpu.is_some_and(owes));
-    now.owing = owing.map(|vcpu| vcpu.slot.tid()).collect();
-    now
+    debts.vcpus = owing.collect();
+    Some(debts)
 }
 
 /// Whether the bit of `cpu` is set in the `qsmask` of its leaf.
@@ -85,13 +101,16 @@ fn owes(leaves: &[NodeLayout], masks: &[u64], cpu: u32) -> bool {
     })
 }
 
-/// The guest's CPUs that run, now, a reader for which the grace period waits.
-fn cpus_with_blocked_readers(machine: &Machine, attached: &Attached) -> Vec<u32> {
+/// Of the readers that the guest's own scheduler had preempted and for which the grace period
+/// waits: the guest's CPUs that run one now, and the number of those that run nowhere.
+fn blocked_readers(machine: &Machine, attached: &Attached) -> (Vec<u32>, usize) {
     let owing = attached.guest.rcu().and_then(|rcu| rcu.owing());
-    let Ok(owing) = owing else { return Vec::new() };
+    let Ok(owing) = owing else { return (Vec::new(), 0) };
     let runs = |&cpu: &u32| {
         let task = attached.guest.vcpu(cpu).and_then(|view| view.current_task_address());
         task.is_ok_and(|task| owing.blocked.iter().any(|reader| reader.task.address == task))
     };
-    machine.vcpus.iter().filter_map(|vcpu| vcpu.cpu).filter(runs).collect()
+    let running: Vec<u32> = machine.vcpus.iter().filter_map(|vcpu| vcpu.cpu).filter(runs).collect();
+    let waiting = owing.blocked.len().saturating_sub(running.len());
+    (running, waiting)
 }

@@ -28,11 +28,13 @@ pub(crate) mod raw;
 mod region;
 mod snapshot;
 pub(crate) mod vms;
+mod waits;
 
 pub use debts::GraceNow;
 pub use error::Error;
 pub use options::{Options, Which};
 pub use region::{Region, Writer};
+pub use waits::{GraceSampler, GraceWait, GraceWaits};
 
 use model::{Cost, Event, Snapshot};
 use processes::Processes;

@@ -9,7 +9,7 @@ use crate::policy::Policy;
 use reprieve_init::protocol::{Measure, Namespace, Workload};
 use std::time::Duration;
 
-/// Options of single experiments; the others ignore them.
+/// Options of single experiments, which the others ignore, or of all.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `membench`: allocation and `call_rcu` pairs per second per CPU; 0 for as many as it can.
@@ -18,6 +18,8 @@ pub struct Options {
     pub object_bytes: u32,
     /// `clone`: the namespaces of each child.
     pub namespaces: Vec<Namespace>,
+    /// All: how often per second it is sampled what grace periods wait for; 0 for never.
+    pub sample_waits: u32,
     pub seed: u64,
 }
 
@@ -25,7 +27,7 @@ impl Default for Options {
     /// The papers' values.
     fn default() -> Options {
         let namespaces = Namespace::ALL.to_vec();
-        Options { rate: 2500, object_bytes: 1024, namespaces, seed: 1 }
+        Options { rate: 2500, object_bytes: 1024, namespaces, sample_waits: 0, seed: 1 }
     }
 }
 
@@ -53,6 +55,9 @@ const MAX_PHASE: Duration = Duration::from_secs(3600);
 const MAX_OBJECT: u32 = 1 << 20;
 const MAX_RATE: u32 = 10_000_000;
 const MAX_ARGS: usize = 1500;
+
+/// Samples per second of what grace periods wait for: each one interrupts a vCPU.
+const MAX_SAMPLES: u32 = 10_000;
 
 /// Kernel preemption models that `--preempt` takes; a kernel may not have all of them.
 pub const PREEMPTION_MODELS: &[&str] = &["none", "voluntary", "full", "lazy"];
@@ -90,6 +95,7 @@ impl Request {
             fair: experiment.fair(),
             interactive: experiment.interactive(),
             boot_counts: false,
+            sample_waits: self.options.sample_waits,
             seed: self.options.seed,
             command: self.command.clone(),
         };
@@ -126,6 +132,12 @@ impl Request {
         }
         if rate > MAX_RATE {
             return usage(format!("--rate {rate}: give 0 (as many as it can) to {MAX_RATE}"));
+        }
+        if self.options.sample_waits > MAX_SAMPLES {
+            let hz = self.options.sample_waits;
+            return usage(format!(
+                "--sample-waits {hz}: give 0 (never) to {MAX_SAMPLES} per second"
+            ));
         }
         if let Some(kernel) = self.guest_kernels.iter().find(|k| k.is_empty()) {
             return usage(format!(
@@ -239,6 +251,7 @@ pub fn calibration(guest_kernel: &str) -> Plan {
         fair: false,
         interactive: false,
         boot_counts: false,
+        sample_waits: 0,
         seed: 1,
         command: "reprieve lab calibrate".into(),
     }

@@ -79,6 +79,7 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         competitors: vec![vm("hog", Workload::Hog { threads: 2 })],
         fair: false,
         interactive: false,
+        sample_waits: 0,
         boot_counts: false,
         seed: 1,
         command: format!("reprieve lab run {experiment}"),

@@ -24,6 +24,23 @@ const CLASSES: [(&str, &str); 9] = [
     ("unknown", "... in an unknown state"),
 ];
 
+const WAITS_GROUP: &str = "A grace period waits for";
+
+/// What grace periods wait for, by the watcher's names.
+const WAITS: [(&str, &str); 11] = [
+    ("running", "a vCPU that runs"),
+    ("preempted-user", "one preempted in user mode"),
+    ("preempted-kernel", "... in the kernel, in no reader"),
+    ("preempted-reader", "... in an RCU reader"),
+    ("preempted-idle", "... in the idle task"),
+    ("preempted-unknown", "... in an unknown state"),
+    ("woken", "one woken, without a CPU"),
+    ("halted", "one halted"),
+    ("preempted-by-guest", "a reader preempted by its guest"),
+    ("kthread-off-cpu", "the GP kthread; a vCPU has no CPU"),
+    ("kthread", "the GP kthread; none waits"),
+];
+
 /// Each phase's totals with its length, s.
 fn seen<'a>(m: &'a Measured) -> impl Iterator<Item = (&'a Totals, f64)> {
     m.hosts().filter_map(|host| match &host.outside {
@@ -79,23 +96,40 @@ fn announced() -> Vec<Metric> {
     ]
 }
 
+/// How long a grace period waits for each: the share of the samples, of the mean from inside.
+fn waits<'a>(occurred: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Metric> + 'a {
+    let all = |t: &Totals| t.waits.values().sum::<f64>();
+    let rows = WAITS.iter().filter(move |(wait, _)| occurred(wait)).map(move |(wait, label)| {
+        let key = format!("waits.{wait}");
+        row(WAITS_GROUP, &key, label, "ms", Better::Lower, move |m| {
+            let share = over(m, |t, _| (t.waits.get(*wait).copied().unwrap_or_default(), all(t)));
+            Some(share? * m.durations()?.mean())
+        })
+    });
+    let samples = row(WAITS_GROUP, "waits_samples", "Samples", "", Better::Neither, move |m| {
+        seen(m).map(|(t, _)| all(t)).reduce(|a, b| a + b)
+    });
+    rows.chain([samples])
+}
+
 /// The rows, if the run had a watcher.
 pub(super) fn rows(run: &Run) -> Vec<Metric> {
     let outsides = || run.phases.iter().filter_map(|p| p.end.as_ref()?.1.outside.as_ref());
     if outsides().next().is_none() {
         return Vec::new();
     }
+    let totals = || {
+        outsides().filter_map(|outside| match outside {
+            WatchOutcome::Seen(totals) => Some(totals),
+            WatchOutcome::Missing(_) => None,
+        })
+    };
     let mut rows = readers();
     if run.plan.subject.workload.needs_region() {
         rows.extend(announced());
     }
-    let occurred: BTreeSet<&str> = outsides()
-        .filter_map(|outside| match outside {
-            WatchOutcome::Seen(totals) => Some(totals),
-            WatchOutcome::Missing(_) => None,
-        })
-        .flat_map(|totals| totals.classes.keys().map(String::as_str))
-        .collect();
+    let occurred: BTreeSet<&str> =
+        totals().flat_map(|totals| totals.classes.keys().map(String::as_str)).collect();
     for (class, label) in CLASSES.iter().filter(|(class, _)| occurred.contains(class)) {
         rows.push(row(
             GROUP,
@@ -123,6 +157,9 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
             seen(m).map(|(t, _)| t.lost as f64).reduce(|a, b| a + b)
         }),
     ]);
+    if run.plan.sample_waits > 0 {
+        rows.extend(waits(|wait| totals().any(|totals| totals.waits.contains_key(wait))));
+    }
     rows
 }
 
