@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The programs that the lab runs: QEMU, postmark and dbench, Apache and wrk, and a compiler.
 //!
-//! They come from Debian 13 and are unpacked with all their dependencies into the cache: the
-//! machine's own release may be older, and nested runs need QEMU 10 (QEMU 7.2 loses guests under
-//! multi-threaded TCG). A program from such a tree starts with the loader and the libraries of the
-//! tree, without chroot and without root.
+//! They come from Debian 13 and its backports and are unpacked with all their dependencies into the
+//! cache: the machine's own release may be older, and nested runs need QEMU 11 (earlier ones lose
+//! interrupts of CPUs with nested guests under multi-threaded TCG). A program from such a tree
+//! starts with the loader and the libraries of the tree, without chroot and without root.
 
 use super::Context;
 use super::Qemu;
@@ -20,12 +20,19 @@ use std::process::Command;
 use std::time::Duration;
 
 /// An older QEMU is used only if the user names it.
-pub const QEMU_MAJOR: u32 = 10;
+pub const QEMU_MAJOR: u32 = 11;
 
 /// Raised when the same packages make a different tree.
 const LAYOUT: &str = "2";
 
-const PROGRAMS: [&str; 4] = ["qemu-system-x86", "seabios", "postmark", "dbench"];
+const PROGRAMS: [&str; 6] = [
+    "qemu-system-x86/trixie-backports",
+    "qemu-system-common/trixie-backports",
+    "qemu-system-data/trixie-backports",
+    "seabios/trixie-backports",
+    "postmark",
+    "dbench",
+];
 const WEB: [&str; 2] = ["apache2-bin", "wrk"];
 const TOOLCHAIN: [&str; 14] = [
     "gcc-14",
