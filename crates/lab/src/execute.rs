@@ -407,12 +407,17 @@ impl<'a> Run<'a> {
         competitors: &mut [Vm],
     ) -> Result<()> {
         let policy = &self.plan.variants[variant].policy;
-        self.resume(scenario, policy, &mut subjects[place], competitors)?;
+        let length = Duration::from_millis(self.plan.phase_ms);
+        self.context.progress.timed(&what(&subjects[place].name, scenario, policy), length);
+        subjects[place].resume()?;
         let threads = subjects[place].threads();
         let target = Target { pid: threads.pid(), vcpus: threads.vcpus() };
+        // Before there is competition: the kernel verifies guard's program for seconds.
         let in_force = self.apply(policy, target)?;
+        if scenario == Scenario::Overcommit {
+            competitors.iter_mut().try_for_each(Vm::resume)?;
+        }
         self.context.cancel.sleep(SETTLE)?;
-        let length = Duration::from_millis(self.plan.phase_ms);
         let mut watch = PhaseWatch::open(self.context, self.plan, subjects[place].threads().pid());
         let sched = SchedReader::new(place, subjects, competitors);
         let mut before = None;
@@ -462,26 +467,7 @@ impl<'a> Run<'a> {
         (self.sink)(Record::PhaseEnd { phase, result, host })
     }
 
-    /// Lets the VMs of a phase run.
-    fn resume(
-        &self,
-        scenario: Scenario,
-        policy: &Policy,
-        subject: &mut Vm,
-        competitors: &mut [Vm],
-    ) -> Result<()> {
-        let length = Duration::from_millis(self.plan.phase_ms);
-        self.context.progress.timed(&what(&subject.name, scenario, policy), length);
-        subject.resume()?;
-        if scenario == Scenario::Overcommit {
-            for vm in competitors {
-                vm.resume()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts the policy of a phase into force, now that its VMs run.
+    /// Puts the policy of a phase into force, now that its guest under test runs.
     fn apply(&self, policy: &Policy, target: Target) -> Result<Option<Box<dyn InForce>>> {
         let scheduler = match (policy, self.context.scheduler) {
             (Policy::Eevdf, _) => return Ok(None),
