@@ -454,6 +454,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		return 0;
 	/* Kept there: the verifier would follow each value to the end. */
 	timer->next = settings.look_alone;
+	if (!cpu->turn && timer->next > LOOK_IDLE_NS)
+		timer->next = LOOK_IDLE_NS;
 	/* Near, while it is decided: a tick in between starts no timer. */
 	cpu->look = now;
 	if (cpu->turn) {

@@ -8,10 +8,11 @@
 #pragma once
 
 /* How often a CPU's timer looks: in an extension, while others wait, while
- * there are limits of cgroups. Else settings.look_alone. */
+ * there are limits of cgroups, while it is idle. Else settings.look_alone. */
 #define LOOK_EXTENDED_NS 100000
-#define LOOK_BUSY_NS 500000
+#define LOOK_BUSY_NS 1000000
 #define LOOK_LIMITED_NS 2000000
+#define LOOK_IDLE_NS 20000000
 
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN 2

@@ -92,7 +92,7 @@ pub struct Ended {
 }
 
 /// How often the scheduler looks at a CPU for which nobody waits. Its ticks look for changes.
-const LOOK_ALONE: Duration = Duration::from_millis(20);
+const LOOK_ALONE: Duration = Duration::from_millis(100);
 /// The same, where a CPU that runs one thread may have no ticks.
 const LOOK_TICKLESS: Duration = Duration::from_millis(2);
 
