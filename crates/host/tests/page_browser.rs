@@ -44,6 +44,12 @@ fn record(path: &Path) {
     writer.finish().unwrap();
 }
 
+/// Says what is missing after the page, which is long.
+#[track_caller]
+fn assert_shows(dom: &str, text: &str) {
+    assert!(dom.contains(text), "{dom}\n{} bytes of a page without `{text}`", dom.len());
+}
+
 #[test]
 fn the_time_lines_are_drawn() {
     let dir = tempfile::tempdir().unwrap();
@@ -52,14 +58,15 @@ fn the_time_lines_are_drawn() {
     page::write(&recording, &html).unwrap();
     let Seen { dom, console, requests } = open(&html, "");
     assert!(console.is_empty() && requests.is_empty(), "{console:?} {requests:?}");
-    assert!(dom.contains("data-ready=\"yes\""), "the script did not get to its end");
+    // Set by the script's last line.
+    assert_shows(&dom, "data-ready=\"yes\"");
     // Set by drawing: the band, two lanes, the axis.
-    assert!(dom.contains("style=\"height: 88px;\""), "{dom}");
-    assert!(dom.contains("0.0000 s to 1.9990 s"), "{dom}");
+    assert_shows(&dom, "style=\"height: 88px;\"");
+    assert_shows(&dom, "0.0000 s to 1.9990 s");
     let Seen { dom, console, .. } = open(&html, "#gp-0-3");
     assert!(console.is_empty(), "{console:?}");
-    assert!(dom.contains("<tr id=\"gp-0-3\" class=\"picked\">"), "{dom}");
-    assert!(dom.contains("(13.6 ms of 2.00 s)"), "{dom}");
+    assert_shows(&dom, "<tr id=\"gp-0-3\" class=\"picked\">");
+    assert_shows(&dom, "(13.6 ms of 2.00 s)");
 }
 
 #[test]

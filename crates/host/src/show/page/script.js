@@ -174,14 +174,18 @@
     }
   }
 
+  function drawAll() {
+    canvases.forEach(draw);
+    where.textContent = `${(view.from / 1e6).toFixed(4)} s to ${(view.to / 1e6).toFixed(4)} s (${time(view.to - view.from)} of ${time(length)})`;
+  }
+
   let waiting = false;
   function redraw() {
     if (waiting) return;
     waiting = true;
     requestAnimationFrame(() => {
       waiting = false;
-      canvases.forEach(draw);
-      where.textContent = `${(view.from / 1e6).toFixed(4)} s to ${(view.to / 1e6).toFixed(4)} s (${time(view.to - view.from)} of ${time(length)})`;
+      drawAll();
     });
   }
 
@@ -289,6 +293,7 @@
   window.addEventListener("resize", redraw);
   const linked = location.hash && document.querySelector(`a[href="${CSS.escape(location.hash).replace(/^\\#/, "#")}"]`);
   if (linked) pick(linked);
-  else redraw();
+  // Not in a frame to come: a browser that only prints or dumps the page may never show a frame.
+  drawAll();
   document.documentElement.dataset.ready = "yes";
 })();
