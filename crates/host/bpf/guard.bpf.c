@@ -90,8 +90,17 @@ static __always_inline void preempt(struct task *task, s32 where, u64 now)
 		ran = policy_scaled(ran, of_kind(cpu->kind, where));
 		over |= policy_kind_preempts(&cpu->kinds, kind, ran, &limit);
 	}
-	if (over)
-		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	if (!over)
+		return;
+	/* An ordinary thread that wakes another is in the middle of the host
+	 * kernel's work, perhaps in a reader whose end the other waits for. */
+	if (!cpu->slot && where == (s32)bpf_get_smp_processor_id() &&
+	    cpu->pid == (u32)bpf_get_current_task_btf()->pid) {
+		cpu->slice = now - cpu->turn;
+		look_in(cpu, where, LOOK_EXTENDED_NS, now);
+		return;
+	}
+	scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
 
 SEC("struct_ops/guard_enqueue")

@@ -363,9 +363,11 @@ fn pair() -> Result<(UnixStream, UnixStream)> {
 fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command {
     let mut command = std::process::Command::new(&qemu.argv[0]);
     command.args(&qemu.argv[1..]).envs(qemu.env.iter().cloned());
-    let (accel, cpu) = match config.accel {
-        Accel::Kvm => ("kvm", "host"),
-        Accel::Tcg => ("tcg,thread=multi", "max"),
+    // KVM leaves the HPET to QEMU, whose main thread a periodic timer wakes 250 times a second
+    // after the guest left it: management software boots Linux guests without one.
+    let (machine, accel, cpu) = match config.accel {
+        Accel::Kvm => ("pc,hpet=off", "kvm", "host"),
+        Accel::Tcg => ("pc", "tcg,thread=multi", "max"),
     };
     let [ctl, serial, monitor] = fds;
     if config.accel == Accel::Tcg {
@@ -376,7 +378,7 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
     command
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .args(["-name", &format!("{},debug-threads=on", config.name)])
-        .args(["-machine", "pc", "-accel", accel])
+        .args(["-machine", machine, "-accel", accel])
         .args(["-cpu", config.cpu.as_deref().unwrap_or(cpu)])
         .args(["-smp", &config.vcpus.to_string(), "-m", &format!("{}M", config.memory_mib)])
         .arg("-kernel")

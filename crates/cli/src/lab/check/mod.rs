@@ -93,6 +93,8 @@ enum Check {
     GuardLimits,
     /// `guard` with a queue for each CPU shares them as it does with one queue for all
     GuardQueues,
+    /// A management command of a VM on a busy host takes no longer under `guard`
+    GuardLatency,
 }
 
 /// The result of a check.
@@ -263,6 +265,7 @@ fn run(
             Check::Guard => guard::check(setup),
             Check::GuardLimits => guard::bandwidth::check(setup),
             Check::GuardQueues => guard::queues::check(setup),
+            Check::GuardLatency => guard::latency::check(setup),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

@@ -7,6 +7,7 @@
 pub(super) mod bandwidth;
 mod cgroup;
 mod changes;
+pub(super) mod latency;
 mod limits;
 mod process;
 pub(super) mod queues;
