@@ -164,7 +164,8 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 			where = here;
 	}
 	task->why = WHY_RESCUED;
-	if (take(p, task, QUEUE_RESCUE + domain_of(where), POLICY_RESCUE_NS)) {
+	if (take(p, task, where, QUEUE_RESCUE + domain_of(where),
+		 POLICY_RESCUE_NS)) {
 		add(&guest->rescued.count, 1);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	} else {

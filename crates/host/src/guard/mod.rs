@@ -15,6 +15,8 @@ mod options;
 mod policy_tests;
 mod sched_ext;
 mod statistics;
+#[cfg(test)]
+mod wakeup_tests;
 
 use control::Control;
 pub use error::Error;

@@ -9,6 +9,7 @@ mod cgroup;
 mod changes;
 pub(super) mod latency;
 mod limits;
+mod pairs;
 mod process;
 pub(super) mod queues;
 
