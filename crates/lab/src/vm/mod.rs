@@ -251,7 +251,8 @@ impl Vm {
         self.monitor(&on_reboot(qmp::RebootAction::shutdown)).map(drop)
     }
 
-    /// Adds one of [`Config::spare_vcpus`]. The guest takes it into use with its next load.
+    /// Adds one of [`Config::spare_vcpus`]. A guest under KVM finds it a moment later (others need
+    /// a socket for it), and takes it into use with its next load.
     pub fn plug_vcpu(&mut self) -> Result<()> {
         let all = self.monitor(&qmp::query_hotpluggable_cpus {})?;
         let Some(spare) = all.into_iter().rev().find(|cpu| cpu.qom_path.is_none()) else {
@@ -404,8 +405,10 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         // state of its CPUs at resets. A few KiB per boot, on standard error.
         command.args(["-d", "cpu_reset"]);
     }
-    let most = config.vcpus + config.spare_vcpus;
-    let smp = format!("{},maxcpus={most}", config.vcpus);
+    let smp = match config.spare_vcpus {
+        0 => config.vcpus.to_string(),
+        spare => format!("{},maxcpus={}", config.vcpus, config.vcpus + spare),
+    };
     command
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .args(["-name", &format!("{},debug-threads=on", config.name)])

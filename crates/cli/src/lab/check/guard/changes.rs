@@ -120,6 +120,10 @@ fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
     let mut vm = setup.boot_with_spare("grows", 1, 1, 192, "")?;
     setup.progress.step("guard, and a VM that gets another vCPU");
     vm.plug_vcpu()?;
+    wait(setup, "the guest to find its new vCPU", || {
+        let present = setup.read(&mut vm, "/sys/devices/system/cpu/present")?;
+        Ok((present.trim() == "0-1").then_some(()))
+    })?;
     // Its guest takes the new vCPU into use.
     setup.prepare(&mut vm, Workload::Hog { threads: 2 }, None)?;
     setup.call(&mut vm, &Command::Start)?;
