@@ -456,11 +456,10 @@ void BPF_PROG(guard_exit, struct scx_exit_info *ei)
 }
 
 /* A vCPU runs here and is current: whether its turn should end now. */
-static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
-				  struct task *task, u32 where, u64 now)
+static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
+				  u64 now)
 {
 	u64 ran = now - cpu->turn;
-	u32 class, quiescing;
 	_Bool due, section;
 
 	if (task->extension.began)
@@ -473,7 +472,7 @@ static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
 		return 1;
 	if (!task->extension.began && !waits(where))
 		return 0;
-	section = in_section(p, task, &class, &quiescing, now);
+	section = current_in_section(now);
 	return task->awaits || (task->extension.began && !section);
 }
 
@@ -504,12 +503,12 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			if (task && task->slot) {
 				if (does(task, DOES_RESCUE))
 					look(task, now);
-				ends = over(cpu, p, task, where, now);
+				ends = over(cpu, task, where, now);
 				/* Begun here, it is looked at in time. */
 				if (ends && !task->awaits &&
 				    cpu->why != WHY_RESCUED &&
 				    !task->extension.began)
-					ends = extend(p, task, now) !=
+					ends = extend_current(now) !=
 					       POLICY_STAY;
 				cpu->extends = !!task->extension.began;
 				if (cpu->extends || task->spins_since == now ||

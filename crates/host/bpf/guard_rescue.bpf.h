@@ -263,7 +263,7 @@ static __always_inline void rescue_vm(u32 index, u32 here, u64 now)
 	}
 }
 
-static __noinline int rescue_pending(u32 here, u64 now)
+__noinline int rescue_pending(u32 here, u64 now)
 {
 	u32 word, bit;
 

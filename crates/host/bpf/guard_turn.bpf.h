@@ -43,7 +43,7 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 
 /* Takes the next thread of the domain's queue; of those whose turn is near, one
  * that ran here last. */
-static __noinline int take_shared(u32 domain, u32 where, u64 now)
+__noinline int take_shared(u32 domain, u32 where, u64 now)
 {
 	u64 queue = QUEUE_SHARED + domain;
 	struct policy_thread first = {};
@@ -90,7 +90,7 @@ static __noinline int take_shared(u32 domain, u32 where, u64 now)
 
 /* Another domain whose threads are so far behind that one of them should run
  * here, or this CPU's own. */
-static __noinline u32 behind(u32 where, u64 now)
+__noinline u32 behind(u32 where, u64 now)
 {
 	u32 own = domain_of(where), i;
 	struct policy_limits limit;
@@ -130,7 +130,7 @@ static __noinline u32 behind(u32 where, u64 now)
 }
 
 /* Takes a thread of any other domain. */
-static __noinline int take_anywhere(u32 where)
+__noinline int take_anywhere(u32 where)
 {
 	u32 domain = domain_of(where), i;
 
@@ -150,7 +150,7 @@ static __noinline int take_anywhere(u32 where)
 }
 
 /* Whether one waits that this CPU, which is idle, could run. */
-static __noinline int waits_anywhere(u32 where)
+__noinline int waits_anywhere(u32 where)
 {
 	u32 domain;
 
@@ -183,9 +183,10 @@ static __always_inline _Bool take(struct task_struct *p, struct task *task,
 
 /* Takes the vCPU that somebody wants to run on this CPU next, if it waits
  * still. */
-static __noinline int take_wanted(struct cpu *cpu, u32 where, u64 now)
+__noinline int take_wanted(u32 where, u64 now)
 {
-	u64 wanted = cpu->wanted;
+	struct cpu *cpu = cpu_of(where);
+	u64 wanted = cpu ? cpu->wanted : 0;
 	u32 tid = wanted, why = wanted >> 32;
 	struct granted *granted;
 	struct task_struct *p;
@@ -193,7 +194,7 @@ static __noinline int take_wanted(struct cpu *cpu, u32 where, u64 now)
 	struct guest *guest;
 	struct task *task;
 
-	if (!tid)
+	if (!cpu || !tid)
 		return 0;
 	cpu->wanted = 0;
 	p = bpf_task_from_pid(tid);
@@ -222,18 +223,19 @@ out:
 
 /* Takes the thread that was woken on this CPU, if it waits still and may run
  * before others. One that ran elsewhere since has had its turn. */
-static __noinline int take_woken(struct cpu *cpu, u32 where, u64 now)
+__noinline int take_woken(u32 where, u64 now)
 {
 	struct task_struct *p, *first;
 	struct bpf_iter_scx_dsq it;
 	struct policy_limits limit;
 	struct task *task, *head;
-	u32 tid = cpu->woken;
+	struct cpu *cpu = cpu_of(where);
+	u32 tid = cpu ? cpu->woken : 0;
 	_Bool taken = 0;
 	u64 others;
 	u32 kind;
 
-	if (!tid)
+	if (!cpu || !tid)
 		return 0;
 	cpu->woken = 0;
 	p = bpf_task_from_pid(tid);
@@ -313,7 +315,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		serve(cpu, where, now);
 		if (yields || (other == own && !waits(where))) {
 			end_extension(task, 0, now);
-		} else if (extend(prev, task, now) == POLICY_STAY) {
+		} else if (extend_current(now) == POLICY_STAY) {
 			keep(prev, task, cpu, where, settings.max_extend, now);
 			return;
 		} else if (task->awaits && !cpu->why && !cpu->wanted) {
@@ -321,12 +323,11 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		}
 	}
 	/* Every second turn at most is one of a vCPU out of turn. */
-	if (!cpu->why && ((cpu->wanted >> 32 == WHY_RESCUED &&
-			   take_wanted(cpu, where, now)) ||
-			  kernel_take(QUEUE_RESCUE + own)))
+	if (!cpu->why &&
+	    ((cpu->wanted >> 32 == WHY_RESCUED && take_wanted(where, now)) ||
+	     kernel_take(QUEUE_RESCUE + own)))
 		return;
-	if (take_woken(cpu, where, now) ||
-	    (!cpu->why && take_wanted(cpu, where, now)))
+	if (take_woken(where, now) || (!cpu->why && take_wanted(where, now)))
 		return;
 	park_spent(QUEUE_CPU + where, now);
 	kind = policy_kind(&cpu->kinds);
