@@ -49,6 +49,8 @@ pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
         blind: vec![],
         vcpus,
         grace: None,
+        tracks_user: false,
+        held: None,
     }
 }
 
