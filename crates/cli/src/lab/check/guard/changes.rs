@@ -159,9 +159,10 @@ fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     }
     setup.progress.step("guard, and a CPU that goes and comes");
     let back = Online(online);
+    // Of these two: others that have ended are still there for a while.
     let total = |all: &Value| -> u64 {
-        let vms = all["vms"].as_array().into_iter().flatten();
-        vms.filter_map(|vm| vm["on_cpu_ns"].as_u64()).sum()
+        let own = vms.iter().filter_map(|vm| of(all, vm).ok());
+        own.filter_map(|own| own["on_cpu_ns"].as_u64()).sum()
     };
     let mut ran = total(&guard.line(setup)?);
     for (restarts, state) in [(1, "0"), (2, "1")] {
