@@ -330,11 +330,12 @@ fn slices(statistics: &Statistics, dry_run: bool) -> String {
 fn summary(statistics: &Statistics) -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let mut text = format!(
-        "{} for {:.1} s; {} decisions of {} ns on average\n",
+        "{} for {:.1} s; {} decisions of {} ns on average{}\n",
         statistics.policy.name(),
         seconds(statistics.elapsed_ns),
         statistics.decisions,
         statistics.decisions_ns / statistics.decisions.max(1),
+        times(statistics),
     );
     for function in &statistics.functions {
         text += &format!(
@@ -394,6 +395,15 @@ fn summary(statistics: &Statistics) -> String {
     text
 }
 
+/// How long most decisions took.
+fn times(statistics: &Statistics) -> String {
+    let times = &statistics.decision_times;
+    let both = times.median_ns.zip(times.p99_ns);
+    both.map_or(String::new(), |(median, p99)| {
+        format!(", {median} ns in the median; 99 % took {p99} ns at most")
+    })
+}
+
 /// Of the guest's programs.
 fn announced(region: &RegionStatistics) -> String {
     let mut text = format!(
@@ -428,7 +438,7 @@ fn grants(what: &str, granted: &Granted) -> String {
 mod tests {
     use super::*;
     use reprieve_host::guard::{
-        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, VmStatistics,
+        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times, VmStatistics,
     };
     use reprieve_host::watch::model::Class;
 
@@ -479,6 +489,7 @@ mod tests {
             }],
             decisions: 4,
             decisions_ns: 400,
+            decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },
             functions: vec![FunctionStatistics {
                 name: "guard_enqueue".into(),
                 runs: 8,
@@ -488,6 +499,8 @@ mod tests {
         };
         let text = summary(&statistics);
         assert!(text.contains("17 avoided, 4 suffered"), "{text}");
+        let decisions = "4 decisions of 100 ns on average, 90 ns in the median; 99 % took 132 ns";
+        assert!(text.contains(decisions), "{text}");
         assert!(
             text.contains(
                 "extended: 20 times, 1.5 ms in all, 0.900 ms at most; 3 ran out, 1 refused"

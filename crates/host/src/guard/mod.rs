@@ -16,6 +16,7 @@ mod policy_tests;
 mod sched_ext;
 mod statistics;
 
+pub use crate::watch::raw::{Step, Times};
 use control::Control;
 pub use error::Error;
 pub use options::{Backend, Options, Policy, Queues};

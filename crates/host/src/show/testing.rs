@@ -2,8 +2,8 @@
 //! Snapshots and histograms for tests.
 
 use crate::guard::{
-    Backend, Granted, LimitStatistics, Policy, Preempted, RegionStatistics, Statistics,
-    VmStatistics,
+    Backend, Granted, LimitStatistics, Policy, Preempted, RegionStatistics, Statistics, Step,
+    Times, VmStatistics,
 };
 use crate::watch::model::*;
 
@@ -211,6 +211,14 @@ pub fn guarded(seconds: u64) -> Statistics {
         }],
         decisions: 10_000 * seconds,
         decisions_ns: 4 * seconds * MS,
+        decision_times: Times {
+            median_ns: Some(368),
+            p99_ns: Some(1_472),
+            steps: vec![
+                Step { from_ns: 352, to_ns: 384, runs: 9_500 * seconds },
+                Step { from_ns: 1_408, to_ns: 1_536, runs: 500 * seconds },
+            ],
+        },
         functions: Vec::new(),
         process_ns: seconds * MS,
         ..Statistics::new(Backend::SchedExt, Policy::Full)

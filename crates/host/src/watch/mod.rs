@@ -38,7 +38,7 @@ pub use waits::{GraceSampler, GraceWait, GraceWaits};
 
 use model::{Cost, Event, Snapshot};
 use processes::Processes;
-use raw::{Program, Settings, clock, types};
+use raw::{Program, Settings, Times, clock, types};
 use snapshot::events::Events;
 use snapshot::view;
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ impl Watch {
             elapsed_ns: now - self.started_ns,
             switches: costs.iter().map(|cost| cost.runs).sum(),
             switch_ns: costs.iter().map(|cost| cost.total_ns).sum(),
-            switch_median_ns: raw::median_ns(&costs),
+            switch_median_ns: Times::of(costs.iter().map(|cost| &cost.steps[..])).median_ns,
             bpf_ns: kernel.map(|(time, _)| time),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             lost: program.lost() + program.missed(),

@@ -97,7 +97,7 @@ impl Guard for SchedExt {
         let followed = self.follower.vms();
         let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
         let vms = vms.map(|vm| self.vm(vm, &followed)).collect();
-        let (decisions, decisions_ns) = self.program.cost();
+        let (decisions, decisions_ns, decision_times) = self.program.cost();
         Ok(Statistics {
             time_ns: snapshot.time_ns,
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
@@ -108,6 +108,7 @@ impl Guard for SchedExt {
             limits: self.limits(),
             decisions,
             decisions_ns,
+            decision_times,
             functions: self.program.functions(),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             restarts: self.restarts,
