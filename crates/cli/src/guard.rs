@@ -13,7 +13,7 @@ use reprieve_host::guard::{
 };
 use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
-use reprieve_host::watch::Which;
+use reprieve_host::watch::{StandIns, Which};
 use reprieve_page::plain;
 use serde::Serialize;
 use serde_json::json;
@@ -76,6 +76,9 @@ pub struct GuardArgs {
     /// Measure the time in each of the scheduler's functions; this takes some itself
     #[arg(long)]
     measure: bool,
+    /// For tests: a file that describes processes whose threads count as vCPUs
+    #[arg(long, value_name = "FILE", hide = true)]
+    stand_ins: Option<PathBuf>,
     /// Time between two lines of statistics
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
@@ -180,6 +183,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         ignore_cpu_max: args.ignore_cpu_max,
         queues: args.queues,
         measure: args.measure,
+        stand_ins: args.stand_ins.as_deref().map(stand_ins).transpose()?.unwrap_or_default(),
         ..Options::default()
     };
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
@@ -286,6 +290,11 @@ fn default_slice(backend: Backend) -> Duration {
         Backend::SchedExt => Options::default().slice,
         Backend::Eevdf => Duration::from_micros(500),
     }
+}
+
+fn stand_ins(file: &Path) -> Result<StandIns> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| format!("{}: no stand-ins", file.display()))
 }
 
 fn restore(journals: &Path, json: bool) -> Result<ExitCode> {

@@ -75,6 +75,7 @@ pub fn main(args: WatchArgs) -> Result<ExitCode> {
         events: args.record.is_some(),
         statistics: args.overhead,
         confine: true,
+        ..Options::default()
     });
     let mut watch = match (watch, &args.record) {
         (Ok(watch), _) => watch,

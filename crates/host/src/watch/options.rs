@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What to watch, and how closely.
 
+use super::vms::stand_in::StandIns;
 use std::time::Duration;
 
 /// Which virtual machines to watch.
@@ -40,6 +41,8 @@ pub struct Options {
     /// Give up all of root's rights that watching does not need, for good, in the calling thread
     /// and those that it starts from then on. For a program that does nothing else.
     pub confine: bool,
+    /// For tests: processes that count as VMs.
+    pub stand_ins: StandIns,
 }
 
 impl Default for Options {
@@ -50,6 +53,7 @@ impl Default for Options {
             events: false,
             statistics: false,
             confine: false,
+            stand_ins: StandIns::default(),
         }
     }
 }

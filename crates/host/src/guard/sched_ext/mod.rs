@@ -57,6 +57,7 @@ impl SchedExt {
         let process_ns = clock::process_ns();
         let watch = Watch::start(&watch::Options {
             interval: options.interval,
+            stand_ins: options.stand_ins.clone(),
             ..watch::Options::default()
         })?;
         let (machines, slots, kvm) = watch.parts();
@@ -205,7 +206,7 @@ impl SchedExt {
                 VmState::Watching if !readable => {
                     Some("its RCU cannot be read: it is scheduled like `plain`".into())
                 }
-                _ => None,
+                _ => self.follower.short(vm.pid),
             },
             policies: self.follower.policies(vm.pid, &vm.name),
             weight: guest.weight,
