@@ -128,7 +128,8 @@ static __always_inline _Bool may_rescue(const struct task *task,
 		return 0;
 	limits(&limit);
 	answer = policy_rescue(&task->thread, &group->group, queue_of(task),
-			       age, task->left, task->ticked, now, &limit);
+			       per_cpu(), age, task->left, task->ticked, now,
+			       &limit);
 	if (answer == POLICY_IN_DEBT)
 		add(&guest->rescued.refused, 1);
 	return answer == POLICY_YES;
