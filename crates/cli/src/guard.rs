@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve guard`.
 
+mod would;
+
 use crate::live::{announce, colour, interactive, interval};
 use crate::output::{print, print_json};
 use crate::signals::cancel_on_signal;
@@ -47,10 +49,12 @@ pub struct GuardArgs {
     /// The age from which on a grace period is late, and who holds it up is helped
     #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = humantime::parse_duration)]
     late: Duration,
-    /// Only this VM: a name or the VMM's process ID (repeat for several; --backend eevdf)
+    /// Only this VM: a name or the VMM's process ID (repeat for several; --dry-run or --backend
+    /// eevdf)
     #[arg(long, value_name = "NAME|PID")]
     vm: Vec<String>,
-    /// Decide and count, but change nothing (--backend eevdf)
+    /// Change nothing: observe the VMs under the scheduler in force, and show what would have been
+    /// done for them. Needs no sched_ext
     #[arg(long)]
     dry_run: bool,
     /// Give back the slices that a guard with --backend eevdf left when it was killed together with
@@ -164,6 +168,11 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         Some(Command::Show(args)) => return show(args),
         None => (),
     }
+    if args.restore && args.dry_run {
+        let why =
+            "a dry run has nothing to give back, and --restore would: leave out one of the two";
+        return Err(guard::Error::Option { what: "--restore", why }.into());
+    }
     if args.restore {
         return restore(&args.journal, args.json);
     }
@@ -193,7 +202,9 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     }
     let control = (args.backend == Backend::SchedExt).then(Control::listen);
     let control = control.and_then(|control| {
-        let warn = |error| eprintln!("reprieve: warning: `guard set` cannot reach it: {error}");
+        let warn = |error| {
+            eprintln!("reprieve: warning: `guard show` and `guard set` cannot reach it: {error}");
+        };
         control.map_err(warn).ok()
     });
     let server = listener.map(prometheus::Server::start).transpose()?;
@@ -217,12 +228,12 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         print_line(&Line::Ready { backend, policy, pid, dry_run })?;
     } else {
         print(&match (backend, args.dry_run) {
-            (Backend::SchedExt, _) => format!(
+            (_, true) => "dry run: nothing is changed; Ctrl-C ends it\n".into(),
+            (Backend::SchedExt, false) => format!(
                 "ready: {} ({}); Ctrl-C brings the stock scheduler back\n",
                 policy.name(),
                 backend.name()
             ),
-            (Backend::Eevdf, true) => "dry run: nothing is changed; Ctrl-C ends it\n".into(),
             (Backend::Eevdf, false) => {
                 "ready: slices (eevdf); Ctrl-C gives every vCPU its slice back\n".into()
             }
@@ -247,7 +258,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     if let (false, Some(last)) = (args.json, &last) {
         print(&match last.backend {
             Backend::SchedExt => summary(last),
-            Backend::Eevdf => slices(last, args.dry_run),
+            Backend::Eevdf => slices(last),
         })?;
     }
     Ok(ExitCode::SUCCESS)
@@ -317,10 +328,10 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
 }
 
 /// What the eevdf backend did, or would have done, by VM.
-fn slices(statistics: &Statistics, dry_run: bool) -> String {
+fn slices(statistics: &Statistics) -> String {
     let mut text =
         format!("{} VMs in {:.1} s\n", statistics.vms.len(), statistics.elapsed_ns as f64 / 1e9);
-    let would = if dry_run { "would have been short" } else { "short" };
+    let would = if statistics.dry_run { "would have been short" } else { "short" };
     for vm in &statistics.vms {
         let (name, of) = (plain(&vm.name), &vm.shortened);
         let (all, longest) = (of.total_ns as f64 / 1e9, of.max_ns as f64 / 1e6);
@@ -335,8 +346,11 @@ fn slices(statistics: &Statistics, dry_run: bool) -> String {
     text
 }
 
-/// What was done, by VM.
+/// What was done, or would have been, by VM.
 fn summary(statistics: &Statistics) -> String {
+    if statistics.dry_run {
+        return would::summary(statistics);
+    }
     let seconds = |ns: u64| ns as f64 / 1e9;
     let mut text = format!(
         "{} for {:.1} s; {} decisions of {} ns on average{}\n",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve guard --backend eevdf` with a real guest: slices become short, and whatever ends
-//! guard, none stays so.
+//! guard, none stays so. The same guest shows a dry run of the scheduler, which needs no sched_ext.
 
 #[path = "../../host/tests/common/mod.rs"]
 mod common;
@@ -10,7 +10,7 @@ use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command as Order, Workload};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -53,6 +53,65 @@ fn wait_until(mut done: impl FnMut() -> bool) {
     }
 }
 
+/// A dry run of the scheduler sees what it would have acted on, and tells it in every way. Then it
+/// is killed: there is nothing to undo.
+fn what_the_scheduler_would_do(name: &str, vm: u32) {
+    // As many as there are CPUs: wherever a vCPU runs, one competes with it.
+    let _spinners = common::spin(std::thread::available_parallelism().unwrap().get());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
+    command.args(["guard", "--dry-run", "--vm", name, "--late", "500us", "--interval", "100ms"]);
+    command.args(["--json", "--prometheus", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let ready = line(&mut out);
+    assert_eq!((&ready["dry_run"], &ready["backend"]), (&true.into(), &"sched-ext".into()));
+    let critical = ["reader", "no-preempt", "irqs-off", "softirq", "hardirq"];
+    let seen = loop {
+        let seen = line(&mut out);
+        let would = &seen["vms"][0]["would"];
+        if would["extend"][0]["off_cpu_ns"].as_u64() > Some(0)
+            && would["rescue"]["total_ns"].as_u64() > Some(0)
+        {
+            break seen;
+        }
+    };
+    let (of, would) = (&seen["vms"][0], &seen["vms"][0]["would"]);
+    assert_eq!((&seen["dry_run"], &of["pid"]), (&true.into(), &vm.into()));
+    let mut times = 0;
+    for class in would["extend"].as_array().unwrap() {
+        let all = of["preempted"].as_array().unwrap();
+        let same = all.iter().find(|of| of["class"] == class["class"]).unwrap();
+        // Readers in other classes are a part of those.
+        let part = !critical.contains(&class["class"].as_str().unwrap());
+        assert!(part || class["count"] == same["suffered"], "{seen}");
+        times += class["count"].as_u64().unwrap();
+    }
+    assert_eq!(would["granted_at_most_ns"], times * 1_000_000, "{seen}");
+    assert!(would["quiesce"].is_null(), "this guest does not track user mode: {seen}");
+    let rescue = |field: &str| would["rescue"][field].as_u64().unwrap();
+    assert!(rescue("graces") > 0 && rescue("count") >= rescue("graces"), "{seen}");
+    assert!(rescue("max_ns") <= rescue("total_ns"), "{seen}");
+    // Nothing was done.
+    let nothing = of["preempted"].as_array().unwrap().iter().all(|of| of["avoided"] == 0);
+    assert!(nothing && of["extended"]["count"] == 0 && of["rescued"]["count"] == 0, "{seen}");
+
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let address = loop {
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).unwrap() > 0, "no address of metrics");
+        if let Some((_, address)) = line.trim().split_once("metrics at http://") {
+            break address.trim_end_matches("/metrics").to_owned();
+        }
+    };
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.contains(&format!("reprieve_guard_would_put_off_total{{vm=\"{name}\"")), "{page}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn no_slice_stays_short() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,6 +123,7 @@ fn no_slice_stays_short() {
         return;
     }
     let mut guest = common::boot("deb:6.12", 2, "");
+    let named = guest.name.clone();
     let (cancel, limit) = (Cancel::default(), Duration::from_secs(3600));
     let prepare = Order::Prepare { workload: Workload::FileChurn { workers: 2 }, measure: None };
     for order in [prepare, Order::Start] {
@@ -95,6 +155,9 @@ fn no_slice_stays_short() {
     signal(child.id(), libc::SIGINT);
     assert!(child.wait().unwrap().success());
     assert_eq!(journals(), 0);
+
+    what_the_scheduler_would_do(&named, vm);
+    assert!(restored() && journals() == 0, "{:?}", slices());
 
     // It does it, and undoes it at its end.
     let (mut child, mut out) = start(&journal, vm, &[]);

@@ -59,7 +59,7 @@ fn watch_sees_what_an_emulated_guest_does() {
 #[test]
 fn the_kernel_takes_guards_program() {
     let findings = check(&["program", "--host", "nested"]);
-    assert_eq!(findings[0]["figures"]["policies"].as_array().unwrap().len(), 5, "{findings:?}");
+    assert_eq!(findings[0]["figures"]["programs"].as_array().unwrap().len(), 4, "{findings:?}");
 }
 
 #[test]

@@ -67,40 +67,66 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	return cpu;
 }
 
-/* Whether the CPU should drop whom it runs for the thread. */
-static __always_inline void preempt(struct task *task, s32 where, u64 now)
+/* How long whom the CPU runs may go on until the thread, which was woken,
+ * should run instead. 0: at once. */
+static __always_inline u64 preempts_in(const struct task *task,
+				       const struct cpu *cpu, s32 where,
+				       u64 now)
 {
-	struct cpu *cpu = cpu_of(where);
 	struct policy_limits limit;
+	u64 served = cpu->served;
 	u32 kind = !!task->queue;
-	_Bool over;
+	u64 ran;
 
-	/* The end of an extension is looked for often enough. */
-	if (!cpu || !cpu->turn || cpu->extends)
-		return;
+	if (policy_after(now, cpu->turn + cpu->slice) >= 0)
+		return 0;
 	limits(&limit);
-	over = policy_after(now, cpu->turn + cpu->slice) >= 0;
-	if (kind == cpu->kind) {
-		over |= policy_preempts(&task->thread, &cpu->thread, 0, now,
-					&limit);
-	} else if (cpu->why != WHY_RESCUED) {
-		u64 served = cpu->served;
-		u64 ran = policy_after(now, served) > 0 ? now - served : 0;
+	if (kind == cpu->kind)
+		return policy_preempts_in(&task->thread, &cpu->thread, 0, now,
+					  &limit);
+	ran = policy_after(now, served) > 0 ? now - served : 0;
+	return policy_kind_preempts_in(
+		&cpu->kinds, kind,
+		policy_scaled(ran, of_kind(cpu->kind, where)), now - cpu->turn,
+		&limit);
+}
 
-		ran = policy_scaled(ran, of_kind(cpu->kind, where));
-		over |= policy_kind_preempts(&cpu->kinds, kind, ran, &limit);
-	}
-	if (!over)
+/* The CPU drops whom it runs for the thread, which was woken, if and as soon as
+ * it should. */
+static __always_inline void preempt(struct task_struct *p, struct task *task,
+				    s32 where, u64 now)
+{
+	_Bool here = where == (s32)bpf_get_smp_processor_id();
+	struct cpu *cpu = cpu_of(where);
+	u64 left;
+
+	if (!cpu || !cpu->turn)
+		return;
+	left = preempts_in(task, cpu, where, now);
+	if (left == POLICY_NEVER)
+		return;
+	/* A vCPU that should not run at once waits for its turn. */
+	if (task->slot && left)
+		return;
+	if (!task->slot)
+		cpu->woken = p->pid;
+	/* An extension and a rescue end soon, and are looked at often. */
+	if (cpu->extends || cpu->why == WHY_RESCUED)
 		return;
 	/* An ordinary thread that wakes another is in the middle of the host
 	 * kernel's work, perhaps in a reader whose end the other waits for. */
-	if (!cpu->slot && where == (s32)bpf_get_smp_processor_id() &&
-	    cpu->pid == (u32)bpf_get_current_task_btf()->pid) {
-		cpu->slice = now - cpu->turn;
-		look_in(cpu, where, LOOK_EXTENDED_NS, now);
-		return;
-	}
-	scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	if (!left && here && !cpu->slot &&
+	    cpu->pid == (u32)bpf_get_current_task_btf()->pid)
+		left = LOOK_EXTENDED_NS;
+	/* No timer can be started for another CPU. Where its own would come
+	 * too late, who was woken runs at once if it has had less. */
+	if (!here && policy_after(cpu->look, now + left) > 0 &&
+	    left < settings.slice / 2)
+		left = 0;
+	if (left)
+		end_turn(cpu, where, left, now);
+	else
+		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
 
 SEC("struct_ops/guard_enqueue")
@@ -155,7 +181,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	hints_publish(cpu);
 	if (enq_flags & SCX_ENQ_WAKEUP)
-		preempt(task, cpu, now);
+		preempt(p, task, cpu, now);
 	/* Another CPU looks at its next tick. */
 	runs = cpu_of(cpu);
 	if (runs && runs->turn)
@@ -432,11 +458,10 @@ void BPF_PROG(guard_exit, struct scx_exit_info *ei)
 }
 
 /* A vCPU runs here and is current: whether its turn should end now. */
-static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
-				  struct task *task, u32 where, u64 now)
+static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
+				  u64 now)
 {
 	u64 ran = now - cpu->turn;
-	u32 class, quiescing;
 	_Bool due, section;
 
 	if (task->extension.began)
@@ -449,7 +474,7 @@ static __always_inline _Bool over(struct cpu *cpu, struct task_struct *p,
 		return 1;
 	if (!task->extension.began && !waits(where))
 		return 0;
-	section = in_section(p, task, &class, &quiescing, now);
+	section = current_in_section(now);
 	return task->awaits || (task->extension.began && !section);
 }
 
@@ -480,12 +505,12 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			if (task && task->slot) {
 				if (does(task, DOES_RESCUE))
 					look(task, now);
-				ends = over(cpu, p, task, where, now);
+				ends = over(cpu, task, where, now);
 				/* Begun here, it is looked at in time. */
 				if (ends && !task->awaits &&
 				    cpu->why != WHY_RESCUED &&
 				    !task->extension.began)
-					ends = extend(p, task, now) !=
+					ends = extend_current(now) !=
 					       POLICY_STAY;
 				cpu->extends = !!task->extension.began;
 				if (cpu->extends || task->spins_since == now ||
@@ -530,6 +555,13 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	/* Who is parked on an idle machine waits for no other event. */
 	if (keeps_limits && limits_used && next > LOOK_LIMITED_NS)
 		next = LOOK_LIMITED_NS;
+	/* One may have been woken meanwhile, and have shortened the turn. */
+	if (cpu->turn && cpu->woken) {
+		u64 left = until(cpu, now);
+
+		if (left < next)
+			next = left;
+	}
 	account(now);
 	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);
 	cpu->look = now + next;

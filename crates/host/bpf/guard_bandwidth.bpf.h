@@ -77,7 +77,7 @@ static __always_inline void lift_limit(u64 cgroup)
 }
 
 /* An entry for the cgroup, which has none yet. */
-static __noinline u32 new_entry(u64 cgroup)
+__noinline u32 new_entry(u64 cgroup)
 {
 	u32 i;
 
@@ -97,8 +97,7 @@ static __noinline u32 new_entry(u64 cgroup)
 	return MAX_LIMITS;
 }
 
-static __noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us,
-				u64 burst_us)
+__noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us, u64 burst_us)
 {
 	u64 quota, period, burst, now = bpf_ktime_get_ns();
 	u32 *known = bpf_map_lookup_elem(&limited, &cgroup);
@@ -230,7 +229,7 @@ static __always_inline void refilled(u32 index, u64 periods, u64 throttled_ns)
 }
 
 /* Whether there is budget for a thread that wants to run. */
-static __noinline int has_budget(u32 index, u64 now)
+__noinline int has_budget(u32 index, u64 now)
 {
 	struct budget *budget = bpf_map_lookup_elem(&budgets, &index);
 	struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
@@ -364,7 +363,7 @@ static __always_inline void parks(struct task *task, u64 now)
 }
 
 /* Parks those at the head of the queue that have no budget. */
-static __noinline int park_spent(u64 queue, u64 now)
+__noinline int park_spent(u64 queue, u64 now)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -392,7 +391,7 @@ static __noinline int park_spent(u64 queue, u64 now)
 }
 
 /* Moves the parked back that have budget again. */
-static __noinline int unpark(u64 now)
+__noinline int unpark(u64 now)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;

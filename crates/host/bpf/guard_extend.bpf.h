@@ -45,7 +45,7 @@ static __always_inline _Bool spins(const struct guest *guest,
  * vCPU asked for is older than its absence. 0 if nobody waits, or gets too far
  * ahead of its turn.
  */
-static __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u64 now)
+__noinline u64 spun_for(u32 vm, u32 slot, u32 here, u64 now)
 {
 	struct guest *guest = bpf_map_lookup_elem(&guests, &vm);
 	struct group *group = bpf_map_lookup_elem(&groups, &vm);
@@ -177,20 +177,40 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	return 1;
 }
 
-static __always_inline enum policy_verdict extend(struct task_struct *p,
-						  struct task *task, u64 now)
+/* The same of the current thread, which is a vCPU. Like all functions of this
+ * program with external linkage, it is verified once for each program that
+ * calls it, not for each call and state. */
+__noinline int current_in_section(u64 now)
 {
-	struct group *group = group_of(task);
-	struct guest *guest = guest_of(task);
-	u64 began = task->extension.began;
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task *task = task_of(p);
+	u32 class, quiescing;
+
+	return task && in_section(p, task, &class, &quiescing, now);
+}
+
+/* Whether the current thread keeps its CPU beyond its turn: enum
+ * policy_verdict. */
+__noinline int extend_current(u64 now)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task *task = task_of(p);
 	enum policy_verdict verdict;
 	struct policy_limits limit;
 	struct granted *granted;
 	u32 class, quiescing;
+	struct group *group;
+	struct guest *guest;
 	int section;
+	u64 began;
 
+	if (!task)
+		return POLICY_GO;
 	if (!task->slot)
 		return hints_extend(p, task, now);
+	began = task->extension.began;
+	group = group_of(task);
+	guest = guest_of(task);
 	if (!group || !guest)
 		return POLICY_GO;
 	section = in_section(p, task, &class, &quiescing, now);

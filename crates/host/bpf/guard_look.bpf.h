@@ -70,3 +70,17 @@ static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 	    (cpu->why == WHY_RESCUED || cpu->limited || waits(where)))
 		look_in(cpu, where, until(cpu, now), now);
 }
+
+/* Who runs on this CPU has its turn for ns from now, if it has not less. */
+static __always_inline void end_turn(struct cpu *cpu, u32 where, u64 ns,
+				     u64 now)
+{
+	s64 ahead = policy_after(cpu->look, now);
+	u64 next;
+
+	if (policy_after(cpu->turn + cpu->slice, now + ns) > 0)
+		cpu->slice = now + ns - cpu->turn;
+	next = until(cpu, now);
+	if (ahead > (s64)next || ahead < -LOOK_BUSY_NS)
+		look_in(cpu, where, next, now);
+}

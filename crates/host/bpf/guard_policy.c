@@ -103,12 +103,12 @@ int guard_behind(const struct policy_thread *there, u64 there_weight,
 			     limits);
 }
 
-int guard_preempts(const struct policy_thread *woken,
-		   const struct policy_thread *running,
-		   const struct policy_group *group, u64 now,
-		   const struct policy_limits *limits)
+u64 guard_preempts_in(const struct policy_thread *woken,
+		      const struct policy_thread *running,
+		      const struct policy_group *group, u64 now,
+		      const struct policy_limits *limits)
 {
-	return policy_preempts(woken, running, group, now, limits);
+	return policy_preempts_in(woken, running, group, now, limits);
 }
 
 u32 guard_kind(const struct policy_kinds *kinds)
@@ -116,10 +116,18 @@ u32 guard_kind(const struct policy_kinds *kinds)
 	return policy_kind(kinds);
 }
 
-int guard_kind_preempts(const struct policy_kinds *kinds, u32 kind, u64 ran,
-			const struct policy_limits *limits)
+u64 guard_kind_preempts_in(const struct policy_kinds *kinds, u32 kind, u64 ran,
+			   u64 turn, const struct policy_limits *limits)
 {
-	return policy_kind_preempts(kinds, kind, ran, limits);
+	return policy_kind_preempts_in(kinds, kind, ran, turn, limits);
+}
+
+int guard_may_lead(const struct policy_thread *woken,
+		   const struct policy_thread *first,
+		   const struct policy_kinds *kinds, u32 kind, int other_waits,
+		   const struct policy_limits *limits)
+{
+	return policy_may_lead(woken, first, kinds, kind, other_waits, limits);
 }
 
 void guard_served(struct policy_kinds *kinds, u32 kind, u64 ran, u64 count,

@@ -312,19 +312,21 @@ POLICY_FN int policy_behind(const struct policy_thread *there, u64 there_weight,
 			       limits);
 }
 
-/* Whether the thread, woken now, should run at once instead of the one that
- * runs: only if that has had its time, as far as both are fairly treated. */
-POLICY_FN int policy_preempts(const struct policy_thread *woken,
-			      const struct policy_thread *running,
-			      const struct policy_group *group, u64 now,
-			      const struct policy_limits *limits)
+/* How long the thread that runs may go on until the other, woken now, should
+ * run instead: that has had its time then, as far as both are fairly treated.
+ * 0: at once. */
+POLICY_FN u64 policy_preempts_in(const struct policy_thread *woken,
+				 const struct policy_thread *running,
+				 const struct policy_group *group, u64 now,
+				 const struct policy_limits *limits)
 {
+	u64 weight = policy_weight(running, group);
 	u64 ran = policy_after(now, running->began) > 0 ? now - running->began
 							: 0;
-	u64 vtime = running->vtime +
-		    policy_scaled(ran, policy_weight(running, group));
+	s64 lacks = policy_after(woken->vtime + limits->slice / 2,
+				 running->vtime + policy_scaled(ran, weight));
 
-	return policy_after(vtime, woken->vtime) > (s64)(limits->slice / 2);
+	return lacks < 0 ? 0 : ((u64)lacks + 1) * weight / POLICY_WEIGHT + 1;
 }
 
 POLICY_FN void policy_refill(struct policy_budget *budget, u64 now,
@@ -475,14 +477,54 @@ POLICY_FN u32 policy_kind(const struct policy_kinds *kinds)
 	return policy_after(kinds->served[0], kinds->served[1]) > 0;
 }
 
-/* Whether a thread of the kind, woken now, should run at once instead of one of
- * the other kind, which has run for ran since that was last served: their
- * virtual times are of different queues. */
-POLICY_FN int policy_kind_preempts(const struct policy_kinds *kinds, u32 kind,
-				   u64 ran, const struct policy_limits *limits)
+/* How far the kind is behind the other one, of which a thread has run for ran
+ * since that was last counted. */
+POLICY_FN s64 policy_kind_lacks(const struct policy_kinds *kinds, u32 kind,
+				u64 ran)
 {
 	return policy_after(kinds->served[!kind] + ran,
-			    kinds->served[kind & 1]) > (s64)(limits->slice / 2);
+			    kinds->served[kind & 1]);
+}
+
+/* Not before its turn. */
+#define POLICY_NEVER (~0ULL)
+
+/* As policy_preempts_in, for a thread of the kind and one of the other kind,
+ * which has run for ran since that was last counted: their virtual times are of
+ * different queues. At once if the kind is behind. Else the running thread has
+ * half a slice of its turn, which began turn ago: most of those that are woken
+ * run for a moment, and should not wait for a whole slice. */
+POLICY_FN u64 policy_kind_preempts_in(const struct policy_kinds *kinds,
+				      u32 kind, u64 ran, u64 turn,
+				      const struct policy_limits *limits)
+{
+	s64 lacks = policy_kind_lacks(kinds, kind, ran);
+	s64 half = (s64)(limits->slice / 2);
+	s64 left = half - (s64)turn;
+
+	if (lacks > half)
+		return 0;
+	if (left < 0)
+		left = 0;
+	return lacks + left < -half ? POLICY_NEVER : (u64)left;
+}
+
+/* Whether a thread of the kind, which was woken, may run out of its turn:
+ * before the first of its queue, and before the other kind, if a thread of that
+ * waits. Only who has had no more than the first, and whose kind has had no
+ * more than the other: else threads that wake each other would keep a CPU for
+ * ever. */
+POLICY_FN int policy_may_lead(const struct policy_thread *woken,
+			      const struct policy_thread *first,
+			      const struct policy_kinds *kinds, u32 kind,
+			      int other_waits,
+			      const struct policy_limits *limits)
+{
+	s64 half = (s64)(limits->slice / 2);
+
+	if (policy_after(woken->vtime, first->vtime) > half)
+		return 0;
+	return !other_waits || policy_kind_lacks(kinds, kind, 0) >= -half;
 }
 
 /* A thread of the kind ran; count is how many of its kind this CPU has, in

@@ -165,7 +165,8 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 			where = here;
 	}
 	task->why = WHY_RESCUED;
-	if (take(p, task, QUEUE_RESCUE + domain_of(where), POLICY_RESCUE_NS)) {
+	if (take(p, task, where, QUEUE_RESCUE + domain_of(where),
+		 POLICY_RESCUE_NS)) {
 		add(&guest->rescued.count, 1);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	} else {
@@ -307,7 +308,7 @@ static __always_inline _Bool rescue_next(struct pass *pass, u32 here, u64 now)
 	return 0;
 }
 
-static __noinline int rescue_pending(u32 here, u64 now)
+__noinline int rescue_pending(u32 here, u64 now)
 {
 	u32 zero = 0, n;
 	struct pass *pass = bpf_map_lookup_elem(&passes, &zero);

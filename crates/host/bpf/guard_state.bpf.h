@@ -109,6 +109,7 @@ struct cpu {
 	u32 extends; /* who runs is in an extension */
 	u32 watched; /* what who runs does may end its turn */
 	u64 wanted; /* a thread to run next, and why in the upper half */
+	u32 woken; /* a thread that was woken, and may run out of its turn */
 };
 
 struct {

@@ -45,7 +45,7 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 
 /* Takes the next thread of the domain's queue; of those whose turn is near, one
  * that ran here last. */
-static __noinline int take_shared(u32 domain, u32 where, u64 now)
+__noinline int take_shared(u32 domain, u32 where, u64 now)
 {
 	u64 queue = QUEUE_SHARED + domain;
 	struct policy_thread first = {};
@@ -92,7 +92,7 @@ static __noinline int take_shared(u32 domain, u32 where, u64 now)
 
 /* Another domain whose threads are so far behind that one of them should run
  * here, or this CPU's own. */
-static __noinline u32 behind(u32 where, u64 now)
+__noinline u32 behind(u32 where, u64 now)
 {
 	u32 own = domain_of(where), i;
 	struct policy_limits limit;
@@ -132,7 +132,7 @@ static __noinline u32 behind(u32 where, u64 now)
 }
 
 /* Takes a thread of any other domain. */
-static __noinline int take_anywhere(u32 where)
+__noinline int take_anywhere(u32 where)
 {
 	u32 domain = domain_of(where), i;
 
@@ -152,7 +152,7 @@ static __noinline int take_anywhere(u32 where)
 }
 
 /* Whether one waits that this CPU, which is idle, could run. */
-static __noinline int waits_anywhere(u32 where)
+__noinline int waits_anywhere(u32 where)
 {
 	u32 domain;
 
@@ -168,24 +168,27 @@ static __noinline int waits_anywhere(u32 where)
 	return 0;
 }
 
-/* Takes the thread out of its queue. */
+/* Takes the thread out of its queue, for the CPU where, if it may run there. */
 static __always_inline _Bool take(struct task_struct *p, struct task *task,
-				  u64 to, u64 ns)
+				  u32 where, u64 to, u64 ns)
 {
 	struct bpf_iter_scx_dsq it;
 	_Bool moved = 0;
 
-	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0))
+	/* Who is queued again from here on, with other CPUs, is refused. */
+	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0) &&
+	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
 		moved = kernel_move(&it, p, to, ns);
 	bpf_iter_scx_dsq_destroy(&it);
 	return moved;
 }
 
-/* Takes the thread that somebody wants to run on this CPU next, if it waits
+/* Takes the vCPU that somebody wants to run on this CPU next, if it waits
  * still. */
-static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
+__noinline int take_wanted(u32 where, u64 now)
 {
-	u64 wanted = cpu->wanted;
+	struct cpu *cpu = cpu_of(where);
+	u64 wanted = cpu ? cpu->wanted : 0;
 	u32 tid = wanted, why = wanted >> 32;
 	struct granted *granted;
 	struct task_struct *p;
@@ -193,7 +196,7 @@ static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
 	struct guest *guest;
 	struct task *task;
 
-	if (!tid)
+	if (!cpu || !tid)
 		return 0;
 	cpu->wanted = 0;
 	p = bpf_task_from_pid(tid);
@@ -201,7 +204,6 @@ static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
 		return 0;
 	task = task_of(p);
 	if (!task || !task->queued || task->why ||
-	    !bpf_cpumask_test_cpu(where, p->cpus_ptr) ||
 	    (task->queue && task->queue != where + 1) || !may_run(p, task, now))
 		goto out;
 	guest = guest_of(task);
@@ -209,13 +211,60 @@ static __always_inline _Bool take_wanted(struct cpu *cpu, u32 where, u64 now)
 		goto out;
 	task->why = why;
 	granted = why == WHY_RESCUED ? &guest->rescued : &guest->yielded;
-	if (take(p, task, SCX_DSQ_LOCAL,
+	if (take(p, task, where, SCX_DSQ_LOCAL,
 		 why == WHY_RESCUED ? POLICY_RESCUE_NS : SLICE_FOR_KERNEL)) {
 		add(&granted->count, 1);
 		taken = 1;
 	} else {
 		task->why = WHY_TURN;
 	}
+out:
+	bpf_task_release(p);
+	return taken;
+}
+
+/* Takes the thread that was woken on this CPU, if it waits still and may run
+ * before others. One that ran elsewhere since has had its turn. */
+__noinline int take_woken(u32 where, u64 now)
+{
+	struct task_struct *p, *first;
+	struct bpf_iter_scx_dsq it;
+	struct policy_limits limit;
+	struct task *task, *head;
+	struct cpu *cpu = cpu_of(where);
+	u32 tid = cpu ? cpu->woken : 0;
+	_Bool taken = 0;
+	u64 others;
+	u32 kind;
+
+	if (!cpu || !tid)
+		return 0;
+	cpu->woken = 0;
+	p = bpf_task_from_pid(tid);
+	if (!p)
+		return 0;
+	task = task_of(p);
+	if (!task || !task->queued || task->why ||
+	    (task->queue && task->queue != where + 1) || !may_run(p, task, now))
+		goto out;
+	kind = !!task->queue;
+	others = kind ? QUEUE_SHARED + domain_of(where) : QUEUE_CPU + where;
+	limits(&limit);
+	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0)) {
+		first = bpf_iter_scx_dsq_next(&it);
+		head = first ? task_of(first) : 0;
+		if (head && scx_bpf_task_cpu(p) == (s32)where &&
+		    policy_may_lead(&task->thread, &head->thread, &cpu->kinds,
+				    kind, scx_bpf_dsq_nr_queued(others) > 0,
+				    &limit)) {
+			task->early = first != p;
+			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
+					    SLICE_FOR_KERNEL);
+			if (!taken)
+				task->early = 0;
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
 out:
 	bpf_task_release(p);
 	return taken;
@@ -268,16 +317,19 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		serve(cpu, where, now);
 		if (yields || (other == own && !waits(where))) {
 			end_extension(task, 0, now);
-		} else if (extend(prev, task, now) == POLICY_STAY) {
+		} else if (extend_current(now) == POLICY_STAY) {
 			keep(prev, task, cpu, where, settings.max_extend, now);
 			return;
 		} else if (task->awaits && !cpu->why && !cpu->wanted) {
 			want(cpu, task->awaits, WHY_YIELDED);
 		}
 	}
-	/* Every second turn at most is out of turn. */
+	/* Every second turn at most is one of a vCPU out of turn. */
 	if (!cpu->why &&
-	    (take_wanted(cpu, where, now) || kernel_take(QUEUE_RESCUE + own)))
+	    ((cpu->wanted >> 32 == WHY_RESCUED && take_wanted(where, now)) ||
+	     kernel_take(QUEUE_RESCUE + own)))
+		return;
+	if (take_woken(where, now) || (!cpu->why && take_wanted(where, now)))
 		return;
 	park_spent(QUEUE_CPU + where, now);
 	kind = policy_kind(&cpu->kinds);

@@ -27,6 +27,7 @@
 #include "count.bpf.h"
 #include "event.bpf.h"
 #include "grace.bpf.h"
+#include "late.bpf.h"
 #include "observation.bpf.h"
 #include "registers.bpf.h"
 #include "classify.bpf.h"
@@ -70,6 +71,7 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 			vcpu->announced_count++;
 			vcpu->announced_off_cpu_ns += away;
 		}
+		count_held(vcpu, class, now);
 	} else if (doing == DOING_BLOCKED) {
 		count(&vcpu->blocks, away);
 	} else if (doing == DOING_RUNNING) {
@@ -166,8 +168,11 @@ static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
 				(void *)(seen.task_host + vm->task_comm));
 		submit(event);
 	}
-	if (vm)
+	if (vm) {
 		watch_grace(vm, vcpu->tgid, now);
+		if (preempted)
+			note_owed(vcpu, vm);
+	}
 }
 
 SEC("tp_btf/sched_switch")

@@ -74,6 +74,14 @@ struct class_times {
 	u64 readers_off_cpu_ns;
 };
 
+/* Preempted vCPUs that held up late grace periods: see late.bpf.h. */
+struct held {
+	u64 graces; /* grace periods that were held up */
+	u64 count; /* of preemptions */
+	u64 total_ns;
+	u64 max_ns;
+};
+
 struct vcpu {
 	/* Written by user space. */
 	u32 vm; /* index of the VM */
@@ -83,6 +91,8 @@ struct vcpu {
 	u64 preempt_count; /* address, or 0 */
 	u64 current_task; /* address, or 0 */
 	u64 env; /* address of the CPUX86State's eip */
+	u64 qsmask; /* address in the guest's rcu_node, or 0 */
+	u64 qsbit; /* the vCPU's there */
 
 	/*
 	 * Written by the program on the CPU where the vCPU's thread comes or
@@ -109,6 +119,8 @@ struct vcpu {
 	u32 next_candidate;
 	u32 seen_coming; /* since is when it came, by the program's clock */
 	u64 clock_offset; /* to that clock from the scheduler's; 0: unknown */
+	u64 owed; /* number of the grace period that it owed when it was
+		   * preempted, or NO_SEQ */
 };
 
 /* A range of guest RAM. */
@@ -135,7 +147,7 @@ struct vm {
 	u32 softirq_serving;
 	u32 no_preempt;
 	u32 irqs_off; /* 0 in kernels that do not count it */
-	u32 pad;
+	u32 tracks_user; /* user mode is quiescent to the guest's RCU */
 	struct segment segments[MAX_SEGMENTS];
 	/* Address of the region where programs of the guest announce their
 	 * sections (crates/hint/include/reprieve/hint_region.h), or 0. Changed
@@ -148,6 +160,8 @@ struct vm {
 	u64 began_seq;
 	struct histogram graces;
 	u64 unseen;
+	u64 held_seq; /* number of the last one in held, or NO_SEQ */
+	struct held held;
 };
 
 enum event_kind {

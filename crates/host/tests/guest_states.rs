@@ -111,6 +111,7 @@ fn memory_shows_what_a_guest_holds() {
         dilation: Default::default(),
         cpu: None,
         vcpus: ROUND as u32 + 1,
+        spare_vcpus: 0,
         memory_mib: 512,
         kernel: image.kernel.clone(),
         initrd: image.initrd.clone(),

@@ -320,6 +320,7 @@ impl<'a> Run<'a> {
                 dilation: Dilation::NONE,
                 cpu: None,
                 vcpus: vm.vcpus,
+                spare_vcpus: 0,
                 memory_mib: vm.memory_mib,
                 kernel: image.kernel.clone(),
                 initrd: image.initrd.clone(),

@@ -56,6 +56,7 @@ fn a_dilated_guests_clock_runs_slower() {
         dilation: Dilation::new(N).unwrap(),
         cpu: None,
         vcpus: 1,
+        spare_vcpus: 0,
         memory_mib: 256,
         kernel: guest.kernel.clone(),
         initrd: guest.initrd.clone(),

@@ -73,6 +73,7 @@ pub fn boot(kernel: &str, vcpus: u32, memory_mib: u64, args: &str) -> LabGuest {
         dilation: Default::default(),
         cpu: None,
         vcpus,
+        spare_vcpus: 0,
         memory_mib,
         kernel: image.kernel.clone(),
         initrd: image.initrd.clone(),

@@ -20,6 +20,10 @@ pub enum Error {
     NotRunning,
     #[error("no VM is called {asked:?} or has that process ID; there are {there}")]
     NoVm { asked: String, there: String },
+    #[error(
+        "this is a dry run, with the policy that it was started with: start it again with another --policy"
+    )]
+    DryRun,
     #[error("guard refuses: {0}")]
     Refused(String),
     #[error("{what}: {source}")]

@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod bandwidth_tests;
 pub mod control;
+mod dry_run;
 pub mod eevdf;
 mod error;
 mod options;
@@ -15,14 +16,16 @@ mod options;
 mod policy_tests;
 mod sched_ext;
 mod statistics;
+#[cfg(test)]
+mod wakeup_tests;
 
 pub use crate::watch::raw::{Step, Times};
 use control::Control;
 pub use error::Error;
 pub use options::{Backend, Options, Policy, Queues};
 pub use statistics::{
-    FunctionStatistics, Granted, HintStatistics, LimitStatistics, Preempted, RegionStatistics,
-    Statistics, VmStatistics,
+    FunctionStatistics, Granted, HeldUp, HintStatistics, LimitStatistics, Preempted, PutOff,
+    RegionStatistics, Statistics, VmStatistics, Would,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +54,8 @@ pub trait Guard {
 /// ([`Options::ignore_cpu_max`]).
 pub fn unkept_limit(options: &Options) -> Option<std::path::PathBuf> {
     match options.backend {
-        Backend::SchedExt => sched_ext::unkept_limit(options),
-        Backend::Eevdf => None,
+        Backend::SchedExt if !options.dry_run => sched_ext::unkept_limit(options),
+        Backend::SchedExt | Backend::Eevdf => None,
     }
 }
 
@@ -60,21 +63,20 @@ pub fn unkept_limit(options: &Options) -> Option<std::path::PathBuf> {
 /// does not keep them then.
 pub fn kept_limits(options: &Options) -> Vec<std::path::PathBuf> {
     match options.backend {
-        Backend::SchedExt => sched_ext::kept_limits(options),
-        Backend::Eevdf => Vec::new(),
+        Backend::SchedExt if !options.dry_run => sched_ext::kept_limits(options),
+        Backend::SchedExt | Backend::Eevdf => Vec::new(),
     }
 }
 
-/// Attaches the backend that `options` name. When this returns, the backend schedules.
+/// Attaches the backend that `options` name. When this returns, the backend schedules; in a dry run
+/// it observes.
 ///
 /// # Errors
 /// Where the kernel lacks what the backend needs, or refuses it. Then nothing has changed.
 pub fn start(options: &Options) -> Result<Box<dyn Guard>, Error> {
     options.check()?;
     match options.backend {
-        Backend::SchedExt if options.dry_run => {
-            Err(Error::Option { what: "--dry-run", why: "only with --backend eevdf so far" })
-        }
+        Backend::SchedExt if options.dry_run => Ok(Box::new(dry_run::DryRun::start(options)?)),
         Backend::SchedExt => Ok(Box::new(sched_ext::SchedExt::start(options)?)),
         Backend::Eevdf => Ok(Box::new(eevdf::Eevdf::start(options)?)),
     }

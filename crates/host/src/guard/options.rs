@@ -115,7 +115,7 @@ pub struct Options {
     /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
     /// [`Backend::Eevdf`]).
     pub late: Duration,
-    /// The VMs whose slices may be shortened ([`Backend::Eevdf`]).
+    /// The VMs whose slices may be shortened ([`Backend::Eevdf`]), or that a dry run is about.
     pub vms: Which,
     /// Decide and count, but change nothing.
     pub dry_run: bool,
@@ -180,7 +180,35 @@ impl Options {
                 return Err(Error::Option { what, why });
             }
         }
+        if self.backend == Backend::SchedExt {
+            self.check_scheduler()?;
+        }
         Ok(())
+    }
+
+    /// Combinations that [`Backend::SchedExt`] cannot have.
+    fn check_scheduler(&self) -> Result<(), Error> {
+        let wrong = [
+            (
+                !self.dry_run && self.vms != Which::All,
+                "--vm",
+                "the scheduler has all VMs: start it without, then choose policies with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
+            ),
+            (
+                self.dry_run && self.policy == Policy::Plain,
+                "--policy",
+                "plain acts on nothing, so a dry run of it has nothing to show: choose extend, quiesce, rescue or full",
+            ),
+            (
+                self.dry_run && self.measure,
+                "--measure",
+                "a dry run loads no scheduler that could be measured: leave out one of the two",
+            ),
+        ];
+        match wrong.into_iter().find(|(wrong, ..)| *wrong) {
+            Some((_, what, why)) => Err(Error::Option { what, why }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -193,6 +221,23 @@ mod tests {
         assert!(Options::default().check().is_ok());
         let long = Options { max_extend: Duration::from_secs(1), ..Options::default() };
         assert_eq!(long.check().unwrap_err().to_string(), "--max-extend: from 10us to 10ms");
+    }
+
+    #[test]
+    fn a_dry_run_takes_what_it_can_show() {
+        let dry = Options { dry_run: true, ..Options::default() };
+        let named = Which::Named(vec!["db".into()]);
+        assert!(Options { vms: named.clone(), ..dry.clone() }.check().is_ok());
+        for (options, option) in [
+            (Options { policy: Policy::Plain, ..dry.clone() }, "--policy: plain"),
+            (Options { measure: true, ..dry.clone() }, "--measure: "),
+            (Options { vms: named.clone(), ..Options::default() }, "--vm: "),
+        ] {
+            let said = options.check().unwrap_err().to_string();
+            assert!(said.starts_with(option), "{said}");
+        }
+        let eevdf = Options { backend: Backend::Eevdf, vms: named, ..Options::default() };
+        assert!(eevdf.check().is_ok());
     }
 
     #[test]

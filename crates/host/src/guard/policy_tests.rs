@@ -5,8 +5,8 @@
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Limits {
-    slice: u64,
+pub(super) struct Limits {
+    pub(super) slice: u64,
     max_extend: u64,
     max_hold: u64,
     late: u64,
@@ -14,7 +14,7 @@ struct Limits {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Group {
+pub(super) struct Group {
     weight: u64,
     runnable: u64,
     rate: u64,
@@ -25,18 +25,18 @@ struct Group {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Thread {
-    vtime: u64,
-    weight: u64,
-    began: u64,
-    rate: u64,
+pub(super) struct Thread {
+    pub(super) vtime: u64,
+    pub(super) weight: u64,
+    pub(super) began: u64,
+    pub(super) rate: u64,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Queue {
-    vtime: u64,
-    first: u64,
+pub(super) struct Queue {
+    pub(super) vtime: u64,
+    pub(super) first: u64,
 }
 
 #[repr(C)]
@@ -54,8 +54,8 @@ struct Budget {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Kinds {
-    served: [u64; 2],
+pub(super) struct Kinds {
+    pub(super) served: [u64; 2],
 }
 
 const GO: u32 = 0;
@@ -68,9 +68,9 @@ unsafe extern "C" {
     fn guard_join(group: *mut Group, now: u64);
     fn guard_leave(group: *mut Group, now: u64);
     fn guard_stand(group: *mut Group, clock: u64, limits: *const Limits);
-    fn guard_begin(thread: *mut Thread, group: *mut Group, now: u64);
-    fn guard_charge(thread: *mut Thread, group: *mut Group, now: u64) -> u64;
-    fn guard_place(
+    pub(super) fn guard_begin(thread: *mut Thread, group: *mut Group, now: u64);
+    pub(super) fn guard_charge(thread: *mut Thread, group: *mut Group, now: u64) -> u64;
+    pub(super) fn guard_place(
         thread: *mut Thread,
         group: *const Group,
         queue: *const Queue,
@@ -80,7 +80,7 @@ unsafe extern "C" {
     ) -> u64;
     fn guard_borrow(own: *mut u64, group: *mut Group, ran: u64);
     fn guard_repay(own: *mut u64, group: *mut Group);
-    fn guard_start(queue: *mut Queue, thread: *const Thread, early: i32);
+    pub(super) fn guard_start(queue: *mut Queue, thread: *const Thread, early: i32);
     fn guard_extend(
         extension: *mut Extension,
         budget: *mut Budget,
@@ -122,22 +122,43 @@ unsafe extern "C" {
         load: u64,
         limits: *const Limits,
     ) -> i32;
-    fn guard_preempts(
+    pub(super) fn guard_preempts_in(
         woken: *const Thread,
         running: *const Thread,
         group: *const Group,
         now: u64,
         limits: *const Limits,
+    ) -> u64;
+    pub(super) fn guard_kind(kinds: *const Kinds) -> u32;
+    pub(super) fn guard_kind_preempts_in(
+        kinds: *const Kinds,
+        kind: u32,
+        ran: u64,
+        turn: u64,
+        limits: *const Limits,
+    ) -> u64;
+    pub(super) fn guard_may_lead(
+        woken: *const Thread,
+        first: *const Thread,
+        kinds: *const Kinds,
+        kind: u32,
+        other_waits: i32,
+        limits: *const Limits,
     ) -> i32;
-    fn guard_kind(kinds: *const Kinds) -> u32;
-    fn guard_kind_preempts(kinds: *const Kinds, kind: u32, ran: u64, limits: *const Limits) -> i32;
-    fn guard_served(kinds: *mut Kinds, kind: u32, ran: u64, count: u64, limits: *const Limits);
+    pub(super) fn guard_served(
+        kinds: *mut Kinds,
+        kind: u32,
+        ran: u64,
+        count: u64,
+        limits: *const Limits,
+    );
 }
 
 pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000 * US;
 pub(super) const S: u64 = 1_000 * MS;
-const LIMITS: Limits = Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS };
+pub(super) const LIMITS: Limits =
+    Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS };
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
 const RESCUE: u64 = 300_000;
 const GAP: u64 = 4 * MS;
@@ -876,20 +897,27 @@ fn extensions_end_in_time_and_have_a_budget() {
 fn a_sleeper_preempts_and_a_hog_does_not() {
     let even = Queue { vtime: 10 * S, first: 10 * S };
     let running = Thread { vtime: 10 * S, weight: 100, began: S, ..Thread::default() };
-    let preempts = |queue: &Queue, vtime: u64, after: u64| {
+    let preempts_in = |queue: &Queue, vtime: u64, after: u64| {
         let mut woken = Thread { vtime, weight: 100, ..Thread::default() };
         let none = std::ptr::null();
         // SAFETY: all point to values of their types; no group.
         unsafe {
             guard_place(&mut woken, none, queue, 100, 1, &LIMITS);
-            guard_preempts(&woken, &running, none, S + after, &LIMITS) != 0
+            guard_preempts_in(&woken, &running, none, S + after, &LIMITS)
         }
     };
+    let preempts = |queue: &Queue, vtime: u64, after: u64| preempts_in(queue, vtime, after) == 0;
     assert!(preempts(&even, 0, 100 * US), "it slept for long");
     assert!(!preempts(&even, 10 * S + 5 * MS, MS), "it had its share");
     assert!(preempts(&even, 10 * S, 2 * MS), "the other has run for longer");
     let passed_over = Queue { vtime: 10 * S + 9 * MS, first: 10 * S };
     assert!(preempts(&passed_over, 0, 100 * US), "it is placed before the first of the queue");
+    for (vtime, after) in [(10 * S, 0), (10 * S + MS, MS), (10 * S + 5 * MS, MS)] {
+        let left = preempts_in(&even, vtime, after);
+        assert!(left > MS / 2 && left < 10 * MS, "{left}");
+        assert!(preempts(&even, vtime, after + left), "that is when it preempts");
+        assert!(!preempts(&even, vtime, after + left - US), "and not earlier");
+    }
 }
 
 #[test]
@@ -912,8 +940,11 @@ fn both_kinds_of_threads_have_their_part_of_a_cpu() {
     }
     assert!(kinds.served[0] - kinds.served[1] <= LIMITS.slice);
     // So it runs at once when it comes, and not the other way round.
-    // SAFETY: as above.
-    let preempts = |kind, ran| unsafe { guard_kind_preempts(&kinds, kind, ran, &LIMITS) } != 0;
-    assert_eq!([0, 1].map(|kind| preempts(kind, 0)), [false, true]);
-    assert!(preempts(0, 2 * LIMITS.slice), "the other has run for long since");
+    let preempts_in = |kind, ran, turn| {
+        // SAFETY: as above.
+        unsafe { guard_kind_preempts_in(&kinds, kind, ran, turn, &LIMITS) }
+    };
+    assert_eq!([0, 1].map(|kind| preempts_in(kind, 0, 2 * MS)), [u64::MAX, 0]);
+    assert_eq!(preempts_in(0, 2 * LIMITS.slice, 0), 0, "the other has run for long since");
+    assert_eq!(preempts_in(0, LIMITS.slice, MS), LIMITS.slice / 2 - MS, "half a slice is left");
 }

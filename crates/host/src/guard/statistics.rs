@@ -16,6 +16,9 @@ pub struct Statistics {
     pub elapsed_ns: u64,
     pub backend: Backend,
     pub policy: Policy,
+    /// Nothing is changed: the statistics say what would have been done.
+    #[serde(default)]
+    pub dry_run: bool,
     pub vms: Vec<VmStatistics>,
     #[serde(default)]
     pub hints: HintStatistics,
@@ -46,6 +49,7 @@ impl Statistics {
             elapsed_ns: 0,
             backend,
             policy,
+            dry_run: false,
             vms: Vec::new(),
             hints: HintStatistics::default(),
             limits: Vec::new(),
@@ -151,6 +155,9 @@ pub struct VmStatistics {
     /// long it stayed so; `refused` for vCPUs whose slice cannot be set.
     #[serde(default)]
     pub shortened: Granted,
+    /// In a dry run of [`Backend::SchedExt`]; then nothing was avoided or granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would: Option<Would>,
 }
 
 impl VmStatistics {
@@ -189,6 +196,50 @@ pub struct Preempted {
     pub suffered: u64,
     /// Preemptions that were due, and were put off until the vCPU was out of it.
     pub avoided: u64,
+}
+
+/// What a scheduler that was not loaded would have acted on: what took place under the one in
+/// force. A policy that is not chosen, or that could do nothing for this guest, is `None`.
+/// Preemptions count when they end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Would {
+    /// Preemptions that `extend` would have put off, by class; only classes that occurred.
+    pub extend: Option<Vec<PutOff>>,
+    /// Those in non-preemptable sections that programs of the guest announced, which `extend` would
+    /// have put off as well. Some may be in a class of `extend`, too.
+    pub announced: u64,
+    pub announced_off_cpu_ns: u64,
+    /// The same for `quiesce`, of classes that are not in `extend`.
+    pub quiesce: Option<Vec<PutOff>>,
+    /// The most CPU time that all of these could have had out of turn: `--max-extend` for each. How
+    /// long the sections lasted is not known.
+    pub granted_at_most_ns: u64,
+    pub rescue: Option<HeldUp>,
+    /// What cannot be seen in this guest, in sentences.
+    pub blind: Vec<String>,
+}
+
+/// Preemptions of one class that took place, and would have been put off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutOff {
+    pub class: Class,
+    pub count: u64,
+    /// How long the vCPUs were off their CPUs then, and so was what waits for them.
+    pub off_cpu_ns: u64,
+    /// The longest; `None` where it is not known.
+    pub max_off_cpu_ns: Option<u64>,
+}
+
+/// Grace periods that were late while a preempted vCPU owed them a quiescent state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldUp {
+    pub graces: u64,
+    /// Of how many that ended.
+    pub of: u64,
+    /// Preemptions of such vCPUs, and for how long they lasted while the grace period was late.
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
 }
 
 /// Time that was granted ahead of its turn. It is charged like any other.

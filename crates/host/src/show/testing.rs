@@ -2,8 +2,8 @@
 //! Snapshots and histograms for tests.
 
 use crate::guard::{
-    Backend, Granted, LimitStatistics, Policy, Preempted, RegionStatistics, Statistics, Step,
-    Times, VmStatistics,
+    Backend, Granted, HeldUp, LimitStatistics, Policy, Preempted, PutOff, RegionStatistics,
+    Statistics, Step, Times, VmStatistics, Would,
 };
 use crate::watch::model::*;
 
@@ -49,6 +49,8 @@ pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
         blind: vec![],
         vcpus,
         grace: None,
+        tracks_user: false,
+        held: None,
     }
 }
 
@@ -221,6 +223,49 @@ pub fn guarded(seconds: u64) -> Statistics {
         },
         functions: Vec::new(),
         process_ns: seconds * MS,
+        ..Statistics::new(Backend::SchedExt, Policy::Full)
+    }
+}
+
+/// What guard would have done for two VMs, `seconds` after the beginning.
+pub fn dry_run(seconds: u64) -> Statistics {
+    let done = guarded(seconds);
+    let would = Would {
+        extend: Some(vec![PutOff {
+            class: Class::Reader,
+            count: seconds,
+            off_cpu_ns: 4 * seconds * MS,
+            max_off_cpu_ns: Some(9 * MS),
+        }]),
+        announced: 2 * seconds,
+        granted_at_most_ns: 3 * seconds * MS,
+        rescue: Some(HeldUp {
+            graces: 3 * seconds,
+            of: 50 * seconds,
+            count: 4 * seconds,
+            total_ns: 50 * seconds * MS,
+            max_ns: 20 * MS,
+        }),
+        ..Would::default()
+    };
+    let all = [would, Would::default()].into_iter().zip(&done.vms);
+    let vms = all.map(|(would, vm)| VmStatistics {
+        pid: vm.pid,
+        name: vm.name.clone(),
+        trouble: vm.trouble.clone(),
+        policies: vec![Policy::Full],
+        vcpus: vm.vcpus,
+        on_cpu_ns: vm.on_cpu_ns,
+        preempted: vm.preempted.iter().map(|p| Preempted { avoided: 0, ..p.clone() }).collect(),
+        would: Some(would),
+        ..VmStatistics::default()
+    });
+    Statistics {
+        time_ns: done.time_ns,
+        elapsed_ns: done.elapsed_ns,
+        dry_run: true,
+        vms: vms.collect(),
+        process_ns: done.process_ns,
         ..Statistics::new(Backend::SchedExt, Policy::Full)
     }
 }

@@ -37,7 +37,7 @@ pub use region::{Region, Writer};
 pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
 pub use waits::{GraceSampler, GraceWait, GraceWaits};
 
-use model::{Cost, Event, Snapshot};
+use model::{Cost, Event, Snapshot, VmSnapshot};
 use processes::Processes;
 use raw::{Program, Settings, Times, clock, types};
 use snapshot::events::Events;
@@ -69,6 +69,8 @@ pub struct Watch {
     machines: Arc<Machines>,
     slots: Arc<Slots>,
     kvm: Kvm,
+    /// Who holds up late grace periods is counted.
+    counts_held: bool,
     processes: Arc<Mutex<Processes>>,
     events: Option<Events>,
     /// The kernel counts the run time of eBPF programs while this is open.
@@ -144,6 +146,7 @@ impl Watch {
             machines,
             slots,
             kvm,
+            counts_held: options.late.is_some(),
             processes,
             events: options.events.then(Events::default),
             statistics,
@@ -160,7 +163,11 @@ impl Watch {
         let machines = self.machines.lock();
         let (time_ns, entries) = at_once(&machines);
         let both = machines.values().zip(&entries);
-        let vms = both.map(|(m, entries)| view::vm(m, entries, &self.kvm, time_ns)).collect();
+        let view = |(m, entries): (&Machine, &Vec<types::vcpu>)| VmSnapshot {
+            held: self.counts_held.then(|| view::held(m)),
+            ..view::vm(m, entries, &self.kvm, time_ns)
+        };
+        let vms = both.map(view).collect();
         drop(machines);
         Ok(Snapshot {
             time_ns,
@@ -232,6 +239,7 @@ fn load(options: &Options) -> Result<(Program, Kvm), Error> {
         events: options.events,
         svm,
         vmx: vmx && !svm,
+        late_ns: options.late.map_or(0, |late| u64::try_from(late.as_nanos()).unwrap_or(u64::MAX)),
     };
     let hidden = |why: String| Kvm::Hidden(why);
     match Program::load(&settings) {

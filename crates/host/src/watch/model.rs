@@ -146,6 +146,27 @@ pub struct VmSnapshot {
     pub vcpus: Vec<Vcpu>,
     /// `None` until the guest has been read.
     pub grace: Option<Grace>,
+    /// User mode is quiescent to the guest's RCU (context tracking, as with `nohz_full`); false
+    /// until the guest has been read.
+    #[serde(default)]
+    pub tracks_user: bool,
+    /// `None` unless [`Options::late`](super::Options::late) asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+}
+
+/// Grace periods that were late while a preempted vCPU owed them a quiescent state. A preemption
+/// counts when it ends. Not counted are vCPUs preempted in the idle task, or in user mode where the
+/// guest tracks it, for which RCU reports soon, and readers that the guest's own scheduler had
+/// preempted before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Grace periods.
+    pub graces: u64,
+    /// Preemptions, and for how long they lasted while the grace period was late.
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -38,6 +38,9 @@ pub struct Options {
     /// Let the kernel measure the eBPF programs (it costs some 20 ns per run of any eBPF program on
     /// this host).
     pub statistics: bool,
+    /// Count for how long preempted vCPUs hold up grace periods that are older than this
+    /// ([`VmSnapshot::held`](super::model::VmSnapshot::held)).
+    pub late: Option<Duration>,
     /// Give up all of root's rights that watching does not need, for good, in the calling thread
     /// and those that it starts from then on. For a program that does nothing else.
     pub confine: bool,
@@ -52,6 +55,7 @@ impl Default for Options {
             interval: Duration::from_secs(1),
             events: false,
             statistics: false,
+            late: None,
             confine: false,
             stand_ins: StandIns::default(),
         }

@@ -80,6 +80,7 @@ pub fn boot_with(kernel: &str, other: Option<&str>, vcpus: u32, args: &str, regi
         dilation: Default::default(),
         cpu: None,
         vcpus,
+        spare_vcpus: 0,
         memory_mib: 512,
         kernel: image.kernel.clone(),
         initrd,

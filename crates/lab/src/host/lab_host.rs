@@ -104,6 +104,7 @@ impl LabHost {
             // Under TCG a CPU whose SVM is enough for KVM; under KVM the machine's own.
             cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
             vcpus: super::cpus(),
+            spare_vcpus: 0,
             memory_mib,
             kernel: host.image.kernel.clone(),
             initrd: host.image.initrd.clone(),

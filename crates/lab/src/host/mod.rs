@@ -91,6 +91,7 @@ pub fn prove_kvm(images: &ImageSet, logs: &Path, cancel: &Cancel) -> Result<()> 
         dilation: Dilation::NONE,
         cpu: None,
         vcpus: 1,
+        spare_vcpus: 0,
         memory_mib: 256,
         kernel: image.kernel.clone(),
         initrd: image.initrd.clone(),

@@ -71,6 +71,8 @@ pub struct Config {
     /// QEMU's `-cpu`; `None`: the most capable that `accel` offers.
     pub cpu: Option<String>,
     pub vcpus: u32,
+    /// How many more [`Vm::plug_vcpu`] can add.
+    pub spare_vcpus: u32,
     pub memory_mib: u64,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
@@ -151,13 +153,7 @@ impl Vm {
         }
         // QEMU has mapped it.
         drop(region);
-        let cpus = vm.monitor(&qmp::query_cpus_fast {})?;
-        let tid = |cpu: &qmp::CpuInfoFast| match cpu {
-            qmp::CpuInfoFast::x86_64(base) => Some(base.thread_id as u32),
-            _ => None,
-        };
-        let vcpus: Vec<u32> = cpus.iter().filter_map(tid).collect();
-        vm.threads = Threads::new(vm.child.id(), vcpus);
+        vm.find_vcpus()?;
         vm.await_hello(start + limit, limit, cancel)?;
         vm.boot_time = start.elapsed();
         Ok(vm)
@@ -253,6 +249,40 @@ impl Vm {
         self.monitor(&qmp::system_reset {})?;
         self.await_hello(Instant::now() + limit, limit, cancel)?;
         self.monitor(&on_reboot(qmp::RebootAction::shutdown)).map(drop)
+    }
+
+    /// Adds one of [`Config::spare_vcpus`]. A guest under KVM finds it a moment later (others need
+    /// a socket for it), and takes it into use with its next load.
+    pub fn plug_vcpu(&mut self) -> Result<()> {
+        let all = self.monitor(&qmp::query_hotpluggable_cpus {})?;
+        let Some(spare) = all.into_iter().rev().find(|cpu| cpu.qom_path.is_none()) else {
+            return Err(self.failure("has no spare vCPU".into()));
+        };
+        let at = [
+            ("socket-id", spare.props.socket_id),
+            ("die-id", spare.props.die_id),
+            ("core-id", spare.props.core_id),
+            ("thread-id", spare.props.thread_id),
+        ];
+        let arguments = at.into_iter().filter_map(|(name, id)| Some((name.into(), id?.into())));
+        self.monitor(&qmp::device_add {
+            bus: None,
+            id: None,
+            driver: spare.type_,
+            arguments: arguments.collect(),
+        })?;
+        self.find_vcpus()
+    }
+
+    fn find_vcpus(&mut self) -> Result<()> {
+        let cpus = self.monitor(&qmp::query_cpus_fast {})?;
+        let tid = |cpu: &qmp::CpuInfoFast| match cpu {
+            qmp::CpuInfoFast::x86_64(base) => Some(base.thread_id as u32),
+            _ => None,
+        };
+        let vcpus: Vec<u32> = cpus.iter().filter_map(tid).collect();
+        self.threads = Threads::new(self.child.id(), vcpus);
+        Ok(())
     }
 
     /// QEMU's process id.
@@ -375,12 +405,16 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         // state of its CPUs at resets. A few KiB per boot, on standard error.
         command.args(["-d", "cpu_reset"]);
     }
+    let smp = match config.spare_vcpus {
+        0 => config.vcpus.to_string(),
+        spare => format!("{},maxcpus={}", config.vcpus, config.vcpus + spare),
+    };
     command
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .args(["-name", &format!("{},debug-threads=on", config.name)])
         .args(["-machine", machine, "-accel", accel])
         .args(["-cpu", config.cpu.as_deref().unwrap_or(cpu)])
-        .args(["-smp", &config.vcpus.to_string(), "-m", &format!("{}M", config.memory_mib)])
+        .args(["-smp", &smp, "-m", &format!("{}M", config.memory_mib)])
         .arg("-kernel")
         .arg(&config.kernel)
         .arg("-initrd")

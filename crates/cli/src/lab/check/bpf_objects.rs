@@ -35,6 +35,18 @@ pub fn held_by(pid: &str) -> io::Result<(usize, BTreeSet<Object>)> {
     Ok((descriptors, objects))
 }
 
+/// How many instructions the kernel's verifier looked at in each of the eBPF programs that the
+/// process `pid` has.
+pub fn verified_by(pid: u32) -> io::Result<Vec<u64>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        let info = std::fs::read_to_string(entry?.path()).unwrap_or_default();
+        let verified = info.lines().find_map(|line| line.strip_prefix("verified_insns:"));
+        all.extend(verified.and_then(|number| number.trim().parse::<u64>().ok()));
+    }
+    Ok(all)
+}
+
 /// Files of this project in shared memory and where eBPF objects are pinned.
 pub fn files() -> BTreeSet<String> {
     let files = ["/dev/shm", "/sys/fs/bpf"].iter().flat_map(|dir| {

@@ -46,6 +46,18 @@ impl<'a> GuestSetup<'a> {
     }
 
     pub fn boot(&self, name: &str, vcpus: u32, memory_mib: u64, args: &str) -> Result<Vm> {
+        self.boot_with_spare(name, vcpus, 0, memory_mib, args)
+    }
+
+    /// With so many vCPUs that can be added later.
+    pub fn boot_with_spare(
+        &self,
+        name: &str,
+        vcpus: u32,
+        spare_vcpus: u32,
+        memory_mib: u64,
+        args: &str,
+    ) -> Result<Vm> {
         self.progress.step(&format!("booting {name} ({}, {vcpus} vCPUs)", self.image.release));
         let config = |attempt| Config {
             name: name.into(),
@@ -53,6 +65,7 @@ impl<'a> GuestSetup<'a> {
             dilation: Default::default(),
             cpu: None,
             vcpus,
+            spare_vcpus,
             memory_mib,
             kernel: self.image.kernel.clone(),
             initrd: self.image.initrd.clone(),

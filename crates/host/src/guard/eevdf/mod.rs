@@ -48,6 +48,7 @@ pub struct Eevdf {
     control: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
     policy: super::Policy,
+    dry_run: bool,
     begun_ns: u64,
     /// Dropped last, when nothing is left to restore.
     _supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
@@ -133,6 +134,7 @@ impl Eevdf {
             control: Some(control),
             shared,
             policy: options.policy,
+            dry_run: options.dry_run,
             begun_ns: now_ns(),
             _supervisor: supervisor,
         })
@@ -160,6 +162,7 @@ impl Guard for Eevdf {
             elapsed_ns: now - self.begun_ns,
             backend: Backend::Eevdf,
             policy: self.policy,
+            dry_run: self.dry_run,
             vms: snapshot.vms.iter().map(|vm| vm_statistics(vm, &state, now)).collect(),
             hints: super::HintStatistics::default(),
             limits: Vec::new(),

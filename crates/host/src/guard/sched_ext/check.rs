@@ -14,7 +14,7 @@ pub fn host(options: &Options) -> Result<(), Error> {
     if !Path::new(SCHED_EXT).is_dir() {
         return Err(Error::Missing {
             what: "sched_ext, which this kernel does not have",
-            hint: "boot Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf",
+            hint: "boot Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf; --dry-run shows what guard would do",
         });
     }
     if !none_loaded() {

@@ -104,6 +104,7 @@ impl Guard for SchedExt {
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
             backend: Backend::SchedExt,
             policy: self.options.policy,
+            dry_run: false,
             vms,
             hints: self.hint_statistics(),
             limits: self.limits(),
@@ -222,6 +223,7 @@ impl SchedExt {
             ticks_waited: guest.ticks,
             spun: guest.spun,
             shortened: Granted::default(),
+            would: None,
         }
     }
 }

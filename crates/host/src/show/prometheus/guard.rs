@@ -3,7 +3,9 @@
 
 use super::encode::{Labels, Series, counter, gauge, seconds};
 use super::names::unique;
-use crate::guard::{Granted, LimitStatistics, Preempted, Statistics, VmStatistics};
+use crate::guard::{
+    Granted, HeldUp, LimitStatistics, Preempted, PutOff, Statistics, VmStatistics, Would,
+};
 use crate::show::text::plain;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -26,6 +28,9 @@ impl Collector for Page {
         preemptions(out, &named)?;
         grants(out, &named)?;
         shares(out, &named)?;
+        if self.0.dry_run {
+            would(out, &named)?;
+        }
         limits(out, &self.0.limits)?;
         own(out, &self.0)
     }
@@ -166,6 +171,86 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     )
 }
 
+/// Of a dry run.
+fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let put_off = |figure: fn(&PutOff) -> Option<f64>| {
+        let mut all = vec![];
+        for (name, would) in named.iter().filter_map(|(name, vm)| Some((name, vm.would.as_ref()?)))
+        {
+            for (policy, classes) in [("extend", &would.extend), ("quiesce", &would.quiesce)] {
+                for one in classes.iter().flatten() {
+                    let policy = ("policy", policy.into());
+                    let labels =
+                        vec![("vm", name.clone()), policy, ("class", one.class.name().into())];
+                    all.extend(figure(one).map(|figure| (labels, figure)));
+                }
+            }
+        }
+        Series(all)
+    };
+    counter(
+        out,
+        "reprieve_guard_would_put_off",
+        "Preemptions that took place, and that the policy would have put off",
+        put_off(|one| Some(one.count as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_put_off_seconds",
+        "Time for which the vCPUs were off their CPUs then",
+        put_off(|one| Some(seconds(one.off_cpu_ns))),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_would_put_off_longest_seconds",
+        "The longest of these times",
+        put_off(|one| one.max_off_cpu_ns.map(seconds)),
+    )?;
+    let of = |figure: fn(&Would) -> Option<f64>| each(named, |vm| figure(vm.would.as_ref()?));
+    counter(
+        out,
+        "reprieve_guard_would_put_off_announced",
+        "Preemptions in sections that programs of the guest announced, which `extend` would have put off",
+        of(|would| would.extend.as_ref().map(|_| would.announced as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_grant_at_most_seconds",
+        "The most CPU time out of turn that all of these could have had",
+        of(|would| {
+            would.extend.as_ref().or(would.quiesce.as_ref())?;
+            Some(seconds(would.granted_at_most_ns))
+        }),
+    )?;
+    let held = |figure: fn(&HeldUp) -> f64| {
+        each(named, |vm| vm.would.as_ref()?.rescue.as_ref().map(figure))
+    };
+    counter(
+        out,
+        "reprieve_guard_would_rescue_grace_periods",
+        "Grace periods that were late while a preempted vCPU held them up",
+        held(|rescue| rescue.graces as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_rescue",
+        "Preemptions of such vCPUs",
+        held(|rescue| rescue.count as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_rescue_seconds",
+        "Time that they lasted while the grace period was late",
+        held(|rescue| seconds(rescue.total_ns)),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_would_rescue_longest_seconds",
+        "The longest of these times",
+        held(|rescue| seconds(rescue.max_ns)),
+    )
+}
+
 /// Of cgroups with CPU limits.
 fn limits(out: &mut DescriptorEncoder, all: &[LimitStatistics]) -> Result<(), Error> {
     let each = |figure: fn(&LimitStatistics) -> f64| {
@@ -213,6 +298,7 @@ fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error
     info.encode_info(&vec![
         ("backend", statistics.backend.name()),
         ("policy", statistics.policy.name()),
+        ("dry_run", if statistics.dry_run { "true" } else { "false" }),
     ])?;
     counter(
         out,
@@ -271,13 +357,13 @@ fn decision_times(out: &mut DescriptorEncoder, statistics: &Statistics) -> Resul
 mod tests {
     use crate::show::prometheus::testing::{asked, documented, served};
     use crate::show::prometheus::text;
-    use crate::show::testing::guarded;
+    use crate::show::testing::{dry_run, guarded};
 
     #[test]
     fn figures_are_in_base_units() {
         let page = text(guarded(10)).unwrap();
         for line in [
-            "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\"} 1",
+            "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\",dry_run=\"false\"} 1",
             "reprieve_guard_vm_info{vm=\"db-primary\",pid=\"4711\",policy=\"extend,rescue\",readable=\"true\",trouble=\"\"} 1",
             "reprieve_guard_vm_weight{vm=\"db-primary\"} 200.0",
             "reprieve_guard_preemptions_avoided_total{vm=\"db-primary\",class=\"reader\"} 300.0",
@@ -303,12 +389,38 @@ mod tests {
         assert!(page.ends_with("# EOF\n"));
         assert!(page.lines().all(|l| l.starts_with('#') || l.starts_with("reprieve_")), "{page}");
         assert!(!page.contains('\x1b'), "{page}");
+        assert!(!page.contains("reprieve_guard_would"), "{page}");
+    }
+
+    #[test]
+    fn a_dry_run_says_what_would_have_been_done() {
+        let page = text(dry_run(10)).unwrap();
+        for line in [
+            "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\",dry_run=\"true\"} 1",
+            "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",
+            "reprieve_guard_would_put_off_total{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 10.0",
+            "reprieve_guard_would_put_off_seconds_total{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 0.04",
+            "reprieve_guard_would_put_off_longest_seconds{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 0.009",
+            "reprieve_guard_would_put_off_announced_total{vm=\"db-primary\"} 20.0",
+            "reprieve_guard_would_grant_at_most_seconds_total{vm=\"db-primary\"} 0.03",
+            "reprieve_guard_would_rescue_grace_periods_total{vm=\"db-primary\"} 30.0",
+            "reprieve_guard_would_rescue_total{vm=\"db-primary\"} 40.0",
+            "reprieve_guard_would_rescue_seconds_total{vm=\"db-primary\"} 0.5",
+            "reprieve_guard_would_rescue_longest_seconds{vm=\"db-primary\"} 0.02",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+        }
+        // Of a guest that was never read nothing is known.
+        let would = |line: &str| line.starts_with("reprieve_guard_would") && line.contains("web");
+        assert!(!page.lines().any(would), "{page}");
     }
 
     #[test]
     fn the_documentation_lists_every_metric_and_no_other() {
         let text_of = include_str!("../../../../../docs/guard.md");
-        assert_eq!(documented(text_of), served(&text(guarded(10)).unwrap()));
+        let (mut all, dry) = (text(guarded(10)).unwrap(), text(dry_run(10)).unwrap());
+        all += &dry;
+        assert_eq!(documented(text_of), served(&all));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What guard does for each VM, a row each; of the selected one also by class and kind.
+//! What guard does for each VM, a row each; of the selected one also by class and kind. Of a dry
+//! run, what it would do (`would`).
+
+mod would;
 
 use super::colours::Palette;
 use super::session::Screen;
@@ -19,6 +22,7 @@ use std::time::Duration;
 
 /// Rates are over this many intervals.
 const WINDOW: usize = 10;
+const HELP: &str = " ↑↓ select  q quit: guard goes on    granted: time out of turn, charged like any; ahead: of its due since guard started";
 /// A row per class, a heading, and a line between.
 const DETAIL: u16 = Class::ALL.len() as u16 + 2;
 
@@ -97,11 +101,18 @@ impl<F: FnMut() -> Result<Statistics, String>> Screen for GuardView<F> {
         ])
         .areas(frame.area());
         frame.render_widget(Paragraph::new(self.heading(now)), top);
-        self.vms(now, frame, table);
-        if let Some(vm) = now.vms.iter().find(|vm| Some(vm.pid) == self.selected) {
-            self.classes(now, vm, frame, below);
+        let selected = now.vms.iter().find(|vm| Some(vm.pid) == self.selected);
+        if now.dry_run {
+            self.would(now, frame, table);
+        } else {
+            self.vms(now, frame, table);
         }
-        let help = " ↑↓ select  q quit: guard goes on    granted: time out of turn, charged like any; ahead: of its due since guard started";
+        match selected {
+            Some(vm) if now.dry_run => self.would_classes(now, vm, frame, below),
+            Some(vm) => self.classes(now, vm, frame, below),
+            None => (),
+        }
+        let help = if now.dry_run { would::HELP } else { HELP };
         frame.render_widget(
             Paragraph::new(help).style(Style::new().add_modifier(Modifier::REVERSED)),
             keys,
@@ -143,7 +154,8 @@ impl<F> GuardView<F> {
         let mut spans = vec![
             Span::styled("reprieve guard", Style::new().add_modifier(Modifier::BOLD)),
             Span::raw(format!(
-                "  {} ({}) for {}, {}, every {}; its own cost {} of a CPU",
+                "  {}{} ({}) for {}, {}, every {}; its own cost {} of a CPU",
+                if now.dry_run { "dry run of " } else { "" },
                 now.policy.name(),
                 now.backend.name(),
                 time(now.elapsed_ns as f64),
@@ -182,16 +194,10 @@ impl<F> GuardView<F> {
             let due = self.rate(now, vm, |vm| vm.entitled_ns.unwrap_or(0));
             let share = on_cpu.zip(due).filter(|(_, due)| *due > 0.0).map(|(on, due)| on / due);
             let ahead = vm.entitled_ns.map(|due| vm.on_cpu_ns as f64 - due as f64);
-            let policies: Vec<&str> = vm.policies.iter().map(|policy| policy.name()).collect();
             let per_second = |figure: Option<f64>| optional(figure, count);
             Row::new([
                 cell(cut(&plain(&vm.name), 16), true),
-                match &vm.trouble {
-                    None => cell(cut(&policies.join(","), 15), true),
-                    Some(trouble) => {
-                        Cell::from(Span::styled(cut(&plain(trouble), 15), self.palette.warning()))
-                    }
-                },
+                self.policy_or_trouble(vm),
                 cell(vm.weight.to_string(), false),
                 cell(optional(on_cpu.map(|ns| ns / 1e9), percent), false),
                 cell(optional(share, percent), false),
@@ -201,9 +207,32 @@ impl<F> GuardView<F> {
                 cell(optional(ahead, signed), false),
             ])
         });
+        self.table(now, rows.collect(), &HEADINGS, frame, area);
+    }
+
+    fn policy_or_trouble(&self, vm: &VmStatistics) -> Cell<'static> {
+        let policies: Vec<&str> = vm.policies.iter().map(|policy| policy.name()).collect();
+        match &vm.trouble {
+            None => cell(cut(&policies.join(","), 15), true),
+            Some(trouble) => {
+                Cell::from(Span::styled(cut(&plain(trouble), 15), self.palette.warning()))
+            }
+        }
+    }
+
+    /// A row per VM, the selected one marked. The first two columns are words.
+    fn table(
+        &self,
+        now: &Statistics,
+        rows: Vec<Row>,
+        headings: &[(&'static str, u16)],
+        frame: &mut Frame,
+        area: Rect,
+    ) {
+        let widths = headings.iter().map(|(_, width)| Constraint::Length(*width));
         let headings =
-            HEADINGS.iter().enumerate().map(|(n, (text, _))| cell((*text).into(), n < 2));
-        let table = Table::new(rows, HEADINGS.iter().map(|(_, width)| Constraint::Length(*width)))
+            headings.iter().enumerate().map(|(n, (text, _))| cell((*text).into(), n < 2));
+        let table = Table::new(rows, widths)
             .header(Row::new(headings).style(Style::new().add_modifier(Modifier::UNDERLINED)))
             .highlight_symbol(">")
             .row_highlight_style(Style::new().add_modifier(Modifier::BOLD));
@@ -215,11 +244,6 @@ impl<F> GuardView<F> {
     fn classes(&self, now: &Statistics, vm: &VmStatistics, frame: &mut Frame, area: Rect) {
         let [left, right] =
             Layout::horizontal([Constraint::Length(44), Constraint::Fill(1)]).areas(area);
-        let header = |names: &[&'static str]| {
-            let cells: Vec<Cell> =
-                names.iter().enumerate().map(|(n, name)| cell((*name).into(), n == 0)).collect();
-            Row::new(cells).style(Style::new().add_modifier(Modifier::UNDERLINED)).top_margin(1)
-        };
         let classes = vm.preempted.iter().map(|p| {
             let class = p.class;
             let of = |vm: &VmStatistics| vm.preempted.iter().find(|p| p.class == class).cloned();
@@ -254,6 +278,12 @@ impl<F> GuardView<F> {
     }
 }
 
+fn header(names: &[&'static str]) -> Row<'static> {
+    let cells: Vec<Cell> =
+        names.iter().enumerate().map(|(n, name)| cell((*name).into(), n == 0)).collect();
+    Row::new(cells).style(Style::new().add_modifier(Modifier::UNDERLINED)).top_margin(1)
+}
+
 fn cell(text: String, left: bool) -> Cell<'static> {
     let line = Line::from(text);
     Cell::from(if left { line } else { line.right_aligned() })
@@ -273,7 +303,7 @@ fn signed(ns: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::show::testing::guarded;
+    use crate::show::testing::{dry_run, guarded};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -316,14 +346,42 @@ mod tests {
     }
 
     #[test]
+    fn a_dry_run_tells_what_would_be_done() {
+        let mut seconds = 0;
+        let source = || {
+            seconds += 1;
+            Ok(dry_run(seconds))
+        };
+        let mut view = GuardView::new(source, Duration::from_secs(1), false);
+        view.refresh();
+        view.refresh();
+        let all = drawn(&mut view, 120, 30);
+        assert!(all.contains("dry run of full (sched-ext) for 2.00 s, 2 VMs"), "{all}");
+        let row = all.lines().find(|line| line.contains("db-primary")).unwrap();
+        // One preemption put off per second, off its CPU for 4 ms; nothing to quiesce; per second
+        // three grace periods of 50 are late for 50 ms.
+        for part in ["full", "90 %", "1.00", "4.00 ms", "-", "3.00", "50.0 ms", "20.0 ms"] {
+            assert!(row.contains(part), "{part} in\n{all}");
+        }
+        let reader = all.lines().find(|line| line.starts_with("reader")).unwrap();
+        for part in ["1.00", "2", "4.00 ms", "9.00 ms", "8.00 ms"] {
+            assert!(reader.contains(part), "{part} in\n{all}");
+        }
+        // Of a guest that was never read nothing is known.
+        let web = all.lines().find(|line| line.contains("web?")).unwrap();
+        assert!(web.contains("memory is") && !web.contains(" ms"), "{all}");
+    }
+
+    #[test]
     fn no_size_and_no_trouble_breaks_it() {
         let mut turn = 0;
         let source = || {
             turn += 1;
-            match turn % 3 {
+            match turn % 4 {
                 0 => Err("guard\x1b[2J does not run".into()),
                 // A guard that was started again.
                 1 => Ok(guarded(1)),
+                2 => Ok(dry_run(turn)),
                 _ => Ok(guarded(turn)),
             }
         };

@@ -22,6 +22,8 @@ pub struct Settings {
     pub events: bool,
     pub svm: bool,
     pub vmx: bool,
+    /// The age from which on a grace period is late; 0: who holds late ones up is not counted.
+    pub late_ns: u64,
 }
 
 /// Bytes of the buffer between the program and a recording. A switch takes up to two events of some
@@ -193,6 +195,7 @@ fn open(
         rodata.with_events = settings.events;
         rodata.with_svm = settings.svm;
         rodata.with_vmx = settings.vmx;
+        rodata.late_ns = settings.late_ns;
     }
     let sizes = [
         (&mut open.maps.threads, settings.vcpus as u32),

@@ -3,7 +3,7 @@
 
 use super::visibility;
 use crate::watch::model::{
-    Class, CurrentGrace, Grace, Histogram, Location, Preemptions, Vcpu, VcpuNow, VmSnapshot,
+    Class, CurrentGrace, Grace, Held, Histogram, Location, Preemptions, Vcpu, VcpuNow, VmSnapshot,
     VmState,
 };
 use crate::watch::raw::constants::{BUCKETS, NO_SEQ};
@@ -37,7 +37,15 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
             .map(|(v, entry)| vcpu(v.index, v.slot.tid(), entry, guest, now))
             .collect(),
         grace: attached.and_then(|attached| grace(machine, attached, now)),
+        tracks_user: attached.is_some_and(|attached| attached.tracks_user),
+        held: None,
     }
+}
+
+/// Late grace periods of the guest that preempted vCPUs held up.
+pub fn held(machine: &Machine) -> Held {
+    let held = machine.entry().map(|entry| entry.held).unwrap_or_default();
+    Held { graces: held.graces, count: held.count, total_ns: held.total_ns, max_ns: held.max_ns }
 }
 
 fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u64) -> Vcpu {

@@ -96,6 +96,8 @@ pub struct Attached {
     pub layout: BpfLayout,
     /// When, on the clock of the snapshots.
     pub since_ns: u64,
+    /// User mode is quiescent to its RCU.
+    pub tracks_user: bool,
     present: Vec<u32>,
 }
 
@@ -149,7 +151,7 @@ impl Machine {
             }
         }
         let layout = of.layout();
-        machine.set_layout(&layout);
+        machine.set_layout(&layout, false);
         machine.stand_in = Some(layout);
         machine
     }
@@ -161,8 +163,7 @@ impl Machine {
 
     /// Whether the guest's RCU sees by itself when a CPU is in user mode.
     pub fn tracks_user(&self) -> bool {
-        let guest = self.attached.as_ref().map(|attached| &attached.guest);
-        guest.is_some_and(|guest| guest.settings().context_tracking == reprieve_guest::Use::Yes)
+        self.attached.as_ref().is_some_and(|attached| attached.tracks_user)
     }
 
     /// Whether an attempt to attach is due; if so it counts as begun.
@@ -228,9 +229,10 @@ impl Machine {
                 self.retry = None;
                 self.delay = RETRY;
                 self.state = VmState::Watching;
-                self.set_layout(&layout);
-                let guest = Arc::new(guest);
-                let attached = Attached { guest, layout, since_ns: now_ns(), present };
+                let tracks_user = guest.settings().context_tracking == reprieve_guest::Use::Yes;
+                self.set_layout(&layout, tracks_user);
+                let (guest, since_ns) = (Arc::new(guest), now_ns());
+                let attached = Attached { guest, layout, since_ns, tracks_user, present };
                 self.attached = Some(attached);
                 self.search();
             }
@@ -238,16 +240,17 @@ impl Machine {
         }
     }
 
-    fn set_layout(&mut self, layout: &BpfLayout) {
+    fn set_layout(&mut self, layout: &BpfLayout, tracks_user: bool) {
         let Some(slot) = &self.slot else { return };
         slot.unready();
+        let leaves = layout.rcu.as_ref().map_or(&[][..], |rcu| &rcu.leaves);
         for vcpu in &mut self.vcpus {
             let tid = vcpu.slot.tid();
             let found = layout.vcpus.iter().find(|v| v.tid == Some(tid));
             vcpu.cpu = found.map(|v| v.cpu);
-            vcpu.slot.set_addresses(found);
+            vcpu.slot.set_addresses(found, leaves);
         }
-        slot.ready(layout);
+        slot.ready(layout, tracks_user);
     }
 
     /// An attempt to attach failed.
@@ -353,7 +356,8 @@ impl Machine {
             attached.present = present;
             if let Ok(layout) = attached.guest.layout() {
                 attached.layout = layout.clone();
-                self.set_layout(&layout);
+                let tracks_user = attached.tracks_user;
+                self.set_layout(&layout, tracks_user);
             }
         }
     }

@@ -8,7 +8,7 @@
 use crate::watch::raw::constants::{MAX_SEGMENTS, NO_SEQ};
 use crate::watch::raw::{Program, types};
 use reprieve_guest::BpfLayout;
-use reprieve_guest::layout::VcpuLayout;
+use reprieve_guest::layout::{NodeLayout, VcpuLayout};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::mem::offset_of;
@@ -161,7 +161,7 @@ impl VmSlot {
 
     /// Tells the program the addresses and offsets of the guest that runs now. The addresses of its
     /// vCPUs are set before ([`VcpuSlot::set_addresses`]).
-    pub fn ready(&self, layout: &BpfLayout) {
+    pub fn ready(&self, layout: &BpfLayout, tracks_user: bool) {
         self.unready();
         let bits = &layout.preempt_bits;
         let image = &layout.kernel_image;
@@ -175,12 +175,12 @@ impl VmSlot {
             (offset_of!(types::vm, no_preempt), bits.preempt | bits.softirq),
             (offset_of!(types::vm, irqs_off), bits.hardirq_disable),
             (offset_of!(types::vm, segments_used), layout.segments.len().min(MAX_SEGMENTS) as u32),
-            (offset_of!(types::vm, pad), 0),
+            (offset_of!(types::vm, tracks_user), tracks_user.into()),
         ];
         for (offset, value) in words {
             self.set(offset, value);
         }
-        let longs: [(usize, u64); 8] = [
+        let longs: [(usize, u64); 9] = [
             (offset_of!(types::vm, gp_seq), layout.rcu.as_ref().map_or(0, |rcu| rcu.gp_seq)),
             (offset_of!(types::vm, direct_map), layout.direct_map),
             (offset_of!(types::vm, image), image.start),
@@ -193,6 +193,7 @@ impl VmSlot {
             (offset_of!(types::vm, seq), NO_SEQ),
             (offset_of!(types::vm, began), 0),
             (offset_of!(types::vm, began_seq), NO_SEQ),
+            (offset_of!(types::vm, held_seq), NO_SEQ),
         ];
         for (offset, value) in longs {
             self.set(offset, value);
@@ -258,12 +259,19 @@ impl VcpuSlot {
         entries.get(self.slot as usize)
     }
 
-    /// Tells the program the addresses of the CPU's variables in the guest that runs now; `None`:
-    /// it has none.
-    pub fn set_addresses(&self, layout: Option<&VcpuLayout>) {
+    /// Tells the program the addresses of the CPU's variables in the guest that runs now, among
+    /// them its bit in `leaves` of the guest's `rcu_node` tree; `None`: it has none.
+    pub fn set_addresses(&self, layout: Option<&VcpuLayout>, leaves: &[NodeLayout]) {
         let (count, task) = layout.map_or((0, 0), |l| (l.preempt_count, l.current_task));
+        let leaf = layout.and_then(|l| {
+            let leaf = leaves.iter().find(|n| (n.first_cpu..=n.last_cpu).contains(&l.cpu))?;
+            Some((leaf.qsmask, 1u64.checked_shl(l.cpu - leaf.first_cpu)?))
+        });
+        let (mask, bit) = leaf.unwrap_or_default();
         self.set(offset_of!(types::vcpu, preempt_count), count);
         self.set(offset_of!(types::vcpu, current_task), task);
+        self.set(offset_of!(types::vcpu, qsbit), bit);
+        self.set(offset_of!(types::vcpu, qsmask), mask);
     }
 
     pub fn set_registers(&self, registers: Registers) {

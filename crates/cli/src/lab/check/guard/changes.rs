@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! guard goes on while its host changes: policies that are set for one VM, a VM that moves to
-//! another cgroup, CPUs that go and come.
+//! another cgroup, a VM that gets another vCPU, CPUs that go and come.
 
 use super::super::guest_setup::GuestSetup;
 use super::cgroup::Cgroup;
@@ -8,7 +8,8 @@ use super::process::{End, Guard, command};
 use super::{PROGRESS_NS, wait};
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_host::guard::Policy;
-use reprieve_lab::vm::Vm;
+use reprieve_lab::protocol::{Command, Workload};
+use reprieve_lab::vm::{Threads, Vm};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     guard.work(setup, Policy::Full, vms)?;
     let mut lines = vec![policies(setup, &mut guard, vms)?];
     lines.push(moved(setup, &mut guard, vms)?);
+    lines.push(grown(setup, &mut guard)?);
     lines.push(cpus(setup, &mut guard, vms)?);
     guard.end(setup, End::Signal)?;
     Ok(lines)
@@ -111,6 +113,42 @@ fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
         Ok((weight(guard)? == Some(before)).then_some(()))
     })?;
     Ok(format!("a VM moved to another cgroup and back: its weight {before}, 300, {before}"))
+}
+
+/// A vCPU that is added to a VM that runs counts as that VM's.
+fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
+    let mut vm = setup.boot_with_spare("grows", 1, 1, 192, "")?;
+    setup.progress.step("guard, and a VM that gets another vCPU");
+    vm.plug_vcpu()?;
+    wait(setup, "the guest to find its new vCPU", || {
+        let present = setup.read(&mut vm, "/sys/devices/system/cpu/present")?;
+        Ok((present.trim() == "0-1").then_some(()))
+    })?;
+    // Its guest takes the new vCPU into use.
+    setup.prepare(&mut vm, Workload::Hog { threads: 2 }, None)?;
+    setup.call(&mut vm, &Command::Start)?;
+    let [_, new] = *vm.threads().vcpus() else { bail!("{} has not two vCPUs", vm.name) };
+    let of_new = Threads::new(vm.threads().pid(), vec![new]);
+    // Counted by guard and by the kernel, over a time in which both vCPUs run.
+    let ran = |guard: &mut Guard| {
+        let statistics = guard.line(setup)?;
+        let counted = of(&statistics, &vm).ok().and_then(|own| own["on_cpu_ns"].as_u64());
+        let all = vm.threads().vcpu_counters().run_ns;
+        Ok::<_, anyhow::Error>((counted.unwrap_or(0), all, of_new.vcpu_counters().run_ns))
+    };
+    let mut before = ran(guard)?;
+    wait(setup, "guard to count the new vCPU's time", || {
+        let now = ran(guard)?;
+        if now.2 < before.2 + PROGRESS_NS {
+            return Ok(None);
+        }
+        let (counted, all) = (now.0 - before.0, now.1 - before.1);
+        before = now;
+        // A vCPU that guard did not know would be half of it.
+        Ok((counted >= all / 10 * 8).then_some(()))
+    })?;
+    vm.shut_down();
+    Ok("a VM got another vCPU: its time counts as the VM's".into())
 }
 
 /// A CPU goes and comes: guard schedules again by itself, and its counters go on.

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that were woken, under `guard` and under the stock scheduler.
+//!
 //! How long a management command of a VM takes (QMP `stop`) while vCPUs want all CPUs several times
-//! over: under `guard` not many times as long as under the stock scheduler. Before it answers, the
+//! over: not many times as long as under the stock scheduler. Before it answers, the
 //! VMM takes its device queues away from KVM, one after the other, and waits for a grace period of
 //! SRCU for each of 64. Whoever preempts a thread as it starts one, still a reader itself, delays
 //! each by ticks.
+//!
+//! And threads that wake each other all the time leave others their share ([`pairs`]).
 
 use super::super::guest_setup::GuestSetup;
 use super::super::{Check, Finding};
+use super::pairs::{self, SCENES, Where};
 use super::process::{End, Guard};
 use super::{STATE, refusal};
 use anyhow::Result;
@@ -29,6 +34,9 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// made them a hundred times as long; a vCPU that has to run first may wait for a longer slice.
 const LONGER: f64 = 8.0;
 
+/// The least share under the stock scheduler that a thread beside a pair has to have under guard.
+const LEAST: f64 = 0.5;
+
 pub fn check(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
         return refusal(Check::GuardLatency, setup);
@@ -37,7 +45,9 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     for n in 1..=VMS {
         vms.push(setup.boot(&format!("hog{n}"), 2, 192, "")?);
     }
+    setup.progress.step("the stock scheduler");
     let stock = commands(setup, &mut vms)?;
+    let stock_shares = shares(setup)?;
     let mut text = format!("  stock scheduler: {}\n", told(&stock));
     let (mut passed, mut figures) = (true, Vec::new());
     for policy in [Policy::Plain, Policy::Full] {
@@ -46,16 +56,30 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         // Before the guests compete: the verifier of the kernel does, too.
         let mut guard = Guard::start(setup, policy, &[])?;
         let times = commands(setup, &mut vms)?;
+        let shares = shares(setup)?;
         guard.check()?;
         guard.end(setup, End::Signal)?;
         let right = mean(&times) <= LONGER * mean(&stock);
         passed &= right;
-        let mark = if right { "" } else { "  <- wrong" };
-        writeln!(text, "  {name}: {}{mark}", told(&times))?;
-        figures.push(json!({ "policy": name, "ms": times }));
+        writeln!(text, "  {name}: {}{}", told(&times), mark(right))?;
+        for (((pair, others), share), stock) in SCENES.iter().zip(&shares).zip(&stock_shares) {
+            let right = *share >= LEAST * stock;
+            passed &= right;
+            writeln!(
+                text,
+                "  {name}, a pair that wakes each other {}, threads that compute {}: each of \
+                 these has {share:.1} % of a CPU or more (stock scheduler {stock:.1}){}",
+                placed(*pair),
+                placed(*others),
+                mark(right)
+            )?;
+        }
+        figures.push(json!({ "policy": name, "ms": times, "beside_pairs_percent": shares }));
     }
     vms.into_iter().for_each(Vm::shut_down);
-    let figures = json!({ "stock": stock, "guard": figures });
+    let figures = json!({
+        "stock": stock, "stock_beside_pairs_percent": stock_shares, "guard": figures
+    });
     Ok(Finding::new(Check::GuardLatency, passed, text, figures))
 }
 
@@ -83,6 +107,22 @@ fn commands(setup: &GuestSetup, vms: &mut [Vm]) -> Result<Vec<f64>> {
         setup.prepare(vm, Workload::Idle, None)?;
     }
     Ok(times)
+}
+
+/// The least share of a thread beside a pair, in each scene.
+fn shares(setup: &GuestSetup) -> Result<Vec<f64>> {
+    SCENES.into_iter().map(|scene| pairs::least_share(setup, scene)).collect()
+}
+
+fn placed(place: Where) -> &'static str {
+    match place {
+        Where::Pinned => "pinned",
+        Where::Anywhere => "anywhere",
+    }
+}
+
+fn mark(right: bool) -> &'static str {
+    if right { "" } else { "  <- wrong" }
 }
 
 fn mean(times: &[f64]) -> f64 {
