@@ -15,7 +15,7 @@ use reprieve_host::guard::{
 };
 use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
-use reprieve_host::watch::Which;
+use reprieve_host::watch::{StandIns, Which};
 use reprieve_page::plain;
 use serde::Serialize;
 use serde_json::json;
@@ -80,6 +80,9 @@ pub struct GuardArgs {
     /// Measure the time in each of the scheduler's functions; this takes some itself
     #[arg(long)]
     measure: bool,
+    /// For tests: a file that describes processes whose threads count as vCPUs
+    #[arg(long, value_name = "FILE", hide = true)]
+    stand_ins: Option<PathBuf>,
     /// Time between two lines of statistics
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
@@ -189,6 +192,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         ignore_cpu_max: args.ignore_cpu_max,
         queues: args.queues,
         measure: args.measure,
+        stand_ins: args.stand_ins.as_deref().map(stand_ins).transpose()?.unwrap_or_default(),
         ..Options::default()
     };
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
@@ -299,6 +303,11 @@ fn default_slice(backend: Backend) -> Duration {
     }
 }
 
+fn stand_ins(file: &Path) -> Result<StandIns> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| format!("{}: no stand-ins", file.display()))
+}
+
 fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
     let restored =
         eevdf::restore(journals).with_context(|| format!("journals in {}", journals.display()))?;
@@ -344,11 +353,12 @@ fn summary(statistics: &Statistics) -> String {
     }
     let seconds = |ns: u64| ns as f64 / 1e9;
     let mut text = format!(
-        "{} for {:.1} s; {} decisions of {} ns on average\n",
+        "{} for {:.1} s; {} decisions of {} ns on average{}\n",
         statistics.policy.name(),
         seconds(statistics.elapsed_ns),
         statistics.decisions,
         statistics.decisions_ns / statistics.decisions.max(1),
+        times(statistics),
     );
     for function in &statistics.functions {
         text += &format!(
@@ -408,6 +418,15 @@ fn summary(statistics: &Statistics) -> String {
     text
 }
 
+/// How long most decisions took.
+fn times(statistics: &Statistics) -> String {
+    let times = &statistics.decision_times;
+    let both = times.median_ns.zip(times.p99_ns);
+    both.map_or(String::new(), |(median, p99)| {
+        format!(", {median} ns in the median; 99 % took {p99} ns at most")
+    })
+}
+
 /// Of the guest's programs.
 fn announced(region: &RegionStatistics) -> String {
     let mut text = format!(
@@ -442,7 +461,7 @@ fn grants(what: &str, granted: &Granted) -> String {
 mod tests {
     use super::*;
     use reprieve_host::guard::{
-        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, VmStatistics,
+        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times, VmStatistics,
     };
     use reprieve_host::watch::model::Class;
 
@@ -493,6 +512,7 @@ mod tests {
             }],
             decisions: 4,
             decisions_ns: 400,
+            decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },
             functions: vec![FunctionStatistics {
                 name: "guard_enqueue".into(),
                 runs: 8,
@@ -502,6 +522,8 @@ mod tests {
         };
         let text = summary(&statistics);
         assert!(text.contains("17 avoided, 4 suffered"), "{text}");
+        let decisions = "4 decisions of 100 ns on average, 90 ns in the median; 99 % took 132 ns";
+        assert!(text.contains(decisions), "{text}");
         assert!(
             text.contains(
                 "extended: 20 times, 1.5 ms in all, 0.900 ms at most; 3 ran out, 1 refused"

@@ -98,7 +98,8 @@ fn watch_sees_what_guests_under_kvm_do() {
 #[test]
 #[ignore = "takes many minutes: make test-lab"]
 fn guard_schedules_guests_and_the_stock_scheduler_comes_back() {
-    let findings = check(&["guard", "guard-queues", "guard-latency", "--host", "nested"]);
+    let all = ["guard", "guard-queues", "guard-latency", "guard-many", "--host", "nested"];
+    let findings = check(&all);
     let runs = findings[0]["figures"]["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 6, "{findings:#?}");
 }

@@ -5,27 +5,9 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include "cost_steps.h"
 #include "maps.bpf.h"
 #include "watch.h"
-
-/* Index of the highest bit. */
-static __always_inline u32 log2_u32(u32 v)
-{
-	u32 r, shift;
-
-	r = (v > 0xffff) << 4;
-	v >>= r;
-	shift = (v > 0xff) << 3;
-	v >>= shift;
-	r |= shift;
-	shift = (v > 0xf) << 2;
-	v >>= shift;
-	r |= shift;
-	shift = (v > 0x3) << 1;
-	v >>= shift;
-	r |= shift;
-	return r | (v >> 1);
-}
 
 static __always_inline u32 bucket(u64 ns)
 {
@@ -53,13 +35,14 @@ static __always_inline void account(u64 began)
 	struct cost *cost;
 	u32 zero = 0;
 	u64 ns = bpf_ktime_get_ns() - began;
-	u64 step = ns / COST_STEP_NS;
+	u32 step = cost_step(ns);
 
 	cost = bpf_map_lookup_elem(&costs, &zero);
 	if (!cost)
 		return;
 	cost->runs++;
 	cost->total_ns += ns;
+	barrier_var(step);
 	if (step >= COST_STEPS)
 		step = COST_STEPS - 1;
 	cost->steps[step]++;

@@ -407,8 +407,10 @@ void BPF_PROG(guard_exit_task, struct task_struct *p,
 {
 	struct task *task = task_of(p);
 
-	if (task)
-		count_out(task, bpf_ktime_get_ns());
+	if (!task)
+		return;
+	count_out(task, bpf_ktime_get_ns());
+	repay(task);
 }
 
 SEC("struct_ops.s/guard_init")

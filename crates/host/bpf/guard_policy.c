@@ -3,6 +3,9 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long s64;
+/* watch.h's. */
+#define COST_STEP_BITS 3
+#include "cost_steps.h"
 #include "guard_bandwidth.h"
 #include "guard_policy.h"
 
@@ -48,6 +51,16 @@ void guard_start(struct policy_queue *queue, const struct policy_thread *thread,
 	policy_start(queue, thread, early);
 }
 
+void guard_borrow(u64 *own, struct policy_group *group, u64 ran)
+{
+	policy_borrow(own, group, ran);
+}
+
+void guard_repay(u64 *own, struct policy_group *group)
+{
+	policy_repay(own, group);
+}
+
 u32 guard_extend(struct policy_extension *extension,
 		 struct policy_budget *budget, int section, u64 now,
 		 const struct policy_limits *limits)
@@ -57,10 +70,10 @@ u32 guard_extend(struct policy_extension *extension,
 
 u32 guard_rescue(const struct policy_thread *thread,
 		 const struct policy_group *group,
-		 const struct policy_queue *queue, u64 age, u64 left,
+		 const struct policy_queue *queue, u64 load, u64 age, u64 left,
 		 int ticked, u64 now, const struct policy_limits *limits)
 {
-	return policy_rescue(thread, group, queue, age, left, ticked, now,
+	return policy_rescue(thread, group, queue, load, age, left, ticked, now,
 			     limits);
 }
 
@@ -147,4 +160,9 @@ void guard_bandwidth_settle(struct policy_bandwidth *of, u64 taken, u64 used)
 u64 guard_bandwidth_wait(const struct policy_bandwidth *of, u64 now)
 {
 	return bandwidth_wait(of, now);
+}
+
+u32 guard_cost_step(u64 ns)
+{
+	return cost_step(ns);
 }

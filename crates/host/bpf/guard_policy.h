@@ -15,8 +15,8 @@
  * Run time counts however it was granted. An extended or rescued vCPU has a
  * larger virtual time afterwards and waits for longer: that is all the repaying
  * there is, and it needs no account of its own. What is bounded is how far
- * ahead of its turn a vCPU may get (policy_rescue), and how long one extension
- * and all of a VM's together may be (policy_extend).
+ * ahead of its turn a vCPU may get, and a VM (policy_rescue), and how long one
+ * extension and all of a VM's together may be (policy_extend).
  *
  * What a guest says about itself only selects who is extended or rescued. It
  * cannot lengthen either, nor lower what is charged.
@@ -46,6 +46,11 @@
  * for the tick and the softirq that it raises. */
 #define POLICY_RESCUE_NS 300000ULL
 
+/* All vCPUs of a VM together may be ahead of their turns by as much as so many
+ * of them alone. Else a VM of many, each of which may get ahead a little, would
+ * gain a lot. */
+#define POLICY_BORROWERS 4
+
 struct policy_limits {
 	u64 slice;
 	u64 max_extend;
@@ -60,6 +65,7 @@ struct policy_group {
 	u64 rate; /* integral of runnable / weight over time */
 	u64 since; /* the time up to which it is known */
 	u64 vtime; /* run time of all its vCPUs, divided by its weight */
+	u64 borrowed; /* what they ran out of turn, each since its last turn */
 };
 
 /* A thread. */
@@ -173,6 +179,20 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 		thread->vtime += policy_scaled(ran, thread->weight);
 	}
 	return ran;
+}
+
+/* The vCPU ran for ran out of its turn; own is what it had borrowed before. */
+POLICY_FN void policy_borrow(u64 *own, struct policy_group *group, u64 ran)
+{
+	*own += ran;
+	group->borrowed += ran;
+}
+
+/* The vCPU has its turn: until it came, it has repaid all of that. */
+POLICY_FN void policy_repay(u64 *own, struct policy_group *group)
+{
+	group->borrowed -= *own < group->borrowed ? *own : group->borrowed;
+	*own = 0;
 }
 
 /* The weight that the thread has now. */
@@ -376,6 +396,28 @@ POLICY_FN u64 policy_debt(const struct policy_thread *thread,
 	return debt / POLICY_WEIGHT * policy_weight(thread, group);
 }
 
+/* Whether a part of its debt would be forgiven if the thread ran for ns more
+ * out of its turn, and so be a gain. load is as in policy_ahead. */
+POLICY_FN int policy_forgiven(const struct policy_thread *thread,
+			      const struct policy_group *group,
+			      const struct policy_queue *queue, u64 load,
+			      u64 ns)
+{
+	u64 weight = policy_weight(thread, group);
+	s64 ahead = policy_after(thread->vtime, queue->vtime);
+
+	return ahead + (s64)policy_scaled(ns, weight) >
+	       (s64)policy_ahead(weight, load);
+}
+
+/* Whether its VM as a whole would be too far ahead then, where a vCPU may be so
+ * by allowed. */
+POLICY_FN int policy_overdrawn(const struct policy_group *group, u64 ns,
+			       u64 allowed)
+{
+	return group && group->borrowed + ns > POLICY_BORROWERS * allowed;
+}
+
 enum policy_answer {
 	POLICY_YES,
 	POLICY_NOT_YET, /* it would not help */
@@ -383,13 +425,14 @@ enum policy_answer {
 };
 
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,
- * is scheduled next because it holds up a grace period of that age. ticked says
+ * is scheduled next because it holds up a grace period of that age: not if it
+ * gets too far ahead, nor if a part of its debt would be forgiven. ticked says
  * that a tick of its guest's is known to be due. */
 POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_group *group,
 					   const struct policy_queue *queue,
-					   u64 age, u64 left, int ticked,
-					   u64 now,
+					   u64 load, u64 age, u64 left,
+					   int ticked, u64 now,
 					   const struct policy_limits *limits)
 {
 	u64 allowed = policy_debt_allowed(age, limits);
@@ -398,7 +441,9 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 		return POLICY_NOT_YET;
 	if (!ticked && policy_after(now, left) < (s64)POLICY_RESCUE_GAP_NS)
 		return POLICY_NOT_YET;
-	if (policy_debt(thread, group, queue) + POLICY_RESCUE_NS > allowed)
+	if (policy_debt(thread, group, queue) + POLICY_RESCUE_NS > allowed ||
+	    policy_overdrawn(group, POLICY_RESCUE_NS, allowed) ||
+	    policy_forgiven(thread, group, queue, load, POLICY_RESCUE_NS))
 		return POLICY_IN_DEBT;
 	return POLICY_YES;
 }
@@ -411,14 +456,10 @@ POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
 					  u64 load,
 					  const struct policy_limits *limits)
 {
-	u64 weight = policy_weight(thread, group);
-	s64 ahead = policy_after(thread->vtime, queue->vtime);
-
 	if (policy_debt(thread, group, queue) + limits->slice >
-	    limits->max_hold)
-		return POLICY_IN_DEBT;
-	if (ahead + (s64)policy_scaled(limits->slice, weight) >
-	    (s64)policy_ahead(weight, load))
+		    limits->max_hold ||
+	    policy_overdrawn(group, limits->slice, limits->max_hold) ||
+	    policy_forgiven(thread, group, queue, load, limits->slice))
 		return POLICY_IN_DEBT;
 	return POLICY_YES;
 }

@@ -128,7 +128,8 @@ static __always_inline _Bool may_rescue(const struct task *task,
 		return 0;
 	limits(&limit);
 	answer = policy_rescue(&task->thread, &group->group, queue_of(task),
-			       age, task->left, task->ticked, now, &limit);
+			       per_cpu(), age, task->left, task->ticked, now,
+			       &limit);
 	if (answer == POLICY_IN_DEBT)
 		add(&guest->rescued.refused, 1);
 	return answer == POLICY_YES;
@@ -222,67 +223,103 @@ out:
 	return 0;
 }
 
-static __always_inline void rescue_vm(u32 index, u32 here, u64 now)
-{
-	struct guest *guest = bpf_map_lookup_elem(&guests, &index);
-	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
-	u64 age;
-	u32 i, bit;
+/* How many vCPUs that owe one look of a CPU's timer may try to rescue, and how
+ * many steps it may take to find them. Each is the look-up of a thread, and
+ * there may be thousands: the next look goes on with the others. */
+#define LOOK_OWING 16
+#define LOOK_STEPS 128
+/* Places in a pass of vCPUs, by VM, leaf and CPU of the leaf. */
+#define LEAF_PLACES 64
+#define VM_PLACES (LEAF_PLACES * MAX_LEAVES)
 
-	if (!guest || !vm)
-		return;
+/* A CPU's pass over all vCPUs that owe. */
+struct pass {
+	u32 left; /* of this look's */
+	u32 place; /* the next */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pass);
+} passes SEC(".maps");
+
+/* Index of the lowest bit. (clang 14 has none of its own for eBPF.) */
+static __always_inline u32 lowest(u64 mask)
+{
+	u32 low = mask, high = mask >> 32;
+
+	return low ? log2_u32(low & -low) : 32 + log2_u32(high & -high);
+}
+
+/* Goes on to the next VM, leaf or vCPU that owes, and rescues that. Whether the
+ * look is over. */
+static __always_inline _Bool rescue_next(struct pass *pass, u32 here, u64 now)
+{
+	u32 place = pass->place, index = place / VM_PLACES;
+	u32 leaf = place / LEAF_PLACES % MAX_LEAVES;
+	struct guest *guest;
+	struct vm *vm;
+	u64 mask;
+	u32 cpu, slot;
+
+	if (index >= MAX_VMS) {
+		pass->place = 0;
+		return 1;
+	}
+	mask = pending[index / 64] >> (index % 64);
+	if (!(mask & 1)) {
+		index = mask ? index + lowest(mask) : (index | 63) + 1;
+		pass->place = index * VM_PLACES;
+		return 0;
+	}
+	pass->place = (index + 1) * VM_PLACES;
+	vm = bpf_map_lookup_elem(&vms, &index);
+	guest = bpf_map_lookup_elem(&guests, &index);
+	if (!vm || !guest)
+		return 0;
 	if (!guest->ready || !vm->ready || !guest->seq ||
 	    !(guest->policies & DOES_RESCUE)) {
 		/* It may be gone. */
 		set_owing(index, 0);
-		return;
+		return 0;
 	}
-	if (policy_after(now, guest->seq_since) <= 0)
-		return;
-	age = now - guest->seq_since;
-	bpf_for(i, 0, MAX_LEAVES)
-	{
-		u64 mask;
-
-		if (i >= guest->leaves_used || i >= MAX_LEAVES)
-			break;
-		mask = guest->owes[i];
-		bpf_for(bit, 0, 64)
-		{
-			u32 cpu = guest->leaves[i].first_cpu + bit;
-			u32 slot;
-
-			if (!(mask >> bit))
-				break;
-			if (!(mask >> bit & 1) || cpu >= MAX_GUEST_CPUS)
-				continue;
-			slot = guest->slots[cpu];
-			if (slot)
-				rescue(slot - 1, guest, age, here, now);
-		}
+	if (policy_after(now, guest->seq_since) <= 0 ||
+	    leaf >= guest->leaves_used)
+		return 0;
+	mask = guest->owes[leaf] >> (place % LEAF_PLACES);
+	if (!mask) {
+		pass->place = (place | (LEAF_PLACES - 1)) + 1;
+		return 0;
 	}
+	place += lowest(mask);
+	pass->place = place;
+	if (!pass->left)
+		return 1;
+	pass->left--;
+	pass->place = place + 1;
+	cpu = guest->leaves[leaf].first_cpu + place % LEAF_PLACES;
+	if (cpu >= MAX_GUEST_CPUS)
+		return 0;
+	slot = guest->slots[cpu];
+	if (slot)
+		rescue(slot - 1, guest, now - guest->seq_since, here, now);
+	return 0;
 }
 
 __noinline int rescue_pending(u32 here, u64 now)
 {
-	u32 word, bit;
+	u32 zero = 0, n;
+	struct pass *pass = bpf_map_lookup_elem(&passes, &zero);
 
-	bpf_for(word, 0, MAX_VMS / 64)
+	if (!pass)
+		return 0;
+	pass->left = LOOK_OWING;
+	bpf_for(n, 0, LOOK_STEPS)
 	{
-		u64 mask;
-
-		if (word >= MAX_VMS / 64)
+		if (rescue_next(pass, here, now))
 			break;
-		mask = pending[word];
-		if (!mask)
-			continue;
-		bpf_for(bit, 0, 64)
-		{
-			if (!(mask >> bit))
-				break;
-			if (mask >> bit & 1)
-				rescue_vm(word * 64 + bit, here, now);
-		}
 	}
 	return 0;
 }

@@ -83,6 +83,30 @@ static __always_inline void leave(struct task *task, u64 now)
 		add(&load, -less);
 }
 
+/* The vCPU ran out of its turn. */
+static __always_inline void borrow(struct task *task, u64 ran)
+{
+	struct group *group = group_of(task);
+
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	policy_borrow(&task->borrowed, &group->group, ran);
+	bpf_spin_unlock(&group->lock);
+}
+
+/* It has its turn, or is a vCPU no longer. */
+static __always_inline void repay(struct task *task)
+{
+	struct group *group = group_of(task);
+
+	if (!group || !task->borrowed)
+		return;
+	bpf_spin_lock(&group->lock);
+	policy_repay(&task->borrowed, &group->group);
+	bpf_spin_unlock(&group->lock);
+}
+
 /* Finds out whether the thread is a vCPU, if that may have changed. It is
  * runnable. */
 static __always_inline void resolve(struct task_struct *p, struct task *task,
@@ -103,6 +127,7 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 	if (slot == task->slot)
 		return;
 	leave(task, now);
+	repay(task);
 	task->slot = 0;
 	if (!slot)
 		return;
@@ -242,6 +267,7 @@ static __always_inline void start(struct task *task)
 	struct policy_queue *queue = queue_of(task);
 
 	policy_start(queue, &task->thread, task->early);
+	repay(task);
 	if (task->queue)
 		return;
 	if (policy_after(queue->vtime, virtual_now) > 0)

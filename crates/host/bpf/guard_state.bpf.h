@@ -74,6 +74,7 @@ struct task {
 	u32 overdue; /* it runs without budget, for it waited too long */
 	u64 left; /* when it last left its CPU */
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
+	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;

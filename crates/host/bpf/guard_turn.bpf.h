@@ -13,10 +13,12 @@ static __always_inline void end_favour(struct task *task, u64 ns)
 {
 	struct guest *guest = guest_of(task);
 
-	if (guest && task->why)
+	if (guest && task->why) {
 		grant(task->why == WHY_RESCUED ? &guest->rescued
 					       : &guest->yielded,
 		      ns);
+		borrow(task, ns);
+	}
 	task->why = WHY_TURN;
 }
 

@@ -25,9 +25,10 @@
 /* In place of a PID. */
 #define NO_PID -1
 #define FILTER_BITS 65536
-/* Histogram of the program's own run time: number of steps, and their width. */
-#define COST_STEPS 256
-#define COST_STEP_NS 16
+/* Histogram of a program's own run time (cost_steps.h): number of steps, and
+ * into how many, as a power of two, each power of two of ns is divided. */
+#define COST_STEPS 240
+#define COST_STEP_BITS 3
 
 /* What a vCPU was doing when it was preempted. */
 enum class {

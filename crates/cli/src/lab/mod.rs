@@ -65,6 +65,9 @@ pub enum Command {
         #[arg(long, global = true)]
         json: bool,
     },
+    /// Play a VM with many vCPUs, for `check guard-many`
+    #[command(hide = true)]
+    Play(check::guard::many::player::PlayArgs),
     /// Carry out a plan inside a lab host
     #[command(hide = true)]
     Execute {
@@ -112,6 +115,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::Headroom(args) => headroom::main(*args),
         Command::Search(args) => search::main(*args),
         Command::Soak(args) => soak::main(&args),
+        Command::Play(args) => check::guard::many::player::main(&args),
         Command::Calibrate(args) => calibrate::main(args),
         Command::Images { action, json } => images(action, json),
         Command::Execute { plan, from, images, no_watch, logs } => {

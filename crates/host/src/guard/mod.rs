@@ -19,6 +19,7 @@ mod statistics;
 #[cfg(test)]
 mod wakeup_tests;
 
+pub use crate::watch::raw::{Step, Times};
 use control::Control;
 pub use error::Error;
 pub use options::{Backend, Options, Policy, Queues};

@@ -2,7 +2,7 @@
 //! What guard may do, and to whom.
 
 use super::Error;
-use crate::watch::Which;
+use crate::watch::{StandIns, Which};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -136,6 +136,8 @@ pub struct Options {
     pub measure: bool,
     /// How often VMs that came, ended or rebooted are looked for.
     pub interval: Duration,
+    /// For tests: processes that count as VMs ([`Backend::SchedExt`]).
+    pub stand_ins: StandIns,
 }
 
 impl Default for Options {
@@ -156,6 +158,7 @@ impl Default for Options {
             queues: Queues::default(),
             measure: false,
             interval: Duration::from_secs(1),
+            stand_ins: StandIns::default(),
         }
     }
 }

@@ -20,6 +20,7 @@ pub(super) struct Group {
     rate: u64,
     since: u64,
     vtime: u64,
+    borrowed: u64,
 }
 
 #[repr(C)]
@@ -77,6 +78,8 @@ unsafe extern "C" {
         woken: i32,
         limits: *const Limits,
     ) -> u64;
+    fn guard_borrow(own: *mut u64, group: *mut Group, ran: u64);
+    fn guard_repay(own: *mut u64, group: *mut Group);
     pub(super) fn guard_start(queue: *mut Queue, thread: *const Thread, early: i32);
     fn guard_extend(
         extension: *mut Extension,
@@ -89,6 +92,7 @@ unsafe extern "C" {
         thread: *const Thread,
         group: *const Group,
         queue: *const Queue,
+        load: u64,
         age: u64,
         left: u64,
         ticked: i32,
@@ -215,6 +219,7 @@ struct Actor {
     /// In whose queue it waits.
     domain: usize,
     rescued: bool,
+    borrowed: u64,
     extension: Extension,
     /// Of no vCPU; a vCPU has its VM's.
     budget: Budget,
@@ -297,6 +302,7 @@ impl Host {
             cpu: 0,
             domain: 0,
             rescued: false,
+            borrowed: 0,
             extension: Extension::default(),
             budget: Budget::default(),
             sleeps_at: u64::MAX,
@@ -344,7 +350,12 @@ impl Host {
         let (group, now, clock) = (self.group(actor), self.now, self.clock());
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
-        one.ran += unsafe { guard_charge(&mut one.thread, group, now) };
+        let ran = unsafe { guard_charge(&mut one.thread, group, now) };
+        one.ran += ran;
+        if one.rescued && !group.is_null() {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_borrow(&mut one.borrowed, group, ran) };
+        }
         if !group.is_null() {
             // SAFETY: as in `enqueue`.
             unsafe { guard_stand(group, clock, &LIMITS) };
@@ -382,6 +393,7 @@ impl Host {
     }
 
     fn rescue(&mut self) -> Option<usize> {
+        let load = self.load();
         (0..self.actors.len()).find(|&actor| {
             let (group, now) = (self.group(actor), self.now);
             let ticked = self.random.below(2) as i32;
@@ -390,7 +402,8 @@ impl Host {
             // SAFETY: as in `enqueue`.
             owes && unsafe {
                 let queue = &self.domains[one.domain].queue;
-                guard_rescue(&one.thread, group, queue, S, one.left, ticked, now, &LIMITS) == YES
+                let (thread, left) = (&one.thread, one.left);
+                guard_rescue(thread, group, queue, load, S, left, ticked, now, &LIMITS) == YES
             }
         })
     }
@@ -496,6 +509,12 @@ impl Host {
         let from = &mut self.domains[domain];
         // SAFETY: as in `enqueue`.
         unsafe { guard_start(&mut from.queue, &self.actors[next].thread, early) };
+        let group = self.group(next);
+        if !group.is_null() {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_repay(&mut self.actors[next].borrowed, group) };
+        }
+        let from = &mut self.domains[domain];
         if next == first {
             from.weight = weight;
         }
@@ -749,6 +768,51 @@ fn nobody_waits_for_ever() {
     }
 }
 
+/// Each vCPU may get ahead of its turn a little: so many of them must not do so together.
+#[test]
+fn lies_of_many_vcpus_gain_nothing() {
+    use Habit::{Computes, Lies};
+    let mut host = Host::new(2, &[100; 4], 5, true);
+    for (vm, habit) in [Computes, Lies, Computes, Lies].into_iter().enumerate() {
+        for _ in 0..64 {
+            host.add(Some(vm), 0, habit);
+        }
+    }
+    host.run(8 * S);
+    assert!(host.rescues > 100 && host.extensions > 100);
+    for vm in 0..4 {
+        // A turn of all its vCPUs, a slice and an extension: they come in turn together.
+        let off = host.vm_ran(vm).abs_diff(4 * S);
+        assert!(off <= 64 * (LIMITS.slice + LIMITS.max_extend), "VM {vm} is {} ms off", off / MS);
+    }
+}
+
+#[test]
+fn what_a_vm_borrows_is_repaid_and_bounded() {
+    let (mut group, mut own) = (Group { weight: 100, runnable: 8, ..Group::default() }, [0; 8]);
+    let queue = Queue { vtime: 100 * S, first: 100 * S };
+    let thread = Thread { vtime: 100 * S, ..Thread::default() };
+    let rescued = |group: &Group| {
+        // SAFETY: all point to values of their types.
+        unsafe { guard_rescue(&thread, group, &queue, 100, S, 0, 1, S, &LIMITS) == YES }
+    };
+    let mut rescues = 0;
+    while rescued(&group) {
+        // SAFETY: as above.
+        unsafe { guard_borrow(&mut own[rescues % 8], &mut group, RESCUE) };
+        rescues += 1;
+        assert!(rescues < 10_000, "it is bounded");
+    }
+    // Four may be ahead by twice the longest hold.
+    assert_eq!(rescues as u64, 8 * LIMITS.max_hold / RESCUE);
+    for one in &mut own {
+        // SAFETY: as above.
+        unsafe { guard_repay(one, &mut group) };
+        assert!(rescued(&group), "a part is repaid");
+    }
+    assert_eq!((group.borrowed, own), (0, [0; 8]));
+}
+
 #[test]
 fn a_thread_that_was_alone_does_not_pay_for_it() {
     let mut host = Host::new(1, &[], 1, false);
@@ -776,7 +840,8 @@ fn debt_is_bounded() {
         let ticked = random.below(2) as i32;
         // SAFETY: all point to values of their types; no group.
         let answer = unsafe {
-            guard_rescue(&thread, std::ptr::null(), &queue, age, now - off, ticked, now, &LIMITS)
+            let (none, left) = (std::ptr::null(), now - off);
+            guard_rescue(&thread, none, &queue, 100, age, left, ticked, now, &LIMITS)
         };
         let (late, off) = (age >= LIMITS.late, ticked != 0 || off >= GAP);
         match answer {

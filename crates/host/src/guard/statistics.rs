@@ -5,6 +5,7 @@
 use super::{Backend, Policy};
 use crate::publish::Counts;
 use crate::watch::model::Class;
+use crate::watch::raw::Times;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Statistics {
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
+    /// How long each of them took; empty where that is not measured.
+    #[serde(default)]
+    pub decision_times: Times,
     /// All functions of the scheduler, if they are measured ([`super::Options::measure`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionStatistics>,
@@ -51,6 +55,7 @@ impl Statistics {
             limits: Vec::new(),
             decisions: 0,
             decisions_ns: 0,
+            decision_times: Times::default(),
             functions: Vec::new(),
             process_ns: 0,
             restarts: 0,

@@ -3,7 +3,7 @@
 
 use crate::guard::{
     Backend, Granted, HeldUp, LimitStatistics, Policy, Preempted, PutOff, RegionStatistics,
-    Statistics, VmStatistics, Would,
+    Statistics, Step, Times, VmStatistics, Would,
 };
 use crate::watch::model::*;
 
@@ -213,6 +213,14 @@ pub fn guarded(seconds: u64) -> Statistics {
         }],
         decisions: 10_000 * seconds,
         decisions_ns: 4 * seconds * MS,
+        decision_times: Times {
+            median_ns: Some(368),
+            p99_ns: Some(1_472),
+            steps: vec![
+                Step { from_ns: 352, to_ns: 384, runs: 9_500 * seconds },
+                Step { from_ns: 1_408, to_ns: 1_536, runs: 500 * seconds },
+            ],
+        },
         functions: Vec::new(),
         process_ns: seconds * MS,
         ..Statistics::new(Backend::SchedExt, Policy::Full)

@@ -34,11 +34,12 @@ pub use debts::GraceNow;
 pub use error::Error;
 pub use options::{Options, Which};
 pub use region::{Region, Writer};
+pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
 pub use waits::{GraceSampler, GraceWait, GraceWaits};
 
 use model::{Cost, Event, Snapshot, VmSnapshot};
 use processes::Processes;
-use raw::{Program, Settings, clock, types};
+use raw::{Program, Settings, Times, clock, types};
 use snapshot::events::Events;
 use snapshot::view;
 use std::collections::BTreeMap;
@@ -125,6 +126,10 @@ impl Watch {
         }
         let slots = Slots::new(program);
         let machines = Arc::new(Machines::default());
+        for stand_in in &options.stand_ins.vms {
+            let machine = Machine::stand_in(&slots, stand_in);
+            machines.lock().insert(machine.key, machine);
+        }
         let processes = Arc::new(Mutex::new(Processes::default()));
         let discovery = DiscoveryThread::start(
             machines.clone(),
@@ -196,7 +201,7 @@ impl Watch {
             elapsed_ns: now - self.started_ns,
             switches: costs.iter().map(|cost| cost.runs).sum(),
             switch_ns: costs.iter().map(|cost| cost.total_ns).sum(),
-            switch_median_ns: raw::median_ns(&costs),
+            switch_median_ns: Times::of(costs.iter().map(|cost| &cost.steps[..])).median_ns,
             bpf_ns: kernel.map(|(time, _)| time),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             lost: program.lost() + program.missed(),
@@ -226,8 +231,10 @@ fn load(options: &Options) -> Result<(Program, Kvm), Error> {
     let module = |name: &str| Path::new("/sys/module").join(name).exists();
     let (svm, vmx) = (module("kvm_amd"), module("kvm_intel"));
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let usual = (cpus * VCPUS_PER_CPU).clamp(*VCPUS.start(), *VCPUS.end());
+    let stand_ins = &options.stand_ins;
     let settings = Settings {
-        vcpus: (cpus * VCPUS_PER_CPU).clamp(*VCPUS.start(), *VCPUS.end()),
+        vcpus: stand_ins.room.unwrap_or((usual + stand_ins.vcpus()).min(*VCPUS.end())),
         vms: VMS,
         events: options.events,
         svm,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What to watch, and how closely.
 
+use super::vms::stand_in::StandIns;
 use std::time::Duration;
 
 /// Which virtual machines to watch.
@@ -43,6 +44,8 @@ pub struct Options {
     /// Give up all of root's rights that watching does not need, for good, in the calling thread
     /// and those that it starts from then on. For a program that does nothing else.
     pub confine: bool,
+    /// For tests: processes that count as VMs.
+    pub stand_ins: StandIns,
 }
 
 impl Default for Options {
@@ -54,6 +57,7 @@ impl Default for Options {
             statistics: false,
             late: None,
             confine: false,
+            stand_ins: StandIns::default(),
         }
     }
 }

@@ -95,6 +95,8 @@ enum Check {
     GuardQueues,
     /// A management command of a VM on a busy host takes no longer under `guard`
     GuardLatency,
+    /// `guard` is fair to a thousand runnable vCPUs, some of whose guests lie
+    GuardMany,
 }
 
 /// The result of a check.
@@ -266,6 +268,7 @@ fn run(
             Check::GuardLimits => guard::bandwidth::check(setup),
             Check::GuardQueues => guard::queues::check(setup),
             Check::GuardLatency => guard::latency::check(setup),
+            Check::GuardMany => guard::many::check(setup),
         };
         found(finding.with_context(|| format!("check {}", name(check)))?)?;
     }

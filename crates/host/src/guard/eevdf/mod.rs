@@ -24,6 +24,7 @@ use super::options::{Backend, Options};
 use super::statistics::{Granted, Preempted, Statistics, VmStatistics};
 use super::{Error, Guard};
 use crate::watch::model::{VmSnapshot, VmState};
+use crate::watch::raw::Times;
 use crate::watch::{self, Watch};
 use debts::{Act, Debts};
 use journal::Before;
@@ -167,6 +168,7 @@ impl Guard for Eevdf {
             limits: Vec::new(),
             decisions: state.looks,
             decisions_ns: state.looks_ns,
+            decision_times: Times::default(),
             functions: Vec::new(),
             restarts: 0,
             process_ns: process_ns(),

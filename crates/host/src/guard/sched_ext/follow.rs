@@ -37,6 +37,8 @@ struct Shared {
     stop: AtomicBool,
     /// By process, the index of the VM's entry.
     vms: Mutex<BTreeMap<u32, u32>>,
+    /// By process, what there is no room for.
+    short: Mutex<BTreeMap<u32, String>>,
     refused: Mutex<Option<String>>,
     /// Locked after the machines.
     rules: Mutex<Rules>,
@@ -57,6 +59,7 @@ impl Follower {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             vms: Mutex::default(),
+            short: Mutex::default(),
             refused: Mutex::default(),
             rules: Mutex::new(Rules::new(options.policy)),
         });
@@ -80,6 +83,12 @@ impl Follower {
     /// By process, the index of the VM's entry.
     pub fn vms(&self) -> BTreeMap<u32, u32> {
         self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// What of the VM is scheduled as ordinary threads, for lack of room in the arrays.
+    pub fn short(&self, pid: u32) -> Option<String> {
+        let short = self.shared.short.lock().unwrap_or_else(|e| e.into_inner());
+        short.get(&pid).map(|what| format!("{what}; guard schedules them as ordinary threads"))
     }
 
     /// What is done for the VM.
@@ -189,6 +198,9 @@ impl State {
         }
         let all = self.known.iter().map(|(key, known)| (key.pid, known.index)).collect();
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
+        let running = machines.values().filter(|machine| machine.ended.is_none());
+        let short = running.filter_map(|m| Some((m.key.pid, m.trouble.clone()?))).collect();
+        *self.shared.short.lock().unwrap_or_else(|e| e.into_inner()) = short;
     }
 
     /// Has guard end if there is a limit that it would not keep.
@@ -212,7 +224,8 @@ impl State {
         let Some(index) = machine.index() else { return };
         let vcpus: Vec<(u32, u32, Option<u32>)> =
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
-        let boot = machine.attached.as_ref().map(|attached| attached.layout.boot);
+        let layout = machine.layout();
+        let boot = layout.map(|layout| layout.boot);
         let known = self.known.get(&machine.key);
         if self.only_vms && (cgroups || known.is_none()) {
             self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
@@ -250,11 +263,10 @@ impl State {
                 }
             }
         }
-        if let Some(attached) = &machine.attached {
-            let tracks = attached.guest.settings().context_tracking == reprieve_guest::Use::Yes;
-            set_spins(&self.program, index as usize, &attached.layout.spins);
-            if let Some(rcu) = &attached.layout.rcu {
-                let jiffies = attached.layout.jiffies;
+        if let Some(layout) = layout {
+            set_spins(&self.program, index as usize, &layout.spins);
+            if let Some(rcu) = &layout.rcu {
+                let (jiffies, tracks) = (layout.jiffies, machine.tracks_user());
                 set_rcu(&self.program, index as usize, (rcu, jiffies), &vcpus, tracks);
             }
         }

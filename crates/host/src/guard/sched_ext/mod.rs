@@ -57,6 +57,7 @@ impl SchedExt {
         let process_ns = clock::process_ns();
         let watch = Watch::start(&watch::Options {
             interval: options.interval,
+            stand_ins: options.stand_ins.clone(),
             ..watch::Options::default()
         })?;
         let (machines, slots, kvm) = watch.parts();
@@ -97,7 +98,7 @@ impl Guard for SchedExt {
         let followed = self.follower.vms();
         let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
         let vms = vms.map(|vm| self.vm(vm, &followed)).collect();
-        let (decisions, decisions_ns) = self.program.cost();
+        let (decisions, decisions_ns, decision_times) = self.program.cost();
         Ok(Statistics {
             time_ns: snapshot.time_ns,
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
@@ -109,6 +110,7 @@ impl Guard for SchedExt {
             limits: self.limits(),
             decisions,
             decisions_ns,
+            decision_times,
             functions: self.program.functions(),
             process_ns: clock::process_ns().saturating_sub(self.process_ns),
             restarts: self.restarts,
@@ -205,7 +207,7 @@ impl SchedExt {
                 VmState::Watching if !readable => {
                     Some("its RCU cannot be read: it is scheduled like `plain`".into())
                 }
-                _ => None,
+                _ => self.follower.short(vm.pid),
             },
             policies: self.follower.policies(vm.pid, &vm.name),
             weight: guest.weight,

@@ -6,7 +6,7 @@ use super::check;
 use super::domains::Domains;
 use super::rules::bits;
 use crate::guard::{Error, FunctionStatistics, Options, Policy};
-use crate::watch::raw::{self, Plain, Shared, complaints, keep_complaint, lacks_right};
+use crate::watch::raw::{self, Plain, Shared, Times, complaints, keep_complaint, lacks_right};
 use crate::watch::vms::machine::Kvm;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
@@ -231,16 +231,23 @@ impl Program {
         self.loaded().as_ref().map_or_else(Vec::new, Loaded::functions)
     }
 
-    /// Decisions, and the time in them, ns.
-    pub fn cost(&self) -> (u64, u64) {
+    /// Decisions, the time in them, ns, and how long they took.
+    pub fn cost(&self) -> (u64, u64, Times) {
         let values = self.maps.costs.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
         let word = |bytes: &[u8], at: usize| {
             bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
         };
-        values.ok().flatten().unwrap_or_default().iter().fold((0, 0), |sum, cpu| {
-            let runs = word(cpu, offset_of!(types::cost, runs));
-            (sum.0 + runs, sum.1 + word(cpu, offset_of!(types::cost, total_ns)))
-        })
+        let cpus = values.ok().flatten().unwrap_or_default();
+        let sum = |at: usize| cpus.iter().map(|cpu| word(cpu, at)).sum();
+        let steps: Vec<Vec<u64>> = cpus
+            .iter()
+            .map(|cpu| {
+                let at = |n| offset_of!(types::cost, steps) + n * size_of::<u64>();
+                (0..raw::constants::COST_STEPS).map(|n| word(cpu, at(n))).collect()
+            })
+            .collect();
+        let times = Times::of(steps.iter().map(Vec::as_slice));
+        (sum(offset_of!(types::cost, runs)), sum(offset_of!(types::cost, total_ns)), times)
     }
 }
 

@@ -8,9 +8,10 @@ use crate::guard::{
 };
 use crate::show::text::plain;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::fmt::Error;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -311,6 +312,7 @@ fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error
         "Time in them",
         one(seconds(statistics.decisions_ns)),
     )?;
+    decision_times(out, statistics)?;
     counter(
         out,
         "reprieve_guard_cpu_seconds",
@@ -323,6 +325,32 @@ fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error
         "Times that it was loaded again because CPUs came or went",
         one(statistics.restarts as f64),
     )
+}
+
+/// Bounds at each power of two are edges of the program's own steps, so the counts are exact.
+const DECISION_NS: RangeInclusive<u32> = 6..=20;
+
+fn decision_times(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
+    let times = &statistics.decision_times;
+    if times.steps.is_empty() {
+        return Ok(());
+    }
+    let mut buckets: Vec<(f64, u64)> =
+        DECISION_NS.map(|power| (seconds(1 << power), 0)).chain([(f64::INFINITY, 0)]).collect();
+    for step in &times.steps {
+        let fits = |(bound, _): &&mut (f64, u64)| seconds(step.to_ns) <= *bound;
+        if let Some((_, runs)) = buckets.iter_mut().find(fits) {
+            *runs += step.runs;
+        }
+    }
+    let mut metric = out.encode_descriptor(
+        "reprieve_guard_decision_duration_seconds",
+        "Time of one decision, with one reading of the clock",
+        None,
+        MetricType::Histogram,
+    )?;
+    let sum = seconds(statistics.decisions_ns);
+    metric.encode_histogram::<NoLabelSet>(sum, times.runs(), &buckets, None)
 }
 
 #[cfg(test)]
@@ -350,6 +378,10 @@ mod tests {
             "reprieve_guard_limit_cpus{cgroup=\"/sys/fs/cgroup/batch\"} 0.2",
             "reprieve_guard_limit_throttled_seconds_total{cgroup=\"/sys/fs/cgroup/batch\"} 8.0",
             "reprieve_guard_decision_seconds_total 0.04",
+            "reprieve_guard_decision_duration_seconds_bucket{le=\"2.56e-7\"} 0",
+            "reprieve_guard_decision_duration_seconds_bucket{le=\"5.12e-7\"} 95000",
+            "reprieve_guard_decision_duration_seconds_bucket{le=\"+Inf\"} 100000",
+            "reprieve_guard_decision_duration_seconds_sum 0.04",
             "reprieve_guard_cpu_seconds_total 0.01",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} in\n{page}");

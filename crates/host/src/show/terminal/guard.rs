@@ -164,6 +164,12 @@ impl<F> GuardView<F> {
                 optional(cost, |share| format!("{:.2} %", share * 100.0)),
             )),
         ];
+        let earlier = self.before(now).map(|(before, _)| &before.decision_times);
+        let times = earlier.map(|earlier| now.decision_times.since(earlier)).unwrap_or_default();
+        if let Some((median, p99)) = times.median_ns.zip(times.p99_ns) {
+            let (median, p99) = (time(median as f64), time(p99 as f64));
+            spans.push(Span::raw(format!("; decisions {median} in the median, p99 {p99}")));
+        }
         if now.restarts > 0 {
             let restarts = text::several(now.restarts as usize, "restart");
             spans.push(Span::raw(format!("  {restarts}: CPUs came or went")));
@@ -330,7 +336,8 @@ mod tests {
             assert!(row.contains(part), "{part} in\n{all}");
         }
         assert!(all.contains("full (sched-ext) for 2.00 s, 2 VMs"), "{all}");
-        assert!(all.contains("its own cost 0.50 % of a CPU"), "{all}");
+        assert!(all.contains("its own cost 0.50 % of a CPU; decisions 368 ns"), "{all}");
+        assert!(drawn(&mut view, 160, 30).contains("in the median, p99 1.47 us"), "{all}");
         let rescued = all.lines().find(|line| line.contains("rescued")).unwrap();
         assert!(rescued.contains("40") && rescued.contains("250 us"), "{all}");
         view.key(KeyCode::Down);

@@ -7,14 +7,14 @@ mod confine;
 mod process;
 mod program;
 mod shared;
+mod times;
 
 pub use confine::confine;
 pub use process::{read_process, read_words};
-pub use program::{
-    Program, Settings, complaints, count_run_time, keep_complaint, lacks_right, median_ns,
-};
+pub use program::{Program, Settings, complaints, count_run_time, keep_complaint, lacks_right};
 pub use shared::{Plain, Shared};
 pub use skeleton::types;
+pub use times::{Step, Times};
 
 /// The constants of `bpf/watch.h`, written by build.rs.
 #[allow(dead_code)]

@@ -174,19 +174,6 @@ impl Drop for Program {
     }
 }
 
-/// The median time of a run, to the middle of its step; `None` before the first run.
-pub fn median_ns(costs: &[types::cost]) -> Option<u64> {
-    const STEP_NS: u64 = constants::COST_STEP_NS as u64;
-    let runs: u64 = costs.iter().map(|cost| cost.runs).sum();
-    let steps = costs.first()?.steps.len();
-    let mut seen = 0;
-    let step = (0..steps).find(|&step| {
-        seen += costs.iter().map(|cost| cost.steps[step]).sum::<u64>();
-        runs > 0 && seen * 2 >= runs
-    })?;
-    Some(step as u64 * STEP_NS + STEP_NS / 2)
-}
-
 /// Has the kernel count the run time of eBPF programs for as long as the descriptor lives.
 pub fn count_run_time() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
@@ -307,22 +294,8 @@ pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Times;
     use super::*;
-
-    #[test]
-    fn the_median_is_over_all_cpus() {
-        let cost = |steps: &[(usize, u64)]| {
-            let mut cost = types::cost::default();
-            for &(step, runs) in steps {
-                cost.steps[step] = runs;
-                cost.runs += runs;
-            }
-            cost
-        };
-        assert_eq!(median_ns(&[]), None);
-        assert_eq!(median_ns(&[cost(&[])]), None);
-        assert_eq!(median_ns(&[cost(&[(10, 2)]), cost(&[(20, 3)])]), Some(328));
-    }
 
     /// Nanoseconds per context switch of two threads that wake each other up on one CPU. `partner`
     /// is told the thread that is watched, if any; that one calls `each` before it goes.
@@ -389,9 +362,10 @@ mod tests {
                 let doing = types::doing::DOING_BLOCKED.0;
                 unseen.vcpus.set_field(4, offset_of!(types::vcpu, doing), doing);
             });
-            let (runs, ns) =
-                program.costs().iter().fold((0, 0), |s, c| (s.0 + c.runs, s.1 + c.total_ns));
-            let median = median_ns(&program.costs()).unwrap();
+            let costs = program.costs();
+            let (runs, ns) = costs.iter().fold((0, 0), |s, c| (s.0 + c.runs, s.1 + c.total_ns));
+            let times = Times::of(costs.iter().map(|cost| &cost.steps[..]));
+            let median = times.median_ns.unwrap();
             eprintln!(
                 "round {round}: ns per switch: bare {bare:.0}, another thread's {other:.0}, watched {watched:.0}, unseen before {caught_up:.0}; \
                  by its own count {} of {runs}, median {median}",

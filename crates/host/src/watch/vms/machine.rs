@@ -14,6 +14,7 @@
 use super::finder::Key;
 use super::qemu_registers;
 use super::slots::{Registers, Slots, VcpuSlot, VmSlot};
+use super::stand_in::StandIn;
 use crate::watch::model::VmState;
 use crate::watch::raw::clock::now_ns;
 use crate::watch::raw::types;
@@ -39,6 +40,8 @@ const CHECK_REST: u32 = 10;
 /// A search for QEMU's registers that takes longer than this is reported.
 pub const SEARCH_REMARK: Duration = Duration::from_secs(5);
 
+const TOO_MANY_VMS: &str = "too many VMs: this one is not watched";
+
 /// What can be read from this host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kvm {
@@ -60,6 +63,8 @@ pub struct Machine {
     pub vcpus: Vec<Vcpu>,
     slot: Option<VmSlot>,
     pub attached: Option<Attached>,
+    /// Of a process that stands in for a VM; nothing is attached then.
+    stand_in: Option<BpfLayout>,
     /// Where programs of the guest announce their sections.
     pub region: Option<Region>,
     /// An attempt to attach is under way.
@@ -107,6 +112,7 @@ impl Machine {
             vcpus: Vec::new(),
             slot: None,
             attached: None,
+            stand_in: None,
             region: None,
             busy: false,
             retry: Some(now),
@@ -118,6 +124,46 @@ impl Machine {
             trouble: None,
             ended: None,
         }
+    }
+
+    /// A process that stands in for a VM, of which everything is known.
+    pub fn stand_in(slots: &Arc<Slots>, of: &StandIn) -> Machine {
+        let start_time = vmm::process::start_time(of.pid).unwrap_or_default();
+        let mut machine = Machine::new(Key { pid: of.pid, start_time }, Some(of.name.clone()));
+        (machine.state, machine.retry) = (VmState::Watching, None);
+        machine.slot = slots.add_vm();
+        let Some(slot) = &machine.slot else {
+            machine.trouble = Some(TOO_MANY_VMS.into());
+            return machine;
+        };
+        let mut left_out = 0;
+        for (index, vcpu) in (0..).zip(&of.vcpus) {
+            let registers = Registers::Qemu(vcpu.registers);
+            match slots.add_vcpu(slot, of.pid, vcpu.tid, index, registers) {
+                Ok(slot) => {
+                    slot.set_registers(registers);
+                    machine.vcpus.push(Vcpu { index, slot, cpu: None, searching: None });
+                }
+                Err(error) => {
+                    left_out += 1;
+                    machine.trouble = Some(not_watched(left_out, of.vcpus.len(), &error));
+                }
+            }
+        }
+        let layout = of.layout();
+        machine.set_layout(&layout, false);
+        machine.stand_in = Some(layout);
+        machine
+    }
+
+    /// Where the words of the guest that runs now are, if it can be read.
+    pub fn layout(&self) -> Option<&BpfLayout> {
+        self.attached.as_ref().map(|attached| &attached.layout).or(self.stand_in.as_ref())
+    }
+
+    /// Whether the guest's RCU sees by itself when a CPU is in user mode.
+    pub fn tracks_user(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| attached.tracks_user)
     }
 
     /// Whether an attempt to attach is due; if so it counts as begun.
@@ -136,7 +182,7 @@ impl Machine {
             self.slot = slots.add_vm();
         }
         let Some(slot) = &self.slot else {
-            self.trouble = Some("too many VMs: this one is not watched".into());
+            self.trouble = Some(TOO_MANY_VMS.into());
             self.vm = Some(vm);
             return;
         };
@@ -149,6 +195,7 @@ impl Machine {
         let wanted = &vm.vcpus;
         self.vcpus.retain(|v| wanted.iter().any(|w| (w.index, w.tid) == (v.index, v.slot.tid())));
         self.trouble = None;
+        let mut left_out = 0;
         for thread in wanted {
             if self.vcpus.iter().any(|v| v.slot.tid() == thread.tid) {
                 continue;
@@ -161,7 +208,8 @@ impl Machine {
                     searching: (registers == Registers::QemuSearch).then(Instant::now),
                 }),
                 Err(error) => {
-                    self.trouble = Some(format!("vCPU {} is not watched: {error}", thread.index));
+                    left_out += 1;
+                    self.trouble = Some(not_watched(left_out, wanted.len(), &error));
                 }
             }
         }
@@ -367,6 +415,10 @@ impl Machine {
     pub fn entry(&self) -> Option<types::vm> {
         self.slot.as_ref().map(VmSlot::get)
     }
+}
+
+fn not_watched(left_out: usize, of: usize, error: &std::io::Error) -> String {
+    format!("{left_out} of its {of} vCPUs are not watched: {error}")
 }
 
 fn other_threads(pid: u32, vm: &vmm::Vm) -> Vec<u32> {

@@ -7,3 +7,4 @@ pub mod finder;
 pub mod machine;
 mod qemu_registers;
 pub mod slots;
+pub mod stand_in;

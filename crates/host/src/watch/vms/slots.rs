@@ -99,7 +99,8 @@ impl Slots {
         index: u32,
         registers: Registers,
     ) -> io::Result<VcpuSlot> {
-        let full = || io::Error::other("more vCPUs than there is room for");
+        let room = self.program.vcpus.len();
+        let full = || io::Error::other(format!("there is room for {room} on this host"));
         let slot = self.free().vcpus.pop_front().ok_or_else(full)?;
         let entry = types::vcpu {
             vm: vm.index,

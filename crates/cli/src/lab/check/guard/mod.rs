@@ -9,6 +9,7 @@ mod cgroup;
 mod changes;
 pub(super) mod latency;
 mod limits;
+pub mod many;
 mod pairs;
 mod process;
 pub(super) mod queues;
