@@ -177,6 +177,7 @@ install:
 	install -m 644 README.md LICENSE-MIT LICENSE-APACHE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/reprieve
 	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve/pictures
 	install -m 644 docs/pictures/* $(DESTDIR)$(PREFIX)/share/doc/reprieve/pictures
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 packaging/man/*.8
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/reprieve/grafana packaging/grafana/*.json
 	install -D -m 644 packaging/kubevirt/reprieve-watch.yaml $(DESTDIR)$(PREFIX)/share/reprieve/kubevirt/reprieve-watch.yaml
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
