@@ -155,7 +155,10 @@ fn sched_ext() -> Check {
                 let ops = fs::read_to_string(directory.join("root/ops")).unwrap_or_default();
                 format!("in the kernel; {} schedules, guard would need it to end", ops.trim())
             }
-            (true, _) => format!("in the kernel, {}", state.trim()),
+            (true, _) => match warning(&release()) {
+                Some(warning) => format!("in the kernel, {}; {warning}", state.trim()),
+                None => format!("in the kernel, {}", state.trim()),
+            },
             (false, true) => "configured, but not in /sys/kernel/sched_ext".into(),
             (false, false) => "not in this kernel".into(),
         },
@@ -163,6 +166,19 @@ fn sched_ext() -> Check {
             "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 6.12 on (Debian: that of trixie-backports)"
                 .into(),
         ),
+    }
+}
+
+/// Why guard had better not run on the kernel of that release.
+fn warning(release: &str) -> Option<&'static str> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next()?.ok()?, numbers.next()?.ok()?) {
+        (..=6, _) => Some(
+            "kernels older than 7.0 could hang while a scheduler was loaded or ended on a busy host: \
+             take 7.3 or newer, or a stable kernel from May 2026 on",
+        ),
+        (7, 2) => Some("the BTF of Debian's 7.2 misdescribes functions that guard needs: take 7.3"),
+        _ => None,
     }
 }
 
@@ -181,5 +197,20 @@ fn kvm() -> Check {
         present,
         detail,
         remedy: Some("nothing to do: the lab boots a host of its own, which has it".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::warning;
+
+    #[test]
+    fn kernels_that_guard_should_not_run_on_are_named() {
+        for release in ["6.12.117+deb13-cloud-amd64", "6.18.15", "7.2.12+deb13-amd64"] {
+            assert!(warning(release).is_some(), "{release}");
+        }
+        for release in ["7.0.1", "7.3.4+deb13-cloud-amd64", "10.0", "", "mine", "7"] {
+            assert_eq!(warning(release), None, "{release}");
+        }
     }
 }
