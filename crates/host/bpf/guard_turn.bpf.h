@@ -183,6 +183,15 @@ static __always_inline _Bool take(struct task_struct *p, struct task *task,
 	return moved;
 }
 
+/* Whether the thread waits for its turn, in a queue that the CPU takes from. */
+static __always_inline _Bool waits_for(struct task_struct *p, struct task *task,
+				       u32 where, u64 now)
+{
+	return task->queued && !task->why &&
+	       (!task->queue || task->queue == where + 1) &&
+	       may_run(p, task, now);
+}
+
 /* Takes the vCPU that somebody wants to run on this CPU next, if it waits
  * still. */
 __noinline int take_wanted(u32 where, u64 now)
@@ -203,8 +212,7 @@ __noinline int take_wanted(u32 where, u64 now)
 	if (!p)
 		return 0;
 	task = task_of(p);
-	if (!task || !task->queued || task->why ||
-	    (task->queue && task->queue != where + 1) || !may_run(p, task, now))
+	if (!task || !waits_for(p, task, where, now))
 		goto out;
 	guest = guest_of(task);
 	if (!guest)
@@ -244,8 +252,7 @@ __noinline int take_woken(u32 where, u64 now)
 	if (!p)
 		return 0;
 	task = task_of(p);
-	if (!task || !task->queued || task->why ||
-	    (task->queue && task->queue != where + 1) || !may_run(p, task, now))
+	if (!task || !waits_for(p, task, where, now))
 		goto out;
 	kind = !!task->queue;
 	others = kind ? QUEUE_SHARED + domain_of(where) : QUEUE_CPU + where;
