@@ -19,9 +19,10 @@ TEST_LIMIT ?= 1800
 LIMIT = timeout --foreground --verbose --signal=ABRT --kill-after=60 $(TEST_LIMIT)
 # The lab's own limits suit a quick machine; in tests they are this many times as long.
 TIMEOUT_FACTOR ?= 20
-CARGO_TEST = REPRIEVE_TIMEOUT_FACTOR=$(TIMEOUT_FACTOR) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT)' $(CARGO) test --locked $(TEST_FLAGS)
+TEST_SETTINGS = REPRIEVE_TIMEOUT_FACTOR=$(TIMEOUT_FACTOR) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT)'
+CARGO_TEST = $(TEST_SETTINGS) $(CARGO) test --locked $(TEST_FLAGS)
 # Seconds of torture for each form of the runtime, and a seed (SECONDS:SEED) to repeat a run.
-TORTURE ?= 30
+TORTURE ?= 15
 TORTURE_VISITS ?= 10
 # Seconds for each series of single-stepped tests.
 SAMPLES ?= 5
@@ -34,8 +35,8 @@ help:
 	@echo 'make bench     the runtime beside its peers, and its targets: tables, and a page with charts in bench-results/'
 	@echo 'make build     the reprieve command and the guests'"'"' init, in $(OUT)'
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
-	@echo 'make test-rcu  the tests of the runtime alone: also its loom models, and builds broken on purpose'
-	@echo 'make test-hint the loom models of the locks'
+	@echo 'make test-rcu  the tests of the runtime alone: optimized, and built broken on purpose'
+	@echo 'make test-models  the loom models of the runtime and the locks'
 	@echo 'make test-repeat  all tests of make test 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
@@ -102,31 +103,32 @@ test-run: init
 
 # Cargo would ask the make of this recipe for its jobs.
 test-workspace:
-	MAKEFLAGS= REPRIEVE_INIT=$(INIT) REPRIEVE_TORTURE=$(TORTURE_VISITS) $(CARGO_TEST) --workspace
+	MAKEFLAGS= REPRIEVE_INIT=$(INIT) REPRIEVE_TORTURE=$(TORTURE_VISITS) $(TEST_SETTINGS) RUN='$(LIMIT)' \
+		CARGO='$(CARGO)' TEST_FLAGS='$(TEST_FLAGS)' scripts/run-tests
 
+# Models find the same each time: scripts/repeat-tests leaves them out.
+BESIDE = test-rcu test-models test-arm
 test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
 test-beside:
-	@$(MAKE) --no-print-directory -j1 PARALLEL= test-rcu test-hint test-arm >$(LOG) 2>&1; \
+	@$(MAKE) --no-print-directory -j1 PARALLEL= $(BESIDE) >$(LOG) 2>&1; \
 		status=$$?; cat $(LOG); exit $$status
 
 test-build:
 	@$(MAKE) --no-print-directory test-run TEST_FLAGS=--no-run
 
-# The runtime as users run it, then its models, then broken on purpose: the torture test must
-# notice. Each configuration has a directory of its own, so that none rebuilds the other.
+# The runtime as users run it, then broken on purpose: the torture test must notice. Each
+# configuration has a directory of its own, so that none rebuilds the other.
 test-rcu: setup-test
 	REPRIEVE_TORTURE=$(TORTURE) REPRIEVE_SAMPLES=$(SAMPLES) $(CARGO_TEST) --release -p reprieve
 	REPRIEVE_BARRIER=visit REPRIEVE_TORTURE=$(TORTURE_VISITS) \
 		$(CARGO_TEST) --release --test torture -p reprieve
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
-		$(CARGO_TEST) --release --lib -p reprieve
 	RUSTFLAGS='--cfg reprieve_fault' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fault \
 		$(CARGO_TEST) --release --test torture --test visit -p reprieve
 
-# The locks' protocols, whole and broken, in loom.
-test-hint: setup-test
+# The protocols of the runtime and of the locks, whole and broken, in loom.
+test-models: setup-test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom \
-		$(CARGO_TEST) --release --lib -p reprieve-hint
+		$(CARGO_TEST) --release --lib -p reprieve -p reprieve-hint
 
 # Hours. One load, or fewer rounds: scripts/repeat-tests idle|busy|slow ROUNDS.
 test-repeat: setup-test
@@ -194,4 +196,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-workspace test-beside test-build test-rcu test-hint test-repeat test-arm test-slice test-lab fmt install install-lib clean
+.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-slice test-lab fmt install install-lib clean
