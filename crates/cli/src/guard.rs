@@ -11,7 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_host::guard::control::{self, Control};
 use reprieve_host::guard::{
-    self, Backend, Granted, Options, Policy, Queues, RegionStatistics, Statistics, eevdf,
+    self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics, Statistics, eevdf,
 };
 use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
@@ -49,6 +49,10 @@ pub struct GuardArgs {
     /// The age from which on a grace period is late, and who holds it up is helped
     #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = humantime::parse_duration)]
     late: Duration,
+    /// The most that rescues take of a vCPU's CPU time, unless a grace period is older than
+    /// --max-hold: beyond it, grace periods are late later
+    #[arg(long, value_name = "PERCENT", default_value = "40%", value_parser = percent)]
+    rescue_share: u8,
     /// Only this VM: a name or the VMM's process ID (repeat for several; --dry-run or --backend
     /// eevdf)
     #[arg(long, value_name = "NAME|PID")]
@@ -110,9 +114,13 @@ struct SetArgs {
     /// For this VM: a name or the VMM's process ID [default: all VMs]
     #[arg(long, value_name = "NAME|PID")]
     vm: Option<String>,
-    /// What to do about its preempted vCPUs: one or several, as in extend,rescue
-    #[arg(long, required = true, value_delimiter = ',', value_parser = policy_parser())]
+    /// What to do about its preempted vCPUs: one or several, as in extend,rescue [default: as
+    /// before]
+    #[arg(long, required_unless_present = "rescue_share", value_delimiter = ',', value_parser = policy_parser())]
     policy: Vec<Policy>,
+    /// The most that rescues take of a vCPU's CPU time [default: as before]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    rescue_share: Option<u8>,
 }
 
 #[derive(Args)]
@@ -129,6 +137,11 @@ fn policy_parser() -> impl TypedValueParser<Value = Policy> {
     let named = |name: String| Policy::ALL.into_iter().find(|policy| policy.name() == name);
     PossibleValuesParser::new(Policy::ALL.map(Policy::name))
         .try_map(move |name| named(name).ok_or("no such policy"))
+}
+
+fn percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse();
+    number.ok().filter(|n| *n <= 100).ok_or_else(|| "give 0% to 100%".into())
 }
 
 fn backend_parser() -> impl TypedValueParser<Value = Backend> {
@@ -184,6 +197,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         max_hold: args.max_hold,
         slice: args.slice.unwrap_or(default_slice(args.backend)),
         late: args.late,
+        rescue_share: args.rescue_share,
         journal: args.journal.clone(),
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
@@ -269,14 +283,19 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
         let why = "plain is none of them, and stands alone";
         return Err(guard::Error::Option { what: "--policy", why }.into());
     }
-    let vms = control::set(args.vm.as_deref(), &args.policy)?;
+    let policies = (!args.policy.is_empty()).then(|| args.policy.clone());
+    let change = Change { policies, rescue_share: args.rescue_share };
+    let vms = control::set(args.vm.as_deref(), change)?;
     let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
-    let policies = policies.join(",");
+    let share = args.rescue_share.map(|share| format!("rescues at most {share} %"));
+    let policies = (!policies.is_empty()).then(|| policies.join(","));
+    let changed: Vec<String> = policies.into_iter().chain(share).collect();
+    let changed = changed.join(", ");
     if vms.is_empty() {
-        print(&format!("{policies}, for VMs that come\n"))?;
+        print(&format!("{changed}, for VMs that come\n"))?;
     }
     for vm in vms {
-        print(&format!("{}: {policies}\n", plain(&vm)))?;
+        print(&format!("{}: {changed}\n", plain(&vm)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,8 +41,8 @@ struct granted {
 };
 
 struct guest {
-	/* Written by user space while ready is 0, but for the weight and the
-	 * policies. */
+	/* Written by user space while ready is 0, but for the weight, the
+	 * policies and the share of rescues. */
 	u32 ready;
 	u32 weight;
 	u32 leaves_used;
@@ -51,6 +51,7 @@ struct guest {
 	u32 task_cpu;
 	u32 policies; /* what is done for it: DOES_... */
 	u32 spins_used;
+	u32 rescue_share; /* of its vCPUs' run time, in hundredths */
 	u64 kthread_cpu; /* addresses, or 0 */
 	u64 kthread_on_rq;
 	u64 fqs_due;

@@ -56,6 +56,12 @@ void guard_borrow(u64 *own, struct policy_group *group, u64 ran)
 	policy_borrow(own, group, ran);
 }
 
+void guard_spend(struct policy_thread *thread, u64 ran, int rescued,
+		 const struct policy_limits *limits)
+{
+	policy_spend(thread, ran, rescued, limits);
+}
+
 void guard_repay(u64 *own, struct policy_group *group)
 {
 	policy_repay(own, group);

@@ -56,6 +56,7 @@ struct policy_limits {
 	u64 max_extend;
 	u64 max_hold;
 	u64 late; /* a grace period of this age is worth debt */
+	u64 rescue_share; /* of a vCPU's run time, in hundredths, for rescues */
 };
 
 /* The runnable vCPUs of a VM. */
@@ -74,6 +75,7 @@ struct policy_thread {
 	u64 weight; /* not of a vCPU, which has its VM's */
 	u64 began; /* when it got its CPU */
 	u64 rate; /* its group's, at that time */
+	u64 overrun; /* what it ran in rescues beyond their share */
 };
 
 /* A queue of threads that compete with each other: the virtual time of the one
@@ -179,6 +181,24 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 		thread->vtime += policy_scaled(ran, thread->weight);
 	}
 	return ran;
+}
+
+/* The vCPU ran for ran, rescued or in its turn. Where rescues take more than
+ * their share of its time, the next ones come later (policy_rescue): its turns
+ * would become too short for what its guest has to do beside grace periods. */
+POLICY_FN void policy_spend(struct policy_thread *thread, u64 ran, int rescued,
+			    const struct policy_limits *limits)
+{
+	u64 share = ran / POLICY_WEIGHT * limits->rescue_share;
+
+	if (rescued)
+		thread->overrun += ran > share ? ran - share : 0;
+	else
+		thread->overrun -=
+			share < thread->overrun ? share : thread->overrun;
+	/* Beyond that it would say no more. */
+	if (thread->overrun > limits->max_hold)
+		thread->overrun = limits->max_hold;
 }
 
 /* The vCPU ran for ran out of its turn; own is what it had borrowed before. */
@@ -426,7 +446,8 @@ enum policy_answer {
 
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,
  * is scheduled next because it holds up a grace period of that age: not if it
- * gets too far ahead, nor if a part of its debt would be forgiven. ticked says
+ * gets too far ahead, nor if a part of its debt would be forgiven, nor before
+ * max_hold as long as it ran in rescues for more than their share. ticked says
  * that a tick of its guest's is known to be due. */
 POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_group *group,
@@ -437,7 +458,8 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 {
 	u64 allowed = policy_debt_allowed(age, limits);
 
-	if (!allowed)
+	if (!allowed ||
+	    (age < limits->late + thread->overrun && age < limits->max_hold))
 		return POLICY_NOT_YET;
 	if (!ticked && policy_after(now, left) < (s64)POLICY_RESCUE_GAP_NS)
 		return POLICY_NOT_YET;

@@ -127,6 +127,7 @@ static __always_inline _Bool may_rescue(const struct task *task,
 	if (!group)
 		return 0;
 	limits(&limit);
+	limit.rescue_share = guest->rescue_share;
 	answer = policy_rescue(&task->thread, &group->group, queue_of(task),
 			       per_cpu(), age, task->left, task->ticked, now,
 			       &limit);

@@ -181,16 +181,20 @@ static __always_inline void begin(struct task *task, u64 now)
 static __always_inline u64 charge(struct task *task, u64 now)
 {
 	struct group *group = group_of(task);
+	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
 	u64 clock = virtual_now;
 	u64 ran;
 
-	if (group) {
+	if (group && guest) {
 		limits(&limit);
+		limit.rescue_share = guest->rescue_share;
 		bpf_spin_lock(&group->lock);
 		ran = policy_charge(&task->thread, &group->group, now);
 		policy_stand(&group->group, clock, &limit);
 		bpf_spin_unlock(&group->lock);
+		policy_spend(&task->thread, ran, task->why == WHY_RESCUED,
+			     &limit);
 	} else {
 		ran = policy_charge(&task->thread, 0, now);
 	}

@@ -175,6 +175,7 @@ static __always_inline void limits(struct policy_limits *out)
 	out->max_extend = settings.max_extend;
 	out->max_hold = settings.max_hold;
 	out->late = settings.late;
+	out->rescue_share = POLICY_WEIGHT;
 }
 
 static __always_inline struct task *task_of(struct task_struct *p)

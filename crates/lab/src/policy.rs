@@ -7,7 +7,7 @@
 //! | `eevdf-slice=TIME` | the stock scheduler; the tested guest's vCPUs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
 //! | `eevdf-owed`, `eevdf-owed=LATE` | the stock scheduler; `reprieve guard --backend eevdf` shortens the slices of vCPUs that owe a grace period older than LATE | custom slices |
 //! | `plain`, `extend`, `quiesce`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
-//! | `full-slice=TIME`, `full-late=TIME` and the like | the same with `--slice TIME`, `--late TIME` | sched_ext |
+//! | `full-slice=TIME`, `full-late=TIME`, `full-share=PERCENT` and the like | the same with `--slice TIME`, `--late TIME`, `--rescue-share PERCENT` | sched_ext |
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -51,20 +51,28 @@ pub enum Policy {
 pub enum GuardOption {
     Slice(Duration),
     Late(Duration),
+    /// `--rescue-share`, in percent.
+    Share(u8),
 }
 
 impl GuardOption {
-    /// As on the command line of `guard`, without the dashes.
-    pub fn name(self) -> &'static str {
+    /// For the command line of `guard`.
+    pub fn argument(self) -> String {
         match self {
-            GuardOption::Slice(_) => "slice",
-            GuardOption::Late(_) => "late",
+            GuardOption::Slice(time) => format!("--slice={}us", time.as_micros()),
+            GuardOption::Late(time) => format!("--late={}us", time.as_micros()),
+            GuardOption::Share(percent) => format!("--rescue-share={percent}%"),
         }
     }
+}
 
-    pub fn time(self) -> Duration {
+impl fmt::Display for GuardOption {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let ms = |time: &Duration| time.as_nanos() as f64 / 1e6;
         match self {
-            GuardOption::Slice(time) | GuardOption::Late(time) => time,
+            GuardOption::Slice(time) => write!(f, "slice={}ms", ms(time)),
+            GuardOption::Late(time) => write!(f, "late={}ms", ms(time)),
+            GuardOption::Share(percent) => write!(f, "share={percent}%"),
         }
     }
 }
@@ -93,7 +101,7 @@ impl Policy {
 pub fn names() -> String {
     format!(
         "{DEFAULT}, {SLICE}=TIME, {OWED}, {}, each of the last five with \
-         -slice=TIME or -late=TIME",
+         -slice=TIME, -late=TIME or -share=PERCENT",
         GUARDED.join(", ")
     )
 }
@@ -132,6 +140,15 @@ impl FromStr for Policy {
         {
             return Ok(Policy::Guard(name.into(), Some(GuardOption::Late(late(time)?))));
         }
+        if let Some((name, percent)) = text.split_once("-share=")
+            && GUARDED.contains(&name)
+        {
+            let number = percent.strip_suffix('%').unwrap_or(percent).parse();
+            let share = number.ok().filter(|n| *n <= 100).ok_or_else(|| {
+                Error::Usage(format!("--policy {text}: give 0% to 100%, as in full-share=25%"))
+            })?;
+            return Ok(Policy::Guard(name.into(), Some(GuardOption::Share(share))));
+        }
         match text {
             DEFAULT => Ok(Policy::Eevdf),
             OWED => Ok(Policy::Owed(None)),
@@ -160,10 +177,7 @@ impl fmt::Display for Policy {
             Policy::Owed(Some(late)) => write!(f, "{OWED}={}ms", late.as_nanos() as f64 / 1e6),
             Policy::Owed(None) => f.write_str(OWED),
             Policy::Guard(name, None) => f.write_str(name),
-            Policy::Guard(name, Some(option)) => {
-                let (what, time) = (option.name(), option.time().as_nanos() as f64 / 1e6);
-                write!(f, "{name}-{what}={time}ms")
-            }
+            Policy::Guard(name, Some(option)) => write!(f, "{name}-{option}"),
         }
     }
 }
@@ -224,6 +238,7 @@ mod tests {
             "full",
             "full-slice=4ms",
             "rescue-late=5ms",
+            "full-share=25%",
         ] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
@@ -246,6 +261,10 @@ mod tests {
         for bad in ["0", "0.5", "1s", "0.01ms", "101ms", "-1ms", "1e9ms", "infms", "ms"] {
             let error = format!("eevdf-slice={bad}").parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains("0.1ms to 100ms"), "{bad}: {error}");
+        }
+        for bad in ["101%", "-1%", "%", "a"] {
+            let error = format!("full-share={bad}").parse::<Policy>().unwrap_err().to_string();
+            assert!(error.contains("0% to 100%"), "{bad}: {error}");
         }
         for bad in ["eevdf-owed=0.1ms", "full-late=2s"] {
             let error = bad.parse::<Policy>().unwrap_err().to_string();

@@ -4,7 +4,7 @@
 
 use reprieve_host::guard::eevdf::slice;
 use reprieve_lab::error::Error;
-use reprieve_lab::policy::{Need, Policy};
+use reprieve_lab::policy::{GuardOption, Need, Policy};
 use reprieve_lab::process::{self, Cancel};
 use reprieve_lab::protocol::PhaseResult;
 use reprieve_lab::scheduler::{InForce, Scheduler, Target};
@@ -65,8 +65,7 @@ impl Scheduler for HostScheduler {
                 child(&args)
             }
             Policy::Guard(name, option) => {
-                let option = option
-                    .map(|option| format!("--{}={}us", option.name(), option.time().as_micros()));
+                let option = option.map(GuardOption::argument);
                 let mut args = vec!["--policy", name];
                 args.extend(option.as_deref());
                 child(&args)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What other programs ask of a guard that runs: its statistics, and another policy for a VM.
+//! What other programs ask of a guard that runs: its statistics, and to treat a VM otherwise.
 //!
 //! A line of JSON each way, over a socket with an abstract name: nothing of it is left when guard
 //! is killed. Both sides look who the other is, since anybody may use such a name: guard answers
 //! root and its own user only, and only they are believed to be guard.
 
-use super::{Error, Guard, Policy, Statistics};
+use super::{Change, Error, Guard, Statistics};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,11 +25,11 @@ const ANSWER: u64 = 16 << 20;
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     Statistics,
-    /// `policies` are in force for these VMs from now on: those with this name or process ID, also
-    /// ones that come later; without one, all VMs.
+    /// For these VMs from now on: those with this name or process ID, also ones that come later;
+    /// without one, all VMs.
     Set {
         vm: Option<String>,
-        policies: Vec<Policy>,
+        change: Change,
     },
 }
 
@@ -37,7 +37,7 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 enum Answer {
     Statistics(Box<Statistics>),
-    /// The VMs that run and now have the policies.
+    /// The VMs that run and now are treated so.
     Set(Vec<String>),
     Refused(String),
 }
@@ -87,9 +87,7 @@ fn answer(mut stream: UnixStream, guard: &mut dyn Guard) -> io::Result<()> {
             Ok(Request::Statistics) => {
                 guard.statistics().map(|seen| Answer::Statistics(Box::new(seen)))
             }
-            Ok(Request::Set { vm, policies }) => {
-                guard.set(vm.as_deref(), &policies).map(Answer::Set)
-            }
+            Ok(Request::Set { vm, change }) => guard.set(vm.as_deref(), &change).map(Answer::Set),
             Err(error) => Ok(Answer::Refused(format!("no request: {error}"))),
         }
         .unwrap_or_else(|error| Answer::Refused(error.to_string()))
@@ -116,14 +114,13 @@ pub fn statistics() -> Result<Statistics, Error> {
     }
 }
 
-/// Puts `policies` in force, and returns the VMs that run and have them now. `vm` is a name or a
-/// process ID; `None` stands for all.
+/// Changes what is done for VMs, and returns those that run and are treated so now. `vm` is a name
+/// or a process ID; `None` stands for all.
 ///
 /// # Errors
 /// [`Error::NotRunning`], or what guard said.
-pub fn set(vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error> {
-    let request = Request::Set { vm: vm.map(String::from), policies: policies.to_vec() };
-    match ask(NAME, &request)? {
+pub fn set(vm: Option<&str>, change: Change) -> Result<Vec<String>, Error> {
+    match ask(NAME, &Request::Set { vm: vm.map(String::from), change })? {
         Answer::Set(vms) => Ok(vms),
         other => Err(unexpected(other)),
     }
@@ -161,7 +158,7 @@ fn ask(name: &str, request: &Request) -> Result<Answer, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{Backend, VmStatistics};
+    use crate::guard::{Backend, Policy, VmStatistics};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Has one VM, and remembers what was set.
@@ -177,14 +174,14 @@ mod tests {
             Ok(Statistics { vms: vec![vm], ..Statistics::new(Backend::SchedExt, Policy::Full) })
         }
 
-        fn set(&mut self, vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error> {
+        fn set(&mut self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error> {
             if vm.is_some_and(|vm| vm != "db") {
                 return Err(Error::NoVm {
                     asked: vm.unwrap_or_default().into(),
                     there: "db".into(),
                 });
             }
-            self.0 = policies.to_vec();
+            self.0 = change.policies.clone().unwrap_or_default();
             Ok(vec!["db".into()])
         }
 
@@ -226,7 +223,8 @@ mod tests {
     fn a_policy_is_set_and_seen() {
         beside("set", |name| {
             let policies = vec![Policy::Extend, Policy::Rescue];
-            let set = Request::Set { vm: Some("db".into()), policies: policies.clone() };
+            let change = Change { policies: Some(policies.clone()), rescue_share: None };
+            let set = Request::Set { vm: Some("db".into()), change };
             assert!(matches!(ask(name, &set).unwrap(), Answer::Set(vms) if vms == ["db"]));
             let Answer::Statistics(seen) = ask(name, &Request::Statistics).unwrap() else {
                 panic!("no statistics")
@@ -238,7 +236,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         beside("wrong", |name| {
-            let set = Request::Set { vm: Some("web".into()), policies: vec![] };
+            let set = Request::Set { vm: Some("web".into()), change: Change::default() };
             let said = said(ask(name, &set).unwrap());
             assert!(said.contains("web") && said.contains("db"), "{said}");
             assert!(Control::listen_as(name).is_err());

@@ -22,7 +22,7 @@ mod wakeup_tests;
 pub use crate::watch::raw::{Step, Times};
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, Options, Policy, Queues};
+pub use options::{Backend, Change, Options, Policy, Queues, Treatment};
 pub use statistics::{
     FunctionStatistics, Granted, HeldUp, HintStatistics, LimitStatistics, Preempted, PutOff,
     RegionStatistics, Statistics, VmStatistics, Would,
@@ -39,12 +39,12 @@ pub trait Guard {
     /// When the statistics cannot be read; the scheduling goes on.
     fn statistics(&mut self) -> Result<Statistics, Error>;
 
-    /// Puts `policies` in force for the VMs with this name or process ID, also for ones that come
+    /// Changes what is done for the VMs with this name or process ID, also for ones that come
     /// later; without one, for all. Returns the names of those that run.
     ///
     /// # Errors
     /// When there is no such VM, or the backend cannot do that.
-    fn set(&mut self, vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error>;
+    fn set(&mut self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error>;
 
     /// Why it no longer schedules, if it does not: the kernel may have thrown it out. One line.
     fn ended(&mut self) -> Option<String>;

@@ -63,6 +63,30 @@ pub enum Backend {
     Eevdf,
 }
 
+/// What is done for a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Treatment {
+    pub policies: Vec<Policy>,
+    /// [`Options::rescue_share`].
+    pub rescue_share: u8,
+}
+
+/// A change of a [`Treatment`]: what is `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    pub policies: Option<Vec<Policy>>,
+    pub rescue_share: Option<u8>,
+}
+
+impl Treatment {
+    pub fn change(&mut self, change: &Change) {
+        if let Some(policies) = &change.policies {
+            self.policies.clone_from(policies);
+        }
+        self.rescue_share = change.rescue_share.unwrap_or(self.rescue_share);
+    }
+}
+
 impl Backend {
     pub const ALL: [Backend; 2] = [Backend::SchedExt, Backend::Eevdf];
 
@@ -115,6 +139,9 @@ pub struct Options {
     /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
     /// [`Backend::Eevdf`]).
     pub late: Duration,
+    /// The most that rescues take of a vCPU's CPU time, in percent, while no grace period is held
+    /// up for [`max_hold`](Options::max_hold): beyond it, grace periods are late later (`rescue`).
+    pub rescue_share: u8,
     /// The VMs whose slices may be shortened ([`Backend::Eevdf`]), or that a dry run is about.
     pub vms: Which,
     /// Decide and count, but change nothing.
@@ -149,6 +176,7 @@ impl Default for Options {
             max_hold: Duration::from_millis(20),
             slice: Duration::from_millis(3),
             late: Duration::from_millis(3),
+            rescue_share: 40,
             vms: Which::All,
             dry_run: false,
             journal: super::eevdf::JOURNALS.into(),
@@ -179,6 +207,9 @@ impl Options {
             if !(u128::from(least)..=u128::from(most)).contains(&value.as_micros()) {
                 return Err(Error::Option { what, why });
             }
+        }
+        if self.rescue_share > 100 {
+            return Err(Error::Option { what: "--rescue-share", why: "from 0% to 100%" });
         }
         if self.backend == Backend::SchedExt {
             self.check_scheduler()?;

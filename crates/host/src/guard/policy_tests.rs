@@ -10,6 +10,7 @@ pub(super) struct Limits {
     max_extend: u64,
     max_hold: u64,
     late: u64,
+    rescue_share: u64,
 }
 
 #[repr(C)]
@@ -30,6 +31,7 @@ pub(super) struct Thread {
     pub(super) weight: u64,
     pub(super) began: u64,
     pub(super) rate: u64,
+    overrun: u64,
 }
 
 #[repr(C)]
@@ -79,6 +81,7 @@ unsafe extern "C" {
         limits: *const Limits,
     ) -> u64;
     fn guard_borrow(own: *mut u64, group: *mut Group, ran: u64);
+    fn guard_spend(thread: *mut Thread, ran: u64, rescued: i32, limits: *const Limits);
     fn guard_repay(own: *mut u64, group: *mut Group);
     pub(super) fn guard_start(queue: *mut Queue, thread: *const Thread, early: i32);
     fn guard_extend(
@@ -158,7 +161,7 @@ pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000 * US;
 pub(super) const S: u64 = 1_000 * MS;
 pub(super) const LIMITS: Limits =
-    Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS };
+    Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS, rescue_share: 100 };
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
 const RESCUE: u64 = 300_000;
 const GAP: u64 = 4 * MS;
@@ -811,6 +814,49 @@ fn what_a_vm_borrows_is_repaid_and_bounded() {
         assert!(rescued(&group), "a part is repaid");
     }
     assert_eq!((group.borrowed, own), (0, [0; 8]));
+}
+
+/// A vCPU that owes a grace period at every moment, which ends whenever the vCPU runs: for 3 ms of
+/// 15 in its turn, if `turns`. How much of 10 s it runs in rescues and in turns, and the age of the
+/// oldest grace period.
+fn rescued_with_share(rescue_share: u64, turns: bool) -> (u64, u64, u64) {
+    let limits = Limits { rescue_share, ..LIMITS };
+    let queue = Queue { vtime: S, first: S };
+    let mut thread = Thread { vtime: S, weight: 100, ..Thread::default() };
+    let (mut rescued, mut turn, mut oldest, mut began) = (0, 0, 0, 0);
+    for ms in 0..10_000 {
+        let (now, age, none) = (ms * MS, ms * MS - began, std::ptr::null());
+        let ran = if turns && ms % 15 < 3 { MS } else { 0 };
+        turn += ran;
+        // SAFETY: all point to values of their types; no group.
+        let rescue = ran == 0
+            && unsafe { guard_rescue(&thread, none, &queue, 100, age, 0, 1, now, &limits) == YES };
+        let ran = if rescue { RESCUE } else { ran };
+        rescued += u64::from(rescue) * RESCUE;
+        if ran > 0 {
+            // SAFETY: as above.
+            unsafe { guard_spend(&mut thread, ran, rescue.into(), &limits) };
+            (oldest, began) = (oldest.max(age), now);
+        }
+    }
+    (rescued, turn, oldest)
+}
+
+#[test]
+fn rescues_have_a_share_of_the_time_but_for_the_oldest_grace_periods() {
+    let part = |(rescued, turn, _)| rescued as f64 / (rescued + turn) as f64;
+    let free = part(rescued_with_share(100, true));
+    assert!(free > 0.25, "{free}");
+    for share in [5, 10, 20] {
+        let held = part(rescued_with_share(share, true));
+        let due = share as f64 / 100.0;
+        assert!((due - 0.02..=due + 0.01).contains(&held), "{held} where {due} is due");
+    }
+    assert_eq!(part(rescued_with_share(0, true)), 0.0, "no grace period becomes old");
+    for share in [0, 10, 100] {
+        let (.., oldest) = rescued_with_share(share, false);
+        assert!(oldest <= LIMITS.max_hold, "{share} %: {} ms", oldest / MS);
+    }
 }
 
 #[test]

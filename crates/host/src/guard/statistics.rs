@@ -120,6 +120,10 @@ pub struct VmStatistics {
     /// What is done for it.
     #[serde(default)]
     pub policies: Vec<Policy>,
+    /// The most that rescues take of its vCPUs' CPU time while no grace period is too old, in
+    /// percent; `None` where the backend has no rescues.
+    #[serde(default)]
+    pub rescue_share: Option<u8>,
     /// Relative to other VMs and to ordinary threads, which have 100; 0 where the backend does not
     /// know.
     pub weight: u32,

@@ -8,7 +8,7 @@
 
 mod tally;
 
-use super::{Backend, Error, Guard, Options, Policy, Statistics};
+use super::{Backend, Change, Error, Guard, Options, Statistics};
 use crate::watch::model::VmState;
 use crate::watch::raw::clock;
 use crate::watch::{self, Watch};
@@ -62,7 +62,7 @@ impl Guard for DryRun {
         })
     }
 
-    fn set(&mut self, _: Option<&str>, _: &[Policy]) -> Result<Vec<String>, Error> {
+    fn set(&mut self, _: Option<&str>, _: &Change) -> Result<Vec<String>, Error> {
         Err(Error::DryRun)
     }
 

@@ -22,7 +22,7 @@ pub use journal::{DIRECTORY as JOURNALS, Restored, restore};
 
 use super::options::{Backend, Options};
 use super::statistics::{Granted, Preempted, Statistics, VmStatistics};
-use super::{Error, Guard};
+use super::{Change, Error, Guard};
 use crate::watch::model::{VmSnapshot, VmState};
 use crate::watch::raw::Times;
 use crate::watch::{self, Watch};
@@ -175,7 +175,7 @@ impl Guard for Eevdf {
         })
     }
 
-    fn set(&mut self, _: Option<&str>, _: &[super::Policy]) -> Result<Vec<String>, Error> {
+    fn set(&mut self, _: Option<&str>, _: &Change) -> Result<Vec<String>, Error> {
         Err(Error::Unsupported { why: "a policy per VM needs --backend sched-ext".into() })
     }
 

@@ -5,7 +5,7 @@ use super::program::{Program, constants, types};
 use super::rules::{Rules, bits};
 use super::weight;
 use super::{cgroup, check};
-use crate::guard::{Error, Options, Policy};
+use crate::guard::{Change, Error, Options, Treatment};
 use crate::watch::Which;
 use crate::watch::vms::discovery::Machines;
 use crate::watch::vms::finder::Key;
@@ -61,7 +61,10 @@ impl Follower {
             vms: Mutex::default(),
             short: Mutex::default(),
             refused: Mutex::default(),
-            rules: Mutex::new(Rules::new(options.policy)),
+            rules: Mutex::new(Rules::new(Treatment {
+                policies: vec![options.policy],
+                rescue_share: options.rescue_share,
+            })),
         });
         let mut state = State {
             machines: machines.clone(),
@@ -92,12 +95,12 @@ impl Follower {
     }
 
     /// What is done for the VM.
-    pub fn policies(&self, pid: u32, name: &str) -> Vec<Policy> {
-        self.shared.rules().of(pid, Some(name)).to_vec()
+    pub fn treatment(&self, pid: u32, name: &str) -> Treatment {
+        self.shared.rules().of(pid, Some(name)).clone()
     }
 
-    /// Puts `policies` in force at once; see [`Guard::set`](crate::guard::Guard::set).
-    pub fn set(&self, vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error> {
+    /// At once; see [`Guard::set`](crate::guard::Guard::set).
+    pub fn set(&self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error> {
         let machines = self.machines.lock();
         let known = self.vms();
         let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
@@ -110,13 +113,13 @@ impl Follower {
             let there = if there.is_empty() { "none".into() } else { there.join(", ") };
             return Err(Error::NoVm { asked: vm.into(), there });
         }
-        self.shared.rules().set(vm, policies);
+        let mut rules = self.shared.rules();
+        let now = rules.set(vm, change);
         if vm.is_none() {
-            self.program.help_threads(policies);
+            self.program.help_threads(&now.policies);
         }
         for index in chosen.iter().filter_map(|machine| known.get(&machine.key.pid)) {
-            let field = offset_of!(types::guest, policies);
-            self.program.guests.set_field(*index as usize, field, bits(policies));
+            treat(&self.program, *index, now);
         }
         Ok(chosen.into_iter().map(name).collect())
     }
@@ -156,8 +159,15 @@ struct Known {
     vcpus: Vec<(u32, u32, Option<u32>)>,
     boot: Option<u64>,
     weight: u32,
-    /// Bits of its policies.
-    does: u32,
+    treatment: Treatment,
+}
+
+/// Tells the scheduler what is done for the VM with this entry.
+fn treat(program: &Program, index: u32, treatment: &Treatment) {
+    let (index, does) = (index as usize, bits(&treatment.policies));
+    program.guests.set_field(index, offset_of!(types::guest, policies), does);
+    let share = u32::from(treatment.rescue_share);
+    program.guests.set_field(index, offset_of!(types::guest, rescue_share), share);
 }
 
 impl State {
@@ -234,10 +244,10 @@ impl State {
             Some(known) if !cgroups => known.weight,
             _ => weight::of_process(machine.key.pid),
         };
-        let does = bits(self.shared.rules().of(machine.key.pid, machine.name.as_deref()));
+        let treatment = self.shared.rules().of(machine.key.pid, machine.name.as_deref()).clone();
         if known.is_some_and(|known| {
-            (known.index, &known.vcpus, known.boot, known.weight, known.does)
-                == (index, &vcpus, boot, weight, does)
+            (known.index, &known.vcpus, known.boot, known.weight, &known.treatment)
+                == (index, &vcpus, boot, weight, &treatment)
         }) {
             return;
         }
@@ -247,7 +257,7 @@ impl State {
         }
         guests.set_field(index as usize, offset_of!(types::guest, ready), 0u32);
         guests.set_field(index as usize, offset_of!(types::guest, weight), weight);
-        guests.set_field(index as usize, offset_of!(types::guest, policies), does);
+        treat(&self.program, index, &treatment);
         let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
         for &(tid, slot, _) in &before {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
@@ -271,7 +281,7 @@ impl State {
             }
         }
         self.program.changed();
-        self.known.insert(machine.key, Known { index, vcpus, boot, weight, does });
+        self.known.insert(machine.key, Known { index, vcpus, boot, weight, treatment });
     }
 }
 

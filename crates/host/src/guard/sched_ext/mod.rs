@@ -20,7 +20,7 @@ mod rules;
 mod weight;
 
 use super::{
-    Backend, Error, Granted, Guard, HintStatistics, LimitStatistics, Options, Policy, Preempted,
+    Backend, Change, Error, Granted, Guard, HintStatistics, LimitStatistics, Options, Preempted,
     RegionStatistics, Statistics, VmStatistics,
 };
 use crate::publish::Server;
@@ -117,8 +117,8 @@ impl Guard for SchedExt {
         })
     }
 
-    fn set(&mut self, vm: Option<&str>, policies: &[Policy]) -> Result<Vec<String>, Error> {
-        self.follower.set(vm, policies)
+    fn set(&mut self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error> {
+        self.follower.set(vm, change)
     }
 
     fn ended(&mut self) -> Option<String> {
@@ -198,6 +198,7 @@ impl SchedExt {
             ..region
         });
         let readable = vm.state == VmState::Watching && guest.ready == 1;
+        let treatment = self.follower.treatment(vm.pid, &vm.name);
         VmStatistics {
             pid: vm.pid,
             name: vm.name.clone(),
@@ -209,7 +210,8 @@ impl SchedExt {
                 }
                 _ => self.follower.short(vm.pid),
             },
-            policies: self.follower.policies(vm.pid, &vm.name),
+            policies: treatment.policies,
+            rescue_share: Some(treatment.rescue_share),
             weight: guest.weight,
             vcpus: vm.vcpus.len() as u32,
             on_cpu_ns: guest.on_cpu_ns,

@@ -80,8 +80,17 @@ fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String>
         let other = helped(&now, second)? > helped(before, second)?;
         Ok((ran(&now, first)? >= enough && other).then_some(()))
     })?;
-    ask(&["set", "--vm", &first.name, "--policy", "extend,rescue"])?;
-    let without = helped(&show()?, first)?;
+    ask(&["set", "--vm", &first.name, "--policy", "extend,rescue", "--rescue-share", "20%"])?;
+    ask(&["set", "--vm", &first.name, "--rescue-share", "30%"])?;
+    let seen = show()?;
+    let own = of(&seen, first)?;
+    if own["policies"] != json!(["extend", "rescue"])
+        || own["rescue_share"] != 30
+        || of(&seen, second)?["rescue_share"] == 30
+    {
+        bail!("after guard set --rescue-share, it shows {seen}");
+    }
+    let without = helped(&seen, first)?;
     wait(setup, "the VM to be helped again", || {
         Ok((helped(&guard.line(setup)?, first)? > without).then_some(()))
     })?;
@@ -89,7 +98,7 @@ fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String>
         Err(error) if error.to_string().contains(&first.name) => (),
         other => bail!("a VM that does not exist: {other:?}"),
     }
-    Ok("guard set: one VM's policies off and on again, the other one's untouched".into())
+    Ok("guard set: one VM's policies off and on again, and its share of rescues; the other one's untouched".into())
 }
 
 /// The weight of the VM's new cgroup is its own from then on.
