@@ -31,7 +31,7 @@ pub(super) struct Thread {
     pub(super) weight: u64,
     pub(super) began: u64,
     pub(super) rate: u64,
-    overrun: u64,
+    pub(super) overrun: u64,
 }
 
 #[repr(C)]
@@ -852,7 +852,8 @@ fn rescues_have_a_share_of_the_time_but_for_the_oldest_grace_periods() {
         let due = share as f64 / 100.0;
         assert!((due - 0.02..=due + 0.01).contains(&held), "{held} where {due} is due");
     }
-    assert_eq!(part(rescued_with_share(0, true)), 0.0, "no grace period becomes old");
+    let none = part(rescued_with_share(0, true));
+    assert!(none < 0.01, "{none}: the first ones only, no grace period becomes old");
     for share in [0, 10, 100] {
         let (.., oldest) = rescued_with_share(share, false);
         assert!(oldest <= LIMITS.max_hold, "{share} %: {} ms", oldest / MS);
