@@ -98,7 +98,7 @@ test: lint test-run
 # The tests alone, without the set-up and the checks of the sources: scripts/repeat-tests runs them
 # again and again. Those of virtual machines wait much, so the rest runs beside them, and is printed
 # when it is done.
-test-run: init
+test-run: init setup-test
 	@$(MAKE) --no-print-directory -j2 PARALLEL=yes test-beside test-workspace
 
 # Cargo would ask the make of this recipe for its jobs.

@@ -56,6 +56,9 @@ fn who_asks_a_guard_that_does_not_run_is_told() {
             return; // somebody's dry run needs no sched_ext
         }
         assert_eq!(output.status.code(), Some(1), "{args:?}");
+        if said.contains("it ended, or") || said.contains("asking guard") {
+            return; // it was one, and ended meanwhile
+        }
         assert!(said.lines().count() == 1 && said.contains("does not run here"), "{said}");
         assert!(output.stdout.is_empty(), "{args:?}");
     }

@@ -73,6 +73,7 @@ struct guest {
 	struct granted rescued;
 	struct granted yielded;
 	u64 spun; /* looks at which one spun while another waited for a CPU */
+	u64 gave_way; /* turns that ended for the one that it spun for */
 	u64 ticks; /* due while the vCPU waited for a CPU */
 };
 

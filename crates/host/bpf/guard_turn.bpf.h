@@ -22,10 +22,21 @@ static __always_inline void end_favour(struct task *task, u64 ns)
 	task->why = WHY_TURN;
 }
 
+/* The turn of the vCPU ends in a section, since it spins there. */
+static __always_inline void gave_way(const struct task *task)
+{
+	struct guest *guest = guest_of(task);
+
+	if (guest)
+		add(&guest->gave_way, 1);
+}
+
 /* The thread that ran last on this CPU keeps it for ns. */
 static __always_inline void keep(struct task_struct *p, struct task *task,
 				 struct cpu *cpu, u32 where, u64 ns, u64 now)
 {
+	struct guest *guest;
+
 	if (task->extension.began) {
 		/* While it was alone, the look was far away. */
 		look_in(cpu, where, LOOK_EXTENDED_NS, now);
@@ -34,6 +45,10 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 		return; /* the turn goes on */
 	}
 	kernel_set_slice(p, cpu->limited ? ns : SLICE_FOR_KERNEL);
+	guest = guest_of(task);
+	/* As what it was: a rescue, or a turn. */
+	if (guest && task->why)
+		add(&guest->on_cpu_ns, charge(task, now));
 	end_favour(task, now - cpu->turn);
 	task->used = 0;
 	cpu->turn = now;
@@ -327,8 +342,10 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		} else if (extend_current(now) == POLICY_STAY) {
 			keep(prev, task, cpu, where, settings.max_extend, now);
 			return;
-		} else if (task->awaits && !cpu->why && !cpu->wanted) {
-			want(cpu, task->awaits, WHY_YIELDED);
+		} else if (task->awaits) {
+			gave_way(task);
+			if (!cpu->why && !cpu->wanted)
+				want(cpu, task->awaits, WHY_YIELDED);
 		}
 	}
 	/* Every second turn at most is one of a vCPU out of turn. */

@@ -87,7 +87,9 @@ fn answer(mut stream: UnixStream, guard: &mut dyn Guard) -> io::Result<()> {
             Ok(Request::Statistics) => {
                 guard.statistics().map(|seen| Answer::Statistics(Box::new(seen)))
             }
-            Ok(Request::Set { vm, change }) => guard.set(vm.as_deref(), &change).map(Answer::Set),
+            Ok(Request::Set { vm, change }) => {
+                change.check().and_then(|()| guard.set(vm.as_deref(), &change)).map(Answer::Set)
+            }
             Err(error) => Ok(Answer::Refused(format!("no request: {error}"))),
         }
         .unwrap_or_else(|error| Answer::Refused(error.to_string()))
@@ -233,12 +235,20 @@ mod tests {
         });
     }
 
+    fn share(percent: u8) -> Change {
+        Change { policies: None, rescue_share: Some(percent) }
+    }
+
     #[test]
     fn what_is_wrong_is_said() {
         beside("wrong", |name| {
-            let set = Request::Set { vm: Some("web".into()), change: Change::default() };
-            let said = said(ask(name, &set).unwrap());
-            assert!(said.contains("web") && said.contains("db"), "{said}");
+            let set = Request::Set { vm: Some("web".into()), change: share(10) };
+            let answer = said(ask(name, &set).unwrap());
+            assert!(answer.contains("web") && answer.contains("db"), "{answer}");
+            for (change, why) in [(Change::default(), "nothing"), (share(101), "100%")] {
+                let answer = said(ask(name, &Request::Set { vm: None, change }).unwrap());
+                assert!(answer.contains(why), "{answer}");
+            }
             assert!(Control::listen_as(name).is_err());
         });
     }

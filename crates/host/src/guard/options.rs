@@ -73,9 +73,39 @@ pub struct Treatment {
 
 /// A change of a [`Treatment`]: what is `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Change {
     pub policies: Option<Vec<Policy>>,
     pub rescue_share: Option<u8>,
+}
+
+impl Change {
+    /// # Errors
+    /// [`Error::Option`] if it changes nothing, or to what makes no sense.
+    pub fn check(&self) -> Result<(), Error> {
+        let named = self.policies.is_some() || self.rescue_share.is_some();
+        if !named || self.policies.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::Option { what: "--policy", why: "there is nothing to change" });
+        }
+        check_share(self.rescue_share.unwrap_or(0))
+    }
+
+    /// What `newer` names is no longer named here.
+    pub fn forget(&mut self, newer: &Change) {
+        if newer.policies.is_some() {
+            self.policies = None;
+        }
+        if newer.rescue_share.is_some() {
+            self.rescue_share = None;
+        }
+    }
+}
+
+fn check_share(percent: u8) -> Result<(), Error> {
+    match percent {
+        0..=100 => Ok(()),
+        _ => Err(Error::Option { what: "--rescue-share", why: "from 0% to 100%" }),
+    }
 }
 
 impl Treatment {
@@ -208,9 +238,7 @@ impl Options {
                 return Err(Error::Option { what, why });
             }
         }
-        if self.rescue_share > 100 {
-            return Err(Error::Option { what: "--rescue-share", why: "from 0% to 100%" });
-        }
+        check_share(self.rescue_share)?;
         if self.backend == Backend::SchedExt {
             self.check_scheduler()?;
         }

@@ -185,6 +185,7 @@ pub fn guarded(seconds: u64) -> Statistics {
         rescued: granted(20, 250_000, 300_000),
         ticks_waited: 60 * seconds,
         spun: 7 * seconds,
+        gave_way: 5 * seconds,
         ..VmStatistics::default()
     };
     let web = VmStatistics {

@@ -96,7 +96,7 @@ impl Follower {
 
     /// What is done for the VM.
     pub fn treatment(&self, pid: u32, name: &str) -> Treatment {
-        self.shared.rules().of(pid, Some(name)).clone()
+        self.shared.rules().of(pid, Some(name))
     }
 
     /// At once; see [`Guard::set`](crate::guard::Guard::set).
@@ -114,12 +114,15 @@ impl Follower {
             return Err(Error::NoVm { asked: vm.into(), there });
         }
         let mut rules = self.shared.rules();
-        let now = rules.set(vm, change);
+        rules.set(vm, change);
         if vm.is_none() {
-            self.program.help_threads(&now.policies);
+            self.program.help_threads(&rules.all().policies);
         }
-        for index in chosen.iter().filter_map(|machine| known.get(&machine.key.pid)) {
-            treat(&self.program, *index, now);
+        for machine in &chosen {
+            if let Some(index) = known.get(&machine.key.pid) {
+                let now = rules.of(machine.key.pid, machine.name.as_deref());
+                treat(&self.program, *index, &now);
+            }
         }
         Ok(chosen.into_iter().map(name).collect())
     }
@@ -244,7 +247,7 @@ impl State {
             Some(known) if !cgroups => known.weight,
             _ => weight::of_process(machine.key.pid),
         };
-        let treatment = self.shared.rules().of(machine.key.pid, machine.name.as_deref()).clone();
+        let treatment = self.shared.rules().of(machine.key.pid, machine.name.as_deref());
         if known.is_some_and(|known| {
             (known.index, &known.vcpus, known.boot, known.weight, &known.treatment)
                 == (index, &vcpus, boot, weight, &treatment)

@@ -210,8 +210,12 @@ impl SchedExt {
                 }
                 _ => self.follower.short(vm.pid),
             },
+            rescue_share: treatment
+                .policies
+                .iter()
+                .any(|policy| policy.rescues())
+                .then_some(treatment.rescue_share),
             policies: treatment.policies,
-            rescue_share: Some(treatment.rescue_share),
             weight: guest.weight,
             vcpus: vm.vcpus.len() as u32,
             on_cpu_ns: guest.on_cpu_ns,
@@ -224,6 +228,7 @@ impl SchedExt {
             yielded: granted(&guest.yielded),
             ticks_waited: guest.ticks,
             spun: guest.spun,
+            gave_way: guest.gave_way,
             shortened: Granted::default(),
             would: None,
         }

@@ -5,31 +5,45 @@ use super::program::constants;
 use crate::guard::{Change, Policy, Treatment};
 use crate::watch::Which;
 
-/// The last rule that fits a VM is the one for it; the first is for all.
-pub struct Rules(Vec<(Which, Treatment)>);
+/// What is done for all VMs, and changes of it for some, in the order in which they were asked for:
+/// the last that fits a VM and names a thing is in force.
+pub struct Rules {
+    all: Treatment,
+    changes: Vec<(Which, Change)>,
+}
 
 impl Rules {
     pub fn new(all: Treatment) -> Rules {
-        Rules(vec![(Which::All, all)])
+        Rules { all, changes: Vec::new() }
     }
 
-    /// Changes what is done for the VMs with this name or process ID, without one for all; what.
-    pub fn set(&mut self, vm: Option<&str>, change: &Change) -> &Treatment {
+    /// Changes what is done for the VMs with this name or process ID, without one for all. What the
+    /// change does not name stays.
+    pub fn set(&mut self, vm: Option<&str>, change: &Change) {
         let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
-        let same = self.0.iter().position(|(other, _)| *other == which).unwrap_or(0);
-        let mut treatment = self.0[same].1.clone();
-        treatment.change(change);
-        if which == Which::All {
-            self.0.clear();
+        for (other, old) in &mut self.changes {
+            if which == Which::All || *other == which {
+                old.forget(change);
+            }
         }
-        self.0.retain(|(other, _)| *other != which);
-        self.0.push((which, treatment));
-        &self.0[self.0.len() - 1].1
+        self.changes.retain(|(_, old)| *old != Change::default());
+        match which {
+            Which::All => self.all.change(change),
+            Which::Named(_) => self.changes.push((which, change.clone())),
+        }
     }
 
-    pub fn of(&self, pid: u32, name: Option<&str>) -> &Treatment {
-        let fits = self.0.iter().rev().find(|(which, _)| which.wants(pid, name));
-        &fits.unwrap_or(&self.0[0]).1
+    pub fn of(&self, pid: u32, name: Option<&str>) -> Treatment {
+        let mut treatment = self.all.clone();
+        for (_, change) in self.changes.iter().filter(|(which, _)| which.wants(pid, name)) {
+            treatment.change(change);
+        }
+        treatment
+    }
+
+    /// What is done for VMs that no change names.
+    pub fn all(&self) -> &Treatment {
+        &self.all
     }
 }
 
@@ -57,16 +71,23 @@ mod tests {
         Change { policies: Some(policies.into()), rescue_share: None }
     }
 
+    fn share(share: u8) -> Change {
+        Change { policies: None, rescue_share: Some(share) }
+    }
+
+    fn rules() -> Rules {
+        Rules::new(Treatment { policies: vec![Policy::Full], rescue_share: 40 })
+    }
+
     #[test]
-    fn the_last_rule_that_fits_counts() {
-        let all = Treatment { policies: vec![Policy::Full], rescue_share: 40 };
-        let mut rules = Rules::new(all.clone());
+    fn the_last_change_that_fits_counts() {
+        let mut rules = rules();
         rules.set(Some("db"), &policies(&[Policy::Extend, Policy::Rescue]));
         rules.set(Some("4711"), &policies(&[Policy::Plain]));
-        let of = |rules: &Rules, pid, name| rules.of(pid, name).policies.clone();
+        let of = |rules: &Rules, pid, name| rules.of(pid, name).policies;
         assert_eq!(of(&rules, 1, Some("db")), [Policy::Extend, Policy::Rescue]);
         assert_eq!(of(&rules, 4711, Some("db")), [Policy::Plain]);
-        assert_eq!(*rules.of(2, None), all);
+        assert_eq!(of(&rules, 2, None), [Policy::Full]);
         rules.set(Some("db"), &policies(&[Policy::Quiesce]));
         assert_eq!(of(&rules, 4711, Some("db")), [Policy::Quiesce]);
         rules.set(None, &policies(&[Policy::Rescue]));
@@ -75,16 +96,20 @@ mod tests {
 
     #[test]
     fn what_is_not_named_stays() {
-        let mut rules = Rules::new(Treatment { policies: vec![Policy::Full], rescue_share: 40 });
-        let share = |share| Change { policies: None, rescue_share: Some(share) };
-        rules.set(Some("db"), &share(10));
-        rules.set(Some("db"), &policies(&[Policy::Rescue]));
-        let db = Treatment { policies: vec![Policy::Rescue], rescue_share: 10 };
-        assert_eq!(*rules.of(1, Some("db")), db);
-        assert_eq!(rules.of(2, None).rescue_share, 40);
+        let mut rules = rules();
+        rules.set(Some("db"), &policies(&[Policy::Extend]));
+        rules.set(Some("4711"), &share(10));
+        let both = Treatment { policies: vec![Policy::Extend], rescue_share: 10 };
+        assert_eq!(rules.of(4711, Some("db")), both, "by name and by process ID");
         rules.set(None, &share(20));
-        let all = Treatment { policies: vec![Policy::Full], rescue_share: 20 };
-        assert_eq!([rules.of(1, Some("db")), rules.of(2, None)], [&all, &all]);
+        let db = Treatment { policies: vec![Policy::Extend], rescue_share: 20 };
+        assert_eq!(rules.of(4711, Some("db")), db, "its policy is not named");
+        assert_eq!(rules.of(2, None).policies, [Policy::Full]);
+        rules.set(Some("db"), &share(30));
+        rules.set(None, &policies(&[Policy::Rescue]));
+        let db = Treatment { policies: vec![Policy::Rescue], rescue_share: 30 };
+        assert_eq!(rules.of(1, Some("db")), db, "its share is not named");
+        assert_eq!(rules.changes.len(), 1, "what says nothing any more is gone");
     }
 
     #[test]

@@ -168,6 +168,12 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
         "reprieve_guard_spun",
         "Looks at which a vCPU spun for another one while another one waited for a CPU",
         each(named, |vm| Some(vm.spun as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_gave_way",
+        "Turns of vCPUs that ended in a critical section where they spun for another vCPU",
+        each(named, |vm| Some(vm.gave_way as f64)),
     )
 }
 
