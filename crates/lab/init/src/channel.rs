@@ -22,7 +22,7 @@ const SERIAL: &str = "/dev/ttyS1";
 
 /// The sending side; clones share the line.
 #[derive(Clone)]
-pub struct Sender(Arc<Mutex<BufWriter<File>>>);
+pub struct Sender(Arc<Mutex<BufWriter<Out>>>);
 
 impl Sender {
     /// Sends one event. An error means that the lab has ended, and then the VM ends, too.
@@ -66,7 +66,7 @@ pub fn open() -> Result<(Receiver, Sender)> {
         sys::make_raw(file.as_fd()).context(SERIAL)?;
     }
     let out = file.try_clone().context(path.display())?;
-    let sender = Sender(Arc::new(Mutex::new(BufWriter::with_capacity(32 << 10, out))));
+    let sender = Sender(Arc::new(Mutex::new(BufWriter::with_capacity(32 << 10, Out(out)))));
     Ok((Receiver { file, buffer: Vec::new() }, sender))
 }
 
@@ -93,6 +93,27 @@ fn find_port() -> Option<PathBuf> {
 /// A virtio device of type 3 is a console (and so may have ports).
 fn is_console(device: &Path) -> bool {
     fs::read_to_string(device.join("device")).is_ok_and(|t| t.trim_end() == "0x0003")
+}
+
+/// Writes only what there is room for. A write that waits for room in a virtio-serial port can miss
+/// that the device made some, and then sleeps for as long as nothing else happens on the port.
+struct Out(File);
+
+/// How often room is looked for, ms, while no event says that there is some.
+const LOOK_FOR_ROOM: i32 = 100;
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        while !sys::writable(self.0.as_fd(), LOOK_FOR_ROOM) {
+            // Where the other side is not open, `poll` returns at once.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// The receiving side.
@@ -148,6 +169,27 @@ mod tests {
         assert_eq!(take_line(&mut buffer), None);
         buffer.extend_from_slice(b"ee\n");
         assert_eq!(take_line(&mut buffer).unwrap(), b"three");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_written_later() {
+        let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut out = Out(File::from(std::os::fd::OwnedFd::from(here)));
+        let sent: Vec<u8> = (0..4 << 20).map(|n: u32| n.to_le_bytes()[n as usize % 4]).collect();
+        let copy = sent.clone();
+        let writer = std::thread::spawn(move || out.write_all(&copy));
+        let mut received = Vec::new();
+        there.read_to_end(&mut received).unwrap();
+        writer.join().unwrap().unwrap();
+        assert!(received == sent);
+    }
+
+    #[test]
+    fn a_write_to_nobody_fails() {
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut out = Out(File::from(std::os::fd::OwnedFd::from(here)));
+        drop(there);
+        assert!(out.write(b"x").is_err());
     }
 
     #[test]

@@ -185,10 +185,19 @@ pub fn pty() -> io::Result<(File, File)> {
 /// Waits until there is something to read from `fd`; false if there is nothing within `limit_ms`,
 /// or if the other side is not open.
 pub fn readable(fd: BorrowedFd, limit_ms: i32) -> bool {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    poll(fd, libc::POLLIN, limit_ms) & libc::POLLIN != 0
+}
+
+/// The same for room to write; true also if a write would fail.
+pub fn writable(fd: BorrowedFd, limit_ms: i32) -> bool {
+    poll(fd, libc::POLLOUT, limit_ms) & (libc::POLLOUT | libc::POLLERR | libc::POLLNVAL) != 0
+}
+
+fn poll(fd: BorrowedFd, events: i16, limit_ms: i32) -> i16 {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: one valid pollfd.
     let n = unsafe { libc::poll(&mut poll, 1, limit_ms) };
-    n > 0 && poll.revents & libc::POLLIN != 0
+    if n > 0 { poll.revents } else { 0 }
 }
 
 /// Makes `fd` the standard input, output and error of this process.
