@@ -357,8 +357,10 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		add(&guest->on_cpu_ns, ran);
 		entitle(group, guest);
 		if (guest->policies & DOES_RESCUE &&
-		    p == bpf_get_current_task_btf())
+		    p == bpf_get_current_task_btf()) {
 			look(task, now);
+			task->noticed = noticed(task);
+		}
 	}
 	end_favour(task, now - cpu->turn);
 	if (!runnable)
@@ -467,7 +469,7 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 	if (task->extension.began)
 		due = now - task->extension.began >= settings.max_extend;
 	else if (cpu->why == WHY_RESCUED)
-		due = ran >= POLICY_RESCUE_NS || !owes(task);
+		due = ran >= POLICY_RESCUE_NS || rescue_done();
 	else
 		due = ran >= cpu->slice && (cpu->limited || waits(where));
 	if (due)
@@ -541,7 +543,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		/* Only if it is idle: one may have come as it went idle. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	}
-	rescue_pending(where, now);
+	rescue_pending(now);
 	unpark(now);
 	next = timer->next;
 	if (keeps_limits && scx_bpf_dsq_nr_queued(QUEUE_PARKED) > 0) {

@@ -54,6 +54,7 @@ struct guest {
 	u32 rescue_share; /* of its vCPUs' run time, in hundredths */
 	u64 kthread_cpu; /* addresses, or 0 */
 	u64 kthread_on_rq;
+	u64 kthread_state;
 	u64 fqs_due;
 	u64 jiffies;
 	struct leaf leaves[MAX_LEAVES];
@@ -65,6 +66,8 @@ struct guest {
 	u64 seq_since;
 	u64 looked;
 	u64 owes[MAX_LEAVES]; /* who holds it up */
+	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
+		      * is ready to run; 0: it is not, or not known */
 	u64 on_cpu_ns;
 	u64 entitled_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */

@@ -63,10 +63,11 @@ static __always_inline u64 until(const struct cpu *cpu, u64 now)
 /* Brings the next look near if it is far away and who runs is not alone. */
 static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 {
+	s64 near = cpu->why == WHY_RESCUED ? LOOK_EXTENDED_NS : LOOK_BUSY_NS;
 	s64 ahead = policy_after(cpu->look, now);
 
 	/* A look that is long past was lost. */
-	if ((ahead > LOOK_BUSY_NS || ahead < -LOOK_BUSY_NS) &&
+	if ((ahead > near || ahead < -LOOK_BUSY_NS) &&
 	    (cpu->why == WHY_RESCUED || cpu->limited || waits(where)))
 		look_in(cpu, where, until(cpu, now), now);
 }

@@ -77,9 +77,10 @@ u32 guard_extend(struct policy_extension *extension,
 u32 guard_rescue(const struct policy_thread *thread,
 		 const struct policy_group *group,
 		 const struct policy_queue *queue, u64 load, u64 age, u64 left,
-		 int ticked, u64 now, const struct policy_limits *limits)
+		 enum policy_need need, u64 now,
+		 const struct policy_limits *limits)
 {
-	return policy_rescue(thread, group, queue, load, age, left, ticked, now,
+	return policy_rescue(thread, group, queue, load, age, left, need, now,
 			     limits);
 }
 

@@ -42,6 +42,10 @@
  * after it has been off its CPU for this long: most guests have 250 a second.
  */
 #define POLICY_RESCUE_GAP_NS 4000000ULL
+/* A vCPU that has work to do for the grace period needs no tick. It is rescued
+ * after this long off its CPU, so that rescues do not follow each other at
+ * once. */
+#define POLICY_WORK_GAP_NS 500000ULL
 /* How long a rescue lasts if the quiescent state does not come before: enough
  * for the tick and the softirq that it raises. */
 #define POLICY_RESCUE_NS 300000ULL
@@ -438,6 +442,13 @@ POLICY_FN int policy_overdrawn(const struct policy_group *group, u64 ns,
 	return group && group->borrowed + ns > POLICY_BORROWERS * allowed;
 }
 
+/* What a vCPU that holds up a grace period needs to do for it. */
+enum policy_need {
+	POLICY_TICK, /* a tick, of which nobody says whether it is due */
+	POLICY_DUE_TICK,
+	POLICY_WORK, /* RCU's own thread has to run there */
+};
+
 enum policy_answer {
 	POLICY_YES,
 	POLICY_NOT_YET, /* it would not help */
@@ -447,21 +458,23 @@ enum policy_answer {
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,
  * is scheduled next because it holds up a grace period of that age: not if it
  * gets too far ahead, nor if a part of its debt would be forgiven, nor before
- * max_hold as long as it ran in rescues for more than their share. ticked says
- * that a tick of its guest's is known to be due. */
+ * max_hold as long as it ran in rescues for more than their share. */
 POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_group *group,
 					   const struct policy_queue *queue,
 					   u64 load, u64 age, u64 left,
-					   int ticked, u64 now,
+					   enum policy_need need, u64 now,
 					   const struct policy_limits *limits)
 {
 	u64 allowed = policy_debt_allowed(age, limits);
+	u64 gap = need == POLICY_DUE_TICK ? 0
+		  : need == POLICY_WORK	  ? POLICY_WORK_GAP_NS
+					  : POLICY_RESCUE_GAP_NS;
 
 	if (!allowed ||
 	    (age < limits->late + thread->overrun && age < limits->max_hold))
 		return POLICY_NOT_YET;
-	if (!ticked && policy_after(now, left) < (s64)POLICY_RESCUE_GAP_NS)
+	if (policy_after(now, left) < (s64)gap)
 		return POLICY_NOT_YET;
 	if (policy_debt(thread, group, queue) + POLICY_RESCUE_NS > allowed ||
 	    policy_overdrawn(group, POLICY_RESCUE_NS, allowed) ||

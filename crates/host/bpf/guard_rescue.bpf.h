@@ -29,8 +29,8 @@ static __always_inline void look(struct task *task, u64 now)
 	u32 index = task->vm;
 	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
 	u64 any = 0, seq = 0, jiffies = 0, due = 0;
-	u32 kthread = MAX_GUEST_CPUS, i;
-	u8 on_rq = 0;
+	u32 kthread = MAX_GUEST_CPUS, state, i;
+	u8 on_rq = 0, late = 0;
 
 	if (!guest || !vm || !guest->ready || !vm->ready || !vm->gp_seq)
 		return;
@@ -42,21 +42,29 @@ static __always_inline void look(struct task *task, u64 now)
 	guest->seq = seq & 3 ? seq : 0;
 	if (seq & 3) {
 		if (guest->kthread_cpu && guest->kthread_on_rq) {
-			/* It waits for a CPU, or its timer's tick does. */
 			bpf_probe_read_user(&on_rq, sizeof(on_rq),
 					    (void *)guest->kthread_on_rq);
+			/* Since Linux 6.12 who sleeps may be there, too. */
+			if (on_rq && guest->kthread_state &&
+			    !bpf_probe_read_user(&state, sizeof(state),
+						 (void *)guest->kthread_state))
+				on_rq = !state;
+			/* It waits for a CPU, or its timer's tick does. */
 			if (!on_rq && guest->jiffies && guest->fqs_due &&
 			    !bpf_probe_read_user(&jiffies, sizeof(jiffies),
 						 (void *)guest->jiffies) &&
 			    !bpf_probe_read_user(&due, sizeof(due),
 						 (void *)guest->fqs_due))
-				on_rq = (s64)(jiffies - due) >= 0;
-			if (on_rq &&
+				late = (s64)(jiffies - due) >= 0;
+			if ((on_rq || late) &&
 			    bpf_probe_read_user(&kthread, sizeof(kthread),
 						(void *)guest->kthread_cpu))
 				kthread = MAX_GUEST_CPUS;
 		}
 	}
+	guest->kthread = on_rq && kthread < MAX_GUEST_CPUS
+				 ? guest->slots[kthread & (MAX_GUEST_CPUS - 1)]
+				 : 0;
 	for (i = 0; i < MAX_LEAVES; i++) {
 		struct leaf *leaf = &guest->leaves[i];
 		u64 mask = 0, tasks = 0, host;
@@ -106,15 +114,44 @@ static __always_inline _Bool owes(const struct task *task)
 		return 0;
 	bpf_for(i, 0, MAX_LEAVES)
 	{
-		u32 bit;
-
 		if (i >= guest->leaves_used || i >= MAX_LEAVES)
 			break;
-		bit = vcpu->index - guest->leaves[i].first_cpu;
-		if (bit < guest->leaves[i].cpus && bit < 64)
-			return guest->owes[i] >> bit & 1;
+		if (guest->leaves[i].qsmask == vcpu->qsmask)
+			return !!(guest->owes[i] & vcpu->qsbit);
 	}
 	return 0;
+}
+
+/* The last grace period that the guest's CPU noticed: its gp_seq, or NO_SEQ
+ * where that cannot be read. The vCPU is current. */
+static __always_inline u64 noticed(const struct task *task)
+{
+	struct vcpu *vcpu = vcpu_of(task);
+	u64 seq;
+
+	if (!vcpu || !vcpu->noticed ||
+	    bpf_probe_read_user(&seq, sizeof(seq), (void *)vcpu->noticed))
+		return NO_SEQ;
+	return seq;
+}
+
+/* Whether the rescue of the current thread, at which was just looked, has done
+ * what it can. A tick at which a CPU notices a grace period does no more than
+ * that: it is the next one that reports. */
+__noinline int rescue_done(void)
+{
+	struct task *task = task_of(bpf_get_current_task_btf());
+	struct guest *guest = task ? guest_of(task) : 0;
+	u64 seq;
+
+	if (!guest)
+		return 0;
+	if (!owes(task))
+		return 1;
+	if (guest->kthread == task->slot || task->noticed == NO_SEQ)
+		return 0;
+	seq = noticed(task);
+	return seq != task->noticed && seq == guest->seq;
 }
 
 static __always_inline _Bool may_rescue(const struct task *task,
@@ -123,27 +160,89 @@ static __always_inline _Bool may_rescue(const struct task *task,
 	struct group *group = group_of(task);
 	struct policy_limits limit;
 	enum policy_answer answer;
+	enum policy_need need;
 
 	if (!group)
 		return 0;
+	need = task->ticked		      ? POLICY_DUE_TICK
+	       : guest->kthread == task->slot ? POLICY_WORK
+					      : POLICY_TICK;
 	limits(&limit);
 	limit.rescue_share = guest->rescue_share;
 	answer = policy_rescue(&task->thread, &group->group, queue_of(task),
-			       per_cpu(), age, task->left, task->ticked, now,
-			       &limit);
+			       per_cpu(), age, task->left, need, now, &limit);
 	if (answer == POLICY_IN_DEBT)
 		add(&guest->rescued.refused, 1);
 	return answer == POLICY_YES;
 }
 
+/* How well a rescue fits on the CPU. Another rescue there, or who else runs out
+ * of turn, is not cut short; another vCPU of the VM only if need be. */
+enum { FITS_NOT, FITS_BADLY, FITS };
+
+static __always_inline u32 fits(const struct task *task, struct task_struct *p,
+				u32 where)
+{
+	struct cpu *cpu = cpu_of(where);
+	struct vcpu *vcpu;
+	u32 index;
+
+	if (!cpu || (cpu->turn && cpu->why) ||
+	    !bpf_cpumask_test_cpu(where, p->cpus_ptr))
+		return FITS_NOT;
+	index = cpu->slot - 1;
+	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
+	if (!cpu->turn || cpu->extends || cpu->wanted ||
+	    (vcpu && vcpu->vm == task->vm))
+		return FITS_BADLY;
+	return FITS;
+}
+
+#define NOWHERE (~0U)
+
+/* Where the vCPU, which waits, should be rescued now: where it ran last, or if
+ * that does not fit, on one of two CPUs that have the same queue. */
+__noinline u32 rescue_at(u32 tid)
+{
+	struct task_struct *p = bpf_task_from_pid(tid);
+	u32 where = NOWHERE, best = FITS_NOT, other, fit;
+	struct task *task;
+
+	if (!p)
+		return NOWHERE;
+	task = task_of(p);
+	if (!task)
+		goto out;
+	other = task->queue ? task->queue - 1 : (u32)scx_bpf_task_cpu(p);
+	best = fits(task, p, other);
+	if (best)
+		where = other;
+	if (task->queue || best == FITS)
+		goto out;
+	other = bpf_cpumask_any_distribute(p->cpus_ptr);
+	fit = domain_of(other) == task->domain ? fits(task, p, other) : 0;
+	if (fit > best) {
+		best = fit;
+		where = other;
+	}
+	if (best == FITS)
+		goto out;
+	other = bpf_cpumask_any_distribute(p->cpus_ptr);
+	fit = domain_of(other) == task->domain ? fits(task, p, other) : 0;
+	if (fit > best)
+		where = other;
+out:
+	bpf_task_release(p);
+	return where;
+}
+
 /* Has the vCPU scheduled next if it waits and that is allowed. */
 static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
-				   u32 here, u64 now)
+				   u64 now)
 {
 	struct task_struct *p;
 	struct task *task;
-	struct cpu *cpu;
-	s32 where;
+	u32 where;
 	u32 *tid;
 
 	tid = bpf_map_lookup_elem(&tids, &slot);
@@ -157,15 +256,9 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 		goto out;
 	if (!may_run(p, task, now) || !may_rescue(task, guest, age, now))
 		goto out;
-	if (task->queue) {
-		where = task->queue - 1;
-	} else {
-		where = scx_bpf_task_cpu(p);
-		cpu = cpu_of(where);
-		if (cpu && cpu->why && bpf_cpumask_test_cpu(here, p->cpus_ptr))
-			where = here;
-	}
-	task->why = WHY_RESCUED;
+	where = rescue_at(p->pid);
+	if (where == NOWHERE || !favour(task, WHY_RESCUED))
+		goto out;
 	if (take(p, task, where, QUEUE_RESCUE + domain_of(where),
 		 POLICY_RESCUE_NS)) {
 		add(&guest->rescued.count, 1);
@@ -190,7 +283,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	struct guest *guest;
 	struct task *task;
 	struct cpu *cpu;
-	s32 where;
+	u32 where;
 	u32 tid;
 
 	if (!active || !BPF_CORE_READ(lapic, vcpu, ready))
@@ -213,8 +306,8 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	    policy_after(now, guest->seq_since) <= 0 || !owes(task) ||
 	    !may_rescue(task, guest, now - guest->seq_since, now))
 		goto out;
-	where = task->queue ? (s32)task->queue - 1 : scx_bpf_task_cpu(p);
-	cpu = cpu_of(where);
+	where = rescue_at(tid);
+	cpu = where == NOWHERE ? 0 : cpu_of(where);
 	if (cpu && !cpu->wanted) {
 		want(cpu, tid, WHY_RESCUED);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
@@ -256,7 +349,7 @@ static __always_inline u32 lowest(u64 mask)
 
 /* Goes on to the next VM, leaf or vCPU that owes, and rescues that. Whether the
  * look is over. */
-static __always_inline _Bool rescue_next(struct pass *pass, u32 here, u64 now)
+static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 {
 	u32 place = pass->place, index = place / VM_PLACES;
 	u32 leaf = place / LEAF_PLACES % MAX_LEAVES;
@@ -305,11 +398,11 @@ static __always_inline _Bool rescue_next(struct pass *pass, u32 here, u64 now)
 		return 0;
 	slot = guest->slots[cpu];
 	if (slot)
-		rescue(slot - 1, guest, now - guest->seq_since, here, now);
+		rescue(slot - 1, guest, now - guest->seq_since, now);
 	return 0;
 }
 
-__noinline int rescue_pending(u32 here, u64 now)
+__noinline int rescue_pending(u64 now)
 {
 	u32 zero = 0, n;
 	struct pass *pass = bpf_map_lookup_elem(&passes, &zero);
@@ -319,7 +412,7 @@ __noinline int rescue_pending(u32 here, u64 now)
 	pass->left = LOOK_OWING;
 	bpf_for(n, 0, LOOK_STEPS)
 	{
-		if (rescue_next(pass, here, now))
+		if (rescue_next(pass, now))
 			break;
 	}
 	return 0;

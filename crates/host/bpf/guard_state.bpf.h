@@ -75,6 +75,7 @@ struct task {
 	u64 left; /* when it last left its CPU */
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
+	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
@@ -243,6 +244,14 @@ static __always_inline u64 queue_id(const struct task *task)
 {
 	return task->queue ? QUEUE_CPU + task->queue - 1
 			   : QUEUE_SHARED + task->domain;
+}
+
+/* The thread, which waits, is to run out of its turn. 0: another CPU has it run
+ * so already. */
+static __always_inline _Bool favour(struct task *task, u32 why)
+{
+	return __sync_val_compare_and_swap(&task->why, WHY_TURN, why) ==
+	       WHY_TURN;
 }
 
 static __always_inline void want(struct cpu *cpu, u32 tid, u32 why)

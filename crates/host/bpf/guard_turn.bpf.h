@@ -232,7 +232,8 @@ __noinline int take_wanted(u32 where, u64 now)
 	guest = guest_of(task);
 	if (!guest)
 		goto out;
-	task->why = why;
+	if (!favour(task, why))
+		goto out;
 	granted = why == WHY_RESCUED ? &guest->rescued : &guest->yielded;
 	if (take(p, task, where, SCX_DSQ_LOCAL,
 		 why == WHY_RESCUED ? POLICY_RESCUE_NS : SLICE_FOR_KERNEL)) {

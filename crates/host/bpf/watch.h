@@ -93,6 +93,8 @@ struct vcpu {
 	u64 env; /* address of the CPUX86State's eip */
 	u64 qsmask; /* address in the guest's rcu_node, or 0 */
 	u64 qsbit; /* the vCPU's there */
+	u64 noticed; /* address of the gp_seq that the guest's CPU knows, or 0
+		      */
 
 	/*
 	 * Written by the program on the CPU where the vCPU's thread comes or

@@ -31,6 +31,8 @@ pub(crate) struct RcuMap {
     pub task_cpu: Option<u64>,
     /// Of `task_struct.on_rq`.
     pub task_on_rq: Option<u64>,
+    /// Of `task_struct.__state`.
+    pub task_state: Option<u64>,
     pub data: DataOffsets,
 }
 
@@ -78,6 +80,7 @@ impl RcuMap {
                 .or_else(|_| types.offset_of("task_struct", "cpu"))
                 .ok(),
             task_on_rq: types.offset_of("task_struct", "on_rq").ok(),
+            task_state: types.offset_of("task_struct", "__state").ok(),
             data: DataOffsets {
                 gp_seq: types.offset_of("rcu_data", "gp_seq")?,
                 core_needs_qs: data("core_needs_qs"),

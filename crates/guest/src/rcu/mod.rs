@@ -181,6 +181,7 @@ impl Rcu<'_> {
             fqs_due: host(self.map.fqs_due)?,
             kthread_cpu: of_kthread(self.map.task_cpu),
             kthread_on_rq: of_kthread(self.map.task_on_rq),
+            kthread_state: of_kthread(self.map.task_state),
             node_entry: small(self.map.node_entry),
             task_cpu: small(self.map.task_cpu),
             leaves: self.map.leaves.iter().map(node).collect::<Result<_>>()?,

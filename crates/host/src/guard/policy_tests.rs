@@ -98,7 +98,7 @@ unsafe extern "C" {
         load: u64,
         age: u64,
         left: u64,
-        ticked: i32,
+        need: u32,
         now: u64,
         limits: *const Limits,
     ) -> u32;
@@ -164,7 +164,8 @@ pub(super) const LIMITS: Limits =
     Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS, rescue_share: 100 };
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
 const RESCUE: u64 = 300_000;
-const GAP: u64 = 4 * MS;
+/// By what the vCPU needs.
+const GAPS: [u64; 3] = [4 * MS, 0, 500 * US];
 /// Of the scheduler's glue.
 const LOOK_AHEAD: usize = 8;
 /// Of `enum policy_answer`.
@@ -399,14 +400,14 @@ impl Host {
         let load = self.load();
         (0..self.actors.len()).find(|&actor| {
             let (group, now) = (self.group(actor), self.now);
-            let ticked = self.random.below(2) as i32;
+            let need = self.random.below(3) as u32;
             let one = &self.actors[actor];
             let owes = one.doing == Doing::Waits && one.habit == Habit::Lies && one.vm.is_some();
             // SAFETY: as in `enqueue`.
             owes && unsafe {
                 let queue = &self.domains[one.domain].queue;
                 let (thread, left) = (&one.thread, one.left);
-                guard_rescue(thread, group, queue, load, S, left, ticked, now, &LIMITS) == YES
+                guard_rescue(thread, group, queue, load, S, left, need, now, &LIMITS) == YES
             }
         })
     }
@@ -884,13 +885,13 @@ fn debt_is_bounded() {
         let thread = Thread { vtime: vtime + ahead, weight: 100, ..Thread::default() };
         let queue = Queue { vtime, first: vtime };
         let (age, off) = (random.below(2 * S), random.below(10 * MS));
-        let ticked = random.below(2) as i32;
+        let need = random.below(3) as u32;
         // SAFETY: all point to values of their types; no group.
         let answer = unsafe {
             let (none, left) = (std::ptr::null(), now - off);
-            guard_rescue(&thread, none, &queue, 100, age, left, ticked, now, &LIMITS)
+            guard_rescue(&thread, none, &queue, 100, age, left, need, now, &LIMITS)
         };
-        let (late, off) = (age >= LIMITS.late, ticked != 0 || off >= GAP);
+        let (late, off) = (age >= LIMITS.late, off >= GAPS[need as usize]);
         match answer {
             YES => assert!(ahead + RESCUE <= 2 * LIMITS.max_hold && late && off),
             IN_DEBT => assert!(ahead + RESCUE > LIMITS.slice && late && off),

@@ -327,18 +327,20 @@ fn set_rcu(
         }
     }
     let guests = &program.guests;
-    let words: [(usize, u32); 4] = [
+    let words: [(usize, u32); 5] = [
         (offset_of!(types::guest, leaves_used), guest.leaves_used),
         (offset_of!(types::guest, tracks_user), tracks.into()),
         (offset_of!(types::guest, node_entry), rcu.node_entry.unwrap_or(0)),
         (offset_of!(types::guest, task_cpu), rcu.task_cpu.unwrap_or(0)),
+        (offset_of!(types::guest, kthread), 0),
     ];
     for (offset, value) in words {
         guests.set_field(index, offset, value);
     }
-    let longs: [(usize, Option<u64>); 5] = [
+    let longs: [(usize, Option<u64>); 6] = [
         (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
         (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
+        (offset_of!(types::guest, kthread_state), rcu.kthread_state),
         (offset_of!(types::guest, fqs_due), rcu.fqs_due),
         (offset_of!(types::guest, jiffies), jiffies),
         // Another boot counts its grace periods anew.

@@ -243,12 +243,11 @@ impl Machine {
     fn set_layout(&mut self, layout: &BpfLayout, tracks_user: bool) {
         let Some(slot) = &self.slot else { return };
         slot.unready();
-        let leaves = layout.rcu.as_ref().map_or(&[][..], |rcu| &rcu.leaves);
         for vcpu in &mut self.vcpus {
             let tid = vcpu.slot.tid();
             let found = layout.vcpus.iter().find(|v| v.tid == Some(tid));
             vcpu.cpu = found.map(|v| v.cpu);
-            vcpu.slot.set_addresses(found, leaves);
+            vcpu.slot.set_addresses(found, layout.rcu.as_ref());
         }
         slot.ready(layout, tracks_user);
     }

@@ -8,7 +8,7 @@
 use crate::watch::raw::constants::{MAX_SEGMENTS, NO_SEQ};
 use crate::watch::raw::{Program, types};
 use reprieve_guest::BpfLayout;
-use reprieve_guest::layout::{NodeLayout, VcpuLayout};
+use reprieve_guest::layout::{RcuLayout, VcpuLayout};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::mem::offset_of;
@@ -260,18 +260,22 @@ impl VcpuSlot {
     }
 
     /// Tells the program the addresses of the CPU's variables in the guest that runs now, among
-    /// them its bit in `leaves` of the guest's `rcu_node` tree; `None`: it has none.
-    pub fn set_addresses(&self, layout: Option<&VcpuLayout>, leaves: &[NodeLayout]) {
+    /// them those that its RCU keeps for the CPU; `None`: it has none.
+    pub fn set_addresses(&self, layout: Option<&VcpuLayout>, rcu: Option<&RcuLayout>) {
         let (count, task) = layout.map_or((0, 0), |l| (l.preempt_count, l.current_task));
-        let leaf = layout.and_then(|l| {
-            let leaf = leaves.iter().find(|n| (n.first_cpu..=n.last_cpu).contains(&l.cpu))?;
+        let leaf = layout.zip(rcu).and_then(|(l, rcu)| {
+            let leaf = rcu.leaves.iter().find(|n| (n.first_cpu..=n.last_cpu).contains(&l.cpu))?;
             Some((leaf.qsmask, 1u64.checked_shl(l.cpu - leaf.first_cpu)?))
         });
+        let noticed = layout
+            .zip(rcu)
+            .and_then(|(l, rcu)| l.rcu_data?.checked_add(rcu.rcu_data_gp_seq?.into()));
         let (mask, bit) = leaf.unwrap_or_default();
         self.set(offset_of!(types::vcpu, preempt_count), count);
         self.set(offset_of!(types::vcpu, current_task), task);
         self.set(offset_of!(types::vcpu, qsbit), bit);
         self.set(offset_of!(types::vcpu, qsmask), mask);
+        self.set(offset_of!(types::vcpu, noticed), noticed.unwrap_or(0));
     }
 
     pub fn set_registers(&self, registers: Registers) {

@@ -114,6 +114,7 @@ impl StandIn {
                 fqs_due: Some(self.fqs_due),
                 kthread_cpu: Some(self.kthread_cpu),
                 kthread_on_rq: Some(self.kthread_on_rq),
+                kthread_state: None,
                 node_entry: Some(self.task_node_entry),
                 task_cpu: Some(self.task_cpu),
                 leaves: leaves.collect(),
