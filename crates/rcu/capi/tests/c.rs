@@ -207,15 +207,20 @@ fn a_liburcu_program_qsbr() {
     liburcu("qsbr", "urcu-qsbr.h", &["-DQSBR"]);
 }
 
-/// liburcu-cds's hash table, as it is installed, by way of our flavor objects.
-fn hash_table(name: &str, header: &str, more: &[&str]) {
+/// A program that uses liburcu-cds as it is installed.
+fn liburcu_cds(name: &str, file: &str, header: &str, more: &[&str]) {
     // The compiler echoes a name that it does not find.
     let found = run(Command::new("cc").arg("-print-file-name=liburcu-cds.so"));
     if !found.stdout.starts_with(b"/") {
         return println!("liburcu-dev is not installed: skipped");
     }
     let library = ["-Wl,--no-as-needed", "-lurcu-cds", "-Wl,--as-needed"];
-    liburcu_program(name, "lfht.c", header, &[&library, more].concat());
+    liburcu_program(name, file, header, &[&library, more].concat());
+}
+
+/// liburcu-cds's hash table, by way of our flavor objects.
+fn hash_table(name: &str, header: &str, more: &[&str]) {
+    liburcu_cds(name, "lfht.c", header, more);
 }
 
 #[test]
@@ -226,6 +231,14 @@ fn liburcus_hash_table_memb() {
 #[test]
 fn liburcus_hash_table_qsbr() {
     hash_table("lfht-qsbr", "urcu-qsbr.h", &["-DQSBR"]);
+}
+
+/// liburcu-cds's queue, which is given our `call_rcu`: with heads of its own size, and of ours.
+#[test]
+fn liburcus_queue() {
+    liburcu_cds("lfq-memb", "lfq.c", "urcu.h", &[]);
+    liburcu_cds("lfq-qsbr", "lfq.c", "urcu-qsbr.h", &[]);
+    liburcu_cds("lfq-inline", "lfq.c", "urcu.h", &["-D_LGPL_SOURCE"]);
 }
 
 /// Lines of the comment behind ` * Example:`, as far as the comment goes.

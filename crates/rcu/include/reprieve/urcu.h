@@ -8,7 +8,11 @@
  * differs:
  *
  * - threads need not be registered, and a thread that exits is unregistered;
- * - struct rcu_head has 32 bytes instead of 16;
+ * - struct rcu_head has 32 bytes instead of 16. A call of call_rcu uses them. The function call_rcu,
+ *   when its address goes to a library that may have been compiled for 16 (cds_lfq_init_rcu of
+ *   liburcu-cds), and update_call_rcu of a flavor take heads of either size, and allocate. A
+ *   function of the program's own that such a library is given must not call call_rcu with the
+ *   library's heads; with _LGPL_SOURCE all of liburcu-cds's queue is the program's, and may;
  * - a `struct call_rcu_data` is a name: callbacks always run on a worker of the CPU that registered
  *   them;
  * - synchronize_rcu inside a read-side section ends the program with a message instead of hanging;
@@ -84,8 +88,7 @@ struct urcu_atfork {
 
 /*
  * A flavor as an object, laid out as in <urcu/flavor.h>, so that liburcu-cds as it is installed
- * works on this runtime. Unlike call_rcu, update_call_rcu takes heads of liburcu's own 16 bytes as
- * well as ours, and allocates.
+ * works on this runtime.
  */
 struct rcu_flavor_struct {
 	void (*read_lock)(void);
@@ -205,10 +208,15 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 	{                                                                                          \
 		base##_synchronize();                                                              \
 	}                                                                                          \
+	REPRIEVE_INLINE_ void flavor##_call_rcu_(struct rcu_head *head,                            \
+						 void (*func)(struct rcu_head * head))             \
+	{                                                                                          \
+		base##_call(head, func, 0);                                                        \
+	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_call_rcu(struct rcu_head *head,                             \
 						void (*func)(struct rcu_head * head))              \
 	{                                                                                          \
-		base##_call(head, func, 0);                                                        \
+		base##_defer((void (*)(void *))(void (*)(void))func, head);                        \
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_barrier(void)                                               \
 	{                                                                                          \
@@ -338,6 +346,13 @@ REPRIEVE_URCU_FLAVOR_(urcu_mb, reprieve)
 REPRIEVE_URCU_FLAVOR_(urcu_signal, reprieve)
 REPRIEVE_URCU_FLAVOR_(urcu_bp, reprieve)
 REPRIEVE_URCU_FLAVOR_(urcu_qsbr, reprieve_qsbr)
+
+/* A call, which has a head of this header's size; the name alone is the function that allocates. */
+#define urcu_memb_call_rcu(head, func) urcu_memb_call_rcu_(head, func)
+#define urcu_mb_call_rcu(head, func) urcu_mb_call_rcu_(head, func)
+#define urcu_signal_call_rcu(head, func) urcu_signal_call_rcu_(head, func)
+#define urcu_bp_call_rcu(head, func) urcu_bp_call_rcu_(head, func)
+#define urcu_qsbr_call_rcu(head, func) urcu_qsbr_call_rcu_(head, func)
 
 #define _urcu_memb_read_lock urcu_memb_read_lock
 #define _urcu_memb_read_unlock urcu_memb_read_unlock
