@@ -21,6 +21,7 @@
 
 use super::reclaimer::Reclaimer;
 use super::register::{load_exceeds, run_ready};
+use crate::platform::cancel::CancelDisabled;
 use crate::thread::buffer::Access;
 use crate::thread::list::Chain;
 use std::sync::Arc;
@@ -166,6 +167,7 @@ pub(super) fn wait_for_room(reclaimer: &Arc<Reclaimer>, index: usize) {
     if reclaimer.grace.in_section() || crate::thread::in_callback() {
         return reclaimer.wake_workers();
     }
+    let _cancel = CancelDisabled::new();
     reclaimer.grace.urgency.begin();
     reclaimer.wake_workers();
     let deadline = Instant::now() + LONGEST;

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::grace::periods::GracePeriods;
 use crate::grace::sequence::GpSeq;
 use crate::grace::stats::{CallbackStats, Stats};
+use crate::platform::cancel::CancelDisabled;
 use crate::platform::event::Event;
 use crate::platform::lock::Lock;
 use crate::platform::sys;
@@ -196,6 +197,7 @@ impl Reclaimer {
         /// How often to look for callbacks that wait for our own guards. Once is not enough: other
         /// threads may retire a node that we protect while we wait.
         const LOOK: Duration = Duration::from_millis(1);
+        let _cancel = CancelDisabled::new();
         while !self.barrier_lock.lock_for(Some(LOOK)) {
             // The holder of the lock waits for that callback, or we shall.
             if self.waits_for_us(None) {
@@ -297,6 +299,7 @@ impl Reclaimer {
     /// The domain is dropped: waits for the callbacks, then stops the workers. `withdraw` takes the
     /// domain from the fork handlers, while there still are workers. False: the domain stays.
     pub(crate) fn close(self: &Arc<Reclaimer>, withdraw: impl FnOnce()) -> bool {
+        let _cancel = CancelDisabled::new();
         // No guard can be alive: they borrow the domain.
         self.registry().records().for_each(|r| r.reset());
         if thread::in_callback() {

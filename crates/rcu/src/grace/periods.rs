@@ -9,6 +9,7 @@ use super::stats::{GraceStats, Latency, uptime};
 use super::urgency::Urgency;
 use super::watch::{Stall, Watch};
 use crate::platform::barrier::Kind;
+use crate::platform::cancel::CancelDisabled;
 use crate::thread;
 use crate::thread::id::DomainId;
 use crate::thread::record::Record;
@@ -114,6 +115,8 @@ impl GracePeriods {
 
     /// See `Domain::forget_dead_threads`.
     pub(crate) fn forget_dead_threads(&self) -> usize {
+        // A record stays seized while its owner is looked for.
+        let _cancel = CancelDisabled::new();
         self.watch.forget_all_dead(self.registry)
     }
 

@@ -21,6 +21,7 @@
 
 use super::engine::{Attempt, GraceEngine};
 use super::stats::GraceStats;
+use crate::platform::cancel::CancelDisabled;
 use crate::platform::event::Event;
 use crate::platform::lock::Lock;
 use crate::platform::sync::{AtomicU64, Ordering, const_unless_loom, fence};
@@ -81,6 +82,7 @@ impl Sequence {
         engine: &dyn GraceEngine,
         stats: &GraceStats,
     ) -> bool {
+        let _cancel = CancelDisabled::new();
         loop {
             let count = self.stepped_down.count();
             if self.done(cookie) {

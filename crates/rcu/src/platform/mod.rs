@@ -7,6 +7,7 @@
 //! start-up (`start`, `facts`), by the self-test, and around forks.
 
 pub(crate) mod barrier;
+pub(crate) mod cancel;
 #[cfg(loom)]
 pub(crate) mod cpu;
 pub(crate) mod event;

@@ -80,6 +80,15 @@ static void *sleeps(void *argument)
 	return argument;
 }
 
+/* Cancelled while it leads a grace period, and looks into /proc for the reader that it waits for. */
+static void *leads(void *argument)
+{
+	reprieve_synchronize();
+	pthread_testcancel();
+	CHECK(!"cancelled");
+	return argument;
+}
+
 static pthread_t start(void *(*run)(void *), void *argument)
 {
 	pthread_t thread;
@@ -94,12 +103,19 @@ static void await(const int *flag)
 		usleep(1000);
 }
 
+static void await_more(const int *count, int before)
+{
+	while (__atomic_load_n(count, __ATOMIC_ACQUIRE) == before)
+		usleep(1000);
+}
+
 int main(void)
 {
 	struct reprieve_stats stats;
-	pthread_t thread;
+	pthread_t thread, leader;
+	void *result;
 	uint64_t cookie;
-	int i;
+	int i, before;
 
 	reprieve_on_stall(NULL, hook, &reports);
 	/* No report but of the dead, however long a busy machine takes. */
@@ -137,6 +153,18 @@ int main(void)
 	pthread_join(thread, NULL);
 	while (!reprieve_poll(cookie))
 		usleep(1000);
+	entered = leave = 0;
+	thread = start(sleeps, NULL);
+	await(&entered);
+	before = __atomic_load_n(&reports, __ATOMIC_ACQUIRE);
+	leader = start(leads, NULL);
+	await_more(&reports, before);
+	CHECK(!pthread_cancel(leader));
+	await_more(&reports, __atomic_load_n(&reports, __ATOMIC_ACQUIRE));
+	__atomic_store_n(&leave, 1, __ATOMIC_RELEASE);
+	pthread_join(thread, NULL);
+	CHECK(!pthread_join(leader, &result) && result == PTHREAD_CANCELED);
+	reprieve_synchronize();
 	reprieve_on_stall(NULL, NULL, NULL);
 	reprieve_set_stall_timeout(NULL, 0);
 	reprieve_get_stats(&stats);
