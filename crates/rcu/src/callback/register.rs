@@ -223,6 +223,8 @@ impl Reclaimer {
     #[cold]
     pub(super) fn recover_from_dead(&self) {
         if self.grace.time_to_look_for_dead() {
+            // A handler may fork, and the fork waits for the sweepers' lock.
+            let _blocked = sys::SignalsBlocked::new();
             self.grace.forget_dead_owners();
             self.lists.sweep(self.registry(), |buffer| buffer.abandoned().then_some(true));
             self.recount();

@@ -75,8 +75,9 @@ pub(super) fn install() {
     }
 }
 
-/// Runs `f` while no fork is being prepared.
+/// Runs `f` while no fork is being prepared, with all signals blocked: a handler may fork.
 pub(crate) fn excluded<R>(f: impl FnOnce() -> R) -> R {
+    let _blocked = super::sys::SignalsBlocked::new();
     ONE.lock();
     let result = f();
     ONE.unlock();
@@ -115,4 +116,43 @@ unsafe extern "C" fn child() {
     ONE.reset();
     super::facts::after_fork();
     entered().for_each(|h| (h.child)());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static FORKED: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn fork(_: i32) {
+        let mut status = -1;
+        // SAFETY: the child only exits.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(0);
+            }
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        }
+        assert_eq!(status, 0);
+        FORKED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A handler that forks waits for `f`, instead of for ever.
+    #[test]
+    fn a_handler_that_forks_comes_after() {
+        super::super::start::ensure();
+        // SAFETY: the handler is made for any moment at which none of the test's locks is held.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = fork as extern "C" fn(i32) as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+        }
+        excluded(|| {
+            // SAFETY: raises a signal of this thread, which has a handler.
+            unsafe { libc::raise(libc::SIGUSR1) };
+            assert_eq!(FORKED.load(Ordering::SeqCst), 0);
+        });
+        assert_eq!(FORKED.load(Ordering::SeqCst), 1);
+    }
 }
