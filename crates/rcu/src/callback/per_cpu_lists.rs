@@ -474,6 +474,37 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
+    /// Its owner registers a callback without it, as while a sweep keeps it out, when another thread
+    /// forks: the contents are whole, and the child runs them.
+    #[test]
+    fn a_child_keeps_a_buffer_whose_owner_registers_without_it() {
+        let (lists, registry) = (PerCpuLists::new(1, Kind::Fence), Registry::new());
+        let record = registry.claim(1).unwrap();
+        let mut heads = [Head::new(), Head::new()];
+        let [buffered, other] = heads.each_mut().map(|head| head as *mut Head);
+        let mut access = record.buffer.enter(true).unwrap();
+        lists.open(&mut access, 0, 0, 4);
+        // SAFETY: the heads outlive the test, and are never run.
+        assert!(unsafe { access.put(buffered) });
+        drop(access);
+        record.buffer.register_unbuffered(0, || {
+            // What the child does with a thread that does not exist there.
+            record.release();
+            assert!(lists.after_fork(&registry, None, true));
+        });
+        assert_eq!(lists.take(0, false), buffered);
+        // An owner inside: what it was doing is not known.
+        let record = registry.claim(2).unwrap();
+        let mut access = record.buffer.enter(true).unwrap();
+        lists.open(&mut access, 0, 0, 4);
+        // SAFETY: as above.
+        assert!(unsafe { access.put(other) });
+        record.release();
+        assert!(lists.after_fork(&registry, None, true));
+        assert!(!lists.any(0));
+        drop(access);
+    }
+
     /// The owner closes its buffer and opens it on another lane after the sweeper has looked at it
     /// and before it revokes it. The worker of that lane sleeps or has looked at its lists already:
     /// nobody would wake it.

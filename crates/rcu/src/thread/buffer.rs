@@ -31,7 +31,7 @@
 //! # An owner that never comes out
 //! A thread may end inside, or while it registers without its buffer: killed by a bare `exit`
 //! system call in a signal handler, or cancelled asynchronously. When its record is released,
-//! `busy` becomes [`ABANDONED`]: new owners stay out, and the next sweeper takes what is there. The
+//! `busy` becomes [`ABANDONED`], or [`LEFT`]: new owners stay out, and the next sweeper takes what is there. The
 //! owner may have been between any two instructions, so:
 //!
 //! > **Invariant.** At any moment each chain's `first` is null or leads to callbacks that are
@@ -47,10 +47,12 @@ use crate::platform::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
 use crate::thread::head::{Head, LEAF, PHASE};
 use std::sync::atomic::compiler_fence;
 
-/// Values of `busy`: the owner is not inside; it is; it ended while it was.
+/// Values of `busy`: the owner is not inside; it is; it ended while it was; it ended while it
+/// registered without the buffer, whose contents are as it left them.
 const OUTSIDE: u32 = 0;
 const INSIDE: u32 = 1;
 const ABANDONED: u32 = 2;
+const LEFT: u32 = 3;
 
 /// Zeroes are an empty buffer.
 #[repr(C, align(128))]
@@ -158,23 +160,26 @@ impl Buffer {
     }
 
     pub(crate) fn abandoned(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) == ABANDONED
+        self.busy.load(Ordering::Relaxed) >= ABANDONED
     }
 
     /// The owner has gone, or is this thread with nothing of its registrations left on its stack.
     /// Before the record is anybody else's.
     pub(crate) fn abandon(&self) {
-        let mut inside = self.busy.load(Ordering::Relaxed) == INSIDE;
+        let busy = self.busy.load(Ordering::Relaxed);
+        let mut left = false;
         for count in &self.unbuffered {
             let times = count.load(Ordering::Relaxed);
             if times % 2 != 0 {
                 count.store(times.wrapping_add(1), Ordering::Release);
-                inside = true;
+                left = true;
             }
         }
-        // Nobody else writes the word while it is not `ABANDONED`.
-        if inside {
+        // Nobody else writes the word while it is neither of the two.
+        if busy == INSIDE {
             self.busy.store(ABANDONED, Ordering::Release);
+        } else if busy == OUTSIDE && left {
+            self.busy.store(LEFT, Ordering::Release);
         }
     }
 
@@ -243,11 +248,12 @@ impl Buffer {
     /// middle of a change are abandoned.
     #[cfg(not(loom))]
     pub(crate) fn after_fork(&self) -> Option<Closed> {
-        let consistent = self.busy.swap(OUTSIDE, Ordering::Relaxed) == OUTSIDE;
+        let consistent = matches!(self.busy.swap(OUTSIDE, Ordering::Relaxed), OUTSIDE | LEFT);
         self.revoked.store(0, Ordering::Relaxed);
         let mut access = Access { buffer: self, owner: false };
-        let mut closed = access.close();
+        // First: a buffer that still has something is closed without forgetting its lane.
         let mut ready = access.take_ready();
+        let mut closed = access.close();
         // SAFETY: nobody else is there.
         while let Some(head) = unsafe { ready.pop().as_mut() } {
             // SAFETY: as above.
