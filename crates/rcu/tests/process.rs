@@ -312,6 +312,65 @@ fn a_guard_in_a_thread_specific_key() {
     reprieve::synchronize_rcu();
 }
 
+/// What a thread leaves to a key of its own: a guard, and rounds of destructors in each of which it
+/// uses a further domain.
+struct LastActs {
+    guard: Option<reprieve::Guard<'static>>,
+    leak: bool,
+    domains: Vec<Arc<Domain>>,
+    rounds: usize,
+}
+
+static LAST_KEY: std::sync::OnceLock<libc::pthread_key_t> = std::sync::OnceLock::new();
+
+unsafe extern "C" fn act(acts: *mut libc::c_void) {
+    // SAFETY: the box made by the test.
+    let mut acts = unsafe { Box::from_raw(acts.cast::<LastActs>()) };
+    acts.rounds += 1;
+    drop(acts.domains[acts.rounds].read_lock());
+    if acts.rounds < 3 {
+        let key = *LAST_KEY.get().unwrap();
+        // SAFETY: the key exists.
+        unsafe { libc::pthread_setspecific(key, Box::into_raw(acts).cast()) };
+    } else if acts.leak {
+        std::mem::forget(acts.guard.take());
+    }
+}
+
+/// A thread gives its records back, though destructors use further domains until the last round but
+/// one: without a guard, with one that a destructor drops in that round, with one that nobody
+/// drops, and if the first of these destructors is the thread's first reader.
+#[test]
+fn destructors_that_use_further_domains() {
+    // SAFETY: the destructor stays.
+    let key = *LAST_KEY.get_or_init(|| unsafe {
+        let mut key = 0;
+        assert_eq!(libc::pthread_key_create(&mut key, Some(act)), 0);
+        key
+    });
+    let domains: Vec<_> = (0..4).map(|_| Arc::new(Domain::builder().build().unwrap())).collect();
+    for (first, guard, leak) in
+        [(false, false, false), (true, false, false), (true, true, false), (true, true, true)]
+    {
+        let mine = domains.clone();
+        thread::spawn(move || {
+            if first {
+                drop(mine[0].read_lock());
+            }
+            let guard = guard.then(reprieve::read_lock);
+            let acts = Box::into_raw(Box::new(LastActs { guard, leak, domains: mine, rounds: 0 }));
+            // SAFETY: the key exists.
+            unsafe { libc::pthread_setspecific(key, acts.cast()) };
+        })
+        .join()
+        .unwrap();
+        let left: Vec<_> = domains.iter().map(|d| d.stats().threads).collect();
+        assert_eq!(left, [0; 4], "{:?}", (first, guard, leak));
+    }
+    // The default domain's record, too.
+    reprieve::synchronize_rcu();
+}
+
 /// The tests of `basic` with lookups forced into plain sections, and into restartable ones.
 #[test]
 fn forced_either_way() {

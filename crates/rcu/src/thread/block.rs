@@ -16,15 +16,17 @@
 //! # Registration and exit
 //! A thread registers itself the first time it enters a section of a domain, with all signals
 //! blocked, without allocating from the heap or taking a lock. A thread-specific key's destructor
-//! gives its records back, in the last round of destructors: after those of `thread_local!` and C++
-//! objects, and of other keys, whose guards must not be dropped when the record is another thread's
-//! already. Sections and protections that the thread left open end there. A section entered
-//! later still, by a destructor in the same round, registers anew and costs a record for good.
+//! gives its records back: after the destructors of `thread_local!` and C++ objects, in the first
+//! round in which no section or protection of the thread is open. Guards that other keys'
+//! destructors drop must not be dropped when the record is another thread's already. What is open
+//! in the last round ends there. A destructor that enters a section when the records have been
+//! given back registers anew, until the next round. In the last round that costs a record until a
+//! grace period, or `forget_dead_threads`, finds the owner dead.
 
 use super::id::MAX_DOMAINS;
 use super::record::Record;
 use super::registry::REGISTRIES;
-use crate::platform::exit::run_at_thread_exit;
+use crate::platform::exit::{AtExit, run_at_thread_exit};
 use crate::platform::fork::{self, Handlers, Part};
 use crate::platform::{facts, start, sys};
 
@@ -297,33 +299,38 @@ fn register(index: usize) -> &'static Record {
                 (*thread).fast[index] = record;
             }
         }
-        run_at_thread_exit(const { &(unregister as fn()) });
+        run_at_thread_exit(const { &(unregister as AtExit) });
         record
     }
 }
 
-/// Gives all records of this thread back: it exits.
-fn unregister() {
+/// Gives all records of this thread back: it exits. Not yet if one is in use, unless this is the
+/// `last` round of destructors. Returns whether it has.
+fn unregister(last: bool) -> bool {
     let _blocked = sys::SignalsBlocked::new();
     let thread = this();
     // SAFETY: as in `register`. The table was mapped with this size.
     unsafe {
-        (*thread).exiting = 1;
         let table = (*thread).table;
+        let records = || {
+            (0..MAX_DOMAINS)
+                .filter_map(|i| if table.is_null() { None } else { (*table.add(i)).as_ref() })
+        };
+        if !last && records().any(Record::in_use) {
+            return false;
+        }
+        (*thread).exiting = 1;
         if table.is_null() {
-            return;
+            return true;
         }
         (*thread).stack = 0;
         (*thread).spill = std::ptr::null();
         (*thread).fast = [std::ptr::null(); NEAR];
         (*thread).online = std::ptr::null();
         (*thread).table = std::ptr::null_mut();
-        for index in 0..MAX_DOMAINS {
-            if let Some(record) = (*table.add(index)).as_ref() {
-                record.release();
-            }
-        }
+        records().for_each(Record::release);
         libc::munmap(table.cast(), TABLE_BYTES);
+        true
     }
 }
 

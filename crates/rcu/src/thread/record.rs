@@ -184,6 +184,12 @@ impl Record {
         self.word.load(Ordering::Relaxed) as u32
     }
 
+    /// The owner: whether it is in a section, or protects a node.
+    #[cfg(not(loom))]
+    pub(crate) fn in_use(&self) -> bool {
+        self.nesting() != 0 || !self.slots.empty()
+    }
+
     /// Leader, after the heavy barrier: notes and returns whether there is a section to wait for.
     pub(crate) fn look(&self) -> bool {
         let word = self.word.load(Ordering::Acquire);

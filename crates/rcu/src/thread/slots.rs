@@ -92,6 +92,12 @@ impl Slots {
         self.first.iter().chain(blocks.flat_map(|block| &block.slots))
     }
 
+    /// Whether no slot holds a node. For the owner.
+    #[cfg(not(loom))]
+    pub(crate) fn empty(&self) -> bool {
+        self.all().all(|s| s.load(Ordering::Relaxed) == 0)
+    }
+
     /// Whether a slot holds this node. For the owner.
     #[cfg(not(loom))]
     pub(crate) fn hold(&self, node: usize) -> bool {
