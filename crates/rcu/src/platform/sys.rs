@@ -23,6 +23,9 @@ pub(crate) fn membarrier_on(command: i32, cpu: Option<usize>) -> i64 {
     unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0) as libc::c_int) }
 }
 
+/// The kernel's `SYSFS_MAGIC`.
+const SYSFS_MAGIC: libc::__fsword_t = 0x6265_6572;
+
 /// How many CPUs there may be.
 pub(crate) fn cpus() -> usize {
     // SAFETY: no preconditions. -1 if unknown.
@@ -30,7 +33,8 @@ pub(crate) fn cpus() -> usize {
 }
 
 /// A number greater than that of any CPU the kernel may ever bring up: from its list of possible
-/// CPUs, else from the size of its CPU sets.
+/// CPUs, else from the size of its CPU sets. A list that is not sysfs's own does not count: a
+/// container may show its processes other CPUs than they run on.
 pub(crate) fn cpu_numbers() -> Option<usize> {
     let mut set = [0u64; 1024];
     // SAFETY: the kernel writes at most the size given.
@@ -44,7 +48,13 @@ pub(crate) fn cpu_numbers() -> Option<usize> {
     // SAFETY: a string, and a buffer that is valid for its length.
     let read = unsafe {
         let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_CLOEXEC);
-        let read = libc::syscall(libc::SYS_read, file, list.as_mut_ptr(), list.len());
+        let mut system: libc::statfs = std::mem::zeroed();
+        let sysfs = libc::syscall(libc::SYS_fstatfs, file, &raw mut system) == 0
+            && system.f_type == SYSFS_MAGIC;
+        let read = match sysfs {
+            true => libc::syscall(libc::SYS_read, file, list.as_mut_ptr(), list.len()),
+            false => 0,
+        };
         if file >= 0 {
             libc::syscall(libc::SYS_close, file);
         }
@@ -348,6 +358,35 @@ pub(crate) fn die(message: &str) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A container may have another file there.
+    #[test]
+    fn a_list_of_cpus_that_is_not_sysfs_does_not_count() {
+        let file = std::env::temp_dir().join(format!("cpus-{}", std::process::id()));
+        std::fs::write(&file, "0\n").unwrap();
+        let path = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
+        let real = cpu_numbers().unwrap();
+        let (none, possible) = (std::ptr::null(), c"/sys/devices/system/cpu/possible".as_ptr());
+        const SKIPPED: i32 = 2;
+        // SAFETY: strings. In a child of its own, and in a mount namespace of its own.
+        let status = super::super::start::tests::in_child(&|| unsafe {
+            let mounted = libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(
+                    none,
+                    c"/".as_ptr(),
+                    none,
+                    libc::MS_REC | libc::MS_PRIVATE,
+                    none.cast(),
+                ) == 0
+                && libc::mount(path.as_ptr(), possible, none, libc::MS_BIND, none.cast()) == 0;
+            if mounted { i32::from(cpu_numbers().unwrap_or(0) < real.max(2)) } else { SKIPPED }
+        });
+        std::fs::remove_file(file).unwrap();
+        match libc::WEXITSTATUS(status) {
+            SKIPPED => println!("no right to mount: skipped"),
+            status => assert_eq!(status, 0),
+        }
+    }
 
     #[test]
     fn the_longest_times_are_slept() {
