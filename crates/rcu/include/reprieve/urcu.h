@@ -8,11 +8,11 @@
  * differs:
  *
  * - threads need not be registered, and a thread that exits is unregistered;
- * - struct rcu_head has 32 bytes instead of 16. A call of call_rcu uses them. The function call_rcu,
- *   when its address goes to a library that may have been compiled for 16 (cds_lfq_init_rcu of
- *   liburcu-cds), and update_call_rcu of a flavor take heads of either size, and allocate. A
- *   function of the program's own that such a library is given must not call call_rcu with the
- *   library's heads; with _LGPL_SOURCE all of liburcu-cds's queue is the program's, and may;
+ * - struct rcu_head has 32 bytes instead of 16. A call of call_rcu uses all of them. If a program
+ *   takes the address of call_rcu (to give it to cds_lfq_init_rcu of liburcu-cds), or uses
+ *   update_call_rcu of a flavor, the function takes heads of either size, and allocates. A function
+ *   of the program's own that gets heads from liburcu-cds must not pass them to a call of call_rcu,
+ *   unless the program defines _LGPL_SOURCE, which compiles the queue with this header;
  * - a `struct call_rcu_data` is a name: callbacks always run on a worker of the CPU that registered
  *   them;
  * - synchronize_rcu inside a read-side section ends the program with a message instead of hanging;

@@ -474,8 +474,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Its owner registers a callback without it, as while a sweep keeps it out, when another thread
-    /// forks: the contents are whole, and the child runs them.
+    /// Its owner registers a callback without it (a sweep keeps it out) when another thread forks:
+    /// the contents are whole, and the child runs them.
     #[test]
     fn a_child_keeps_a_buffer_whose_owner_registers_without_it() {
         let (lists, registry) = (PerCpuLists::new(1, Kind::Fence), Registry::new());

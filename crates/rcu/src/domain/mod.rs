@@ -365,7 +365,8 @@ impl Domain {
     /// It runs on the thread that leads the grace period (a caller of
     /// [`synchronize`](Domain::synchronize), or one of the domain's own), which goes on when it
     /// returns: it must not wait for grace periods or callbacks of the domain, as dropping the
-    /// domain does, nor for locks that somebody may hold who does. A hook that is replaced is freed with the domain.
+    /// domain does, nor for locks that somebody may hold who does. A hook that is replaced is freed
+    /// with the domain.
     ///
     /// ```
     /// use reprieve::{Domain, watch::State};

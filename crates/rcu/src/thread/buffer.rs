@@ -31,8 +31,8 @@
 //! # An owner that never comes out
 //! A thread may end inside, or while it registers without its buffer: killed by a bare `exit`
 //! system call in a signal handler, or cancelled asynchronously. When its record is released,
-//! `busy` becomes [`ABANDONED`], or [`LEFT`]: new owners stay out, and the next sweeper takes what is there. The
-//! owner may have been between any two instructions, so:
+//! `busy` becomes [`ABANDONED`], or [`LEFT`]: new owners stay out, and the next sweeper takes what
+//! is there. The owner may have been between any two instructions, so:
 //!
 //! > **Invariant.** At any moment each chain's `first` is null or leads to callbacks that are
 //! > registered, not run, nobody else's, and linked to a null. What the owner has in hand is in no

@@ -80,7 +80,7 @@ static void *sleeps(void *argument)
 	return argument;
 }
 
-/* Cancelled while it leads a grace period, and looks into /proc for the reader that it waits for. */
+/* Cancelled while it leads a grace period, and looks into /proc for the reader it waits for. */
 static void *leads(void *argument)
 {
 	reprieve_synchronize();
