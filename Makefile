@@ -40,7 +40,7 @@ help:
 	@echo 'make test-repeat  all tests of make test but the models, 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
-	@echo 'make test-lab  the long tests: every kernel, every experiment, in a lab host'
+	@echo 'make test-lab  the long tests: all kernels with eight of the experiments in a lab host, and more'
 	@echo 'make pictures  the pictures of docs/pictures, from a real run; needs root, and a quiet machine'
 	@echo 'make lint      format and lint checks only'
 	@echo 'make fmt       format the sources'

@@ -426,7 +426,7 @@ impl SmallDisk {
     }
 }
 
-/// Every kernel that the lab promises, every experiment, in a lab host.
+/// Every kernel that the lab promises, with eight of the experiments, in a lab host.
 #[test]
 #[ignore = "takes many minutes: make test-lab"]
 fn kernels_and_experiments_run_in_a_lab_host() {
