@@ -175,10 +175,7 @@ install:
 	install -D -m 755 $(OUT)/libreprieve_ipc.so $(DESTDIR)$(PREFIX)/lib/libreprieve_ipc.so
 	install -D -m 755 $(OUT)/libreprieve_locks.so $(DESTDIR)$(PREFIX)/lib/libreprieve_locks.so
 	crates/rcu/scripts/install-c $(OUT) $(PREFIX) $(DESTDIR)
-	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve
-	install -m 644 README.md LICENSE-MIT LICENSE-APACHE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/reprieve
-	install -d $(DESTDIR)$(PREFIX)/share/doc/reprieve/pictures
-	install -m 644 docs/pictures/* $(DESTDIR)$(PREFIX)/share/doc/reprieve/pictures
+	scripts/install-docs $(DESTDIR)$(PREFIX)/share/doc/reprieve
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 packaging/man/*.8
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/reprieve/grafana packaging/grafana/*.json
 	install -D -m 644 packaging/kubevirt/reprieve-watch.yaml $(DESTDIR)$(PREFIX)/share/reprieve/kubevirt/reprieve-watch.yaml
