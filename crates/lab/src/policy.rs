@@ -100,7 +100,7 @@ impl Policy {
 /// The names, for messages and help.
 pub fn names() -> String {
     format!(
-        "{DEFAULT}, {SLICE}=TIME, {OWED}, {}, each of the last five with \
+        "{DEFAULT}, {SLICE}=TIME, {OWED}, {OWED}=TIME, {}, each of the last five with \
          -slice=TIME, -late=TIME or -share=PERCENT",
         GUARDED.join(", ")
     )

@@ -174,11 +174,11 @@ fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
         Some(ImagesAction::Clean) => {
             let freed = images.clean()?;
             progress.finish();
-            return print(&format!(
-                "removed {} MiB from {}\n",
-                freed >> 20,
-                images.root().display()
-            ));
+            let cache = images.root().display().to_string();
+            if json {
+                return print_json(&json!({ "cache": cache, "removed_bytes": freed }));
+            }
+            return print(&format!("removed {} MiB from {cache}\n", freed >> 20));
         }
         None => {}
     }
