@@ -39,7 +39,8 @@ pub struct GuardArgs {
     /// The longest time by which a slice is extended
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = humantime::parse_duration)]
     max_extend: Duration,
-    /// The longest time for which a vCPU that is off its CPU may hold up a grace period
+    /// The age of a grace period from which on vCPUs that hold it up are rescued beyond
+    /// --rescue-share, and get further ahead of their turns. It bounds no grace period
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
     max_hold: Duration,
     /// How long a thread runs before the next one's turn [default: 3ms]. With --backend eevdf: the
@@ -50,7 +51,7 @@ pub struct GuardArgs {
     #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = humantime::parse_duration)]
     late: Duration,
     /// The most that rescues take of a vCPU's CPU time, unless a grace period is older than
-    /// --max-hold: beyond it, grace periods are late later
+    /// --max-hold: a vCPU that had more is rescued later
     #[arg(long, value_name = "PERCENT", default_value = "40%", value_parser = percent)]
     rescue_share: u8,
     /// Only this VM: a name or the VMM's process ID (repeat for several; --dry-run or --backend

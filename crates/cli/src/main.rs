@@ -50,7 +50,7 @@ enum Command {
     /// Which critical sections of this host's VMs are preempted, and which vCPUs hold up their
     /// grace periods, live
     Watch(watch::WatchArgs),
-    /// Schedule this host's VMs so that preempted vCPUs hold nothing up
+    /// Schedule this host's VMs with regard to their critical sections and grace periods
     Guard(guard::GuardArgs),
     /// Critical-section hints of programs, and what the scheduler says back
     #[command(subcommand)]

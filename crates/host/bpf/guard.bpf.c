@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * guard - a scheduler for hosts of virtual machines, under which a preempted
- * vCPU holds nothing up. Who runs next and for how long is guard_policy.h; this
- * is the glue between it, sched_ext and the guests' memory.
+ * guard - a scheduler for hosts of virtual machines, with regard to guests'
+ * critical sections and grace periods. Who runs next and for how long is
+ * guard_policy.h; this is the glue between it, sched_ext and guests' memory.
  *
  * Threads wait in the queue of a domain, for all CPUs with one last-level
  * cache, or in that of their CPU if they may run there only, ordered by virtual

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `guard`: schedules a host's virtual machines so that what they hold is not held up.
+//! `guard`: schedules a host's virtual machines with regard to their critical sections and grace
+//! periods.
 //!
 //! [`start`] chooses the backend that [`Options::backend`] names and attaches it; [`run`] lets it
 //! work until cancelled and hands out [`Statistics`]. Dropping the [`Guard`] detaches it: the stock

@@ -161,7 +161,8 @@ pub struct Options {
     pub policy: Policy,
     /// The longest time by which a slice is extended (`extend`, `quiesce`).
     pub max_extend: Duration,
-    /// The longest time for which a vCPU that is off its CPU may hold up a grace period (`rescue`).
+    /// The age of a grace period from which on the vCPUs that hold it up are rescued whatever their
+    /// share, and get further ahead of their turns (`rescue`). No bound: one that is in debt waits.
     pub max_hold: Duration,
     /// How long a thread runs before the next one's turn; with [`Backend::Eevdf`], the slice of
     /// vCPUs that owe a late grace period.
@@ -169,8 +170,8 @@ pub struct Options {
     /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
     /// [`Backend::Eevdf`]).
     pub late: Duration,
-    /// The most that rescues take of a vCPU's CPU time, in percent, while no grace period is held
-    /// up for [`max_hold`](Options::max_hold): beyond it, grace periods are late later (`rescue`).
+    /// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older
+    /// than [`max_hold`](Options::max_hold): a vCPU that had more is rescued later (`rescue`).
     pub rescue_share: u8,
     /// The VMs whose slices may be shortened ([`Backend::Eevdf`]), or that a dry run is about.
     pub vms: Which,
