@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The host's side of Reprieve: [`watch`] shows which critical sections of its VMs are preempted
-//! and who holds up their grace periods; [`guard`] schedules them so that nothing is held up. The
-//! eBPF programs (`bpf/`) are GPL-2.0, everything else
-//! MIT OR Apache-2.0.
+//! and who holds up their grace periods; [`guard`] schedules them with regard to both. The eBPF
+//! programs (`bpf/`) are GPL-2.0, everything else MIT OR Apache-2.0.
 
 pub mod guard;
 pub mod publish;
