@@ -78,6 +78,7 @@ impl Namespace {
     /// The directory cannot be used: [`OpenError`] says why, and what to do.
     pub fn open(directory: impl AsRef<Path>) -> std::result::Result<Namespace, OpenError> {
         let directory = directory.as_ref();
+        let _cancel = sys::CancelDisabled::new();
         let mut open = OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(&known) = open.iter().find(|n| n.space.is_at(directory)) {
             return Ok(known);

@@ -68,6 +68,7 @@ impl Is for Segment {
     }
 
     fn discard(&self, local: &Local, id: i32) {
+        let _cancel = sys::CancelDisabled::new();
         let _ = std::fs::remove_file(path(local, id));
     }
 }
@@ -194,6 +195,7 @@ pub struct ShmInfo {
 impl Namespace {
     /// `shmget`.
     pub fn shmget(&self, key: i32, size: usize, flags: i32) -> Result<i32> {
+        let _cancel = sys::CancelDisabled::new();
         let (_call, local) = self.begin()?;
         self.sweep(local);
         let _section = local.enter();
@@ -232,6 +234,7 @@ impl Namespace {
     /// # Safety
     /// With `SHM_REMAP`: nothing that is mapped there is used any more.
     pub unsafe fn shmat(&self, id: i32, address: usize, flags: i32) -> Result<*mut u8> {
+        let _cancel = sys::CancelDisabled::new();
         let (_call, local) = self.begin()?;
         if id < 0 {
             return Err(INVALID);
@@ -377,6 +380,7 @@ impl Namespace {
 
     /// Removes the files of segments that were never finished, or whose remover died.
     pub(crate) fn sweep_files(&self, local: &Local) {
+        let _cancel = sys::CancelDisabled::new();
         let Ok(directory) = std::fs::read_dir(&local.space.directory) else { return };
         let _section = local.enter();
         let Ok(_ids) = local.lock(&local.ids(Kind::Shm).lock) else { return };

@@ -124,6 +124,7 @@ pub(crate) enum Process {
 
 /// Reads a small file without the allocator: this may run in the child of a fork.
 fn read_small(path: &std::ffi::CStr, buffer: &mut [u8]) -> isize {
+    let _cancel = CancelDisabled::new();
     // SAFETY: a string, and a buffer that is valid for its length.
     unsafe {
         let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
@@ -172,10 +173,42 @@ pub(crate) fn thread_gone(pid: u32, tid: u32) -> bool {
     result != 0 && Errno::last().0 == libc::ESRCH
 }
 
-/// Blocks all signals while it lives. Keeps `errno`.
+/// Disables cancellation of this thread (`pthread_cancel`) while it lives. A thread that is
+/// cancelled ends in the next call that is a cancellation point, and what it has locked stays
+/// locked: for this process, or for all of the namespace. So whatever opens, closes or reserves
+/// files, or reads `/proc`, does it with cancellation disabled. (The calls that do none of that are
+/// too quick for it, and have no cancellation point.)
+pub(crate) struct CancelDisabled {
+    old: libc::c_int,
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+impl CancelDisabled {
+    pub(crate) fn new() -> CancelDisabled {
+        /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
+        const DISABLE: libc::c_int = 1;
+        let mut old = 0;
+        // SAFETY: `old` is valid for the write.
+        unsafe { pthread_setcancelstate(DISABLE, &mut old) };
+        CancelDisabled { old }
+    }
+}
+
+impl Drop for CancelDisabled {
+    fn drop(&mut self) {
+        // SAFETY: the state that this thread had; the result is not wanted.
+        unsafe { pthread_setcancelstate(self.old, std::ptr::null_mut()) };
+    }
+}
+
+/// Blocks all signals while it lives, and disables cancellation. Keeps `errno`.
 pub(crate) struct SignalsBlocked {
     old: libc::sigset_t,
     errno: i32,
+    _cancel: CancelDisabled,
 }
 
 impl SignalsBlocked {
@@ -188,7 +221,7 @@ impl SignalsBlocked {
             let mut old: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-            SignalsBlocked { old, errno }
+            SignalsBlocked { old, errno, _cancel: CancelDisabled::new() }
         }
     }
 }

@@ -46,6 +46,33 @@ fn keys_and_ids() {
     assert_eq!(n.sem_info().unwrap().sets, 1);
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+}
+
+/// A thread that was cancelled ends after its first call, in the middle of which it holds locks of
+/// the process and of the namespace, and opens files.
+#[test]
+fn a_thread_that_was_cancelled_makes_its_first_call() {
+    const DISABLE: i32 = 1;
+    let (directory, n) = namespace();
+    let path = directory.path().to_owned();
+    let id = std::thread::spawn(move || {
+        // SAFETY: this thread; what follows is made for it until the next call.
+        unsafe { libc::pthread_cancel(libc::pthread_self()) };
+        let other = Namespace::open(path);
+        let id = n.semget(IPC_PRIVATE, 1, 0o600);
+        // SAFETY: a null pointer: the old state is not wanted.
+        unsafe { pthread_setcancelstate(DISABLE, std::ptr::null_mut()) };
+        assert!(other.is_ok());
+        id
+    })
+    .join()
+    .unwrap();
+    // This thread is new to the namespace as well: nothing is locked.
+    assert_eq!(n.sem_value(id.unwrap(), 0), Ok(0));
+}
+
 #[test]
 fn an_operation_is_done_whole_or_not() {
     let (_directory, n) = namespace();

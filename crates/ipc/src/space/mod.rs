@@ -182,6 +182,7 @@ impl Space {
 
     /// Has the file system reserve memory: a sparse page that it has none for would be a SIGBUS.
     pub fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
+        let _cancel = sys::CancelDisabled::new();
         let file = open_file(&self.directory, FILE)
             .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))?;
         reserve(&file, offset, bytes).map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))
@@ -272,19 +273,23 @@ fn create(directory: &Path, mode: u32) -> io::Result<File> {
 /// not copy it. It is per process, so that threads of one take turns at a flag first.
 pub(crate) struct Registry {
     file: Option<File>,
+    _cancel: sys::CancelDisabled,
 }
 
 static REGISTERING: AtomicBool = AtomicBool::new(false);
 
 impl Registry {
     fn lock(directory: &Path, mode: u32) -> io::Result<Registry> {
+        let cancel = sys::CancelDisabled::new();
         while REGISTERING.swap(true, Acquire) {
             sys::pause(std::time::Duration::from_micros(50));
         }
-        Registry::lock_file(directory, mode).inspect_err(|_| REGISTERING.store(false, Release))
+        let file = Registry::lock_file(directory, mode)
+            .inspect_err(|_| REGISTERING.store(false, Release))?;
+        Ok(Registry { file: Some(file), _cancel: cancel })
     }
 
-    fn lock_file(directory: &Path, mode: u32) -> io::Result<Registry> {
+    fn lock_file(directory: &Path, mode: u32) -> io::Result<File> {
         let path = directory.join(LOCK);
         let open = |create: bool| {
             OpenOptions::new()
@@ -312,7 +317,7 @@ impl Registry {
                 return Err(error);
             }
         }
-        Ok(Registry { file: Some(file) })
+        Ok(file)
     }
 }
 
