@@ -207,20 +207,15 @@ fn a_liburcu_program_qsbr() {
     liburcu("qsbr", "urcu-qsbr.h", &["-DQSBR"]);
 }
 
-/// A program that uses liburcu-cds as it is installed.
-fn liburcu_cds(name: &str, file: &str, header: &str, more: &[&str]) {
+/// liburcu-cds's hash table, as it is installed, by way of our flavor objects.
+fn hash_table(name: &str, header: &str, more: &[&str]) {
     // The compiler echoes a name that it does not find.
     let found = run(Command::new("cc").arg("-print-file-name=liburcu-cds.so"));
     if !found.stdout.starts_with(b"/") {
         return println!("liburcu-dev is not installed: skipped");
     }
     let library = ["-Wl,--no-as-needed", "-lurcu-cds", "-Wl,--as-needed"];
-    liburcu_program(name, file, header, &[&library, more].concat());
-}
-
-/// liburcu-cds's hash table, by way of our flavor objects.
-fn hash_table(name: &str, header: &str, more: &[&str]) {
-    liburcu_cds(name, "lfht.c", header, more);
+    liburcu_program(name, "lfht.c", header, &[&library, more].concat());
 }
 
 #[test]
@@ -233,12 +228,28 @@ fn liburcus_hash_table_qsbr() {
     hash_table("lfht-qsbr", "urcu-qsbr.h", &["-DQSBR"]);
 }
 
-/// liburcu-cds's queue, which is given our `call_rcu`: with heads of its own size, and of ours.
+/// The queue that replaces liburcu-cds's, and headers without a flavor before that of one.
 #[test]
 fn liburcus_queue() {
-    liburcu_cds("lfq-memb", "lfq.c", "urcu.h", &[]);
-    liburcu_cds("lfq-qsbr", "lfq.c", "urcu-qsbr.h", &[]);
-    liburcu_cds("lfq-inline", "lfq.c", "urcu.h", &["-D_LGPL_SOURCE"]);
+    liburcu_program("lfq-memb", "lfq.c", "urcu.h", &[]);
+    liburcu_program("lfq-qsbr", "lfq.c", "urcu-qsbr.h", &[]);
+    liburcu_program("lfq-bp", "lfq.c", "urcu/urcu-bp.h", &["-D_LGPL_SOURCE"]);
+}
+
+/// The names without a flavor can mean one only: the second header says so.
+#[test]
+fn two_flavors_for_the_names_without_one_are_refused() {
+    let source = scratch().join("flavors.c");
+    fs::write(&source, "#include <urcu-bp.h>\n#include <urcu/urcu-qsbr.h>\n").unwrap();
+    let output = Command::new("cc")
+        .args(["-fsyntax-only", "-I"])
+        .arg(prefix().join("include"))
+        .arg(format!("-I{}", prefix().join("include/reprieve/compat").display()))
+        .arg(&source)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("another flavor was chosen"), "{error}");
 }
 
 /// Lines of the comment behind ` * Example:`, as far as the comment goes.

@@ -8,11 +8,10 @@
  * differs:
  *
  * - threads need not be registered, and a thread that exits is unregistered;
- * - struct rcu_head has 32 bytes instead of 16. A call of call_rcu uses all of them. If a program
- *   takes the address of call_rcu (to give it to cds_lfq_init_rcu of liburcu-cds), or uses
- *   update_call_rcu of a flavor, the function takes heads of either size, and allocates. A function
- *   of the program's own that gets heads from liburcu-cds must not pass them to a call of call_rcu,
- *   unless the program defines _LGPL_SOURCE, which compiles the queue with this header;
+ * - struct rcu_head has 32 bytes instead of 16, and call_rcu uses all of them. A library that was
+ *   compiled with liburcu's headers, and has heads of its own, must be given update_call_rcu of a
+ *   flavor, which takes heads of either size, and allocates. (liburcu-cds's queue, which takes
+ *   call_rcu, is replaced by `compat`: see <urcu/rculfqueue.h> there);
  * - a `struct call_rcu_data` is a name: callbacks always run on a worker of the CPU that registered
  *   them;
  * - synchronize_rcu inside a read-side section ends the program with a message instead of hanging;
@@ -88,7 +87,8 @@ struct urcu_atfork {
 
 /*
  * A flavor as an object, laid out as in <urcu/flavor.h>, so that liburcu-cds as it is installed
- * works on this runtime.
+ * works on this runtime. Unlike call_rcu, update_call_rcu takes heads of liburcu's own 16 bytes as
+ * well as ours, and allocates.
  */
 struct rcu_flavor_struct {
 	void (*read_lock)(void);
@@ -113,7 +113,7 @@ struct rcu_flavor_struct {
 		rcu_read_unlock,                  \
 		rcu_read_ongoing,                 \
 		rcu_quiescent_state,              \
-		call_rcu,                         \
+		REPRIEVE_URCU_(call_any_),        \
 		synchronize_rcu,                  \
 		defer_rcu,                        \
 		rcu_thread_offline,               \
@@ -208,13 +208,13 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 	{                                                                                          \
 		base##_synchronize();                                                              \
 	}                                                                                          \
-	REPRIEVE_INLINE_ void flavor##_call_rcu_(struct rcu_head *head,                            \
-						 void (*func)(struct rcu_head * head))             \
+	REPRIEVE_INLINE_ void flavor##_call_rcu(struct rcu_head *head,                             \
+						void (*func)(struct rcu_head * head))              \
 	{                                                                                          \
 		base##_call(head, func, 0);                                                        \
 	}                                                                                          \
-	REPRIEVE_INLINE_ void flavor##_call_rcu(struct rcu_head *head,                             \
-						void (*func)(struct rcu_head * head))              \
+	REPRIEVE_INLINE_ void flavor##_call_any_(struct rcu_head *head,                            \
+						 void (*func)(struct rcu_head * head))             \
 	{                                                                                          \
 		base##_defer((void (*)(void *))(void (*)(void))func, head);                        \
 	}                                                                                          \
@@ -347,13 +347,6 @@ REPRIEVE_URCU_FLAVOR_(urcu_signal, reprieve)
 REPRIEVE_URCU_FLAVOR_(urcu_bp, reprieve)
 REPRIEVE_URCU_FLAVOR_(urcu_qsbr, reprieve_qsbr)
 
-/* A call, which has a head of this header's size; the name alone is the function that allocates. */
-#define urcu_memb_call_rcu(head, func) urcu_memb_call_rcu_(head, func)
-#define urcu_mb_call_rcu(head, func) urcu_mb_call_rcu_(head, func)
-#define urcu_signal_call_rcu(head, func) urcu_signal_call_rcu_(head, func)
-#define urcu_bp_call_rcu(head, func) urcu_bp_call_rcu_(head, func)
-#define urcu_qsbr_call_rcu(head, func) urcu_qsbr_call_rcu_(head, func)
-
 #define _urcu_memb_read_lock urcu_memb_read_lock
 #define _urcu_memb_read_unlock urcu_memb_read_unlock
 #define _urcu_memb_read_ongoing urcu_memb_read_ongoing
@@ -423,9 +416,10 @@ REPRIEVE_INLINE_ void *rcu_cmpxchg_pointer_sym(void **p, void *old, void *v)
 
 /*
  * The names without a flavor, for whoever defines URCU_API_MAP (liburcu's own headers without a
- * flavor in their names do). The flavor: RCU_MB, RCU_QSBR, RCU_BP, RCU_SIGNAL, else memb.
+ * flavor in their names do). The flavor: RCU_MB, RCU_QSBR, RCU_BP, RCU_SIGNAL, else memb. Headers
+ * of `compat` that stand for no flavor choose none: REPRIEVE_URCU_NO_MAP_.
  */
-#if defined(URCU_API_MAP) && !defined(REPRIEVE_URCU_MAPPED)
+#if defined(URCU_API_MAP) && !defined(REPRIEVE_URCU_MAPPED) && !defined(REPRIEVE_URCU_NO_MAP_)
 #define REPRIEVE_URCU_MAPPED
 #if defined(RCU_QSBR)
 #define REPRIEVE_URCU_(name) urcu_qsbr_##name

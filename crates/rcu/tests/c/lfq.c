@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * liburcu-cds's RCU queue, as it is installed, which allocates nodes with heads of liburcu's own
- * size and is given the function call_rcu. FLAVOR_HEADER chooses the flavor; _LGPL_SOURCE compiles
- * the queue into the program. Compiles against liburcu as well.
+ * The queue of <urcu/rculfqueue.h>, which is given the program's call_rcu, and heads of liburcu's
+ * own size by way of flavor objects. FLAVOR_HEADER chooses the flavor. Headers without a flavor
+ * come first. Compiles against liburcu as well.
  */
 #define URCU_API_MAP
+#include <urcu/rculist.h>
+#include <urcu/rculfqueue.h>
 #include FLAVOR_HEADER
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <urcu/rculfqueue.h>
 
 #define CHECK(x) ((x) ? (void)0 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x), abort()))
 
-enum { NODES = 2000 };
+enum { NODES = 4000, THREADS = 2 };
 
 struct entry {
 	long value;
@@ -26,9 +28,8 @@ struct small {
 	long canary;
 };
 
-typedef void call_function(struct rcu_head *head, void (*func)(struct rcu_head *head));
-
-static long freed, called;
+static struct cds_lfq_queue_rcu queue;
+static long taken[THREADS], sum, freed, called, wrapped;
 
 static void entry_free(struct rcu_head *head)
 {
@@ -47,23 +48,25 @@ static DEFINE_RCU_FLAVOR(own_flavor);
 static void small_heads(void)
 {
 	static struct small two[2] = {{{NULL, NULL}, 42}, {{NULL, NULL}, 42}};
-	call_function *function = call_rcu;
 
-	function((struct rcu_head *)(void *)&two[0], note);
+	rcu_flavor.update_call_rcu((struct rcu_head *)(void *)&two[0], note);
 	own_flavor.update_call_rcu((struct rcu_head *)(void *)&two[1], note);
 	rcu_barrier();
 	CHECK(uatomic_read(&called) == 2 && two[0].canary == 42 && two[1].canary == 42);
 }
 
-int main(void)
+/* A program's own function in place of call_rcu. */
+static void call_wrapped(struct rcu_head *head, void (*func)(struct rcu_head *head))
 {
-	struct cds_lfq_queue_rcu queue;
-	struct cds_lfq_node_rcu *node;
+	uatomic_inc(&wrapped);
+	call_rcu(head, func);
+}
+
+static void *adds(void *argument)
+{
 	long i;
 
 	rcu_register_thread();
-	small_heads();
-	cds_lfq_init_rcu(&queue, call_rcu);
 	for (i = 0; i < NODES; i++) {
 		struct entry *e = (struct entry *)malloc(sizeof(*e));
 
@@ -72,18 +75,68 @@ int main(void)
 		cds_lfq_node_init_rcu(&e->node);
 		rcu_read_lock();
 		cds_lfq_enqueue_rcu(&queue, &e->node);
-		/* Emptied again and again: each time a dummy node goes, through call_rcu. */
-		node = cds_lfq_dequeue_rcu(&queue);
 		rcu_read_unlock();
-		CHECK(node && caa_container_of(node, struct entry, node)->value == i);
-		call_rcu(&caa_container_of(node, struct entry, node)->head, entry_free);
 		rcu_quiescent_state();
 	}
+	rcu_unregister_thread();
+	return argument;
+}
+
+static void *takes(void *argument)
+{
+	long *count = (long *)argument;
+
+	rcu_register_thread();
+	while (uatomic_read(&taken[0]) + uatomic_read(&taken[1]) < THREADS * NODES) {
+		struct cds_lfq_node_rcu *node;
+		struct entry *e;
+
+		rcu_read_lock();
+		node = cds_lfq_dequeue_rcu(&queue);
+		rcu_read_unlock();
+		if (node) {
+			e = caa_container_of(node, struct entry, node);
+			uatomic_add(&sum, e->value);
+			uatomic_inc(count);
+			call_rcu(&e->head, entry_free);
+		}
+		rcu_quiescent_state();
+	}
+	rcu_unregister_thread();
+	return NULL;
+}
+
+static void emptied_and_filled(void (*call)(struct rcu_head *head, void (*func)(struct rcu_head *)))
+{
+	pthread_t threads[2 * THREADS];
+	int i;
+
+	taken[0] = taken[1] = sum = freed = 0;
+	cds_lfq_init_rcu(&queue, call);
+	for (i = 0; i < THREADS; i++) {
+		CHECK(!pthread_create(&threads[2 * i], NULL, adds, NULL));
+		CHECK(!pthread_create(&threads[2 * i + 1], NULL, takes, &taken[i]));
+	}
+	rcu_thread_offline();
+	for (i = 0; i < 2 * THREADS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	rcu_thread_online();
+	CHECK(sum == (long)THREADS * NODES * (NODES - 1) / 2);
 	rcu_read_lock();
 	CHECK(!cds_lfq_dequeue_rcu(&queue));
 	rcu_read_unlock();
 	rcu_barrier();
-	CHECK(uatomic_read(&freed) == NODES && !cds_lfq_destroy_rcu(&queue));
+	CHECK(uatomic_read(&freed) == THREADS * NODES && !cds_lfq_destroy_rcu(&queue));
+}
+
+int main(void)
+{
+	rcu_register_thread();
+	small_heads();
+	emptied_and_filled(call_rcu);
+	emptied_and_filled(call_wrapped);
+	/* Each time the queue is found empty after a node was in it, a dummy goes. */
+	CHECK(uatomic_read(&wrapped) >= 1);
 	rcu_unregister_thread();
 	return 0;
 }

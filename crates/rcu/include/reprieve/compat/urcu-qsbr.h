@@ -10,5 +10,8 @@
 #define RCU_QSBR
 #endif
 #include <reprieve/urcu.h>
+#if defined(URCU_API_MAP) && !defined(RCU_QSBR)
+#error "<urcu-qsbr.h> with URCU_API_MAP, and another flavor was chosen before"
+#endif
 
 #endif

@@ -3,6 +3,6 @@
 #ifndef REPRIEVE_COMPAT_URCU_DEFER_H
 #define REPRIEVE_COMPAT_URCU_DEFER_H
 
-#include <reprieve/urcu.h>
+#include <reprieve/compat/flavorless.h>
 
 #endif

@@ -4,6 +4,6 @@
 #define REPRIEVE_COMPAT_URCU_LIST_H
 
 #include <reprieve/cds.h>
-#include <reprieve/urcu.h>
+#include <reprieve/compat/flavorless.h>
 
 #endif

@@ -7,5 +7,8 @@
 #define RCU_BP
 #endif
 #include <reprieve/urcu.h>
+#if defined(URCU_API_MAP) && !defined(RCU_BP)
+#error "<urcu/urcu-bp.h> with URCU_API_MAP, and another flavor was chosen before"
+#endif
 
 #endif

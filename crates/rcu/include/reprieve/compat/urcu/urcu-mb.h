@@ -7,5 +7,8 @@
 #define RCU_MB
 #endif
 #include <reprieve/urcu.h>
+#if defined(URCU_API_MAP) && !defined(RCU_MB)
+#error "<urcu/urcu-mb.h> with URCU_API_MAP, and another flavor was chosen before"
+#endif
 
 #endif

@@ -4,5 +4,8 @@
 #define REPRIEVE_COMPAT_URCU_URCU_MEMB_H
 
 #include <reprieve/urcu.h>
+#if defined(URCU_API_MAP) && !defined(RCU_MEMBARRIER)
+#error "<urcu/urcu-memb.h> with URCU_API_MAP, and another flavor was chosen before"
+#endif
 
 #endif

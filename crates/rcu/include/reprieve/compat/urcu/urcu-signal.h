@@ -7,5 +7,8 @@
 #define RCU_SIGNAL
 #endif
 #include <reprieve/urcu.h>
+#if defined(URCU_API_MAP) && !defined(RCU_SIGNAL)
+#error "<urcu/urcu-signal.h> with URCU_API_MAP, and another flavor was chosen before"
+#endif
 
 #endif
