@@ -6,6 +6,8 @@
 //! must put right. [`crate::domain`] says what a fork promises (`domain/fork.rs`).
 
 use super::lock::Lock;
+use super::sys::SignalsBlocked;
+use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -77,7 +79,7 @@ pub(super) fn install() {
 
 /// Runs `f` while no fork is being prepared, with all signals blocked: a handler may fork.
 pub(crate) fn excluded<R>(f: impl FnOnce() -> R) -> R {
-    let _blocked = super::sys::SignalsBlocked::new();
+    let _blocked = SignalsBlocked::new();
     ONE.lock();
     let result = f();
     ONE.unlock();
@@ -98,8 +100,33 @@ pub(crate) fn let_pass(lock: &Lock) {
     lock.lock();
 }
 
+/// The signals of the thread that forks, under [`ONE`]: a handler that forks as well would wait for
+/// that lock.
+struct Blocked(UnsafeCell<Option<SignalsBlocked>>);
+
+// SAFETY: touched under the lock only.
+unsafe impl Sync for Blocked {}
+
+static BLOCKED: Blocked = Blocked(UnsafeCell::new(None));
+
+/// Ends the lock and then the blocking, and leaves errno alone, in which a fork may have left why
+/// it failed.
+fn end() {
+    // SAFETY: under the lock; errno's location is this thread's own.
+    unsafe {
+        let blocked = (*BLOCKED.0.get()).take();
+        ONE.unlock();
+        let errno = *libc::__errno_location();
+        drop(blocked);
+        *libc::__errno_location() = errno;
+    }
+}
+
 unsafe extern "C" fn prepare() {
+    let blocked = SignalsBlocked::new();
     ONE.lock();
+    // SAFETY: under the lock.
+    unsafe { *BLOCKED.0.get() = Some(blocked) };
     FORKS.fetch_add(1, Ordering::SeqCst);
     entered().for_each(|h| (h.prepare)());
 }
@@ -107,15 +134,15 @@ unsafe extern "C" fn prepare() {
 unsafe extern "C" fn parent() {
     entered().for_each(|h| (h.parent)());
     FORKS.fetch_sub(1, Ordering::SeqCst);
-    ONE.unlock();
+    end();
 }
 
 unsafe extern "C" fn child() {
     INSTALLED.store(true, Ordering::Relaxed);
     FORKS.store(0, Ordering::Relaxed);
-    ONE.reset();
     super::facts::after_fork();
     entered().for_each(|h| (h.child)());
+    end();
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ pub(crate) fn membarrier_on(command: i32, cpu: Option<usize>) -> i64 {
     unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.unwrap_or(0) as libc::c_int) }
 }
 
-/// The kernel's `SYSFS_MAGIC`.
-const SYSFS_MAGIC: libc::__fsword_t = 0x6265_6572;
+/// The kernel's `SYSFS_MAGIC`. (The type of the field differs between C libraries.)
+const SYSFS_MAGIC: i128 = 0x6265_6572;
 
 /// How many CPUs there may be.
 pub(crate) fn cpus() -> usize {
@@ -50,7 +50,7 @@ pub(crate) fn cpu_numbers() -> Option<usize> {
         let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_CLOEXEC);
         let mut system: libc::statfs = std::mem::zeroed();
         let sysfs = libc::syscall(libc::SYS_fstatfs, file, &raw mut system) == 0
-            && system.f_type == SYSFS_MAGIC;
+            && i128::from(system.f_type) == SYSFS_MAGIC;
         let read = match sysfs {
             true => libc::syscall(libc::SYS_read, file, list.as_mut_ptr(), list.len()),
             false => 0,
@@ -350,6 +350,8 @@ pub(crate) fn print(text: &str) {
 
 /// Ends the process: going on would free memory under a reader.
 pub(crate) fn die(message: &str) -> ! {
+    // A thread that was cancelled would end in place of the process.
+    let _cancel = super::cancel::CancelDisabled::new();
     ["reprieve: ", message, "\n"].into_iter().for_each(print);
     // SAFETY: abort has no preconditions.
     unsafe { libc::abort() }
