@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a function when a thread exits, again in each round of destructors until it is done.
+//! Runs a function in each round of destructors when a thread exits.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// least 4).
 const ROUNDS: usize = 4;
 
-/// Given whether this is the last round that is sure to come; returns whether it is done.
-pub(crate) type AtExit = fn(bool) -> bool;
+/// Given whether this is the last round that is sure to come.
+pub(crate) type AtExit = fn(bool);
 
 /// `u32::MAX`: there is none.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -26,7 +26,8 @@ pub(super) fn create_key() {
     }
 }
 
-/// Makes `f` run when this thread exits. One function for the process.
+/// Makes `f` run when this thread exits. One function for the process. (A thread that calls this
+/// for the first time in a destructor has fewer rounds before it, and perhaps no last one.)
 pub(crate) fn run_at_thread_exit(f: &'static AtExit) {
     AT_EXIT.store(std::ptr::from_ref(f).cast_mut(), Ordering::Relaxed);
     let key = KEY.load(Ordering::Relaxed);
@@ -47,8 +48,10 @@ fn set(key: u32, rounds: usize) {
 extern "C" fn destructor(value: *mut libc::c_void) {
     let left = value.addr().saturating_sub(1);
     // SAFETY: null, or what `run_at_thread_exit` was given.
-    let done = unsafe { AT_EXIT.load(Ordering::Relaxed).as_ref() }.is_none_or(|f| f(left == 0));
-    if !done && left != 0 {
+    if let Some(f) = unsafe { AT_EXIT.load(Ordering::Relaxed).as_ref() } {
+        f(left == 0);
+    }
+    if left != 0 {
         set(KEY.load(Ordering::Relaxed), left);
     }
 }

@@ -20,8 +20,8 @@
 //! round in which no section or protection of the thread is open. Guards that other keys'
 //! destructors drop must not be dropped when the record is another thread's already. What is open
 //! in the last round ends there. A destructor that enters a section when the records have been
-//! given back registers anew, until the next round. In the last round that costs a record until a
-//! grace period, or `forget_dead_threads`, finds the owner dead.
+//! given back registers anew, until the next round; after the last one, the record is lost until
+//! `forget_dead_threads` finds the owner dead, or a grace period that waits for its section.
 
 use super::id::MAX_DOMAINS;
 use super::record::Record;
@@ -61,7 +61,7 @@ pub(crate) struct Thread {
     table: *mut *const Record,
     /// Address of the queue (or buffer) whose callbacks this thread is running, or 0.
     pub(crate) running: usize,
-    /// Not 0: the records have been given back, for the thread exits.
+    /// Not 0: the records have been given back for the last time, for the thread exits.
     exiting: usize,
 }
 
@@ -305,36 +305,36 @@ fn register(index: usize) -> &'static Record {
 }
 
 /// Gives all records of this thread back: it exits. Not yet if one is in use, unless this is the
-/// `last` round of destructors. Returns whether it has.
-fn unregister(last: bool) -> bool {
+/// `last` round of destructors.
+fn unregister(last: bool) {
     let _blocked = sys::SignalsBlocked::new();
     let thread = this();
     // SAFETY: as in `register`. The table was mapped with this size.
     unsafe {
-        let table = (*thread).table;
-        let records = || {
-            (0..MAX_DOMAINS)
-                .filter_map(|i| if table.is_null() { None } else { (*table.add(i)).as_ref() })
-        };
-        if !last && records().any(Record::in_use) {
-            return false;
+        if last {
+            (*thread).exiting = 1;
         }
-        (*thread).exiting = 1;
+        let table = (*thread).table;
         if table.is_null() {
-            return true;
+            return;
+        }
+        let records = || (0..MAX_DOMAINS).filter_map(|index| (*table.add(index)).as_ref());
+        if !last && records().any(Record::in_use) {
+            return;
         }
         (*thread).stack = 0;
         (*thread).spill = std::ptr::null();
         (*thread).fast = [std::ptr::null(); NEAR];
         (*thread).online = std::ptr::null();
         (*thread).table = std::ptr::null_mut();
+        // It may exit out of a callback.
+        (*thread).running = 0;
         records().for_each(Record::release);
         libc::munmap(table.cast(), TABLE_BYTES);
-        true
     }
 }
 
-/// Whether this thread has given its records back.
+/// Whether this thread has given its records back for the last time.
 pub(crate) fn exiting() -> bool {
     // SAFETY: the block is this thread's own.
     unsafe { (*this()).exiting != 0 }
