@@ -194,6 +194,8 @@ impl PerCpuLists {
     /// As for [`push`](Self::push).
     #[cfg(not(loom))]
     pub(crate) unsafe fn push_late(&self, lane: usize, head: *mut Head) -> bool {
+        // A handler may fork.
+        let _blocked = crate::platform::sys::SignalsBlocked::new();
         let [begun, ended] = &self.late;
         begun.fetch_add(1, Ordering::Relaxed);
         // As in `Buffer::register_unbuffered`.
@@ -397,6 +399,7 @@ impl PerCpuLists {
         while inside() && std::time::Instant::now() < end {
             std::thread::yield_now();
         }
+        registry.records().for_each(|r| r.buffer.hold());
         true
     }
 
@@ -409,11 +412,14 @@ impl PerCpuLists {
     /// In the child: empties the buffers onto the lists. The caller sets the pending counts, unless
     /// this returns false: then this thread is in the middle of a registration, finds its buffer as
     /// it left it, and the pending counts must stay as they are.
-    pub(crate) fn after_fork(&self, registry: &Registry, own: Option<&Record>, held: bool) -> bool {
+    pub(crate) fn after_fork(&self, registry: &Registry, own: Option<&Record>) -> bool {
         self.sweep.reset();
+        // Registrations of threads that do not exist here do not end. This thread is in none.
+        let [begun, ended] = &self.late;
+        ended.store(begun.load(Ordering::Relaxed), Ordering::Relaxed);
         let own = own.filter(|own| own.buffer.registering());
         for record in others(registry, own) {
-            let Some(closed) = record.buffer.after_fork().filter(|_| held) else { continue };
+            let Some(closed) = record.buffer.after_fork() else { continue };
             for (leaves, chain) in [false, true].into_iter().zip(closed.chains) {
                 if !chain.is_empty() {
                     // SAFETY: it was the buffer's.
@@ -474,35 +480,55 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Its owner registers a callback without it (a sweep keeps it out) when another thread forks:
-    /// the contents are whole, and the child runs them.
+    /// A fork keeps the buffers whose owners it saw outside, whatever they do then (register
+    /// without the buffer, knock), and one that an earlier owner left in the middle. It does not
+    /// wait for an owner that stays inside, and drops what is there.
     #[test]
-    fn a_child_keeps_a_buffer_whose_owner_registers_without_it() {
-        let (lists, registry) = (PerCpuLists::new(1, Kind::Fence), Registry::new());
-        let record = registry.claim(1).unwrap();
-        let mut heads = [Head::new(), Head::new()];
-        let [buffered, other] = heads.each_mut().map(|head| head as *mut Head);
-        let mut access = record.buffer.enter(true).unwrap();
-        lists.open(&mut access, 0, 0, 4);
-        // SAFETY: the heads outlive the test, and are never run.
-        assert!(unsafe { access.put(buffered) });
-        drop(access);
-        record.buffer.register_unbuffered(0, || {
-            // What the child does with a thread that does not exist there.
-            record.release();
-            assert!(lists.after_fork(&registry, None, true));
-        });
-        assert_eq!(lists.take(0, false), buffered);
-        // An owner inside: what it was doing is not known.
-        let record = registry.claim(2).unwrap();
-        let mut access = record.buffer.enter(true).unwrap();
-        lists.open(&mut access, 0, 0, 4);
-        // SAFETY: as above.
-        assert!(unsafe { access.put(other) });
-        record.release();
-        assert!(lists.after_fork(&registry, None, true));
-        assert!(!lists.any(0));
-        drop(access);
+    fn a_child_keeps_the_buffers_that_the_fork_held() {
+        #[derive(Debug, PartialEq)]
+        enum Owner {
+            Outside,
+            Unbuffered,
+            Knocks,
+            EndedInside,
+            StaysInside,
+        }
+        use Owner::*;
+        for owner in [Outside, Unbuffered, Knocks, EndedInside, StaysInside] {
+            let (lists, registry) = (PerCpuLists::new(1, Kind::Fence), Registry::new());
+            let record = registry.claim(1).unwrap();
+            let mut head = Head::new();
+            let head: *mut Head = &mut head;
+            let mut access = record.buffer.enter(true).unwrap();
+            lists.open(&mut access, 0, 0, 4);
+            // SAFETY: the head outlives the turn, and is never run.
+            assert!(unsafe { access.put(head) });
+            if owner == EndedInside {
+                std::mem::forget(access);
+                record.release();
+            } else if owner == StaysInside {
+                std::mem::forget(access);
+            } else {
+                drop(access);
+            }
+            assert!(lists.hold(&registry, None, Duration::ZERO));
+            if owner == Knocks {
+                record.buffer.knock();
+            }
+            let child = || {
+                // What the child does with a thread that does not exist there.
+                record.release();
+                assert!(lists.after_fork(&registry, None));
+            };
+            if owner == Unbuffered {
+                record.buffer.register_unbuffered(0, child);
+            } else {
+                child();
+            }
+            let kept = if owner == StaysInside { std::ptr::null_mut() } else { head };
+            assert_eq!(lists.take(0, false), kept, "{owner:?}");
+            assert!(record.buffer.enter(true).is_some(), "{owner:?}");
+        }
     }
 
     /// The owner closes its buffer and opens it on another lane after the sweeper has looked at it

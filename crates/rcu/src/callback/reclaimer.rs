@@ -338,9 +338,8 @@ impl Reclaimer {
         self.barrier_lock.reset();
         self.progress.after_fork();
         self.room.after_fork();
-        let (own, held) =
-            (self.grace.own_record(), self.buffers_held.swap(false, Ordering::Relaxed));
-        let recount = self.lists.after_fork(self.registry(), own, held);
+        self.buffers_held.store(false, Ordering::Relaxed);
+        let recount = self.lists.after_fork(self.registry(), self.grace.own_record());
         self.workers.after_fork();
         self.queues.iter().for_each(|q| q.after_fork(self, recount));
     }

@@ -31,8 +31,8 @@
 //! # An owner that never comes out
 //! A thread may end inside, or while it registers without its buffer: killed by a bare `exit`
 //! system call in a signal handler, or cancelled asynchronously. When its record is released,
-//! `busy` becomes [`ABANDONED`], or [`LEFT`]: new owners stay out, and the next sweeper takes what
-//! is there. The owner may have been between any two instructions, so:
+//! `busy` becomes [`ABANDONED`]: new owners stay out, and the next sweeper takes what is there. The
+//! owner may have been between any two instructions, so:
 //!
 //! > **Invariant.** At any moment each chain's `first` is null or leads to callbacks that are
 //! > registered, not run, nobody else's, and linked to a null. What the owner has in hand is in no
@@ -47,12 +47,16 @@ use crate::platform::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
 use crate::thread::head::{Head, LEAF, PHASE};
 use std::sync::atomic::compiler_fence;
 
-/// Values of `busy`: the owner is not inside; it is; it ended while it was; it ended while it
-/// registered without the buffer, whose contents are as it left them.
+/// Values of `busy`: the owner is not inside; it is; it ended while it was.
 const OUTSIDE: u32 = 0;
 const INSIDE: u32 = 1;
 const ABANDONED: u32 = 2;
-const LEFT: u32 = 3;
+
+/// Values of `revoked` beside 0: the owner is kept out; a fork that is prepared has seen, since
+/// then, that it is.
+const REVOKED: u32 = 1;
+#[cfg(not(loom))]
+const HELD: u32 = 2;
 
 /// Zeroes are an empty buffer.
 #[repr(C, align(128))]
@@ -143,7 +147,16 @@ impl Buffer {
 
     /// A sweeper, first: keeps the owner out from its next registration on.
     pub(crate) fn revoke(&self) {
-        self.revoked.store(1, Ordering::Relaxed);
+        self.revoked.store(REVOKED, Ordering::Relaxed);
+    }
+
+    /// A fork that is prepared, after a revocation and a heavy barrier: notes it if the owner is
+    /// outside. It stays there until the revocation ends, though it may knock: `busy` shows that.
+    #[cfg(not(loom))]
+    pub(crate) fn hold(&self) {
+        if !self.occupied() {
+            self.revoked.store(HELD, Ordering::Relaxed);
+        }
     }
 
     /// A sweeper, after a heavy barrier. `None`: the owner is inside, and may go on.
@@ -160,26 +173,23 @@ impl Buffer {
     }
 
     pub(crate) fn abandoned(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) >= ABANDONED
+        self.busy.load(Ordering::Relaxed) == ABANDONED
     }
 
     /// The owner has gone, or is this thread with nothing of its registrations left on its stack.
     /// Before the record is anybody else's.
     pub(crate) fn abandon(&self) {
-        let busy = self.busy.load(Ordering::Relaxed);
-        let mut left = false;
+        let mut inside = self.busy.load(Ordering::Relaxed) == INSIDE;
         for count in &self.unbuffered {
             let times = count.load(Ordering::Relaxed);
             if times % 2 != 0 {
                 count.store(times.wrapping_add(1), Ordering::Release);
-                left = true;
+                inside = true;
             }
         }
-        // Nobody else writes the word while it is neither of the two.
-        if busy == INSIDE {
+        // Nobody else writes the word while it is not `ABANDONED`.
+        if inside {
             self.busy.store(ABANDONED, Ordering::Release);
-        } else if busy == OUTSIDE && left {
-            self.busy.store(LEFT, Ordering::Release);
         }
     }
 
@@ -244,22 +254,36 @@ impl Buffer {
         self.revoked.store(0, Ordering::Release);
     }
 
-    /// In the child of a fork, where there is no owner inside. Contents that may have been in the
-    /// middle of a change are abandoned.
+    /// In the child of a fork, where there is no owner inside. `None`: the contents may have been
+    /// in the middle of a change, and are abandoned.
     #[cfg(not(loom))]
     pub(crate) fn after_fork(&self) -> Option<Closed> {
-        let consistent = matches!(self.busy.swap(OUTSIDE, Ordering::Relaxed), OUTSIDE | LEFT);
-        self.revoked.store(0, Ordering::Relaxed);
+        let held = self.revoked.swap(0, Ordering::Relaxed) == HELD;
+        let outside = self.busy.swap(OUTSIDE, Ordering::Relaxed) == OUTSIDE;
         let mut access = Access { buffer: self, owner: false };
         // First: a buffer that still has something is closed without forgetting its lane.
         let mut ready = access.take_ready();
         let mut closed = access.close();
-        // SAFETY: nobody else is there.
-        while let Some(head) = unsafe { ready.pop().as_mut() } {
-            // SAFETY: as above.
-            unsafe { closed.chains[1].push(head) };
+        if !(held || outside) {
+            return None;
         }
-        consistent.then_some(closed)
+        // SAFETY: nobody else is there; by the invariant a chain's first head leads to all of it.
+        unsafe {
+            if !outside {
+                // An earlier owner may have ended inside: see above.
+                closed.chains = closed.chains.map(|chain| Chain::of(chain.first));
+            }
+            while let Some(head) = ready.pop().as_mut() {
+                closed.chains[1].push(head);
+            }
+        }
+        Some(closed)
+    }
+
+    /// For a test: the owner knocks, and has not turned back yet.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn knock(&self) {
+        self.busy.store(INSIDE, Ordering::Relaxed);
     }
 }
 
