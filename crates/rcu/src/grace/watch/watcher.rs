@@ -3,6 +3,7 @@
 
 use super::report::{Laggard, Stall, State};
 use super::{boost::Boost, stack, task};
+use crate::platform::cancel::CancelDisabled;
 use crate::platform::sys;
 use crate::thread::id::DomainId;
 use crate::thread::record::{Record, SEIZED};
@@ -231,6 +232,8 @@ impl Watch {
         match hooked.and_then(|hooked| hooked.hook.as_ref()) {
             // A panic must not unwind through the grace period. Its message has been printed.
             Some(hook) => {
+                // The hook may enable cancellation; the leader must not be cancelled.
+                let _cancel = CancelDisabled::new();
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&stall)));
             }
             None => sys::print(&format!("reprieve: {stall}\n")),
