@@ -43,8 +43,8 @@ pub struct Outcome {
 }
 
 /// Carries out `requests` one after the other on the same host. Records are written as they come.
-/// When an experiment fails, its complete phases are reported, and the experiments after it are not
-/// started.
+/// When an experiment fails, its complete phases are reported. If that is because a VM or the lab
+/// host died too often, the experiments after it are carried out all the same.
 pub fn run(
     requests: &[Request],
     settings: &Settings,
@@ -61,22 +61,24 @@ pub fn run(
     let plans = requests.iter().map(|r| r.plan(&machine)).collect::<Result<Vec<_>>>()?;
     let dirs = out_dirs(&plans, &settings.out);
     on_host(&plans, &dirs, settings, around, |plan_host| {
+        let mut first_crash = Ok(());
         for ((request, plan), dir) in requests.iter().zip(&plans).zip(&dirs) {
             let mut plan = plan.clone();
             request.shorten(&mut plan, plan_host.dilation());
             let mut recorder = Recorder::create(dir.join("raw.jsonl"))?;
             let measured = plan_host.execute(&plan, &dir.join("logs"), &mut recorder);
             // A run that failed before its first phase has no results, only its error.
-            match (report::write(dir), measured) {
-                (Ok(summary), measured) => {
-                    done(Outcome { dir: dir.clone(), summary });
-                    measured?;
-                }
-                (Err(_), Err(error)) => return Err(error),
-                (Err(error), Ok(())) => return Err(error),
+            match report::write(dir) {
+                Ok(summary) => done(Outcome { dir: dir.clone(), summary }),
+                Err(error) if measured.is_ok() => return Err(error),
+                Err(_) => {}
+            }
+            match measured {
+                Err(error) if error.is_crash() => first_crash = first_crash.and(Err(error)),
+                measured => measured?,
             }
         }
-        Ok(())
+        first_crash
     })
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Longest boot of a VM. Nested guests take 6 to 12 s each on an idle machine.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// How often a lab host is booted: at the start, and again for each experiment.
+/// In how many lab hosts a phase, or a program, is tried.
 const TRIES: u32 = 3;
 
 pub struct PlanHost<'a> {
@@ -178,28 +178,31 @@ impl<'a> PlanHost<'a> {
                 recorder.write(look(record))
             });
         }
-        for tried in 1.. {
+        let mut tried = 0;
+        loop {
             let lab_host = self.lab_host()?;
             let from = recorder.phases_done();
             let mut sink = |record| recorder.write(look(record));
             let ran = lab_host.execute(plan, from, here.clone(), &run, &mut sink);
-            match ran {
-                Err(error) if error.is_crash() && tried < TRIES && !recorder.has_ended() => {
-                    self.drop_lab_host();
-                    let text = "the lab host is booted again";
-                    run.progress.notice(&format!("{text}: {error}"));
-                    let text = format!("{text}: {}", error.brief());
-                    recorder.write(Record::Notice { text })?;
-                }
-                // Everything was measured; only logs are missing.
-                Err(error) if error.is_crash() && recorder.is_complete() => {
-                    self.drop_lab_host();
-                    return Ok(());
-                }
-                ran => return ran,
+            let Err(error) = ran else { return Ok(()) };
+            if !error.is_crash() {
+                return Err(error);
             }
+            // Whoever uses this host next boots another one.
+            self.drop_lab_host();
+            if recorder.is_complete() {
+                // Everything was measured; only logs are missing.
+                return Ok(());
+            }
+            tried = if recorder.phases_done() > from { 1 } else { tried + 1 };
+            if tried == TRIES || recorder.has_ended() {
+                return Err(error);
+            }
+            let text = "the lab host is booted again";
+            run.progress.notice(&format!("{text}: {error}"));
+            let text = format!("{text}: {}", error.brief());
+            recorder.write(Record::Notice { text })?;
         }
-        Ok(())
     }
 
     /// The running lab host, booted if there is none.
