@@ -114,6 +114,7 @@ fn paravirt(used: &Paravirt) -> Vec<Check> {
         name,
         used_by: "guest",
         present: *state == Use::Yes,
+        optional: false,
         detail: format!("{state}; {does}"),
         remedy: Some(match state {
             Use::Unknown(_) => "nothing is known to be wrong".into(),
@@ -213,7 +214,7 @@ impl Report {
     /// Whether there is nothing to change: a guest can follow the prescription for one policy only.
     pub fn fine(&self) -> bool {
         let all = &self.prescriptions;
-        self.checks.iter().all(|check| check.present)
+        self.checks.iter().all(Check::fine)
             && (all.is_empty() || all.iter().any(|prescription| prescription.in_use))
     }
 

@@ -32,6 +32,7 @@ fn kernel() -> Check {
         name: "kernel",
         used_by: "watch",
         present: version >= (5, 11),
+        optional: false,
         detail: format!("Linux {release}"),
         remedy: Some("Linux 5.11 or newer".into()),
     }
@@ -43,6 +44,7 @@ fn restartable() -> Check {
         name: "restartable sections",
         used_by: "runtime",
         present: support == Restartable::Yes,
+        optional: false,
         detail: format!("{support} (rseq, proven by a self-test)"),
         remedy: Some("lookups use plain sections, which grace periods wait for".into()),
     }
@@ -54,6 +56,7 @@ fn membarrier() -> Check {
         name: "membarrier",
         used_by: "runtime",
         present,
+        optional: false,
         detail: if present { "readers need no fence" } else { "readers execute a fence" }.into(),
         remedy: Some("Linux 4.14 or newer; let the sandbox's filter pass membarrier(2)".into()),
     }
@@ -65,6 +68,7 @@ fn slices() -> Check {
         name: "time-slice extensions",
         used_by: "hint",
         present: lack.is_none(),
+        optional: true,
         detail: match lack {
             None => "non-preemptable sections ask the kernel for more time".into(),
             Some(lack) => lack.to_string(),
@@ -100,6 +104,7 @@ fn commands() -> Check {
         name: "membarrier commands",
         used_by: "runtime",
         present,
+        optional: false,
         detail: names(true),
         remedy: Some(format!("missing: {}", names(false))),
     }
@@ -112,6 +117,7 @@ fn btf() -> Check {
         name: "BTF",
         used_by: "watch, guard",
         present: size > 0,
+        optional: false,
         detail: if size > 0 { format!("{file}, {size} bytes") } else { format!("no {file}") },
         remedy: Some("a kernel with CONFIG_DEBUG_INFO_BTF: distributions' have it".into()),
     }
@@ -131,6 +137,7 @@ fn rights() -> Check {
         name: "rights",
         used_by: "watch",
         present: missing.is_empty(),
+        optional: false,
         detail: if missing.is_empty() {
             "may load eBPF programs and read guests".into()
         } else {
@@ -150,6 +157,7 @@ fn sched_ext() -> Check {
         name: "sched_ext",
         used_by: "guard",
         present,
+        optional: false,
         detail: match (present, built) {
             (true, _) if state.trim() == "enabled" => {
                 let ops = fs::read_to_string(directory.join("root/ops")).unwrap_or_default();
@@ -195,6 +203,7 @@ fn kvm() -> Check {
         name: "KVM",
         used_by: "lab",
         present,
+        optional: true,
         detail,
         remedy: Some("nothing to do: the lab boots a host of its own, which has it".into()),
     }

@@ -15,7 +15,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
-#[command(after_help = "Exits with 1 if something is missing or a setting should change.")]
+#[command(
+    after_help = "Exits with 1 if something is missing that has a remedy, or a setting should change."
+)]
 pub struct Options {
     /// Look at this VM as well: a name or the VMM's process ID (repeat for several)
     #[arg(long, value_name = "NAME|PID")]
@@ -36,6 +38,8 @@ struct Check {
     /// The part of Reprieve that uses it.
     used_by: &'static str,
     present: bool,
+    /// Reprieve makes up for what is missing: there is nothing to do.
+    optional: bool,
     detail: String,
     /// What to do if it is missing.
     remedy: Option<String>,
@@ -47,7 +51,7 @@ struct Report {
     vms: Vec<guest::Report>,
 }
 
-/// Exits with 1 when something is missing.
+/// Exits with 1 when something is missing that is not optional.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let evidence = options.search.as_deref().map(search::load).transpose()?;
     let mut vms = vec![];
@@ -68,8 +72,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         }
         print(&(plain_lines(&text) + "\n"))?;
     }
-    let all =
-        report.host.iter().all(|check| check.present) && report.vms.iter().all(|vm| vm.fine());
+    let all = report.host.iter().all(Check::fine) && report.vms.iter().all(|vm| vm.fine());
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -79,6 +82,10 @@ pub fn examine(vm: &str) -> Result<serde_json::Value> {
 }
 
 impl Check {
+    fn fine(&self) -> bool {
+        self.present || self.optional
+    }
+
     fn text(&self) -> String {
         let mark = if self.present { "yes" } else { "no" };
         let mut text = entry(mark, self.name, &self.detail);
