@@ -108,7 +108,7 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
         events.extend(watch.events());
     }
     let mut wait = Wait::new("samples of what grace periods wait for");
-    while !waits_are_told_apart(&sampler.waits(pid)) {
+    while !waits_are_told_apart(&sampler.waits(pid).all) {
         wait.pause(|| format!("{:?}", sampler.waits(pid)));
     }
     drop(sampler);

@@ -56,6 +56,9 @@ pub struct Totals {
     /// several.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub waits: BTreeMap<String, f64>,
+    /// Those of grace periods that were older than 20 ms then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub long_waits: BTreeMap<String, f64>,
     /// CPU time of the host that watching took.
     pub cost_ns: u64,
     /// Events that were lost, and so are missing in the figures above.
@@ -97,8 +100,9 @@ impl Totals {
         let class = |(name, now): (&String, &Preempted)| {
             (name.clone(), now.since(earlier.classes.get(name).copied().unwrap_or_default()))
         };
-        let wait = |(name, now): (&String, &f64)| {
-            (name.clone(), now - earlier.waits.get(name).copied().unwrap_or_default())
+        let waits = |now: &BTreeMap<String, f64>, earlier: &BTreeMap<String, f64>| {
+            let before = |name| earlier.get(name).copied().unwrap_or_default();
+            now.iter().map(|(name, now)| (name.clone(), now - before(name))).collect()
         };
         Totals {
             classes: self.classes.iter().map(class).collect(),
@@ -109,7 +113,8 @@ impl Totals {
             grace_periods_unseen: self
                 .grace_periods_unseen
                 .saturating_sub(earlier.grace_periods_unseen),
-            waits: self.waits.iter().map(wait).collect(),
+            waits: waits(&self.waits, &earlier.waits),
+            long_waits: waits(&self.long_waits, &earlier.long_waits),
             cost_ns: self.cost_ns.saturating_sub(earlier.cost_ns),
             lost: self.lost.saturating_sub(earlier.lost),
         }
@@ -127,8 +132,12 @@ impl Totals {
         sum.grace_periods += other.grace_periods;
         sum.grace_periods_ns += other.grace_periods_ns;
         sum.grace_periods_unseen += other.grace_periods_unseen;
-        for (name, samples) in &other.waits {
-            *sum.waits.entry(name.clone()).or_default() += samples;
+        for (sum, other) in
+            [(&mut sum.waits, &other.waits), (&mut sum.long_waits, &other.long_waits)]
+        {
+            for (name, samples) in other {
+                *sum.entry(name.clone()).or_default() += samples;
+            }
         }
         sum.cost_ns += other.cost_ns;
         sum.lost += other.lost;
@@ -152,13 +161,14 @@ mod tests {
             readers: Preempted { count: readers, ns: readers },
             grace_periods: user,
             waits: BTreeMap::from([("running".into(), user as f64 / 2.0)]),
+            long_waits: BTreeMap::from([("woken".into(), user as f64 / 4.0)]),
             ..Totals::default()
         };
         let phase = totals(5, 3).since(&totals(2, 3));
         assert_eq!(phase.preempted(), Preempted { count: 3, ns: 30 });
         assert_eq!(phase.readers, Preempted::default());
         assert_eq!(phase.grace_periods, 3);
-        assert_eq!(phase.waits["running"], 1.5);
+        assert_eq!((phase.waits["running"], phase.long_waits["woken"]), (1.5, 0.75));
         assert_eq!(phase.plus(&totals(2, 3)), totals(5, 3));
         // A class that did not occur before the phase.
         assert_eq!(totals(5, 0).since(&Totals::default()).preempted().count, 5);

@@ -134,6 +134,10 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
                     ("preempted-user".into(), if *n == 1 { 9.5 } else { 0.0 }),
                     ("kthread".into(), if *n == 1 { 0.5 } else { 20.0 }),
                 ]),
+                long_waits: match n {
+                    1 => BTreeMap::from([("running".into(), 1.0), ("kthread".into(), 3.0)]),
+                    _ => BTreeMap::new(),
+                },
                 cost_ns: 20_000_000,
                 ..Totals::default()
             })),
@@ -159,10 +163,17 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
         ("waits.preempted-user", 0.0, 4.75),
         ("waits.kthread", 2.0, 0.25),
         ("waits_samples", 100.0, 40.0),
+        ("long_waits_share", 0.0, 10.0),
     ] {
         close(value(&of(key).baseline), baseline);
         close(value(&of(key).overcommit), overcommit);
     }
+    let long = |what| {
+        let row = of(what);
+        (value(&row.baseline), value(&row.overcommit))
+    };
+    assert_eq!(long("long_waits.kthread"), (None, Some(75.0)), "none was long alone");
+    assert_eq!(long("long_waits.running"), (None, Some(25.0)));
     close(of("reader_preemptions").paper.as_ref().unwrap().ratio, 6.33);
     assert!(of("vcpu_preemptions").paper.is_none());
     assert!(s.variants[0].row("preempted.idle").is_none(), "a class that did not occur");

@@ -2,7 +2,7 @@
 //! Watches the lab's guests from outside, with the library behind `reprieve watch`.
 
 use reprieve_host::watch::model::{Event, Snapshot, VmSnapshot, VmState};
-use reprieve_host::watch::{GraceSampler, Options, Watch, Which};
+use reprieve_host::watch::{GraceSampler, GraceWaits, Options, Watch, Which};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::watcher::{Preempted, Totals, Watcher, Watching};
 use std::collections::BTreeMap;
@@ -108,7 +108,11 @@ impl Watching for Watched {
             count: sum.count + vcpu.announced,
             ns: sum.ns + vcpu.announced_off_cpu_ns,
         });
-        let waits = self.waits.as_ref().map(|sampler| sampler.waits(self.pid)).unwrap_or_default();
+        let sampled =
+            self.waits.as_ref().map(|sampler| sampler.waits(self.pid)).unwrap_or_default();
+        let named = |waits: GraceWaits| {
+            waits.into_iter().map(|(wait, n)| (wait.name().into(), n)).collect()
+        };
         let grace = vm.grace.unwrap_or_default();
         let cost = snapshot.cost;
         Ok(Totals {
@@ -118,7 +122,8 @@ impl Watching for Watched {
             grace_periods: grace.durations.counts.iter().sum(),
             grace_periods_ns: grace.durations.total_ns,
             grace_periods_unseen: grace.unseen,
-            waits: waits.into_iter().map(|(wait, n)| (wait.name().into(), n)).collect(),
+            waits: named(sampled.all),
+            long_waits: named(sampled.long),
             cost_ns: cost.bpf_ns.unwrap_or(cost.switch_ns) + cost.process_ns,
             lost: cost.lost,
         })

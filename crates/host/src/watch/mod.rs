@@ -35,7 +35,7 @@ pub use error::Error;
 pub use options::{Options, Which};
 pub use region::{Region, Writer};
 pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
-pub use waits::{GraceSampler, GraceWait, GraceWaits};
+pub use waits::{GraceSampler, GraceWait, GraceWaits, Sampled};
 
 use model::{Cost, Event, Snapshot, VmSnapshot};
 use processes::Processes;

@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a grace period waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,11 +101,28 @@ impl GraceWait {
 /// Samples by what the grace period waited for, of one VM.
 pub type GraceWaits = BTreeMap<GraceWait, f64>;
 
+/// A grace period of this age is a long one: `guard --max-hold` by default.
+pub const LONG: Duration = Duration::from_millis(20);
+
+/// The samples of one VM.
+#[derive(Clone, Debug, Default)]
+pub struct Sampled {
+    pub all: GraceWaits,
+    /// Those of grace periods that were [`LONG`] then.
+    pub long: GraceWaits,
+}
+
+/// The grace period that was sampled last, and when it was seen first.
+struct Age {
+    seq: u64,
+    since: Instant,
+}
+
 /// Samples all VMs that are watched, until this is dropped.
 pub struct GraceSampler {
     stop: Arc<AtomicBool>,
     /// By the VMM's process.
-    waits: Arc<Mutex<HashMap<u32, GraceWaits>>>,
+    waits: Arc<Mutex<HashMap<u32, Sampled>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -134,7 +151,7 @@ impl Watch {
 
 impl GraceSampler {
     /// The samples of the VM of process `pid` so far; they never decrease.
-    pub fn waits(&self, pid: u32) -> GraceWaits {
+    pub fn waits(&self, pid: u32) -> Sampled {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         waits.get(&pid).cloned().unwrap_or_default()
     }
@@ -158,9 +175,9 @@ fn become_real_time() -> io::Result<()> {
     }
 }
 
-fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, GraceWaits>>, stop: &AtomicBool) {
+fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, Sampled>>, stop: &AtomicBool) {
     let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    let mut states = HashMap::new();
+    let (mut states, mut ages) = (HashMap::new(), HashMap::new());
     for n in 0u64.. {
         // Multiples of the golden ratio: in step with no tick and no slice.
         let part = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -170,24 +187,44 @@ fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, GraceWaits>>, st
             return;
         }
         for machine in machines.lock().values().filter(|machine| machine.ended.is_none()) {
-            let waits = waits_now(machine, this, &mut states);
-            if waits.is_empty() {
-                continue;
-            }
+            let Some((seq, waits)) = waits_now(machine, this, &mut states) else { continue };
+            let long = age(&mut ages, machine.key.pid, seq, Instant::now()) >= LONG;
             let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
-            let of_vm = to.entry(machine.key.pid).or_default();
-            for wait in &waits {
-                *of_vm.entry(*wait).or_default() += 1.0 / waits.len() as f64;
+            to.entry(machine.key.pid).or_default().add(&waits, long);
+        }
+    }
+}
+
+impl Sampled {
+    /// One sample.
+    fn add(&mut self, waits: &[GraceWait], long: bool) {
+        for wait in waits {
+            let part = 1.0 / waits.len() as f64;
+            *self.all.entry(*wait).or_default() += part;
+            if long {
+                *self.long.entry(*wait).or_default() += part;
             }
         }
     }
 }
 
-/// What the grace period in progress waits for; nothing if there is none, or it cannot be read.
-fn waits_now(machine: &Machine, this: u32, states: &mut HashMap<u32, File>) -> Vec<GraceWait> {
-    let Some(debts) = debts::now(machine).filter(|debts| debts.seq & 3 != 0) else {
-        return Vec::new();
-    };
+/// How long the VM's grace period is known.
+fn age(ages: &mut HashMap<u32, Age>, pid: u32, seq: u64, now: Instant) -> Duration {
+    let age = ages.entry(pid).or_insert(Age { seq, since: now });
+    if age.seq != seq {
+        *age = Age { seq, since: now };
+    }
+    now.saturating_duration_since(age.since)
+}
+
+/// The number of the grace period in progress and what it waits for; `None` if there is none, or it
+/// cannot be read.
+fn waits_now(
+    machine: &Machine,
+    this: u32,
+    states: &mut HashMap<u32, File>,
+) -> Option<(u64, Vec<GraceWait>)> {
+    let debts = debts::now(machine).filter(|debts| debts.seq & 3 != 0)?;
     let mut waits: Vec<GraceWait> = debts
         .vcpus
         .iter()
@@ -202,7 +239,7 @@ fn waits_now(machine: &Machine, this: u32, states: &mut HashMap<u32, File>) -> V
         });
         waits.push(if off { GraceWait::KthreadOffCpu } else { GraceWait::Kthread });
     }
-    waits
+    Some((debts.seq >> 2, waits))
 }
 
 fn waits_for(vcpu: &Vcpu, pid: u32, this: u32, states: &mut HashMap<u32, File>) -> GraceWait {
@@ -265,6 +302,19 @@ mod tests {
     fn a_section_counts_whatever_else_it_is() {
         assert_eq!(GraceWait::preempted(Class::Hardirq, true), GraceWait::PreemptedReader);
         assert_eq!(GraceWait::preempted(Class::Softirq, false), GraceWait::PreemptedKernel);
+    }
+
+    #[test]
+    fn a_grace_period_becomes_long_and_the_next_is_young() {
+        let (mut ages, begin) = (HashMap::new(), Instant::now());
+        let mut sampled = Sampled::default();
+        for (seq, ms) in [(7, 0), (7, 19), (7, 20), (7, 21), (8, 22), (8, 23)] {
+            let now = begin + Duration::from_millis(ms);
+            let long = age(&mut ages, 1, seq, now) >= LONG;
+            sampled.add(&[GraceWait::Woken, GraceWait::Running], long);
+        }
+        assert_eq!((sampled.all[&GraceWait::Woken], sampled.all[&GraceWait::Running]), (3.0, 3.0));
+        assert_eq!((sampled.long[&GraceWait::Woken], sampled.long.len()), (1.0, 2));
     }
 
     #[test]

@@ -25,6 +25,7 @@ const CLASSES: [(&str, &str); 9] = [
 ];
 
 const WAITS_GROUP: &str = "A grace period waits for";
+const LONG_WAITS_GROUP: &str = "Once it is older than 20 ms, it waits for";
 
 /// What grace periods wait for, by the watcher's names.
 const WAITS: [(&str, &str); 11] = [
@@ -112,6 +113,22 @@ fn waits<'a>(occurred: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Metri
     rows.chain([samples])
 }
 
+/// The same of long grace periods: a percentage of their samples.
+fn long_waits<'a>(occurred: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Metric> + 'a {
+    let all = |t: &Totals| t.long_waits.values().sum::<f64>();
+    let rows = WAITS.iter().filter(move |(wait, _)| occurred(wait)).map(move |(wait, label)| {
+        let key = format!("long_waits.{wait}");
+        row(LONG_WAITS_GROUP, &key, label, "%", Better::Neither, move |m| {
+            over(m, |t, _| (100.0 * t.long_waits.get(*wait).copied().unwrap_or_default(), all(t)))
+        })
+    });
+    let label = "Long ones, of the samples";
+    let share = row(LONG_WAITS_GROUP, "long_waits_share", label, "%", Better::Lower, move |m| {
+        over(m, |t, _| (100.0 * all(t), t.waits.values().sum()))
+    });
+    rows.chain([share])
+}
+
 /// The rows, if the run had a watcher.
 pub(super) fn rows(run: &Run) -> Vec<Metric> {
     let outsides = || run.phases.iter().filter_map(|p| p.end.as_ref()?.1.outside.as_ref());
@@ -159,6 +176,10 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
     ]);
     if run.plan.sample_waits > 0 {
         rows.extend(waits(|wait| totals().any(|totals| totals.waits.contains_key(wait))));
+        if totals().any(|totals| !totals.long_waits.is_empty()) {
+            let occurred = |wait: &str| totals().any(|totals| totals.long_waits.contains_key(wait));
+            rows.extend(long_waits(occurred));
+        }
     }
     rows
 }
