@@ -317,6 +317,7 @@ fn a_guard_in_a_thread_specific_key() {
 struct LastActs {
     guard: Option<reprieve::Guard<'static>>,
     leak: bool,
+    open: bool,
     domains: Vec<Arc<Domain>>,
     rounds: usize,
 }
@@ -327,7 +328,12 @@ unsafe extern "C" fn act(acts: *mut libc::c_void) {
     // SAFETY: the box made by the test.
     let mut acts = unsafe { Box::from_raw(acts.cast::<LastActs>()) };
     acts.rounds += 1;
-    drop(acts.domains[acts.rounds].read_lock());
+    let guard = acts.domains[acts.rounds].read_lock();
+    if acts.open {
+        std::mem::forget(guard);
+    } else {
+        drop(guard);
+    }
     if acts.rounds < 3 {
         let key = *LAST_KEY.get().unwrap();
         // SAFETY: the key exists.
@@ -339,7 +345,8 @@ unsafe extern "C" fn act(acts: *mut libc::c_void) {
 
 /// A thread gives its records back, though destructors use further domains until the last round but
 /// one: without a guard, with one that a destructor drops in that round, with one that nobody
-/// drops, and if the first of these destructors is the thread's first reader.
+/// drops, with sections that these destructors leave open, and if the first of them is the thread's
+/// first reader.
 #[test]
 fn destructors_that_use_further_domains() {
     // SAFETY: the destructor stays.
@@ -349,23 +356,28 @@ fn destructors_that_use_further_domains() {
         key
     });
     let domains: Vec<_> = (0..4).map(|_| Arc::new(Domain::builder().build().unwrap())).collect();
-    for (first, guard, leak) in
-        [(false, false, false), (true, false, false), (true, true, false), (true, true, true)]
-    {
+    for (first, guard, leak, open) in [
+        (false, false, false, false),
+        (true, false, false, false),
+        (true, true, false, false),
+        (true, true, true, false),
+        (true, false, false, true),
+    ] {
         let mine = domains.clone();
         thread::spawn(move || {
             if first {
                 drop(mine[0].read_lock());
             }
             let guard = guard.then(reprieve::read_lock);
-            let acts = Box::into_raw(Box::new(LastActs { guard, leak, domains: mine, rounds: 0 }));
+            let acts =
+                Box::into_raw(Box::new(LastActs { guard, leak, open, domains: mine, rounds: 0 }));
             // SAFETY: the key exists.
             unsafe { libc::pthread_setspecific(key, acts.cast()) };
         })
         .join()
         .unwrap();
         let left: Vec<_> = domains.iter().map(|d| d.stats().threads).collect();
-        assert_eq!(left, [0; 4], "{:?}", (first, guard, leak));
+        assert_eq!(left, [0; 4], "{:?}", (first, guard, leak, open));
     }
     // The default domain's record, too.
     reprieve::synchronize_rcu();

@@ -165,7 +165,7 @@ mod tests {
         FORKED.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A handler that forks waits for `f`, instead of for ever.
+    /// A handler that forks waits for `f`, or for another fork, instead of for ever.
     #[test]
     fn a_handler_that_forks_comes_after() {
         super::super::start::ensure();
@@ -181,5 +181,16 @@ mod tests {
             assert_eq!(FORKED.load(Ordering::SeqCst), 0);
         });
         assert_eq!(FORKED.load(Ordering::SeqCst), 1);
+        // As the C library calls them around a fork, which has left its error in errno.
+        // SAFETY: what they lock is free; raises a signal as above; errno is this thread's.
+        unsafe {
+            prepare();
+            libc::raise(libc::SIGUSR1);
+            assert_eq!(FORKED.load(Ordering::SeqCst), 1);
+            *libc::__errno_location() = libc::EAGAIN;
+            parent();
+            assert_eq!(*libc::__errno_location(), libc::EAGAIN);
+        }
+        assert_eq!(FORKED.load(Ordering::SeqCst), 2);
     }
 }
