@@ -204,11 +204,10 @@ impl Drop for CancelDisabled {
     }
 }
 
-/// Blocks all signals while it lives, and disables cancellation. Keeps `errno`.
+/// Blocks all signals while it lives. Keeps `errno`.
 pub(crate) struct SignalsBlocked {
     old: libc::sigset_t,
     errno: i32,
-    _cancel: CancelDisabled,
 }
 
 impl SignalsBlocked {
@@ -221,7 +220,7 @@ impl SignalsBlocked {
             let mut old: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-            SignalsBlocked { old, errno, _cancel: CancelDisabled::new() }
+            SignalsBlocked { old, errno }
         }
     }
 }

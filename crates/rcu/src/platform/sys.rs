@@ -51,9 +51,10 @@ pub(crate) fn cpu_numbers() -> Option<usize> {
         let mut system: libc::statfs = std::mem::zeroed();
         let sysfs = libc::syscall(libc::SYS_fstatfs, file, &raw mut system) == 0
             && i128::from(system.f_type) == SYSFS_MAGIC;
-        let read = match sysfs {
-            true => libc::syscall(libc::SYS_read, file, list.as_mut_ptr(), list.len()),
-            false => 0,
+        let read = if sysfs {
+            libc::syscall(libc::SYS_read, file, list.as_mut_ptr(), list.len())
+        } else {
+            0
         };
         if file >= 0 {
             libc::syscall(libc::SYS_close, file);
