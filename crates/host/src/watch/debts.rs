@@ -46,9 +46,7 @@ fn grace_now(machine: &Machine) -> GraceNow {
     };
     let Some(debts) = now(machine) else { return grace };
     grace.seq = Some(debts.seq);
-    grace.began_ns = machine.began().and_then(|(began_seq, began)| {
-        (began_seq != NO_SEQ && began_seq >> 2 == debts.seq >> 2).then_some(began)
-    });
+    grace.began_ns = debts.began_ns(machine);
     grace.preempted_since_ns = machine.vcpus.iter().filter_map(|v| v.slot.preempted_since()).min();
     grace.owing = debts.vcpus.iter().map(|vcpu| vcpu.slot.tid()).collect();
     grace
@@ -63,6 +61,14 @@ pub(super) struct Debts<'a> {
     pub vcpus: Vec<&'a Vcpu>,
     /// Such readers that run on no vCPU.
     pub waiting_readers: usize,
+}
+
+impl Debts<'_> {
+    /// When the grace period in progress was seen to begin, if it was.
+    pub(super) fn began_ns(&self, machine: &Machine) -> Option<u64> {
+        let (seq, began) = machine.began()?;
+        (seq != NO_SEQ && seq >> 2 == self.seq >> 2).then_some(began)
+    }
 }
 
 /// As of now; `None` where the guest cannot be read, or is paused.

@@ -11,7 +11,7 @@
 use super::Watch;
 use super::debts;
 use super::model::Class;
-use super::raw::types;
+use super::raw::{clock, types};
 use super::snapshot::view;
 use super::vms::discovery::Machines;
 use super::vms::machine::{Machine, Vcpu};
@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a grace period waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,12 +112,6 @@ pub struct Sampled {
     pub long: GraceWaits,
 }
 
-/// The grace period that was sampled last, and when it was seen first.
-struct Age {
-    seq: u64,
-    since: Instant,
-}
-
 /// Samples all VMs that are watched, until this is dropped.
 pub struct GraceSampler {
     stop: Arc<AtomicBool>,
@@ -177,7 +171,7 @@ fn become_real_time() -> io::Result<()> {
 
 fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, Sampled>>, stop: &AtomicBool) {
     let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    let (mut states, mut ages) = (HashMap::new(), HashMap::new());
+    let mut states = HashMap::new();
     for n in 0u64.. {
         // Multiples of the golden ratio: in step with no tick and no slice.
         let part = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -187,8 +181,7 @@ fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, Sampled>>, stop:
             return;
         }
         for machine in machines.lock().values().filter(|machine| machine.ended.is_none()) {
-            let Some((seq, waits)) = waits_now(machine, this, &mut states) else { continue };
-            let long = age(&mut ages, machine.key.pid, seq, Instant::now()) >= LONG;
+            let Some((waits, long)) = waits_now(machine, this, &mut states) else { continue };
             let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
             to.entry(machine.key.pid).or_default().add(&waits, long);
         }
@@ -208,22 +201,18 @@ impl Sampled {
     }
 }
 
-/// How long the VM's grace period is known.
-fn age(ages: &mut HashMap<u32, Age>, pid: u32, seq: u64, now: Instant) -> Duration {
-    let age = ages.entry(pid).or_insert(Age { seq, since: now });
-    if age.seq != seq {
-        *age = Age { seq, since: now };
-    }
-    now.saturating_duration_since(age.since)
+/// Whether a grace period that began then is [`LONG`] now.
+fn is_long(began_ns: u64, now_ns: u64) -> bool {
+    u128::from(now_ns.saturating_sub(began_ns)) >= LONG.as_nanos()
 }
 
-/// The number of the grace period in progress and what it waits for; `None` if there is none, or it
-/// cannot be read.
+/// What the grace period in progress waits for, and whether it is long; `None` if there is none, or
+/// it cannot be read.
 fn waits_now(
     machine: &Machine,
     this: u32,
     states: &mut HashMap<u32, File>,
-) -> Option<(u64, Vec<GraceWait>)> {
+) -> Option<(Vec<GraceWait>, bool)> {
     let debts = debts::now(machine).filter(|debts| debts.seq & 3 != 0)?;
     let mut waits: Vec<GraceWait> = debts
         .vcpus
@@ -239,7 +228,8 @@ fn waits_now(
         });
         waits.push(if off { GraceWait::KthreadOffCpu } else { GraceWait::Kthread });
     }
-    Some((debts.seq >> 2, waits))
+    let long = debts.began_ns(machine).is_some_and(|began| is_long(began, clock::now_ns()));
+    Some((waits, long))
 }
 
 fn waits_for(vcpu: &Vcpu, pid: u32, this: u32, states: &mut HashMap<u32, File>) -> GraceWait {
@@ -306,12 +296,10 @@ mod tests {
 
     #[test]
     fn a_grace_period_becomes_long_and_the_next_is_young() {
-        let (mut ages, begin) = (HashMap::new(), Instant::now());
+        const MS: u64 = 1_000_000;
         let mut sampled = Sampled::default();
-        for (seq, ms) in [(7, 0), (7, 19), (7, 20), (7, 21), (8, 22), (8, 23)] {
-            let now = begin + Duration::from_millis(ms);
-            let long = age(&mut ages, 1, seq, now) >= LONG;
-            sampled.add(&[GraceWait::Woken, GraceWait::Running], long);
+        for (began, now) in [(0, 0), (0, 19), (0, 20), (0, 21), (22, 22), (22, 23)] {
+            sampled.add(&[GraceWait::Woken, GraceWait::Running], is_long(began * MS, now * MS));
         }
         assert_eq!((sampled.all[&GraceWait::Woken], sampled.all[&GraceWait::Running]), (3.0, 3.0));
         assert_eq!((sampled.long[&GraceWait::Woken], sampled.long.len()), (1.0, 2));
