@@ -85,7 +85,7 @@ init: setup
 	$(CARGO) build --locked --profile guest -p reprieve-init --target $(GUEST_TARGET) \
 		--config 'target.$(GUEST_TARGET).rustflags=["-C","target-feature=+crt-static"]'
 	@mkdir -p $(OUT)
-	@cp $(CARGO_TARGET_DIR)/$(GUEST_TARGET)/guest/reprieve-init $(INIT).new && mv $(INIT).new $(INIT)
+	@new=$(INIT).$$$$ && cp $(CARGO_TARGET_DIR)/$(GUEST_TARGET)/guest/reprieve-init $$new && mv $$new $(INIT)
 
 lint: setup-test
 	$(CARGO) fmt --all --check
