@@ -79,7 +79,8 @@ pub struct RcuLayout {
     /// The kthread's CPU (u32), and whether it is runnable (`on_rq`, u32 or u8: not zero).
     pub kthread_cpu: Option<u64>,
     pub kthread_on_rq: Option<u64>,
-    /// Its `__state` (u32): 0 if it is runnable. One that sleeps may be `on_rq` since Linux 6.12.
+    /// Its `__state` (u32): 0 if it is runnable, `TASK_WAKING` (0x200) from the moment when it is
+    /// woken until its CPU has queued it. One that sleeps may be `on_rq` since Linux 6.12.
     pub kthread_state: Option<u64>,
     /// Offsets in `task_struct` of what `gp_tasks` points to, and of the number of the CPU.
     pub node_entry: Option<u32>,

@@ -161,7 +161,13 @@ fn waits_are_told_apart(waits: &GraceWaits) -> bool {
     seen(&[GraceWait::Running])
         && seen(&[GraceWait::PreemptedUser])
         && seen(&[GraceWait::PreemptedKernel, GraceWait::PreemptedReader])
-        && seen(&[GraceWait::Kthread, GraceWait::KthreadOffCpu])
+        && seen(&[
+            GraceWait::Kthread,
+            GraceWait::KthreadWaking,
+            GraceWait::KthreadQueued,
+            GraceWait::KthreadPreempted,
+            GraceWait::KthreadAsleep,
+        ])
 }
 
 fn time(event: &Seen) -> u64 {

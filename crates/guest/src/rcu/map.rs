@@ -31,7 +31,7 @@ pub(crate) struct RcuMap {
     pub task_cpu: Option<u64>,
     /// Of `task_struct.on_rq`.
     pub task_on_rq: Option<u64>,
-    /// Of `task_struct.__state`.
+    /// Of `task_struct.__state`, or `state`.
     pub task_state: Option<u64>,
     pub data: DataOffsets,
 }
@@ -80,7 +80,11 @@ impl RcuMap {
                 .or_else(|_| types.offset_of("task_struct", "cpu"))
                 .ok(),
             task_on_rq: types.offset_of("task_struct", "on_rq").ok(),
-            task_state: types.offset_of("task_struct", "__state").ok(),
+            // A long before 5.14; the low half is the same.
+            task_state: types
+                .offset_of("task_struct", "__state")
+                .or_else(|_| types.offset_of("task_struct", "state"))
+                .ok(),
             data: DataOffsets {
                 gp_seq: types.offset_of("rcu_data", "gp_seq")?,
                 core_needs_qs: data("core_needs_qs"),

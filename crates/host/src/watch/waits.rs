@@ -15,6 +15,7 @@ use super::raw::{clock, types};
 use super::snapshot::view;
 use super::vms::discovery::Machines;
 use super::vms::machine::{Machine, Vcpu};
+use reprieve_guest::KthreadPlace;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
@@ -45,14 +46,21 @@ pub enum GraceWait {
     Halted,
     /// A reader that the guest's own scheduler preempted, and that does not run.
     PreemptedByGuest,
-    /// Nobody: it is the turn of the guest's grace-period kthread, and a vCPU waits for a CPU.
-    KthreadOffCpu,
-    /// The same, and none does.
+    /// Nobody: it is the turn of the guest's grace-period kthread. It was woken for a vCPU that has
+    /// no CPU, and does not know.
+    KthreadWaking,
+    /// ... It is ready, and its vCPU has no CPU.
+    KthreadQueued,
+    /// ... It was interrupted: its vCPU lost its CPU.
+    KthreadPreempted,
+    /// ... It sleeps, and a vCPU that might wake it has no CPU.
+    KthreadAsleep,
+    /// ... Its vCPU runs, or all vCPUs have CPUs.
     Kthread,
 }
 
 impl GraceWait {
-    pub const ALL: [GraceWait; 11] = [
+    pub const ALL: [GraceWait; 14] = [
         GraceWait::Running,
         GraceWait::PreemptedUser,
         GraceWait::PreemptedKernel,
@@ -62,7 +70,10 @@ impl GraceWait {
         GraceWait::Woken,
         GraceWait::Halted,
         GraceWait::PreemptedByGuest,
-        GraceWait::KthreadOffCpu,
+        GraceWait::KthreadWaking,
+        GraceWait::KthreadQueued,
+        GraceWait::KthreadPreempted,
+        GraceWait::KthreadAsleep,
         GraceWait::Kthread,
     ];
 
@@ -78,7 +89,10 @@ impl GraceWait {
             GraceWait::Woken => "woken",
             GraceWait::Halted => "halted",
             GraceWait::PreemptedByGuest => "preempted-by-guest",
-            GraceWait::KthreadOffCpu => "kthread-off-cpu",
+            GraceWait::KthreadWaking => "kthread-waking",
+            GraceWait::KthreadQueued => "kthread-queued",
+            GraceWait::KthreadPreempted => "kthread-preempted",
+            GraceWait::KthreadAsleep => "kthread-asleep",
             GraceWait::Kthread => "kthread",
         }
     }
@@ -221,15 +235,32 @@ fn waits_now(
         .chain(std::iter::repeat_n(GraceWait::PreemptedByGuest, debts.waiting_readers))
         .collect();
     if waits.is_empty() {
-        let mut all = machine.vcpus.iter();
-        let off = all.any(|vcpu| {
-            let wait = waits_for(vcpu, machine.key.pid, this, states);
-            !matches!(wait, GraceWait::Running | GraceWait::Halted)
-        });
-        waits.push(if off { GraceWait::KthreadOffCpu } else { GraceWait::Kthread });
+        waits.push(kthread(machine, this, states));
     }
     let long = debts.began_ns(machine).is_some_and(|began| is_long(began, clock::now_ns()));
     Some((waits, long))
+}
+
+/// Why the grace-period kthread, whose turn it is, does not run.
+fn kthread(machine: &Machine, this: u32, states: &mut HashMap<u32, File>) -> GraceWait {
+    let mut off = |vcpu: &Vcpu| {
+        let wait = waits_for(vcpu, machine.key.pid, this, states);
+        !matches!(wait, GraceWait::Running | GraceWait::Halted)
+    };
+    let guest = machine.attached.as_ref().map(|attached| &attached.guest);
+    // Who cannot be read is not known to be ready.
+    let place = guest.and_then(|guest| guest.rcu().and_then(|rcu| rcu.kthread_place()).ok());
+    let (cpu, wait) = match place {
+        Some(KthreadPlace::Waking { cpu }) => (cpu, GraceWait::KthreadWaking),
+        Some(KthreadPlace::Queued { cpu }) => (cpu, GraceWait::KthreadQueued),
+        Some(KthreadPlace::Current { cpu }) => (cpu, GraceWait::KthreadPreempted),
+        Some(KthreadPlace::Asleep) | None => {
+            let any = machine.vcpus.iter().any(off);
+            return if any { GraceWait::KthreadAsleep } else { GraceWait::Kthread };
+        }
+    };
+    let its = machine.vcpus.iter().find(|vcpu| vcpu.cpu == Some(cpu));
+    if its.is_some_and(&mut off) { wait } else { GraceWait::Kthread }
 }
 
 fn waits_for(vcpu: &Vcpu, pid: u32, this: u32, states: &mut HashMap<u32, File>) -> GraceWait {

@@ -28,7 +28,7 @@ const WAITS_GROUP: &str = "A grace period waits for";
 const LONG_WAITS_GROUP: &str = "Once it is older than 20 ms, it waits for";
 
 /// What grace periods wait for, by the watcher's names.
-const WAITS: [(&str, &str); 11] = [
+const WAITS: [(&str, &str); 15] = [
     ("running", "a vCPU that runs"),
     ("preempted-user", "one preempted in user mode"),
     ("preempted-kernel", "... in the kernel, in no reader"),
@@ -38,8 +38,13 @@ const WAITS: [(&str, &str); 11] = [
     ("woken", "one woken, without a CPU"),
     ("halted", "one halted"),
     ("preempted-by-guest", "a reader preempted by its guest"),
+    // What older versions did not tell apart.
     ("kthread-off-cpu", "the GP kthread; a vCPU has no CPU"),
-    ("kthread", "the GP kthread; none waits"),
+    ("kthread-waking", "the GP kthread, woken for a vCPU off its CPU"),
+    ("kthread-queued", "the GP kthread, ready on a vCPU off its CPU"),
+    ("kthread-preempted", "the GP kthread, on a vCPU off its CPU"),
+    ("kthread-asleep", "the GP kthread, asleep; a vCPU has no CPU"),
+    ("kthread", "the GP kthread, otherwise"),
 ];
 
 /// Each phase's totals with its length, s.
