@@ -177,6 +177,11 @@ fn shown(settings: &Settings) -> Vec<Setting> {
             effect: "ticks between two looks",
         },
         Setting {
+            name: "rcutree.kthread_prio",
+            now: settings.kthread_priority.map_or("not known".into(), |prio| prio.to_string()),
+            effect: "real-time priority of the thread that ends grace periods; with 0 it waits for its turn among the guest's other threads",
+        },
+        Setting {
             name: "nohz_full",
             now: settings.context_tracking.to_string(),
             effect: "context tracking: a vCPU preempted in user mode counts as quiescent at the next look; entering and leaving the kernel costs more",
@@ -265,6 +270,7 @@ mod tests {
         Settings {
             first_fqs: Some(first),
             next_fqs: Some(next),
+            kthread_priority: Some(0),
             context_tracking,
             command_line: None,
         }
@@ -276,8 +282,8 @@ mod tests {
             let settings = settings(first, next, context_tracking);
             shown(&settings).into_iter().map(|setting| setting.now).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(now(1, 3, Use::No), "1 3 not in use");
-        assert_eq!(now(0, 1, Use::Yes), "0 1 in use");
+        assert_eq!(now(1, 3, Use::No), "1 3 0 not in use");
+        assert_eq!(now(0, 1, Use::Yes), "0 1 0 in use");
     }
 
     #[test]

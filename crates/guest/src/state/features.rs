@@ -59,6 +59,9 @@ pub struct Settings {
     /// first time, and between the next times.
     pub first_fqs: Option<u64>,
     pub next_fqs: Option<u64>,
+    /// `rcutree.kthread_prio`: the real-time priority of the grace-period kthread; 0 if it is an
+    /// ordinary thread.
+    pub kthread_priority: Option<i32>,
     /// Context tracking: user mode is known to be quiescent, on the CPUs of `nohz_full`.
     pub context_tracking: Use,
     /// The kernel's command line.
@@ -92,6 +95,11 @@ impl Settings {
         Settings {
             first_fqs: ticks("jiffies_till_first_fqs"),
             next_fqs: ticks("jiffies_till_next_fqs"),
+            kthread_priority: kernel
+                .symbols
+                .address("kthread_prio")
+                .and_then(|address| kernel.memory.i32(address))
+                .ok(),
             context_tracking: known(static_key(kernel, "context_tracking_key")),
             command_line: command_line(kernel).ok(),
         }

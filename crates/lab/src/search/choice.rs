@@ -21,16 +21,19 @@ pub enum Parameter {
     NextFqs,
     #[serde(rename = "rcutree.jiffies_till_sched_qs")]
     SchedQs,
+    #[serde(rename = "rcutree.kthread_prio")]
+    KthreadPrio,
     #[serde(rename = "preempt")]
     Preempt,
 }
 
 impl Parameter {
-    pub const ALL: [Parameter; 5] = [
+    pub const ALL: [Parameter; 6] = [
         Parameter::NohzFull,
         Parameter::FirstFqs,
         Parameter::NextFqs,
         Parameter::SchedQs,
+        Parameter::KthreadPrio,
         Parameter::Preempt,
     ];
 
@@ -41,6 +44,7 @@ impl Parameter {
             Parameter::FirstFqs => "rcutree.jiffies_till_first_fqs",
             Parameter::NextFqs => "rcutree.jiffies_till_next_fqs",
             Parameter::SchedQs => "rcutree.jiffies_till_sched_qs",
+            Parameter::KthreadPrio => "rcutree.kthread_prio",
             Parameter::Preempt => "preempt",
         }
     }
@@ -59,6 +63,8 @@ impl Parameter {
             Parameter::FirstFqs => ticks(&[0, 2, 3]),
             Parameter::NextFqs => ticks(&[2, 4]),
             Parameter::SchedQs => ticks(&[5, 10, 50]),
+            // Any real-time priority is before all ordinary threads.
+            Parameter::KthreadPrio => vec!["1".into()],
             Parameter::Preempt => {
                 let others =
                     guest.preempt_models.iter().filter(|m| Some(*m) != guest.preempt.as_ref());

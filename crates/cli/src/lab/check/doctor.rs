@@ -49,7 +49,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         let mut all = report["settings"].as_array().into_iter().flatten();
         all.find(|setting| setting["name"] == name).map(|setting| setting["now"].clone())
     };
-    for name in ["jiffies_till_first_fqs", "jiffies_till_next_fqs"] {
+    for name in ["jiffies_till_first_fqs", "jiffies_till_next_fqs", "kthread_prio"] {
         let own = setup.read(&mut vm, &format!("/sys/module/rcutree/parameters/{name}"))?;
         let setting = format!("rcutree.{name}");
         claim(&setting, json!(shown(&setting)), json!(own.trim()));

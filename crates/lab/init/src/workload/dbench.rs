@@ -6,7 +6,8 @@
 //! throughput since the end of its warm-up. It is started before the phase. The phase begins with
 //! the first such line, and at its end dbench is killed. Operations are megabytes (10^6 bytes): the
 //! amount that was moved between the first and the last line of the phase, scaled to the length of
-//! the phase.
+//! the phase. Megabytes per second differ from one part of its load file to the next, so a phase
+//! with few lines says little.
 
 use super::pty_program::{Line, PtyProgram};
 use super::{Directory, Done, Load, needs};
@@ -18,6 +19,8 @@ use std::time::Duration;
 const DBENCH: &str = Program::Dbench.debian_programs()[0];
 const LOAD_FILE: &str = Program::Dbench.debian_data()[0];
 const READY_LIMIT: Duration = Duration::from_secs(120);
+/// A phase in which less time was between the first and the last line is reported as short.
+const ENOUGH: f64 = 4.0;
 
 pub fn prepare(clients: u32) -> Result<Box<dyn Load>> {
     needs(Program::Dbench)?;
@@ -67,20 +70,38 @@ impl Load for Dbench {
         drop(program);
         drop(directory);
         ended?;
-        let operations = operations(&lines, self.started_ns, end_ns)
+        let rate = rate(&lines)
             .ok_or("dbench reported less than two seconds: the phase is too short for it")?;
-        Ok(Done { end_ns, operations, unit: "MB", notice: None })
+        let operations = operations(&rate, self.started_ns, end_ns);
+        Ok(Done { end_ns, operations, unit: "MB", notice: rate.notice() })
     }
 }
 
 /// Megabytes in a phase: the rate between the first and the last report, times the length of the
 /// phase.
-fn operations(lines: &[Line], started_ns: u64, end_ns: u64) -> Option<f64> {
-    Some(rate(lines)? * end_ns.saturating_sub(started_ns) as f64 / 1e9)
+fn operations(rate: &Rate, started_ns: u64, end_ns: u64) -> f64 {
+    rate.megabytes * end_ns.saturating_sub(started_ns) as f64 / 1e9
 }
 
-/// Megabytes per second between the first and the last report.
-fn rate(lines: &[Line]) -> Option<f64> {
+/// Between the first and the last report.
+#[derive(Debug)]
+struct Rate {
+    /// Per second.
+    megabytes: f64,
+    /// How many seconds were between them.
+    between: f64,
+}
+
+impl Rate {
+    fn notice(&self) -> Option<String> {
+        let Rate { between, .. } = self;
+        (*between < ENOUGH).then(|| {
+            format!("dbench's throughput is that of {between:.0} s between its reports, and depends on which part of its load file that was: take phases of 6 s or more")
+        })
+    }
+}
+
+fn rate(lines: &[Line]) -> Option<Rate> {
     let reports: Vec<(u64, Report)> =
         lines.iter().filter_map(|l| Some((l.time_ns, parse(&l.text)?))).collect();
     let (first, last) = (reports.first()?, reports.last()?);
@@ -90,7 +111,8 @@ fn rate(lines: &[Line]) -> Option<f64> {
     }
     // The printed seconds are rounded; the time since the first report is exact.
     let (t0, t1) = (first.1.seconds, first.1.seconds + between);
-    Some(((last.1.mean * t1 - first.1.mean * t0) / between).max(0.0))
+    let megabytes = ((last.1.mean * t1 - first.1.mean * t0) / between).max(0.0);
+    Some(Rate { megabytes, between })
 }
 
 /// A line such as `   2    379150  4105.59 MB/sec  execute   1 sec  latency 1.432 ms`.
@@ -135,8 +157,11 @@ mod tests {
         };
         // 100 MB in the first second, then 200 MB/s.
         let rate = rate(&[line(1, 100.0), line(2, 150.0), line(4, 175.0)]).unwrap();
-        assert!((rate - 200.0).abs() < 1e-6, "{rate}");
+        assert!((rate.megabytes - 200.0).abs() < 1e-6, "{rate:?}");
+        assert!(rate.notice().unwrap().contains("3 s"), "{rate:?}");
         assert!(super::rate(&[line(1, 100.0)]).is_none());
+        let long = super::rate(&[line(1, 100.0), line(6, 150.0)]).unwrap();
+        assert_eq!((long.between, long.notice()), (5.0, None));
     }
 
     #[test]
@@ -147,7 +172,7 @@ mod tests {
         };
         let lines = [line(1, 100.0), line(2, 150.0), line(4, 175.0)];
         for (start, end) in [(1_000_000_000, 4_000_000_000), (1_900_000_000, 4_700_000_000)] {
-            let megabytes = operations(&lines, start, end).unwrap();
+            let megabytes = operations(&rate(&lines).unwrap(), start, end);
             let per_second = megabytes / ((end - start) as f64 / 1e9);
             assert!((per_second - 200.0).abs() < 1e-6, "{per_second}");
         }
