@@ -15,7 +15,7 @@
  * that was extended, and for vCPUs that owe their guest a quiescent state.
  *
  * Whatever is read from a guest may be a lie. It decides who is extended and
- * rescued, never for how long or at whose expense.
+ * rescued, within fixed bounds, and never at whose expense.
  */
 #define REPRIEVE_GUARD
 #include "kernel.h"
@@ -143,6 +143,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	now = bpf_ktime_get_ns();
 	task->used = 0;
+	task->why = WHY_TURN;
 	if (keeps_limits && !may_run(p, task, now)) {
 		kernel_insert(p, QUEUE_PARKED, SLICE_FOR_KERNEL, enq_flags);
 		parks(task, now);
@@ -310,11 +311,9 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	}
 	cpu->limited = 0;
 	if (keeps_limits) {
-		cpu->slice =
-			take_budget(p, task,
-				    task->why == WHY_RESCUED ? POLICY_RESCUE_NS
-							     : cpu->slice,
-				    now);
+		if (task->why == WHY_RESCUED)
+			cpu->slice = longest_rescue();
+		cpu->slice = take_budget(p, task, cpu->slice, now);
 		cpu->limited = !!task->took;
 		if (!cpu->slice)
 			cpu->slice = OVERDUE_SLICE_NS;
@@ -362,7 +361,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 			task->noticed = noticed(task);
 		}
 	}
-	end_favour(task, now - cpu->turn);
+	count_favour(task, now - cpu->turn);
 	if (!runnable)
 		hints_publish(where);
 	task->left = now;
@@ -469,7 +468,7 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 	if (task->extension.began)
 		due = now - task->extension.began >= settings.max_extend;
 	else if (cpu->why == WHY_RESCUED)
-		due = ran >= POLICY_RESCUE_NS || rescue_done();
+		due = rescue_over(ran) || (cpu->limited && ran >= cpu->slice);
 	else
 		due = ran >= cpu->slice && (cpu->limited || waits(where));
 	if (due)

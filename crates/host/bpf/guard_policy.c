@@ -84,6 +84,11 @@ u32 guard_rescue(const struct policy_thread *thread,
 			     limits);
 }
 
+u64 guard_rescue_ns(enum policy_need need, const struct policy_limits *limits)
+{
+	return policy_rescue_ns(need, limits);
+}
+
 u32 guard_yield(const struct policy_thread *thread,
 		const struct policy_group *group,
 		const struct policy_queue *queue, u64 load,

@@ -18,8 +18,9 @@
  * ahead of its turn a vCPU may get, and a VM (policy_rescue), and how long one
  * extension and all of a VM's together may be (policy_extend).
  *
- * What a guest says about itself only selects who is extended or rescued. It
- * cannot lengthen either, nor lower what is charged.
+ * What a guest says about itself only selects who is extended or rescued, and
+ * which of two bounds a rescue has. It cannot lengthen either beyond its bound,
+ * nor lower what is charged.
  */
 #ifndef REPRIEVE_GUARD_POLICY_H
 #define REPRIEVE_GUARD_POLICY_H
@@ -49,6 +50,9 @@
 /* How long a rescue lasts if the quiescent state does not come before: enough
  * for the tick and the softirq that it raises. */
 #define POLICY_RESCUE_NS 300000ULL
+/* The same for a vCPU where RCU's thread is ready: in the guest's run queue,
+ * other threads may be before it. */
+#define POLICY_WORK_NS 1000000ULL
 
 /* All vCPUs of a VM together may be ahead of their turns by as much as so many
  * of them alone. Else a VM of many, each of which may get ahead a little, would
@@ -455,6 +459,19 @@ enum policy_answer {
 	POLICY_IN_DEBT,
 };
 
+/* How long a rescue lasts at most. Where turns are short, that for RCU's thread
+ * is no longer. */
+POLICY_FN u64 policy_rescue_ns(enum policy_need need,
+			       const struct policy_limits *limits)
+{
+	u64 ns = POLICY_WORK_NS;
+
+	if (ns > limits->slice)
+		ns = limits->slice;
+	return need == POLICY_WORK && ns > POLICY_RESCUE_NS ? ns
+							    : POLICY_RESCUE_NS;
+}
+
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,
  * is scheduled next because it holds up a grace period of that age: not if it
  * gets too far ahead, nor if a part of its debt would be forgiven, nor before
@@ -467,6 +484,8 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_limits *limits)
 {
 	u64 allowed = policy_debt_allowed(age, limits);
+	/* Whatever it begins as: the thread may become ready meanwhile. */
+	u64 ns = policy_rescue_ns(POLICY_WORK, limits);
 	u64 gap = need == POLICY_DUE_TICK ? 0
 		  : need == POLICY_WORK	  ? POLICY_WORK_GAP_NS
 					  : POLICY_RESCUE_GAP_NS;
@@ -476,9 +495,9 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 		return POLICY_NOT_YET;
 	if (policy_after(now, left) < (s64)gap)
 		return POLICY_NOT_YET;
-	if (policy_debt(thread, group, queue) + POLICY_RESCUE_NS > allowed ||
-	    policy_overdrawn(group, POLICY_RESCUE_NS, allowed) ||
-	    policy_forgiven(thread, group, queue, load, POLICY_RESCUE_NS))
+	if (policy_debt(thread, group, queue) + ns > allowed ||
+	    policy_overdrawn(group, ns, allowed) ||
+	    policy_forgiven(thread, group, queue, load, ns))
 		return POLICY_IN_DEBT;
 	return POLICY_YES;
 }

@@ -4,6 +4,10 @@
  */
 #pragma once
 
+/* What a guest's task_struct.__state is from the choice of a CPU for a task
+ * that is woken until that CPU has queued it. */
+#define GUEST_TASK_WAKING 0x200
+
 /* Whether a vCPU of the VM owes its guest something. */
 static __always_inline void set_owing(u32 index, _Bool owes)
 {
@@ -44,11 +48,14 @@ static __always_inline void look(struct task *task, u64 now)
 		if (guest->kthread_cpu && guest->kthread_on_rq) {
 			bpf_probe_read_user(&on_rq, sizeof(on_rq),
 					    (void *)guest->kthread_on_rq);
-			/* Since Linux 6.12 who sleeps may be there, too. */
-			if (on_rq && guest->kthread_state &&
+			/* Since Linux 6.12 who sleeps may be there, too. Who
+			 * was woken for a vCPU without a CPU is not, until an
+			 * interrupt of that vCPU puts it there. */
+			if (guest->kthread_state &&
 			    !bpf_probe_read_user(&state, sizeof(state),
 						 (void *)guest->kthread_state))
-				on_rq = !state;
+				on_rq = state == GUEST_TASK_WAKING ||
+					(on_rq && !state);
 			/* It waits for a CPU, or its timer's tick does. */
 			if (!on_rq && guest->jiffies && guest->fqs_due &&
 			    !bpf_probe_read_user(&jiffies, sizeof(jiffies),
@@ -154,6 +161,24 @@ __noinline int rescue_done(void)
 	return seq != task->noticed && seq == guest->seq;
 }
 
+/* Whether the rescue of the current thread, which has run for so long, is over:
+ * what it is for may change while it lasts. */
+__noinline int rescue_over(u64 ran)
+{
+	struct task *task = task_of(bpf_get_current_task_btf());
+	struct guest *guest = task ? guest_of(task) : 0;
+	struct policy_limits limit;
+
+	if (!guest)
+		return 1;
+	limits(&limit);
+	return ran >= policy_rescue_ns(guest->kthread == task->slot
+					       ? POLICY_WORK
+					       : POLICY_DUE_TICK,
+				       &limit) ||
+	       rescue_done();
+}
+
 static __always_inline _Bool may_rescue(const struct task *task,
 					struct guest *guest, u64 age, u64 now)
 {
@@ -164,9 +189,9 @@ static __always_inline _Bool may_rescue(const struct task *task,
 
 	if (!group)
 		return 0;
-	need = task->ticked		      ? POLICY_DUE_TICK
-	       : guest->kthread == task->slot ? POLICY_WORK
-					      : POLICY_TICK;
+	need = guest->kthread == task->slot ? POLICY_WORK
+	       : task->ticked		    ? POLICY_DUE_TICK
+					    : POLICY_TICK;
 	limits(&limit);
 	limit.rescue_share = guest->rescue_share;
 	answer = policy_rescue(&task->thread, &group->group, queue_of(task),
@@ -260,7 +285,7 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	if (where == NOWHERE || !favour(task, WHY_RESCUED))
 		goto out;
 	if (take(p, task, where, QUEUE_RESCUE + domain_of(where),
-		 POLICY_RESCUE_NS)) {
+		 longest_rescue())) {
 		add(&guest->rescued.count, 1);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	} else {

@@ -8,8 +8,18 @@
 /* How many of the shared queue are looked at for one that ran here last. */
 #define LOOK_AHEAD 8
 
-/* The thread had its CPU out of turn, and has it no longer for that reason. */
-static __always_inline void end_favour(struct task *task, u64 ns)
+/* How long any rescue may be. */
+static __always_inline u64 longest_rescue(void)
+{
+	struct policy_limits limit;
+
+	limits(&limit);
+	return policy_rescue_ns(POLICY_WORK, &limit);
+}
+
+/* The thread had its CPU for ns, perhaps out of turn. A thread of a higher
+ * class may take the CPU meanwhile: then what it had it for goes on. */
+static __always_inline void count_favour(struct task *task, u64 ns)
 {
 	struct guest *guest = guest_of(task);
 
@@ -19,7 +29,6 @@ static __always_inline void end_favour(struct task *task, u64 ns)
 		      ns);
 		borrow(task, ns);
 	}
-	task->why = WHY_TURN;
 }
 
 /* The turn of the vCPU ends in a section, since it spins there. */
@@ -49,7 +58,8 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 	/* As what it was: a rescue, or a turn. */
 	if (guest && task->why)
 		add(&guest->on_cpu_ns, charge(task, now));
-	end_favour(task, now - cpu->turn);
+	count_favour(task, now - cpu->turn);
+	task->why = WHY_TURN;
 	task->used = 0;
 	cpu->turn = now;
 	cpu->slice = ns;
@@ -236,7 +246,7 @@ __noinline int take_wanted(u32 where, u64 now)
 		goto out;
 	granted = why == WHY_RESCUED ? &guest->rescued : &guest->yielded;
 	if (take(p, task, where, SCX_DSQ_LOCAL,
-		 why == WHY_RESCUED ? POLICY_RESCUE_NS : SLICE_FOR_KERNEL)) {
+		 why == WHY_RESCUED ? longest_rescue() : SLICE_FOR_KERNEL)) {
 		add(&granted->count, 1);
 		taken = 1;
 	} else {

@@ -102,6 +102,7 @@ unsafe extern "C" {
         now: u64,
         limits: *const Limits,
     ) -> u32;
+    fn guard_rescue_ns(need: u32, limits: *const Limits) -> u64;
     fn guard_yield(
         thread: *const Thread,
         group: *const Group,
@@ -164,6 +165,9 @@ pub(super) const LIMITS: Limits =
     Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS, rescue_share: 100 };
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
 const RESCUE: u64 = 300_000;
+/// Of `enum policy_need`.
+const DUE_TICK: u32 = 1;
+const WORK: u32 = 2;
 /// By what the vCPU needs.
 const GAPS: [u64; 3] = [4 * MS, 0, 500 * US];
 /// Of the scheduler's glue.
@@ -222,7 +226,8 @@ struct Actor {
     cpu: usize,
     /// In whose queue it waits.
     domain: usize,
-    rescued: bool,
+    /// The longest that its rescue lasts, if it is rescued.
+    rescued: Option<u64>,
     borrowed: u64,
     extension: Extension,
     /// Of no vCPU; a vCPU has its VM's.
@@ -305,7 +310,7 @@ impl Host {
             turn: 0,
             cpu: 0,
             domain: 0,
-            rescued: false,
+            rescued: None,
             borrowed: 0,
             extension: Extension::default(),
             budget: Budget::default(),
@@ -356,7 +361,7 @@ impl Host {
         // SAFETY: as in `enqueue`.
         let ran = unsafe { guard_charge(&mut one.thread, group, now) };
         one.ran += ran;
-        if one.rescued && !group.is_null() {
+        if one.rescued.is_some() && !group.is_null() {
             // SAFETY: as in `enqueue`.
             unsafe { guard_borrow(&mut one.borrowed, group, ran) };
         }
@@ -365,7 +370,7 @@ impl Host {
             unsafe { guard_stand(group, clock, &LIMITS) };
         }
         one.left = now;
-        one.rescued = false;
+        one.rescued = None;
         one.extension = Extension::default();
         match sleeps {
             Some(until) => {
@@ -379,7 +384,7 @@ impl Host {
         }
     }
 
-    fn run_on(&mut self, cpu: usize, actor: usize, rescued: bool) {
+    fn run_on(&mut self, cpu: usize, actor: usize, rescued: Option<u64>) {
         let (group, now) = (self.group(actor), self.now);
         self.cpus[cpu] = Some(actor);
         let sleeps_in = match self.actors[actor].habit {
@@ -396,19 +401,23 @@ impl Host {
         unsafe { guard_begin(&mut one.thread, group, now) };
     }
 
-    fn rescue(&mut self) -> Option<usize> {
+    /// Who is rescued now, and for how long.
+    fn rescue(&mut self) -> Option<(usize, u64)> {
         let load = self.load();
-        (0..self.actors.len()).find(|&actor| {
+        (0..self.actors.len()).find_map(|actor| {
             let (group, now) = (self.group(actor), self.now);
             let need = self.random.below(3) as u32;
             let one = &self.actors[actor];
             let owes = one.doing == Doing::Waits && one.habit == Habit::Lies && one.vm.is_some();
             // SAFETY: as in `enqueue`.
-            owes && unsafe {
-                let queue = &self.domains[one.domain].queue;
-                let (thread, left) = (&one.thread, one.left);
-                guard_rescue(thread, group, queue, load, S, left, need, now, &LIMITS) == YES
-            }
+            let yes = owes
+                && unsafe {
+                    let queue = &self.domains[one.domain].queue;
+                    let (thread, left) = (&one.thread, one.left);
+                    guard_rescue(thread, group, queue, load, S, left, need, now, &LIMITS) == YES
+                };
+            // SAFETY: reads its arguments only.
+            yes.then(|| (actor, unsafe { guard_rescue_ns(need, &LIMITS) }))
         })
     }
 
@@ -432,8 +441,8 @@ impl Host {
             let mut was_rescued = false;
             if let Some(actor) = self.cpus[cpu] {
                 let one = &self.actors[actor];
-                was_rescued = one.rescued;
-                let over = self.now - one.turn >= if one.rescued { RESCUE } else { LIMITS.slice };
+                was_rescued = one.rescued.is_some();
+                let over = self.now - one.turn >= one.rescued.unwrap_or(LIMITS.slice);
                 if one.sleeps_at <= self.now {
                     let long = if one.habit == Habit::Blocks { MS / 4 } else { 6 * MS };
                     let until = self.now + self.random.below(long);
@@ -445,14 +454,14 @@ impl Host {
                 }
             }
             if self.policy && !was_rescued {
-                if let Some(actor) = self.rescue() {
+                if let Some((actor, ns)) = self.rescue() {
                     self.rescues += 1;
-                    self.run_on(cpu, actor, true);
+                    self.run_on(cpu, actor, Some(ns));
                     continue;
                 }
             }
             if let Some(actor) = self.next(cpu) {
-                self.run_on(cpu, actor, false);
+                self.run_on(cpu, actor, None);
             }
         }
     }
@@ -798,17 +807,19 @@ fn what_a_vm_borrows_is_repaid_and_bounded() {
     let thread = Thread { vtime: 100 * S, ..Thread::default() };
     let rescued = |group: &Group| {
         // SAFETY: all point to values of their types.
-        unsafe { guard_rescue(&thread, group, &queue, 100, S, 0, 1, S, &LIMITS) == YES }
+        unsafe { guard_rescue(&thread, group, &queue, 100, S, 0, DUE_TICK, S, &LIMITS) == YES }
     };
+    // SAFETY: reads its arguments only.
+    let longest = unsafe { guard_rescue_ns(WORK, &LIMITS) };
     let mut rescues = 0;
     while rescued(&group) {
         // SAFETY: as above.
-        unsafe { guard_borrow(&mut own[rescues % 8], &mut group, RESCUE) };
+        unsafe { guard_borrow(&mut own[rescues % 8], &mut group, longest) };
         rescues += 1;
         assert!(rescues < 10_000, "it is bounded");
     }
     // Four may be ahead by twice the longest hold.
-    assert_eq!(rescues as u64, 8 * LIMITS.max_hold / RESCUE);
+    assert_eq!(rescues as u64, 8 * LIMITS.max_hold / longest);
     for one in &mut own {
         // SAFETY: as above.
         unsafe { guard_repay(one, &mut group) };
@@ -831,7 +842,9 @@ fn rescued_with_share(rescue_share: u64, turns: bool) -> (u64, u64, u64) {
         turn += ran;
         // SAFETY: all point to values of their types; no group.
         let rescue = ran == 0
-            && unsafe { guard_rescue(&thread, none, &queue, 100, age, 0, 1, now, &limits) == YES };
+            && unsafe {
+                guard_rescue(&thread, none, &queue, 100, age, 0, DUE_TICK, now, &limits) == YES
+            };
         let ran = if rescue { RESCUE } else { ran };
         rescued += u64::from(rescue) * RESCUE;
         if ran > 0 {
@@ -876,6 +889,20 @@ fn a_thread_that_was_alone_does_not_pay_for_it() {
 }
 
 #[test]
+fn a_rescue_is_no_longer_than_a_turn() {
+    let rescue = |need, slice| {
+        let limits = Limits { slice, ..LIMITS };
+        // SAFETY: reads its arguments only.
+        unsafe { guard_rescue_ns(need, &limits) }
+    };
+    for slice in [100_000, MS / 2, LIMITS.slice, 20 * MS] {
+        assert_eq!(rescue(DUE_TICK, slice), RESCUE);
+        assert!((RESCUE..=slice.max(RESCUE)).contains(&rescue(WORK, slice)), "{slice}");
+    }
+    assert!(rescue(WORK, LIMITS.slice) > RESCUE, "other threads may be before the kthread");
+}
+
+#[test]
 fn debt_is_bounded() {
     let mut random = Random(1);
     for _ in 0..100_000 {
@@ -892,13 +919,15 @@ fn debt_is_bounded() {
             guard_rescue(&thread, none, &queue, 100, age, left, need, now, &LIMITS)
         };
         let (late, off) = (age >= LIMITS.late, off >= GAPS[need as usize]);
+        // SAFETY: as above.
+        let after = ahead + unsafe { guard_rescue_ns(WORK, &LIMITS) };
         match answer {
-            YES => assert!(ahead + RESCUE <= 2 * LIMITS.max_hold && late && off),
-            IN_DEBT => assert!(ahead + RESCUE > LIMITS.slice && late && off),
+            YES => assert!(after <= 2 * LIMITS.max_hold && late && off),
+            IN_DEBT => assert!(after > LIMITS.slice && late && off),
             _ => assert!(!late || !off),
         }
         if answer == IN_DEBT && age >= LIMITS.max_hold {
-            assert!(ahead + RESCUE > 2 * LIMITS.max_hold, "refused {ahead}");
+            assert!(after > 2 * LIMITS.max_hold, "refused {ahead}");
         }
         // SAFETY: as above.
         let yields =

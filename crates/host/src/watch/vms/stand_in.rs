@@ -42,6 +42,7 @@ pub struct StandIn {
     pub fqs_due: u64,
     pub kthread_cpu: u64,
     pub kthread_on_rq: u64,
+    pub kthread_state: u64,
     pub leaves: Vec<StandInLeaf>,
     /// Guest addresses and lengths of code in which a CPU spins for another one.
     pub spins: Vec<(u64, u64)>,
@@ -114,7 +115,7 @@ impl StandIn {
                 fqs_due: Some(self.fqs_due),
                 kthread_cpu: Some(self.kthread_cpu),
                 kthread_on_rq: Some(self.kthread_on_rq),
-                kthread_state: None,
+                kthread_state: Some(self.kthread_state),
                 node_entry: Some(self.task_node_entry),
                 task_cpu: Some(self.task_cpu),
                 leaves: leaves.collect(),
@@ -149,6 +150,7 @@ mod tests {
             fqs_due: 0x7000_0010,
             kthread_cpu: 0x7000_0018,
             kthread_on_rq: 0x7000_0020,
+            kthread_state: 0x7000_0028,
             leaves: vec![],
             spins: vec![(0x10, 0x20)],
         };

@@ -138,7 +138,7 @@ fn work(memory: &Memory, cpu: &Cpu, n: usize) {
 /// One step of a guest whose words mean nothing.
 fn confuse(memory: &Memory, cpu: &Cpu, n: usize, random: &mut Random) {
     let rcu = memory.rcu();
-    let words: [&AtomicU64; 15] = [
+    let words: [&AtomicU64; 16] = [
         cpu.preempt_count,
         cpu.current_task,
         cpu.rip,
@@ -152,6 +152,7 @@ fn confuse(memory: &Memory, cpu: &Cpu, n: usize, random: &mut Random) {
         rcu.fqs_due,
         rcu.kthread_cpu,
         rcu.kthread_on_rq,
+        rcu.kthread_state,
         memory.qsmask(n / LEAF),
         memory.gp_tasks(n / LEAF),
     ];

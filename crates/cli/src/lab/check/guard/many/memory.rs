@@ -49,6 +49,7 @@ pub struct Rcu {
     pub fqs_due: &'static AtomicU64,
     pub kthread_cpu: &'static AtomicU64,
     pub kthread_on_rq: &'static AtomicU64,
+    pub kthread_state: &'static AtomicU64,
 }
 
 impl Memory {
@@ -59,10 +60,11 @@ impl Memory {
     }
 
     pub fn rcu(&self) -> Rcu {
-        let [gp_seq, jiffies, fqs_due, kthread_cpu, kthread_on_rq, ..] = self.words else {
+        let [gp_seq, jiffies, fqs_due, kthread_cpu, kthread_on_rq, kthread_state, ..] = self.words
+        else {
             unreachable!("a page at least")
         };
-        Rcu { gp_seq, jiffies, fqs_due, kthread_cpu, kthread_on_rq }
+        Rcu { gp_seq, jiffies, fqs_due, kthread_cpu, kthread_on_rq, kthread_state }
     }
 
     pub fn leaves(&self) -> usize {
@@ -145,6 +147,7 @@ impl Memory {
             fqs_due: address(rcu.fqs_due),
             kthread_cpu: address(rcu.kthread_cpu),
             kthread_on_rq: address(rcu.kthread_on_rq),
+            kthread_state: address(rcu.kthread_state),
             leaves: leaves.collect(),
             spins: vec![(SPIN, SPIN_BYTES)],
         }
