@@ -429,6 +429,38 @@ impl SmallDisk {
 
 /// Every kernel that the lab promises, with eight of the experiments, in a lab host.
 #[test]
+#[ignore = "boots two lab hosts: make test-lab"]
+fn a_run_goes_on_in_a_new_lab_host_when_one_dies() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let mut args = vec!["lab", "run", "churn", "--host", "nested", "--out", out.to_str().unwrap()];
+    args.extend(["--repeat", "2", "--phase", "1s", "--warmup", "1s"]);
+    let mut child = spawn_until_vm(&mut reprieve(&args), &out);
+    wait_until(|| {
+        assert_eq!(child.try_wait().unwrap(), None, "the run ended before the lab host was killed");
+        let text = fs::read_to_string(out.join("raw.jsonl")).unwrap_or_default();
+        text.contains(r#""record":"phase_end""#)
+    });
+    for lab_host in vms(&out) {
+        // SAFETY: plain system call, on a VM of this run.
+        unsafe { libc::kill(lab_host as i32, libc::SIGKILL) };
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(vms(&out), [] as [u32; 0]);
+    let records = records(&out);
+    let notices = records.iter().filter(|r| r["record"] == "notice");
+    let again = notices.filter(|r| r["text"].to_string().contains("booted again"));
+    assert!(again.count() >= 1, "{}", stderr(&output));
+    // Each phase counts once, also the one in which the lab host died.
+    let ends = records.iter().filter(|r| r["record"] == "phase_end");
+    let ends: Vec<_> = ends.map(|r| r["phase"].as_u64().unwrap()).collect();
+    assert_eq!(ends, [0, 1, 2, 3]);
+    assert_eq!(records.last().unwrap()["complete"], true);
+}
+
+#[test]
 #[ignore = "takes many minutes: make test-lab"]
 fn kernels_and_experiments_run_in_a_lab_host() {
     let _alone = alone();

@@ -132,7 +132,8 @@ pub fn on_host(
     let set = images.prepare(&kernels, &programs)?;
 
     let logs = dirs[0].join("logs");
-    let run = RunContext { set: &set, logs: &logs, progress, cancel, watcher, scheduler, need };
+    let (logs, set, vms) = (logs.as_path(), &set, true);
+    let run = RunContext { set, logs, progress, cancel, watcher, scheduler, need, vms };
     let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
     let host_kernel = settings.host_kernel.as_deref();
     let mut plan_host =
@@ -154,8 +155,8 @@ pub fn calibrate(
     let images = Images::open(cancel, progress)?;
     let set = images.prepare(&[guest_kernel.into()], &[])?;
     let (logs, need) = (&settings.out, Need::Nothing);
-    let (watcher, scheduler) = (None, None);
-    let run = RunContext { set: &set, logs, progress, cancel, watcher, scheduler, need };
+    let (watcher, scheduler, vms) = (None, None, true);
+    let run = RunContext { set: &set, logs, progress, cancel, watcher, scheduler, need, vms };
     let plan = experiments::calibration(guest_kernel);
     let (vms_mib, host_kernel) = (Size::memory_of(&plan), settings.host_kernel.as_deref());
     let Settings { mode, dilate, out, .. } = settings;

@@ -80,6 +80,7 @@ fn figures_worked_out_by_hand() {
         ("kernel_share", 200.0 / 3.0, 200.0 / 3.0),
         ("host_cpu_subject", 50.0, 50.0),
         ("host_cpu.hog", 0.0, 50.0),
+        ("work_per_cpu_second", 200.0, 50.0),
         ("host_other", 1.0, 1.0),
         ("sampler_share", 1.0, 1.0),
         ("trace_rate", 500.0, 500.0),

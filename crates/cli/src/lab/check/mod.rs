@@ -172,6 +172,7 @@ fn outside(
         watcher: None,
         scheduler: None,
         need: Need::Nothing,
+        vms: checks.iter().any(|check| !matches!(check, Check::Program | Check::GuardMany)),
     };
     let memory = if checks.contains(&Check::Attach) { attach::MEMORY_MIB } else { 1024 };
     let host_kernel = args.host.host_kernel.as_deref();

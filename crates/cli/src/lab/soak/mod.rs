@@ -209,6 +209,7 @@ fn outside(
         watcher: None,
         scheduler: None,
         need: Need::SchedExt,
+        vms: true,
     };
     let memory = VMS as u64 * (MEMORY_MIB + VMM_MIB);
     let HostArgs { host: mode, dilate, host_kernel } = &args.host;

@@ -41,11 +41,12 @@ pub fn metrics(run: &Run) -> Vec<Metric> {
         .find(|u| !u.is_empty());
     for row in &mut rows {
         if row.info.key == "throughput" {
-            row.info.unit = unit.map_or_else(|| "1/s".into(), |u| rate(u));
+            row.info.unit = unit.map_or_else(|| "1/s".into(), |u| format!("{}/s", plural(u)));
         }
     }
     let at = rows.iter().position(|m| m.info.group == COST).unwrap_or(rows.len());
-    rows.splice(at..at, watched::rows(run).into_iter().chain(host_rows(run)));
+    let unit = unit.map(|u| plural(u));
+    rows.splice(at..at, watched::rows(run).into_iter().chain(host_rows(run, unit)));
     rows.splice(0..0, figure_rows(run));
     rows.splice(0..0, survival(run));
     rows
@@ -101,8 +102,8 @@ fn figure_rows(run: &Run) -> Vec<Metric> {
 }
 
 /// One row for the guest under test, whose VM has a different name in each variant, and one per
-/// competitor.
-fn host_rows(run: &Run) -> Vec<Metric> {
+/// competitor. `unit`: what the throughput counts, if there is any.
+fn host_rows(run: &Run, unit: Option<String>) -> Vec<Metric> {
     let guests = run.plan.guests();
     let subject = move |p: &Phase, run: &Run| {
         let place = guests.get(p.variant).copied();
@@ -110,9 +111,23 @@ fn host_rows(run: &Run) -> Vec<Metric> {
         Some(guest.map_or_else(|| run.plan.subject.name.clone(), |g| g.vm.clone()))
     };
     let subject_of = subject.clone();
+    let subject_cpu = subject.clone();
     let mut rows = vec![row(HOST, "host_cpu_subject", "Host CPU, tested guest", "%", Neither, {
-        move |m: &Measured| m.host_share(|p| subject(p, m.run))
+        move |m: &Measured| m.host_share(|p| subject_cpu(p, m.run))
     })];
+    // What a scheduler can still improve without giving the guest more CPU time: alone, nothing
+    // is lost to preemption.
+    rows.extend(unit.map(|unit| {
+        row(HOST, "work_per_cpu_second", "Work per CPU second, tested guest", &unit, Higher, {
+            move |m: &Measured| {
+                quotient(m.phases.iter().filter_map(|p| {
+                    let (result, host) = p.end.as_ref().filter(|(r, _)| r.elapsed_ns > 0)?;
+                    let ns = *host.cpu_ns.get(&subject(p, m.run)?)?;
+                    Some((result.operations, ns as f64 / 1e9))
+                }))
+            }
+        })
+    }));
     let names: BTreeSet<&String> = run.plan.competitors.iter().map(|vm| &vm.name).collect();
     for name in names {
         let label = format!("Host CPU, {name}");
@@ -253,10 +268,10 @@ fn work() -> Vec<Metric> {
     ]
 }
 
-/// `unit` per second: words get a plural (`files/s`), symbols do not (`MB/s`).
-fn rate(unit: &str) -> String {
+/// Words get a plural (`files`), symbols do not (`MB`).
+fn plural(unit: &str) -> String {
     let word = unit.ends_with(|c: char| c.is_lowercase());
-    format!("{unit}{}/s", if word { "s" } else { "" })
+    format!("{unit}{}", if word { "s" } else { "" })
 }
 
 fn callbacks() -> Vec<Metric> {
