@@ -401,6 +401,7 @@ __noinline int unpark(u64 now)
 	    __sync_val_compare_and_swap(&unparking, 0, 1))
 		return 0;
 	refill_due = now + LOOK_PARKED_NS;
+	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_PARKED, 0)) {
 		while ((p = bpf_iter_scx_dsq_next(&it))) {
 			struct task *task = task_of(p);
@@ -428,6 +429,7 @@ __noinline int unpark(u64 now)
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
 	unparking = 0;
 	return 0;
 }

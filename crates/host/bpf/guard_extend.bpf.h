@@ -43,9 +43,10 @@ static __always_inline _Bool spins(const struct guest *guest,
  * and in the upper half where it can run. That is not known: of those that wait
  * for a CPU the one that left its own first is taken, since what the spinning
  * vCPU asked for is older than its absence. 0 if nobody waits, or gets too far
- * ahead of its turn.
+ * ahead of its turn. (Whether limits of its cgroup let it run is asked when it
+ * is taken: the stack of a timer's function and of all below is 512 bytes.)
  */
-__noinline u64 spun_for(u32 vm, u32 slot, u32 here, u64 now)
+__noinline u64 spun_for(u32 vm, u32 slot, u32 here)
 {
 	struct guest *guest = bpf_map_lookup_elem(&guests, &vm);
 	struct group *group = bpf_map_lookup_elem(&groups, &vm);
@@ -77,9 +78,9 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here, u64 now)
 			continue;
 		task = task_of(p);
 		if (task && task->slot == other + 1 && task->vm == vm &&
-		    task->queued && !task->why && may_run(p, task, now) &&
+		    task->queued && !task->why &&
 		    (!found || policy_after(left, task->left) > 0) &&
-		    (task->queue || bpf_cpumask_test_cpu(here, p->cpus_ptr)) &&
+		    (task->queue || kernel_allows(p, here)) &&
 		    policy_yield(&task->thread, &group->group, queue_of(task),
 				 per_cpu(), &limit) == POLICY_YES) {
 			u64 where = task->queue ? task->queue - 1 : here;
@@ -114,7 +115,7 @@ static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
 	if (policy_after(now, task->spins_since) < LOOK_EXTENDED_NS / 2 &&
 	    policy_after(now, cpu->turn + cpu->slice) < 0)
 		return 0;
-	found = spun_for(task->vm, task->slot - 1, here, now);
+	found = spun_for(task->vm, task->slot - 1, here);
 	if (!found)
 		return 0;
 	add(&guest->spun, 1);

@@ -238,6 +238,31 @@ static __always_inline _Bool kernel_move_vtime(struct bpf_iter_scx_dsq *it,
 	return scx_bpf_dsq_move_vtime(it, p, queue, 0);
 }
 
+/*
+ * Whether the thread may run on the CPU, and one where it may. A timer's
+ * function never sleeps, but kernels before 7.0 take it for a part of the
+ * program that started it, which may: what it calls locks for itself.
+ */
+static __always_inline _Bool kernel_allows(struct task_struct *p, u32 cpu)
+{
+	_Bool allows;
+
+	bpf_rcu_read_lock();
+	allows = bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+	bpf_rcu_read_unlock();
+	return allows;
+}
+
+static __always_inline u32 kernel_any_cpu(struct task_struct *p)
+{
+	u32 cpu;
+
+	bpf_rcu_read_lock();
+	cpu = bpf_cpumask_any_distribute(p->cpus_ptr);
+	bpf_rcu_read_unlock();
+	return cpu;
+}
+
 static __always_inline void kernel_set_slice(struct task_struct *p, u64 slice)
 {
 	if (bpf_ksym_exists(scx_bpf_task_set_slice))

@@ -212,8 +212,7 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	struct vcpu *vcpu;
 	u32 index;
 
-	if (!cpu || (cpu->turn && cpu->why) ||
-	    !bpf_cpumask_test_cpu(where, p->cpus_ptr))
+	if (!cpu || (cpu->turn && cpu->why) || !kernel_allows(p, where))
 		return FITS_NOT;
 	index = cpu->slot - 1;
 	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
@@ -244,7 +243,7 @@ __noinline u32 rescue_at(u32 tid)
 		where = other;
 	if (task->queue || best == FITS)
 		goto out;
-	other = bpf_cpumask_any_distribute(p->cpus_ptr);
+	other = kernel_any_cpu(p);
 	fit = domain_of(other) == task->domain ? fits(task, p, other) : 0;
 	if (fit > best) {
 		best = fit;
@@ -252,7 +251,7 @@ __noinline u32 rescue_at(u32 tid)
 	}
 	if (best == FITS)
 		goto out;
-	other = bpf_cpumask_any_distribute(p->cpus_ptr);
+	other = kernel_any_cpu(p);
 	fit = domain_of(other) == task->domain ? fits(task, p, other) : 0;
 	if (fit > best)
 		where = other;
@@ -364,8 +363,10 @@ struct {
 	__type(value, struct pass);
 } passes SEC(".maps");
 
-/* Index of the lowest bit. (clang 14 has none of its own for eBPF.) */
-static __always_inline u32 lowest(u64 mask)
+/* Index of the lowest bit. (clang 14 has none of its own for eBPF.) Not inlined
+ * in the loop: Linux 6.18's verifier would end with an error of its own when it
+ * goes back over this arithmetic. */
+__noinline u32 lowest(u64 mask)
 {
 	u32 low = mask, high = mask >> 32;
 

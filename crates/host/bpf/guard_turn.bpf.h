@@ -200,11 +200,13 @@ static __always_inline _Bool take(struct task_struct *p, struct task *task,
 	struct bpf_iter_scx_dsq it;
 	_Bool moved = 0;
 
+	bpf_rcu_read_lock();
 	/* Who is queued again from here on, with other CPUs, is refused. */
 	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0) &&
 	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
 		moved = kernel_move(&it, p, to, ns);
 	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
 	return moved;
 }
 

@@ -274,6 +274,16 @@ const COMPLAINTS_MAX: usize = 8;
 
 /// Keeps the lines of the verifier's long log that name a reason.
 pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
+    let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
+    for line in telling(&text) {
+        if kept.len() < COMPLAINTS_MAX {
+            kept.push(line);
+        }
+    }
+}
+
+/// The lines that name a reason; that of a program's log also names the program.
+fn telling(text: &str) -> Vec<String> {
     // Since 7.3 the verifier shows the line and the instruction, marked so.
     const TELLING: [&str; 6] =
         ["failed to resolve", "unknown func", "invalid ", "R1 type", "incompatible with", ">>>"];
@@ -283,19 +293,30 @@ pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
     let telling = lines().zip(next).filter(|(line, next)| {
         next.starts_with("processed ") || TELLING.iter().any(|word| line.contains(word))
     });
-    let telling = telling.map(|(line, _)| line);
-    let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
-    for line in telling {
-        if kept.len() < COMPLAINTS_MAX {
-            kept.push(line.trim().to_owned());
-        }
+    let mut telling: Vec<String> = telling.map(|(line, _)| line.trim().into()).collect();
+    let program = lines().next().and_then(|line| line.strip_suffix(": -- BEGIN PROG LOAD LOG --"));
+    if let (Some(program), Some(first)) = (program, telling.first_mut()) {
+        *first = format!("{}: {first}", program.trim_start_matches("libbpf: "));
     }
+    telling
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Times;
     use super::*;
+
+    #[test]
+    fn the_reason_of_a_refusal_comes_with_the_programs_name() {
+        let log = "libbpf: prog 'timer': -- BEGIN PROG LOAD LOG --\n\
+                   ; cpu = test(p->cpus_ptr) @ a.bpf.h:1\n1833: (85) call test#5\n\
+                   R2 must be a rcu pointer\nprocessed 20 insns (limit 9)\n\
+                   -- END PROG LOAD LOG --\n";
+        assert_eq!(telling(log), ["prog 'timer': R2 must be a rcu pointer"]);
+        let missing = "libbpf: extern (func ksym) 'f': failed to resolve\n";
+        assert_eq!(telling(missing), [missing.trim()]);
+        assert_eq!(telling("libbpf: failed to load object\n"), [] as [&str; 0]);
+    }
 
     /// Nanoseconds per context switch of two threads that wake each other up on one CPU. `partner`
     /// is told the thread that is watched, if any; that one calls `each` before it goes.
