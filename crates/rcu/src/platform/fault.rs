@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deliberate faults, in builds with `--cfg reprieve_fault` only: the torture test must catch each
-//! of them, or it proves nothing. `REPRIEVE_FAULT` chooses one.
+//! Deliberate faults, in builds with `--cfg reprieve_fault` only: the torture test, or that of
+//! visits, must catch each of them, or it proves nothing. `REPRIEVE_FAULT` chooses one.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
