@@ -78,10 +78,11 @@ impl<'a> PlanHost<'a> {
                 &format!("; no lab host under {}: {}", accel.name(), error.brief());
         }
         let described = match plan_host.choice.kind {
-            HostKind::Direct(Accel::Kvm) => "KVM on this machine",
-            HostKind::Direct(Accel::Tcg) => "TCG on this machine",
-            HostKind::LabHost(Accel::Kvm) => "a lab host under KVM, with KVM in it",
-            HostKind::LabHost(Accel::Tcg) => "a lab host under TCG, with KVM in it",
+            HostKind::Direct(accel) => format!("{} on this machine", accel.name().to_uppercase()),
+            HostKind::LabHost(accel) => {
+                let inside = if run.vms { ", with KVM in it" } else { "" };
+                format!("a lab host under {}{inside}", accel.name().to_uppercase())
+            }
         };
         let dilation = plan_host.choice.dilation();
         let time = match dilation.factor() {
