@@ -99,8 +99,8 @@ test: lint test-run
 # again and again. Those of virtual machines wait much, so the rest runs beside them, and is printed
 # when it is done. A test that a signal ends leaves its files: they go with the directory.
 test-run: init setup-test
-	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 130' INT && \
-		trap 'exit 143' TERM && chmod 1777 "$$scratch" && export TMPDIR="$$scratch" && \
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 129' HUP && \
+		trap 'exit 130' INT && trap 'exit 143' TERM && chmod 1777 "$$scratch" && export TMPDIR="$$scratch" && \
 		$(MAKE) --no-print-directory -j2 PARALLEL=yes test-beside test-workspace
 
 # Cargo would ask the make of this recipe for its jobs.

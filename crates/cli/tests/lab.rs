@@ -427,7 +427,6 @@ impl SmallDisk {
     }
 }
 
-/// Every kernel that the lab promises, with eight of the experiments, in a lab host.
 #[test]
 #[ignore = "boots two lab hosts: make test-lab"]
 fn a_run_goes_on_in_a_new_lab_host_when_one_dies() {
@@ -460,6 +459,7 @@ fn a_run_goes_on_in_a_new_lab_host_when_one_dies() {
     assert_eq!(records.last().unwrap()["complete"], true);
 }
 
+/// Every kernel that the lab promises, with eight of the experiments, in a lab host.
 #[test]
 #[ignore = "takes many minutes: make test-lab"]
 fn kernels_and_experiments_run_in_a_lab_host() {

@@ -40,15 +40,13 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     for phase in 0..MOST_PHASES {
         phases += 1;
         setup.progress.timed("grace periods, overcommitted", PHASE);
-        let mut totals: Vec<Result<Totals, String>> = Vec::new();
-        let mut read = Vec::new();
+        let mut totals: Vec<Result<(Totals, Duration), String>> = Vec::new();
         let command = Command::Phase { phase, duration_ms: PHASE.as_millis() as u64 };
         let sent = Instant::now();
         let done = vm.call(&command, scaled(PHASE * 20), setup.cancel, |event| {
             match event {
                 Event::PhaseStarted { .. } | Event::LoadStopped { .. } => {
-                    totals.push(watched.totals());
-                    read.push(sent.elapsed());
+                    totals.push(watched.totals().map(|totals| (totals, sent.elapsed())));
                 }
                 Event::Sample { sample: Sample::GracePeriod { start_ns, end_ns, .. }, .. } => {
                     let ns = end_ns.saturating_sub(start_ns);
@@ -60,10 +58,10 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
             }
             Ok(())
         })?;
-        let totals: Vec<Totals> =
+        let totals: Vec<_> =
             totals.into_iter().collect::<Result<_, _>>().map_err(|e| anyhow!(e))?;
-        let (Event::PhaseDone { result, .. }, [before, after], [began, ended]) =
-            (done, &totals[..], &read[..])
+        let (Event::PhaseDone { result, .. }, [(before, began), (after, ended)]) =
+            (done, &totals[..])
         else {
             return Err(anyhow!("the guest did not report every step of the phase"));
         };
