@@ -5,8 +5,8 @@
 //!
 //! `REPRIEVE_TORTURE=SECONDS[:SEED]` runs longer or again; default 10 s, and the seed is printed.
 //!
-//! A build with `RUSTFLAGS="--cfg reprieve_fault"` breaks the protocol on purpose (`src/fault.rs`)
-//! and runs `faults_are_caught` in place of the torture itself.
+//! A build with `RUSTFLAGS="--cfg reprieve_fault"` breaks the protocol on purpose
+//! (`src/platform/fault.rs`) and runs `faults_are_caught` in place of the torture itself.
 
 use reprieve::{Cap, Domain, Engine, Head, Lookup, ReadSide, Section};
 use std::cell::Cell;

@@ -14,8 +14,8 @@ pub struct HostArgs {
     /// Where the VMs run: this machine under KVM or TCG, or a lab host (a VM that has KVM)
     #[arg(long, value_parser = one_of(&Mode::ALL, Mode::name), default_value = "auto")]
     pub host: Mode,
-    /// Make the lab host's clocks N times slower: under TCG, shares of a time slice are then those
-    /// of hardware [default: 10 for a lab host under TCG, else 1]
+    /// Make the lab host's clocks N times slower: under TCG, shares of a time slice come
+    /// nearer to those of hardware [default: 10 for a lab host under TCG, else 1]
     #[arg(long, value_name = "N", value_parser = dilation)]
     pub dilate: Option<Dilation>,
     /// Kernel of the lab host: deb:VERSION or a path

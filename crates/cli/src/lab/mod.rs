@@ -47,7 +47,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Check that `reprieve watch` sees what guests really do
+    /// Check that `reprieve watch` sees what guests really do, and that `reprieve guard` does what
+    /// it promises
     Check(Box<check::CheckArgs>),
     /// The least memory in which a guest survives its garbage, alone and overcommitted
     Headroom(Box<headroom::HeadroomArgs>),

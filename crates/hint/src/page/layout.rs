@@ -69,7 +69,7 @@ pub struct Page {
     pub threads: [Thread; PROCESSES * LINES],
 }
 
-// As the header has it; `tests/header.rs` asks a C compiler.
+// As the header has it; a C compiler is asked by the tests of `reprieve-capi`.
 const _: () = assert!(
     size_of::<Line>() == 64
         && offset_of!(Line, generation) == 8

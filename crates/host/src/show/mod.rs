@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything that shows or stores the figures of [`watch`](crate::watch). It uses the data model
-//! only, so the same code presents a live collector, a recording, and the made-up values of tests.
+//! Everything that shows or stores the figures of [`watch`](crate::watch). It uses the data models
+//! only (also that of guard's statistics), so the same code presents a live collector, a recording,
+//! and the made-up values of tests.
 //!
 //! Counters in a snapshot are totals. [`activity`] turns two snapshots into what happened between
 //! them; the other modules show that:

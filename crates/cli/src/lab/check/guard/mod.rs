@@ -4,11 +4,11 @@
 //! time. Nobody is stuck then. It drops no CPU limit of a cgroup unless told to, and goes on while
 //! its host changes. Where the kernel has no sched_ext, `guard` says so and changes nothing.
 
-pub(super) mod bandwidth;
 mod cgroup;
 mod changes;
+mod kept_or_refused;
 pub(super) mod latency;
-mod limits;
+pub(super) mod limits;
 pub mod many;
 mod pairs;
 mod process;
@@ -93,7 +93,7 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     }
     let mut text = String::new();
     let mut figures = Vec::new();
-    let mut lines = limits::check(setup, &vms).context("limits of cgroups")?;
+    let mut lines = kept_or_refused::check(setup, &vms).context("limits of cgroups")?;
     lines.extend(changes::check(setup, &vms).context("changes of the host")?);
     for line in lines {
         writeln!(text, "  {line}")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `watch` against guests that do something known (`reprieve lab check`), under TCG here and under
-//! KVM in a lab host.
+//! `reprieve lab check`: `watch` against guests that do something known, under TCG here and under
+//! KVM in a lab host; `guard` in a lab host.
 //!
 //! Needs root and a kernel with BTF. The long ones belong to `make test-lab`.
 
@@ -98,7 +98,15 @@ fn watch_sees_what_guests_under_kvm_do() {
 #[test]
 #[ignore = "takes many minutes: make test-lab"]
 fn guard_schedules_guests_and_the_stock_scheduler_comes_back() {
-    let all = ["guard", "guard-queues", "guard-latency", "guard-many", "--host", "nested"];
+    let all = [
+        "guard",
+        "guard-limits",
+        "guard-queues",
+        "guard-latency",
+        "guard-many",
+        "--host",
+        "nested",
+    ];
     let findings = check(&all);
     let runs = findings[0]["figures"]["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 6, "{findings:#?}");
