@@ -97,10 +97,15 @@ test: lint test-run
 
 # The tests alone, without the set-up and the checks of the sources: scripts/repeat-tests runs them
 # again and again. Those of virtual machines wait much, so the rest runs beside them, and is printed
-# when it is done. A test that a signal ends leaves its files: they go with the directory.
+# when it is done. A test that a signal ends leaves its files: they go with the directories, of which
+# the second is in memory.
 test-run: init setup-test
-	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && trap 'exit 129' HUP && \
-		trap 'exit 130' INT && trap 'exit 143' TERM && chmod 1777 "$$scratch" && export TMPDIR="$$scratch" && \
+	@scratch='' TEST_SHM='' && trap 'rm -rf "$$scratch" "$$TEST_SHM"' EXIT && trap 'exit 129' HUP && \
+		trap 'exit 130' INT && trap 'exit 143' TERM && \
+		scratch=$$(mktemp -d) && chmod 1777 "$$scratch" && export TMPDIR="$$scratch" && \
+		if [ -d /dev/shm ]; then \
+			TEST_SHM=$$(mktemp -d -p /dev/shm tests.XXXXXX) && chmod 1777 "$$TEST_SHM" && export TEST_SHM; \
+		fi && \
 		$(MAKE) --no-print-directory -j2 PARALLEL=yes test-beside test-workspace
 
 # Cargo would ask the make of this recipe for its jobs.
