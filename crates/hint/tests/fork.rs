@@ -15,13 +15,15 @@ const FORKS: u32 = 6;
 /// Sections of each of the child's threads.
 const SECTIONS: u32 = 2_000;
 
-/// Runs `f` in a child, and waits until it has ended well.
+/// Runs `f` in a child, and waits until it has ended well. The child ends with this thread, should
+/// the test be killed.
 fn in_child(f: impl FnOnce()) {
     // SAFETY: the child runs `f` and ends, without running what the parent would on its way out.
     unsafe {
         let child = libc::fork();
         assert!(child >= 0);
         if child == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
             libc::_exit(i32::from(done.is_err()));
         }
