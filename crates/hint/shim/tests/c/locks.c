@@ -3,9 +3,11 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -230,6 +232,7 @@ static void forks(void)
 		CHECK(!pthread_mutex_unlock(&mutex));
 		CHECK(!pthread_rwlock_unlock(&rw));
 		if (!child) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			count = written = 0;
 			exclusion();
 			_exit(0);
@@ -285,6 +288,8 @@ int main(void)
 {
 	int preloaded = getenv("LD_PRELOAD") != NULL;
 
+	/* Ends with the test that runs it, and its children with it. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	exclusion();
 	conditions();
 	times();
