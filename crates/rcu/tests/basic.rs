@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Cell, FOR_EVER, Never};
-use reprieve::{Cap, Domain, Engine, Restartable};
+use reprieve::{Cap, Domain, Engine};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::thread;
@@ -24,20 +24,6 @@ fn domain(engine: Engine) -> Domain {
 fn await_waiting(domain: &Domain, n: u64) {
     while domain.stats().waiting != n {
         thread::yield_now();
-    }
-}
-
-#[test]
-fn this_machine_restarts_unless_told_otherwise() {
-    let support = reprieve::support();
-    println!("{support:?}");
-    if let Ok(force) = std::env::var("REPRIEVE_FORCE") {
-        assert_eq!(
-            support.restartable == Restartable::Yes,
-            force == "restart",
-            "{}",
-            support.restartable
-        );
     }
 }
 
