@@ -593,6 +593,54 @@ fn bound_workers() {
     .unwrap();
 }
 
+/// A real-time thread's workers are ordinary threads, as is the one for grace periods in the
+/// background.
+#[test]
+fn workers_of_a_real_time_thread() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "real_time_registrant", "--ignored", "--nocapture", "--test-threads=1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[ignore = "run by workers_of_a_real_time_thread"]
+fn real_time_registrant() {
+    let registrant = || {
+        // SAFETY: reads the parameter.
+        let allowed = unsafe {
+            let priority = libc::sched_param { sched_priority: 10 };
+            libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) == 0
+        };
+        if !allowed {
+            return println!("no real-time priority allowed here: skipped");
+        }
+        let domain = Domain::builder().build().unwrap();
+        let policy = Arc::new(AtomicU64::new(u64::MAX));
+        let seen = policy.clone();
+        // SAFETY: no preconditions.
+        domain.defer(move || seen.store(unsafe { libc::sched_getscheduler(0) } as u64, SeqCst));
+        let cookie = domain.start_poll();
+        while !domain.poll(cookie) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        domain.barrier().unwrap();
+        assert_eq!(policy.load(SeqCst), libc::SCHED_OTHER as u64);
+        let policy_of = |task: std::fs::DirEntry| {
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            let id = task.file_name().to_str()?.parse().ok()?;
+            // SAFETY: no preconditions.
+            (name.trim() == "reprieve-gp").then(|| unsafe { libc::sched_getscheduler(id) })
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let background: Vec<_> = tasks.filter_map(policy_of).collect();
+        assert_eq!(background, [libc::SCHED_OTHER]);
+    };
+    thread::spawn(registrant).join().unwrap();
+}
+
 /// Where no worker can be started `barrier` runs the callbacks itself.
 #[test]
 fn without_threads() {

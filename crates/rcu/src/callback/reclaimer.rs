@@ -264,7 +264,11 @@ impl Reclaimer {
     fn ensure_background(self: &Arc<Reclaimer>) -> bool {
         self.grace.background.ensure(|| {
             let reclaimer = self.clone();
-            let run = move || reclaimer.grace.serve_background(|| reclaimer.stopping());
+            let run = move || {
+                // As workers do.
+                sys::give_up_real_time();
+                reclaimer.grace.serve_background(|| reclaimer.stopping());
+            };
             let thread = sys::Thread::start("reprieve-gp".into(), sys::STACK, run);
             thread.map(|thread| self.workers.add(thread)).is_some()
         })

@@ -4,7 +4,9 @@
 //! The first registration on that CPU starts it. A batch gathers for [`LINGER`], or until it is
 //! [`full`]; while one batch waits for its grace period the next one gathers. The worker takes
 //! callbacks out of a buffer whose owner has not opened it again for that time. The worker blocks
-//! all signals, so that handlers run on the program's own threads.
+//! all signals, so that handlers run on the program's own threads. It has no real-time policy,
+//! whoever started it: with that it would run before readers that its grace periods wait for, and
+//! callbacks before the program's own work.
 
 use super::per_cpu_lists::Swept;
 use super::queue::{Step, Who};
@@ -48,6 +50,7 @@ fn bind(cpu: usize) {
 }
 
 fn work(reclaimer: &Reclaimer, index: usize) {
+    sys::give_up_real_time();
     if reclaimer.queues.len() > 1 {
         bind(index);
     }

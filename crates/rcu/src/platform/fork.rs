@@ -6,7 +6,7 @@
 //! must put right. [`crate::domain`] says what a fork promises (`domain/fork.rs`).
 
 use super::lock::Lock;
-use super::sys::SignalsBlocked;
+use super::sys::{self, SignalsBlocked};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -91,11 +91,15 @@ pub(crate) fn waiting() -> bool {
     FORKS.load(Ordering::Relaxed) != 0
 }
 
-/// Lets a waiting fork have `lock`, and takes it again.
+/// Lets a waiting fork have `lock`, and takes it again. Sleeps meanwhile: this may be a real-time
+/// thread on the CPU of the one that forks.
 pub(crate) fn let_pass(lock: &Lock) {
     lock.unlock();
-    while waiting() {
-        std::thread::yield_now();
+    loop {
+        match FORKS.load(Ordering::Relaxed) {
+            0 => break,
+            forks => sys::futex_wait(&FORKS, forks, None),
+        }
     }
     lock.lock();
 }
@@ -134,6 +138,8 @@ unsafe extern "C" fn prepare() {
 unsafe extern "C" fn parent() {
     entered().for_each(|h| (h.parent)());
     FORKS.fetch_sub(1, Ordering::SeqCst);
+    // Those in `let_pass`.
+    sys::futex_wake(&FORKS, i32::MAX);
     end();
 }
 
@@ -163,6 +169,41 @@ mod tests {
         }
         assert_eq!(status, 0);
         FORKED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A thread that lets a fork pass leaves its CPU to it.
+    #[test]
+    fn a_thread_that_lets_a_fork_pass_sleeps() {
+        super::super::start::ensure();
+        static LOCK: Lock = Lock::new();
+        static ID: AtomicU32 = AtomicU32::new(0);
+        LOCK.lock();
+        // As the C library calls it before a fork.
+        // SAFETY: what it locks is free.
+        unsafe { prepare() };
+        let thread = std::thread::spawn(|| {
+            ID.store(sys::thread_id(), Ordering::SeqCst);
+            let_pass(&LOCK);
+        });
+        while !LOCK.try_lock() {
+            std::thread::yield_now();
+        }
+        LOCK.unlock();
+        let id = ID.load(Ordering::SeqCst);
+        let cpu_time = || sys::cpu_time(id).unwrap();
+        let (stat, start) = (format!("/proc/self/task/{id}/stat"), cpu_time());
+        let sleeps = || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.rsplit(')').next().unwrap().starts_with(" S")
+        };
+        while !sleeps() {
+            // A thread that sleeps uses next to none.
+            assert!(cpu_time() - start < 500_000_000, "spins");
+            std::thread::yield_now();
+        }
+        // SAFETY: prepared above, by this thread.
+        unsafe { parent() };
+        thread.join().unwrap();
     }
 
     /// A handler that forks waits for `f`, or for another fork, instead of for ever.

@@ -118,6 +118,13 @@ pub(crate) fn schedule_normally() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &none) };
 }
 
+/// The same if it has a real-time policy, as threads that real-time threads create do.
+pub(crate) fn give_up_real_time() {
+    if real_time_priority().is_some() {
+        schedule_normally();
+    }
+}
+
 /// Binds this thread to a CPU. False if it may not run there.
 pub(crate) fn bind(cpu: usize) -> bool {
     // SAFETY: plain data of the size given; numbers that do not fit are not put into it.
