@@ -666,6 +666,42 @@ fn without_threads() {
     assert_eq!(status, 0);
 }
 
+/// The end of a domain waits for callbacks of callbacks: nothing of theirs is left to the next
+/// domain of the same index.
+#[test]
+fn callbacks_of_callbacks_when_a_domain_ends() {
+    static RAN: AtomicU64 = AtomicU64::new(0);
+    fn chain(domain: *const Domain, links: u64) {
+        let domain = domain.expose_provenance();
+        // SAFETY: a domain lives until its callbacks have run.
+        let alive = unsafe { &*std::ptr::with_exposed_provenance::<Domain>(domain) };
+        alive.defer(move || {
+            RAN.fetch_add(1, SeqCst);
+            if links > 1 {
+                chain(std::ptr::with_exposed_provenance(domain), links - 1);
+            }
+        });
+    }
+    for workers in [false, true] {
+        let status = in_child(|| {
+            if !workers && forbid(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN).is_err() {
+                return false;
+            }
+            let first = Box::new(Domain::builder().build().unwrap());
+            chain(&raw const *first, 9);
+            drop(first);
+            let ran = RAN.load(SeqCst);
+            let second = Domain::builder().build().unwrap();
+            let done = Arc::new(AtomicBool::new(false));
+            let set = done.clone();
+            second.defer(move || set.store(true, SeqCst));
+            second.barrier().unwrap();
+            ran == 9 && done.load(SeqCst) && second.stats().waiting == 0
+        });
+        assert_eq!(status, 0, "workers: {workers}");
+    }
+}
+
 /// Callbacks that wait when the process exits are not run, and do not keep it from exiting.
 #[test]
 fn exit_with_callbacks_waiting() {

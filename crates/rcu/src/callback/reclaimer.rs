@@ -73,7 +73,14 @@ impl Workers {
     }
 
     fn join(&self) {
-        self.with(std::mem::take).into_iter().for_each(sys::Thread::join);
+        loop {
+            let workers = self.with(std::mem::take);
+            if workers.is_empty() {
+                return;
+            }
+            // One that is still there may start another.
+            workers.into_iter().for_each(sys::Thread::join);
+        }
     }
 
     /// In the child of a fork: the threads do not exist, and one may have been changing the list.
@@ -311,8 +318,10 @@ impl Reclaimer {
             std::mem::forget(self.clone());
             return false;
         }
-        // No guard can be left, and so no error.
-        let _ = self.barrier();
+        // Again for callbacks that callbacks have registered: without a worker nobody else runs
+        // them, and what they leave in a buffer the next domain of this index would take for its
+        // own. No guard can be left, and so no error.
+        while self.barrier().is_ok() && self.lists.load() != Load::NONE {}
         self.stop.store(true, Ordering::SeqCst);
         // For good: a grace period in the background must not sleep through its ticks while we wait
         // for its thread.
