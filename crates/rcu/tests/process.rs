@@ -11,7 +11,7 @@ mod samples;
 
 use beside::beside;
 use child::in_child;
-use common::Cell;
+use common::{Cell, FOR_EVER};
 use reprieve::{Domain, Engine, Restartable};
 use samples::Samples;
 use std::process::Command;
@@ -699,6 +699,27 @@ fn callbacks_of_callbacks_when_a_domain_ends() {
             ran == 9 && done.load(SeqCst) && second.stats().waiting == 0
         });
         assert_eq!(status, 0, "workers: {workers}");
+    }
+}
+
+/// Where no thread can be started a poll returns, however long the ticks are.
+#[test]
+fn a_poll_does_not_wait_for_ticks() {
+    let engines = [Engine::Ltimer { tick: FOR_EVER }, Engine::Sched { tick: FOR_EVER }];
+    for engine in engines {
+        let domain = Domain::builder().engine(engine).build().unwrap();
+        let status = in_child(|| {
+            if forbid(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN).is_err() {
+                return false;
+            }
+            let guard = domain.read_lock();
+            let cookie = domain.start_poll();
+            let early = (0..3).any(|_| domain.poll(cookie));
+            drop(guard);
+            while !domain.poll(cookie) {}
+            !early
+        });
+        assert_eq!(status, 0, "{engine:?}");
     }
 }
 

@@ -6,7 +6,7 @@
 //! that are in no hurry. An urgent request turns the rest of the grace period into `Poll`'s.
 
 use super::{Attempt, GraceEngine};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) struct Ltimer {
     pub(crate) tick: Duration,
@@ -18,11 +18,7 @@ impl Ltimer {
     fn next_tick(&self, attempt: &Attempt<'_>) {
         let tick = self.tick.as_nanos().max(1);
         let left = tick - crate::grace::stats::uptime().as_nanos() % tick;
-        let mut left = Duration::from_nanos(left.min(u64::MAX as u128) as u64);
-        if let Some(deadline) = attempt.deadline {
-            left = left.min(deadline.saturating_duration_since(Instant::now()));
-        }
-        attempt.urgency.sleep(left);
+        attempt.sleep(Duration::from_nanos(left.min(u64::MAX as u128) as u64));
     }
 }
 

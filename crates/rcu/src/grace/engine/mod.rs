@@ -35,9 +35,7 @@ use crate::platform::barrier::Kind;
 use crate::thread::registry::Registry;
 #[cfg(not(loom))]
 use std::sync::atomic::Ordering;
-#[cfg(not(loom))]
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What an engine needs for one grace period.
 pub(crate) struct Attempt<'a> {
@@ -74,6 +72,12 @@ pub(crate) fn quick(barrier: Kind, registry: &Registry) -> bool {
 impl Attempt<'_> {
     fn expired(&self) -> bool {
         self.deadline.is_some_and(|d| Instant::now() >= d)
+    }
+
+    /// Sleeps for `time`, until a request is urgent, or until the deadline.
+    fn sleep(&self, time: Duration) {
+        let left = self.deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        self.urgency.sleep(left.map_or(time, |left| left.min(time)));
     }
 
     /// Step 1. False if the deadline came first.

@@ -35,7 +35,7 @@ impl GraceEngine for Sched {
                 let paused = if attempt.urgency.any() {
                     pause.next()
                 } else {
-                    attempt.urgency.sleep(self.tick);
+                    attempt.sleep(self.tick);
                     super::Paused::Slept
                 };
                 if paused == super::Paused::Slept {
