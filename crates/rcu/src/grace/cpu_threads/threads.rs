@@ -179,7 +179,11 @@ impl Set {
         let mut last = Instant::now();
         loop {
             let round = self.rounds.current();
-            if thread.refused.load(Ordering::SeqCst) > now() {
+            // The state as well: it may have been refused so long ago that its CPU is visited
+            // again, by another thread as soon as this one has ended.
+            if thread.state.load(Ordering::SeqCst) != LIVE
+                || thread.refused.load(Ordering::SeqCst) > now()
+            {
                 break;
             }
             if done == Some(round) {
@@ -230,4 +234,25 @@ fn target(cpu: usize) -> usize {
         return 0;
     }
     cpu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that was refused gets its first CPU time when its CPU is no longer refused. It ends
+    /// without a visit: nobody waits for one, and no other thread is started while it is there.
+    #[test]
+    fn a_refused_thread_that_comes_late_ends() {
+        let thread = CpuThread {
+            state: AtomicU32::new(LEAVING),
+            id: AtomicU32::new(0),
+            refused: AtomicU64::new(1),
+        };
+        let set = Set { rounds: Rounds::new(1), threads: [thread].into() };
+        let round = set.rounds.begin();
+        std::thread::scope(|scope| scope.spawn(|| set.serve(0)).join().unwrap());
+        assert!(!set.rounds.visited(0, round));
+        assert_eq!(set.threads[0].state.load(Ordering::SeqCst), NONE);
+    }
 }
