@@ -114,6 +114,17 @@ impl Watch {
     }
 
     fn examine(&self, registry: &Registry, since: u64, now: u64) {
+        self.examine_with(registry, since, now, || self.laggards(registry, now));
+    }
+
+    /// `laggards` looks at the readers once more.
+    fn examine_with(
+        &self,
+        registry: &Registry,
+        since: u64,
+        now: u64,
+        laggards: impl FnOnce() -> Vec<Laggard>,
+    ) {
         let mut oldest = now;
         let mut dead = Vec::new();
         for record in registry.records().filter(|r| r.awaited()) {
@@ -131,18 +142,26 @@ impl Watch {
             // A new stall, if there will be one.
             self.next_report.store(0, Ordering::Relaxed);
         }
-        let due = waiting >= self.timeout() && now >= self.next_report.load(Ordering::Relaxed);
         let timeout = self.timeout.load(Ordering::Relaxed);
-        if timeout == u64::MAX || !due && dead.is_empty() {
+        if timeout == u64::MAX {
             return;
         }
-        if due {
-            let next = now.saturating_add(timeout.saturating_mul(NEXT_REPORT));
-            self.next_report.store(next, Ordering::Relaxed);
-            self.stalls.fetch_add(1, Ordering::Relaxed);
-            dead.extend(self.laggards(registry, now));
+        let (forgotten, mut reported) = (dead.len(), dead);
+        if waiting >= self.timeout() && now >= self.next_report.load(Ordering::Relaxed) {
+            reported.extend(laggards());
+            let long = Duration::from_nanos(self.timeout());
+            // The reader that it was due for may have left its section in between.
+            if reported.iter().any(|laggard| laggard.waiting >= long) {
+                let next = now.saturating_add(timeout.saturating_mul(NEXT_REPORT));
+                self.next_report.store(next, Ordering::Relaxed);
+                self.stalls.fetch_add(1, Ordering::Relaxed);
+            } else {
+                reported.truncate(forgotten);
+            }
         }
-        self.report(dead);
+        if !reported.is_empty() {
+            self.report(reported);
+        }
     }
 
     /// Gives the record up if its owner is dead and may be forgotten.
@@ -281,5 +300,40 @@ fn laggard(record: &Record, waiting: u64, ran: u64) -> Laggard {
         state,
         cpu: stat.and_then(|stat| stat.cpu),
         stack,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// The reader that a report is due for leaves its section before the report has been made.
+    #[test]
+    fn a_reader_that_has_just_left_is_not_reported() {
+        let (registry, watch) = (Registry::new(), Watch::new(DomainId::GLOBAL));
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let sink = reports.clone();
+        watch.set_hook(Some(Box::new(move |stall| sink.lock().unwrap().push(stall.clone()))));
+        let record = registry.claim(sys::thread_id()).unwrap();
+        record.stamp();
+        let now = now();
+        let since = now - nanoseconds(2 * Watch::TIMEOUT).min(now);
+        watch.set_timeout(Some(Duration::from_nanos((now - since) / 2)));
+        for leaves in [true, false] {
+            record.enter();
+            assert!(record.look());
+            record.set_lag(since, 0);
+            watch.examine_with(&registry, since, now, || {
+                if leaves {
+                    record.leave();
+                }
+                watch.laggards(&registry, now)
+            });
+        }
+        record.leave();
+        let reports = reports.lock().unwrap();
+        assert!(reports.iter().all(|stall| stall.laggards.len() == 1), "{reports:?}");
+        assert_eq!((reports.len(), watch.stalls.load(Ordering::Relaxed)), (1, 1));
     }
 }
