@@ -15,13 +15,14 @@
 //!
 //! # Registration and exit
 //! A thread registers itself the first time it enters a section of a domain, with all signals
-//! blocked, without allocating from the heap or taking a lock. A thread-specific key's destructor
-//! gives its records back: after the destructors of `thread_local!` and C++ objects, in the first
-//! round in which no section or protection of the thread is open. Guards that other keys'
-//! destructors drop must not be dropped when the record is another thread's already. What is open
-//! in the last round ends there. A destructor that enters a section when the records have been
-//! given back registers anew, until the next round; after the last one, the record is lost until
-//! `forget_dead_threads` finds the owner dead, or a grace period that waits for its section.
+//! blocked, without allocating from the heap or taking a lock (except where the library was loaded
+//! late: see `exit::allocates`). A thread-specific key's destructor gives its records back: after
+//! the destructors of `thread_local!` and C++ objects, in the first round in which no section or
+//! protection of the thread is open. Guards that other keys' destructors drop must not be dropped
+//! when the record is another thread's already. What is open in the last round ends there. A
+//! destructor that enters a section when the records have been given back registers anew, until the
+//! next round; after the last one, the record is lost until `forget_dead_threads` finds the owner
+//! dead, or a grace period that waits for its section.
 
 use super::id::MAX_DOMAINS;
 use super::record::Record;
