@@ -387,7 +387,7 @@ void BPF_PROG(guard_enable, struct task_struct *p)
 	if (!task)
 		return;
 	task->thread.weight = p->scx.weight;
-	task->thread.vtime = virtual_now;
+	born(p, task);
 	task->queue = 0;
 	task->domain = 0;
 	task->generation = ~0ULL;
@@ -397,9 +397,14 @@ SEC("struct_ops.s/guard_init_task")
 s32 BPF_PROG(guard_init_task, struct task_struct *p,
 	     struct scx_init_task_args *args)
 {
-	if (bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE))
-		return 0;
-	return -12; /* ENOMEM */
+	struct task *task = bpf_task_storage_get(
+		&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!task)
+		return -12; /* ENOMEM */
+	if (args->fork)
+		task->parent = bpf_get_current_task_btf()->pid;
+	return 0;
 }
 
 SEC("struct_ops/guard_exit_task")
@@ -410,6 +415,7 @@ void BPF_PROG(guard_exit_task, struct task_struct *p,
 
 	if (!task)
 		return;
+	bequeath(task);
 	count_out(task, bpf_ktime_get_ns());
 	repay(task);
 }

@@ -110,7 +110,8 @@ struct settings {
 	u64 max_hold;
 	u64 late;
 	u64 look_alone; /* how often, at a CPU for which nobody waits */
-	u64 cpus;
+	u64 cpus; /* also those that are off */
+	u64 online;
 	u64 domains; /* CPUs that have a queue in common */
 };
 

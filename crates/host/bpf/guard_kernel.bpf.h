@@ -67,7 +67,9 @@ struct scx_cgroup_init_args {
 	u64 bw_burst_us;
 };
 
-struct scx_init_task_args;
+struct scx_init_task_args {
+	_Bool fork;
+};
 struct scx_exit_task_args;
 
 #pragma clang attribute pop

@@ -39,16 +39,23 @@ void guard_stand(struct policy_group *group, u64 clock,
 
 u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
 		const struct policy_queue *queue, u64 load, int woken,
-		const struct policy_limits *limits)
+		u64 inherited, const struct policy_limits *limits)
 {
 	return policy_place(thread, group, queue, load,
-			    policy_credit(group, queue, 1, woken, limits));
+			    policy_credit(group, queue, 1, woken, limits),
+			    inherited);
 }
 
 void guard_start(struct policy_queue *queue, const struct policy_thread *thread,
 		 int early)
 {
 	policy_start(queue, thread, early);
+}
+
+void guard_repeat(struct policy_queue *queue,
+		  const struct policy_thread *thread, int waits, u64 first)
+{
+	policy_repeat(queue, thread, waits, first);
 }
 
 void guard_borrow(u64 *own, struct policy_group *group, u64 ran)
@@ -121,6 +128,27 @@ u64 guard_preempts_in(const struct policy_thread *woken,
 		      const struct policy_limits *limits)
 {
 	return policy_preempts_in(woken, running, group, now, limits);
+}
+
+u64 guard_born(u64 clock, const struct policy_thread *parent,
+	       const struct policy_group *group,
+	       const struct policy_queue *queue, u64 now,
+	       const struct policy_limits *limits)
+{
+	return policy_born(clock, parent, group, queue, now, limits);
+}
+
+u64 guard_bequeath(const struct policy_thread *thread,
+		   const struct policy_queue *queue,
+		   const struct policy_limits *limits)
+{
+	return policy_bequeath(thread, queue, limits);
+}
+
+int guard_again(const struct policy_thread *running, int waits, u64 first,
+		const struct policy_kinds *kinds, u32 kind, int other_waits)
+{
+	return policy_again(running, waits, first, kinds, kind, other_waits);
 }
 
 u32 guard_kind(const struct policy_kinds *kinds)

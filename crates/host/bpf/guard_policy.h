@@ -269,22 +269,29 @@ POLICY_FN u64 policy_credit(const struct policy_group *group,
 POLICY_FN u64 policy_ahead(u64 weight, u64 load)
 {
 	u64 ahead = policy_scaled(POLICY_AHEAD_NS, weight);
-	u64 most = policy_scaled(POLICY_WAIT_NS, load);
+	u64 most;
 
+	/* More may come while it waits. */
+	if (load < POLICY_WEIGHT)
+		load = POLICY_WEIGHT;
+	most = policy_scaled(POLICY_WAIT_NS, load);
 	return ahead < most ? ahead : most;
 }
 
-/* Where the thread stands in the queue. Who is far ahead (it ran alone for
- * long) waits for a bounded time. */
+/* Where the thread stands in the queue. inherited is run time of threads that
+ * it started and that ended (policy_bequeath). Who is far ahead waits for a
+ * bounded time. */
 POLICY_FN u64 policy_place(struct policy_thread *thread,
 			   const struct policy_group *group,
 			   const struct policy_queue *queue, u64 load,
-			   u64 credit)
+			   u64 credit, u64 inherited)
 {
-	u64 ahead = policy_ahead(policy_weight(thread, group), load);
+	u64 weight = policy_weight(thread, group);
+	u64 ahead = policy_ahead(weight, load);
 
 	if (policy_after(thread->vtime, queue->vtime - credit) < 0)
 		thread->vtime = queue->vtime - credit;
+	thread->vtime += policy_scaled(inherited, weight);
 	if (policy_after(thread->vtime, queue->vtime + ahead) > 0)
 		thread->vtime = queue->vtime + ahead;
 	return thread->vtime;
@@ -307,6 +314,17 @@ POLICY_FN void policy_start(struct policy_queue *queue,
 		queue->vtime = thread->vtime;
 	if (!early && policy_after(thread->vtime, queue->first) > 0)
 		queue->first = thread->vtime;
+}
+
+/* The thread that runs has another turn, before the first of those that wait.
+ */
+POLICY_FN void policy_repeat(struct policy_queue *queue,
+			     const struct policy_thread *thread, int waits,
+			     u64 first)
+{
+	policy_start(queue, thread, 1);
+	if (waits && policy_after(first, queue->first) > 0)
+		queue->first = first;
 }
 
 /* Whether a CPU may take the thread, which ran there last, before the first of
@@ -338,6 +356,47 @@ POLICY_FN int policy_behind(const struct policy_thread *there, u64 there_weight,
 {
 	return !policy_prefers(here, here_weight, there, there_weight, load,
 			       limits);
+}
+
+/* How far ahead of its turn the thread is, in run time. */
+POLICY_FN u64 policy_debt(const struct policy_thread *thread,
+			  const struct policy_group *group,
+			  const struct policy_queue *queue)
+{
+	s64 ahead = policy_after(thread->vtime, queue->vtime);
+	u64 debt = ahead > 0 ? (u64)ahead : 0;
+
+	/* The integral of a small weight may be long. */
+	return debt / POLICY_WEIGHT * policy_weight(thread, group);
+}
+
+/* The virtual time of a thread that another one, its parent, starts at clock:
+ * it is as far ahead as its parent, which runs, but no more than a slice, and
+ * not behind. */
+POLICY_FN u64 policy_born(u64 clock, const struct policy_thread *parent,
+			  const struct policy_group *group,
+			  const struct policy_queue *queue, u64 now,
+			  const struct policy_limits *limits)
+{
+	u64 weight = policy_weight(parent, group);
+	s64 most = policy_scaled(limits->slice, weight);
+	s64 ahead = policy_after(parent->vtime, queue->vtime);
+
+	if (policy_after(now, parent->began) > 0)
+		ahead += policy_scaled(now - parent->began, weight);
+	return clock + (ahead < 0 ? 0 : ahead < most ? ahead : most);
+}
+
+/* The run time by which a thread that ends is ahead of its queue. Its parent
+ * owes it from then on: else a chain of threads, each of which ends before its
+ * turn is over, would have a CPU for nothing. */
+POLICY_FN u64 policy_bequeath(const struct policy_thread *thread,
+			      const struct policy_queue *queue,
+			      const struct policy_limits *limits)
+{
+	u64 debt = policy_debt(thread, 0, queue);
+
+	return debt < limits->slice ? debt : limits->slice;
 }
 
 /* How long the thread that runs may go on until the other, woken now, should
@@ -410,18 +469,6 @@ POLICY_FN u64 policy_debt_allowed(u64 age, const struct policy_limits *limits)
 	if (age >= limits->max_hold)
 		return 2 * limits->max_hold;
 	return limits->slice + age;
-}
-
-/* How far ahead of its turn the thread is, in run time. */
-POLICY_FN u64 policy_debt(const struct policy_thread *thread,
-			  const struct policy_group *group,
-			  const struct policy_queue *queue)
-{
-	s64 ahead = policy_after(thread->vtime, queue->vtime);
-	u64 debt = ahead > 0 ? (u64)ahead : 0;
-
-	/* The integral of a small weight may be long. */
-	return debt / POLICY_WEIGHT * policy_weight(thread, group);
 }
 
 /* Whether a part of its debt would be forgiven if the thread ran for ns more
@@ -529,6 +576,19 @@ struct policy_kinds {
 POLICY_FN u32 policy_kind(const struct policy_kinds *kinds)
 {
 	return policy_after(kinds->served[0], kinds->served[1]) > 0;
+}
+
+/* Whether the thread that runs, and was charged, has another turn: it is before
+ * the first of its queue still, if one waits there, and it is not the turn of
+ * the other kind, if one of that waits. It is no part of its queue: the kernel
+ * puts it there only after the choice. */
+POLICY_FN int policy_again(const struct policy_thread *running, int waits,
+			   u64 first, const struct policy_kinds *kinds,
+			   u32 kind, int other_waits)
+{
+	if (other_waits && policy_kind(kinds) != kind)
+		return 0;
+	return !waits || policy_after(running->vtime, first) < 0;
 }
 
 /* How far the kind is behind the other one, of which a thread has run for ran

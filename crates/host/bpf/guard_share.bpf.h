@@ -184,15 +184,24 @@ static __always_inline u64 charge(struct task *task, u64 now)
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
 	u64 clock = virtual_now;
-	u64 ran;
+	u64 ran, weight, more = 0;
 
 	if (group && guest) {
+		weight = guest->weight;
 		limits(&limit);
 		limit.rescue_share = guest->rescue_share;
 		bpf_spin_lock(&group->lock);
 		ran = policy_charge(&task->thread, &group->group, now);
 		policy_stand(&group->group, clock, &limit);
+		/* A VM that never sleeps gets a new weight here. */
+		if (group->group.weight != weight && group->group.runnable) {
+			group->group.weight = weight;
+			more = weight - group->load;
+			group->load = weight;
+		}
 		bpf_spin_unlock(&group->lock);
+		if (more)
+			add(&load, more);
 		policy_spend(&task->thread, ran, task->why == WHY_RESCUED,
 			     &limit);
 	} else {
@@ -213,7 +222,7 @@ static __always_inline u64 weight(const struct task *task)
 /* The weight that competes for one CPU. */
 static __always_inline u64 per_cpu(void)
 {
-	return load / (settings.cpus ? settings.cpus : 1);
+	return load / (settings.online ? settings.online : 1);
 }
 
 /* Where the thread stands in its queue: its CPU's, if it may run there only,
@@ -240,7 +249,48 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	return policy_place(&task->thread, group ? &group->group : 0, to,
 			    per_cpu(),
 			    policy_credit(group ? &group->group : 0, to, !queue,
-					  woken, &now));
+					  woken, &now),
+			    __sync_lock_test_and_set(&task->inherited, 0));
+}
+
+/* The thread, which was started by one that runs, or before guard, has its
+ * first place. */
+static __always_inline void born(struct task_struct *p, struct task *task)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct task *parent = task_of(current);
+	struct policy_limits limit;
+	struct group *group;
+
+	task->thread.vtime = virtual_now;
+	if (!parent || task->parent != (u32)current->pid)
+		return;
+	group = group_of(parent);
+	limits(&limit);
+	task->thread.vtime = policy_born(
+		virtual_now, &parent->thread, group ? &group->group : 0,
+		queue_of(parent), bpf_ktime_get_ns(), &limit);
+}
+
+/* The thread ends: who started it owes what it ran too much. */
+static __always_inline void bequeath(const struct task *task)
+{
+	struct policy_limits limit;
+	struct task_struct *p;
+	struct task *parent;
+	u64 ns;
+
+	if (!task->parent || task->slot)
+		return;
+	limits(&limit);
+	ns = policy_bequeath(&task->thread, queue_of(task), &limit);
+	p = ns ? bpf_task_from_pid(task->parent) : 0;
+	if (!p)
+		return;
+	parent = task_of(p);
+	if (parent)
+		add(&parent->inherited, ns);
+	bpf_task_release(p);
 }
 
 /* A CPU near the one where the thread ran last, where it may run. */

@@ -75,6 +75,7 @@ struct task {
 	u64 left; /* when it last left its CPU */
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
+	u64 inherited; /* run time of threads that it started, and that ended */
 	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
@@ -90,6 +91,7 @@ struct task {
 	u32 class; /* at the start of the extension; of no vCPU: its hint */
 	u32 quiescing; /* what kind of extension it is */
 	u32 awaits; /* it spins, and this thread of its VM waits for a CPU */
+	u32 parent; /* the thread that started it, 0: before guard */
 };
 
 /* What a CPU does. Written there, also read elsewhere. */

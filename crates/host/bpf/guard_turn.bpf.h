@@ -31,6 +31,19 @@ static __always_inline void count_favour(struct task *task, u64 ns)
 	}
 }
 
+/* The thread, which runs on this CPU still, is charged for what it ran. */
+static __always_inline void count_run(struct task *task, struct cpu *cpu,
+				      u64 now)
+{
+	struct guest *guest = guest_of(task);
+	u64 ran = charge(task, now);
+
+	if (guest)
+		add(&guest->on_cpu_ns, ran);
+	cpu->thread = task->thread;
+	cpu->thread.weight = weight(task);
+}
+
 /* The turn of the vCPU ends in a section, since it spins there. */
 static __always_inline void gave_way(const struct task *task)
 {
@@ -193,6 +206,43 @@ __noinline int waits_anywhere(u32 where)
 	return 0;
 }
 
+/* Whether the current thread, whose turn is over and was charged, has another
+ * one on this CPU. */
+__noinline int again(u32 where)
+{
+	struct task *task = task_of(bpf_get_current_task_btf()), *head;
+	u64 mine = QUEUE_SHARED + domain_of(where), others = QUEUE_CPU + where;
+	u64 first = 0, first_weight = 0;
+	struct cpu *cpu = cpu_of(where);
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	_Bool waits = 0;
+
+	if (!task || !cpu)
+		return 0;
+	if (cpu->kind) {
+		others = mine;
+		mine = QUEUE_CPU + where;
+	}
+	if (!bpf_iter_scx_dsq_new(&it, mine, 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		head = p ? task_of(p) : 0;
+		if (head) {
+			waits = 1;
+			first = head->thread.vtime;
+			first_weight = weight(head);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	if (!policy_again(&task->thread, waits, first, &cpu->kinds, cpu->kind,
+			  scx_bpf_dsq_nr_queued(others) > 0))
+		return 0;
+	policy_repeat(queue_of(task), &task->thread, waits, first);
+	if (settings.domains > 1 && waits && !cpu->kind)
+		domain_at(domain_of(where))->weight = first_weight;
+	return 1;
+}
+
 /* Takes the thread out of its queue, for the CPU where, if it may run there. */
 static __always_inline _Bool take(struct task_struct *p, struct task *task,
 				  u32 where, u64 to, u64 ns)
@@ -334,12 +384,37 @@ static __always_inline void serve(struct cpu *cpu, u32 where, u64 now)
 	cpu->served = now;
 }
 
+/* The thread that ran last on this CPU has another turn. */
+static __always_inline void repeat(struct task_struct *prev, struct task *task,
+				   struct cpu *cpu, u32 where, u64 now)
+{
+	u64 ns = settings.slice;
+
+	if (keeps_limits) {
+		settle(task, now);
+		ns = take_budget(prev, task, ns, now);
+		cpu->limited = !!task->took;
+	}
+	/* Without budget it is enqueued, and parked there. */
+	if (ns) {
+		keep(prev, task, cpu, where, ns, now);
+		/* It was no part of its queue. */
+		task->early = 1;
+		start(task);
+		task->early = 0;
+	} else {
+		kernel_set_slice(prev, 0);
+		/* One that exits is not enqueued: the kernel puts it where this
+		 * CPU does not look unless it is asked to. */
+		scx_bpf_kick_cpu(where, 0);
+	}
+}
+
 static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 				 u32 where, u64 now)
 {
 	struct task *task = 0;
-	_Bool yields = cpu->yields;
-	u64 ns = settings.slice;
+	_Bool yields = cpu->yields, ran = 0;
 	u32 own = domain_of(where), other;
 	u32 kind;
 
@@ -350,6 +425,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	/* With core scheduling, a sibling may choose for this CPU. */
 	if (task && prev == bpf_get_current_task_btf()) {
 		serve(cpu, where, now);
+		ran = 1;
 		if (yields || (other == own && !waits(where))) {
 			end_extension(task, 0, now);
 		} else if (extend_current(now) == POLICY_STAY) {
@@ -369,6 +445,16 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (take_woken(where, now) || (!cpu->why && take_wanted(where, now)))
 		return;
 	park_spent(QUEUE_CPU + where, now);
+	if (ran) {
+		count_run(task, cpu, now);
+		if (!yields && !cpu->why && !task->awaits && other == own) {
+			park_spent(QUEUE_SHARED + own, now);
+			if (again(where)) {
+				repeat(prev, task, cpu, where, now);
+				return;
+			}
+		}
+	}
 	kind = policy_kind(&cpu->kinds);
 	if (kind && kernel_take(QUEUE_CPU + where))
 		return;
@@ -386,18 +472,5 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 			take_anywhere(where);
 		return;
 	}
-	if (keeps_limits) {
-		settle(task, now);
-		ns = take_budget(prev, task, ns, now);
-		cpu->limited = !!task->took;
-	}
-	/* Without budget it is enqueued, and parked there. */
-	if (ns)
-		keep(prev, task, cpu, where, ns, now);
-	else {
-		kernel_set_slice(prev, 0);
-		/* One that exits is not enqueued: the kernel puts it where this
-		 * CPU does not look unless it is asked to. */
-		scx_bpf_kick_cpu(where, 0);
-	}
+	repeat(prev, task, cpu, where, now);
 }

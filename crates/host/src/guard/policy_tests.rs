@@ -78,8 +78,27 @@ unsafe extern "C" {
         queue: *const Queue,
         load: u64,
         woken: i32,
+        inherited: u64,
         limits: *const Limits,
     ) -> u64;
+    fn guard_born(
+        clock: u64,
+        parent: *const Thread,
+        group: *const Group,
+        queue: *const Queue,
+        now: u64,
+        limits: *const Limits,
+    ) -> u64;
+    fn guard_bequeath(thread: *const Thread, queue: *const Queue, limits: *const Limits) -> u64;
+    fn guard_repeat(queue: *mut Queue, thread: *const Thread, waits: i32, first: u64);
+    fn guard_again(
+        running: *const Thread,
+        waits: i32,
+        first: u64,
+        kinds: *const Kinds,
+        kind: u32,
+        other_waits: i32,
+    ) -> i32;
     fn guard_borrow(own: *mut u64, group: *mut Group, ran: u64);
     fn guard_spend(thread: *mut Thread, ran: u64, rescued: i32, limits: *const Limits);
     fn guard_repay(own: *mut u64, group: *mut Group);
@@ -346,7 +365,7 @@ impl Host {
         one.domain = domain;
         let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         // SAFETY: all point to values of their types, none of which is used elsewhere.
-        unsafe { guard_place(&mut one.thread, group, queue, load, woken, &LIMITS) };
+        unsafe { guard_place(&mut one.thread, group, queue, load, woken, 0, &LIMITS) };
         if alone && one.thread.vtime as i64 > queue.first as i64 {
             queue.first = one.thread.vtime;
         }
@@ -354,8 +373,7 @@ impl Host {
         one.waits_since = self.now;
     }
 
-    fn stop(&mut self, cpu: usize, sleeps: Option<u64>) {
-        let actor = self.cpus[cpu].take().unwrap();
+    fn charge(&mut self, actor: usize) {
         let (group, now, clock) = (self.group(actor), self.now, self.clock());
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
@@ -369,6 +387,13 @@ impl Host {
             // SAFETY: as in `enqueue`.
             unsafe { guard_stand(group, clock, &LIMITS) };
         }
+    }
+
+    fn stop(&mut self, cpu: usize, sleeps: Option<u64>) {
+        let actor = self.cpus[cpu].take().unwrap();
+        self.charge(actor);
+        let (group, now) = (self.group(actor), self.now);
+        let one = &mut self.actors[actor];
         one.left = now;
         one.rescued = None;
         one.extension = Extension::default();
@@ -439,6 +464,8 @@ impl Host {
         }
         for cpu in 0..self.cpus.len() {
             let mut was_rescued = false;
+            // The kernel enqueues it only after the choice.
+            let mut previous = None;
             if let Some(actor) = self.cpus[cpu] {
                 let one = &self.actors[actor];
                 was_rescued = one.rescued.is_some();
@@ -448,21 +475,84 @@ impl Host {
                     let until = self.now + self.random.below(long);
                     self.stop(cpu, Some(until));
                 } else if over && !self.stays(actor) {
-                    self.stop(cpu, None);
+                    self.charge(actor);
+                    previous = Some(actor);
                 } else {
                     continue;
                 }
             }
+            let source = self.source(cpu, previous);
+            let mut next = None;
             if self.policy && !was_rescued {
-                if let Some((actor, ns)) = self.rescue() {
-                    self.rescues += 1;
-                    self.run_on(cpu, actor, Some(ns));
-                    continue;
+                next = self.rescue().map(|(actor, ns)| (actor, Some(ns)));
+                self.rescues += u64::from(next.is_some());
+            }
+            if next.is_none() {
+                if let Some(actor) = previous {
+                    if !was_rescued && source == self.domain_of(cpu) && self.again(cpu, actor) {
+                        self.go_on(actor);
+                        continue;
+                    }
                 }
+                next = self.next(cpu, source).map(|actor| (actor, None));
             }
-            if let Some(actor) = self.next(cpu) {
-                self.run_on(cpu, actor, None);
+            match (previous, next) {
+                (Some(actor), None) => self.go_on(actor),
+                (_, Some((actor, rescued))) => {
+                    if previous.is_some() {
+                        self.stop(cpu, None);
+                    }
+                    self.run_on(cpu, actor, rescued);
+                }
+                (None, None) => {}
             }
+        }
+    }
+
+    /// Whether the thread that runs on the CPU has another turn.
+    fn again(&self, cpu: usize, actor: usize) -> bool {
+        let first =
+            self.waiting(self.domain_of(cpu)).first().map(|&first| self.actors[first].thread.vtime);
+        let (thread, kinds) = (&self.actors[actor].thread, Kinds::default());
+        let (waits, first) = (i32::from(first.is_some()), first.unwrap_or_default());
+        // SAFETY: as in `enqueue`.
+        unsafe { guard_again(thread, waits, first, &kinds, 0, 0) != 0 }
+    }
+
+    /// The thread, which was charged, keeps its CPU for another turn.
+    fn go_on(&mut self, actor: usize) {
+        let one = &mut self.actors[actor];
+        (one.turn, one.rescued, one.extension) = (self.now, None, Extension::default());
+        let cpu = one.cpu;
+        let domain = self.domain_of(cpu);
+        let queue = self.waiting(domain);
+        let head = queue.first().map(|&head| (self.actors[head].thread.vtime, self.weight(head)));
+        let group = self.group(actor);
+        let (to, one) = (&mut self.domains[domain], &mut self.actors[actor]);
+        let (waits, vtime) = (i32::from(head.is_some()), head.unwrap_or_default().0);
+        // SAFETY: as in `enqueue`.
+        unsafe { guard_repeat(&mut to.queue, &one.thread, waits, vtime) };
+        if let Some((_, weight)) = head {
+            to.weight = weight;
+        }
+        if !group.is_null() {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_repay(&mut one.borrowed, group) };
+        }
+    }
+
+    /// The thread, which waited, starts in its turn.
+    fn start(&mut self, actor: usize, domain: usize, first: bool) {
+        let (group, weight) = (self.group(actor), self.weight(actor));
+        let (from, one) = (&mut self.domains[domain], &mut self.actors[actor]);
+        // SAFETY: as in `enqueue`.
+        unsafe { guard_start(&mut from.queue, &one.thread, i32::from(!first)) };
+        if !group.is_null() {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_repay(&mut one.borrowed, group) };
+        }
+        if first {
+            from.weight = weight;
         }
     }
 
@@ -477,7 +567,7 @@ impl Host {
     }
 
     /// From whose queue the CPU takes a thread: it looks at one other, by chance.
-    fn source(&mut self, cpu: usize) -> usize {
+    fn source(&mut self, cpu: usize, previous: Option<usize>) -> usize {
         let own = self.domain_of(cpu);
         let count = self.domains.len();
         if count == 1 {
@@ -485,21 +575,27 @@ impl Host {
         }
         let other = (own + 1 + self.random.below(count as u64 - 1) as usize) % count;
         let is_empty = |domain| self.waiting(domain).is_empty();
-        if is_empty(own) {
-            return (own..own + count).map(|d| d % count).find(|&d| !is_empty(d)).unwrap_or(own);
-        }
         let first = |domain: Domain| Thread { vtime: domain.queue.first, ..Thread::default() };
-        let (here, there, load) = (self.domains[own], self.domains[other], self.load());
+        let (here, here_weight) = match previous {
+            _ if !is_empty(own) => (first(self.domains[own]), self.domains[own].weight),
+            Some(actor) => (self.actors[actor].thread, self.weight(actor)),
+            None => {
+                return (own..own + count)
+                    .map(|d| d % count)
+                    .find(|&d| !is_empty(d))
+                    .unwrap_or(own);
+            }
+        };
+        let (there, load) = (self.domains[other], self.load());
         // SAFETY: as in `enqueue`.
         let behind = unsafe {
-            guard_behind(&first(there), there.weight, &first(here), here.weight, load, &LIMITS) != 0
+            guard_behind(&first(there), there.weight, &here, here_weight, load, &LIMITS) != 0
         };
         if behind && !is_empty(other) { other } else { own }
     }
 
-    /// Whose turn it is on the CPU.
-    fn next(&mut self, cpu: usize) -> Option<usize> {
-        let domain = self.source(cpu);
+    /// Whose turn it is on the CPU, of the domain.
+    fn next(&mut self, cpu: usize, domain: usize) -> Option<usize> {
         let queue = self.waiting(domain);
         let &first = queue.first()?;
         let (first_group, load) = (self.group(first), self.load());
@@ -517,20 +613,7 @@ impl Host {
             }
         }
         let next = near.unwrap_or(first);
-        let early = i32::from(next != first);
-        let weight = self.weight(next);
-        let from = &mut self.domains[domain];
-        // SAFETY: as in `enqueue`.
-        unsafe { guard_start(&mut from.queue, &self.actors[next].thread, early) };
-        let group = self.group(next);
-        if !group.is_null() {
-            // SAFETY: as in `enqueue`.
-            unsafe { guard_repay(&mut self.actors[next].borrowed, group) };
-        }
-        let from = &mut self.domains[domain];
-        if next == first {
-            from.weight = weight;
-        }
+        self.start(next, domain, next == first);
         Some(next)
     }
 
@@ -669,6 +752,95 @@ fn threads_beside_vms_have_the_share_of_their_weight() {
     assert_share(host.vm_ran(0), 20 * S * 100 / 450, 0.02, "the VM");
     for (actor, weight) in [(4, 100), (5, 200), (6, 50)] {
         assert_share(host.actors[actor].ran, 20 * S * weight / 450, 0.02, "a thread");
+    }
+}
+
+/// A CPU has two threads, so that at each end of a turn only one waits.
+#[test]
+fn two_threads_of_a_cpu_share_it_by_weight() {
+    for (weights, seed) in [([400, 100], 1), ([10, 100], 2), ([10_000, 100], 3)] {
+        let mut host = Host::new(1, &[], seed, true);
+        for weight in weights {
+            host.add(None, weight, Habit::Computes);
+        }
+        host.run(60 * S);
+        for (actor, weight) in weights.into_iter().enumerate() {
+            let entitled = 60 * S * weight / weights.iter().sum::<u64>();
+            assert_share(host.actors[actor].ran, entitled, 0.05, "a thread");
+            assert!(host.actors[actor].longest_wait < 9 * S);
+        }
+    }
+    // A process beside a VM that could use both CPUs.
+    let mut host = Host::new(2, &[100], 4, true);
+    for _ in 0..2 {
+        host.add(Some(0), 0, Habit::Computes);
+    }
+    host.add(None, 10, Habit::Computes);
+    host.run(10 * S);
+    assert_share(host.actors[2].ran, 20 * S / 11, 0.02, "the process");
+}
+
+/// Threads that end before their turn is over, each started by the one before or by one that waits
+/// for it, have together what one thread has.
+#[test]
+fn a_chain_of_short_threads_has_the_share_of_one() {
+    let limits = &LIMITS;
+    for (waits, part) in [(false, MS), (true, MS), (true, 2 * MS), (false, 2 * MS)] {
+        let (mut now, mut queue) = (S, Queue { vtime: S, first: S });
+        let mut hog = Thread { vtime: S, weight: 100, ..Thread::default() };
+        let (mut parent, mut ran) = (hog, [0u64; 2]);
+        let mut child = hog;
+        // Only one of the chain wants the CPU at any time, beside the hog.
+        let (mut is_child, mut inherited) = (true, 0);
+        while now < 20 * S {
+            let none = std::ptr::null_mut();
+            let short = if is_child { child } else { parent };
+            let chain = (short.vtime as i64) < hog.vtime as i64;
+            let one = match (chain, is_child) {
+                (false, _) => &mut hog,
+                (true, true) => &mut child,
+                (true, false) => &mut parent,
+            };
+            let time = match (chain, is_child) {
+                (false, _) => limits.slice,
+                (true, true) => part,
+                (true, false) => MS / 10,
+            };
+            // SAFETY: all point to values of their types; no group.
+            unsafe {
+                guard_start(&mut queue, one, 0);
+                guard_begin(one, none, now);
+                now += time;
+                guard_charge(one, none, now);
+                if chain && !is_child {
+                    // It starts the next one at the end of its turn, and waits.
+                    child = Thread { weight: 100, ..Thread::default() };
+                    child.vtime = guard_born(queue.vtime, &parent, none, &queue, now, limits);
+                }
+            }
+            ran[usize::from(chain)] += time;
+            match (chain, is_child) {
+                (false, _) => {}
+                (true, false) => is_child = true,
+                (true, true) if waits => {
+                    // SAFETY: as above.
+                    unsafe {
+                        inherited += guard_bequeath(&child, &queue, limits);
+                        guard_place(&mut parent, none, &queue, 200, 1, inherited, limits);
+                    }
+                    (is_child, inherited) = (false, 0);
+                }
+                (true, true) => {
+                    let before = child;
+                    // SAFETY: as above. The child was charged: it started the next one just then.
+                    child.vtime = unsafe {
+                        guard_born(queue.vtime, &before, none, &queue, before.began, limits)
+                    };
+                }
+            }
+        }
+        let share = ran[1] as f64 / (ran[0] + ran[1]) as f64;
+        assert!((0.4..0.6).contains(&share), "{share} where a half is due (waits: {waits})");
     }
 }
 
@@ -979,7 +1151,7 @@ fn a_sleeper_preempts_and_a_hog_does_not() {
         let none = std::ptr::null();
         // SAFETY: all point to values of their types; no group.
         unsafe {
-            guard_place(&mut woken, none, queue, 100, 1, &LIMITS);
+            guard_place(&mut woken, none, queue, 100, 1, 0, &LIMITS);
             guard_preempts_in(&woken, &running, none, S + after, &LIMITS)
         }
     };

@@ -414,6 +414,8 @@ fn open(
             late: ns(options.late),
             look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
             cpus: cpus as u64,
+            // guard is loaded again when one comes or goes.
+            online: online_cpus().len() as u64,
             domains: domains.cpus.len() as u64,
         };
         rodata.domain_of_cpu.copy_from_slice(&domains.of_cpu);

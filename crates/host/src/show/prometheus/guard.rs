@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The statistics of guard as metrics. `docs/guard.md` lists them.
+//! The statistics of guard as metrics. `docs/guard-statistics.md` lists them.
 
 use super::encode::{Labels, Series, counter, gauge, seconds};
 use super::names::unique;
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_every_metric_and_no_other() {
-        let text_of = include_str!("../../../../../docs/guard.md");
+        let text_of = include_str!("../../../../../docs/guard-statistics.md");
         let (mut all, dry) = (text(guarded(10)).unwrap(), text(dry_run(10)).unwrap());
         all += &dry;
         assert_eq!(documented(text_of), served(&all));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The figures of `watch` and `guard` as metrics for Prometheus. `docs/watch.md` and
-//! `docs/guard.md` list them.
+//! `docs/guard-statistics.md` list them.
 //!
 //! [`text`] turns figures into text, [`server`] serves the latest ones.
 
