@@ -14,19 +14,20 @@ use program::Program;
 use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, Page, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
-use socket::{Connection, Listener};
+use socket::{Connection, Listener, Silent};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Where programs look for the socket.
 pub const SOCKET: &str = "/run/reprieve/hint.sock";
 
 /// How often the server wakes up: the eBPF program writes the page's beat at the switch, and the
 /// stop flag is read. Programs take a page for dead whose beat is ten times as old.
-const BEAT_MS: i64 = 200;
+const BEAT: Duration = Duration::from_millis(200);
 
 /// Why hints cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,7 @@ struct Client {
 pub struct Server {
     program: Program,
     listener: Listener,
+    silent: Silent,
     clients: Vec<Client>,
     /// Processes registered so far.
     keys: u64,
@@ -83,7 +85,7 @@ impl Server {
         let listener = Listener::bind(path)?;
         // Not the same in two servers: what a process remembers of the last one means nothing.
         let keys = now();
-        Ok(Server { program, listener, clients: vec![], keys })
+        Ok(Server { program, listener, silent: Silent::default(), clients: vec![], keys })
     }
 
     /// The maps that `guard` shares: registered processes, and the page.
@@ -125,28 +127,44 @@ impl Server {
 
     /// Waits for something to happen, not long, and sees to it.
     fn step(&mut self) -> io::Result<()> {
-        let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: BEAT_MS * 1_000_000 };
-        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
-        fds.extend(self.clients.iter().map(|c| PollFd::new(&c.connection, PollFlags::IN)));
+        let full = self.silent.full();
+        let wait = full.map_or(BEAT, |time| time.min(BEAT));
+        let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 };
+        let registered = self.clients.iter().map(|client| &client.connection);
+        let connections = registered.chain(self.silent.connections());
+        let mut fds: Vec<_> = connections.map(|c| PollFd::new(c, PollFlags::IN)).collect();
+        let count = fds.len();
+        // Others wait in the socket's queue as long as there is no room.
+        if full.is_none() {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
         match poll(&mut fds, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (connections, listener) = ready.split_at(count);
+        let (clients, silent) = connections.split_at(self.clients.len());
         // From the last to the first, so that the numbers of the others stay.
-        for index in (0..self.clients.len()).rev().filter(|&i| ready[i + 1]) {
+        for index in (0..clients.len()).rev().filter(|&i| clients[i]) {
             // A process says nothing after its hello: it has gone.
             let client = self.clients.swap_remove(index);
             self.forget(&client);
         }
-        if ready[0] {
-            while let Some((connection, pid)) = self.listener.accept() {
+        for (connection, pid) in self.silent.take(silent) {
+            self.register(connection, pid);
+        }
+        while listener == [true] && self.silent.full().is_none() {
+            let Some((connection, pid)) = self.listener.accept() else { break };
+            if let Some((connection, pid)) = self.silent.add(connection, pid) {
+                // It may have spoken since the wait.
                 self.register(connection, pid);
             }
         }
         Ok(())
     }
 
+    /// Registers a process that said what it has to, and hangs up on another.
     fn register(&mut self, connection: Connection, pid: u32) {
         let Some(hello) = connection.hello() else { return };
         let taken = |slot: &usize| self.clients.iter().any(|client| client.slot == *slot);
@@ -160,12 +178,16 @@ impl Server {
             pad: 0,
             key: self.keys,
         };
+        let client = Client { connection, pid, slot };
         if self.program.reset(slot, self.keys).is_ok()
             && self.program.register(pid, slot, &hello).is_ok()
-            && connection.welcome(&welcome, self.program.page()).is_ok()
+            && client.connection.welcome(&welcome, self.program.page()).is_ok()
         {
-            self.clients.push(Client { connection, pid, slot });
+            self.clients.push(client);
             self.program.set_registered(self.clients.len());
+        } else {
+            // It may have gone meanwhile, and its place is another's.
+            self.forget(&client);
         }
     }
 

@@ -3,12 +3,20 @@
 
 use super::Error;
 use reprieve_hint::abi::{Hello, Welcome};
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How many processes that said nothing are waited for, each for as long as it takes: a process may
+/// lose its CPU before its hello.
+const MOST_SILENT: usize = 64;
+/// If there are more, how long each is waited for at least.
+const LEAST_TIME: Duration = Duration::from_millis(100);
 
 /// The socket, at its path until this is dropped.
 pub struct Listener {
@@ -18,6 +26,10 @@ pub struct Listener {
 
 /// A process.
 pub struct Connection(OwnedFd);
+
+/// Processes that connected and said nothing yet, the oldest first.
+#[derive(Default)]
+pub struct Silent(VecDeque<(Connection, u32, Instant)>);
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -129,17 +141,12 @@ fn remove_dead(path: &Path) -> Result<(), Error> {
 }
 
 impl Connection {
-    /// What the process says of itself: it sent that before anything else, or does at once.
+    /// What the process says of itself, if it has: it sends that before anything else.
     pub fn hello(&self) -> Option<Hello> {
-        const LONGEST_MS: i32 = 100;
         let mut hello = Hello::default();
-        let fd = self.0.as_raw_fd();
-        let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor; a buffer of integers that is valid for its size.
-        let got = unsafe {
-            libc::poll(&mut ready, 1, LONGEST_MS);
-            libc::recv(fd, (&raw mut hello).cast(), size_of::<Hello>(), libc::MSG_DONTWAIT)
-        };
+        let (fd, to) = (self.0.as_raw_fd(), (&raw mut hello).cast());
+        // SAFETY: a buffer of integers that is valid for its size.
+        let got = unsafe { libc::recv(fd, to, size_of::<Hello>(), libc::MSG_DONTWAIT) };
         (got as usize == size_of::<Hello>()).then_some(hello)
     }
 
@@ -167,5 +174,38 @@ impl Connection {
             check(libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) as i64)?;
         }
         Ok(())
+    }
+}
+
+impl Silent {
+    pub fn connections(&self) -> impl Iterator<Item = &Connection> {
+        self.0.iter().map(|(connection, ..)| connection)
+    }
+
+    /// For how long there is no room for another; `None` if there is.
+    pub fn full(&self) -> Option<Duration> {
+        let (_, _, since) = self.0.front().filter(|_| self.0.len() >= MOST_SILENT)?;
+        LEAST_TIME.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    /// Adds one. Returns the oldest, if that is no longer waited for.
+    pub fn add(&mut self, connection: Connection, pid: u32) -> Option<(Connection, u32)> {
+        let oldest = if self.0.len() >= MOST_SILENT { self.0.pop_front() } else { None };
+        self.0.push_back((connection, pid, Instant::now()));
+        oldest.map(|(connection, pid, _)| (connection, pid))
+    }
+
+    /// Removes those that said something, or have gone. In their order: a process that gave up
+    /// may be there a second time.
+    pub fn take(&mut self, ready: &[bool]) -> Vec<(Connection, u32)> {
+        let mut taken = vec![];
+        for (index, waiting) in std::mem::take(&mut self.0).into_iter().enumerate() {
+            if ready.get(index) == Some(&true) {
+                taken.push((waiting.0, waiting.1));
+            } else {
+                self.0.push_back(waiting);
+            }
+        }
+        taken
     }
 }
