@@ -77,8 +77,10 @@ fn programs_learn_what_the_scheduler_does() {
             while woken.recv_timeout(Duration::from_millis(5)).is_err() {}
         });
         let thread = told.recv().unwrap();
-        until("a sleeper", || state(thread) == Some(State::Blocked));
-        assert_eq!(is_preempted(thread), Some(false));
+        // Both at the same time: between two waits it may wake, and lose its CPU.
+        until("a sleeper", || {
+            state(thread) == Some(State::Blocked) && is_preempted(thread) == Some(false)
+        });
         wake.send(()).unwrap();
         sleeper.join().unwrap();
 
