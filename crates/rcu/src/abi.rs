@@ -9,6 +9,7 @@
 use crate::domain::Cookie;
 use crate::domain::default::DefaultDomain;
 use crate::read::restart::{RESTARTS, count, find_restart};
+use crate::thread::head::Head;
 use crate::thread::id::DomainId;
 use crate::thread::record::Record;
 use crate::thread::{self, Thread};
@@ -108,6 +109,15 @@ pub fn count_fallback() {
 /// A free slot of this thread in the default domain.
 pub fn slot() -> *const AtomicUsize {
     thread::record(0).slots.free()
+}
+
+/// The node that a callback waits for, or whatever `retire` was given in its place.
+///
+/// # Safety
+/// The head is that of the callback that runs, which has not freed it yet.
+pub unsafe fn node(head: *const Head) -> *const () {
+    // SAFETY: the caller's promise.
+    std::ptr::with_exposed_provenance(unsafe { (*head).node })
 }
 
 /// A cookie as a number, and back.

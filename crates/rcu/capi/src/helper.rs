@@ -5,7 +5,7 @@
 //! therefore a name that programs may hand around and assign; callbacks run on the worker of the
 //! CPU that registered them, whatever is assigned. Its thread, for those who ask, is a worker's.
 
-use reprieve_core::{Domain, Function, Head};
+use reprieve_core::{Domain, Head};
 use std::cell::Cell;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr::null_mut;
@@ -204,7 +204,5 @@ pub unsafe extern "C" fn reprieve_qsbr_defer(
     argument: *mut c_void,
 ) {
     // SAFETY: as above.
-    unsafe {
-        crate::qsbr::domain().call_rcu(deferred(function, argument), run_deferred as Function, 0)
-    }
+    unsafe { crate::qsbr::reprieve_qsbr_call(deferred(function, argument), run_deferred, 0) }
 }

@@ -5,10 +5,13 @@
 //! An online thread is inside one section all the time; a quiescent state ends it and begins the
 //! next. What waits for a grace period of this domain takes an online thread offline meanwhile, as
 //! liburcu does.
+//!
+//! A callback of this domain reads as an online thread does, without entering anything. So whoever
+//! runs it is online meanwhile ([`run_online`]), as liburcu's threads are.
 
 use reprieve_core::{Domain, Engine, Function, Head, abi};
 use std::ffi::c_int;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 static DOMAIN: AtomicPtr<Domain> = AtomicPtr::new(null_mut());
@@ -85,8 +88,23 @@ pub extern "C" fn reprieve_qsbr_synchronize() {
 /// As `reprieve_call`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_qsbr_call(head: *mut Head, function: Function, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { domain().call_rcu(head, function, bytes) }
+    // No slot of this domain is ever filled, so a head's node is free for the function.
+    let node = without_provenance(function as usize);
+    // SAFETY: the caller's promise; no slot holds the node, so the callback waits for none.
+    unsafe { domain().retire(node, head, run_online, bytes, false) }
+}
+
+/// Runs what `reprieve_qsbr_call` registered. Neither a worker nor a caller of `barrier` is online
+/// here; the callback may have changed that when it returns.
+unsafe extern "C" fn run_online(head: *mut Head) {
+    reprieve_qsbr_online();
+    // SAFETY: the head was registered above, with a function as its node; the registrant answers
+    // for the call.
+    unsafe {
+        let function = std::mem::transmute::<*const (), Function>(abi::node(head));
+        function(head);
+    }
+    reprieve_qsbr_offline();
 }
 
 #[unsafe(no_mangle)]

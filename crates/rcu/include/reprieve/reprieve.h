@@ -239,6 +239,7 @@ int reprieve_domain_barrier(const struct reprieve_domain *domain);
  * Threads that announce quiescent states, in a domain of their own. An online thread is inside a
  * section all the time except at its quiescent states, so reading costs nothing, and no grace
  * period ends while it announces none. What waits here takes the thread offline meanwhile.
+ * A thread that runs a callback is online meanwhile.
  */
 void reprieve_qsbr_online(void);
 void reprieve_qsbr_offline(void);

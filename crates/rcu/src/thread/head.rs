@@ -12,7 +12,7 @@ pub struct Head {
     pub(crate) next: *mut Head,
     pub(crate) function: Option<Function>,
     /// The address that `protect` would have put into a slot, or 0: the callback waits until no
-    /// slot holds it.
+    /// slot holds it. (In the C library's domain for QSBR, whose slots stay empty: its function.)
     pub(crate) node: usize,
     /// Size announced for the cap, in units of 16 bytes.
     pub(crate) units: u32,

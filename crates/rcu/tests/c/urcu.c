@@ -136,6 +136,115 @@ static void updates(void)
 	rest();
 }
 
+static struct node *shared;
+static long waiting, over, callbacks;
+
+#define HELD 4711
+
+/*
+ * Callbacks are readers of every flavor: what one finds in a section is kept until it leaves it.
+ * The writer unlinks and poisons the node meanwhile.
+ */
+static void read_shared(void)
+{
+	struct node *n;
+	int i;
+
+#ifdef QSBR
+	CHECK(rcu_read_ongoing());
+#endif
+	rcu_read_lock();
+	CHECK(rcu_read_ongoing());
+	n = rcu_dereference(shared);
+	CHECK(n->value == HELD);
+	uatomic_set(&waiting, 1);
+	while (uatomic_read(&waiting) != 2)
+		usleep(1000);
+	/* The writer waits, or is about to. Without protection it would be quick. */
+	for (i = 0; i < 30; i++) {
+		CHECK(uatomic_read(&over) == 0);
+		CHECK(CMM_LOAD_SHARED(n->value) == HELD);
+		usleep(1000);
+	}
+	rcu_read_unlock();
+}
+
+static void inner(struct rcu_head *head)
+{
+#ifdef QSBR
+	CHECK(rcu_read_ongoing());
+#endif
+	uatomic_inc(&callbacks);
+	node_free(head);
+}
+
+static void outer(struct rcu_head *head)
+{
+	read_shared();
+#ifdef QSBR
+	rcu_quiescent_state();
+	rcu_thread_offline();
+	CHECK(!rcu_read_ongoing());
+	rcu_thread_online();
+	synchronize_rcu();
+	CHECK(rcu_read_ongoing());
+#endif
+	uatomic_inc(&callbacks);
+	call_rcu(head, inner);
+#ifdef QSBR
+	/* A callback may leave its thread offline. */
+	rcu_thread_offline();
+#endif
+}
+
+#ifndef NO_DEFER
+static void deferred_outer(void *head)
+{
+	outer((struct rcu_head *)head);
+}
+#endif
+
+static void readers_in_callbacks(void)
+{
+	struct node *n, *old;
+	int how;
+
+	for (how = 0; how < 3; how++) {
+		n = node_new(HELD);
+		over = waiting = 0;
+		rcu_assign_pointer(shared, n);
+		n = node_new(how);
+		if (how == 0)
+			call_rcu(&n->rcu, outer);
+		else if (how == 1)
+			rcu_flavor.update_call_rcu(&n->rcu, outer);
+		else
+#ifndef NO_DEFER
+			defer_rcu(deferred_outer, &n->rcu);
+#else
+			call_rcu(&n->rcu, outer);
+#endif
+#ifdef QSBR
+		rcu_thread_offline();
+#endif
+		while (!uatomic_read(&waiting))
+			usleep(1000);
+#ifdef QSBR
+		rcu_thread_online();
+#endif
+		old = rcu_xchg_pointer(&shared, (struct node *)NULL);
+		uatomic_set(&waiting, 2);
+		synchronize_rcu();
+		uatomic_set(&over, 1);
+		old->value = -1;
+		/* The second waits for what the first one's callbacks registered. */
+		rcu_barrier();
+		rcu_barrier();
+		CHECK(uatomic_read(&callbacks) == 2 * (how + 1));
+		free(old);
+	}
+}
+
 static void helpers(void)
 {
 	struct call_rcu_data *data = create_call_rcu_data(0, -1);
@@ -226,6 +335,7 @@ int main(void)
 	}
 #endif
 	helpers();
+	readers_in_callbacks();
 	CMM_STORE_SHARED(stop, 1);
 #ifdef QSBR
 	rcu_thread_offline();
