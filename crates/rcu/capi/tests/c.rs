@@ -174,6 +174,11 @@ fn the_papers_names() {
     every_way("classic", "classic.c", &[], false);
 }
 
+#[test]
+fn fork_handlers_of_the_program() {
+    every_way("atfork", "atfork.c", &[], false);
+}
+
 /// A program for liburcu, with each flavor's header.
 fn liburcu(name: &str, header: &str, more: &[&str]) {
     liburcu_program(name, "urcu.c", header, more);

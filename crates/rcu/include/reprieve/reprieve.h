@@ -14,6 +14,10 @@
  * Threads register themselves at first use and unregister when they exit. Everything here works on
  * the default domain unless its name says otherwise. Link with -lreprieve (pkg-config reprieve).
  *
+ * A program that loads the library by dlopen: fork handlers (pthread_atfork) that were registered
+ * before must not call it. If there were 32 thread-specific keys by then, a thread calls
+ * reprieve_register_thread before its signal handlers read.
+ *
  * Example:
  *
  *	#include <reprieve/reprieve.h>

@@ -20,6 +20,9 @@
 //! `barrier`) must not fork, unless the child only execs: the locks that the wait holds are free in
 //! the child.
 //!
+//! Handlers that the program registers itself run outside of these, and may wait for grace periods
+//! and callbacks, except those that were there before the library was loaded (`start.rs`).
+//!
 //! `vfork` and raw `clone` run none of this; a child that only execs needs none.
 
 use super::table::all;

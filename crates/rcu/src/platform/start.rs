@@ -12,8 +12,11 @@ static STATE: AtomicU32 = AtomicU32::new(NOT_STARTED);
 const NOT_STARTED: u32 = 0;
 const DONE: u32 = u32::MAX;
 
+/// Before the constructors of the program, which may be linked in front of the library: fork
+/// handlers that they register have to be outside of ours, whose locks they may take. (Numbers up
+/// to 100 are the implementation's; sanitizers begin at 1.)
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[unsafe(link_section = ".init_array.00099")]
 static BEFORE_MAIN: extern "C" fn() = ensure;
 
 /// Runs the start-up if it has not run yet.
