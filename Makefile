@@ -97,8 +97,8 @@ test: lint test-run
 
 # The tests alone, without the set-up and the checks of the sources: scripts/repeat-tests runs them
 # again and again. Those of virtual machines wait much, so the rest runs beside them, and is printed
-# when it is done. A test that a signal ends leaves its files: they go with the directories, of which
-# the second is in memory.
+# when it is done. A test that a signal ends leaves its files: they go with the directories, the
+# second of which is in memory.
 test-run: init setup-test
 	@scratch='' TEST_SHM='' && trap 'rm -rf "$$scratch" "$$TEST_SHM"' EXIT && trap 'exit 129' HUP && \
 		trap 'exit 130' INT && trap 'exit 143' TERM && \

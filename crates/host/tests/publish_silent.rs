@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes that connect to the server of hints and say nothing, or late: it waits for them, serves
-//! others meanwhile, and gives up those that are too many.
+//! Processes that connect to the server of hints and say nothing, or late: it waits for them,
+//! serves others meanwhile, and gives up those that are too many.
 
 use reprieve_hint::abi::{Hello, MAGIC, Welcome, hello};
 use reprieve_host::publish::Server;
