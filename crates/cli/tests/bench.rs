@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve bench` as users run it.
 
+mod common;
+
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 fn bench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reprieve"));
     command.arg("bench").args(arguments).stdin(Stdio::null());
+    common::ends_with_test(&mut command);
     command
 }
 

@@ -4,6 +4,8 @@
 //! `make test` sets up what these tests need. `make test-lab` runs those marked `ignored`, which
 //! take minutes.
 
+mod common;
+
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
@@ -32,6 +34,7 @@ fn reprieve(args: &[&str]) -> Command {
     if std::env::var_os("REPRIEVE_TIMEOUT_FACTOR").is_none() {
         command.env("REPRIEVE_TIMEOUT_FACTOR", "20");
     }
+    common::ends_with_test(&mut command);
     command
 }
 
@@ -238,10 +241,20 @@ fn a_search_measures_what_it_tells() {
 fn a_real_guest_is_measured() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("out");
-    let output = short(&out, &["--json", "--repeat", "2"]).output().unwrap();
+    let mut seconds = 2;
+    // On a busy machine, nothing may happen in two seconds.
+    while let Some(missing) = measured(&dir.path().join(format!("{seconds}s")), seconds) {
+        eprintln!("phases of {seconds} s are too short: {missing}");
+        seconds *= 2;
+    }
+}
+
+/// Runs phases of so many seconds. Returns what one of them lacks, for which it may be too short.
+fn measured(out: &Path, seconds: u64) -> Option<String> {
+    let phase = format!("{seconds}s");
+    let output = short(out, &["--json", "--repeat", "2", "--phase", &phase]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(vms(&out), [] as [u32; 0]);
+    assert_eq!(vms(out), [] as [u32; 0]);
 
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let stored: Value =
@@ -249,20 +262,22 @@ fn a_real_guest_is_measured() {
     assert_eq!(printed[0], stored);
     assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("<svg"));
 
-    let records = records(&out);
+    let records = records(out);
     assert_eq!(records[0]["record"], "run");
     let end = records.last().unwrap();
     assert_eq!((&end["record"], &end["complete"]), (&"end".into(), &true.into()), "{end}");
     let phases: Vec<_> = records.iter().filter(|r| r["record"] == "phase_end").collect();
     assert_eq!(phases.len(), 4, "two repeats of two scenarios");
+    let mut missing = None;
     for phase in phases {
-        assert!(phase["result"]["operations"].as_f64().unwrap() > 0.0, "{phase}");
+        if phase["result"]["operations"].as_f64().unwrap() <= 0.0 {
+            missing = Some(format!("no operation in {phase}"));
+        }
         let of = |kind: &str| {
             let same = |r: &&Value| r["sample"] == kind && r["phase"] == phase["phase"];
             records.iter().filter(same).cloned().collect::<Vec<_>>()
         };
         let periods = of("grace_period");
-        assert!(!periods.is_empty(), "no grace period in {phase}");
         let elapsed = phase["result"]["elapsed_ns"].as_u64().unwrap();
         let mut before = 0;
         for period in &periods {
@@ -272,20 +287,24 @@ fn a_real_guest_is_measured() {
             assert!(at("cpu_ns") <= 2 * (end - start), "more time than two vCPUs have: {period}");
             before = end;
         }
-        for kind in ["memory", "fragmentation", "cpu"] {
-            assert!(!of(kind).is_empty(), "no {kind} sample in {phase}");
+        for kind in ["grace_period", "memory", "fragmentation", "cpu"] {
+            if of(kind).is_empty() {
+                missing = Some(format!("no {kind} sample in {phase}"));
+            }
         }
         assert_eq!(phase["result"]["cost"]["trace_lost"], 0);
         // The same grace periods as seen from outside, those too short to be seen apart included.
-        // The host reads its count a moment after the phase began or ended, on a slow machine much
-        // later: a count of something else is several times as far off. (`lab check grace` compares
-        // their durations.)
+        // The host reads its count a moment after the phase began or ended, on a slow machine
+        // seconds later, which is little of a phase that is long enough: a count of something else
+        // stays several times as far off. (`lab check grace` compares their durations.)
         let seen = &phase["host"]["outside"]["seen"];
         let count = |key: &str| seen[key].as_u64().unwrap_or_else(|| panic!("{phase}"));
         let outside = count("grace_periods") + count("grace_periods_unseen");
         let inside = periods.len() as u64;
         let (least, most) = ((inside / 2).saturating_sub(3), 2 * inside + 3);
-        assert!((least..=most).contains(&outside), "{outside} of {inside} in {seen}");
+        if outside == 0 || !(least..=most).contains(&outside) {
+            missing = Some(format!("{outside} of {inside} grace periods seen in {seen}"));
+        }
     }
     let bed: Vec<_> = records.iter().filter(|r| r["record"] == "costs").collect();
     assert_eq!(bed.len(), 1, "the run was not calibrated once");
@@ -293,6 +312,7 @@ fn a_real_guest_is_measured() {
     // notice.
     let notices: Vec<_> = records.iter().filter(|r| r["record"] == "notice").collect();
     assert!(notices.iter().all(|n| !n["text"].to_string().contains("unusable")), "{notices:?}");
+    missing
 }
 
 #[test]
@@ -357,7 +377,8 @@ fn a_guest_that_cannot_boot_is_retried_and_named() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let said = stderr(&output);
     assert!(said.contains("VM churn") && said.contains("panic"), "{said}");
-    assert_eq!(said.matches("trying again").count(), 2, "{said}");
+    // Three crashes end it. An attempt that took longer than the lab's first limit comes on top.
+    assert!(said.matches("trying again").count() >= 2, "{said}");
     for log in said.split("(see ").skip(1).filter_map(|rest| rest.split_once(')')) {
         assert!(Path::new(log.0).is_file(), "{} is named and not there: {said}", log.0);
     }

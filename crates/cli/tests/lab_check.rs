@@ -4,6 +4,8 @@
 //!
 //! Needs root and a kernel with BTF. The long ones belong to `make test-lab`.
 
+mod common;
+
 use reprieve_lab::protocol::Held;
 use serde_json::Value;
 use std::path::Path;
@@ -27,7 +29,7 @@ fn check(args: &[&str]) -> Vec<Value> {
     if std::env::var_os("REPRIEVE_TIMEOUT_FACTOR").is_none() {
         command.env("REPRIEVE_TIMEOUT_FACTOR", "20");
     }
-    let output = command.output().unwrap();
+    let output = common::ends_with_test(&mut command).output().unwrap();
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{args:?}:\n{out}\n{err}");
