@@ -384,9 +384,9 @@ static __always_inline void serve(struct cpu *cpu, u32 where, u64 now)
 	cpu->served = now;
 }
 
-/* The thread that ran last on this CPU has another turn. */
-static __always_inline void repeat(struct task_struct *prev, struct task *task,
-				   struct cpu *cpu, u32 where, u64 now)
+/* The thread that ran last on this CPU has another turn, if it has budget. */
+static __always_inline _Bool repeat(struct task_struct *prev, struct task *task,
+				    struct cpu *cpu, u32 where, u64 now)
 {
 	u64 ns = settings.slice;
 
@@ -395,19 +395,14 @@ static __always_inline void repeat(struct task_struct *prev, struct task *task,
 		ns = take_budget(prev, task, ns, now);
 		cpu->limited = !!task->took;
 	}
-	/* Without budget it is enqueued, and parked there. */
-	if (ns) {
-		keep(prev, task, cpu, where, ns, now);
-		/* It was no part of its queue. */
-		task->early = 1;
-		start(task);
-		task->early = 0;
-	} else {
-		kernel_set_slice(prev, 0);
-		/* One that exits is not enqueued: the kernel puts it where this
-		 * CPU does not look unless it is asked to. */
-		scx_bpf_kick_cpu(where, 0);
-	}
+	if (!ns)
+		return 0;
+	keep(prev, task, cpu, where, ns, now);
+	/* It was no part of its queue. */
+	task->early = 1;
+	start(task);
+	task->early = 0;
+	return 1;
 }
 
 static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
@@ -449,10 +444,8 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		count_run(task, cpu, now);
 		if (!yields && !cpu->why && !task->awaits && other == own) {
 			park_spent(QUEUE_SHARED + own, now);
-			if (again(where)) {
-				repeat(prev, task, cpu, where, now);
+			if (again(where) && repeat(prev, task, cpu, where, now))
 				return;
-			}
 		}
 	}
 	kind = policy_kind(&cpu->kinds);
@@ -472,5 +465,11 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 			take_anywhere(where);
 		return;
 	}
-	repeat(prev, task, cpu, where, now);
+	if (repeat(prev, task, cpu, where, now))
+		return;
+	/* Without budget it is enqueued, and parked there. One that exits is
+	 * not enqueued: the kernel puts it where this CPU does not look unless
+	 * it is asked to. */
+	kernel_set_slice(prev, 0);
+	scx_bpf_kick_cpu(where, 0);
 }
