@@ -20,6 +20,22 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::thread;
 use std::time::Duration;
 
+/// This program again, for one of its ignored tests.
+fn this_program(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+/// Runs a test in a process of its own, which has to pass, and shows what it prints.
+#[track_caller]
+fn passes(command: &mut Command) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{command:?}: {output:?}");
+    print!("{text}");
+}
+
 #[test]
 fn a_child_forgets_the_other_readers_of_its_parent() {
     let domain = Arc::new(Domain::builder().build().unwrap());
@@ -350,11 +366,7 @@ unsafe extern "C" fn act(acts: *mut libc::c_void) {
 /// records of other tests' threads.
 #[test]
 fn destructors_that_use_further_domains() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "last_acts", "--ignored", "--nocapture"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    passes(&mut this_program("last_acts"));
 }
 
 #[test]
@@ -397,16 +409,9 @@ fn last_acts() {
 /// Lookups forced into plain sections, and into restartable ones.
 #[test]
 fn forced_either_way() {
-    let process = std::env::current_exe().unwrap();
     for force in ["plain", "restart"] {
-        // This binary again: a test that reads in every way.
-        let output = Command::new(&process)
-            .args(["--exact", "forced", "--ignored", "--nocapture"])
-            .env("REPRIEVE_FORCE", force)
-            .env_remove("GLIBC_TUNABLES")
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{force}: {}", String::from_utf8_lossy(&output.stdout));
+        let mut forced = this_program("forced");
+        passes(forced.env("REPRIEVE_FORCE", force).env_remove("GLIBC_TUNABLES"));
     }
 }
 
@@ -440,13 +445,8 @@ fn forced() {
 #[test]
 #[cfg(target_env = "gnu")]
 fn without_rseq() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "no_rseq", "--ignored", "--nocapture"])
-        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
-        .env_remove("REPRIEVE_FORCE")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let mut without = this_program("no_rseq");
+    passes(without.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env_remove("REPRIEVE_FORCE"));
 }
 
 #[test]
@@ -465,12 +465,10 @@ fn no_rseq() {
 #[test]
 fn without_membarrier() {
     use std::os::unix::process::CommandExt;
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "no_membarrier", "--ignored", "--nocapture"]);
+    let mut command = this_program("no_membarrier");
     // SAFETY: prctl only, between fork and exec.
     unsafe { command.pre_exec(|| forbid(&[libc::SYS_membarrier], libc::ENOSYS)) };
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    passes(&mut command);
 }
 
 /// A seccomp filter that answers these system calls with an error. For this thread and those it
@@ -536,11 +534,7 @@ fn no_membarrier() {
 /// tests have the same names.
 #[test]
 fn workers_stay_on_the_cpus_of_their_process() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "bound_workers", "--ignored", "--nocapture"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    passes(&mut this_program("bound_workers"));
 }
 
 #[test]
@@ -597,12 +591,7 @@ fn bound_workers() {
 /// background.
 #[test]
 fn workers_of_a_real_time_thread() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "real_time_registrant", "--ignored", "--nocapture", "--test-threads=1"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    print!("{}", String::from_utf8_lossy(&output.stdout));
+    passes(this_program("real_time_registrant").arg("--test-threads=1"));
 }
 
 #[test]
@@ -726,10 +715,7 @@ fn a_poll_does_not_wait_for_ticks() {
 /// Callbacks that wait when the process exits are not run, and do not keep it from exiting.
 #[test]
 fn exit_with_callbacks_waiting() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "exits", "--ignored", "--nocapture"])
-        .output()
-        .unwrap();
+    let output = this_program("exits").output().unwrap();
     assert_eq!(output.status.code(), Some(7));
 }
 
@@ -747,12 +733,7 @@ fn exits() {
 /// not conclusive at first, and lookups are plain until it is.
 #[test]
 fn the_first_lookup_of_a_real_time_thread() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "in_real_time", "--ignored", "--nocapture", "--test-threads=1"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    print!("{}", String::from_utf8_lossy(&output.stdout));
+    passes(this_program("in_real_time").arg("--test-threads=1"));
 }
 
 #[test]
