@@ -237,6 +237,11 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         let files: Vec<String> = kept.iter().map(|f| plain(&f.display().to_string())).collect();
         eprintln!("reprieve: CPU limits that guard keeps: {}", files.join(", "));
     }
+    if args.backend == Backend::SchedExt && guard::ticks_hidden() {
+        eprintln!(
+            "reprieve: kvm_intel hides when guests' ticks are due, so rescues come later; load it with preemption_timer=0"
+        );
+    }
     let (backend, policy) = (args.backend, args.policy);
     if args.json {
         let (pid, dry_run) = (std::process::id(), args.dry_run);

@@ -16,6 +16,7 @@ pub fn checks() -> Vec<Check> {
         btf(),
         rights(),
         sched_ext(),
+        ticks(),
         kvm(),
     ]
 }
@@ -187,6 +188,24 @@ fn warning(release: &str) -> Option<&'static str> {
         ),
         (7, 2) => Some("the BTF of Debian's 7.2 misdescribes functions that guard needs: take 7.3"),
         _ => None,
+    }
+}
+
+fn ticks() -> Check {
+    let hidden = reprieve_host::guard::ticks_hidden();
+    Check {
+        name: "guest ticks",
+        used_by: "guard",
+        present: !hidden,
+        optional: true,
+        detail: if hidden {
+            "kvm_intel has the processor's preemption timer stand for them, which does not run \
+             while a vCPU has no CPU: rescues come later"
+        } else {
+            "no setting of KVM hides when they are due"
+        }
+        .into(),
+        remedy: Some("load kvm_intel with preemption_timer=0, without VMs".into()),
     }
 }
 

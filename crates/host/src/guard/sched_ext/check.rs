@@ -43,6 +43,14 @@ pub fn ticks_stop() -> bool {
     list.contains(|c: char| c.is_ascii_digit())
 }
 
+/// Whether KVM hides from the scheduler when the tick of a guest is due whose vCPU has no CPU: on
+/// Intel the processor's preemption timer stands for the tick, and runs with the vCPU only. KVM
+/// clears the parameter where the processor has no such timer.
+pub fn ticks_hidden() -> bool {
+    let parameter = "/sys/module/kvm_intel/parameters/preemption_timer";
+    fs::read_to_string(parameter).is_ok_and(|value| value.trim() == "Y")
+}
+
 /// A limit of a cgroup that would not be kept. With `--only-vms` only those of VMs matter, and they
 /// are found when the VM is.
 pub fn unkept_limit(options: &Options) -> Option<PathBuf> {
