@@ -32,8 +32,9 @@ extern __thread struct reprieve_hint_line *reprieve_hint_block
 	__attribute__((tls_model("initial-exec")));
 #endif
 
-static inline __attribute__((always_inline, unused)) struct reprieve_hint_line *
-reprieve_hint_line(void)
+#define REPRIEVE_HINT_INLINE_ static inline __attribute__((always_inline, unused))
+
+REPRIEVE_HINT_INLINE_ struct reprieve_hint_line *reprieve_hint_line(void)
 {
 #ifdef __x86_64__
 	struct reprieve_hint_line *line = reprieve_hint_block;
@@ -47,8 +48,7 @@ reprieve_hint_line(void)
 /* In a guest whose host offers a region: copies the counts there. */
 void reprieve_hint_tell_host(const struct reprieve_hint_line *line);
 
-static inline __attribute__((always_inline, unused)) void
-reprieve_hint_told(const struct reprieve_hint_line *line)
+REPRIEVE_HINT_INLINE_ void reprieve_hint_told(const struct reprieve_hint_line *line)
 {
 	if (__builtin_expect(!!line->slot, 0))
 		reprieve_hint_tell_host(line);
@@ -59,8 +59,7 @@ reprieve_hint_told(const struct reprieve_hint_line *line)
  * eCS", for threads. Sections nest. Non-preemptable: others spin for this section. Preemptable:
  * others sleep for it.
  */
-static inline __attribute__((always_inline, unused)) void
-reprieve_activate_non_preemptable_ecs(void)
+REPRIEVE_HINT_INLINE_ void reprieve_activate_non_preemptable_ecs(void)
 {
 	struct reprieve_hint_line *line = reprieve_hint_line();
 
@@ -71,8 +70,7 @@ reprieve_activate_non_preemptable_ecs(void)
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-static inline __attribute__((always_inline, unused)) void
-reprieve_deactivate_non_preemptable_ecs(void)
+REPRIEVE_HINT_INLINE_ void reprieve_deactivate_non_preemptable_ecs(void)
 {
 	struct reprieve_hint_line *line = reprieve_hint_line();
 
@@ -85,7 +83,7 @@ reprieve_deactivate_non_preemptable_ecs(void)
 		reprieve_hint_slice_release(line->slice);
 }
 
-static inline __attribute__((always_inline, unused)) void reprieve_activate_preemptable_ecs(void)
+REPRIEVE_HINT_INLINE_ void reprieve_activate_preemptable_ecs(void)
 {
 	struct reprieve_hint_line *line = reprieve_hint_line();
 
@@ -94,7 +92,7 @@ static inline __attribute__((always_inline, unused)) void reprieve_activate_pree
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-static inline __attribute__((always_inline, unused)) void reprieve_deactivate_preemptable_ecs(void)
+REPRIEVE_HINT_INLINE_ void reprieve_deactivate_preemptable_ecs(void)
 {
 	struct reprieve_hint_line *line = reprieve_hint_line();
 
@@ -151,36 +149,14 @@ struct reprieve_rw_semaphore {
 	uint64_t opaque[3];
 };
 
-#define REPRIEVE_MUTEX_INIT \
-	{                   \
-		{           \
-			0   \
-		}           \
-	}
-#define REPRIEVE_SPIN_LOCK_INIT \
-	{                       \
-		{               \
-			0       \
-		}               \
-	}
-#define REPRIEVE_FAIR_LOCK_INIT \
-	{                       \
-		{               \
-			0       \
-		}               \
-	}
-#define REPRIEVE_RW_LOCK_INIT \
-	{                     \
-		{             \
-			0     \
-		}             \
-	}
-#define REPRIEVE_RW_SEMAPHORE_INIT \
-	{                          \
-		{                  \
-			0          \
-		}                  \
-	}
+/* Versions of clang-format differ here. */
+/* clang-format off */
+#define REPRIEVE_MUTEX_INIT {{0}}
+#define REPRIEVE_SPIN_LOCK_INIT {{0}}
+#define REPRIEVE_FAIR_LOCK_INIT {{0}}
+#define REPRIEVE_RW_LOCK_INIT {{0}}
+#define REPRIEVE_RW_SEMAPHORE_INIT {{0}}
+/* clang-format on */
 
 void reprieve_mutex_lock(struct reprieve_mutex *mutex);
 int reprieve_mutex_trylock(struct reprieve_mutex *mutex);

@@ -47,12 +47,10 @@ struct rcu_head {
 	void *arg;
 };
 
-#define RCU_HEAD_INIT(head) \
-	{                   \
-		{           \
-			0   \
-		}           \
-	}
+/* Versions of clang-format differ here. */
+/* clang-format off */
+#define RCU_HEAD_INIT(head) {{0}}
+/* clang-format on */
 #define INIT_RCU_HEAD(head) ((void)(head))
 
 static inline __attribute__((unused)) void reprieve_classic_run_(struct reprieve_head *head)

@@ -39,10 +39,10 @@ struct reprieve_list_head {
 	struct reprieve_list_head *next, *prev;
 };
 
-#define REPRIEVE_LIST_HEAD_INIT(name) \
-	{                             \
-		&(name), &(name)      \
-	}
+/* Versions of clang-format differ here. */
+/* clang-format off */
+#define REPRIEVE_LIST_HEAD_INIT(name) {&(name), &(name)}
+/* clang-format on */
 
 REPRIEVE_INLINE_ void reprieve_list_init(struct reprieve_list_head *head)
 {
@@ -170,10 +170,10 @@ struct reprieve_hlist_head {
 	struct reprieve_hlist_node *next;
 };
 
-#define REPRIEVE_HLIST_HEAD_INIT(name) \
-	{                              \
-		NULL                   \
-	}
+/* Versions of clang-format differ here. */
+/* clang-format off */
+#define REPRIEVE_HLIST_HEAD_INIT(name) {NULL}
+/* clang-format on */
 
 REPRIEVE_INLINE_ void reprieve_hlist_init(struct reprieve_hlist_head *head)
 {

@@ -126,8 +126,11 @@ extern "C" {
 #define reprieve_assign_pointer(p, value) __atomic_store_n(&(p), (value), __ATOMIC_RELEASE)
 #endif
 
+/* Versions of clang-format differ here. */
+/* clang-format off */
 #define reprieve_container_of(pointer, type, member) \
-	((type *)((char *)(pointer)-offsetof(type, member)))
+	((type *)((char *)(pointer) - offsetof(type, member)))
+/* clang-format on */
 
 /*
  * The part of a node that a waiting callback needs. Need not be initialized.

@@ -86,7 +86,10 @@
 	})
 #define _CMM_STORE_SHARED(x, v) CMM_STORE_SHARED(x, v)
 
-#define caa_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+/* Versions of clang-format differ here. */
+/* clang-format off */
+#define caa_container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+/* clang-format on */
 #define CAA_ARRAY_SIZE(x) (sizeof(x) / sizeof((x)[0]))
 #ifndef caa_max
 #define caa_max(a, b) ((a) > (b) ? (a) : (b))
@@ -96,7 +99,10 @@
 #endif
 #define CAA_BUILD_BUG_ON_ZERO(cond) (sizeof(struct { int : -!!(cond); }))
 #define CAA_BUILD_BUG_ON(cond) ((void)CAA_BUILD_BUG_ON_ZERO(cond))
-#define caa_is_signed_type(type) ((type)-1 < (type)0)
+/* Versions of clang-format differ here. */
+/* clang-format off */
+#define caa_is_signed_type(type) ((type) - 1 < (type)0)
+/* clang-format on */
 #define caa_cast_long_keep_sign(v) ((unsigned long)(v))
 #define CDS_DEPRECATED(msg) __attribute__((deprecated(msg)))
 #ifndef __rcu
