@@ -3,9 +3,10 @@
 //!
 //! The same boot has the same VMCOREINFO, stack canary and map of memory, and a clock that never
 //! goes back. A kernel that was replaced may leave all these in memory for a while, but its clock
-//! stands still although the vCPUs run: then the running kernel is looked for again.
+//! stands still although the vCPUs run: then the running kernel has to be looked for again.
 
 use super::Guest;
+use super::attach::Options;
 use crate::error::{Error, Result};
 use crate::kernel::vmcoreinfo;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,6 +34,9 @@ pub enum Liveness {
     Rebooted,
     /// The same boot, but its owner has stopped it.
     Paused,
+    /// It looks like the same boot, but its clock stands still although the vCPUs run: ask
+    /// [`Guest::is_replaced`].
+    Doubtful,
     /// The VMM has ended. A VM that migrated away ends here too.
     Gone,
 }
@@ -51,7 +55,8 @@ pub(crate) struct Pulse {
 
 impl Guest {
     /// Whether this is still the same boot. Costs some reads; asks the VMM only after the guest's
-    /// clock has stood still for seconds.
+    /// clock has stood still for seconds. [`Liveness::Doubtful`] comes 2 s after the clock stood
+    /// still, and again after 2 s, 4 s and so on up to 30 s.
     ///
     /// # Errors
     /// Memory that cannot be read at the moment.
@@ -80,14 +85,16 @@ impl Guest {
             return Ok(if paused { Liveness::Paused } else { Liveness::Same });
         }
         if clock >= STUCK && run + STUCK / 2 <= clock && self.may_search() {
-            // After kexec, or a reset, the memory of the kernel before stays as it was for a while.
-            if let Ok(other) = Guest::attach(&self.vm) {
-                if other.boot() != self.boot {
-                    return Ok(Liveness::Rebooted);
-                }
-            }
+            return Ok(Liveness::Doubtful);
         }
         Ok(Liveness::Same)
+    }
+
+    /// Whether another kernel runs. After kexec, or a reset, the memory of the kernel before stays
+    /// as it was for a while. Searches all of the guest's memory, which takes as long as
+    /// [`Guest::attach_with`].
+    pub fn is_replaced(&self, options: &Options) -> bool {
+        Guest::attach_with(&self.vm, options).is_ok_and(|other| other.boot() != self.boot)
     }
 
     /// Differs between boots, even of the same kernel at the same addresses, because the first

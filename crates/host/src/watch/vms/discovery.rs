@@ -13,7 +13,7 @@ use super::machine::{Kvm, Machine};
 use super::slots::Slots;
 use crate::watch::options::Which;
 use crate::watch::processes::Processes;
-use reprieve_guest::{Error, Guest, Options, vmm};
+use reprieve_guest::{Error, Guest, Liveness, Options, vmm};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -45,6 +45,8 @@ enum Message {
     Failed(Key, Error),
     /// The VMM was asked, and nothing has changed.
     Settled(Key),
+    /// Another kernel was looked for in the guest's memory, and found or not.
+    Searched(Key, Arc<Guest>, bool),
     Stop,
 }
 
@@ -161,9 +163,32 @@ impl State {
             }
             let start = Instant::now();
             let found = guest.alive();
+            if matches!(found, Ok(Liveness::Doubtful)) {
+                self.look_for_another_kernel(key, &guest);
+            }
             if let Some(machine) = self.machines.lock().get_mut(&key) {
                 machine.checked(&guest, &found, start.elapsed());
             }
+        }
+    }
+
+    /// In a thread, since all of the guest's memory may have to be searched.
+    fn look_for_another_kernel(&mut self, key: Key, guest: &Arc<Guest>) {
+        let mut machines = self.machines.lock();
+        let Some(machine) = machines.get_mut(&key) else { return };
+        if self.attempts.len() >= ATTEMPTS || !machine.begin_search() {
+            return;
+        }
+        let (searched, messages, stop) = (guest.clone(), self.messages.clone(), self.stop.clone());
+        let search = move || {
+            let options = Options { stop: Some(&stop), ..Options::default() };
+            let replaced = searched.is_replaced(&options);
+            let _ = messages.send(Message::Searched(key, searched, replaced));
+        };
+        match std::thread::Builder::new().name("watch-attach".into()).spawn(search) {
+            Ok(thread) => self.attempts.push(thread),
+            // It is doubted again.
+            Err(_) => machine.searched(guest, false),
         }
     }
 
@@ -213,6 +238,11 @@ impl State {
             Message::Settled(key) => {
                 if let Some(machine) = machines.get_mut(&key) {
                     machine.settle();
+                }
+            }
+            Message::Searched(key, guest, replaced) => {
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.searched(&guest, replaced);
                 }
             }
             Message::Stop => {}

@@ -305,8 +305,20 @@ impl Machine {
                 (self.found, self.delay) = (Instant::now(), RETRY);
                 self.retry = Some(Instant::now());
             }
-            // A page that is not there at the moment.
-            Err(_) => {}
+            // It is searched, or will be. Or a page is not there at the moment.
+            Ok(Liveness::Doubtful) | Err(_) => {}
+        }
+    }
+
+    /// Whether its memory may be searched for another kernel; if so that counts as begun.
+    pub fn begin_search(&mut self) -> bool {
+        !std::mem::replace(&mut self.busy, true)
+    }
+
+    pub fn searched(&mut self, guest: &Arc<Guest>, replaced: bool) {
+        self.busy = false;
+        if replaced {
+            self.checked(guest, &Ok(Liveness::Rebooted), Duration::ZERO);
         }
     }
 
