@@ -29,7 +29,9 @@ pub enum Error {
     Gone { pid: u32 },
 
     /// This process may not look into the VMM.
-    #[error("not allowed to read {what}: run as root, or with CAP_SYS_PTRACE")]
+    #[error(
+        "not allowed to read {what}: run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    )]
     Permission { what: String },
 
     #[error("{what}: {source}")]
@@ -79,9 +81,7 @@ pub enum Error {
     NoType { name: String },
 
     /// Types are needed and the kernel brings none.
-    #[error(
-        "the guest's kernel {release} carries no types (CONFIG_DEBUG_INFO_BTF is off): give its vmlinux or a BTF file"
-    )]
+    #[error("the guest's kernel {release} carries no types (CONFIG_DEBUG_INFO_BTF is off)")]
     NoTypes { release: String },
 
     #[error("the guest has no CPU {cpu}")]

@@ -32,10 +32,11 @@ fn kernel() -> Check {
     Check {
         name: "kernel",
         used_by: "watch",
-        present: version >= (5, 11),
+        // The fourth argument of sched_switch came with 5.18.
+        present: version >= (5, 18),
         optional: false,
         detail: format!("Linux {release}"),
-        remedy: Some("Linux 5.11 or newer".into()),
+        remedy: Some("Linux 5.18 or newer".into()),
     }
 }
 

@@ -232,7 +232,8 @@ fn hot(kernel: &Kernel) -> Result<(u64, u64)> {
         return Ok((count.address, symbols.address("current_task")?));
     }
     let hot = symbols.address("pcpu_hot").map_err(|_| Error::NoSymbol {
-        name: "__preempt_count or pcpu_hot (the kernel is built without CONFIG_KALLSYMS_ALL: give its System.map)".into(),
+        name: "__preempt_count or pcpu_hot (the kernel is built without CONFIG_KALLSYMS_ALL)"
+            .into(),
     })?;
     let offset = |field: &str, known: u64| {
         kernel.known_types().map_or(Ok(known), |t| t.offset_of("pcpu_hot", field))

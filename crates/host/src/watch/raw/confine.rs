@@ -2,8 +2,9 @@
 //! Gives up the rights that are not needed once the eBPF program is loaded.
 //!
 //! The rest is enough to find VMs that come later: to read other users' processes and their memory,
-//! and to update the eBPF program's maps. It is not enough to write to these processes, to change
-//! the system, or to start a program that could.
+//! and to update the eBPF program's maps. The kernel has no right to read a process that is not one
+//! to write to it as well, and the user stays root. So this protects from mistakes; whoever runs
+//! code of their own here is held by the unit's sandbox alone.
 
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,

@@ -244,7 +244,7 @@ fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
         if lacks_right(&error) {
             return Error::Missing {
                 what: "the right to load eBPF programs",
-                hint: "run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE",
+                hint: "run it as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
             };
         }
         Error::Bpf { step, message: complaints(&error) }
