@@ -84,7 +84,7 @@ fn kallsyms_that_contradict_vmcoreinfo_are_refused() {
     let old = text.replace("kallsyms_num_syms", "other");
     let error = kallsyms::read(&Flat(image), &corpus::info(&old).unwrap()).unwrap_err();
     assert!(
-        matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("System.map"),
+        matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("Linux 6.0"),
         "{error}"
     );
 }
@@ -195,6 +195,22 @@ fn types_that_go_in_circles_end() {
             "{structure}.{path}"
         );
     }
+}
+
+#[test]
+fn names_that_overlap_take_no_more_memory() {
+    // Each structure's name is the rest of the strings, which have no end before the last byte.
+    let count = 50_000u32;
+    let strings = [vec![b'n'; 4 << 20], vec![0]].concat();
+    let types: Vec<u32> = (0..count).flat_map(|n| [n + 1, 4 << 24, 0]).collect();
+    let lens = [0, 4 * types.len() as u32, 4 * types.len() as u32, strings.len() as u32];
+    let words = [0x1_eb9f, 24].into_iter().chain(lens).chain(types);
+    let mut bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    bytes.extend(strings);
+    let btf = Btf::parse(&bytes).unwrap();
+    assert_eq!(btf.len(), count as usize + 1);
+    assert!(matches!(btf.size_of("n"), Err(Error::NoType { .. })));
+    bounded();
 }
 
 #[test]

@@ -19,6 +19,7 @@ use crate::kernel::{Kernel, kallsyms};
 use crate::memory::{Memory, Physical, ProcessRam, scan, segment_of};
 use crate::rcu::map::RcuMap;
 use crate::state::clock::Clock;
+use crate::state::spins;
 use crate::state::task::TaskOffsets;
 use crate::state::vcpu::Cpus;
 use crate::vmm::{Segment, Vm};
@@ -42,7 +43,9 @@ struct Found {
     memory: Memory,
     info: VmCoreInfo,
     info_address: u64,
-    symbols: Symbols,
+    /// `None` if other kernels were found after this one. A guest can make up many of them, so only
+    /// the table of the last one is kept.
+    symbols: Option<Symbols>,
     jiffies: u64,
 }
 
@@ -113,6 +116,7 @@ impl Guest {
 
     fn new(vm: &Vm, found: Found, options: &Options) -> Result<Guest> {
         let Found { memory, info, info_address, symbols, jiffies } = found;
+        let symbols = symbols.map_or_else(|| read_symbols(&memory, &info, options), Ok)?;
         let types = types(&memory, &info, &symbols, &options.sources)?;
         let vm = Vm { memory: memory.segments().to_vec(), alternatives: Vec::new(), ..vm.clone() };
         let kernel = Kernel::new(memory, info, symbols, types)?;
@@ -130,6 +134,7 @@ impl Guest {
             boot: 0,
             pulse: Mutex::new(Pulse::default()),
             modules: Mutex::default(),
+            spins: spins::code(&kernel),
             kernel,
         };
         guest.boot = guest.fingerprint()?;
@@ -179,9 +184,8 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
             if start.elapsed() > TRY {
                 break;
             }
-            match kernel(ram, page, &options.sources) {
-                Ok(found) => {
-                    let fits = fits(&found);
+            match kernel(ram, page, options) {
+                Ok((found, fits)) => {
                     if fits || best.is_none() {
                         best = Some(found);
                     }
@@ -196,7 +200,10 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
                 Err(e) => wrong = wrong.or(Some(e)),
             }
         }
-        kernels.extend(best);
+        if let Some(best) = best {
+            kernels.iter_mut().for_each(|earlier: &mut Found| earlier.symbols = None);
+            kernels.push(best);
+        }
     }
     match wrong {
         // A kernel that is too old says what to do.
@@ -205,8 +212,15 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
     }
 }
 
-/// The kernel whose VMCOREINFO is at `page` in the VMM.
-fn kernel(ram: &Arc<dyn Physical>, page: u64, sources: &Sources) -> Result<Found> {
+fn read_symbols(memory: &Memory, info: &VmCoreInfo, options: &Options) -> Result<Symbols> {
+    match options.sources.symbols(info)? {
+        Some(symbols) => Ok(symbols),
+        None => kallsyms::read(memory, info),
+    }
+}
+
+/// The kernel whose VMCOREINFO is at `page` in the VMM, and whether the layout of RAM fits it.
+fn kernel(ram: &Arc<dyn Physical>, page: u64, options: &Options) -> Result<(Found, bool)> {
     let here = |s: &&Segment| (s.hva..s.hva.saturating_add(s.len)).contains(&page);
     let segment = ram.segments().iter().find(here).ok_or(Error::NotRam { address: page })?;
     let info_address = segment.gpa + (page - segment.hva);
@@ -226,28 +240,26 @@ fn kernel(ram: &Arc<dyn Physical>, page: u64, sources: &Sources) -> Result<Found
             return Err(corrupt("it is of another kernel"));
         }
     }
-    let symbols = match sources.symbols(&info)? {
-        Some(symbols) => symbols,
-        None => kallsyms::read(&memory, &info)?,
-    };
+    let symbols = read_symbols(&memory, &info, options)?;
     if let Some(pointer) = symbols.get("vmcoreinfo_data") {
         if memory.translate(memory.u64(pointer.address)?)? != info_address {
             return Err(corrupt("it is a copy"));
         }
     }
     let jiffies = symbols.address("jiffies_64").or_else(|_| symbols.address("jiffies"))?;
-    Ok(Found { memory, info, info_address, symbols, jiffies })
+    let fits = fits(&memory, &symbols);
+    Ok((Found { memory, info, info_address, symbols: Some(symbols), jiffies }, fits))
 }
 
 /// Whether the layout of RAM agrees with the end of RAM below 4 GiB and above as the kernel knows
 /// them from its firmware.
-fn fits(found: &Found) -> bool {
+fn fits(memory: &Memory, symbols: &Symbols) -> bool {
     let value = |name: &str| {
-        let pages = found.memory.u64(found.symbols.get(name)?.address).ok()?;
+        let pages = memory.u64(symbols.get(name)?.address).ok()?;
         pages.checked_mul(4096)
     };
     let (Some(low), Some(all)) = (value("max_low_pfn"), value("max_pfn")) else { return false };
-    let segments = found.memory.segments();
+    let segments = memory.segments();
     let end_at = |limit: u64| segments.iter().map(Segment::end).filter(|&end| end <= limit).max();
     let near = |end: u64, known: u64| end >= known && end - known <= FIRMWARE_MAX;
     let four_gib = 1 << 32;

@@ -16,12 +16,12 @@ use crate::rcu::{Rcu, grace::RcuData};
 use crate::state::clock::Clock;
 use crate::state::features::{Paravirt, Settings};
 use crate::state::modules::{self, Module};
-use crate::state::spins;
 use crate::state::task::{Task, TaskOffsets};
 use crate::state::vcpu::{Area, Cpus, PreemptCount};
 use crate::state::zones::{self, Zone};
 use crate::vmm::{VcpuThread, Vm};
 use liveness::Pulse;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// One boot of one guest. Facts that do not change during a boot are read once; everything else is
@@ -46,6 +46,8 @@ pub struct Guest {
     /// vCPU threads when they were last looked for.
     threads: Mutex<Vec<VcpuThread>>,
     modules: Mutex<modules::Cache>,
+    /// Where its kernel spins.
+    spins: Vec<Range<u64>>,
 }
 
 impl Guest {
@@ -227,7 +229,7 @@ impl Guest {
             task: *self.task_offsets()?,
             rcu: self.rcu().ok().map(|rcu| rcu.layout()).transpose()?,
             jiffies: self.kernel.memory.host_address(self.clock.address),
-            spins: spins::code(&self.kernel),
+            spins: self.spins.clone(),
             hz: self.clock.hz,
         })
     }

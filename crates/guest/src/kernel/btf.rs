@@ -8,19 +8,22 @@
 //! so each walk has a bound on its steps.
 
 use super::Reader;
+use super::symbols::hash;
 use crate::error::{Error, Result};
-use std::collections::HashMap;
 
 const MAGIC: u16 = 0xeb9f;
 
 /// Both sections together. Distributions' kernels have 4 to 8 MiB.
-const LEN_MAX: u64 = 64 << 20;
+const LEN_MAX: u64 = 16 << 20;
 
 /// Typedefs, qualifiers and arrays followed from one type.
 const LINKS_MAX: u32 = 64;
 
 /// Nesting of anonymous structures.
 const NESTING_MAX: u32 = 16;
+
+/// Longest name of a structure that is found (`KSYM_NAME_LEN`).
+const NAME_MAX: usize = 512;
 
 /// Fields looked at for one path, so that nested anonymous structures cannot multiply.
 const FIELDS_MAX: u32 = 1 << 20;
@@ -66,8 +69,9 @@ pub struct Btf {
     /// The type section: what follows each type is read from here.
     data: Vec<u8>,
     strings: Vec<u8>,
-    /// Structures and unions with a body, by name.
-    structures: HashMap<Vec<u8>, u32>,
+    /// Structures and unions with a body: hash of the name and number, sorted. Names may overlap,
+    /// so copies of them could be much larger than the strings.
+    structures: Vec<(u64, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,7 +121,7 @@ impl Btf {
             types: vec![Type::default()],
             data: data.to_vec(),
             strings: strings.to_vec(),
-            structures: HashMap::new(),
+            structures: Vec::new(),
         };
         btf.index()?;
         Ok(btf)
@@ -152,13 +156,13 @@ impl Btf {
             }
             let id = self.types.len() as u32;
             if matches!(new.kind(), kind::STRUCT | kind::UNION) && new.name != 0 {
-                if let Some(name) = self.name(new.name).map(<[u8]>::to_vec) {
-                    // The first: later ones of the same name are local to some file.
-                    self.structures.entry(name).or_insert(id);
+                if let Some(name) = self.name(new.name) {
+                    self.structures.push((hash(name), id));
                 }
             }
             self.types.push(new);
         }
+        self.structures.sort_unstable();
         Ok(())
     }
 
@@ -194,7 +198,7 @@ impl Btf {
 
     /// As [`super::types::Types::variable_size`].
     pub fn variable_size(&self, name: &str) -> Option<u64> {
-        let named = |t: &&Type| t.kind() == kind::VAR && self.name(t.name) == Some(name.as_bytes());
+        let named = |t: &&Type| t.kind() == kind::VAR && self.is_named(t.name, name.as_bytes());
         let (element, elements) = self.element(self.types.iter().find(named)?.size_or_type)?;
         Some(self.size(element)?.saturating_mul(elements))
     }
@@ -206,7 +210,7 @@ impl Btf {
             let step = if found.kind() == kind::ENUM { 8 } else { 12 };
             for index in 0..found.count() as usize {
                 let at = found.body as usize + step * index;
-                if self.name(word(&self.data, at)?)? == name.as_bytes() {
+                if self.is_named(word(&self.data, at)?, name.as_bytes()) {
                     let low = word(&self.data, at + 4)?;
                     return Some(match step {
                         8 => i64::from(low as i32),
@@ -219,7 +223,12 @@ impl Btf {
     }
 
     fn structure(&self, name: &str) -> Result<u32> {
-        let found = self.structures.get(name.as_bytes()).copied();
+        let wanted = hash(name.as_bytes());
+        let at = self.structures.partition_point(|&(hash, _)| hash < wanted);
+        let same = self.structures[at..].iter().take_while(|(hash, _)| *hash == wanted);
+        // The first: later ones of the same name are local to some file.
+        let named = |id: &u32| self.is_named(self.types[*id as usize].name, name.as_bytes());
+        let found = same.map(|&(_, id)| id).find(named);
         found.ok_or_else(|| Error::NoType { name: name.into() })
     }
 
@@ -239,7 +248,7 @@ impl Btf {
                 offset &= 0xff_ffff;
             }
             if label != 0 {
-                if self.name(label)? == name {
+                if self.is_named(label, name) {
                     return Some((member, offset.into()));
                 }
             } else if let Some(inner) = self.plain(member) {
@@ -291,8 +300,16 @@ impl Btf {
         }
     }
 
+    /// Not looked for further than a name may be long, since names may overlap.
     fn name(&self, offset: u32) -> Option<&[u8]> {
-        self.strings.get(offset as usize..)?.split(|&b| b == 0).next()
+        let rest = self.strings.get(offset as usize..)?;
+        let end = rest.iter().take(NAME_MAX).position(|&b| b == 0)?;
+        Some(&rest[..end])
+    }
+
+    fn is_named(&self, offset: u32, name: &[u8]) -> bool {
+        let rest = self.strings.get(offset as usize..).and_then(|rest| rest.strip_prefix(name));
+        rest.is_some_and(|rest| rest.first().is_none_or(|&b| b == 0))
     }
 }
 

@@ -19,10 +19,10 @@ use crate::error::{Error, Result};
 use std::collections::HashMap;
 
 /// Symbols of a kernel. Distributions' have 100,000 to 250,000.
-const SYMBOLS_MAX: u32 = 4 << 20;
+const SYMBOLS_MAX: u32 = 1 << 20;
 
-/// Expanded names, bytes in all.
-const NAMES_MAX: usize = 256 << 20;
+/// Expanded names, bytes in all. Distributions' have 3 to 7 MB.
+const NAMES_MAX: usize = 32 << 20;
 
 /// Longest name with its type (`KSYM_NAME_LEN` is 512).
 const NAME_MAX: usize = 2048;
@@ -39,7 +39,7 @@ pub fn read(memory: &dyn Reader, info: &VmCoreInfo) -> Result<Symbols> {
     let at = |name: &str| {
         info.symbol(name).ok_or_else(|| Error::Unsupported {
             release: info.release().into(),
-            what: format!("VMCOREINFO does not say where {name} is (Linux 6.0 and later do): give its System.map"),
+            what: format!("VMCOREINFO does not say where {name} is, as Linux 6.0 and later do"),
         })
     };
     let count = number(memory, at("kallsyms_num_syms")?)?;

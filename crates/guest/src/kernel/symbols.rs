@@ -82,7 +82,7 @@ impl Builder {
         let mut table = self.0;
         let mut by_address: Vec<u32> = (0..table.entries.len() as u32).collect();
         by_address.sort_by_key(|&i| table.entries[i as usize].address);
-        let hashed = |(entry, index)| (hash(table.name_of(entry)), index);
+        let hashed = |(entry, index)| (hash(table.name_of(entry).as_bytes()), index);
         let mut by_name: Vec<(u64, u32)> = table.entries.iter().zip(0..).map(hashed).collect();
         by_name.sort_unstable();
         table.by_address = by_address;
@@ -102,7 +102,7 @@ impl Symbols {
 
     /// The first symbol called `name`.
     pub fn get(&self, name: &str) -> Option<Symbol<'_>> {
-        let wanted = hash(name);
+        let wanted = hash(name.as_bytes());
         let at = self.by_name.partition_point(|&(hash, _)| hash < wanted);
         let same = self.by_name.get(at..)?.iter().take_while(|(hash, _)| *hash == wanted);
         same.map(|&(_, index)| self.symbol(index)).find(|symbol| symbol.name == name)
@@ -151,7 +151,7 @@ impl Symbols {
     }
 }
 
-fn hash(name: &str) -> u64 {
+pub(super) fn hash(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()

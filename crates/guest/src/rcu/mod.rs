@@ -3,8 +3,9 @@
 //!
 //! These structures change while they are read, and their locks cannot be taken from here. Fields
 //! that belong together are read between two reads of `gp_seq`, and read again if that changed.
-//! Within a grace period the bit of a CPU only changes from owing to not owing, so a slow read may
-//! name a CPU too many, never one too few.
+//! Once a grace period has begun, the bit of a CPU only changes from owing to not owing, so a slow
+//! read may name a CPU too many, never one too few. While it begins, CPUs may be missing: `gp_seq`
+//! changes before the leaves' masks are set.
 
 pub mod grace;
 pub(crate) mod map;
@@ -19,7 +20,7 @@ use grace::{BlockedReader, GracePeriod, KthreadPlace, KthreadState, Model, Owing
 use map::{Leaf, RcuMap};
 use std::time::Duration;
 
-/// Preempted readers that are listed, per leaf.
+/// Preempted readers that are listed, of all leaves.
 const BLOCKED_MAX: usize = 256;
 
 /// `task_struct.__state` from the choice of a CPU for a task that is woken until that CPU has
@@ -94,7 +95,7 @@ impl Rcu<'_> {
                 let count = leaf.last_cpu - leaf.first_cpu + 1;
                 let owes = |n: &u32| mask & (1 << n) != 0;
                 owing.cpus.extend((0..count).filter(owes).map(|n| leaf.first_cpu + n));
-                owing.blocked.extend(self.blocked(leaf)?);
+                owing.blocked.extend(self.blocked(leaf, BLOCKED_MAX - owing.blocked.len())?);
             }
             if self.seq()? == owing.seq {
                 return Ok(owing);
@@ -105,8 +106,8 @@ impl Rcu<'_> {
     }
 
     /// The readers preempted on CPUs of `leaf` that the grace period waits for: from `gp_tasks` to
-    /// the end of the list.
-    fn blocked(&self, leaf: &Leaf) -> Result<Vec<BlockedReader>> {
+    /// the end of the list, `max` at most.
+    fn blocked(&self, leaf: &Leaf, max: usize) -> Result<Vec<BlockedReader>> {
         let memory = &self.kernel.memory;
         let mut blocked = Vec::new();
         let (Some(first), Some(head), Some(entry)) =
@@ -115,7 +116,7 @@ impl Rcu<'_> {
             return Ok(blocked);
         };
         let mut at = memory.u64(first)?;
-        while at != 0 && at != head && blocked.len() < BLOCKED_MAX {
+        while at != 0 && at != head && blocked.len() < max {
             // The list changes during this walk: a task that cannot be read has left it.
             let address = at.wrapping_sub(entry);
             let Ok(task) = Task::read(memory, self.tasks, address) else { break };

@@ -12,11 +12,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Modules that are listed.
+/// Entries of the list that are looked at.
 const MODULES_MAX: usize = 4096;
 
 /// Symbol tables of all modules, bytes: entries and names.
-const SYMBOLS_MAX: u64 = 128 << 20;
+const SYMBOLS_MAX: u64 = 32 << 20;
 
 /// Longest name of a symbol.
 const NAME_MAX: usize = 1024;
@@ -30,8 +30,10 @@ const AREA_MAX: u64 = 1 << 30;
 /// Bytes of an ELF symbol.
 const ELF_SYMBOL: u64 = 24;
 
-/// How soon the list is read again because an address was in no module.
+/// How soon the list is read again because an address was in no module: if it begins with another
+/// module, and if not. Code that belongs to no module (eBPF programs) is common.
 const REFRESH: Duration = Duration::from_secs(1);
+const REFRESH_SAME: Duration = Duration::from_secs(30);
 
 /// A loaded module.
 #[derive(Clone, Debug)]
@@ -47,7 +49,8 @@ pub struct Module {
 #[derive(Default)]
 pub(crate) struct Cache {
     modules: Vec<Arc<Module>>,
-    read: Option<Instant>,
+    /// When, and the first entry of the list then: new modules come first.
+    read: Option<(Instant, u64)>,
 }
 
 /// The loaded modules, in the order of the kernel's list (the latest first). A module that cannot
@@ -58,7 +61,11 @@ pub(crate) fn loaded(kernel: &Kernel) -> Result<Vec<Arc<Module>>> {
     let mut modules = Vec::new();
     let mut at = kernel.memory.u64(head)?;
     let mut budget = SYMBOLS_MAX;
-    while at != head && modules.len() < MODULES_MAX {
+    // Entries are counted, not modules: the list may be a circle of such as are left out.
+    for _ in 0..MODULES_MAX {
+        if at == head {
+            break;
+        }
         match Module::read(kernel, at.wrapping_sub(link), &mut budget) {
             Ok(module) => modules.extend(module.map(Arc::new)),
             Err(e @ Error::Gone { .. }) => return Err(e),
@@ -169,10 +176,15 @@ impl Cache {
         if let Some(found) = find(&self.modules) {
             return Some(found);
         }
-        if self.read.is_some_and(|read| read.elapsed() < REFRESH) {
+        let head = kernel.symbols.address("modules").ok()?;
+        let first = kernel.memory.u64(head).ok()?;
+        let recent = |(at, old): (Instant, u64)| {
+            at.elapsed() < if first == old { REFRESH_SAME } else { REFRESH }
+        };
+        if self.read.is_some_and(recent) {
             return None;
         }
-        self.read = Some(Instant::now());
+        self.read = Some((Instant::now(), first));
         self.modules = loaded(kernel).ok()?;
         find(&self.modules)
     }
@@ -180,4 +192,65 @@ impl Cache {
 
 fn name_offset(entry: &[u8]) -> u32 {
     entry.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::btf::Btf;
+    use crate::kernel::types::Types;
+    use crate::kernel::vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
+    use crate::memory::Memory;
+    use crate::memory::paging::PageTables;
+    use crate::memory::testing::Image;
+
+    /// A kernel whose list of modules has one entry, in `state`, that is followed by itself.
+    fn circle(state: u32) -> Kernel {
+        let mut image = vec![0; 0x6000];
+        let mut put =
+            |at: usize, value: u64| image[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        put(0x1000 + 8 * 511, 0x2000 | 1);
+        put(0x2000 + 8 * 510, 0x3000 | 1);
+        // One page of 2 MiB.
+        put(0x3000, 0x81);
+        put(0x4000, KERNEL_BASE + 0x5008);
+        put(0x5000, state.into());
+        put(0x5008, KERNEL_BASE + 0x5008);
+        let tables = PageTables { root: 0x1000, five_levels: false, ignore: 0 };
+        let memory = Memory::new(Arc::new(Image::new(image)), tables);
+
+        let strings = b"\0u32\0list_head\0next\0module\0state\0list\0";
+        let name = |name: &str| {
+            let at = strings.windows(name.len()).position(|w| w == name.as_bytes());
+            at.unwrap() as u32
+        };
+        let (number, structure) = (1 << 24, 4 << 24);
+        let types = [
+            vec![name("u32"), number, 4, 32],
+            vec![name("list_head"), structure | 1, 16, name("next"), 1, 0],
+            vec![name("module"), structure | 2, 64, name("state"), 1, 0, name("list\0"), 2, 64],
+        ]
+        .concat();
+        let sections = [0, 4 * types.len() as u32, 4 * types.len() as u32, strings.len() as u32];
+        let words = [0x1_eb9f, 24].into_iter().chain(sections).chain(types);
+        let mut btf: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        btf.extend(strings);
+
+        let mut symbols = Builder::default();
+        for (offset, name) in [(0, "_text"), (0x4000, "modules"), (0x6000, "_end")] {
+            symbols.push(KERNEL_BASE + offset, b'T', name);
+        }
+        let info = VmCoreInfo::parse(b"OSRELEASE=6.12.0\n").unwrap();
+        let types = Types::new(Btf::parse(&btf).unwrap());
+        Kernel::new(memory, info, symbols.finish(), Some(types)).unwrap()
+    }
+
+    #[test]
+    fn a_list_that_never_comes_back_to_its_head_ends() {
+        // Not yet in use, and one that cannot be read: these types give it no name.
+        for state in [3, 0] {
+            assert!(loaded(&circle(state)).unwrap().is_empty());
+        }
+        assert!(Cache::default().resolve(&circle(3), KERNEL_BASE + 0x7000).is_none());
+    }
 }

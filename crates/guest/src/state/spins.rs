@@ -25,6 +25,9 @@ const FUNCTIONS: [&str; 12] = [
 /// The longest function that is believed. Symbols are the guest's word.
 const LONGEST: u64 = 16 << 10;
 
+/// Stretches of code that are kept. Compilers split a function in a few parts.
+const RANGES_MAX: usize = 64;
+
 /// The code of these functions, also of parts that the compiler has split off, in the order of
 /// their addresses.
 pub fn code(kernel: &Kernel) -> Vec<Range<u64>> {
@@ -36,7 +39,7 @@ pub fn code(kernel: &Kernel) -> Vec<Range<u64>> {
         let inside = kernel.image.contains(&s.address) && end <= kernel.image.end;
         (inside && end - s.address <= LONGEST).then_some(s.address..end)
     });
-    let mut ranges: Vec<_> = ranges.collect();
+    let mut ranges: Vec<_> = ranges.take(RANGES_MAX).collect();
     ranges.sort_by_key(|range| range.start);
     ranges.dedup();
     ranges
