@@ -26,11 +26,13 @@ static __always_inline void grace_event(enum event_kind kind, u64 now, u32 tgid,
  * follow each other without a pause: n|1 becomes (n+1)|1.
  *
  * Several CPUs may look at once and have read at different times. The one whose
- * compare-and-swap succeeds accounts for the change; gp_seq only grows.
+ * compare-and-swap succeeds accounts for the change; gp_seq only grows. A CPU
+ * may have to wait at any point, so the clock is read last: before, the grace
+ * period that is seen to end might not have begun.
  */
-static __always_inline void watch_grace(struct vm *vm, u32 tgid, u64 now)
+static __always_inline void watch_grace(struct vm *vm, u32 tgid)
 {
-	u64 seq, old, ended;
+	u64 seq, old, ended, now;
 
 	if (!vm->ready || !vm->gp_seq)
 		return;
@@ -39,6 +41,7 @@ static __always_inline void watch_grace(struct vm *vm, u32 tgid, u64 now)
 	old = vm->seq;
 	if (seq == old || (old != NO_SEQ && (s64)(seq - old) < 0))
 		return;
+	now = bpf_ktime_get_ns();
 	if (__sync_val_compare_and_swap(&vm->seq, old, seq) != old)
 		return;
 	if (old == NO_SEQ)
@@ -46,8 +49,12 @@ static __always_inline void watch_grace(struct vm *vm, u32 tgid, u64 now)
 	/* The count of grace periods starts below zero. */
 	ended = ((seq & ~3ULL) - (old & ~3ULL)) >> 2;
 	if ((old & 3) && ended) {
-		if (vm->began_seq >> 2 == old >> 2) {
-			u64 ns = now - vm->began;
+		u64 began_seq = vm->began_seq;
+		u64 ns;
+
+		barrier();
+		ns = now - vm->began;
+		if (began_seq >> 2 == old >> 2 && (s64)ns >= 0) {
 			u64 max = vm->graces.max_ns;
 
 			/* The next one may end on another CPU meanwhile. */
@@ -56,6 +63,10 @@ static __always_inline void watch_grace(struct vm *vm, u32 tgid, u64 now)
 			if (ns > max)
 				__sync_val_compare_and_swap(&vm->graces.max_ns,
 							    max, ns);
+		} else if (began_seq != NO_SEQ) {
+			/* The CPU that saw it begin has not stored when, or the
+			 * next one has begun. */
+			__sync_fetch_and_add(&vm->unseen, 1);
 		}
 		grace_event(EVENT_GRACE_ENDED, now, tgid, old);
 		ended--;

@@ -169,7 +169,7 @@ static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
 		submit(event);
 	}
 	if (vm) {
-		watch_grace(vm, vcpu->tgid, now);
+		watch_grace(vm, vcpu->tgid);
 		if (preempted)
 			note_owed(vcpu, vm);
 	}
@@ -224,7 +224,7 @@ int BPF_PROG(ticked)
 		gather_candidate(vcpu, thread);
 	vm = vm_of(vcpu);
 	if (vm)
-		watch_grace(vm, vcpu->tgid, now);
+		watch_grace(vm, vcpu->tgid);
 	return 0;
 }
 

@@ -318,6 +318,51 @@ mod tests {
         assert_eq!(telling("libbpf: failed to load object\n"), [] as [&str; 0]);
     }
 
+    /// The program looks at this thread as a vCPU, and at a word of this process as its guest's
+    /// gp_seq: a grace period that was seen to begin, with `began_seq`, `ago_ns` ago, has ended.
+    /// Returns the guest's entry.
+    fn end_of_grace(began_seq: u64, ago_ns: u64) -> types::vm {
+        const RUNNING: u64 = 7 << 2 | 1;
+        let settings = Settings { vcpus: 1, vms: 1, ..Settings::default() };
+        let program = Program::load(&settings).unwrap();
+        let gp_seq = std::sync::atomic::AtomicU64::new(RUNNING + 3);
+        let vm = types::vm {
+            ready: 1,
+            gp_seq: gp_seq.as_ptr().addr() as u64,
+            seq: RUNNING,
+            began: crate::watch::raw::clock::now_ns().wrapping_sub(ago_ns),
+            began_seq,
+            ..types::vm::default()
+        };
+        program.vms.put(0, vm);
+        program.vcpus.put(0, types::vcpu { tgid: std::process::id(), ..types::vcpu::default() });
+        // SAFETY: no preconditions.
+        program.watch_thread(unsafe { libc::gettid() } as u32, 0).unwrap();
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let vm = program.vms.get(0);
+            if vm.seq != RUNNING {
+                return vm;
+            }
+        }
+    }
+
+    #[test]
+    fn a_grace_period_without_a_beginning_is_counted_as_unseen() {
+        const SECOND: u64 = 1_000_000_000;
+        let numbers = |vm: types::vm| (vm.graces.counts.iter().sum::<u64>(), vm.unseen);
+        let seen = end_of_grace(7 << 2 | 1, SECOND);
+        assert_eq!(numbers(seen), (1, 0));
+        assert!(seen.graces.max_ns >= SECOND && seen.graces.total_ns == seen.graces.max_ns);
+        // As of the one before: the CPU that saw it begin has not stored that yet.
+        assert_eq!(numbers(end_of_grace(6 << 2 | 1, SECOND)), (0, 1));
+        // As of the next one, which began on another CPU meanwhile.
+        let later = end_of_grace(7 << 2 | 1, 0u64.wrapping_sub(3600 * SECOND));
+        assert_eq!((numbers(later), later.graces.max_ns), ((0, 1), 0));
+        // It began before its guest was watched.
+        assert_eq!(numbers(end_of_grace(constants::NO_SEQ, SECOND)), (0, 0));
+    }
+
     /// Nanoseconds per context switch of two threads that wake each other up on one CPU. `partner`
     /// is told the thread that is watched, if any; that one calls `each` before it goes.
     fn switch_ns(partner: impl FnOnce(u32), each: impl Fn() + Send + 'static) -> f64 {
