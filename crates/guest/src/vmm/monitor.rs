@@ -4,6 +4,9 @@
 //! A QMP socket serves one client at a time: while somebody else is connected, it accepts nobody
 //! and sends nothing. So each wait here is short, and a socket that stays silent counts as busy.
 //! Nothing that changes the VM is ever sent.
+//!
+//! Any process may have QEMU's name and answer here: each answer is bounded, in time and in bytes,
+//! and what it says is checked by the callers.
 
 use super::VcpuThread;
 use crate::error::{Error, Result};
@@ -13,14 +16,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait for QEMU.
 #[derive(Clone, Copy)]
 struct Limits {
     /// For the greeting, which an unused socket sends at once.
     greeting: Duration,
-    /// For an answer: QEMU's main thread may have to wait for a CPU.
+    /// For a whole answer: QEMU's main thread may have to wait for a CPU.
     answer: Duration,
 }
 
@@ -30,9 +33,44 @@ const LIMITS: Limits =
 /// Longest greeting, bytes.
 const GREETING_MAX: u64 = 64 << 10;
 
+/// Longest answer with the events before it, bytes: several times what the largest VMs say.
+const ANSWER_MAX: usize = 8 << 20;
+
 pub struct Monitor {
     path: PathBuf,
-    qmp: qapi::Qmp<qapi::Stream<BufReader<UnixStream>, UnixStream>>,
+    limits: Limits,
+    qmp: qapi::Qmp<qapi::Stream<BufReader<Bounded>, UnixStream>>,
+}
+
+/// What the other side says, up to a time and to a number of bytes.
+struct Bounded {
+    stream: UnixStream,
+    until: Instant,
+    left: usize,
+}
+
+impl Bounded {
+    /// An answer begins now.
+    fn begin(&mut self, within: Duration) {
+        (self.until, self.left) = (Instant::now() + within, ANSWER_MAX);
+    }
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let time = self.until.saturating_duration_since(Instant::now());
+        if time.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        if self.left == 0 {
+            return Err(std::io::Error::other("its answer is too long"));
+        }
+        self.stream.set_read_timeout(Some(time))?;
+        let room = buffer.len().min(self.left);
+        let read = self.stream.read(&mut buffer[..room])?;
+        self.left -= read;
+        Ok(read)
+    }
 }
 
 impl Monitor {
@@ -48,6 +86,8 @@ impl Monitor {
         let error = |detail: String| Error::Monitor { path: path.into(), detail };
         let stream = open(path, limits).map_err(|e| error(e.to_string()))?;
         let reader = stream.try_clone().map_err(|e| error(e.to_string()))?;
+        let mut reader = Bounded { stream: reader, until: Instant::now(), left: 0 };
+        reader.begin(limits.greeting);
         let mut qmp = qapi::Qmp::new(qapi::Stream::new(BufReader::new(reader), stream));
         // Read here because the crate's own `handshake` panics when the other side hangs up.
         let mut greeting = String::new();
@@ -56,9 +96,7 @@ impl Monitor {
             Ok(_) => return Err(error("is not QEMU's".into())),
             Err(_) => return Err(error("does not answer; somebody else may be connected".into())),
         }
-        let timeout = |stream: &UnixStream| stream.set_read_timeout(Some(limits.answer));
-        timeout(qmp.inner_mut().get_mut_read().get_ref()).map_err(|e| error(e.to_string()))?;
-        let mut monitor = Monitor { path: path.into(), qmp };
+        let mut monitor = Monitor { path: path.into(), limits, qmp };
         monitor.ask(&qmp::qmp_capabilities { enable: None })?;
         Ok(monitor)
     }
@@ -68,6 +106,7 @@ impl Monitor {
         Ok(!self.ask(&qmp::query_status {})?.running)
     }
 
+    /// The threads of the vCPUs, by the numbers that they have in QEMU's own PID namespace.
     pub fn vcpus(&mut self) -> Result<Vec<VcpuThread>> {
         let cpus = self.ask(&qmp::query_cpus_fast {})?;
         let thread = |cpu: &qmp::CpuInfoFast| match cpu {
@@ -87,9 +126,11 @@ impl Monitor {
     }
 
     fn ask<C: qapi::Command>(&mut self, command: &C) -> Result<C::Ok> {
-        self.qmp
-            .execute(command)
-            .map_err(|e| Error::Monitor { path: self.path.clone(), detail: e.to_string() })
+        self.qmp.inner_mut().get_mut_read().get_mut().begin(self.limits.answer);
+        let answer = self.qmp.execute(command);
+        // Nobody asks for events.
+        self.qmp.events();
+        answer.map_err(|e| Error::Monitor { path: self.path.clone(), detail: e.to_string() })
     }
 }
 
@@ -128,6 +169,47 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let Err(error) = result else { panic!("connected to nobody") };
         assert!(error.to_string().contains("somebody else"), "{error}");
+    }
+
+    /// Connects to a server that says `greeting` and then `piece`, again and again, until the
+    /// client has hung up. Returns the client's error.
+    fn endless(name: &str, limits: Limits, greeting: &str, piece: &[u8]) -> String {
+        let (path, listener) = listener(name);
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(greeting.as_bytes()).unwrap();
+                while stream.write_all(piece).is_ok() {
+                    if piece.len() == 1 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
+            Monitor::connect_within(&path, limits).map(drop)
+        });
+        let _ = std::fs::remove_file(&path);
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_endless_answer_is_given_up() {
+        let (day, short) = (Duration::from_secs(24 * 3600), Duration::from_millis(100));
+        let greeting = "{\"QMP\":{}}\n";
+        // Byte for byte, each within the time for all of them.
+        let limits = Limits { greeting: short, answer: day };
+        let error = endless("slow", limits, "", b"x");
+        assert!(error.contains("does not answer"), "{error}");
+        let limits = Limits { greeting: day, answer: short };
+        let error = endless("drips", limits, greeting, b" ");
+        assert!(error.contains("timed out") || error.contains("unavailable"), "{error}");
+        // One line, and many that are no answer.
+        let limits = Limits { greeting: day, answer: day };
+        let line = [b' '; 1 << 16];
+        assert!(endless("line", limits, greeting, &line).contains("too long"));
+        let event = br#"{"event":"STOP","timestamp":{"seconds":1,"microseconds":2}}"#;
+        let events = [&event[..], b"\n"].concat().repeat(1000);
+        let error = endless("events", limits, greeting, &events);
+        assert!(error.contains("too long"), "{error}");
     }
 
     #[test]
