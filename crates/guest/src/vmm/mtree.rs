@@ -10,6 +10,12 @@ const FOUR_GIB: u64 = 1 << 32;
 /// Below it, parts of RAM are covered by video memory and firmware.
 const MIB: u64 = 1 << 20;
 
+/// The end of what x86's page tables can address.
+const PHYSICAL_END: u64 = 1 << 52;
+
+/// Stretches of RAM that are looked at, and blocks. A VM with 256 memory modules has fewer.
+const RANGES_MAX: usize = 1024;
+
 /// A stretch of RAM in the flat view of an address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -37,6 +43,9 @@ pub fn flat_view(text: &str) -> Vec<Range> {
         } else if inside {
             ranges.extend(range(trimmed));
         }
+        if ranges.len() > RANGES_MAX {
+            return Vec::new();
+        }
     }
     ranges.sort_by_key(|r| r.gpa);
     let Some(main) = ranges.first().filter(|r| r.gpa == 0).map(|r| r.block.clone()) else {
@@ -63,7 +72,7 @@ fn range(line: &str) -> Option<Range> {
     let (addresses, rest) = line.split_once(" (prio ")?;
     let (first, last) = addresses.split_once('-')?;
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (gpa, last) = (hex(first)?, hex(last)?);
+    let (gpa, last) = (hex(first)?, hex(last).filter(|&last| last < PHYSICAL_END)?);
     let (kind, rest) = rest.split_once("): ")?;
     // Shadow copies of ROM are RAM that is write-protected for the moment.
     if !(kind.ends_with(", ram") || kind.ends_with(", rom")) {
@@ -101,7 +110,7 @@ pub fn ram_blocks(text: &str) -> Vec<RamBlock> {
         let hva = fields.get(first + 3).filter(|_| has_hva).and_then(|f| hex(f));
         Some(RamBlock { name, len, hva })
     };
-    lines.filter_map(block).collect()
+    lines.filter_map(block).take(RANGES_MAX).collect()
 }
 
 /// Joins both; `locate` finds a block that QEMU gives no address for. `None` if a block is not
@@ -216,6 +225,16 @@ FlatView #2
             assert!(flat_view(text).is_empty(), "{text}");
             assert!(ram_blocks(text).is_empty());
         }
+        let view = |ranges: &str| flat_view(&format!("FlatView #0\n AS \"memory\"\n{ranges}"));
+        let most = "0000000000000000-7fffffffffffffff (prio 0, ram): a\n";
+        assert!(view(most).is_empty(), "more than any processor addresses");
+        let many = |n: u64| -> String {
+            (0..n)
+                .map(|i| format!("{:x}-{:x} (prio 0, ram): {i}\n", i << 20, (i << 20) + 0xfffff))
+                .collect()
+        };
+        assert_eq!(view(&many(1024)).len(), 1024);
+        assert!(view(&many(1025)).is_empty());
         let beyond = [Range { gpa: 0, len: 2, block: "a".into(), offset: u64::MAX }];
         let blocks = [RamBlock { name: "a".into(), len: 4, hva: Some(0) }];
         assert_eq!(segments(&beyond, &blocks, |_| None), None);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! QEMU, x86-64 PCs.
+//!
+//! Whoever runs a program with QEMU's name is asked like QEMU. So nothing that it says reaches
+//! beyond its own process: its vCPUs are threads of it, and the guest's RAM is memory of it.
 
 use super::cmdline::Options;
 use super::monitor::Monitor;
@@ -50,8 +53,10 @@ impl Vmm for Qemu {
             let path = seen_by(pid, path);
             // A socket that does not answer is no obstacle.
             let Ok(mut monitor) = Monitor::connect(&path) else { continue };
-            vcpus = monitor.vcpus().unwrap_or_default();
-            if let Some(told) = told(&mut monitor, &options, &mappings) {
+            let threads = monitor.vcpus().ok();
+            vcpus = threads.and_then(|told| threads::of_process(pid, &told)).unwrap_or_default();
+            let told = told(&mut monitor, &options, &mappings);
+            if let Some(told) = told.filter(|told| ram::are_mapped(told, &mappings)) {
                 layouts.retain(|other| *other != told);
                 layouts.insert(0, told);
             }
@@ -89,7 +94,8 @@ impl Vmm for Qemu {
             return named;
         }
         let asked = vm.qmp.as_ref().and_then(|path| Monitor::connect(path).ok()?.vcpus().ok());
-        asked.filter(|all| !all.is_empty()).unwrap_or_else(|| vm.vcpus.clone())
+        let own = asked.and_then(|told| threads::of_process(vm.pid, &told));
+        own.filter(|all| !all.is_empty()).unwrap_or_else(|| vm.vcpus.clone())
     }
 
     fn paused(&self, vm: &Vm) -> Option<bool> {
