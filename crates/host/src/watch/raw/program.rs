@@ -106,6 +106,13 @@ impl Program {
         }
     }
 
+    /// The entry of the vCPU that `tid` is.
+    #[cfg(test)]
+    pub fn entry_of(&self, tid: u32) -> Option<u32> {
+        let entry = self.threads.lookup(&tid.to_ne_bytes(), MapFlags::ANY).unwrap()?;
+        Some(u32::from_ne_bytes(entry.try_into().unwrap()))
+    }
+
     /// The program's measurements of its own run time, one entry per CPU.
     pub fn costs(&self) -> Vec<types::cost> {
         let key = 0u32.to_ne_bytes();

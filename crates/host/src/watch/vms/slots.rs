@@ -9,9 +9,10 @@ use crate::watch::raw::constants::{MAX_SEGMENTS, NO_SEQ};
 use crate::watch::raw::{Program, types};
 use reprieve_guest::BpfLayout;
 use reprieve_guest::layout::{RcuLayout, VcpuLayout};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem::offset_of;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Where a vCPU's registers are.
@@ -49,8 +50,8 @@ pub struct Slots {
 struct Free {
     vms: VecDeque<u32>,
     vcpus: VecDeque<u32>,
-    /// All watched threads: several may share a bit of the filter.
-    threads: BTreeSet<u32>,
+    /// All watched threads, with their entries: several may share a bit of the filter.
+    threads: BTreeMap<u32, u32>,
 }
 
 /// A VM's entry, freed on drop. Its vCPUs have to be dropped first.
@@ -71,7 +72,7 @@ impl Slots {
         let free = Free {
             vms: (0..program.vms.len() as u32).collect(),
             vcpus: (0..program.vcpus.len() as u32).collect(),
-            threads: BTreeSet::new(),
+            threads: BTreeMap::new(),
         };
         Arc::new(Slots { program: Arc::new(program), free: Mutex::new(free) })
     }
@@ -87,10 +88,12 @@ impl Slots {
         Some(VmSlot { slots: self.clone(), index })
     }
 
-    /// Begins to watch thread `tid` of process `pid`, which is vCPU `index` of `vm`.
+    /// Begins to watch thread `tid` of process `pid`, which is vCPU `index` of `vm`. If the thread
+    /// is watched already, that was another one with its number, which has ended.
     ///
     /// # Errors
-    /// When all entries are taken.
+    /// When all entries are taken, or when that is no thread of that process: nobody takes another
+    /// VM's vCPUs out of sight.
     pub fn add_vcpu(
         self: &Arc<Slots>,
         vm: &VmSlot,
@@ -99,6 +102,10 @@ impl Slots {
         index: u32,
         registers: Registers,
     ) -> io::Result<VcpuSlot> {
+        if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
+            let why = format!("{tid} is no thread of process {pid}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
         let room = self.program.vcpus.len();
         let full = || io::Error::other(format!("there is room for {room} on this host"));
         let slot = self.free().vcpus.pop_front().ok_or_else(full)?;
@@ -110,7 +117,7 @@ impl Slots {
             ..types::vcpu::default()
         };
         self.program.vcpus.put(slot as usize, entry);
-        self.free().threads.insert(tid);
+        self.free().threads.insert(tid, slot);
         if let Err(error) = self.program.watch_thread(tid, slot) {
             self.forget(tid, slot);
             return Err(error);
@@ -120,8 +127,11 @@ impl Slots {
 
     fn forget(&self, tid: u32, slot: u32) {
         let mut free = self.free();
-        free.threads.remove(&tid);
-        self.program.forget_thread(tid, free.threads.iter().copied());
+        // Unless a later thread with its number is watched.
+        if free.threads.get(&tid) == Some(&slot) {
+            free.threads.remove(&tid);
+            self.program.forget_thread(tid, free.threads.keys().copied());
+        }
         // To the end of the queue: an event of the old vCPU may still be in the buffer.
         free.vcpus.push_back(slot);
     }
@@ -289,5 +299,33 @@ impl VcpuSlot {
 impl Drop for VcpuSlot {
     fn drop(&mut self) {
         self.slots.forget(self.tid, self.slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::raw::Settings;
+
+    #[test]
+    fn a_thread_is_watched_for_its_own_process() {
+        let settings = Settings { vcpus: 4, vms: 2, ..Settings::default() };
+        let slots = Slots::new(Program::load(&settings).unwrap());
+        let vm = slots.add_vm().unwrap();
+        let pid = std::process::id();
+        // SAFETY: no preconditions.
+        let tid = unsafe { libc::gettid() } as u32;
+        let add = |pid, tid| slots.add_vcpu(&vm, pid, tid, 0, Registers::None);
+        let first = add(pid, tid).unwrap();
+        assert_eq!(slots.program.entry_of(tid), Some(first.index()));
+        // Another process says that the thread is a vCPU of its own.
+        assert!(add(1, tid).is_err());
+        assert_eq!(slots.program.entry_of(tid), Some(first.index()));
+        // As if a thread with the same number were watched before the end of this one was noticed.
+        let second = add(pid, tid).unwrap();
+        drop(first);
+        assert_eq!(slots.program.entry_of(tid), Some(second.index()));
+        drop(second);
+        assert_eq!(slots.program.entry_of(tid), None);
     }
 }
