@@ -160,8 +160,16 @@ impl VmActivity {
             activity.all.add(&one);
             activity.vcpus.push(one);
         }
-        activity.all.off_cpu.max_ns =
-            activity.vcpus.iter().map(|v| v.off_cpu.max_ns).max().unwrap_or(0);
+        if let Some(former) = &vm.former {
+            let mut old = Activity::default();
+            if let Some((before, time)) = before {
+                let there =
+                    |v: &Vcpu| vm.vcpus.iter().any(|n| (n.index, n.tid) == (v.index, v.tid));
+                let gone = before.vcpus.iter().filter(|v| !there(v));
+                gone.chain(&before.former).for_each(|v| old.add(&vcpu_totals(v, time)));
+            }
+            activity.all.add(&vcpu_totals(former, later.time_ns).since(&old));
+        }
         if let Some(grace) = &vm.grace {
             let old = before.and_then(|(old, _)| old.grace.as_ref());
             activity.grace = match old {
@@ -229,6 +237,24 @@ mod tests {
         assert_eq!(seen.all.total_preemptions(), 1);
         assert_eq!(seen.all.off_share(), Some(0.1));
         assert_eq!(seen.all.critical_share(), Some(1.0));
+    }
+
+    #[test]
+    fn what_a_vcpu_did_before_it_was_taken_out_counts() {
+        let (mut stays, mut goes, mut former) = (vcpu(0), vcpu(1), vcpu(0));
+        (stays.on_cpu_ns, goes.on_cpu_ns) = (100 * MS, 200 * MS);
+        let first = snapshot(1000 * MS, vec![vm(1, "a", vec![stays.clone(), goes])]);
+        (stays.on_cpu_ns, former.on_cpu_ns) = (110 * MS, 230 * MS);
+        let mut later = vm(1, "a", vec![stays]);
+        later.former = Some(former);
+        let second = snapshot(2000 * MS, vec![later.clone()]);
+        let third = snapshot(3000 * MS, vec![later]);
+        let on_ns = |earlier, later: &Snapshot| {
+            VmActivity::between(earlier, later, &later.vms[0]).all.on_ns
+        };
+        assert_eq!(on_ns(Some(&first), &second), 40 * MS);
+        assert_eq!(on_ns(Some(&second), &third), 0);
+        assert_eq!(on_ns(None, &second), 340 * MS);
     }
 
     #[test]

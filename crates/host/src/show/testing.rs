@@ -48,6 +48,7 @@ pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
         kernel: Some("6.12.117+deb12-cloud-amd64".into()),
         blind: vec![],
         vcpus,
+        former: None,
         grace: None,
         tracks_user: false,
         held: None,

@@ -4,7 +4,8 @@
 //!
 //! Times are nanoseconds. A point in time is of `CLOCK_MONOTONIC` on the host; [`Snapshot::wall`]
 //! ties it to the calendar. Counters and histograms are totals since `watch` attached to the VM,
-//! and never fall while it does: a rate is a difference of two snapshots.
+//! and never fall while it does: a rate is a difference of two snapshots. Those of a vCPU that is
+//! taken out of the VM go into [`VmSnapshot::former`].
 
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +145,9 @@ pub struct VmSnapshot {
     /// What cannot be seen in this guest, in sentences ("RCU readers leave no trace: ...").
     pub blind: Vec<String>,
     pub vcpus: Vec<Vcpu>,
+    /// The counters of vCPUs that were taken out of the VM, in sum; the rest of it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Vcpu>,
     /// `None` until the guest has been read.
     pub grace: Option<Grace>,
     /// User mode is quiescent to the guest's RCU (context tracking, as with `nohz_full`); false
@@ -153,6 +157,13 @@ pub struct VmSnapshot {
     /// `None` unless [`Options::late`](super::Options::late) asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
+}
+
+impl VmSnapshot {
+    /// Those whose counters add up to the VM's.
+    pub fn counted(&self) -> impl Iterator<Item = &Vcpu> {
+        self.vcpus.iter().chain(&self.former)
+    }
 }
 
 /// Grace periods that were late while a preempted vCPU owed them a quiescent state. A preemption

@@ -249,6 +249,7 @@ mod tests {
             kernel: Some("6.12".into()),
             blind: vec!["something".into()],
             vcpus,
+            former: None,
             grace: Some(Grace::default()),
             tracks_user: false,
             held: Some(Held::default()),

@@ -195,7 +195,7 @@ fn vm_statistics(vm: &VmSnapshot, state: &State, now: u64) -> VmStatistics {
         _ => None,
     };
     let mut preempted: BTreeMap<&str, Preempted> = BTreeMap::new();
-    for of in vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions) {
+    for of in vm.counted().flat_map(|vcpu| &vcpu.preemptions) {
         let none = || Preempted { class: of.class, suffered: 0, avoided: 0 };
         preempted.entry(of.class.name()).or_insert_with(none).suffered +=
             of.off_cpu.counts.iter().sum::<u64>();
@@ -207,7 +207,7 @@ fn vm_statistics(vm: &VmSnapshot, state: &State, now: u64) -> VmStatistics {
         trouble: unreadable.or_else(|| refused.first().map(|why| why.to_string())),
         weight: 0,
         vcpus: vm.vcpus.len() as u32,
-        on_cpu_ns: vm.vcpus.iter().map(|vcpu| vcpu.on_cpu_ns).sum(),
+        on_cpu_ns: vm.counted().map(|vcpu| vcpu.on_cpu_ns).sum(),
         entitled_ns: None,
         preempted: preempted.into_values().collect(),
         shortened: Granted {

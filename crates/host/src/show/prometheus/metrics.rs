@@ -48,7 +48,7 @@ impl Page {
 
 fn totals(vm: &VmSnapshot, now: u64) -> Activity {
     let mut all = Activity::default();
-    for vcpu in &vm.vcpus {
+    for vcpu in vm.counted() {
         all.add(&vcpu_totals(vcpu, now));
     }
     all
@@ -179,7 +179,7 @@ fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error
 /// The preemptions of all vCPUs that were in `class`.
 fn of_class(vm: &VmSnapshot, class: Class) -> Histogram {
     let mut all = Histogram::default();
-    for preemptions in vm.vcpus.iter().flat_map(|v| &v.preemptions).filter(|p| p.class == class) {
+    for preemptions in vm.counted().flat_map(|v| &v.preemptions).filter(|p| p.class == class) {
         add(&mut all, &preemptions.off_cpu);
     }
     all

@@ -13,7 +13,7 @@
 
 use super::finder::Key;
 use super::qemu_registers;
-use super::slots::{Registers, Slots, VcpuSlot, VmSlot};
+use super::slots::{Registers, Slots, VcpuSlot, VmSlot, add_former};
 use super::stand_in::StandIn;
 use crate::watch::model::VmState;
 use crate::watch::raw::clock::now_ns;
@@ -61,6 +61,8 @@ pub struct Machine {
     pub vm: Option<vmm::Vm>,
     /// Dropped before the VM's own entry.
     pub vcpus: Vec<Vcpu>,
+    /// What vCPUs did that were taken out.
+    pub former: Option<Box<types::vcpu>>,
     slot: Option<VmSlot>,
     pub attached: Option<Attached>,
     /// Of a process that stands in for a VM; nothing is attached then.
@@ -110,6 +112,7 @@ impl Machine {
             state: VmState::Attaching,
             vm: None,
             vcpus: Vec::new(),
+            former: None,
             slot: None,
             attached: None,
             stand_in: None,
@@ -193,7 +196,12 @@ impl Machine {
             _ => Registers::None,
         };
         let wanted = &vm.vcpus;
-        self.vcpus.retain(|v| wanted.iter().any(|w| (w.index, w.tid) == (v.index, v.slot.tid())));
+        let vcpus = std::mem::take(&mut self.vcpus);
+        let (stay, gone) = vcpus
+            .into_iter()
+            .partition(|v| wanted.iter().any(|w| (w.index, w.tid) == (v.index, v.slot.tid())));
+        self.vcpus = stay;
+        take_out(&mut self.former, gone);
         self.trouble = None;
         let mut left_out = 0;
         for thread in wanted {
@@ -428,6 +436,13 @@ impl Machine {
     }
 }
 
+/// What these vCPUs did is kept in `former`.
+fn take_out(former: &mut Option<Box<types::vcpu>>, gone: Vec<Vcpu>) {
+    for vcpu in gone {
+        add_former(former.get_or_insert_default(), &vcpu.slot.get(), now_ns());
+    }
+}
+
 fn not_watched(left_out: usize, of: usize, error: &std::io::Error) -> String {
     format!("{left_out} of its {of} vCPUs are not watched: {error}")
 }
@@ -436,4 +451,31 @@ fn other_threads(pid: u32, vm: &vmm::Vm) -> Vec<u32> {
     let Ok(dir) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let tids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
     tids.filter(|&tid| vm.vcpus.iter().all(|v| v.tid != tid)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::raw::{Program, Settings};
+    use crate::watch::snapshot::view;
+
+    #[test]
+    fn counters_do_not_fall_when_a_vcpu_is_taken_out() {
+        let settings = Settings { vcpus: 4, vms: 2, ..Settings::default() };
+        let slots = Slots::new(Program::load(&settings).unwrap());
+        let pid = std::process::id();
+        let mut machine = Machine::stand_in(&slots, &StandIn::example(pid, pid));
+        let slot = &machine.vcpus[0].slot;
+        // Of no process, so that the program does not count for it.
+        let entry = types::vcpu { on_cpu_ns: 700, ..types::vcpu::default() };
+        slots.program.vcpus.put(slot.index() as usize, entry);
+        let on_cpu_ns = |machine: &Machine| {
+            let entries: Vec<_> = machine.vcpus.iter().map(|v| v.slot.get()).collect();
+            let vm = view::vm(machine, &entries, &Kvm::Svm, now_ns());
+            vm.counted().map(|vcpu| vcpu.on_cpu_ns).sum::<u64>()
+        };
+        assert_eq!((on_cpu_ns(&machine), machine.former.is_some()), (700, false));
+        take_out(&mut machine.former, std::mem::take(&mut machine.vcpus));
+        assert_eq!(on_cpu_ns(&machine), 700);
+    }
 }

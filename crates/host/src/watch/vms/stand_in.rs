@@ -129,15 +129,13 @@ impl StandIn {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tasks_are_found_in_what_plays_the_ram() {
-        let stand_in = StandIn {
-            pid: 1,
+impl StandIn {
+    /// One with a vCPU that is thread `tid`.
+    pub fn example(pid: u32, tid: u32) -> StandIn {
+        StandIn {
+            pid,
             name: "many".into(),
-            vcpus: vec![StandInVcpu { tid: 2, preempt_count: 8, current_task: 16, registers: 24 }],
+            vcpus: vec![StandInVcpu { tid, preempt_count: 8, current_task: 16, registers: 24 }],
             ram: 0x7000_0000,
             ram_bytes: 0x4000,
             direct_map: 0xffff_8880_0000_0000,
@@ -153,7 +151,17 @@ mod tests {
             kthread_state: 0x7000_0028,
             leaves: vec![],
             spins: vec![(0x10, 0x20)],
-        };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_found_in_what_plays_the_ram() {
+        let stand_in = StandIn::example(1, 2);
         let layout = stand_in.layout();
         assert_eq!(layout.host_address(0xffff_8880_0000_2000, 4096), Some(0x7000_2000));
         assert_eq!(layout.host_address(0xffff_8880_0000_3008, 4096), None, "ends behind RAM");
