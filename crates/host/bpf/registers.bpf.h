@@ -119,7 +119,7 @@ static __always_inline void observe_vmx(u64 kvm, struct observation *seen)
 
 /*
  * Intel's KVM stores the privilege level only after the switch. If it was not
- * known then, it is known when the vCPU comes back.
+ * known then, it is known from then on until the vCPU comes back.
  */
 static __always_inline u32 late_class(const struct vcpu *vcpu)
 {

@@ -228,4 +228,17 @@ int BPF_PROG(ticked)
 	return 0;
 }
 
+/*
+ * User space runs this for a vCPU that is preempted now, by its index. Two may
+ * not write to an entry, so the answer is not kept.
+ */
+SEC("raw_tp")
+int class_now(u64 *arguments)
+{
+	u32 index = arguments[0];
+	struct vcpu *vcpu = bpf_map_lookup_elem(&vcpus, &index);
+
+	return vcpu ? late_class(vcpu) : CLASS_UNKNOWN;
+}
+
 char LICENSE[] SEC("license") = "GPL";

@@ -3,8 +3,10 @@
 //!
 //! A preemption enters the totals when it ends, so a vCPU that has been off its CPU for a minute
 //! would show as idle for that minute. Here the one in progress is added to each snapshot before
-//! the two are subtracted: `off(t) = total(t) + in progress at t`. That function never falls and
-//! counts each nanosecond once, when it passes. The same goes for halts.
+//! the two are subtracted: `off(t) = total(t) + in progress at t`. That function counts each
+//! nanosecond once, when it passes. The same goes for halts. It falls where the program noticed
+//! late that a vCPU had come or gone, by the time until then: at most a tick of the host. Then the
+//! difference is zero.
 
 use super::histogram::{add, count, difference};
 use crate::watch::model::{Class, Histogram, Snapshot, Vcpu, VcpuNow, VmSnapshot};
@@ -63,6 +65,15 @@ impl Activity {
     pub fn critical_share(&self) -> Option<f64> {
         let critical = CRITICAL.iter().map(|class| self.off_ns[position(*class)]).sum();
         share(critical, self.total_off_ns())
+    }
+
+    /// Makes up for the times that fall (see above): none is less than in `earlier`.
+    pub(super) fn hold(&mut self, earlier: &Activity) {
+        for (mine, earlier) in self.off_ns.iter_mut().zip(earlier.off_ns) {
+            *mine = earlier.max(*mine);
+        }
+        self.on_ns = self.on_ns.max(earlier.on_ns);
+        self.halted_ns = self.halted_ns.max(earlier.halted_ns);
     }
 
     /// Adds what another vCPU did.

@@ -13,17 +13,27 @@ use crate::watch::model::*;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
+use std::collections::HashMap;
 use std::fmt::Error;
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub struct Page(pub Arc<Snapshot>);
+pub struct Page {
+    snapshot: Arc<Snapshot>,
+    /// Per VM.
+    totals: Vec<Activity>,
+}
+
+/// The totals that were served last, by the VMM's process. For Prometheus a counter that falls has
+/// begun anew: it would count all of it once more.
+#[derive(Debug, Default)]
+pub struct Served(HashMap<u32, Activity>);
 
 /// A VM under its unique name, with the totals over its vCPUs.
 struct Named<'a> {
     name: String,
     vm: &'a VmSnapshot,
-    totals: Activity,
+    totals: &'a Activity,
 }
 
 impl Collector for Page {
@@ -32,17 +42,31 @@ impl Collector for Page {
         let named = self.named();
         vms(out, &named)?;
         preemptions(out, &named)?;
-        grace_periods(out, &named, self.0.time_ns)?;
-        runtime(out, &self.0.processes)?;
-        cost(out, &self.0)
+        grace_periods(out, &named, self.snapshot.time_ns)?;
+        runtime(out, &self.snapshot.processes)?;
+        cost(out, &self.snapshot)
     }
 }
 
 impl Page {
+    pub fn new(snapshot: Arc<Snapshot>, served: &mut Served) -> Page {
+        let of = |vm: &VmSnapshot| {
+            let mut totals = totals(vm, snapshot.time_ns);
+            if let Some(earlier) = served.0.get(&vm.pid) {
+                totals.hold(earlier);
+            }
+            totals
+        };
+        let totals: Vec<Activity> = snapshot.vms.iter().map(of).collect();
+        served.0 = snapshot.vms.iter().map(|vm| vm.pid).zip(totals.iter().cloned()).collect();
+        Page { snapshot, totals }
+    }
+
     fn named(&self) -> Vec<Named<'_>> {
-        let names = unique(self.0.vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
-        let named = |(name, vm)| Named { name, vm, totals: totals(vm, self.0.time_ns) };
-        names.into_iter().zip(&self.0.vms).map(named).collect()
+        let vms = &self.snapshot.vms;
+        let names = unique(vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
+        let named = |((name, vm), totals)| Named { name, vm, totals };
+        names.into_iter().zip(vms).zip(&self.totals).map(named).collect()
     }
 }
 
@@ -320,8 +344,8 @@ fn cost(out: &mut DescriptorEncoder, snapshot: &Snapshot) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::show::prometheus::testing::{asked, documented, served};
-    use crate::show::prometheus::text;
-    use crate::show::testing::{busy, snapshot, vcpu, vm};
+    use crate::show::prometheus::{text, text_after};
+    use crate::show::testing::{busy, preempted, snapshot, vcpu, vm};
 
     fn page(snapshot: Snapshot) -> String {
         text(snapshot).unwrap()
@@ -350,6 +374,32 @@ mod tests {
             assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
         }
         assert!(page.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_counter_does_not_fall() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut served = Served::default();
+        let mut off_cpu = |at: u64, class, since, former: Option<Vcpu>| {
+            let mut one = vcpu(0);
+            one.now = preempted(since, class);
+            let seen = VmSnapshot { former, ..vm(1, "a", vec![one]) };
+            let page = text_after(snapshot(at, vec![seen]), &mut served).unwrap();
+            let prefix = "reprieve_vcpu_off_cpu_seconds_total{vm=\"a\",class=\"user\"} ";
+            let line = page.lines().find_map(|line| line.strip_prefix(prefix));
+            line.unwrap().parse::<f64>().unwrap()
+        };
+        assert_eq!(off_cpu(5 * SECOND, Class::User, SECOND, None), 4.0);
+        // It was seen late that it had run meanwhile.
+        assert_eq!(off_cpu(6 * SECOND, Class::User, 3 * SECOND, None), 4.0);
+        assert_eq!(off_cpu(8 * SECOND, Class::Reader, 7 * SECOND, None), 4.0);
+        assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, None), 7.0);
+        let mut former = vcpu(0);
+        former.preemptions = busy(10).vms[0].vcpus[0].preemptions.clone();
+        former.preemptions[0].class = Class::User;
+        let more = former.preemptions[0].off_cpu.total_ns as f64 / 1e9;
+        assert!(more > 0.0);
+        assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, Some(former)), 7.0 + more);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub use server::{Error, Server};
 
 use crate::guard::Statistics;
 use crate::watch::model::Snapshot;
+use metrics::Served;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
@@ -44,9 +45,16 @@ impl From<Statistics> for Figures {
 
 /// The page for `figures`, in the OpenMetrics text format.
 pub fn text(figures: impl Into<Figures>) -> Result<String, std::fmt::Error> {
+    text_after(figures, &mut Served::default())
+}
+
+/// The page for `figures` after those in `served`, which it joins.
+fn text_after(figures: impl Into<Figures>, served: &mut Served) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
     match figures.into() {
-        Figures::Watch(snapshot) => registry.register_collector(Box::new(metrics::Page(snapshot))),
+        Figures::Watch(snapshot) => {
+            registry.register_collector(Box::new(metrics::Page::new(snapshot, served)));
+        }
         Figures::Guard(all) => registry.register_collector(Box::new(guard::Page(all))),
     }
     let mut text = String::new();

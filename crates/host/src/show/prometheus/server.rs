@@ -5,7 +5,7 @@
 //! connections at a time, one request per connection, the size of its head (its body is not read),
 //! the time it may take, and how often a page is made: once per update, however many ask.
 
-use super::Figures;
+use super::{Figures, Served};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -42,6 +42,7 @@ pub struct Error {
 struct Latest {
     figures: Option<Figures>,
     page: Option<Bytes>,
+    served: Served,
 }
 
 /// Serves metrics from a thread of its own until it is dropped.
@@ -100,7 +101,7 @@ impl Server {
     /// Serves `figures` from now on.
     pub fn update(&self, figures: impl Into<Figures>) {
         let mut latest = self.latest.lock().unwrap_or_else(|e| e.into_inner());
-        *latest = Latest { figures: Some(figures.into()), page: None };
+        (latest.figures, latest.page) = (Some(figures.into()), None);
     }
 }
 
@@ -162,8 +163,8 @@ fn answer(request: &Request<Incoming>, latest: &Mutex<Latest>) -> Response<Full<
 
 fn page(latest: &Mutex<Latest>) -> Result<Option<Bytes>, std::fmt::Error> {
     let mut latest = latest.lock().unwrap_or_else(|e| e.into_inner());
-    if let (None, Some(figures)) = (&latest.page, &latest.figures) {
-        let page = super::text(figures.clone())?;
+    if let (None, Some(figures)) = (&latest.page, latest.figures.clone()) {
+        let page = super::text_after(figures, &mut latest.served)?;
         latest.page = Some(page.into());
     }
     Ok(latest.page.clone())

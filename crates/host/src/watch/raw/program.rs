@@ -7,7 +7,9 @@ use super::skeleton::{WatchSkel, WatchSkelBuilder};
 use super::{constants, types};
 use crate::watch::error::Error;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, RingBufferBuilder, libbpf_sys};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput, RingBufferBuilder, libbpf_sys,
+};
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -40,6 +42,8 @@ pub struct Program {
     /// What the program is attached to for as long as it is loaded.
     _links: [Link; 2],
     threads: MapHandle,
+    /// The host's KVM is Intel's.
+    vmx: bool,
     pub vcpus: Shared<types::vcpu>,
     pub vms: Shared<types::vm>,
     /// The program's variables, as words.
@@ -68,6 +72,7 @@ impl Program {
                 storage,
                 _links: links,
                 threads,
+                vmx: settings.vmx,
                 vcpus,
                 vms,
                 variables,
@@ -94,6 +99,23 @@ impl Program {
         let (word, bit) = filter_bit(tid);
         self.variables.put(word, self.variables.get(word) | bit);
         Ok(())
+    }
+
+    /// The class of the vCPU `entry`, which is preempted, if it can be told only now: Intel's KVM
+    /// stores the privilege level after the context switch. Costs a system call.
+    pub fn late_class(&self, slot: u32, entry: &types::vcpu) -> Option<types::class> {
+        let late = self.vmx
+            && entry.doing == types::doing::DOING_PREEMPTED
+            && entry.class == types::class::CLASS_KERNEL
+            && entry.registers == types::registers::REGISTERS_KVM
+            && entry.rip == 0;
+        if late { self.class_now(slot).ok() } else { None }
+    }
+
+    fn class_now(&self, slot: u32) -> libbpf_rs::Result<types::class> {
+        let mut arguments = u64::from(slot).to_ne_bytes();
+        let input = ProgramInput { context_in: Some(&mut arguments), ..ProgramInput::default() };
+        Ok(types::class(self.skel.progs.class_now.test_run(input)?.return_value))
     }
 
     /// Has the program forget `tid`. Its bit in the filter stays where another thread in `others`
@@ -323,6 +345,24 @@ mod tests {
         let missing = "libbpf: extern (func ksym) 'f': failed to resolve\n";
         assert_eq!(telling(missing), [missing.trim()]);
         assert_eq!(telling("libbpf: failed to load object\n"), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn the_program_is_asked_for_a_class() {
+        let settings = Settings { vcpus: 2, vms: 1, ..Settings::default() };
+        let program = Program::load(&settings).unwrap();
+        let class = types::class::CLASS_READER;
+        program.vcpus.put(1, types::vcpu { class, ..types::vcpu::default() });
+        assert_eq!(program.class_now(1).unwrap(), class);
+        assert_eq!(program.class_now(2).unwrap(), types::class::CLASS_UNKNOWN, "no such entry");
+        // Without Intel's KVM there is nothing to ask for.
+        let entry = types::vcpu {
+            doing: types::doing::DOING_PREEMPTED,
+            class: types::class::CLASS_KERNEL,
+            registers: types::registers::REGISTERS_KVM,
+            ..types::vcpu::default()
+        };
+        assert_eq!(program.late_class(1, &entry), None);
     }
 
     /// The program looks at this thread as a vCPU, and at a word of this process as its guest's

@@ -293,7 +293,8 @@ impl VcpuSlot {
         (doing == types::doing::DOING_PREEMPTED.0).then_some(since)
     }
 
-    /// Everything that the program knows about it, as of one moment.
+    /// Everything that the program knows about it, as of one moment; its class as it is booked when
+    /// the vCPU comes back.
     pub fn get(&self) -> types::vcpu {
         let entries = &self.slots.program.vcpus;
         let version =
@@ -301,7 +302,11 @@ impl VcpuSlot {
         for _ in 0..READS {
             let before = version();
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-            let entry = entries.get(self.slot as usize);
+            let mut entry = entries.get(self.slot as usize);
+            if before % 2 == 0 {
+                let late = self.slots.program.late_class(self.slot, &entry);
+                entry.class = late.unwrap_or(entry.class);
+            }
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
             if before % 2 == 0 && version() == before {
                 return entry;
