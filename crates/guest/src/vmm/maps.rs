@@ -13,6 +13,8 @@ pub struct Mapping {
     pub shared: bool,
     /// Bytes into the file.
     pub offset: u64,
+    /// Of the file: the major and minor number of its file system's device.
+    pub device: (u32, u32),
     /// Zero for anonymous memory.
     pub inode: u64,
     /// File or note (`[heap]`), empty for anonymous memory.
@@ -33,15 +35,18 @@ impl Mapping {
         let mut fields = line.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let number = |text: &str| u32::from_str_radix(text, 16).ok();
         let (start, end, flags) = (hex(start)?, hex(end)?, fields.next()?.as_bytes());
         let offset = hex(fields.next()?)?;
-        let inode = fields.nth(1)?.parse().ok()?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode = fields.next()?.parse().ok()?;
         Some(Mapping {
             start,
             end,
             writable: flags.starts_with(b"rw"),
             shared: flags.get(3) == Some(&b's'),
             offset,
+            device: (number(major)?, number(minor)?),
             inode,
             path: fields.next().unwrap_or_default().trim_start().to_owned(),
         })
@@ -50,8 +55,8 @@ impl Mapping {
     /// Whether `next` goes on where this ends, in memory and in what is mapped.
     fn continues(&self, next: &Mapping) -> bool {
         self.end == next.start
-            && (self.writable, self.shared, self.inode, &self.path)
-                == (next.writable, next.shared, next.inode, &next.path)
+            && (self.writable, self.shared, self.device, self.inode, &self.path)
+                == (next.writable, next.shared, next.device, next.inode, &next.path)
             && (self.inode == 0 || self.offset + self.len() == next.offset)
     }
 }
@@ -95,6 +100,7 @@ nonsense
         let all: Vec<Mapping> = MAPS.lines().filter_map(Mapping::parse).collect();
         assert_eq!(all.len(), 7);
         assert_eq!(all[0].path, "/usr/bin/qemu system");
+        assert_eq!((all[0].device, all[0].inode, all[1].device), ((0xfe, 0), 42, (0, 0)));
         assert!(!all[0].writable && all[4].shared && all[4].path == "/memfd:ram (deleted)");
         let lengths: Vec<u64> = joined(&all).iter().map(Mapping::len).collect();
         assert_eq!(lengths, [0x1000, 0x4000_0000, 0x1000, 0x2000_0000, 0x1000_0000]);

@@ -184,6 +184,7 @@ mod tests {
             writable: true,
             shared: false,
             offset: 0,
+            device: (0, 0),
             inode: u64::from(!path.is_empty()),
             path: path.into(),
         }

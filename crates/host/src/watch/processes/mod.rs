@@ -4,14 +4,17 @@
 //!
 //! Module `inspect` of the runtime is the other side: the note has the address of a descriptor,
 //! which has the layout of everything else. A process may lie, so its figures are no bounds here:
-//! each process is read within a budget.
+//! each process is read within a budget, and all together within another.
 
 mod reader;
 
 use crate::watch::model::Process;
-use reader::Reader;
-use reprieve_guest::vmm::{maps, process};
+use reader::{BUDGET, Reader};
+use reprieve_guest::vmm::maps::{self, Mapping};
+use reprieve_guest::vmm::process;
 use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,12 +27,25 @@ const LOOKS: usize = 100;
 
 const MAPPINGS: usize = 4096;
 
+/// Bytes read of all processes together, per look and per view: those of a few that lie.
+const TOTAL: usize = 4 * BUDGET;
+
 /// The processes that use the runtime, and those that do not.
 #[derive(Default)]
 pub struct Processes {
     seen: HashMap<u32, Seen>,
-    /// By file: the distance from the start of its mapping to the descriptor; `None` without one.
-    files: HashMap<(String, u64), Option<u64>>,
+    /// The distance from the start of a file's mapping to the descriptor; `None` without one.
+    files: HashMap<File, Option<u64>>,
+}
+
+/// A file as a user's processes see it. Other users' count for nothing: a process may change what
+/// it has mapped, and in a mount namespace of its own any path may be any file.
+#[derive(PartialEq, Eq, Hash)]
+struct File {
+    user: u32,
+    device: (u32, u32),
+    inode: u64,
+    path: String,
 }
 
 struct Seen {
@@ -47,7 +63,7 @@ impl Processes {
         let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
         let mut seen = HashMap::new();
         let now = Instant::now();
-        let mut looks = 0;
+        let (mut looks, mut left) = (0, TOTAL);
         for pid in pids.filter(|&pid| pid != std::process::id()) {
             let known = self.seen.remove(&pid);
             let mut entry = match known {
@@ -60,12 +76,15 @@ impl Processes {
                 },
             };
             let age = now - entry.first;
-            if age >= entry.next && looks < LOOKS && !stop.load(Ordering::Relaxed) {
+            let room = looks < LOOKS && left >= BUDGET;
+            if age >= entry.next && room && !stop.load(Ordering::Relaxed) {
                 looks += 1;
                 entry.next = age * 2;
                 if let Some(start_time) = process::start_time(pid) {
                     entry.start_time = start_time;
-                    entry.descriptor = self.descriptor_of(pid);
+                    let mut reader = Reader::new(pid, BUDGET);
+                    entry.descriptor = self.descriptor_of(pid, &mut reader);
+                    left -= BUDGET - reader.left();
                 }
             }
             seen.insert(pid, entry);
@@ -77,19 +96,29 @@ impl Processes {
         }
     }
 
-    fn descriptor_of(&mut self, pid: u32) -> Option<u64> {
-        let maps = maps::read(pid).ok()?;
+    fn descriptor_of(&mut self, pid: u32, reader: &mut Reader) -> Option<u64> {
+        let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        self.descriptor_in(&maps::read(pid).ok()?, user, reader)
+    }
+
+    fn descriptor_in(&mut self, maps: &[Mapping], user: u32, reader: &mut Reader) -> Option<u64> {
         let files = maps.iter().filter(|m| m.inode != 0 && m.offset == 0).take(MAPPINGS);
         for mapping in files {
-            let key = (mapping.path.clone(), mapping.inode);
-            let behind = match self.files.get(&key) {
+            let (device, inode, path) = (mapping.device, mapping.inode, mapping.path.clone());
+            let file = File { user, device, inode, path };
+            let behind = match self.files.get(&file) {
                 Some(known) => *known,
-                None => {
-                    let found = Reader::new(pid).descriptor(mapping.start);
-                    let behind = found.map(|at| at.wrapping_sub(mapping.start));
-                    self.files.insert(key, behind);
-                    behind
-                }
+                None => match reader.descriptor(mapping.start) {
+                    Ok(found) => {
+                        let behind = found.map(|at| at.wrapping_sub(mapping.start));
+                        self.files.insert(file, behind);
+                        behind
+                    }
+                    // The next look goes on from here.
+                    Err(error) if error.kind() == ErrorKind::QuotaExceeded => return None,
+                    // It ends, perhaps. That says nothing about the file.
+                    Err(_) => None,
+                },
             };
             if let Some(behind) = behind {
                 return Some(mapping.start.wrapping_add(behind));
@@ -100,21 +129,30 @@ impl Processes {
 
     /// Those that use the runtime, as they are now.
     pub fn view(&self) -> Vec<Process> {
-        let mut all: Vec<Process> = self
+        let mut all: Vec<(u32, u64)> = self
             .seen
             .iter()
             .filter_map(|(&pid, seen)| Some((pid, seen.start_time, seen.descriptor?)))
             .filter(|&(pid, start_time, _)| process::start_time(pid) == Some(start_time))
-            .filter_map(|(pid, _, descriptor)| view(pid, descriptor))
+            .map(|(pid, _, descriptor)| (pid, descriptor))
             .collect();
-        all.sort_by_key(|process| process.pid);
-        all
+        all.sort_unstable();
+        let (mut left, mut others) = (TOTAL, all.len());
+        let view = |(pid, descriptor)| {
+            // An equal share of what those before have left: nobody can use up all.
+            let share = (left / others).min(BUDGET);
+            let mut reader = Reader::new(pid, share);
+            let process = view(pid, &mut reader, descriptor);
+            left -= share - reader.left();
+            others -= 1;
+            process
+        };
+        all.into_iter().filter_map(view).collect()
     }
 }
 
 /// The domains of process `pid`, whose descriptor is at `descriptor`.
-fn view(pid: u32, descriptor: u64) -> Option<Process> {
-    let mut reader = Reader::new(pid);
+fn view(pid: u32, reader: &mut Reader, descriptor: u64) -> Option<Process> {
     let layout = reader.layout(descriptor).ok()?;
     let domains = reader.domains(&layout);
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
@@ -132,7 +170,10 @@ mod tests {
     fn a_reader_that_holds_up_a_grace_period_is_named() {
         let begun = Instant::now();
         let own = std::process::id();
-        let descriptor = Processes::default().descriptor_of(own).expect("the note is found");
+        let mut reader = Reader::new(own, BUDGET);
+        let descriptor = Processes::default().descriptor_of(own, &mut reader);
+        let descriptor = descriptor.expect("the note is found");
+        let view = || view(own, &mut Reader::new(own, BUDGET), descriptor).unwrap();
         let domain = reprieve::Domain::builder().build().unwrap();
         std::thread::scope(|scope| {
             let ((tell, told), (release, wait)) = (channel(), channel::<()>());
@@ -148,7 +189,7 @@ mod tests {
             domain.defer(|| {});
             scope.spawn(|| domain.synchronize());
             let held = loop {
-                let process = view(own, descriptor).unwrap();
+                let process = view();
                 let held = process.domains.into_iter().find(|d| d.laggards == [reader]);
                 if let Some(held) = held.filter(|d| d.current_age_ns > Some(1_000_000)) {
                     break held;
@@ -162,9 +203,57 @@ mod tests {
             release.send(()).unwrap();
         });
         domain.barrier().unwrap();
-        let process = view(own, descriptor).unwrap();
+        let process = view();
         let quiet = |d: &&Domain| d.grace_periods > 0 && d.laggards.is_empty();
         let after = process.domains.iter().find(quiet).expect("the domain is still there");
         assert_eq!((after.readers, after.current_age_ns, after.callbacks_waiting), (0, None, 0));
+    }
+
+    /// What looks like a program with 70 segments of notes.
+    fn full_of_notes() -> Vec<u8> {
+        let mut file = vec![0u8; 32 << 10];
+        file[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
+        let (headers, size, number) = (64u64, 56u16, 71u16);
+        file[32..40].copy_from_slice(&headers.to_le_bytes());
+        file[54..56].copy_from_slice(&size.to_le_bytes());
+        file[56..58].copy_from_slice(&number.to_le_bytes());
+        for (n, header) in file[64..].chunks_exact_mut(56).take(number.into()).enumerate() {
+            let kind = if n == 0 { object::elf::PT_LOAD } else { object::elf::PT_NOTE };
+            header[..4].copy_from_slice(&kind.to_le_bytes());
+            header[40..48].copy_from_slice(&(16u64 << 10).to_le_bytes());
+        }
+        file
+    }
+
+    #[test]
+    fn one_budget_is_for_all_files_of_a_process() {
+        let memory = full_of_notes();
+        let start = memory.as_ptr().addr() as u64;
+        let mapping = |inode| Mapping {
+            start,
+            end: start + memory.len() as u64,
+            writable: false,
+            shared: false,
+            offset: 0,
+            device: (8, 1),
+            inode,
+            path: String::new(),
+        };
+        let maps: Vec<Mapping> = (1..=4).map(mapping).collect();
+        let each = 4096 + 70 * (16 << 10);
+        let budget = 2 * each + each / 2;
+        let mut processes = Processes::default();
+        let mut look = |user| {
+            let mut reader = Reader::new(std::process::id(), budget);
+            assert_eq!(processes.descriptor_in(&maps, user, &mut reader), None);
+            (processes.files.len(), budget - reader.left())
+        };
+        let (known, spent) = look(7);
+        assert_eq!(known, 2, "nothing is known of a file that was not read to its end");
+        assert!(spent > 2 * each && spent <= budget, "{spent}");
+        assert_eq!(look(7), (4, 2 * each), "goes on where the budget ended");
+        assert_eq!(look(7), (4, 0));
+        let (known, _) = look(8);
+        assert_eq!(known, 6, "another user's processes are looked at themselves");
     }
 }

@@ -10,7 +10,7 @@ use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use std::io;
 
 /// Bytes read of one process per look.
-const BUDGET: usize = 16 << 20;
+pub const BUDGET: usize = 16 << 20;
 /// Bytes that a read counts as at least: a system call is as dear as some bytes.
 const PRICE: usize = 256;
 /// Bytes read of an ELF file's headers, and of a segment of notes.
@@ -52,8 +52,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub fn new(pid: u32) -> Reader {
-        Reader { pid, left: BUDGET }
+    pub fn new(pid: u32, left: usize) -> Reader {
+        Reader { pid, left }
+    }
+
+    /// Bytes that may still be read.
+    pub fn left(&self) -> usize {
+        self.left
     }
 
     fn bytes(&mut self, address: u64, length: usize) -> io::Result<Vec<u8>> {
@@ -72,17 +77,31 @@ impl Reader {
     }
 
     /// The runtime's descriptor, if the ELF file that is mapped at `start` has one.
-    pub fn descriptor(&mut self, start: u64) -> Option<u64> {
-        let head = self.bytes(start, HEADERS).ok()?;
-        let header = Header::parse(head.as_slice()).ok()?;
-        let endian = header.endian().ok()?;
-        let segments = header.program_headers(endian, head.as_slice()).ok()?;
-        let first = segments.iter().find(|s| s.p_type(endian) == elf::PT_LOAD)?;
+    ///
+    /// # Errors
+    /// Not all could be read that might have it.
+    pub fn descriptor(&mut self, start: u64) -> io::Result<Option<u64>> {
+        let head = self.bytes(start, HEADERS)?;
+        let Ok(header) = Header::parse(head.as_slice()) else { return Ok(None) };
+        let Ok(endian) = header.endian() else { return Ok(None) };
+        let Ok(segments) = header.program_headers(endian, head.as_slice()) else {
+            return Ok(None);
+        };
+        let first = segments.iter().find(|s| s.p_type(endian) == elf::PT_LOAD);
+        let Some(first) = first else { return Ok(None) };
+        let mut unread = None;
         let bias = start.wrapping_sub(first.p_vaddr(endian) & !0xfff);
         for segment in segments.iter().filter(|s| s.p_type(endian) == elf::PT_NOTE) {
             let length = usize::try_from(segment.p_memsz(endian)).unwrap_or(usize::MAX).min(NOTES);
             let address = bias.wrapping_add(segment.p_vaddr(endian));
-            let Ok(notes) = self.bytes(address, length) else { continue };
+            let notes = match self.bytes(address, length) {
+                Ok(notes) => notes,
+                Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error),
+                Err(error) => {
+                    unread = Some(error);
+                    continue;
+                }
+            };
             let align = segment.p_align(endian);
             let Ok(mut notes_in) = NoteIterator::<Header>::new(endian, align, &notes) else {
                 continue;
@@ -96,10 +115,10 @@ impl Reader {
                 }
                 let at = note.desc().as_ptr().addr() - notes.as_ptr().addr();
                 let from = address.wrapping_add(at as u64);
-                return Some(from.wrapping_add(u64_at(note.desc(), 0)));
+                return Ok(Some(from.wrapping_add(u64_at(note.desc(), 0))));
             }
         }
-        None
+        unread.map_or(Ok(None), Err)
     }
 
     pub fn layout(&mut self, address: u64) -> io::Result<Layout> {
@@ -278,22 +297,22 @@ mod tests {
             lane_registered: 0,
             lane_finished: 0,
         };
-        let pid = std::process::id();
+        let reader = || Reader::new(std::process::id(), BUDGET);
         for distance in [8u64, 0u64.wrapping_sub(8), u64::MAX] {
             memory[8] = distance;
             memory[128..].fill(start);
-            let _ = Reader::new(pid).domains(&layout);
-            let _ = Reader::new(pid).readers(&layout, start, true, &mut empty());
-            let _ = Reader::new(pid).waiting(&layout, start);
+            let _ = reader().domains(&layout);
+            let _ = reader().readers(&layout, start, true, &mut empty());
+            let _ = reader().waiting(&layout, start);
         }
         // Two chunks that name each other as the next one.
         (memory[8], memory[9]) = (8, 0u64.wrapping_sub(8));
-        let mut reader = Reader::new(pid);
-        let error = reader.readers(&layout, start, true, &mut empty()).unwrap_err();
+        let mut bounded = reader();
+        let error = bounded.readers(&layout, start, true, &mut empty()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
-        assert!(reader.left < PRICE, "the budget is used up, and nothing was read beyond it");
-        assert!(Reader::new(pid).layout(start).is_err());
-        assert_eq!(Reader::new(pid).descriptor(start), None);
-        assert_eq!(Reader::new(pid).descriptor(8), None);
+        assert!(bounded.left < PRICE, "the budget is used up, and nothing was read beyond it");
+        assert!(reader().layout(start).is_err());
+        assert_eq!(reader().descriptor(start).unwrap(), None);
+        assert!(reader().descriptor(8).is_err());
     }
 }
