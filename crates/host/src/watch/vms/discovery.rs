@@ -9,7 +9,7 @@
 //! dropped.
 
 use super::finder::{self, Finder, Key};
-use super::machine::{Kvm, Machine};
+use super::machine::{Attached, Kvm, Machine};
 use super::slots::Slots;
 use crate::watch::options::Which;
 use crate::watch::processes::Processes;
@@ -41,7 +41,7 @@ impl Machines {
 enum Message {
     /// The VMM has answered.
     Described(Key, vmm::Vm, Sender<bool>),
-    Attached(Key, Box<Guest>),
+    Attached(Key, Box<Attached>),
     Failed(Key, Error),
     /// The VMM was asked, and nothing has changed.
     Settled(Key),
@@ -151,12 +151,21 @@ impl State {
     }
 
     fn tend(&mut self) {
-        let mut guests = Vec::new();
+        let (mut looks, mut guests) = (Vec::new(), Vec::new());
         for machine in self.machines.lock().values_mut() {
-            machine.tend();
+            looks.extend(machine.tend().map(|look| (machine.key, look)));
             guests.extend(machine.to_check().map(|guest| (machine.key, guest)));
         }
         // Without the lock, because the VMM may be asked and be slow.
+        for (key, look) in looks {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let Some(changed) = look.changed() else { continue };
+            if let Some(machine) = self.machines.lock().get_mut(&key) {
+                machine.looked(&look, changed);
+            }
+        }
         for (key, guest) in guests {
             if self.stop.load(Ordering::Relaxed) {
                 return;
@@ -225,9 +234,9 @@ impl State {
                 }
                 let _ = go_on.send(!current);
             }
-            Message::Attached(key, guest) => {
+            Message::Attached(key, attached) => {
                 if let Some(machine) = machines.get_mut(&key) {
-                    machine.attach(*guest);
+                    machine.attach(*attached);
                 }
             }
             Message::Failed(key, error) => {
@@ -264,8 +273,9 @@ fn attempt_to_attach(key: Key, messages: &Sender<Message>, stop: &AtomicBool) {
     // Closed when the discovery thread ends.
     let result = match go_on.recv() {
         Ok(true) => {
-            match Guest::attach_with(&vm, &Options { stop: Some(stop), ..Options::default() }) {
-                Ok(guest) => Message::Attached(key, Box::new(guest)),
+            let options = Options { stop: Some(stop), ..Options::default() };
+            match Guest::attach_with(&vm, &options).and_then(Attached::new) {
+                Ok(attached) => Message::Attached(key, Box::new(attached)),
                 Err(error) => Message::Failed(key, error),
             }
         }

@@ -103,6 +103,43 @@ pub struct Attached {
     present: Vec<u32>,
 }
 
+impl Attached {
+    /// Asks the VMM, which may be slow: the list of VMs must not be locked.
+    ///
+    /// # Errors
+    /// Those of [`Guest::layout`].
+    pub fn new(guest: Guest) -> Result<Attached, Error> {
+        let layout = guest.layout()?;
+        let present = guest.present().unwrap_or_default();
+        let tracks_user = guest.settings().context_tracking == reprieve_guest::Use::Yes;
+        let (guest, since_ns) = (Arc::new(guest), now_ns());
+        Ok(Attached { guest, layout, since_ns, tracks_user, present })
+    }
+}
+
+/// A look for CPUs that were plugged in or out in the guest. It asks the VMM, which may be slow:
+/// the list of VMs must not be locked.
+pub struct Look {
+    pub guest: Arc<Guest>,
+    present: Vec<u32>,
+}
+
+/// What has changed since.
+pub struct Changed {
+    present: Vec<u32>,
+    layout: BpfLayout,
+}
+
+impl Look {
+    pub fn changed(&self) -> Option<Changed> {
+        let present = self.guest.present().ok()?;
+        if present.is_empty() || present == self.present {
+            return None;
+        }
+        Some(Changed { present, layout: self.guest.layout().ok()? })
+    }
+}
+
 impl Machine {
     pub fn new(key: Key, name: Option<String>) -> Machine {
         let now = Instant::now();
@@ -229,23 +266,14 @@ impl Machine {
     }
 
     /// The guest can be read.
-    pub fn attach(&mut self, guest: Guest) {
+    pub fn attach(&mut self, attached: Attached) {
         self.busy = false;
-        match guest.layout() {
-            Ok(layout) => {
-                let present = guest.present().unwrap_or_default();
-                self.retry = None;
-                self.delay = RETRY;
-                self.state = VmState::Watching;
-                let tracks_user = guest.settings().context_tracking == reprieve_guest::Use::Yes;
-                self.set_layout(&layout, tracks_user);
-                let (guest, since_ns) = (Arc::new(guest), now_ns());
-                let attached = Attached { guest, layout, since_ns, tracks_user, present };
-                self.attached = Some(attached);
-                self.search();
-            }
-            Err(error) => self.fail(&error),
-        }
+        self.retry = None;
+        self.delay = RETRY;
+        self.state = VmState::Watching;
+        self.set_layout(&attached.layout, attached.tracks_user);
+        self.attached = Some(attached);
+        self.search();
     }
 
     fn set_layout(&mut self, layout: &BpfLayout, tracks_user: bool) {
@@ -330,16 +358,19 @@ impl Machine {
         }
     }
 
-    /// Checks whether the process and its vCPUs still exist. Costs a few reads.
-    pub fn tend(&mut self) {
+    /// Checks whether the process and its vCPUs still exist. Costs a few reads. Returns the look at
+    /// the guest, if one is due.
+    pub fn tend(&mut self) -> Option<Look> {
         if self.ended.is_some() {
-            return;
+            return None;
         }
         if vmm::process::start_time(self.key.pid) != Some(self.key.start_time) {
-            return self.end();
+            self.end();
+            return None;
         }
-        self.look_for_vcpus();
+        let look = self.look_for_vcpus();
         self.search();
+        look
     }
 
     /// The region is a device of the VM's, which may come and go.
@@ -351,13 +382,13 @@ impl Machine {
     }
 
     /// CPUs that were plugged in or out.
-    fn look_for_vcpus(&mut self) {
+    fn look_for_vcpus(&mut self) -> Option<Look> {
         if Instant::now() < self.threads_due {
-            return;
+            return None;
         }
         self.threads_due = Instant::now() + THREADS_AGAIN;
         self.look_for_region();
-        let Some(vm) = &self.vm else { return };
+        let vm = self.vm.as_ref()?;
         let others = other_threads(vm.pid, vm);
         let new = others.iter().any(|tid| !self.others.contains(tid));
         let lost = self.vcpus.iter().any(|v| {
@@ -369,16 +400,17 @@ impl Machine {
             self.others = others;
             self.retry = Some(Instant::now());
         }
-        let Some(attached) = &mut self.attached else { return };
-        let present = attached.guest.present().unwrap_or_default();
-        if !present.is_empty() && present != attached.present {
-            attached.present = present;
-            if let Ok(layout) = attached.guest.layout() {
-                attached.layout = layout.clone();
-                let tracks_user = attached.tracks_user;
-                self.set_layout(&layout, tracks_user);
-            }
-        }
+        let attached = self.attached.as_ref()?;
+        Some(Look { guest: attached.guest.clone(), present: attached.present.clone() })
+    }
+
+    /// Takes what a look found.
+    pub fn looked(&mut self, look: &Look, changed: Changed) {
+        let same = |attached: &&mut Attached| Arc::ptr_eq(&attached.guest, &look.guest);
+        let Some(attached) = self.attached.as_mut().filter(same) else { return };
+        (attached.present, attached.layout) = (changed.present, changed.layout.clone());
+        let tracks_user = attached.tracks_user;
+        self.set_layout(&changed.layout, tracks_user);
     }
 
     /// Whether an attempt that has asked the VMM need not go on: nothing has changed.
