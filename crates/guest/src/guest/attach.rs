@@ -27,6 +27,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// How long memory is searched for candidates. A process may map much more than there is.
+const SEARCH: Duration = Duration::from_secs(300);
+
 /// How long candidates are tried. A guest may make up hundreds, each with a large symbol table, and
 /// must not take more of its host's time.
 const TRY: Duration = Duration::from_secs(10);
@@ -95,8 +98,13 @@ impl Guest {
         if let Some(how) = &vm.encrypted {
             return Err(Error::Encrypted { how: how.clone() });
         }
-        let stop = options.stop;
-        let check = || check(stop);
+        let (stop, start) = (options.stop, Instant::now());
+        let check = || match start.elapsed() {
+            long if long > SEARCH => {
+                Err(Error::NoKernel { reason: format!("it was searched for {SEARCH:?}") })
+            }
+            _ => check(stop),
+        };
         let mut scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false, &check)?;
         let (mut found, mut why) = kernels(vm, &scanned.found, options)?;
         if found.is_empty() && scanned.swapped > 0 {

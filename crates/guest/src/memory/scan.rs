@@ -51,11 +51,11 @@ pub fn pages<const WIDTH: usize>(
 ) -> Result<Scan> {
     let path = format!("/proc/{pid}/pagemap");
     let pagemap = File::open(&path).map_err(Error::io(path))?;
-    let windows: Vec<(u64, u64)> = segments.iter().flat_map(windows).collect();
+    let windows = || segments.iter().flat_map(windows);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(4);
     let scan = |lane: usize| -> Result<Scan> {
         let mut lane_scan = Scan::default();
-        for &(start, count) in windows.iter().skip(lane).step_by(threads) {
+        for (start, count) in windows().skip(lane).step_by(threads) {
             check()?;
             window(pid, &pagemap, start, count, mark, swapped_too, &mut lane_scan)?;
         }

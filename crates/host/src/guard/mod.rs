@@ -69,8 +69,8 @@ pub fn kept_limits(options: &Options) -> Vec<std::path::PathBuf> {
     }
 }
 
-/// Whether this host's KVM hides from a scheduler when the ticks of guests are due: then a preempted
-/// vCPU is rescued later. `kvm_intel.preemption_timer=0` shows them.
+/// Whether this host's KVM hides from a scheduler when the ticks of guests are due: then a
+/// preempted vCPU is rescued later. `kvm_intel.preemption_timer=0` shows them.
 pub fn ticks_hidden() -> bool {
     sched_ext::ticks_hidden()
 }
