@@ -4,7 +4,7 @@
 mod would;
 
 use crate::live::{announce, colour, interactive, interval};
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, tell};
 use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -213,12 +213,12 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let mut guard = guard::start(&options)?;
     if let Some(trouble) = guard.statistics()?.hints.trouble {
-        eprintln!("reprieve: {trouble}; guard schedules without them");
+        tell(format!("{trouble}; guard schedules without them"));
     }
     let control = (args.backend == Backend::SchedExt).then(Control::listen);
     let control = control.and_then(|control| {
         let warn = |error| {
-            eprintln!("reprieve: warning: `guard show` and `guard set` cannot reach it: {error}");
+            tell(format!("warning: `guard show` and `guard set` cannot reach it: {error}"));
         };
         control.map_err(warn).ok()
     });
@@ -227,19 +227,19 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         announce(server);
     }
     if let Some(limit) = guard::unkept_limit(&options) {
-        eprintln!(
-            "reprieve: warning: CPU limits are not kept while guard schedules ({})",
+        tell(format!(
+            "warning: CPU limits are not kept while guard schedules ({})",
             plain(&limit.display().to_string())
-        );
+        ));
     }
     let kept = guard::kept_limits(&options);
     if !kept.is_empty() {
         let files: Vec<String> = kept.iter().map(|f| plain(&f.display().to_string())).collect();
-        eprintln!("reprieve: CPU limits that guard keeps: {}", files.join(", "));
+        tell(format!("CPU limits that guard keeps: {}", files.join(", ")));
     }
     if args.backend == Backend::SchedExt && guard::ticks_hidden() {
-        eprintln!(
-            "reprieve: kvm_intel hides when guests' ticks are due, so rescues come later; load it with preemption_timer=0"
+        tell(
+            "kvm_intel hides when guests' ticks are due, so rescues come later; load it with preemption_timer=0",
         );
     }
     let (backend, policy) = (args.backend, args.policy);
@@ -269,7 +269,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
             print_line(&Line::Statistics(statistics))?;
         }
         if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
-            eprintln!("reprieve: CPUs came or went: guard was loaded again");
+            tell("CPUs came or went: guard was loaded again");
         }
         last = Some(statistics.clone());
         anyhow::Ok(())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What commands that run for long have in common: live views and metrics.
 
+use crate::output::tell;
 use reprieve_host::show::prometheus::Server;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -27,11 +28,11 @@ pub fn colour() -> bool {
 
 /// Says where metrics are, and who can read them.
 pub fn announce(server: &Server) {
-    eprintln!("reprieve: metrics at http://{}/metrics", server.address());
+    tell(format!("metrics at http://{}/metrics", server.address()));
     if !server.address().ip().is_loopback() {
-        eprintln!(
-            "reprieve: warning: everybody who reaches {} can read them: VM names, guest kernels and load",
+        tell(format!(
+            "warning: everybody who reaches {} can read them: VM names, guest kernels and load",
             server.address()
-        );
+        ));
     }
 }

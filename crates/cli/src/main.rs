@@ -17,9 +17,8 @@ mod verify;
 mod watch;
 
 use clap::{Parser, Subcommand};
+use output::tell;
 use reprieve_lab::error::Error;
-use reprieve_page::plain_lines;
-use std::io::Write;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -71,8 +70,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            // A closed standard error must not turn the exit status into a panic's.
-            let _ = writeln!(std::io::stderr(), "reprieve: {}", plain_lines(&format!("{error:#}")));
+            tell(format!("{error:#}"));
             if bad_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

@@ -2,7 +2,9 @@
 //! Results on standard output.
 
 use anyhow::{Context as _, Result};
+use reprieve_page::plain_lines;
 use serde::Serialize;
+use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Writes results. A reader that has gone away (`| head`) is no error.
@@ -18,6 +20,12 @@ pub fn print(text: &str) -> Result<()> {
 
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Says something beside the results, on standard error. Where that cannot be written, the program
+/// goes on: `eprintln!` would panic.
+pub fn tell(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "reprieve: {}", plain_lines(&text.to_string()));
 }
 
 /// Columns of standard output.

@@ -10,6 +10,7 @@ use reprieve_host::show::recording::{Recorded, Writer};
 use reprieve_host::show::{self, Source, lines, page, prometheus, summary, terminal};
 use reprieve_host::watch::model::{Cost, Snapshot, VmSnapshot, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -140,7 +141,12 @@ fn present(
     }
     if args.overhead {
         let text = summary::overhead(found.as_ref().unwrap_or(&first.cost), &last.cost);
-        if args.json { eprint!("{text}") } else { print(&text)? }
+        if args.json {
+            // As `tell` does: standard error may be closed.
+            let _ = write!(std::io::stderr(), "{text}");
+        } else {
+            print(&text)?;
+        }
     }
     let seen = !last.vms.is_empty() || !last.processes.is_empty();
     Ok(if args.length.is_none() || seen { ExitCode::SUCCESS } else { ExitCode::FAILURE })

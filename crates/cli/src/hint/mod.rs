@@ -3,7 +3,7 @@
 
 mod region;
 
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, tell};
 use crate::preload::{self, Library};
 use crate::signals::cancel_on_signal;
 use anyhow::Result;
@@ -89,7 +89,7 @@ pub fn main(command: Command) -> Result<ExitCode> {
 fn serve(args: ServeArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let mut server = Server::start(&args.socket)?;
-    eprintln!("reprieve: serving hints at {}", args.socket.display());
+    tell(format!("serving hints at {}", args.socket.display()));
     let end = args.length.map(|length| Instant::now() + length);
     let on = |_: &Server| end.is_none_or(|end| Instant::now() < end);
     server.run(&cancel.flag(), on)?;

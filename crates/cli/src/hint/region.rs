@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve hint region`.
 
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, tell};
 use anyhow::{Context as _, Result, anyhow};
 use reprieve_hint::abi::region::{self, BYTES, View};
 use serde_json::json;
@@ -11,7 +11,7 @@ pub fn create(file: &Path) -> Result<()> {
     let file = std::path::absolute(file)?;
     let name = file.display();
     let new = region::create(&file).with_context(|| format!("{name}"))?;
-    eprintln!("reprieve: {name}: {}", if new { "created" } else { "is a region already" });
+    tell(format!("{name}: {}", if new { "created" } else { "is a region already" }));
     print(&options(&file))
 }
 
