@@ -717,8 +717,9 @@ fn runs_side_by_side() {
     let other = scratch.run("other", &small("asym"));
     let out = scratch.0.join("both.html");
     let dirs = [a.clone(), b];
-    let summaries = report::compare(&dirs, &out).unwrap();
-    let text = report::comparison_text(&dirs, &summaries, 80);
+    let both = report::compare(&dirs).unwrap();
+    both.write(&out).unwrap();
+    let text = both.text(80);
     assert_eq!(
         text.lines().filter(|l| l.starts_with("before  ") || l.starts_with("after  ")).count(),
         4,
@@ -733,20 +734,22 @@ fn runs_side_by_side() {
     let Record::Run { plan, .. } = &mut longer[0] else { unreachable!() };
     plan.phase_ms = 9000;
     let dirs = [a.clone(), scratch.run("longer", &longer)];
-    let summaries = report::compare(&dirs, &out).unwrap();
+    let both = report::compare(&dirs).unwrap();
+    both.write(&out).unwrap();
     let difference = "length of a phase: 2 s against 9 s";
-    assert!(report::comparison_text(&dirs, &summaries, 80).contains(difference));
+    assert!(both.text(80).contains(difference));
     assert!(std::fs::read_to_string(&out).unwrap().contains(difference));
 
-    let error = report::compare(&[a, other.clone()], &out).unwrap_err();
+    let error = report::compare(&[a, other.clone()]).err().unwrap();
     assert!(matches!(error, Error::Usage(_)), "{error:?}");
     assert!(
         error.to_string().contains("(membench)") && error.to_string().contains("(asym)"),
         "{error}"
     );
-    assert!(matches!(report::compare(&[], &out), Err(Error::Usage(_))));
+    assert!(matches!(report::compare(&[]), Err(Error::Usage(_))));
     // A file that cannot be written is named.
-    let error = report::compare(&[other], &scratch.0.join("none/x.html")).unwrap_err();
+    let one = report::compare(&[other]).unwrap();
+    let error = one.write(&scratch.0.join("none/x.html")).unwrap_err();
     assert!(error.to_string().contains("none/x.html"), "{error}");
 }
 

@@ -136,11 +136,12 @@ fn a_comparison_shows_both_runs() {
     let raw = std::fs::read(data("churn").join("raw.jsonl")).unwrap();
     let dirs = [scratch.raw("before", &raw), scratch.raw("after", &raw)];
     let page = scratch.0.join("both.html");
-    let summaries = report::compare(&dirs, &page).unwrap();
+    let both = report::compare(&dirs).unwrap();
+    both.write(&page).unwrap();
     let seen = open(&page, "");
     assert_eq!((seen.console, seen.requests), (vec![], vec![]));
     charts(&seen.dom, &CHARTS);
-    let mean = summaries[0].variants[0].row("gp_mean").unwrap().ratio;
+    let mean = both.summaries[0].variants[0].row("gp_mean").unwrap().ratio;
     for item in ["A", "B"] {
         let (_, value) = cell(&seen.dom, item, "gp_mean", "ratio");
         assert!((value.unwrap() / mean.unwrap() - 1.0).abs() < 1e-9);

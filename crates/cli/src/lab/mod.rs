@@ -13,16 +13,19 @@ mod search;
 mod soak;
 mod threads;
 
-use crate::output::{print, print_json, width};
+use crate::output::{print, print_json, tell, width};
 use crate::progress;
 use crate::signals::cancel_on_signal;
 use anyhow::Result;
 use args::DEFAULT_KERNEL;
 use clap::Subcommand;
+use reprieve_lab::error::Error;
 use reprieve_lab::experiments;
 use reprieve_lab::images::Images;
-use reprieve_lab::report::{self, REPORT_FILE};
+use reprieve_lab::report::{self, REPORT_FILE, Summary};
 use serde_json::json;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -40,9 +43,10 @@ pub enum Command {
         /// Result directories of `lab run`
         #[arg(required = true)]
         dirs: Vec<PathBuf>,
-        /// Where the comparison of several runs goes
-        #[arg(long, default_value = "lab-results/comparison")]
-        out: PathBuf,
+        /// The directory for the report [default: that of the run; lab-results/comparison for
+        /// several runs]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
         /// Print the summaries as JSON
         #[arg(long)]
         json: bool,
@@ -111,7 +115,7 @@ pub fn main(command: Command) -> Result<()> {
     match command {
         Command::List { json } => list(json),
         Command::Run(args) => run::main(*args),
-        Command::Report { dirs, out, json } => report(&dirs, &out, json),
+        Command::Report { dirs, out, json } => report(&dirs, out, json),
         Command::Check(args) => check::main(&args),
         Command::Headroom(args) => headroom::main(*args),
         Command::Search(args) => search::main(*args),
@@ -144,24 +148,47 @@ fn list(json: bool) -> Result<()> {
     print(&text)
 }
 
-fn report(dirs: &[PathBuf], out: &Path, json: bool) -> Result<()> {
-    let (summaries, text) = match dirs {
-        [dir] => {
-            let summary = report::write(dir)?;
+fn report(dirs: &[PathBuf], out: Option<PathBuf>, json: bool) -> Result<()> {
+    // The table comes first: where no file can be written, it is the report.
+    let show = |summaries: &[Summary], text: String| {
+        if json { print_json(&summaries) } else { print(&text) }
+    };
+    let made = |out: &Path| fs::create_dir_all(out).map_err(Error::io(out));
+    let page = match (dirs, out) {
+        ([dir], out) => {
+            let run = report::load(dir)?;
+            let summary = report::summarize(&run);
             let text = summary.to_text(width());
-            (vec![summary], text)
+            show(std::slice::from_ref(&summary), text)?;
+            let own = out.is_none();
+            let out = out.unwrap_or_else(|| dir.clone());
+            made(&out)?;
+            match report::save(&run, &summary, &out) {
+                // The results of another user, or a medium that cannot be written.
+                Err(Error::Io { path, source }) if own && read_only(&source) => {
+                    let path = path.display();
+                    tell(format!("warning: {path}: {source}; --out writes elsewhere"));
+                    return Ok(());
+                }
+                saved => saved?,
+            }
+            out.join(REPORT_FILE)
         }
-        dirs => {
-            let summaries = report::compare(dirs, out)?;
-            let text = report::comparison_text(dirs, &summaries, width());
-            (summaries, text)
+        (dirs, out) => {
+            let comparison = report::compare(dirs)?;
+            show(&comparison.summaries, comparison.text(width()))?;
+            let out = out.unwrap_or_else(|| "lab-results/comparison".into());
+            made(&out)?;
+            let page = out.join(REPORT_FILE);
+            comparison.write(&page)?;
+            page
         }
     };
-    if json {
-        return print_json(&summaries);
-    }
-    let written = if dirs.len() == 1 { &dirs[0] } else { out };
-    print(&format!("{text}\nreport: {}\n", written.join(REPORT_FILE).display()))
+    if json { Ok(()) } else { print(&format!("\nreport: {}\n", page.display())) }
+}
+
+fn read_only(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
 fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {

@@ -35,34 +35,48 @@ pub const SUMMARY_FILE: &str = "summary.json";
 /// Name of the report in a run's directory.
 pub const REPORT_FILE: &str = "report.html";
 
-/// Reads `dir/raw.jsonl`, writes `dir/summary.json` and `dir/report.html`, each whole or not at
-/// all.
+/// Reads `dir/raw.jsonl`, and [`save`]s the report beside it.
 ///
 /// # Errors
-/// As [`load`]; [`Error::Io`] when a file cannot be written.
+/// As [`load`] and [`save`].
 pub fn write(dir: &Path) -> Result<Summary> {
     let run = load(dir)?;
     let summary = summarize(&run);
-    let mut json = serde_json::to_vec_pretty(&summary)
+    save(&run, &summary, dir)?;
+    Ok(summary)
+}
+
+/// Writes `dir/summary.json` and `dir/report.html`, each whole or not at all.
+///
+/// # Errors
+/// [`Error::Io`] when a file cannot be written.
+pub fn save(run: &Run, summary: &Summary, dir: &Path) -> Result<()> {
+    let mut json = serde_json::to_vec_pretty(summary)
         .map_err(|e| Error::Other(format!("cannot encode {SUMMARY_FILE}: {e}")))?;
     json.push(b'\n');
-    let page = html::page(&[html::Entry { name: None, run: &run, summary: &summary }])?;
+    let page = html::page(&[html::Entry { name: None, run, summary }])?;
     put(&dir.join(SUMMARY_FILE), &json)?;
-    put(&dir.join(REPORT_FILE), page.as_bytes())?;
-    Ok(summary)
+    put(&dir.join(REPORT_FILE), page.as_bytes())
 }
 
 fn put(path: &Path, content: &[u8]) -> Result<()> {
     reprieve_page::write(path, content).map_err(Error::io(path))
 }
 
-/// Compares the runs of `dirs` in one HTML page at `out`; [`comparison_text`] returns the same
-/// table as text.
+/// Runs of one experiment.
+pub struct Comparison {
+    runs: Vec<Run>,
+    names: Vec<String>,
+    /// In the order of the runs.
+    pub summaries: Vec<Summary>,
+}
+
+/// Reads the runs of `dirs`.
 ///
 /// # Errors
 /// [`Error::Usage`] when `dirs` is empty or the runs are of different experiments; else as
-/// [`write()`].
-pub fn compare(dirs: &[PathBuf], out: &Path) -> Result<Vec<Summary>> {
+/// [`load`].
+pub fn compare(dirs: &[PathBuf]) -> Result<Comparison> {
     let runs = dirs.iter().map(|dir| load(dir)).collect::<Result<Vec<_>>>()?;
     let Some(first) = runs.first() else {
         return Err(Error::Usage("nothing to compare: name at least one run's directory".into()));
@@ -78,24 +92,32 @@ pub fn compare(dirs: &[PathBuf], out: &Path) -> Result<Vec<Summary>> {
             )));
         }
     }
-    let names = names(dirs);
-    let summaries: Vec<Summary> = runs.iter().map(summarize).collect();
-    let entries: Vec<html::Entry> = runs
-        .iter()
-        .zip(&summaries)
-        .zip(&names)
-        .map(|((run, summary), name)| html::Entry { name: Some(name.clone()), run, summary })
-        .collect();
-    put(out, html::page(&entries)?.as_bytes())?;
-    Ok(summaries)
+    let summaries = runs.iter().map(summarize).collect();
+    Ok(Comparison { runs, names: names(dirs), summaries })
 }
 
-/// The table of a comparison: one row per run and variant. `dirs` as given to [`compare`]; `width`
-/// in columns.
-pub fn comparison_text(dirs: &[PathBuf], summaries: &[Summary], width: usize) -> String {
-    let names = names(dirs);
-    let named: Vec<(&str, &Summary)> = names.iter().map(String::as_str).zip(summaries).collect();
-    table::comparison(&named, width)
+impl Comparison {
+    /// The table: one row per run and variant. `width` in columns.
+    pub fn text(&self, width: usize) -> String {
+        let names = self.names.iter().map(String::as_str);
+        let named: Vec<(&str, &Summary)> = names.zip(&self.summaries).collect();
+        table::comparison(&named, width)
+    }
+
+    /// Writes the table and the figures to the HTML page `out`, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be written.
+    pub fn write(&self, out: &Path) -> Result<()> {
+        let entries: Vec<html::Entry> = self
+            .runs
+            .iter()
+            .zip(&self.summaries)
+            .zip(&self.names)
+            .map(|((run, summary), name)| html::Entry { name: Some(name.clone()), run, summary })
+            .collect();
+        put(out, html::page(&entries)?.as_bytes())
+    }
 }
 
 /// The shortest of each run's path that tells the runs apart: the last component where that is
