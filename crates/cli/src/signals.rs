@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The signals that end a run: Ctrl-C (SIGINT), SIGTERM and SIGHUP.
+//! The signals that end a run: Ctrl-C (SIGINT), SIGTERM, and SIGHUP unless `nohup` had it ignored.
 
 use anyhow::Result;
 use reprieve_lab::process::Cancel;
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A [`Cancel`] that SIGINT, SIGTERM and SIGHUP set. A second SIGINT ends the program at once, and
-/// its VMs with it; a SIGHUP after a SIGINT (a terminal that closes) does not.
+/// its VMs with it; a SIGHUP after a SIGINT (a terminal that closes) does not. A SIGHUP that was
+/// ignored when the program began stays so.
 pub fn cancel_on_signal() -> Result<Cancel> {
     let cancel = Cancel::default();
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -15,7 +16,18 @@ pub fn cancel_on_signal() -> Result<Cancel> {
     signal_hook::flag::register_conditional_shutdown(libc::SIGINT, 1, interrupted.clone())?;
     signal_hook::flag::register(libc::SIGINT, interrupted)?;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register(signal, cancel.flag())?;
+        if signal != libc::SIGHUP || !ignored(signal) {
+            signal_hook::flag::register(signal, cancel.flag())?;
+        }
     }
     Ok(cancel)
+}
+
+fn ignored(signal: libc::c_int) -> bool {
+    // SAFETY: zeroes are a valid `sigaction`; the call only reads the signal's disposition into it.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut now) == 0
+            && now.sa_sigaction == libc::SIG_IGN
+    }
 }
