@@ -9,12 +9,16 @@ use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Writes results. A reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) -> Result<()> {
+    print_to_reader(text).map(drop)
+}
+
+/// As [`print`]; returns whether the reader is still there.
+pub fn print_to_reader(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("standard output")
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("standard output"),
     }
 }
 

@@ -2,7 +2,7 @@
 //! `reprieve watch`.
 
 use crate::live::{announce, colour, interactive, interval};
-use crate::output::{print, width};
+use crate::output::{print, print_to_reader, width};
 use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
@@ -115,14 +115,20 @@ fn present(
     // The cost at the time when all VMs had been found: finding them is paid once.
     let mut found: Option<Cost> = None;
     let quiet = server.is_some() || args.length.is_some();
+    let mut gone = false;
     show::drive(source, args.interval, args.length, &cancel.flag(), |snapshot| {
         if let Some(server) = &server {
             server.update(snapshot.clone());
         }
-        if args.json {
-            print(&(serde_json::to_string(&snapshot)? + "\n"))?;
-        } else if !quiet {
-            print(&lines::text(last.as_ref(), &snapshot))?;
+        let read = if args.json {
+            print_to_reader(&(serde_json::to_string(&snapshot)? + "\n"))?
+        } else {
+            quiet || print_to_reader(&lines::text(last.as_ref(), &snapshot))?
+        };
+        if !read && server.is_none() && args.record.is_none() {
+            // Nobody is left to watch for.
+            gone = true;
+            cancel.set();
         }
         if first.is_none() {
             first = Some(snapshot.clone());
@@ -149,7 +155,8 @@ fn present(
         }
     }
     let seen = !last.vms.is_empty() || !last.processes.is_empty();
-    Ok(if args.length.is_none() || seen { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let nothing = args.length.is_some() && !seen && !gone;
+    Ok(if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn plain(error: show::SourceError) -> anyhow::Error {
