@@ -11,7 +11,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_host::guard::control::{self, Control};
 use reprieve_host::guard::{
-    self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics, Statistics, eevdf,
+    self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics, Statistics,
+    VmStatistics, eevdf,
 };
 use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
@@ -19,6 +20,7 @@ use reprieve_host::watch::{StandIns, Which};
 use reprieve_page::plain;
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -260,6 +262,8 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         })?;
     }
     let mut last: Option<Statistics> = None;
+    // For the summary of `--for`, which is about VMs that ended, too: by process and name.
+    let mut seen = BTreeMap::new();
     let (flag, length) = (cancel.flag(), args.length);
     guard::run(&mut *guard, args.interval, length, &flag, control.as_ref(), |statistics| {
         if let Some(server) = &server {
@@ -271,17 +275,30 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
             tell("CPUs came or went: guard was loaded again");
         }
+        if length.is_some() {
+            let vms = statistics.vms.iter();
+            seen.extend(vms.map(|vm| ((vm.pid, vm.name.clone()), vm.clone())));
+        }
         last = Some(statistics.clone());
         anyhow::Ok(())
     })?;
     drop(guard);
-    if let (false, Some(last)) = (args.json, &last) {
+    if let (false, Some(last)) = (args.json, &mut last) {
+        add_ended(last, seen);
         print(&match last.backend {
             Backend::SchedExt => summary(last),
             Backend::Eevdf => slices(last),
         })?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Adds those of the VMs `seen` that are no longer there.
+fn add_ended(last: &mut Statistics, seen: BTreeMap<(u32, String), VmStatistics>) {
+    let there = |vm: &VmStatistics| last.vms.iter().any(|l| l.pid == vm.pid && l.name == vm.name);
+    let mut ended: Vec<VmStatistics> = seen.into_values().filter(|vm| !there(vm)).collect();
+    ended.iter_mut().for_each(|vm| vm.trouble = Some("ended".into()));
+    last.vms.append(&mut ended);
 }
 
 fn set(args: &SetArgs) -> Result<ExitCode> {
@@ -486,7 +503,7 @@ fn grants(what: &str, granted: &Granted) -> String {
 mod tests {
     use super::*;
     use reprieve_host::guard::{
-        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times, VmStatistics,
+        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times,
     };
     use reprieve_host::watch::model::Class;
 
@@ -511,6 +528,28 @@ mod tests {
         listed.sort();
         known.sort();
         assert_eq!(listed, known);
+    }
+
+    #[test]
+    fn the_summary_has_vms_that_ended() {
+        let vm = |name: &str, vcpus| VmStatistics {
+            name: name.into(),
+            vcpus,
+            ..VmStatistics::default()
+        };
+        let mut last = Statistics {
+            vms: vec![vm("db", 2)],
+            ..Statistics::new(Backend::SchedExt, Policy::Full)
+        };
+        let before = [vm("db", 1), vm("web", 4)];
+        add_ended(&mut last, before.map(|vm| ((vm.pid, vm.name.clone()), vm)).into());
+        for dry_run in [false, true] {
+            last.dry_run = dry_run;
+            let text = summary(&last);
+            let web = text.split("\nweb: 4 vCPUs").nth(1).unwrap();
+            assert!(text.contains("\ndb: 2 vCPUs") && web.ends_with("\n  ended\n"), "{text}");
+            assert_eq!(text.matches("ended").count(), 1, "{text}");
+        }
     }
 
     #[test]

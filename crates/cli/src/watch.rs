@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use reprieve_host::show::recording::{Recorded, Writer};
 use reprieve_host::show::{self, Source, lines, page, prometheus, summary, terminal};
-use reprieve_host::watch::model::{Cost, Snapshot, VmSnapshot, VmState};
+use reprieve_host::watch::model::{Cost, VmSnapshot, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -111,7 +111,7 @@ fn present(
         announce(server);
     }
     let cancel = cancel_on_signal()?;
-    let (mut first, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
+    let (mut seen, mut first, mut last) = (summary::Seen::default(), None, None);
     // The cost at the time when all VMs had been found: finding them is paid once.
     let mut found: Option<Cost> = None;
     let quiet = server.is_some() || args.length.is_some();
@@ -130,9 +130,10 @@ fn present(
             gone = true;
             cancel.set();
         }
-        if first.is_none() {
-            first = Some(snapshot.clone());
+        if args.length.is_some() {
+            seen.note(&snapshot);
         }
+        first.get_or_insert_with(|| snapshot.cost.clone());
         let attaching = |vm: &VmSnapshot| vm.state == VmState::Attaching;
         if found.is_none() && !snapshot.vms.is_empty() && !snapshot.vms.iter().any(attaching) {
             found = Some(snapshot.cost.clone());
@@ -143,10 +144,10 @@ fn present(
     .map_err(plain)?;
     let (Some(first), Some(last)) = (first, last) else { bail!("nothing was collected") };
     if args.length.is_some() && !args.json {
-        print(&summary::text(&first, &last, width()))?;
+        print(&seen.text(width()))?;
     }
     if args.overhead {
-        let text = summary::overhead(found.as_ref().unwrap_or(&first.cost), &last.cost);
+        let text = summary::overhead(found.as_ref().unwrap_or(&first), &last.cost);
         if args.json {
             // As `tell` does: standard error may be closed.
             let _ = write!(std::io::stderr(), "{text}");
@@ -154,8 +155,7 @@ fn present(
             print(&text)?;
         }
     }
-    let seen = !last.vms.is_empty() || !last.processes.is_empty();
-    let nothing = args.length.is_some() && !seen && !gone;
+    let nothing = args.length.is_some() && seen.is_empty() && !gone;
     Ok(if nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

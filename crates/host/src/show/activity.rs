@@ -149,14 +149,14 @@ pub struct VmActivity {
 }
 
 impl VmActivity {
-    /// What `vm` did until `later`: since `earlier` where it was there and its counters have not
-    /// begun again, else since it was attached to.
-    pub fn between(earlier: Option<&Snapshot>, later: &Snapshot, vm: &VmSnapshot) -> VmActivity {
+    /// What `vm` did until `now`, when it was as given: since `earlier` where it was there and its
+    /// counters have not begun again, else since it was attached to.
+    pub fn between(earlier: Option<&Snapshot>, now: u64, vm: &VmSnapshot) -> VmActivity {
         let before =
             earlier.and_then(|e| e.vms.iter().find(|v| v.pid == vm.pid).map(|v| (v, e.time_ns)));
         let before = before.filter(|(old, _)| !restarted(old, vm));
         let begin = before.map(|(_, time)| time).or(earlier.map(|e| e.time_ns));
-        let elapsed_ns = later.time_ns.saturating_sub(begin.unwrap_or(later.time_ns));
+        let elapsed_ns = now.saturating_sub(begin.unwrap_or(now));
         let mut activity = VmActivity::default();
         activity.all.elapsed_ns = elapsed_ns;
         for vcpu in &vm.vcpus {
@@ -166,7 +166,7 @@ impl VmActivity {
                     time,
                 ))
             });
-            let mut one = vcpu_totals(vcpu, later.time_ns).since(&old.unwrap_or_default());
+            let mut one = vcpu_totals(vcpu, now).since(&old.unwrap_or_default());
             one.elapsed_ns = elapsed_ns;
             activity.all.add(&one);
             activity.vcpus.push(one);
@@ -179,7 +179,7 @@ impl VmActivity {
                 let gone = before.vcpus.iter().filter(|v| !there(v));
                 gone.chain(&before.former).for_each(|v| old.add(&vcpu_totals(v, time)));
             }
-            activity.all.add(&vcpu_totals(former, later.time_ns).since(&old));
+            activity.all.add(&vcpu_totals(former, now).since(&old));
         }
         if let Some(grace) = &vm.grace {
             let old = before.and_then(|(old, _)| old.grace.as_ref());
@@ -229,7 +229,7 @@ mod tests {
         one.now = preempted(500 * MS, Class::NoPreempt);
         let first = snapshot(1000 * MS, vec![vm(1, "a", vec![one.clone()])]);
         let second = snapshot(2000 * MS, vec![vm(1, "a", vec![one.clone()])]);
-        let seen = VmActivity::between(Some(&first), &second, &second.vms[0]);
+        let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);
         assert_eq!(seen.all.off_ns[position(Class::NoPreempt)], 1000 * MS);
         assert_eq!(seen.all.total_preemptions(), 0);
         // It ends at 2.1 s, after 1.6 s, and the vCPU runs on.
@@ -242,7 +242,7 @@ mod tests {
         one.now = VcpuNow::Running { since_ns: 2100 * MS, cpu: 0 };
         one.on_cpu_ns = 900 * MS;
         let third = snapshot(3000 * MS, vec![vm(1, "a", vec![one])]);
-        let seen = VmActivity::between(Some(&second), &third, &third.vms[0]);
+        let seen = VmActivity::between(Some(&second), third.time_ns, &third.vms[0]);
         assert_eq!(seen.all.off_ns[position(Class::NoPreempt)], 100 * MS);
         assert_eq!(seen.all.on_ns, 900 * MS);
         assert_eq!(seen.all.total_preemptions(), 1);
@@ -261,7 +261,7 @@ mod tests {
         let second = snapshot(2000 * MS, vec![later.clone()]);
         let third = snapshot(3000 * MS, vec![later]);
         let on_ns = |earlier, later: &Snapshot| {
-            VmActivity::between(earlier, later, &later.vms[0]).all.on_ns
+            VmActivity::between(earlier, later.time_ns, &later.vms[0]).all.on_ns
         };
         assert_eq!(on_ns(Some(&first), &second), 40 * MS);
         assert_eq!(on_ns(Some(&second), &third), 0);
@@ -276,7 +276,7 @@ mod tests {
         let mut new = vcpu(0);
         new.on_cpu_ns = 50 * MS;
         let second = snapshot(2000 * MS, vec![vm(1, "a", vec![new])]);
-        let seen = VmActivity::between(Some(&first), &second, &second.vms[0]);
+        let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);
         assert_eq!(seen.all.on_ns, 50 * MS);
     }
 }

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 pub fn text(earlier: Option<&Snapshot>, now: &Snapshot) -> String {
     let mut out = String::new();
     for vm in &now.vms {
-        let _ = writeln!(out, "{}", line(&VmActivity::between(earlier, now, vm), now, vm));
+        let _ = writeln!(out, "{}", line(&VmActivity::between(earlier, now.time_ns, vm), now, vm));
     }
     for process in &now.processes {
         for domain in &process.domains {

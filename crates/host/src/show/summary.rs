@@ -5,40 +5,83 @@
 use super::activity::{Activity, VmActivity, position};
 use super::histogram;
 use super::text::{self, count, optional, percent, plain, time};
-use crate::watch::model::{Class, Cost, Process, Snapshot, VmSnapshot};
+use crate::watch::model::{Class, Cost, Process, Snapshot, VmSnapshot, VmState};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Narrower terminals get this width all the same.
 const NARROWEST: usize = 60;
 
-/// What happened between two snapshots, for a terminal of `width` columns; ends with a line feed.
-pub fn text(first: &Snapshot, last: &Snapshot, width: usize) -> String {
-    let width = width.max(NARROWEST);
-    let mut out = String::new();
-    let seconds = last.time_ns.saturating_sub(first.time_ns) as f64 / 1e9;
-    if last.vms.is_empty() && last.processes.is_empty() {
-        return format!("No virtual machine was seen in {seconds:.0} s\n");
-    }
-    for vm in &last.vms {
-        let activity = VmActivity::between(Some(first), last, vm);
-        let _ = writeln!(out, "{}", heading(vm, &activity, seconds));
-        if activity.all.total_off_ns() > 0 {
-            let _ = writeln!(out, "{}", classes(&activity.all, width));
-        }
-        for line in &vm.blind {
-            let _ = writeln!(out, "  not visible: {}", plain(line));
-        }
-        out.push('\n');
-    }
-    for process in &last.processes {
-        out.push_str(&domains(process, first));
-    }
-    out
+/// The VMs and processes of a run. A snapshot forgets those that ended; this does not.
+#[derive(Default)]
+pub struct Seen {
+    first: Option<Snapshot>,
+    /// When the last snapshot was taken.
+    end_ns: u64,
+    /// By process and name: the VM's last snapshot, and when it was taken.
+    vms: BTreeMap<(u32, String), (u64, VmSnapshot)>,
+    processes: BTreeMap<u32, Process>,
 }
 
-fn heading(vm: &VmSnapshot, activity: &VmActivity, seconds: f64) -> String {
+impl Seen {
+    /// Takes a snapshot that is younger than the last one.
+    pub fn note(&mut self, snapshot: &Snapshot) {
+        self.first.get_or_insert_with(|| snapshot.clone());
+        self.end_ns = snapshot.time_ns;
+        for vm in &snapshot.vms {
+            let key = (vm.pid, vm.name.clone());
+            match self.vms.get_mut(&key) {
+                // No longer attached, it has lost its kernel and its grace periods.
+                Some((_, last)) if vm.state == VmState::Gone => last.state = VmState::Gone,
+                _ => drop(self.vms.insert(key, (snapshot.time_ns, vm.clone()))),
+            }
+        }
+        for ((pid, _), (_, vm)) in &mut self.vms {
+            if !snapshot.vms.iter().any(|now| now.pid == *pid && now.name == vm.name) {
+                vm.state = VmState::Gone;
+            }
+        }
+        self.processes.extend(snapshot.processes.iter().map(|p| (p.pid, p.clone())));
+    }
+
+    /// Whether there was no VM and no process at any time.
+    pub fn is_empty(&self) -> bool {
+        self.vms.is_empty() && self.processes.is_empty()
+    }
+
+    /// What happened since the first snapshot, for a terminal of `width` columns; ends with a line
+    /// feed.
+    pub fn text(&self, width: usize) -> String {
+        let width = width.max(NARROWEST);
+        let mut out = String::new();
+        let first = self.first.as_ref();
+        if self.is_empty() {
+            let begin = first.map_or(self.end_ns, |first| first.time_ns);
+            let seconds = self.end_ns.saturating_sub(begin) as f64 / 1e9;
+            return format!("No virtual machine was seen in {seconds:.0} s\n");
+        }
+        for (at, vm) in self.vms.values() {
+            let activity = VmActivity::between(first, *at, vm);
+            let _ = writeln!(out, "{}", heading(vm, &activity));
+            if activity.all.total_off_ns() > 0 {
+                let _ = writeln!(out, "{}", classes(&activity.all, width));
+            }
+            for line in &vm.blind {
+                let _ = writeln!(out, "  not visible: {}", plain(line));
+            }
+            out.push('\n');
+        }
+        for process in self.processes.values() {
+            out.push_str(&domains(process, first));
+        }
+        out
+    }
+}
+
+fn heading(vm: &VmSnapshot, activity: &VmActivity) -> String {
     let all = &activity.all;
+    let seconds = all.elapsed_ns as f64 / 1e9;
     let mut out = format!(
         "{} (pid {}, {}, Linux {}): {}, {seconds:.0} s",
         plain(&vm.name),
@@ -101,10 +144,10 @@ fn classes(all: &Activity, width: usize) -> String {
     indented(&table)
 }
 
-fn domains(process: &Process, first: &Snapshot) -> String {
+fn domains(process: &Process, first: Option<&Snapshot>) -> String {
     let mut out =
         format!("{} (pid {}): uses the Reprieve runtime\n", plain(&process.name), process.pid);
-    let old = first.processes.iter().find(|p| p.pid == process.pid);
+    let old = first.and_then(|first| first.processes.iter().find(|p| p.pid == process.pid));
     for domain in &process.domains {
         let before = old.and_then(|p| p.domains.iter().find(|d| d.index == domain.index));
         let _ = writeln!(
@@ -179,9 +222,35 @@ mod tests {
     use super::*;
     use crate::show::testing::busy;
 
+    fn seen(snapshots: &[Snapshot]) -> Seen {
+        let mut seen = Seen::default();
+        snapshots.iter().for_each(|snapshot| seen.note(snapshot));
+        seen
+    }
+
+    #[test]
+    fn a_vm_that_ended_is_in_the_summary() {
+        let (mut gone, mut after) = (busy(20), busy(40));
+        let db = &mut gone.vms[0];
+        (db.state, db.kernel, db.grace) = (VmState::Gone, None, None);
+        after.vms.clear();
+        after.processes.clear();
+        let out = seen(&[busy(0), busy(10), gone, after]).text(80);
+        for line in [
+            "db-primary (pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64): 2 vCPUs, 10 s",
+            "  grace periods: 550 (55.0/s); mean 17.0 ms, p50 16.7 ms, p99 17.0 ms",
+            "   reader           100   10.0         1.20 s    15 %",
+            "cache-server (pid 99): uses the Reprieve runtime",
+        ] {
+            assert!(out.contains(line), "{line:?} in\n{out}");
+        }
+        let ended = text::state(&VmState::Gone).unwrap();
+        assert_eq!(out.matches(&format!("\n  {ended}\n")).count(), 3, "{out}");
+    }
+
     #[test]
     fn a_run_sums_up_to_a_table_per_vm() {
-        let out = text(&busy(0), &busy(10), 80);
+        let out = seen(&[busy(0), busy(10)]).text(80);
         for line in [
             "db-primary (pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64): 2 vCPUs, 10 s",
             "  RCU readers preempted: 120, for 10.7 ms on average",
@@ -216,6 +285,6 @@ mod tests {
         let mut none = busy(1);
         none.vms.clear();
         none.processes.clear();
-        assert_eq!(text(&none, &none, 80), "No virtual machine was seen in 0 s\n");
+        assert_eq!(seen(&[none]).text(80), "No virtual machine was seen in 0 s\n");
     }
 }

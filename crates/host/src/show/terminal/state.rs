@@ -134,7 +134,7 @@ impl View {
     /// The VMs in the chosen order.
     pub(super) fn rows(&self) -> Vec<Row<'_>> {
         let Some(now) = self.now() else { return vec![] };
-        let row = |vm| Row { vm, activity: VmActivity::between(self.before(), now, vm) };
+        let row = |vm| Row { vm, activity: VmActivity::between(self.before(), now.time_ns, vm) };
         let mut rows: Vec<Row> = now.vms.iter().map(row).collect();
         let age = |vm: &VmSnapshot| {
             let current = vm.grace.as_ref().and_then(|g| g.current.as_ref());
