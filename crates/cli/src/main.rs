@@ -17,7 +17,7 @@ mod verify;
 mod watch;
 
 use clap::{Parser, Subcommand};
-use output::tell;
+use output::{tell, with_causes};
 use reprieve_lab::error::Error;
 use std::process::ExitCode;
 
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            tell(format!("{error:#}"));
+            tell(with_causes(&error));
             if bad_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }

@@ -32,6 +32,19 @@ pub fn tell(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "reprieve: {}", plain_lines(&text.to_string()));
 }
 
+/// An error and its causes. Some errors name their cause in their own text: that is enough.
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Columns of standard output.
 pub fn width() -> usize {
     width_or(100)
@@ -41,4 +54,20 @@ pub fn width() -> usize {
 pub fn width_or(otherwise: usize) -> usize {
     let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     columns.filter(|_| std::io::stdout().is_terminal()).unwrap_or(otherwise)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_causes;
+    use reprieve_lab::error::Error;
+    use std::io::{Error as IoError, ErrorKind};
+
+    #[test]
+    fn a_cause_is_named_once() {
+        let full = || IoError::new(ErrorKind::StorageFull, "disk full");
+        let error = anyhow::Error::from(Error::io("raw.jsonl")(full())).context("the run");
+        assert_eq!(with_causes(&error), "the run: raw.jsonl: disk full");
+        let error = anyhow::Error::from(full()).context("the run");
+        assert_eq!(with_causes(&error), "the run: disk full");
+    }
 }

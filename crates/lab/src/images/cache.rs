@@ -106,7 +106,10 @@ impl Cache {
     /// Opens (and creates) the cache at `root`.
     pub fn at(root: impl Into<PathBuf>) -> Result<Cache> {
         let root = root.into();
-        fs::create_dir_all(&root).map_err(Error::io(&root))?;
+        fs::create_dir_all(&root).map_err(|error| {
+            let place = format!("a place for the cache ({}: {error})", root.display());
+            Error::missing(place, "set REPRIEVE_CACHE to a directory that can be written")
+        })?;
         let root = root.canonicalize().map_err(Error::io(&root))?;
         Ok(Cache { root })
     }
@@ -323,6 +326,15 @@ fn disk_usage(path: &Path) -> u64 {
 mod tests {
     use super::*;
     use crate::images::testing::{Scratch, context};
+
+    #[test]
+    fn a_place_that_cannot_be_used_is_named_with_the_remedy() {
+        let scratch = Scratch::new();
+        let file = scratch.path().join("file");
+        fs::write(&file, "").unwrap();
+        let said = Cache::at(file.join("cache")).unwrap_err().to_string();
+        assert!(said.contains("file/cache: ") && said.contains("REPRIEVE_CACHE"), "{said}");
+    }
 
     #[test]
     fn an_item_is_made_once_and_complete_or_absent() {

@@ -13,7 +13,7 @@ use super::args::{DEFAULT_KERNEL, HostArgs};
 use super::check::guard::{End, Guard, STATE, progress};
 use super::check::guest_setup::GuestSetup;
 use super::inside::Logs;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, with_causes};
 use crate::progress::{self, Messages};
 use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result, bail};
@@ -369,7 +369,7 @@ impl<'a> Soak<'a> {
         let mut note = |outcome: Result<()>| match outcome {
             Err(_) if self.setup.cancel.is_set() => bail!("interrupted"),
             Err(error) => {
-                failures.push(format!("{error:#}"));
+                failures.push(with_causes(&error));
                 Ok(())
             }
             Ok(()) => Ok(()),
