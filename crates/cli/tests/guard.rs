@@ -65,6 +65,21 @@ fn who_asks_a_guard_that_does_not_run_is_told() {
 }
 
 #[test]
+fn a_journal_that_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let output = guard(&["--backend", "eevdf", "--journal", file.to_str().unwrap()]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    if said.contains("guard cannot work here") {
+        return; // this kernel has no custom slices
+    }
+    assert!(said.contains(file.to_str().unwrap()), "{said}");
+    assert_eq!(said.matches("os error").count(), 1, "{said}");
+}
+
+#[test]
 fn policies_that_make_no_sense_are_bad_usage() {
     for args in [
         &["set"][..],

@@ -88,9 +88,11 @@ impl Eevdf {
         let supervisor = if options.dry_run {
             None
         } else {
-            let left = restore(&options.journal).map_err(io("restoring what a dead guard left"))?;
+            let journals = |doing: &str| format!("{doing} in {}", options.journal.display());
+            let restoring = journals("restoring what a dead guard left");
+            let left = restore(&options.journal).map_err(io(&restoring))?;
             if let Some(failed) = left.failed.first() {
-                let what = "restoring what a dead guard left".into();
+                let what = restoring;
                 return Err(Error::Io { what, source: io::Error::other(failed.clone()) });
             }
             if let Some(pid) = left.active.first() {
@@ -99,7 +101,9 @@ impl Eevdf {
                 });
             }
             let supervisor = supervisor::Supervisor::start(&options.journal);
-            Some(Arc::new(Mutex::new(supervisor.map_err(io("starting the supervisor"))?)))
+            let starting = journals("starting the supervisor, whose journal is");
+            let supervisor = supervisor.map_err(io(&format!("{starting} (run it as root)")))?;
+            Some(Arc::new(Mutex::new(supervisor)))
         };
         let watch = Watch::start(&watch::Options {
             vms: options.vms.clone(),
