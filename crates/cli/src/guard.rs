@@ -91,7 +91,7 @@ pub struct GuardArgs {
     #[arg(long, value_name = "FILE", hide = true)]
     stand_ins: Option<PathBuf>,
     /// Time between two lines of statistics
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// End after that long
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]

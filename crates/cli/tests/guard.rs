@@ -22,6 +22,7 @@ fn values_that_make_no_sense_are_bad_usage() {
         ["--backend", "cfs"],
         ["--vm", "db"],
         ["--rescue-share", "101%"],
+        ["--interval", "1ms"],
     ] {
         let output = guard(&args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
