@@ -15,7 +15,7 @@ pub fn checks() -> Vec<Check> {
         slices(),
         btf(),
         rights(),
-        sched_ext(),
+        sched_ext(Path::new("/sys/kernel/sched_ext"), &release()),
         ticks(),
         kvm(),
     ]
@@ -126,18 +126,14 @@ fn btf() -> Check {
 }
 
 fn rights() -> Check {
-    // CAP_PERFMON 38, CAP_BPF 39, CAP_SYS_PTRACE 19.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap_or("0");
     let mask = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
-    let missing: Vec<&str> = [(39, "CAP_BPF"), (38, "CAP_PERFMON"), (19, "CAP_SYS_PTRACE")]
-        .into_iter()
-        .filter(|(bit, _)| mask & (1 << bit) == 0)
-        .map(|(_, name)| name)
-        .collect();
+    let kvm = ["kvm_amd", "kvm_intel"];
+    let missing = lacking(mask, kvm.iter().any(|m| Path::new("/sys/module").join(m).exists()));
     Check {
         name: "rights",
-        used_by: "watch",
+        used_by: "watch, guard",
         present: missing.is_empty(),
         optional: false,
         detail: if missing.is_empty() {
@@ -149,23 +145,39 @@ fn rights() -> Check {
     }
 }
 
-fn sched_ext() -> Check {
-    let directory = Path::new("/sys/kernel/sched_ext");
-    let present = directory.is_dir();
-    let state = fs::read_to_string(directory.join("state")).unwrap_or_default();
-    let config = fs::read_to_string(format!("/boot/config-{}", release())).unwrap_or_default();
+/// The capabilities that are not in `mask`, of those that a host needs; `kvm`: with KVM.
+fn lacking(mask: u64, kvm: bool) -> Vec<&'static str> {
+    const NEEDED: [(u32, &str); 5] = [
+        (39, "CAP_BPF"),
+        (38, "CAP_PERFMON"),
+        (19, "CAP_SYS_PTRACE"),
+        (2, "CAP_DAC_READ_SEARCH"),
+        // The kernel shows the types of its KVM modules to nobody else.
+        (21, "CAP_SYS_ADMIN"),
+    ];
+    let needed = NEEDED.into_iter().filter(|(_, name)| kvm || *name != "CAP_SYS_ADMIN");
+    needed.filter(|(bit, _)| mask & (1 << bit) == 0).map(|(_, name)| name).collect()
+}
+
+/// `directory` has the state of sched_ext, on the kernel of that release.
+fn sched_ext(directory: &Path, release: &str) -> Check {
+    let there = directory.is_dir();
+    let read = |file| fs::read_to_string(directory.join(file)).unwrap_or_default();
+    let (state, ops) = (read("state"), read("root/ops"));
+    // Guard's own says that it can run.
+    let other = state.trim() == "enabled" && ops.trim() != "reprieve_guard";
+    let config = fs::read_to_string(format!("/boot/config-{release}")).unwrap_or_default();
     let built = config.lines().any(|line| line == "CONFIG_SCHED_CLASS_EXT=y");
     Check {
         name: "sched_ext",
         used_by: "guard",
-        present,
+        present: there && !other && !refused(release),
         optional: false,
-        detail: match (present, built) {
-            (true, _) if state.trim() == "enabled" => {
-                let ops = fs::read_to_string(directory.join("root/ops")).unwrap_or_default();
+        detail: match (there, built) {
+            (true, _) if other => {
                 format!("in the kernel; {} schedules, guard would need it to end", ops.trim())
             }
-            (true, _) => match warning(&release()) {
+            (true, _) => match warning(release) {
                 Some(warning) => format!("in the kernel, {}; {warning}", state.trim()),
                 None => format!("in the kernel, {}", state.trim()),
             },
@@ -173,10 +185,21 @@ fn sched_ext() -> Check {
             (false, false) => "not in this kernel".into(),
         },
         remedy: Some(
-            "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 6.12 on (Debian: that of trixie-backports)"
-                .into(),
+            match (there, other) {
+                (true, true) => "end that scheduler",
+                (true, false) => "Linux 7.3 or newer",
+                (false, _) => {
+                    "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 6.12 on (Debian: that of trixie-backports)"
+                }
+            }
+            .into(),
         ),
     }
+}
+
+/// Whether guard refuses the kernel of that release: Debian's 7.2.
+fn refused(release: &str) -> bool {
+    release.starts_with("7.2.") && release.contains("deb")
 }
 
 /// Why guard had better not run on the kernel of that release.
@@ -187,7 +210,9 @@ fn warning(release: &str) -> Option<&'static str> {
             "kernels older than 7.0 could hang while a scheduler was loaded or ended on a busy host: \
              take 7.3 or newer, or a stable kernel from May 2026 on",
         ),
-        (7, 2) => Some("the BTF of Debian's 7.2 misdescribes functions that guard needs: take 7.3"),
+        (7, 2) if refused(release) => {
+            Some("the BTF of Debian's 7.2 misdescribes functions that guard needs: take 7.3")
+        }
         _ => None,
     }
 }
@@ -231,7 +256,31 @@ fn kvm() -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::warning;
+    use super::*;
+
+    #[test]
+    fn sched_ext_is_there_where_guard_can_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |release| sched_ext(dir.path(), release);
+        fs::write(dir.path().join("state"), "disabled\n").unwrap();
+        assert!(check("7.3.4+deb13-amd64").present && check("7.2.1").present);
+        assert!(!check("7.2.12+deb13-amd64").present);
+        assert!(!sched_ext(&dir.path().join("none"), "7.3.4").present);
+        fs::create_dir(dir.path().join("root")).unwrap();
+        fs::write(dir.path().join("state"), "enabled\n").unwrap();
+        for (ops, present) in [("scx_lavd\n", false), ("reprieve_guard\n", true)] {
+            fs::write(dir.path().join("root/ops"), ops).unwrap();
+            assert_eq!(check("7.3.4").present, present, "{ops}");
+        }
+    }
+
+    #[test]
+    fn hosts_with_kvm_need_one_right_more() {
+        assert_eq!(lacking(u64::MAX, true), [] as [&str; 0]);
+        let few = !(1 << 2 | 1 << 21);
+        assert_eq!(lacking(few, false), ["CAP_DAC_READ_SEARCH"]);
+        assert_eq!(lacking(few, true), ["CAP_DAC_READ_SEARCH", "CAP_SYS_ADMIN"]);
+    }
 
     #[test]
     fn kernels_that_guard_should_not_run_on_are_named() {
