@@ -3,7 +3,7 @@
 
 mod would;
 
-use crate::live::{announce, colour, interactive, interval};
+use crate::live::{address, announce, colour, interactive, interval};
 use crate::output::{print, print_json, tell};
 use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -100,7 +100,7 @@ pub struct GuardArgs {
     #[arg(long)]
     json: bool,
     /// Serve metrics at http://ADDR:PORT/metrics
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     prometheus: Option<SocketAddr>,
 }
 

@@ -4,6 +4,7 @@
 use crate::output::tell;
 use reprieve_host::show::prometheus::Server;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Parses the time between two looks.
@@ -14,6 +15,11 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     } else {
         Err("from 100ms to 1h".into())
     }
+}
+
+/// Parses where metrics are served.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an IP address and a port, as 127.0.0.1:9977".into())
 }
 
 /// Whether somebody sits at a terminal.

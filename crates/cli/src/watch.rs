@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve watch`.
 
-use crate::live::{announce, colour, interactive, interval};
+use crate::live::{address, announce, colour, interactive, interval};
 use crate::output::{print, print_to_reader, width};
 use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow, bail};
@@ -35,7 +35,7 @@ pub struct WatchArgs {
     #[arg(long)]
     json: bool,
     /// Serve metrics at http://ADDR:PORT/metrics
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     prometheus: Option<SocketAddr>,
     /// Record events and snapshots to a new file, for `watch report`
     #[arg(long, value_name = "FILE")]

@@ -23,6 +23,7 @@ fn values_that_make_no_sense_are_bad_usage() {
         ["--vm", "db"],
         ["--rescue-share", "101%"],
         ["--interval", "1ms"],
+        ["--prometheus", "localhost:9977"],
     ] {
         let output = guard(&args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
