@@ -37,7 +37,14 @@ pub fn asked(dashboard: &str) -> BTreeSet<String> {
     let mut asked = BTreeSet::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().into_iter().flatten() {
-            asked.extend(names(target["expr"].as_str().unwrap()));
+            let expression = target["expr"].as_str().unwrap();
+            asked.extend(names(expression));
+            // Two hosts may have VMs, processes or cgroups of the same name.
+            for labels in expression.split("by (").skip(1) {
+                let labels: Vec<_> = labels.split(')').next().unwrap().split(", ").collect();
+                let named = ["vm", "process", "cgroup"].iter().any(|label| labels.contains(label));
+                assert!(!named || labels.contains(&"instance"), "{expression}");
+            }
         }
     }
     asked
