@@ -183,13 +183,13 @@ install:
 	install -D -m 755 $(OUT)/libreprieve_locks.so $(DESTDIR)$(PREFIX)/lib/libreprieve_locks.so
 	crates/rcu/scripts/install-c $(OUT) $(PREFIX) $(DESTDIR)
 	scripts/install-docs $(DESTDIR)$(PREFIX)/share/doc/reprieve
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 packaging/man/*.8
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/reprieve/grafana packaging/grafana/*.json
 	install -D -m 644 packaging/kubevirt/reprieve-watch.yaml $(DESTDIR)$(PREFIX)/share/reprieve/kubevirt/reprieve-watch.yaml
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	for unit in watch guard; do \
-		sed 's,@PREFIX@,$(PREFIX),' packaging/systemd/reprieve-$$unit.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/reprieve-$$unit.service && \
-		chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/reprieve-$$unit.service || exit 1; \
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/man/man8
+	for file in packaging/systemd/*.service packaging/man/*.8; do \
+		case $$file in *.8) to=share/man/man8 ;; *) to=lib/systemd/system ;; esac && \
+		to=$(DESTDIR)$(PREFIX)/$$to/$${file##*/} && \
+		sed 's,@PREFIX@,$(PREFIX),' $$file >$$to && chmod 644 $$to || exit 1; \
 	done
 
 clean:
