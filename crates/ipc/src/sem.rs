@@ -21,7 +21,7 @@ use crate::object::{ALIVE, Is, Object};
 use crate::peers::{Local, process_alive, thread_dead};
 use crate::permission::{READ, WRITE};
 use crate::queue::{Queue, Wait, Wakes, failure};
-use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
+use crate::space::layout::{Kind, MAX_PROCESSES, Shared, Thread};
 use crate::sys;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
@@ -48,9 +48,15 @@ pub(crate) struct Set {
     active: AtomicU64,
     /// A thread that newcomers let go first.
     starving: AtomicU64,
-    /// Whether somebody may wait for zero.
+    /// Whether somebody may wait for zero: one of the constants below.
     zero: AtomicU64,
 }
+
+const NOBODY: u64 = 0;
+/// For a value that is zero.
+const AT_ZERO: u64 = 1;
+/// For one that is zero once earlier parts of the same operation have changed it.
+const AT_A_VALUE: u64 = 2;
 
 #[repr(C)]
 struct Semaphore {
@@ -103,9 +109,48 @@ impl Semaphore {
 }
 
 /// The part of an operation that cannot be done now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Blocked {
     num: u16,
-    op: i16,
+    /// What the operation adds to the semaphore, with this part.
+    sum: i32,
+    /// Whether the part waits for zero.
+    zero: bool,
+}
+
+impl Blocked {
+    #[cold]
+    fn at(ops: &[SemOp], part: usize) -> Blocked {
+        let num = ops[part].sem_num;
+        let same = ops[..=part].iter().filter(|op| op.sem_num == num);
+        let sum = same.map(|op| i32::from(op.sem_op)).sum();
+        Blocked { num, sum, zero: ops[part].sem_op == 0 }
+    }
+
+    /// Whether the part can be done if the semaphore has that value before the operation.
+    fn possible(self, value: i32) -> bool {
+        let then = value.saturating_add(self.sum);
+        if self.zero { then == 0 } else { then >= 0 }
+    }
+
+    /// For [`Set::zero`].
+    fn waits_for(self) -> u64 {
+        match (self.zero, self.sum) {
+            (false, _) => NOBODY,
+            (true, 0) => AT_ZERO,
+            (true, _) => AT_A_VALUE,
+        }
+    }
+
+    /// As a waiter's `want`.
+    fn words(self) -> [u64; 2] {
+        [self.num.into(), u64::from(self.sum as u32) | u64::from(self.zero) << 32]
+    }
+
+    fn of_waiter(thread: &Thread) -> Blocked {
+        let [num, want] = [0, 1].map(|i| thread.want[i].load(Relaxed));
+        Blocked { num: num as u16, sum: want as i32, zero: want >> 32 != 0 }
+    }
 }
 
 impl Is for Set {
@@ -269,30 +314,33 @@ impl Set {
         let semaphores = self.semaphores(local)?;
         // What waiters before will take, of the first few semaphores that somebody takes from.
         let mut taken = [(0usize, 0i32); 8];
-        let mut zero = false;
-        let only = match semaphores {
-            [only] => Some(only.value()),
-            _ => None,
+        // Whether to look behind those who take what there is: at others who wait for other
+        // semaphores, or for a value.
+        let all = match (semaphores, self.zero.load(Relaxed)) {
+            ([_], NOBODY) => false,
+            ([only], AT_ZERO) => only.value() == 0,
+            _ => true,
         };
+        let mut zero = NOBODY;
         local.waiters(&self.queue, offset, |number, thread| {
-            let num = thread.want[0].load(Relaxed) as usize;
-            let op = i32::from(thread.want[1].load(Relaxed) as i16);
+            let blocked = Blocked::of_waiter(thread);
+            let num = usize::from(blocked.num);
             let Some(semaphore) = semaphores.get(num) else { return true };
             let value = semaphore.value();
-            if op == 0 {
-                zero = true;
-                if value != 0 {
+            if blocked.zero {
+                zero = zero.max(blocked.waits_for());
+                if !blocked.possible(value) {
                     return true;
                 }
             } else {
                 let place = taken.iter_mut().find(|(n, t)| *t == 0 || *n == num);
-                let left = value - place.as_ref().map_or(0, |place| place.1);
-                if left + op < 0 {
-                    // Others may want less, and at zero others may wait for that.
-                    return left > 0 || only.is_none_or(|value| value == 0);
+                let left = value.saturating_sub(place.as_ref().map_or(0, |place| place.1));
+                if !blocked.possible(left) {
+                    // Others may want less.
+                    return left > 0 || all;
                 }
                 if let Some(place) = place {
-                    *place = (num, place.1 - op);
+                    *place = (num, place.1.saturating_sub(blocked.sum));
                 }
             }
             if number != u64::from(local.number) && !local.is_poked(thread) && local.poke(thread) {
@@ -300,20 +348,17 @@ impl Set {
             }
             true
         })?;
-        if !zero && only.is_none_or(|value| value == 0) {
-            self.zero.store(0, Relaxed);
+        if all {
+            self.zero.store(zero, Relaxed);
         }
         Ok(())
     }
 
     /// Whether the part of an operation may be possible by now. Looks without the lock.
-    fn may_do(&self, local: &Local, blocked: &Blocked) -> bool {
+    fn may_do(&self, local: &Local, blocked: Blocked) -> bool {
         let semaphore = self.semaphores(local).ok().and_then(|s| s.get(usize::from(blocked.num)));
         self.object.state.load(Relaxed) != ALIVE
-            || semaphore.is_none_or(|semaphore| match blocked.op {
-                0 => semaphore.value() == 0,
-                op => semaphore.value() + i32::from(op) >= 0,
-            })
+            || semaphore.is_none_or(|semaphore| blocked.possible(semaphore.value()))
     }
 
     /// What [`Set::attempt`] does, where it is little: one part that changes a value, nobody in the
@@ -402,10 +447,10 @@ impl Set {
             Some((_, at)) if undos => self.adjustments(local, at)?,
             _ => &[],
         };
-        let (mut raised, mut zeroed) = (false, false);
+        let (mut raised, mut lowered, mut zeroed) = (false, false, false);
         // Adjustments that are no longer zero, less those that are zero now.
         let mut more = 0i64;
-        for op in ops {
+        for (part, op) in ops.iter().enumerate() {
             let semaphore = &semaphores[usize::from(op.sem_num)];
             let (value, change) = (semaphore.value(), i32::from(op.sem_op));
             let new = value + change;
@@ -414,7 +459,7 @@ impl Set {
                 if op.sem_flg & IPC_NOWAIT != 0 {
                     return Err(Errno(libc::EAGAIN));
                 }
-                return Ok(Some(Blocked { num: op.sem_num, op: op.sem_op }));
+                return Ok(Some(Blocked::at(ops, part)));
             }
             if new > MOST {
                 return Err(Errno(libc::ERANGE));
@@ -433,6 +478,7 @@ impl Set {
             }
             semaphore.set(local, new, local.pid)?;
             raised |= change > 0;
+            lowered |= change < 0;
             zeroed |= new == 0 && change < 0;
         }
         if let Some((undo, _)) = own.filter(|_| more != 0) {
@@ -442,9 +488,15 @@ impl Set {
         }
         self.stamp();
         local.commit();
-        if self.queue.first.load(Relaxed) != 0 && (raised || zeroed && self.zero.load(Relaxed) != 0)
-        {
-            self.poke(local, offset, wakes)?;
+        if self.queue.first.load(Relaxed) != 0 {
+            let may_come = match self.zero.load(Relaxed) {
+                NOBODY => false,
+                AT_ZERO => zeroed,
+                _ => lowered,
+            };
+            if raised || may_come {
+                self.poke(local, offset, wakes)?;
+            }
         }
         Ok(None)
     }
@@ -612,7 +664,7 @@ fn wait_until_done(
     if local.lingers() {
         drop(held);
         wakes.wake();
-        local.linger(|_| set.may_do(local, &blocked));
+        local.linger(|_| set.may_do(local, blocked));
         held = local.lock(&set.object.lock)?;
         if set.object.state.load(Relaxed) != ALIVE {
             return Err(Errno(libc::EIDRM));
@@ -628,10 +680,9 @@ fn wait_until_done(
         }
     }
     loop {
-        if blocked.op == 0 {
-            set.zero.store(1, Relaxed);
-        }
-        let want = [blocked.num.into(), blocked.op as u16 as u64];
+        let waits_for = set.zero.load(Relaxed).max(blocked.waits_for());
+        set.zero.store(waits_for, Relaxed);
+        let want = blocked.words();
         if local.waits_on(offset) {
             local.thread.want[0].store(want[0], Relaxed);
             local.thread.want[1].store(want[1], Relaxed);
@@ -752,8 +803,8 @@ impl Namespace {
         self.with_semaphore(id, num, |local, open, _| {
             let mut count = 0;
             local.waiters(&open.set.queue, open.offset, |_, thread| {
-                let on = thread.want[0].load(Relaxed) == num as u64;
-                count += i32::from(on && (thread.want[1].load(Relaxed) as i16 == 0) == zero);
+                let blocked = Blocked::of_waiter(thread);
+                count += i32::from(i32::from(blocked.num) == num && blocked.zero == zero);
                 true
             })?;
             Ok(count)
@@ -947,5 +998,39 @@ mod tests {
         assert_eq!(less.join().unwrap(), Ok(()));
         n.remove_sem(id).unwrap();
         assert_eq!(more.join().unwrap(), Err(Errno(libc::EIDRM)));
+    }
+
+    /// Earlier parts of an operation change what its blocked part finds.
+    #[test]
+    fn who_waits_with_several_parts_on_one_semaphore_is_poked() {
+        let op = |sem_op| SemOp { sem_num: 0, sem_op, sem_flg: 0 };
+        let poked_by = |first, ops: [SemOp; 2], change| {
+            let directory = tempfile::tempdir().unwrap();
+            let n = Namespace::open(directory.path()).unwrap();
+            let id = n.semget(libc::IPC_PRIVATE, 1, 0o600).unwrap();
+            n.set_sem_value(id, 0, first).unwrap();
+            let waiter = thread::spawn(move || n.semop(id, &ops, None));
+            let mut found = Vec::new();
+            with_waiters(
+                &n,
+                id,
+                |set: &'static Set| &set.queue,
+                1,
+                |local, set, offset| {
+                    let mut wakes = Wakes::new();
+                    assert_eq!(set.attempt(local, offset, &[op(change)], &mut wakes), Ok(None));
+                    found = poked(local, &set.queue, offset);
+                    wakes.wake();
+                },
+            );
+            n.remove_sem(id).unwrap();
+            let _ = waiter.join().unwrap();
+            found
+        };
+        assert_eq!(poked_by(0, [op(1), op(-2)], 1), [true]);
+        assert_eq!(poked_by(2, [op(-1), op(0)], -1), [true]);
+        assert_eq!(poked_by(3, [op(-1), op(0)], -1), [false]);
+        // Never possible.
+        assert_eq!(poked_by(0, [op(1), op(0)], 1), [false]);
     }
 }
