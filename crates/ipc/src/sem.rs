@@ -6,7 +6,12 @@
 //! to zero, pokes those whose turn may have come; they try for themselves. A newcomer may be
 //! quicker than who was poked (the kernel hands the units over instead), which is what makes a
 //! semaphore under contention fast; a waiter that lost several times and waits long marks the set
-//! as *starving*, and newcomers queue up behind it.
+//! as *starving*, and newcomers leave it the units that it waits for.
+//!
+//! **Invariant: who starves waits for nobody that it holds up.** Others hold back only where its
+//! blocked part is possible with the values as they are, and would not be after theirs. Who made it
+//! possible has poked it. It takes its units or finds another part blocked, which it says under the
+//! same lock and pokes those whom it has held up. If it dies, the next to look finds it dead.
 //!
 //! **SEM_UNDO.** A set has a list of adjustments per process, changed in the transaction of the
 //! operation. Whoever comes next after the process's death applies them: every call looks at the
@@ -46,7 +51,7 @@ pub(crate) struct Set {
     queue: Queue,
     /// Adjustments that are not zero, of all processes. At least as many as there are.
     active: AtomicU64,
-    /// A thread that newcomers let go first.
+    /// A thread that others let go first.
     starving: AtomicU64,
     /// Whether somebody may wait for zero: one of the constants below.
     zero: AtomicU64,
@@ -322,7 +327,7 @@ impl Set {
             _ => true,
         };
         let mut zero = NOBODY;
-        local.waiters(&self.queue, offset, |number, thread| {
+        let mut each = |number, thread: &'static Thread| {
             let blocked = Blocked::of_waiter(thread);
             let num = usize::from(blocked.num);
             let Some(semaphore) = semaphores.get(num) else { return true };
@@ -347,6 +352,15 @@ impl Set {
                 wakes.push(thread);
             }
             true
+        };
+        // Who starves goes first: those whom it holds up would only wake each other in turns.
+        let first = self.starver(local);
+        if let Some((number, thread)) = first {
+            each(number, thread);
+        }
+        let first = first.map(|(number, _)| number);
+        local.waiters(&self.queue, offset, |number, thread| {
+            first == Some(number) || each(number, thread)
         })?;
         if all {
             self.zero.store(zero, Relaxed);
@@ -454,7 +468,10 @@ impl Set {
             let semaphore = &semaphores[usize::from(op.sem_num)];
             let (value, change) = (semaphore.value(), i32::from(op.sem_op));
             let new = value + change;
-            if change == 0 && value != 0 || new < 0 || change < 0 && self.lets_go_first(local, op) {
+            if change == 0 && value != 0
+                || new < 0
+                || change < 0 && self.lets_go_first(local, ops, part, value)
+            {
                 local.roll_back();
                 if op.sem_flg & IPC_NOWAIT != 0 {
                     return Err(Errno(libc::EAGAIN));
@@ -501,26 +518,41 @@ impl Set {
         Ok(None)
     }
 
-    /// Whether somebody starves who is to go before this thread.
+    /// Whether somebody starves to whom this part of an operation, which takes units, is to leave
+    /// them. `value`: of the semaphore, before the part.
     #[inline]
-    fn lets_go_first(&self, local: &Local, op: &SemOp) -> bool {
-        let starving = self.starving.load(Relaxed);
-        starving != 0
-            && starving != u64::from(local.number)
-            && op.sem_flg & IPC_NOWAIT == 0
-            && self.starves(local, starving)
+    fn lets_go_first(&self, local: &Local, ops: &[SemOp], part: usize, value: i32) -> bool {
+        self.starving.load(Relaxed) != 0 && self.lets_starver_go(local, ops, part, value)
     }
 
     #[cold]
-    fn starves(&self, local: &Local, number: u64) -> bool {
+    fn lets_starver_go(&self, local: &Local, ops: &[SemOp], part: usize, value: i32) -> bool {
+        let Some((number, thread)) = self.starver(local) else { return false };
+        let (own, its) = (Blocked::at(ops, part), Blocked::of_waiter(thread));
+        let after = value + i32::from(ops[part].sem_op);
+        number != u64::from(local.number)
+            && ops[part].sem_flg & IPC_NOWAIT == 0
+            && own.num == its.num
+            // Not what earlier parts of this operation, which may be undone, have made of it.
+            && its.possible(after - own.sum)
+            && !its.possible(after)
+    }
+
+    /// Who starves, if somebody does.
+    fn starver(&self, local: &Local) -> Option<(u64, &'static Thread)> {
+        let number = self.starving.load(Relaxed);
+        if number == 0 {
+            return None;
+        }
         let offset = local.space.offset_of(self);
-        let starves = local.space.thread(number).is_ok_and(|thread| {
+        let waits = |thread: &&Thread| {
             thread.waits_on.load(Relaxed) == offset && !thread_dead(local.space, thread)
-        });
-        if !starves {
+        };
+        let found = local.space.thread(number).ok().filter(waits);
+        if found.is_none() {
             self.starving.store(0, Relaxed);
         }
-        starves
+        found.map(|thread| (number, thread))
     }
 
     fn leave(&self, local: &Local, offset: u64) -> Result<()> {
@@ -688,8 +720,8 @@ fn wait_until_done(
             local.thread.want[1].store(want[1], Relaxed);
             let poked = local.is_poked(local.thread);
             local.prepare();
-            if poked {
-                // What it was poked for may do for somebody else.
+            if poked || set.starving.load(Relaxed) == u64::from(local.number) {
+                // What it was poked for, or has held others up for, may do for somebody else.
                 let _ = set.poke(local, offset, &mut wakes);
             }
         } else {
@@ -998,6 +1030,56 @@ mod tests {
         assert_eq!(less.join().unwrap(), Ok(()));
         n.remove_sem(id).unwrap();
         assert_eq!(more.join().unwrap(), Err(Errno(libc::EIDRM)));
+    }
+
+    #[test]
+    fn who_starves_is_left_the_units_that_it_can_take_and_no_others() {
+        let op = |sem_num, sem_op| SemOp { sem_num, sem_op, sem_flg: 0 };
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        // What an operation finds, done while the first waiter starves and others do not look; and
+        // who of two waiters is poked after that.
+        let beside = |wanted: i16, values: [u16; 2], now: [i32; 2], ops: &[SemOp]| {
+            let id = n.semget(libc::IPC_PRIVATE, 2, 0o600).unwrap();
+            n.set_sem_values(id, &values).unwrap();
+            let queue = |set: &'static Set| &set.queue;
+            let wait = move || n.semop(id, &[op(0, wanted)], None);
+            let waiters = [1, 2].map(|count| {
+                let waiter = thread::spawn(wait);
+                with_waiters(&n, id, queue, count, |_, _, _| ());
+                waiter
+            });
+            let (mut result, mut who) = (Ok(None), Vec::new());
+            with_waiters(&n, id, queue, 2, |local, set, offset| {
+                set.starving.store(set.queue.last.load(Relaxed), Relaxed);
+                for (semaphore, value) in set.semaphores(local).unwrap().iter().zip(now) {
+                    semaphore.set(local, value, local.pid).unwrap();
+                }
+                local.commit();
+                let mut wakes = Wakes::new();
+                result = set.attempt(local, offset, ops, &mut wakes);
+                set.poke(local, offset, &mut wakes).unwrap();
+                who = poked(local, &set.queue, offset);
+                wakes.wake();
+            });
+            n.remove_sem(id).unwrap();
+            waiters.into_iter().for_each(|waiter| _ = waiter.join().unwrap());
+            (result, who)
+        };
+        let nobody = vec![false, false];
+        // Another semaphore: the one who starves may wait for its holder to get this one, too.
+        assert_eq!(beside(-1, [0, 1], [0, 1], &[op(1, -1)]), (Ok(None), nobody.clone()));
+        // Readers and a writer, for whom there is too little: a reader that goes on may give back.
+        assert_eq!(beside(-3, [2, 0], [2, 0], &[op(0, -1)]), (Ok(None), nobody.clone()));
+        // What earlier parts of the operation itself have added.
+        assert_eq!(beside(-1, [0, 0], [0, 0], &[op(0, 1), op(0, -1)]), (Ok(None), nobody));
+        let last = vec![false, true];
+        let blocked = Ok(Some(Blocked { num: 0, sum: -1, zero: false }));
+        assert_eq!(beside(-1, [0, 0], [1, 0], &[op(0, -1)]), (blocked, last.clone()));
+        // Enough for both.
+        assert_eq!(beside(-1, [0, 0], [2, 0], &[op(0, -1)]), (Ok(None), last.clone()));
+        let hurried = SemOp { sem_flg: IPC_NOWAIT, ..op(0, -1) };
+        assert_eq!(beside(-1, [0, 0], [1, 0], &[hurried]).0, Ok(None));
     }
 
     /// Earlier parts of an operation change what its blocked part finds.
