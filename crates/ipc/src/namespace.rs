@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A namespace: a directory with what its processes share.
 
-use crate::error::{OpenError, Result};
+use crate::error::{Errno, OpenError, Result};
 use crate::grace;
 use crate::ids;
 use crate::limits::Limits;
@@ -166,6 +166,10 @@ impl Namespace {
         let object = found.object();
         object.controls()?;
         more(local, found)?;
+        // Nobody's; what is not committed is taken back.
+        if owner.uid == u32::MAX || owner.gid == u32::MAX {
+            return Err(Errno(libc::EINVAL));
+        }
         local.set(&object.owner, u64::from(owner.uid) | u64::from(owner.gid) << 32)?;
         let mode = object.mode.load(Relaxed) & !0o777 | u64::from(owner.mode & 0o777);
         local.set(&object.mode, mode)?;

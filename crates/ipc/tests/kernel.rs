@@ -222,8 +222,8 @@ fn semaphores(random: &mut Random, n: &Namespace) {
             _ => {
                 // SAFETY: plain data.
                 let mut ds: libc::semid_ds = unsafe { std::mem::zeroed() };
-                let owner =
-                    Owner { uid: random.of(&[0, 1000]), gid: 7, mode: random.of(&[0o600, 0o7777]) };
+                let (uid, gid) = (random.of(&[0, 1000, u32::MAX]), random.of(&[7, 7, u32::MAX]));
+                let owner = Owner { uid, gid, mode: random.of(&[0o600, 0o7777]) };
                 (ds.sem_perm.uid, ds.sem_perm.gid, ds.sem_perm.mode) =
                     (owner.uid, owner.gid, owner.mode as _);
                 let result = unsafe { libc::semctl(k, 0, libc::IPC_SET, &raw mut ds) };
@@ -328,7 +328,8 @@ fn messages(random: &mut Random, n: &Namespace) {
             _ => {
                 // SAFETY: plain data.
                 let mut ds: libc::msqid_ds = unsafe { std::mem::zeroed() };
-                let owner = Owner { uid: 0, gid: 3, mode: random.of(&[0o600, 0o7666]) };
+                let gid = random.of(&[3, 3, u32::MAX]);
+                let owner = Owner { uid: 0, gid, mode: random.of(&[0o600, 0o7666]) };
                 let bytes = random.of(&[16384, 1000, 100]);
                 (ds.msg_perm.uid, ds.msg_perm.gid, ds.msg_perm.mode) =
                     (owner.uid, owner.gid, owner.mode as _);

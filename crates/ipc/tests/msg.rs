@@ -66,6 +66,11 @@ fn sizes() {
     assert_eq!(&short, b"0123");
     // Empty ones count, too.
     let owner = Owner { uid: n.msg_status(id).unwrap().status.uid, gid: 0, mode: 0o600 };
+    for nobody in [Owner { uid: u32::MAX, ..owner }, Owner { gid: u32::MAX, ..owner }] {
+        let before = n.msg_status(id);
+        assert_eq!(errno(n.set_msg_owner(id, nobody, 2)), libc::EINVAL);
+        assert_eq!(n.msg_status(id), before);
+    }
     n.set_msg_owner(id, owner, 3).unwrap();
     (0..3).for_each(|_| n.msgsnd(id, 1, b"", 0).unwrap());
     assert_eq!(errno(n.msgsnd(id, 1, b"", IPC_NOWAIT)), libc::EAGAIN);
