@@ -55,6 +55,8 @@ fn unlock() {
 pub(crate) fn with<R>(f: impl FnOnce(&mut Vec<Attachment>) -> R) -> R {
     static HANDLERS: std::sync::Once = std::sync::Once::new();
     HANDLERS.call_once(|| {
+        // Its handler is to run before ours: a child's run in the order in which they were given.
+        peers::watch_forks();
         // SAFETY: functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });

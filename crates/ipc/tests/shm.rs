@@ -128,6 +128,32 @@ fn a_child_counts_from_the_fork_on() {
     assert_eq!(attached(&n, id), 0);
 }
 
+/// In a process of its own, whose first call this is: what watches its forks begins with it.
+#[test]
+fn the_first_call_detaches() {
+    let name = "detaches_first";
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+}
+
+#[test]
+#[ignore = "the_first_call_detaches runs it"]
+fn detaches_first() {
+    assert_eq!(errno(detach(std::ptr::null_mut())), libc::EINVAL);
+    let (_directory, n) = namespace();
+    let id = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let at = attach(&n, id, 0, 0).unwrap();
+    Child::run(|| {
+        assert_eq!(attached(&n, id), 2);
+        detach(at).unwrap();
+        assert_eq!(attached(&n, id), 1);
+    })
+    .succeeds();
+    detach(at).unwrap();
+}
+
 #[test]
 fn processes_that_have_attached_a_segment_leave_no_memory_behind() {
     let _one = one();

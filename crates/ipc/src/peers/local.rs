@@ -118,6 +118,11 @@ fn epoch() -> u64 {
     new
 }
 
+/// Has a child of this process forget what is its parent's, from the next fork on.
+pub(crate) fn watch_forks() {
+    epoch_now();
+}
+
 /// In the child of a fork: takes the name that the parent has reserved, and registers.
 pub(crate) fn adopt(space: &'static Space, embryo: u64) -> bool {
     let _signals = sys::SignalsBlocked::new();
