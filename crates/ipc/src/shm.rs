@@ -3,7 +3,8 @@
 //!
 //! A segment's bytes are a file of their own in the namespace's directory, which attaching maps.
 //! The segment has a list of who has attached it: process, program image and how often. Entries of
-//! processes that died, or executed another program, do not count; so a segment that was removed
+//! processes that died, or executed another program, do not count (if no thread that made a call is
+//! left, `/proc` says whether the process has the file mapped); so a segment that was removed
 //! while it was attached goes with its last user, however that one ended. If nobody else looks at
 //! that moment, it goes when the next process does something slow in the namespace.
 
@@ -73,8 +74,12 @@ impl Is for Segment {
     }
 }
 
+fn file_name(id: i32) -> String {
+    format!("shm.{id}")
+}
+
 fn path(local: &Local, id: i32) -> PathBuf {
-    local.space.directory.join(format!("shm.{id}"))
+    local.space.directory.join(file_name(id))
 }
 
 fn page_size() -> usize {
@@ -86,6 +91,10 @@ impl Segment {
     /// Drops the entries of those who are gone; how often it is attached.
     fn attached(&self, local: &Local) -> Result<u64> {
         let (mut link, mut count) = (&self.object.chains[0], 0u64);
+        let maps = |process| {
+            let name = format!("/{}", file_name(self.object.id.load(Relaxed) as i32));
+            peers::still_maps(local.space, process, &name)
+        };
         for _ in 0..=MAX_PROCESSES {
             let at = link.load(Relaxed);
             if at == 0 {
@@ -95,7 +104,9 @@ impl Segment {
             let process = user.process.load(Relaxed);
             let alive = peers::place(local.space, process).is_some_and(|place| {
                 place.image.load(Relaxed) == user.image.load(Relaxed)
-                    && peers::image_alive(local.space, process)
+                    && (peers::image_alive(local.space, process)
+                        // Other threads may use it, unless they have executed another program.
+                        || maps(process))
             });
             if alive && user.count.load(Relaxed) != 0 {
                 count = count.saturating_add(user.count.load(Relaxed));

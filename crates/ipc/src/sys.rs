@@ -159,11 +159,28 @@ fn parse_stat(stat: &[u8]) -> Process {
     let Some(end) = stat.iter().rposition(|&b| b == b')') else { return Process::Unknown };
     let mut fields = stat[end + 1..].split(|&b| b == b' ').filter(|f| !f.is_empty());
     let state = fields.next().unwrap_or(b"?");
-    if matches!(state, b"Z" | b"X" | b"x") {
+    let mut number =
+        |skipped| fields.nth(skipped).and_then(|f| std::str::from_utf8(f).ok()?.parse().ok());
+    let (threads, start) = (number(16), number(1));
+    // Others of its threads go on where the first one has ended by itself (`pthread_exit`).
+    if matches!(state, b"Z" | b"X" | b"x") && threads.is_none_or(|threads| threads <= 1) {
         return Process::Gone;
     }
-    let start = fields.nth(18).and_then(|f| std::str::from_utf8(f).ok());
-    start.and_then(|f| f.parse().ok()).map_or(Process::Unknown, Process::Started)
+    start.map_or(Process::Unknown, Process::Started)
+}
+
+/// Whether a process that is there has mapped a file of that name, which begins with a slash, in
+/// whatever directory. `None`: `/proc` does not tell.
+pub(crate) fn has_mapped(pid: u32, name: &str) -> Option<bool> {
+    let _cancel = CancelDisabled::new();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    // All threads have the same, but those that have ended have nothing.
+    let maps = tasks.flatten().find_map(|task| {
+        std::fs::read(task.path().join("maps")).ok().filter(|maps| !maps.is_empty())
+    })?;
+    let is_it =
+        |line: &[u8]| line.strip_suffix(b" (deleted)").unwrap_or(line).ends_with(name.as_bytes());
+    Some(maps.split(|&b| b == b'\n').any(is_it))
 }
 
 /// Whether that thread of a process of this PID namespace is gone.
@@ -246,6 +263,10 @@ mod tests {
         let named = b"7 (a) Z (b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         assert_eq!(parse_stat(named), Process::Started(4711));
         assert_eq!(parse_stat(b"7 (a) Z 1 2 3"), Process::Gone);
+        let first_ended = b"7 (a) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 4711 20";
+        assert_eq!(parse_stat(first_ended), Process::Started(4711));
+        let zombie = b"7 (a) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 1 18 4711 20";
+        assert_eq!(parse_stat(zombie), Process::Gone);
         assert_eq!(parse_stat(b"7 (a"), Process::Unknown);
     }
 

@@ -246,6 +246,28 @@ fn adjustments_outlive_threads_but_not_the_process() {
     assert_eq!(n.sem_value(id, 0), Ok(0));
 }
 
+/// The first thread of a process ends by itself, and one that makes no calls goes on: the process
+/// is a zombie to some eyes.
+#[test]
+fn adjustments_outlive_the_first_thread() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 1);
+    let child = Child::run(|| {
+        beside(&[&|| common::forever()], || {
+            n.semop(id, &[op(0, 3, UNDO)], None).unwrap();
+            // SAFETY: ends this thread only, whose stack the other one refers to; it is not freed.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        })
+    });
+    common::until(|| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
+        stat[stat.rfind(')').unwrap()..].starts_with(") Z")
+    });
+    assert_eq!(n.sem_value(id, 0), Ok(3));
+    child.kill();
+    assert_eq!(n.sem_value(id, 0), Ok(0));
+}
+
 /// Ids come again after 65,536 sets in a slot, and so do places in memory.
 #[test]
 fn adjustments_of_a_set_that_had_the_same_id_are_forgotten() {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared memory segments across processes.
 
+#[path = "../../rcu/tests/common/beside.rs"]
+mod beside;
 mod common;
 
+use beside::beside;
 use common::{Child, errno, namespace, one};
 use libc::{IPC_CREAT, IPC_PRIVATE, SHM_RDONLY, SHM_REMAP, SHM_RND};
 use reprieve_ipc::{Namespace, Result, SHM_DEST};
@@ -126,6 +129,57 @@ fn a_child_counts_from_the_fork_on() {
     detach(at).unwrap();
     detach(again).unwrap();
     assert_eq!(attached(&n, id), 0);
+}
+
+/// The only thread that made calls has ended; the others use the memory.
+#[test]
+fn a_segment_outlives_the_thread_that_attached_it() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let ids = n.msgget(IPC_PRIVATE, 0o600).unwrap();
+    let attaches = || {
+        let id = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+        attach(&n, id, 0, 0).unwrap();
+        n.msgsnd(ids, 1, &id.to_le_bytes(), 0).unwrap();
+    };
+    let id = || {
+        let mut id = [0; 4];
+        n.msgrcv(ids, &mut id, 0, 0).unwrap();
+        i32::from_le_bytes(id)
+    };
+    // A child that stops itself once the thread has ended, which its parent sees.
+    let stops = |f: &dyn Fn()| {
+        let child = Child::run(|| {
+            beside(&[&attaches], || ());
+            f();
+        });
+        child.stopped();
+        child
+    };
+    // SAFETY: stops this process.
+    let stop = || assert_eq!(unsafe { libc::raise(libc::SIGSTOP) }, 0);
+    let child = stops(&stop);
+    let first = id();
+    assert_eq!(attached(&n, first), 1);
+    n.remove_shm(first).unwrap();
+    assert_eq!(attached(&n, first), 1);
+    assert_eq!(files(&n), 1);
+    child.kill();
+    assert_eq!(n.shm_info().unwrap().segments, 0);
+    assert_eq!(files(&n), 0);
+    // The process goes on with another program, which makes no calls.
+    let child = stops(&|| {
+        stop();
+        let arguments = [c"sleep".as_ptr(), c"1000000".as_ptr(), std::ptr::null()];
+        // SAFETY: strings, and a null pointer behind them.
+        unsafe { libc::execvp(arguments[0], arguments.as_ptr()) };
+    });
+    let second = id();
+    assert_eq!(attached(&n, second), 1);
+    child.signal(libc::SIGCONT);
+    common::until(|| attached(&n, second) == 0);
+    assert!(!child.is_over());
+    child.kill();
 }
 
 /// In a process of its own, whose first call this is: what watches its forks begins with it.

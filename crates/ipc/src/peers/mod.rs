@@ -81,6 +81,16 @@ pub(crate) fn image_alive(space: &Space, process: u64) -> bool {
     }
 }
 
+/// Whether that process, of which no registered thread is alive, is there and still has a file of
+/// that name mapped; yes if it cannot be known.
+pub(crate) fn still_maps(space: &Space, process: u64, name: &str) -> bool {
+    let Some(found) = place(space, process) else { return false };
+    found.generation_state.load(Acquire) & 0xffff_ffff == LIVE
+        && found.namespace.load(Relaxed) == sys::pid_namespace()
+        && !gone(found)
+        && sys::has_mapped(found.pid.load(Relaxed) as u32, name).unwrap_or(true)
+}
+
 /// A child that has not said so itself lives if its parent does, or once its parent has told its
 /// number, if it is there.
 fn embryo_alive(space: &Space, embryo: &Process) -> bool {

@@ -99,6 +99,14 @@ impl Child {
         self.look(libc::WNOHANG).is_some()
     }
 
+    /// Waits until it has stopped itself.
+    pub fn stopped(&self) {
+        let mut status = 0;
+        // SAFETY: our own child.
+        let pid = unsafe { libc::waitpid(self.pid, &mut status, libc::WUNTRACED) };
+        assert!(pid == self.pid && libc::WIFSTOPPED(status), "a child failed: {status:#x}");
+    }
+
     pub fn signal(&self, signal: i32) {
         if !self.is_over() {
             // SAFETY: our own child, which has not been reaped.
