@@ -77,8 +77,11 @@ impl Namespace {
     /// # Errors
     /// The directory cannot be used: [`OpenError`] says why, and what to do.
     pub fn open(directory: impl AsRef<Path>) -> std::result::Result<Namespace, OpenError> {
-        let directory = directory.as_ref();
         let _cancel = sys::CancelDisabled::new();
+        // The process may change its working directory.
+        let directory = &std::path::absolute(directory.as_ref()).map_err(|error| {
+            OpenError::Io { path: directory.as_ref().into(), what: "find the directory", error }
+        })?;
         let mut open = OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(&known) = open.iter().find(|n| n.space.is_at(directory)) {
             return Ok(known);

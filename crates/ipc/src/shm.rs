@@ -557,6 +557,10 @@ fn open_file(local: &Local, id: i32, write: bool, size: u64) -> Result<File> {
         .custom_flags(flags)
         .open(path(local, id))
         .map_err(|error| match error.kind() {
+            // Not the segment but the namespace is out of this process's sight (`chroot`).
+            std::io::ErrorKind::NotFound if !local.space.is_at(&local.space.directory) => {
+                Errno(libc::EACCES)
+            }
             std::io::ErrorKind::NotFound => Errno(libc::EIDRM),
             _ => failed(error),
         })?;

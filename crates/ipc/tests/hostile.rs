@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that somebody has written into, and sandboxes that lack system calls.
 
+#[path = "../../rcu/tests/common/beside.rs"]
+mod beside;
 mod common;
 
+use beside::beside;
 use common::{Child, namespace, op};
 use libc::{IPC_CREAT, IPC_NOWAIT, IPC_PRIVATE, SEM_UNDO};
-use reprieve_ipc::{Namespace, OpenError, SemOp};
+use reprieve_ipc::{Namespace, OpenError, Owner, SemOp};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -136,6 +139,95 @@ fn a_directory_that_was_removed_and_made_again_is_another_namespace() {
     // It has a file to grow in; those who still use the old one go on.
     (0..2000).for_each(|_| assert!(again.semget(IPC_PRIVATE, 32, 0o600).is_ok()));
     assert_eq!(n.sem_value(first, 0), Ok(0));
+}
+
+/// As after `setuid` and `chroot`: the process can no longer open what is in the directory.
+#[test]
+fn who_cannot_reach_the_directory_any_more_goes_on() {
+    let (directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let moved = directory.path().with_extension("moved");
+    std::fs::rename(directory.path(), &moved).unwrap();
+    // New threads and children register, and memory grows.
+    let blocks =
+        || std::os::unix::fs::MetadataExt::blocks(&moved.join("space").metadata().unwrap());
+    let before = blocks();
+    let grows = std::panic::catch_unwind(|| {
+        Child::run(|| {
+            (0..2000).for_each(|_| assert!(n.semget(IPC_PRIVATE, 32, 0o600).is_ok()));
+            beside(&[&|| n.semop(id, &[op(0, 1, 0)], None).unwrap()], || ());
+        })
+        .succeeds();
+        assert!(blocks() > before);
+        // Somebody else's namespace in its place is not this one's.
+        std::fs::create_dir(directory.path()).unwrap();
+        let other = Namespace::open(directory.path()).unwrap();
+        Child::run(|| n.semop(id, &[op(0, 1, 0)], None).unwrap()).succeeds();
+        assert!(other.sem_value(id, 0).is_err());
+        assert_eq!(n.sem_value(id, 0), Ok(2));
+    });
+    let _ = std::fs::remove_dir_all(directory.path());
+    std::fs::rename(&moved, directory.path()).unwrap();
+    assert!(grows.is_ok());
+    // Who has closed all of its files can open them again.
+    Child::run(|| {
+        // SAFETY: nobody in this process uses them.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
+        n.semop(id, &[op(0, 1, 0)], None).unwrap();
+    })
+    .succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(3));
+}
+
+#[test]
+fn who_gives_up_being_root_goes_on() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED: only root can become somebody else");
+        return;
+    }
+    let (_directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    n.set_sem_owner(id, Owner { uid: 65534, gid: 65534, mode: 0o600 }).unwrap();
+    Child::run(|| {
+        // SAFETY: this process only, which has one thread.
+        unsafe {
+            assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+            assert_eq!(libc::setresgid(65534, 65534, 65534), 0);
+            assert_eq!(libc::setresuid(65534, 65534, 65534), 0);
+        }
+        reprieve_ipc::credentials_changed();
+        assert!(std::fs::File::open(n.directory().join("space")).is_err());
+        n.semop(id, &[op(0, 1, SEM_UNDO)], None).unwrap();
+        beside(&[&|| n.semop(id, &[op(0, 1, 0)], None).unwrap()], || ());
+        // Heaps grow, too: a queue holds 16 KiB.
+        for _ in 0..40 {
+            let queue = n.msgget(IPC_PRIVATE, 0o600).unwrap();
+            n.msgsnd(queue, 1, &[0; 8000], IPC_NOWAIT).unwrap();
+        }
+    })
+    .succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(1));
+}
+
+#[test]
+fn a_working_directory_is_left() {
+    common::passes_alone("leaves_its_working_directory");
+}
+
+#[test]
+#[ignore = "a_working_directory_is_left runs it"]
+fn leaves_its_working_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    std::env::set_current_dir(directory.path()).unwrap();
+    let n = Namespace::open("here").unwrap();
+    assert_eq!(n.directory(), directory.path().join("here"));
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let segment = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    std::env::set_current_dir("/").unwrap();
+    beside(&[&|| n.semop(id, &[op(0, 1, 0)], None).unwrap()], || ());
+    // SAFETY: nothing is remapped, and nothing used.
+    unsafe { n.shmat(segment, 0, 0).unwrap() };
 }
 
 /// Has the kernel refuse system calls in this process, as sandboxes do.

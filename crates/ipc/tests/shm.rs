@@ -185,11 +185,7 @@ fn a_segment_outlives_the_thread_that_attached_it() {
 /// In a process of its own, whose first call this is: what watches its forks begins with it.
 #[test]
 fn the_first_call_detaches() {
-    let name = "detaches_first";
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+    common::passes_alone("detaches_first");
 }
 
 #[test]

@@ -11,11 +11,12 @@ use crate::sys;
 use layout::*;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, compiler_fence, fence};
 
 /// An open namespace. Lives as long as the process: threads' robust mutexes lie in it.
 pub(crate) struct Space {
@@ -23,6 +24,7 @@ pub(crate) struct Space {
     pub directory: PathBuf,
     /// Device and number of the mapped file.
     identity: (u64, u64),
+    kept: Kept,
     /// The permission bits of files here: the directory's own.
     pub file_mode: u32,
     /// Whether this process is registered for global membarriers, so that its readers need no
@@ -50,7 +52,8 @@ impl Space {
         let mode = directory.metadata().map_err(io("look at the directory of"))?.mode() & 0o666;
         let file = match open_file(directory, FILE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let _creating = Registry::lock(directory, mode).map_err(io("lock"))?;
+                let lock = || Registry::open_file(directory, mode);
+                let _creating = Registry::lock(lock, None).map_err(io("lock"))?;
                 match open_file(directory, FILE) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
                         create(directory, mode).map_err(io("create"))?
@@ -70,6 +73,7 @@ impl Space {
             base,
             directory: directory.into(),
             identity: (found.dev(), found.ino()),
+            kept: Kept::default(),
             file_mode: mode,
             unfenced: AtomicBool::new(false),
             process: AtomicU64::new(0),
@@ -183,14 +187,97 @@ impl Space {
     /// Has the file system reserve memory: a sparse page that it has none for would be a SIGBUS.
     pub fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
         let _cancel = sys::CancelDisabled::new();
-        let file = open_file(&self.directory, FILE)
-            .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))?;
-        reserve(&file, offset, bytes).map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))
+        let file = open_file(&self.directory, FILE);
+        let file = file.ok().filter(|file| identity(file).is_ok_and(|i| i == self.identity));
+        let reserved = match file {
+            Some(file) => reserve(&file, offset, bytes),
+            // This process may no longer open it, or its name is another file's.
+            None => self.populate(offset, bytes),
+        };
+        reserved.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))
+    }
+
+    /// Has the file system reserve memory as if it were written to.
+    fn populate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        // SAFETY: no preconditions.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 };
+        let start = offset / page * page;
+        let at = self.bytes(start, offset - start + bytes).map_err(|_| io::ErrorKind::InvalidInput);
+        let (at, length) = (at?.cast(), (offset - start + bytes) as usize);
+        loop {
+            // SAFETY: inside the mapping, whose bytes do not change by it.
+            let result = unsafe { libc::madvise(at, length, libc::MADV_POPULATE_WRITE) };
+            match (result, io::Error::last_os_error().raw_os_error()) {
+                (0, _) => return Ok(()),
+                (_, Some(libc::EAGAIN | libc::EINTR)) => {}
+                // Linux before 5.14, or a sandbox: as with a file system that cannot reserve.
+                (_, Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) => return Ok(()),
+                _ => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            }
+        }
     }
 
     /// Lets one thread at a time, of all processes, register or be removed.
     pub fn registry(&self) -> io::Result<Registry> {
-        Registry::lock(&self.directory, self.file_mode)
+        let open = || {
+            // Another namespace's lock would be no lock for this one.
+            match self.is_at(&self.directory) {
+                true => Registry::open_file(&self.directory, self.file_mode),
+                false => Err(io::Error::from_raw_os_error(libc::EACCES)),
+            }
+        };
+        Registry::lock(open, Some(&self.kept))
+    }
+}
+
+/// Device and number of a file.
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|found| (found.dev(), found.ino()))
+}
+
+/// A descriptor of the lock's file, for the time when this process may no longer open it: its
+/// directory may be root's, and the process has given up being root, or moved its own root. It is
+/// used only then, since closing the file by any other descriptor releases the lock. The program
+/// may have closed it, and have another file there.
+#[derive(Default)]
+struct Kept {
+    /// Plus one; 0: none.
+    number: AtomicI32,
+    device: AtomicU64,
+    file: AtomicU64,
+}
+
+impl Kept {
+    fn get(&self) -> Option<ManuallyDrop<File>> {
+        let number = self.number.load(Relaxed) - 1;
+        if number < 0 {
+            return None;
+        }
+        // SAFETY: not closed by us: it may be the program's.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(number) });
+        let known = (self.device.load(Relaxed), self.file.load(Relaxed));
+        identity(&file).is_ok_and(|found| found == known).then_some(file)
+    }
+
+    /// Keeps one, by a number that programs do not expect to get.
+    fn keep(&self, file: &File) {
+        let Ok((device, number)) = identity(file) else { return };
+        if let Some(kept) = self.get() {
+            if identity(&kept).is_ok_and(|kept| kept == (device, number)) {
+                return;
+            }
+            drop(ManuallyDrop::into_inner(kept));
+        }
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` outlives the call; then a file that is open.
+        let kept = unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+            let from = limit.rlim_cur.min(1024).saturating_sub(64) as libc::c_int;
+            libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from)
+        };
+        self.device.store(device, Relaxed);
+        self.file.store(number, Relaxed);
+        self.number.store(kept + 1, Relaxed);
     }
 }
 
@@ -273,23 +360,37 @@ fn create(directory: &Path, mode: u32) -> io::Result<File> {
 /// not copy it. It is per process, so that threads of one take turns at a flag first.
 pub(crate) struct Registry {
     file: Option<File>,
+    /// The file is the one that is kept.
+    kept: bool,
     _cancel: sys::CancelDisabled,
 }
 
 static REGISTERING: AtomicBool = AtomicBool::new(false);
 
 impl Registry {
-    fn lock(directory: &Path, mode: u32) -> io::Result<Registry> {
+    fn lock(open: impl FnOnce() -> io::Result<File>, kept: Option<&Kept>) -> io::Result<Registry> {
         let cancel = sys::CancelDisabled::new();
         while REGISTERING.swap(true, Acquire) {
             sys::pause(std::time::Duration::from_micros(50));
         }
-        let file = Registry::lock_file(directory, mode)
-            .inspect_err(|_| REGISTERING.store(false, Release))?;
-        Ok(Registry { file: Some(file), _cancel: cancel })
+        // Releases the flag, and the lock, from here on.
+        let mut registry = Registry { file: None, kept: false, _cancel: cancel };
+        let file = match open() {
+            Ok(file) => {
+                kept.inspect(|kept| kept.keep(&file));
+                registry.file.insert(file)
+            }
+            Err(error) => {
+                let file = kept.and_then(Kept::get).ok_or(error)?;
+                registry.kept = true;
+                registry.file.insert(ManuallyDrop::into_inner(file))
+            }
+        };
+        lock_whole(file, libc::F_WRLCK)?;
+        Ok(registry)
     }
 
-    fn lock_file(directory: &Path, mode: u32) -> io::Result<File> {
+    fn open_file(directory: &Path, mode: u32) -> io::Result<File> {
         let path = directory.join(LOCK);
         let open = |create: bool| {
             OpenOptions::new()
@@ -300,31 +401,41 @@ impl Registry {
                 .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
                 .open(&path)
         };
-        let file = match open(true) {
+        match open(true) {
             Ok(file) => {
                 file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-                file
+                Ok(file)
             }
-            Err(_) => open(false)?,
-        };
-        // SAFETY: plain data, initialized below.
-        let mut whole: libc::flock = unsafe { std::mem::zeroed() };
-        whole.l_type = libc::F_WRLCK as libc::c_short;
-        // SAFETY: a file that is open, and data that outlives the call.
-        while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const whole) } != 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
+            Err(_) => open(false),
         }
-        Ok(file)
     }
+}
+
+/// Locks or unlocks a file.
+fn lock_whole(file: &File, how: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain data, initialized below.
+    let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+    whole.l_type = how as libc::c_short;
+    // SAFETY: a file that is open, and data that outlives the call.
+    while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const whole) } != 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Closed first: it releases whatever record lock this process has on the file.
-        drop(self.file.take());
+        // The flag last. Closing the file releases whatever record lock this process has on it.
+        match self.file.take() {
+            Some(file) if self.kept => {
+                let file = ManuallyDrop::new(file);
+                let _ = lock_whole(&file, libc::F_UNLCK);
+            }
+            file => drop(file),
+        }
         REGISTERING.store(false, Release);
     }
 }

@@ -9,6 +9,11 @@ use std::path::{Path, PathBuf};
 /// The user's namespace: `REPRIEVE_IPC_DIR`; else the user's runtime directory; else a directory
 /// per user in memory.
 pub fn default_directory() -> PathBuf {
+    let directory = chosen_directory();
+    std::path::absolute(&directory).unwrap_or(directory)
+}
+
+fn chosen_directory() -> PathBuf {
     let named = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(directory) = named("REPRIEVE_IPC_DIR") {
         return directory;
@@ -31,7 +36,7 @@ pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         other => return other.map_err(error("make the directory")),
     }
-    let named = std::env::var_os("REPRIEVE_IPC_DIR").is_some_and(|d| Path::new(&d) == directory);
+    let named = std::env::var_os("REPRIEVE_IPC_DIR").is_some_and(|named| !named.is_empty());
     let found = directory.symlink_metadata().map_err(error("look at"))?;
     // SAFETY: no preconditions.
     let ours = found.is_dir() && found.uid() == unsafe { libc::geteuid() };

@@ -14,6 +14,15 @@ pub fn one() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Runs an ignored test of this program in a process of its own, which has to pass.
+#[track_caller]
+pub fn passes_alone(test: &str) {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--ignored", "--nocapture"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+}
+
 /// A namespace in a directory that goes with the first value, in memory if possible.
 pub fn namespace() -> (tempfile::TempDir, Namespace) {
     // `make test` removes its own: a test that is killed leaves its namespace.
