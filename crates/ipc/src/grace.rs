@@ -83,6 +83,7 @@ pub(crate) fn reclaim_all(local: &Local) -> Result<()> {
     drop(section);
     let Some(ticket) = batch else { return Ok(()) };
     if !synchronize(local.space) {
+        local.mark_the_unmarked();
         return Ok(());
     }
     let _section = local.enter();

@@ -28,7 +28,7 @@
 //! a hundred looks the lock is taken from it.
 
 use crate::error::{CORRUPT, Result};
-use crate::peers::{Local, thread_dead};
+use crate::peers::{Local, OWNER_DIED, gone_unmarked, place, thread_dead};
 use crate::space::Space;
 use crate::space::layout::{HELD, LOG, Lock, NUMBER_MASK, Thread, mark};
 use crate::sys;
@@ -106,6 +106,7 @@ impl Local {
                 if lock.word.load(SeqCst) != 0 {
                     sys::futex_wait(&lock.sleepers, seen, if seen_by_all { LOOK } else { NAP });
                     looks += 1;
+                    self.mark_the_unmarked();
                 }
             }
         }
@@ -168,18 +169,45 @@ impl Local {
         dead.process.store(0, SeqCst);
     }
 
+    /// Marks the threads that are gone and that the kernel has not marked: once a second.
+    #[cold]
+    pub fn mark_the_unmarked(&self) {
+        let own = place(self.space, self.process).map_or(0, |own| own.namespace.load(Relaxed));
+        let looked = &self.space.header().looked;
+        let (looked, now) = (&looked[own as usize % looked.len()], sys::now());
+        if looked.load(Relaxed) == now || looked.swap(now, Relaxed) == now {
+            return;
+        }
+        let here = sys::pid_namespace();
+        for thread in self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok()) {
+            if gone_unmarked(self.space, thread, here) && !thread_dead(self.space, thread) {
+                // Places are cleared under this lock, so the thread that is asked for once more is
+                // the one that is marked.
+                let _recovery = self.recover();
+                if thread.process.load(Acquire) != 0 && gone_unmarked(self.space, thread, here) {
+                    thread.life[0].store(OWNER_DIED, SeqCst);
+                }
+            }
+        }
+    }
+
     /// Takes the menders' lock.
     fn recover(&self) -> Recovery<'_> {
         let recovery = &self.space.header().recovery;
         let at = self.space.offset_of(recovery);
         self.thread.held[HELD - 1].store(at, SeqCst);
-        let mut unnamed = 0;
+        let (mut unnamed, mut looks) = (0, 0);
         loop {
             let word = recovery.word.load(Relaxed);
             let number = u64::from(word & NUMBER_MASK);
             let holder = self.space.thread(number).ok();
-            let free = holder
-                .is_none_or(|thread| mark(number, thread) != word || is_dead(self.space, thread));
+            looks += 1;
+            let free = holder.is_none_or(|thread| {
+                mark(number, thread) != word
+                    || is_dead(self.space, thread)
+                    || looks % PATIENCE == 0
+                        && gone_unmarked(self.space, thread, sys::pid_namespace())
+            });
             // As for other locks: who does not name it cannot hold it.
             let named = holder.is_some_and(|thread| thread.held[HELD - 1].load(SeqCst) == at)
                 && word != self.mark;
@@ -319,5 +347,27 @@ mod tests {
         local.mend(place);
         assert_eq!(word.load(Relaxed), 0);
         assert_eq!(place.changes.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn a_holder_that_the_kernel_has_not_marked_is_found_dead() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let (_call, local) = n.begin().unwrap();
+        let number = std::thread::spawn(move || n.begin().unwrap().1.number).join().unwrap();
+        let holder = local.space.thread(number.into()).unwrap();
+        let ids = local.ids(crate::space::layout::Kind::Sem);
+        let locks = [&ids.lock, &local.space.header().recovery];
+        for (lock, held) in locks.into_iter().zip([&holder.held[0], &holder.held[HELD - 1]]) {
+            held.store(local.space.offset_of(lock), SeqCst);
+            lock.word.store(mark(number.into(), holder), SeqCst);
+        }
+        ids.used.store(5, SeqCst);
+        holder.log[0].offset.store(local.space.offset_of(&ids.used), SeqCst);
+        holder.log[0].old.store(0, SeqCst);
+        holder.changes.store(1, SeqCst);
+        holder.life[0].store(holder.tid.load(SeqCst) as u32, SeqCst);
+        let _held = local.lock(&ids.lock).unwrap();
+        assert_eq!(ids.used.load(SeqCst), 0);
     }
 }

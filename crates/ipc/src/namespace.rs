@@ -125,6 +125,7 @@ impl Namespace {
     #[cold]
     fn mend_the_dead(&self, local: &Local) {
         let mut mended = false;
+        local.mark_the_unmarked();
         local.clear_the_dead(|number, dead| {
             mended = true;
             self.mend_one(local, number, dead)

@@ -299,6 +299,7 @@ impl Local {
             _ if signal => Woken::Signal,
             _ => {
                 if error == libc::ETIMEDOUT {
+                    self.mark_the_unmarked();
                     wait.look = (wait.look * 2).min(LAST_LOOK);
                 }
                 Woken::Again

@@ -667,6 +667,10 @@ impl Namespace {
                 drop(held);
                 drop(section);
                 wakes.wake();
+                if error.0 == libc::EAGAIN {
+                    // It may be tried again and again, without a wait.
+                    local.mark_the_unmarked();
+                }
                 Err(error)
             }
             Ok(Some(blocked)) => {
@@ -793,6 +797,7 @@ impl Namespace {
         f: impl FnOnce(&Local, &Open, &mut Wakes<'static>) -> Result<R>,
     ) -> Result<R> {
         let (_call, local) = self.begin()?;
+        local.mark_the_unmarked();
         let section = local.enter();
         let (set, offset, held) = local.find_locked::<Set>(id)?;
         let mut wakes = Wakes::new();
@@ -864,6 +869,7 @@ impl Namespace {
             return Err(Errno(libc::ERANGE));
         }
         let (_call, local) = self.begin()?;
+        local.mark_the_unmarked();
         let section = local.enter();
         let (set, offset, held) = local.find_locked::<Set>(id)?;
         let mut wakes = Wakes::new();

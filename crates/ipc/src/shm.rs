@@ -357,6 +357,7 @@ impl Namespace {
 
     fn with_segment<R>(&self, id: i32, f: impl FnOnce(&Local, &Segment) -> Result<R>) -> Result<R> {
         let (_call, local) = self.begin()?;
+        local.mark_the_unmarked();
         let _section = local.enter();
         let (segment, _, _held) = local.find_locked::<Segment>(id)?;
         f(local, segment)
@@ -377,6 +378,7 @@ impl Namespace {
     /// Destroys removed segments whose last users died.
     pub(crate) fn sweep(&self, local: &Local) {
         let mut removed = Vec::new();
+        local.mark_the_unmarked();
         {
             let _section = local.enter();
             for entry in local.entries(Kind::Shm).unwrap_or_default() {
@@ -408,6 +410,7 @@ impl Namespace {
     /// `shmctl(IPC_RMID)`.
     pub fn remove_shm(&self, id: i32) -> Result<()> {
         let (_call, local) = self.begin()?;
+        local.mark_the_unmarked();
         let removed = {
             let _section = local.enter();
             ids::remove::<Segment>(local, id, |segment| {
@@ -439,6 +442,7 @@ impl Namespace {
     /// `shmctl(SHM_STAT)`, with `any` `SHM_STAT_ANY`.
     pub fn shm_slot_status(&self, slot: i32, any: bool) -> Result<ShmStatus> {
         let (_call, local) = self.begin()?;
+        local.mark_the_unmarked();
         let _section = local.enter();
         let (segment, _, _held) = local.find_slot::<Segment>(slot)?;
         if !any {

@@ -182,6 +182,76 @@ fn a_segment_outlives_the_thread_that_attached_it() {
     child.kill();
 }
 
+/// Of a thread that executes another program, and is not its process's first one, the kernel tells
+/// nobody.
+#[test]
+fn a_second_thread_executes_another_program() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let set = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let segment = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let executes = |program: [&std::ffi::CStr; 2]| {
+        Child::run(|| {
+            let thread = || {
+                let up =
+                    reprieve_ipc::SemOp { sem_num: 0, sem_op: 1, sem_flg: libc::SEM_UNDO as _ };
+                n.semop(set, &[up], None).unwrap();
+                attach(&n, segment, 0, 0).unwrap();
+                let arguments = [program[0].as_ptr(), program[1].as_ptr(), std::ptr::null()];
+                // SAFETY: strings, and a null pointer behind them.
+                unsafe { libc::execvp(arguments[0], arguments.as_ptr()) };
+            };
+            beside(&[&thread], || common::forever());
+        })
+    };
+    let sleeps = executes([c"sleep", c"1000000"]);
+    // It is there, with its adjustment, and without its attachment.
+    let program = || std::fs::read_to_string(format!("/proc/{}/comm", sleeps.pid())).unwrap();
+    common::until(|| program() == "sleep\n");
+    common::until(|| n.sem_value(set, 0) == Ok(1) && attached(&n, segment) == 0);
+    assert!(!sleeps.is_over());
+    sleeps.kill();
+    common::until(|| n.sem_value(set, 0) == Ok(0));
+    executes([c"true", c""]).succeeds();
+    common::until(|| n.sem_value(set, 0) == Ok(0) && attached(&n, segment) == 0);
+    n.remove_shm(segment).unwrap();
+    assert_eq!(files(&n), 0);
+}
+
+/// Numbers of processes and threads mean others in the parent's PID namespace than in its child's.
+#[test]
+fn a_child_in_another_pid_namespace_is_alive() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED: only root can make a PID namespace");
+        return;
+    }
+    let _one = one();
+    let (_directory, n) = namespace();
+    let set = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let segment = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let parent = Child::run(|| {
+        attach(&n, segment, 0, 0).unwrap();
+        // SAFETY: for children of this process.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
+        let child = Child::run(|| {
+            let up = reprieve_ipc::SemOp { sem_num: 0, sem_op: 1, sem_flg: libc::SEM_UNDO as _ };
+            n.semop(set, &[up], None).unwrap();
+            common::forever();
+        });
+        child.succeeds();
+    });
+    common::until(|| n.sem_value(set, 0) == Ok(1));
+    // Those that the kernel has not marked are looked for once a second.
+    let began = std::time::Instant::now();
+    while began.elapsed() < std::time::Duration::from_millis(2500) {
+        assert_eq!((n.sem_value(set, 0), attached(&n, segment)), (Ok(1), 2));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    parent.kill();
+    common::until(|| n.sem_value(set, 0) == Ok(0) && attached(&n, segment) == 0);
+}
+
 /// In a process of its own, whose first call this is: what watches its forks begins with it.
 #[test]
 fn the_first_call_detaches() {

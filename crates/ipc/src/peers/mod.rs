@@ -7,6 +7,12 @@
 //! across PID namespaces too. Where the kernel keeps no robust list (some emulators), the thread
 //! and its process are asked for by number and start time instead.
 //!
+//! Some deaths the kernel does not mark: it compares the mutex with the thread's number, and a
+//! thread that executes another program has got the first thread's number before that; and when
+//! memory runs out, the list may be gone before the kernel walks it. Who waits, or counts the
+//! living, therefore asks for all threads by number now and then, and marks those that are gone
+//! ([`Local::mark_the_unmarked`]).
+//!
 //! A *process* is named by its place and that place's generation, so that the name of a dead
 //! one never comes back. It is dead when all its registered threads are, and it is not there under
 //! its number and start time: it may have executed another program, or its registered threads may
@@ -24,6 +30,8 @@ use crate::sys;
 use std::sync::atomic::Ordering::*;
 
 const FUTEX_WAITERS: u32 = 0x8000_0000;
+/// The kernel's mark.
+pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
 
 /// A process's name: its place, and the generation of the place above it.
 pub(crate) fn name(index: u64, generation: u64) -> u64 {
@@ -48,6 +56,18 @@ pub(crate) fn thread_dead(space: &Space, thread: &Thread) -> bool {
     let pid = process.pid.load(Relaxed) as u32;
     process.namespace.load(Relaxed) == sys::pid_namespace()
         && (gone(process) || sys::thread_gone(pid, tid))
+}
+
+/// Whether the thread in this place is gone though the kernel has not marked it; `here` is the
+/// caller's PID namespace. The answer is about the place's thread as long as nobody clears the
+/// place.
+pub(crate) fn gone_unmarked(space: &Space, thread: &Thread, here: u64) -> bool {
+    let Some(process) = place(space, thread.process.load(Acquire)) else { return false };
+    let (pid, tid) = (process.pid.load(Relaxed) as u32, thread.tid.load(Acquire) as u32);
+    thread.robust.load(Relaxed) == 1
+        && here != 0
+        && process.namespace.load(Acquire) == here
+        && sys::thread_gone(pid, tid)
 }
 
 /// Whether there is no process of its number and start time, as far as this one can know.

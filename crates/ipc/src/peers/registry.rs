@@ -123,6 +123,9 @@ pub(crate) enum Adopted {
 pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
     let Some(process) = place(space, embryo) else { return Adopted::Lost };
     let pid = sys::process_id();
+    // Not the parent's if that was about to have its children in another one. First: the number
+    // that follows means somebody else in the parent's.
+    process.namespace.store(sys::pid_namespace(), SeqCst);
     process.start.store(start_time(pid), SeqCst);
     process.pid.store(pid.into(), SeqCst);
     space.register();

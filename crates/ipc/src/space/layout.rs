@@ -16,7 +16,7 @@ pub(crate) unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"reprvipc");
-pub(crate) const VERSION: u64 = 3;
+pub(crate) const VERSION: u64 = 4;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
 pub(crate) const MAX_THREADS: u32 = 1 << 14;
@@ -99,6 +99,9 @@ pub(crate) struct Header {
     pub reclaims: AtomicU64,
     pub ids: [Ids; 3],
     pub heap: Heap,
+    /// When somebody last looked for dead threads that the kernel has not marked: seconds, by PID
+    /// namespace, since nobody can ask for the threads of another one.
+    pub looked: [AtomicU64; 8],
 }
 
 #[repr(C, align(64))]
@@ -171,7 +174,7 @@ pub(crate) struct Thread {
     /// The name of its process; 0: nobody's place.
     pub process: AtomicU64,
     pub tid: AtomicU64,
-    /// Whether the kernel marks `life` when the thread dies.
+    /// Whether the kernel marks `life` when the thread dies, but for rare cases.
     pub robust: AtomicU64,
     /// Offsets of the locks that it holds or is about to take.
     pub held: [AtomicU64; HELD],
