@@ -13,6 +13,8 @@ ARM_TESTS = --lib --test basic --test first_use --test structures
 # Emulation has no seccomp filters, its own System V IPC is not the kernel's, and thousands of forks
 # take it half an hour.
 ARM_IPC_TESTS = --lib --test sem --test msg --test shm --test random_kills --test hostile -- --skip sandboxed --skip leave_no_memory_behind
+# That of Debian 13.
+OLDEST_RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 GUEST_TARGET = x86_64-unknown-linux-gnu
 # Ends a test program that hangs; tests have no limits of their own. Seconds for each program.
 TEST_LIMIT ?= 1800
@@ -39,6 +41,7 @@ help:
 	@echo 'make test-models  the loom models of the runtime and the locks'
 	@echo 'make test-repeat  all tests of make test but the models, 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
+	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
 	@echo 'make test-lab  the long tests: all kernels with eight of the experiments in a lab host, and more'
 	@echo 'make pictures  the pictures of docs/pictures, from a real run; needs root, and a quiet machine'
@@ -87,10 +90,15 @@ init: setup
 	@mkdir -p $(OUT)
 	@new=$(INIT).$$$$ && cp $(CARGO_TARGET_DIR)/$(GUEST_TARGET)/guest/reprieve-init $$new && mv $$new $(INIT)
 
+# What newer versions of clippy find right: brackets around shifts, strings collected from others,
+# the place of comments on safety, casts of types that differ between systems.
+CLIPPY_ALLOWS = $(if $(findstring 0.1.8,$(shell $(CARGO) clippy --version)), \
+	$(addprefix -A clippy::,precedence format_collect undocumented_unsafe_blocks unnecessary_cast))
+
 lint: setup-test
 	$(CARGO) fmt --all --check
 	$(CARGO) run --locked --quiet -p reprieve-lint
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings $(CLIPPY_ALLOWS)
 	$(if $(C_FILES),clang-format --dry-run -Werror $(C_FILES))
 
 test: lint test-run
@@ -114,7 +122,7 @@ test-workspace:
 		CARGO='$(CARGO)' TEST_FLAGS='$(TEST_FLAGS)' scripts/run-tests
 
 # Models find the same each time: scripts/repeat-tests leaves them out.
-BESIDE = test-rcu test-models test-arm
+BESIDE = test-oldest test-rcu test-models test-arm
 test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
 test-beside:
 	@$(MAKE) --no-print-directory -j1 PARALLEL= $(BESIDE) >$(LOG) 2>&1; \
@@ -159,6 +167,15 @@ test-arm: setup-test
 		echo 'make test-arm: skipped, rustc has no standard library for it: rustup target add $(ARM_TARGET)' >&2; \
 	fi
 
+# New syntax compiles here whatever rust-version says. In a directory of its own, as above.
+test-oldest:
+	@if rustup run $(OLDEST_RUST) cargo --version >/dev/null 2>&1; then \
+		set -x; CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/oldest \
+			rustup run $(OLDEST_RUST) cargo check --locked --workspace --all-targets; \
+	else \
+		echo 'make test-oldest: skipped: rustup toolchain install $(OLDEST_RUST) -c rustfmt' >&2; \
+	fi
+
 # Builds a kernel from Debian's source once (minutes, 2 GB meanwhile); the lab's cache keeps it.
 test-slice: setup-slice
 	$(CARGO_TEST) -p reprieve-lab --test slice -- --ignored --nocapture
@@ -200,4 +217,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-slice test-lab fmt install install-lib clean
+.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-oldest test-slice test-lab fmt install install-lib clean

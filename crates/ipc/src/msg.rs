@@ -568,9 +568,7 @@ fn until_done<R>(
     let (found, offset, mut held) = local.find_locked::<Messages>(id)?;
     let mut result = attempt(found, offset, &mut wakes);
     let mut wait = None;
-    if let Ok(None) = result
-        && local.lingers()
-    {
+    if matches!(result, Ok(None)) && local.lingers() {
         wait = Some(Wait::until(None));
         let last = found.last.load(Relaxed);
         drop(held);

@@ -623,16 +623,16 @@ impl Namespace {
     #[inline]
     pub fn semop(&self, id: i32, ops: &[SemOp], timeout: Option<Duration>) -> Result<()> {
         let (_call, local) = self.begin()?;
-        if let [op] = ops
-            && op.sem_op != 0
-            && self.limits.semopm != 0
-        {
-            let _section = local.enter();
-            if let Some((set, offset, _held)) = local.remembered_locked::<Set>(id)
-                && set.attempt_one(local, offset, op)
-            {
-                return Ok(());
+        match ops {
+            [op] if op.sem_op != 0 && self.limits.semopm != 0 => {
+                let _section = local.enter();
+                if let Some((set, offset, _held)) = local.remembered_locked::<Set>(id) {
+                    if set.attempt_one(local, offset, op) {
+                        return Ok(());
+                    }
+                }
             }
+            _ => {}
         }
         self.operate(local, id, ops, timeout)
     }

@@ -281,9 +281,10 @@ impl Namespace {
             (_, true) => libc::MAP_FIXED,
             _ => libc::MAP_FIXED_NOREPLACE,
         };
-        // SAFETY: replaces a mapping only where the caller allows it.
-        let mapped =
-            open_file(local, id, !has(libc::SHM_RDONLY), size as u64).and_then(|file| unsafe {
+        let file = open_file(local, id, !has(libc::SHM_RDONLY), size as u64);
+        let mapped = file.and_then(|file| {
+            // SAFETY: replaces a mapping only where the caller allows it.
+            unsafe {
                 let flags = libc::MAP_SHARED | fixed;
                 let p = libc::mmap(at as *mut _, length, protection, flags, file.as_raw_fd(), 0);
                 match Errno::last() {
@@ -299,7 +300,8 @@ impl Namespace {
                     Errno(libc::EEXIST) => Err(INVALID),
                     error => Err(error),
                 }
-            });
+            }
+        });
         let pointer = match mapped {
             Ok(pointer) => pointer,
             Err(error) => {
@@ -549,7 +551,7 @@ fn free_bytes(file: &File) -> Option<u64> {
     unsafe {
         let mut found: libc::statvfs = std::mem::zeroed();
         let known = libc::fstatvfs(file.as_raw_fd(), &mut found) == 0 && found.f_blocks != 0;
-        known.then(|| (found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
+        known.then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 }
 

@@ -147,9 +147,12 @@ pub(crate) fn process(pid: u32) -> Process {
     let read = read_small(path, &mut stat);
     if read <= 0 {
         // SAFETY: signal 0 only asks.
-        let there =
-            unsafe { libc::kill(pid as libc::pid_t, 0) } == 0 || Errno::last().0 != libc::ESRCH;
-        return if there { Process::Unknown } else { Process::Gone };
+        let sent = unsafe { libc::kill(pid as libc::pid_t, 0) };
+        return if sent == 0 || Errno::last().0 != libc::ESRCH {
+            Process::Unknown
+        } else {
+            Process::Gone
+        };
     }
     parse_stat(&stat[..read as usize])
 }

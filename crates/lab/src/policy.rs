@@ -135,14 +135,12 @@ impl FromStr for Policy {
         if let Some(time) = text.strip_prefix(OWED).and_then(|rest| rest.strip_prefix('=')) {
             return Ok(Policy::Owed(Some(late(time)?)));
         }
-        if let Some((name, time)) = text.split_once("-late=")
-            && GUARDED.contains(&name)
-        {
+        let guarded =
+            |option: &str| text.split_once(option).filter(|(name, _)| GUARDED.contains(name));
+        if let Some((name, time)) = guarded("-late=") {
             return Ok(Policy::Guard(name.into(), Some(GuardOption::Late(late(time)?))));
         }
-        if let Some((name, percent)) = text.split_once("-share=")
-            && GUARDED.contains(&name)
-        {
+        if let Some((name, percent)) = guarded("-share=") {
             let number = percent.strip_suffix('%').unwrap_or(percent).parse();
             let share = number.ok().filter(|n| *n <= 100).ok_or_else(|| {
                 Error::Usage(format!("--policy {text}: give 0% to 100%, as in full-share=25%"))

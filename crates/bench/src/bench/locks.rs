@@ -118,7 +118,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
 }
 
 /// What a lock costs that nobody else wants.
-fn alone<'a>(style: Style, subjects: &[Subject], recorder: &mut Recorder, jobs: &mut Vec<Job<'a>>) {
+fn alone(style: Style, subjects: &[Subject], recorder: &mut Recorder, jobs: &mut Vec<Job<'_>>) {
     for &subject in subjects {
         let row = recorder.row(
             &format!("{}, uncontended", style.name()),

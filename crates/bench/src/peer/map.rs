@@ -252,11 +252,11 @@ impl Lfht {
 
 #[cfg(urcu)]
 struct Ht(*mut c_void);
+#[cfg(urcu)]
 // SAFETY: made for many threads.
-#[cfg(urcu)]
 unsafe impl Sync for Ht {}
-// SAFETY: as above.
 #[cfg(urcu)]
+// SAFETY: as above.
 unsafe impl Send for Ht {}
 
 #[cfg(urcu)]

@@ -40,6 +40,7 @@ pub struct Functions {
     announced: Option<unsafe extern "C" fn(*const Chains, *mut u64, u64) -> u64>,
 }
 
+#[allow(improper_ctypes)] // C only passes pointers on to what Rust 1.85 complains of
 unsafe extern "C" {
     safe static reprieve_bench_memb_functions: Functions;
     safe static reprieve_bench_mb_functions: Functions;

@@ -240,9 +240,11 @@ impl Queue {
     fn unlock_forked(&self, node: *mut Node) {
         self.first.set(null_mut());
         self.last.set(null_mut());
-        // SAFETY: nodes live for good.
-        let of_parent =
-            |node: *mut Node| unsafe { (*node).epoch.load(Ordering::Relaxed) } != epoch();
+        let of_parent = |node: *mut Node| {
+            // SAFETY: nodes live for good.
+            let of = unsafe { (*node).epoch.load(Ordering::Relaxed) };
+            of != epoch()
+        };
         loop {
             let tail = self.tail.load(Ordering::Acquire);
             if !of_parent(tail) {

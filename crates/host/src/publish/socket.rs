@@ -132,9 +132,9 @@ fn remove_dead(path: &Path) -> Result<(), Error> {
     }
     let (socket, address) = (socket().map_err(io)?, address(path).map_err(io)?);
     // SAFETY: the address is valid for its size.
-    let alive =
-        unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) } == 0;
-    if alive || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+    let connected =
+        unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS) };
+    if connected == 0 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
         return Err(Error::Taken(path.to_owned()));
     }
     fs::remove_file(path).map_err(io)

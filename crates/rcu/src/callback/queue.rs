@@ -224,10 +224,11 @@ impl Queue {
             return false;
         }
         // SAFETY: under the lock, which the chain's heads belong to.
-        let held =
-            std::iter::successors(unsafe { (*self.batch.get()).held.as_ref() }, |head| unsafe {
-                head.next.as_ref()
-            });
+        let first: Option<&Head> = unsafe { (*self.batch.get()).held.as_ref() };
+        let held = std::iter::successors(first, |head| {
+            // SAFETY: as above.
+            unsafe { head.next.as_ref() }
+        });
         let ours = |head: &Head| {
             phase.is_none_or(|p| p == (head.flags & PHASE) as usize) && slots.hold(head.node)
         };

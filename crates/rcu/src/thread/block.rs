@@ -68,6 +68,7 @@ pub(crate) struct Thread {
 
 impl Thread {
     /// Where `cs` is, for C.
+    #[allow(dead_code)] // Rust 1.85 does not see its use in an assertion
     pub(crate) const CS: usize = std::mem::offset_of!(Thread, cs);
 }
 

@@ -97,8 +97,10 @@ fn find() -> Result<PathBuf, Missing> {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe)] // safe in newer Rust
 fn is_guest() -> bool {
-    std::arch::x86_64::__cpuid(1).ecx >> 31 == 1
+    // SAFETY: all x86-64 processors have the instruction, and it changes no memory.
+    unsafe { std::arch::x86_64::__cpuid(1) }.ecx >> 31 == 1
 }
 
 #[cfg(not(target_arch = "x86_64"))]

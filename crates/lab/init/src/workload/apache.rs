@@ -171,9 +171,9 @@ impl Report {
         }
         let mut latencies = Vec::new();
         for line in texts() {
-            if let [share @ ("50%" | "99%"), time] = line.split_whitespace().collect::<Vec<_>>()[..]
-                && let Some(value) = milliseconds(time)
-            {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [share @ ("50%" | "99%"), time] = words[..] else { continue };
+            if let Some(value) = milliseconds(time) {
                 latencies.push(Figure {
                     subject: "request".into(),
                     group: String::new(),

@@ -122,10 +122,11 @@ pub(crate) fn capture(threads: &[u32]) -> Vec<Vec<usize>> {
         .iter()
         .zip(&ANSWERS)
         .map(|(&thread, answer)| {
-            // SAFETY: the signal has our handler; if the thread is gone, nothing is sent.
-            let sent = answer.want(thread)
-                && unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) } == 0;
-            sent.then_some(answer)
+            let send = || {
+                // SAFETY: the signal has our handler; if the thread is gone, nothing is sent.
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) }
+            };
+            (answer.want(thread) && send() == 0).then_some(answer)
         })
         .collect();
     let end = Instant::now() + LONGEST;
@@ -200,13 +201,13 @@ extern "C" fn answer(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
 
 /// The instruction pointer of the interrupted thread.
 fn interrupted(context: *mut c_void) -> usize {
-    // SAFETY: the kernel passes a ucontext to handlers with SA_SIGINFO.
     #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel passes a ucontext to handlers with SA_SIGINFO.
     return unsafe {
         (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] as usize
     };
-    // SAFETY: as above.
     #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
     return unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.pc as usize };
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {

@@ -291,9 +291,10 @@ unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
         count(&record.restarts);
     }
     if vouched::<L>() {
-        // SAFETY: as in `protect`.
-        let attempt =
-            |thread, cs| unsafe { armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) };
+        let attempt = |thread, cs| {
+            // SAFETY: as in `protect`.
+            unsafe { armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) }
+        };
         if let Some(node) = attempts(record, &domain, attempt) {
             return (node, slot);
         }
