@@ -16,13 +16,16 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The socket, unless `REPRIEVE_HINT` names another. `REPRIEVE_HINT=off`: none.
 const DEFAULT: &str = "/run/reprieve/hint.sock";
 /// How long a process that did not ask for a page waits for one when it starts.
 const SHORT: Duration = Duration::from_millis(100);
+/// The connection's number is at least the first of these for which there is room: programs choose
+/// low numbers, and expect the lowest free one. Never 0, 1 or 2.
+const NUMBERS: [i32; 3] = [1000, 100, 3];
 
 /// Why there is no page.
 #[derive(Debug)]
@@ -56,8 +59,12 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The connection, kept open: the registration ends with it.
-static CONNECTION: AtomicI32 = AtomicI32::new(-1);
+/// The connection, kept open: the registration ends with it. Its descriptor, and in the low half
+/// its inode: in one word, so that threads that connect at the same time do not mix them.
+static CONNECTION: AtomicU64 = AtomicU64::new(NONE);
+const NONE: u64 = u64::MAX;
+/// The device that all sockets are on.
+static SOCKETS: AtomicU64 = AtomicU64::new(0);
 /// Distance of the pointer to the runtime's reader record from the thread pointer, or 0.
 static READER: AtomicIsize = AtomicIsize::new(0);
 
@@ -121,9 +128,7 @@ fn serve_me(time: Duration) -> Result<(), Error> {
     PROCESS.store(welcome.process, Ordering::Relaxed);
     KEY.store(welcome.key, Ordering::Relaxed);
     PAGE.store(page, Ordering::Release);
-    let before = CONNECTION.swap(socket.into_raw_fd(), Ordering::Relaxed);
-    close(before);
-    Ok(())
+    keep(socket).map_err(failed)
 }
 
 /// The first hint or lock of the process.
@@ -135,14 +140,57 @@ pub(crate) fn register() {
 /// which stays.
 pub(crate) fn forget() {
     PAGE.store(std::ptr::null_mut(), Ordering::Relaxed);
-    close(CONNECTION.swap(-1, Ordering::Relaxed));
+    close(CONNECTION.swap(NONE, Ordering::AcqRel));
 }
 
-fn close(fd: i32) {
-    if fd >= 0 {
+/// Keeps the connection, in place of the one before.
+fn keep(socket: OwnedFd) -> io::Result<()> {
+    let (device, inode) = identity(socket.as_raw_fd())?;
+    SOCKETS.store(device, Ordering::Relaxed);
+    let fd = socket.into_raw_fd();
+    close(CONNECTION.swap((fd as u64) << 32 | u64::from(inode), Ordering::AcqRel));
+    Ok(())
+}
+
+/// Closes a connection, unless the program has: it may close all descriptors (`closefrom`), and
+/// have a file of its own by that number now. (Another thread that does so between the two calls
+/// here is not seen.)
+fn close(connection: u64) {
+    let (fd, inode) = ((connection >> 32) as i32, connection as u32);
+    let ours = (SOCKETS.load(Ordering::Relaxed), inode);
+    if connection != NONE && identity(fd).is_ok_and(|found| found == ours) {
         // SAFETY: a socket that this module opened and nobody else uses.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
+}
+
+/// What tells an open socket from every other open file: the device, and the inode, of which the
+/// kernel gives sockets 32 bits.
+fn identity(fd: i32) -> io::Result<(u64, u32)> {
+    // SAFETY: plain data, which the call fills in.
+    let (found, file) = unsafe {
+        let mut file: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &mut file), file)
+    };
+    check(found.into())?;
+    Ok((file.st_dev, file.st_ino as u32))
+}
+
+/// The same socket by a high number.
+fn move_up(socket: OwnedFd) -> io::Result<OwnedFd> {
+    let fd = socket.as_raw_fd();
+    for least in NUMBERS {
+        // SAFETY: a new descriptor of our own.
+        unsafe {
+            let moved = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, least);
+            if moved >= 0 {
+                return Ok(OwnedFd::from_raw_fd(moved));
+            }
+        }
+    }
+    // There is no room for one more. It may have to stay where it is.
+    let error = io::Error::last_os_error();
+    if fd >= NUMBERS[2] { Ok(socket) } else { Err(error) }
 }
 
 fn socket_path() -> Option<PathBuf> {
@@ -183,6 +231,8 @@ fn open(path: &std::path::Path, time: Duration) -> io::Result<OwnedFd> {
         }
         let size = size_of_val(&address) as libc::socklen_t;
         check(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size).into())?;
+        // Not before somebody serves: a large table of descriptors takes the kernel a grace period.
+        let socket = move_up(socket)?;
         let hello = hello();
         let sent = (&raw const hello).cast();
         let fd = socket.as_raw_fd();

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The connection to the server of hints, among the program's own descriptors. A process takes the
+//! place of the server; its page has no beat, so every call of `connect` connects again.
+
+use reprieve_hint::abi::{Hello, MAGIC, Page, VERSION, Welcome};
+use reprieve_hint::{connect, preemptable};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+fn check(result: i64) -> i32 {
+    assert!(result >= 0, "{}", std::io::Error::last_os_error());
+    result as i32
+}
+
+/// Runs `f` in a child, which ends with this thread. The child's number.
+fn child(f: impl FnOnce()) -> i32 {
+    // SAFETY: the child runs `f` and ends, without running what the parent would on its way out.
+    unsafe {
+        let child = check(libc::fork().into());
+        if child == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+            libc::_exit(i32::from(done.is_err()));
+        }
+        child
+    }
+}
+
+fn in_child(f: impl FnOnce()) {
+    let (child, mut status) = (child(f), 0);
+    // SAFETY: our child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
+fn listen(path: &Path) -> i32 {
+    // SAFETY: a new descriptor; the address is valid for its size.
+    unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        let listener = check(libc::socket(libc::AF_UNIX, kind, 0).into());
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let bytes = path.as_os_str().as_bytes();
+        assert!(bytes.len() < address.sun_path.len());
+        for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        let size = size_of_val(&address) as libc::socklen_t;
+        check(libc::bind(listener, (&raw const address).cast(), size).into());
+        check(libc::listen(listener, 128).into());
+        listener
+    }
+}
+
+/// Answers all who connect.
+fn serve(listener: i32) -> ! {
+    let welcome = Welcome { magic: MAGIC, version: VERSION, process: 0, pad: 0, key: 1 };
+    // SAFETY: descriptors of this process; buffers that are valid for their sizes. The control
+    // message is laid out by the C library's macros and fits.
+    unsafe {
+        let page = check(libc::memfd_create(c"page".as_ptr(), 0).into());
+        check(libc::ftruncate(page, size_of::<Page>() as libc::off_t).into());
+        loop {
+            let none = std::ptr::null_mut();
+            let client = check(libc::accept(listener, none, none.cast()).into());
+            let mut hello = Hello::default();
+            // Who has gone meanwhile is not served.
+            libc::recv(client, (&raw mut hello).cast(), size_of::<Hello>(), 0);
+            let mut control = [0u64; 8];
+            let mut part = libc::iovec {
+                iov_base: (&raw const welcome).cast_mut().cast(),
+                iov_len: size_of::<Welcome>(),
+            };
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(4) as _;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(page);
+            libc::sendmsg(client, &message, libc::MSG_NOSIGNAL);
+        }
+    }
+}
+
+fn inode(fd: i32) -> Option<u64> {
+    // SAFETY: plain data, which the call fills in.
+    unsafe {
+        let mut file: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &mut file) == 0).then_some(file.st_ino)
+    }
+}
+
+fn open() -> Vec<i32> {
+    (0..4096).filter(|&fd| inode(fd).is_some()).collect()
+}
+
+/// The descriptor that is open beside those.
+#[track_caller]
+fn other_than(known: &[i32]) -> i32 {
+    let others: Vec<_> = open().into_iter().filter(|fd| !known.contains(fd)).collect();
+    assert_eq!(others.len(), 1, "{others:?} beside {known:?}");
+    others[0]
+}
+
+#[test]
+fn the_programs_descriptors_stay() {
+    let path = std::env::temp_dir().join(format!("connection-{}.sock", std::process::id()));
+    let path = Socket(path);
+    let listener = listen(&path.0);
+    // SAFETY: no other thread of this process runs yet that reads the environment.
+    unsafe {
+        std::env::set_var("REPRIEVE_HINT", &path.0);
+        std::env::set_var("REPRIEVE_HINT_REGION", "off");
+    }
+    child(|| serve(listener));
+    let mut known = open();
+
+    // A program without an input.
+    // SAFETY: nobody here uses it.
+    unsafe { libc::close(0) };
+    known.retain(|&fd| fd != 0);
+    drop(preemptable());
+    connect(FOR_EVER).unwrap();
+    let connection = other_than(&known);
+    assert!(connection > 2, "{connection}");
+
+    // It is closed where nothing has happened to it.
+    connect(FOR_EVER).unwrap();
+    let connection = other_than(&known);
+    let was = inode(connection);
+    in_child(|| assert_ne!(inode(connection), was));
+
+    // The program has closed it, and has a socket of its own by that number.
+    let own = inode(listener);
+    let take = |connection| {
+        // SAFETY: as a program that knows nothing of the connection does.
+        check(unsafe { libc::dup2(listener, connection) }.into());
+        connection
+    };
+    known.push(take(connection));
+    connect(FOR_EVER).unwrap();
+    assert_eq!(inode(connection), own, "closed by a second connection");
+    let connection = other_than(&known);
+    known.push(take(connection));
+    in_child(|| assert_eq!(inode(connection), own, "closed in the child of a fork"));
+
+    // Where there are no high numbers.
+    // SAFETY: plain data; only this process is limited.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit).into());
+        limit.rlim_cur = 64;
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit).into());
+    }
+    connect(FOR_EVER).unwrap();
+    let connection = other_than(&known);
+    assert!((3..64).contains(&connection), "{connection}");
+}
