@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The connection to the server of hints, among the program's own descriptors. A process takes the
-//! place of the server; its page has no beat, so every call of `connect` connects again.
+//! place of the server; at first its page has no beat, so every call of `connect` connects again.
 
 use reprieve_hint::abi::{Hello, MAGIC, Page, VERSION, Welcome};
 use reprieve_hint::{connect, preemptable};
@@ -64,13 +64,11 @@ fn listen(path: &Path) -> i32 {
 }
 
 /// Answers all who connect.
-fn serve(listener: i32) -> ! {
+fn serve(listener: i32, page: i32) -> ! {
     let welcome = Welcome { magic: MAGIC, version: VERSION, process: 0, pad: 0, key: 1 };
     // SAFETY: descriptors of this process; buffers that are valid for their sizes. The control
     // message is laid out by the C library's macros and fits.
     unsafe {
-        let page = check(libc::memfd_create(c"page".as_ptr(), 0).into());
-        check(libc::ftruncate(page, size_of::<Page>() as libc::off_t).into());
         loop {
             let none = std::ptr::null_mut();
             let client = check(libc::accept(listener, none, none.cast()).into());
@@ -94,6 +92,16 @@ fn serve(listener: i32) -> ! {
             libc::CMSG_DATA(header).cast::<i32>().write_unaligned(page);
             libc::sendmsg(client, &message, libc::MSG_NOSIGNAL);
         }
+    }
+}
+
+/// The memory of a page.
+fn page() -> i32 {
+    // SAFETY: a new descriptor.
+    unsafe {
+        let page = check(libc::memfd_create(c"page".as_ptr(), 0).into());
+        check(libc::ftruncate(page, size_of::<Page>() as libc::off_t).into());
+        page
     }
 }
 
@@ -121,13 +129,13 @@ fn other_than(known: &[i32]) -> i32 {
 fn the_programs_descriptors_stay() {
     let path = std::env::temp_dir().join(format!("connection-{}.sock", std::process::id()));
     let path = Socket(path);
-    let listener = listen(&path.0);
+    let (listener, page) = (listen(&path.0), page());
     // SAFETY: no other thread of this process runs yet that reads the environment.
     unsafe {
         std::env::set_var("REPRIEVE_HINT", &path.0);
         std::env::set_var("REPRIEVE_HINT_REGION", "off");
     }
-    child(|| serve(listener));
+    child(|| serve(listener, page));
     let mut known = open();
 
     // A program without an input.
@@ -170,4 +178,19 @@ fn the_programs_descriptors_stay() {
     connect(FOR_EVER).unwrap();
     let connection = other_than(&known);
     assert!((3..64).contains(&connection), "{connection}");
+
+    // A server that lives. Who has closed the connection is registered no more, and connects again.
+    let (beat, at) = (u64::MAX, std::mem::offset_of!(Page, beat) as libc::off_t);
+    // SAFETY: a number, as long as it is.
+    check(unsafe { libc::pwrite(page, (&raw const beat).cast(), 8, at) } as i64);
+    connect(FOR_EVER).unwrap();
+    let same = other_than(&known);
+    assert_eq!(same, connection);
+    let was = inode(same);
+    connect(FOR_EVER).unwrap();
+    assert_eq!(inode(same), was);
+    // SAFETY: as a program that closes what it does not know.
+    check(unsafe { libc::close(same) }.into());
+    connect(FOR_EVER).unwrap();
+    other_than(&known);
 }

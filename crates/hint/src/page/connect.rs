@@ -83,10 +83,10 @@ pub(crate) fn set_reader(offset: isize) {
 /// Without effect: locks wait by what they find out themselves.
 pub fn connect(time: Duration) -> Result<(), Error> {
     let host = connect_host();
-    if super::page(super::now()).is_some() {
+    if super::page(super::now()).is_some() && is_open(CONNECTION.load(Ordering::Acquire)) {
         return Ok(());
     }
-    // The socket of a server that is gone.
+    // The socket of a server that is gone, or one that the program has closed.
     forget();
     serve_me(time).or_else(|error| host.map_err(|_| error))
 }
@@ -152,15 +152,19 @@ fn keep(socket: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes a connection, unless the program has: it may close all descriptors (`closefrom`), and
-/// have a file of its own by that number now. (Another thread that does so between the two calls
-/// here is not seen.)
+/// Whether the program has not closed that connection. It may close all descriptors (`closefrom`),
+/// and have a file of its own by that number now.
+fn is_open(connection: u64) -> bool {
+    let ours = (SOCKETS.load(Ordering::Relaxed), connection as u32);
+    connection != NONE && identity((connection >> 32) as i32).is_ok_and(|found| found == ours)
+}
+
+/// Closes a connection that is open still. (Another thread that replaces the descriptor between the
+/// two calls here is not seen.)
 fn close(connection: u64) {
-    let (fd, inode) = ((connection >> 32) as i32, connection as u32);
-    let ours = (SOCKETS.load(Ordering::Relaxed), inode);
-    if connection != NONE && identity(fd).is_ok_and(|found| found == ours) {
+    if is_open(connection) {
         // SAFETY: a socket that this module opened and nobody else uses.
-        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        drop(unsafe { OwnedFd::from_raw_fd((connection >> 32) as i32) });
     }
 }
 
