@@ -128,9 +128,9 @@ pub unsafe extern "C" fn pthread_rwlock_clockwrlock(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_rwlock_unlock(lock: Lock) -> c_int {
     match ours(lock) {
-        Some((lock, _)) => {
+        Some((lock, writers)) => {
             // SAFETY: the caller holds it.
-            unsafe { lock.unlock() };
+            unsafe { lock.unlock(writers) };
             0
         }
         None => next!(c"pthread_rwlock_unlock"(lock => Lock)),

@@ -118,15 +118,19 @@ impl ReadWrite {
         Self::begun(line, self.0.try_write(line.index() | HELD))
     }
 
-    /// Releases what the caller holds, for reading or for writing.
+    /// Releases what the caller holds, for reading or for writing. `writers`: as it was locked.
     ///
     /// # Safety
     /// The caller holds it.
     #[inline]
-    pub unsafe fn unlock(&self) {
+    pub unsafe fn unlock(&self, writers: bool) {
         // SAFETY: the caller's promise; a writer is alone.
         unsafe {
-            if self.0.is_locked_exclusive() { self.0.write_unlock() } else { self.0.read_unlock() }
+            if self.0.is_locked_exclusive() {
+                self.0.write_unlock(Self::prefer(writers));
+            } else {
+                self.0.read_unlock();
+            }
         }
         thread::me().leave(Kind::Preemptable);
     }

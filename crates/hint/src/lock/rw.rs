@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reader-writer lock and semaphore: many readers or one writer, writers first.
+//! The reader-writer lock and semaphore: many readers or one writer. Writers go first, or in the
+//! C library's place ([`Prefer::Readers`]) readers.
 //!
 //! # State
 //! The protocol of Rust's standard library (`std::sync::RwLock` on futexes): the low 30 bits of
@@ -8,8 +9,9 @@
 //! the writer or the reader that came last, and waiting by what that thread does.
 //!
 //! # Nobody sleeps for ever
-//! > **Invariant.** If a thread sleeps, its bit is set, or a release that cleared the bit has not
-//! > woken it yet.
+//! > **Invariant.** If a thread sleeps, its bit is set, or the thread that cleared the bit has not
+//! > woken it yet. If the lock is free and a bit is set, a release has not woken anybody yet, or a
+//! > thread that was woken is on its way to take the lock.
 //!
 //! In the child of a fork, a release of the parent's that had freed the lock wakes nobody any more:
 //! the first thread that has to wait does so in its place, before it sleeps. From then on, threads
@@ -19,6 +21,15 @@
 //! lock free and the bits set wakes one writer and leaves the readers' bit, or all readers if no
 //! writer slept. A writer that wakes up sets the writers' bit again as it takes the lock: others
 //! may sleep still.
+//!
+//! # Readers first
+//! > **Invariant.** With [`Prefer::Readers`], no reader sleeps while others read, but one that is
+//! > about to be woken.
+//!
+//! For a reader that has the lock may wait for one that has not. A reader sets the readers' bit
+//! while a writer holds the lock. The writer's release wakes all readers and leaves the writers'
+//! bit to the last of them, or wakes a writer if no reader slept. A reader that enters before that
+//! clears the readers' bit with the same exchange, and wakes them in place of the release.
 
 use super::stamped::Stamped;
 use crate::platform::sync::{AtomicU32, Futex, Ordering, broken, const_unless_loom};
@@ -48,6 +59,15 @@ impl Prefer {
     fn readable(self, state: u32) -> bool {
         let bits = if self == Prefer::Writers { READERS_SLEEP | WRITERS_SLEEP } else { 0 };
         state & COUNT < MOST_READERS && state & bits == 0
+    }
+
+    /// The bit that a reader clears as it enters, to wake those that slept.
+    fn joined(self) -> u32 {
+        match self {
+            // It does not enter while the bit is set.
+            Prefer::Writers => 0,
+            Prefer::Readers => broken!(EnteringWakesNobody, 0, READERS_SLEEP),
+        }
     }
 }
 
@@ -91,12 +111,14 @@ impl Core {
 
     #[inline]
     pub(crate) fn try_read(&self, me: u32, prefer: Prefer) -> bool {
-        let more = |state| prefer.readable(state).then(|| state + READER);
-        let taken = self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok();
-        if taken {
-            self.owner.store(me, Ordering::Relaxed);
+        let enter = |state| prefer.readable(state).then(|| (state & !prefer.joined()) + READER);
+        let taken = self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter);
+        let Ok(before) = taken else { return false };
+        self.owner.store(me, Ordering::Relaxed);
+        if before & prefer.joined() != 0 {
+            self.wake_readers();
         }
-        taken
+        true
     }
 
     #[inline]
@@ -143,7 +165,8 @@ impl Core {
     pub(crate) unsafe fn read_unlock(&self) {
         let state = self.state.fetch_sub(READER, Ordering::Release) - READER;
         if free(state) && state != 0 {
-            self.wake(state);
+            // Where readers are preferred, none sleeps.
+            self.wake(state, Prefer::Writers);
         }
     }
 
@@ -221,26 +244,45 @@ impl Core {
     /// # Safety
     /// The caller holds the lock for writing.
     #[inline]
-    pub(crate) unsafe fn write_unlock(&self) {
+    pub(crate) unsafe fn write_unlock(&self, prefer: Prefer) {
         let state = self.state.fetch_sub(WRITER, Ordering::Release) - WRITER;
         if state != 0 {
-            self.wake(state);
+            self.wake(state, prefer);
         }
     }
 
-    /// The lock was free with that state. Wakes a writer, or else the readers. Another thread may
-    /// have taken it: then it will wake them, except where the bits were cleared here.
+    /// Whether one slept. The caller has cleared their bit.
     #[cold]
     #[inline(never)]
-    fn wake(&self, state: u32) {
+    fn wake_readers(&self) -> bool {
+        self.state.wake(i32::MAX)
+    }
+
+    /// The lock was free with that state. Wakes a writer, or else the readers; the other way round
+    /// if readers are preferred. Another thread may have taken it: then it will wake them, except
+    /// where the bits were cleared here.
+    #[cold]
+    #[inline(never)]
+    fn wake(&self, mut state: u32, prefer: Prefer) {
         debug_assert!(free(state));
+        if prefer == Prefer::Readers && state & READERS_SLEEP != 0 {
+            // The writers' bit stays, so that the last reader's release finds it.
+            if !self.change(state, state & !READERS_SLEEP) || self.wake_readers() {
+                return;
+            }
+            // The readers had given up, or have not slept yet. Writers must not wait for them.
+            state &= broken!(WritersForgotten, 0, !READERS_SLEEP);
+            if state == 0 {
+                return;
+            }
+        }
         if state & WRITERS_SLEEP != 0 {
             // The readers' bit stays, so that the writer's release finds it.
             if !self.change(state, state & !WRITERS_SLEEP) {
                 // Taken, or the other bit was set meanwhile.
                 let now = self.state.load(Ordering::Relaxed);
                 if free(now) && now & WRITERS_SLEEP != 0 && now != state {
-                    self.wake(now);
+                    self.wake(now, prefer);
                 }
                 return;
             }
@@ -252,7 +294,7 @@ impl Core {
             // The writer had given up, or has not slept yet. Readers must not wait for it.
         }
         if self.change(READERS_SLEEP, 0) {
-            self.state.wake(i32::MAX);
+            self.wake_readers();
         }
     }
 
@@ -265,7 +307,8 @@ impl Core {
         if broken!(FirstWakesNobody, false, first) {
             let state = self.state.load(Ordering::Relaxed);
             if free(state) && state != 0 {
-                self.wake(state);
+                // Where readers are preferred, none sleeps for a lock that is free.
+                self.wake(state, Prefer::Writers);
             }
         }
         let admitted = before < wait::spinners();
@@ -389,7 +432,7 @@ mod raw {
         #[inline]
         unsafe fn unlock_exclusive(&self) {
             // SAFETY: the caller holds it for writing.
-            unsafe { self.0.write_unlock() };
+            unsafe { self.0.write_unlock(Prefer::Writers) };
             mark::leave::<M>();
         }
 

@@ -43,8 +43,7 @@ impl Waiter {
         if self.looks >= LOOKS.get() {
             return Advice::Sleep;
         }
-        COIN.fetch_add(1, Ordering::Relaxed);
-        loom::thread::yield_now();
+        time_passes();
         Advice::Spin
     }
 }
@@ -60,6 +59,12 @@ pub(crate) fn spinners() -> u32 {
 
 pub(crate) fn now() -> u64 {
     u64::from(toss()) * FAIR * 2
+}
+
+/// A wait with an end took some.
+pub(crate) fn time_passes() {
+    COIN.fetch_add(1, Ordering::Relaxed);
+    loom::thread::yield_now();
 }
 
 pub(crate) fn runs(_: u32, _: u64) -> bool {
@@ -111,6 +116,8 @@ pub(crate) enum How {
     FirstWakesNobody,
     GhostGranted,
     QuickForGhosts,
+    EnteringWakesNobody,
+    WritersForgotten,
 }
 
 /// Not a part of the models' state: set once in a process.

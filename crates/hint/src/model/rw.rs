@@ -26,7 +26,7 @@ impl Lock {
         self.core.write(me | HELD);
         self.value.write();
         // SAFETY: locked above.
-        unsafe { self.core.write_unlock() };
+        unsafe { self.core.write_unlock(self.prefer) };
     }
 }
 
@@ -97,15 +97,68 @@ fn a_writer_gives_up() {
             if other.core.write_until(3 | HELD, 1) {
                 other.value.write();
                 // SAFETY: locked above.
-                unsafe { other.core.write_unlock() };
+                unsafe { other.core.write_unlock(prefer) };
             }
         });
         // SAFETY: locked above.
-        unsafe { lock.core.write_unlock() };
+        unsafe { lock.core.write_unlock(prefer) };
         patient.join().unwrap();
         hasty.join().unwrap();
         assert!(!lock.core.is_locked());
     });
+}
+
+/// A reader that does not leave before another reader has come. Both find the lock held for
+/// writing.
+fn depends() {
+    let prefer = Prefer::Readers;
+    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+    lock.core.write(1 | HELD);
+    let other = lock.clone();
+    let reader = thread::spawn(move || other.read(2));
+    let other = lock.clone();
+    let depending = thread::spawn(move || {
+        other.core.read(3 | HELD, prefer);
+        reader.join().unwrap();
+        // SAFETY: locked above.
+        unsafe { other.core.read_unlock() };
+    });
+    // SAFETY: locked above.
+    unsafe { lock.core.write_unlock(prefer) };
+    depending.join().unwrap();
+    assert!(!lock.core.is_locked());
+}
+
+#[test]
+fn a_reader_depends_on_another() {
+    check_sleepers(2, depends);
+}
+
+/// A reader that is preferred and gives up leaves no writer asleep.
+fn preferred_reader_gives_up() {
+    let prefer = Prefer::Readers;
+    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+    lock.core.write(1 | HELD);
+    let other = lock.clone();
+    let patient = thread::spawn(move || other.write(2));
+    let other = lock.clone();
+    let hasty = thread::spawn(move || {
+        if other.core.read_until(3 | HELD, prefer, 1) {
+            other.value.read();
+            // SAFETY: locked above.
+            unsafe { other.core.read_unlock() };
+        }
+    });
+    // SAFETY: locked above.
+    unsafe { lock.core.write_unlock(prefer) };
+    patient.join().unwrap();
+    hasty.join().unwrap();
+    assert!(!lock.core.is_locked());
+}
+
+#[test]
+fn a_preferred_reader_gives_up() {
+    check_sleepers(2, preferred_reader_gives_up);
 }
 
 /// The child of a fork: the lock is free, and whoever freed it in the parent wakes nobody here.
@@ -145,4 +198,16 @@ fn broken_writer_forgets_others() {
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_readers_forgotten() {
     check_broken(How::ReadersForgotten, 2, || threads(&[true, false, false]));
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_entering_wakes_nobody() {
+    check_broken(How::EnteringWakesNobody, 2, depends);
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_writers_forgotten() {
+    check_broken(How::WritersForgotten, 2, preferred_reader_gives_up);
 }

@@ -197,6 +197,33 @@ static void recursion(void)
 	pthread_join(thread, NULL);
 }
 
+static void *read_once(void *unused)
+{
+	(void)unused;
+	CHECK(!pthread_rwlock_rdlock(&rw));
+	CHECK(!pthread_rwlock_unlock(&rw));
+	return NULL;
+}
+
+/* A reader and a writer wait. Whoever reads may wait for that reader. */
+static void readers(void)
+{
+	pthread_t reader, writer;
+
+	for (int i = 0; i < 3; i++) {
+		CHECK(!pthread_rwlock_wrlock(&rw));
+		pthread_create(&reader, NULL, read_once, NULL);
+		pthread_create(&writer, NULL, write_once, NULL);
+		/* They sleep by then, most likely. */
+		usleep(50000);
+		CHECK(!pthread_rwlock_unlock(&rw));
+		CHECK(!pthread_rwlock_rdlock(&rw));
+		pthread_join(reader, NULL);
+		CHECK(!pthread_rwlock_unlock(&rw));
+		pthread_join(writer, NULL);
+	}
+}
+
 static int enough;
 
 static void *work_on(void *unused)
@@ -294,6 +321,7 @@ int main(void)
 	conditions();
 	times();
 	recursion();
+	readers();
 	/* After a fork, glibc's own reader-writer locks wait for threads that are not there. */
 	if (preloaded)
 		forks();
