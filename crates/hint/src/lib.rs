@@ -84,6 +84,7 @@ pub use thread::Kind;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod abi {
+    pub use crate::lock::condition::Condition;
     pub use crate::lock::posix::{Mutex, ReadWrite};
     pub use crate::page::layout::{
         Cpu, Hello, MAGIC, PROCESSES, Page, STALE_NS, Thread, VERSION, Welcome,

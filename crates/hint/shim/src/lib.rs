@@ -8,7 +8,7 @@
 //! - **Reader-writer locks** that are not process-shared. Readers go first, as with the C library,
 //!   unless the lock was made to prefer writers without recursion.
 //! - **Condition variables**, because the C library's know the inside of its mutexes: those that
-//!   are not process-shared become a count of signals that threads sleep on (`condition`).
+//!   are not process-shared become a count of signals that threads sleep on (`lock/condition.rs`).
 //!
 //! Where the C library's structures are not as expected, which is tried first (`layout`),
 //! everything stays the C library's.

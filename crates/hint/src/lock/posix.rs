@@ -2,14 +2,17 @@
 //! The locks as the C library's memory holds them, for the preload shim: in place of a
 //! `pthread_mutex_t`'s or a `pthread_rwlock_t`'s first words, which all zeros leave free.
 
+use super::condition::Condition;
 use super::rw::{self, Prefer};
 use super::word::Word;
 use crate::thread::{self, Kind};
 use crate::wait::{self, HELD};
 
-// Before `__kind`, and before `__shared`, in glibc's structures.
+// Before `__kind`, before `__shared` and before `__wrefs` in glibc's structures.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Mutex>() <= 16 && size_of::<ReadWrite>() <= 28);
+const _: () = assert!(
+    size_of::<Mutex>() <= 16 && size_of::<ReadWrite>() <= 28 && size_of::<Condition>() <= 36
+);
 
 fn end(timeout: u64) -> u64 {
     wait::now().saturating_add(timeout)

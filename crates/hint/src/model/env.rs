@@ -118,6 +118,9 @@ pub(crate) enum How {
     QuickForGhosts,
     EnteringWakesNobody,
     WritersForgotten,
+    DestroyedAtOnce,
+    LeavesBeforeSleeping,
+    LastWakesNobody,
 }
 
 /// Not a part of the models' state: set once in a process.

@@ -17,6 +17,8 @@
 pub(crate) mod env;
 
 #[cfg(test)]
+mod condition;
+#[cfg(test)]
 mod fair;
 #[cfg(test)]
 mod mutex;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,6 +143,62 @@ static void conditions(void)
 	CHECK(!pthread_cond_destroy(&own));
 }
 
+struct element {
+	pthread_cond_t ended;
+	int waited, end;
+};
+
+static void *wait_for_end(void *of)
+{
+	struct element *element = of;
+	struct sched_param none;
+
+	none.sched_priority = 0;
+	sched_setscheduler(0, SCHED_IDLE, &none);
+	CHECK(!pthread_mutex_lock(&mutex));
+	__atomic_store_n(&element->waited, 1, __ATOMIC_RELEASE);
+	/* The other thread sleeps for the mutex by then, most likely. */
+	usleep(20000);
+	while (!element->end)
+		CHECK(!pthread_cond_wait(&element->ended, &mutex));
+	CHECK(!pthread_mutex_unlock(&mutex));
+	return NULL;
+}
+
+/*
+ * POSIX's example of an element of a list: whoever has woken all waiters may destroy the condition
+ * and use the memory again. The waiter loses its CPU to the thread that it wakes as it releases the
+ * mutex, before it sleeps.
+ */
+static void destruction(void)
+{
+	cpu_set_t before, one;
+	pthread_t thread;
+	int cpu = sched_getcpu();
+
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	CHECK(cpu >= 0 && !sched_getaffinity(0, sizeof(before), &before));
+	CHECK(!sched_setaffinity(0, sizeof(one), &one));
+	for (int i = 0; i < 3; i++) {
+		struct element element;
+
+		element.waited = element.end = 0;
+		CHECK(!pthread_cond_init(&element.ended, NULL));
+		CHECK(!pthread_create(&thread, NULL, wait_for_end, &element));
+		while (!__atomic_load_n(&element.waited, __ATOMIC_ACQUIRE))
+			usleep(100);
+		CHECK(!pthread_mutex_lock(&mutex));
+		element.end = 1;
+		CHECK(!pthread_cond_broadcast(&element.ended));
+		CHECK(!pthread_mutex_unlock(&mutex));
+		CHECK(!pthread_cond_destroy(&element.ended));
+		memset(&element.ended, 0, sizeof(element.ended));
+		pthread_join(thread, NULL);
+	}
+	CHECK(!sched_setaffinity(0, sizeof(before), &before));
+}
+
 static void *wait_for_mutex(void *of)
 {
 	struct timespec end = in(CLOCK_REALTIME, 5);
@@ -224,7 +281,7 @@ static void readers(void)
 	}
 }
 
-static int enough;
+static int enough, asleep;
 
 static void *work_on(void *unused)
 {
@@ -240,12 +297,41 @@ static void *work_on(void *unused)
 	return NULL;
 }
 
+static void *wait_until_enough(void *unused)
+{
+	(void)unused;
+	CHECK(!pthread_mutex_lock(&mutex));
+	while (!enough) {
+		__atomic_store_n(&asleep, 1, __ATOMIC_RELEASE);
+		CHECK(!pthread_cond_wait(&filled, &mutex));
+	}
+	CHECK(!pthread_mutex_unlock(&mutex));
+	return NULL;
+}
+
+/* In the child of a fork nobody waits for a condition: it may be used, and destroyed. */
+static void end_condition(int use)
+{
+	struct timespec end = in(CLOCK_REALTIME, 5);
+
+	if (use) {
+		CHECK(!pthread_mutex_lock(&mutex));
+		while (!pthread_cond_timedwait(&filled, &mutex, &end))
+			;
+		CHECK(!pthread_mutex_unlock(&mutex));
+	}
+	CHECK(!pthread_cond_destroy(&filled));
+}
+
 /* Children of a process whose threads wait for locks, each forked by the locks' holder. */
 static void forks(void)
 {
-	pthread_t threads[THREADS];
+	pthread_t threads[THREADS], waiter;
 	int status;
 
+	CHECK(!pthread_create(&waiter, NULL, wait_until_enough, NULL));
+	while (!__atomic_load_n(&asleep, __ATOMIC_ACQUIRE))
+		usleep(100);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&threads[i], NULL, work_on, NULL));
 	for (int i = 0; i < 4; i++) {
@@ -262,11 +348,16 @@ static void forks(void)
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			count = written = 0;
 			exclusion();
+			end_condition(i % 2);
 			_exit(0);
 		}
 		CHECK(waitpid(child, &status, 0) == child && !status);
 	}
+	CHECK(!pthread_mutex_lock(&mutex));
 	__atomic_store_n(&enough, 1, __ATOMIC_RELEASE);
+	CHECK(!pthread_cond_broadcast(&filled));
+	CHECK(!pthread_mutex_unlock(&mutex));
+	pthread_join(waiter, NULL);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 }
@@ -319,6 +410,7 @@ int main(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	exclusion();
 	conditions();
+	destruction();
 	times();
 	recursion();
 	readers();
