@@ -241,6 +241,27 @@ fn liburcus_queue() {
     liburcu_program("lfq-bp", "lfq.c", "urcu/urcu-bp.h", &["-D_LGPL_SOURCE"]);
 }
 
+/// What liburcu documents as a full barrier is one where atomic operations are not by themselves:
+/// on aarch64 a fence (`dmb`) stands on both sides of each.
+#[test]
+fn full_barriers_on_aarch64() {
+    const COMPILER: &str = "aarch64-linux-gnu-gcc";
+    if Command::new(COMPILER).arg("--version").output().is_err() {
+        return println!("{COMPILER} is not installed: skipped");
+    }
+    let operations = ["xchg(p, 1)", "cmpxchg(p, 1, 2)", "add_return(p, 1)", "sub_return(p, 1)"];
+    for operation in operations {
+        let source = scratch().join("barriers.c");
+        let body = format!("long f(long *p) {{ return uatomic_{operation}; }}");
+        fs::write(&source, format!("#include <reprieve/uatomic.h>\n{body}\n")).unwrap();
+        let mut command = Command::new(COMPILER);
+        command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-march=armv8-a", "-S", "-o", "-"]);
+        let output = run(command.arg("-I").arg(rcu().join("include")).arg(&source)).stdout;
+        let text = String::from_utf8(output).unwrap();
+        assert_eq!(text.matches("\tdmb\tish\n").count(), 2, "{operation}: {text}");
+    }
+}
+
 /// The names without a flavor can mean one only: the second header says so.
 #[test]
 fn two_flavors_for_the_names_without_one_are_refused() {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * liburcu's uatomic_*, and what <urcu/compiler.h>, <urcu/arch.h> and <urcu/config.h> define, on the
- * compiler's atomics. Types
- * of up to a word. As documented there: xchg, cmpxchg, add_return and sub_return are full barriers;
- * the others order nothing by themselves.
+ * compiler's atomics. Types of up to a word. As documented there: xchg, cmpxchg, add_return and
+ * sub_return are full barriers; the others order nothing by themselves.
  *
  * Example:
  *
@@ -139,18 +138,43 @@ static inline __attribute__((unused)) caa_cycles_t caa_get_cycles(void)
 
 #define REPRIEVE_AS_(addr, v) ((__typeof__(*(addr)))(v))
 
+/*
+ * Makes an operation a full barrier. On x86 its instruction is one. Elsewhere "sequentially
+ * consistent" is less: on aarch64 a later load may pass its store, and a cmpxchg that fails orders
+ * nothing that came before it.
+ */
+#if defined(__x86_64__) || defined(__i386__)
+#define REPRIEVE_FENCE_() ((void)0)
+#define REPRIEVE_FENCED_(addr, operation) (operation)
+#else
+#define REPRIEVE_FENCE_() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define REPRIEVE_FENCED_(addr, operation)          \
+	__extension__({                            \
+		__typeof__(*(addr)) reprieve_new_; \
+		REPRIEVE_FENCE_();                 \
+		reprieve_new_ = (operation);       \
+		REPRIEVE_FENCE_();                 \
+		reprieve_new_;                     \
+	})
+#endif
+
 #define uatomic_set(addr, v) __atomic_store_n(addr, REPRIEVE_AS_(addr, v), __ATOMIC_RELAXED)
 #define uatomic_read(addr) __atomic_load_n(addr, __ATOMIC_RELAXED)
-#define uatomic_xchg(addr, v) __atomic_exchange_n(addr, REPRIEVE_AS_(addr, v), __ATOMIC_SEQ_CST)
+#define uatomic_xchg(addr, v) \
+	REPRIEVE_FENCED_(addr, __atomic_exchange_n(addr, REPRIEVE_AS_(addr, v), __ATOMIC_SEQ_CST))
 #define uatomic_cmpxchg(addr, old, v)                                                       \
 	__extension__({                                                                     \
 		__typeof__(*(addr)) reprieve_old_ = REPRIEVE_AS_(addr, old);                \
+		REPRIEVE_FENCE_();                                                          \
 		__atomic_compare_exchange_n(addr, &reprieve_old_, REPRIEVE_AS_(addr, v), 0, \
 					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);            \
+		REPRIEVE_FENCE_();                                                          \
 		reprieve_old_;                                                              \
 	})
-#define uatomic_add_return(addr, v) __atomic_add_fetch(addr, (v), __ATOMIC_SEQ_CST)
-#define uatomic_sub_return(addr, v) __atomic_sub_fetch(addr, (v), __ATOMIC_SEQ_CST)
+#define uatomic_add_return(addr, v) \
+	REPRIEVE_FENCED_(addr, __atomic_add_fetch(addr, (v), __ATOMIC_SEQ_CST))
+#define uatomic_sub_return(addr, v) \
+	REPRIEVE_FENCED_(addr, __atomic_sub_fetch(addr, (v), __ATOMIC_SEQ_CST))
 #define uatomic_and(addr, mask) ((void)__atomic_and_fetch(addr, (mask), __ATOMIC_RELAXED))
 #define uatomic_or(addr, mask) ((void)__atomic_or_fetch(addr, (mask), __ATOMIC_RELAXED))
 #define uatomic_add(addr, v) ((void)__atomic_add_fetch(addr, (v), __ATOMIC_RELAXED))
