@@ -127,7 +127,8 @@ __asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_
 	"reprieve_image_cs:\n"
 	".long 0, 0\n"
 	".quad __start_reprieve_restart, 0, reprieve_image_abort\n"
-
+	/* Not for the kernel: here the library has its self-test, and `reprieve verify` looks. */
+	".quad reprieve_image_end\n"
 	".popsection\n"
 	".pushsection .text.reprieve_image_abort,\"axG\",@progbits,reprieve_image_cs,comdat\n"
 	".byte 0x0f, 0xb9, 0x3d\n"

@@ -18,6 +18,10 @@
 #define GOOD 0x600d600d600d600dull
 #define POISON 0xdeaddeaddeaddeadull
 
+#ifdef __x86_64__
+extern const char reprieve_image_end[] __attribute__((visibility("hidden")));
+#endif
+
 struct node {
 	uint64_t value, copy[3];
 	struct reprieve_head head;
@@ -140,6 +144,10 @@ int main(void)
 	pid_t child;
 
 	CHECK(reprieve_abi_version() == REPRIEVE_ABI_VERSION);
+#ifdef __x86_64__
+	/* No other function can pass for the self-test. */
+	CHECK(reprieve_image_cs[4] == (uintptr_t)reprieve_image_end);
+#endif
 	CHECK(!reprieve_read_ongoing());
 	current = node_new();
 	look();
