@@ -178,8 +178,9 @@ void reprieve_retire(const void *node, struct reprieve_head *head, reprieve_func
 void reprieve_defer(void (*function)(void *argument), void *argument);
 
 /*
- * Waits until every callback registered before has run. 0, or EDEADLK in a callback. Not inside a
- * section.
+ * Waits until every callback registered before has run. Not inside a section. 0, or EDEADLK: in a
+ * callback, or if a callback waits for a node that this thread protects. Then some have not run,
+ * and what they use must stay.
  */
 int reprieve_barrier(void);
 
@@ -206,7 +207,7 @@ struct reprieve_stats {
 	uint64_t waiting_bytes;
 	uint64_t run; /* callbacks */
 	uint64_t over_cap; /* registrations that found the cap exceeded */
-	uint64_t helped; /* of those, the ones that ran callbacks */
+	uint64_t helped; /* times a registering thread made a grace period, ran callbacks */
 	uint64_t restarts; /* lookups sent back to their start */
 	uint64_t fallbacks; /* lookups run in a plain section */
 	uint64_t threads; /* registered */

@@ -163,7 +163,8 @@ impl Latency {
 /// Written by workers.
 pub(crate) struct CallbackStats {
     pub(crate) run: AtomicU64,
-    /// Times a registering thread found the cap exceeded, and times it helped to get below it.
+    /// Times a registering thread found the cap exceeded, and times one helped, which it does from
+    /// 7/8 of the soft cap on.
     pub(crate) over_cap: AtomicU64,
     pub(crate) helped: AtomicU64,
 }

@@ -125,6 +125,8 @@ int main(void)
 		reprieve_release(&more[i]);
 	usleep(50000);
 	CHECK(!freed);
+	/* Who protects a node cannot wait until it is freed. */
+	CHECK(reprieve_barrier() == EDEADLK && !freed);
 	reprieve_release(&held);
 
 	/* A callback may not wait for callbacks. */
