@@ -15,7 +15,7 @@
  *	static void report(const struct reprieve_stall *stall, void *argument)
  *	{
  *		puts(stall->text);
- *		*(int *)argument += (int)stall->count;
+ *		__atomic_fetch_add((int *)argument, (int)stall->count, __ATOMIC_RELEASE);
  *	}
  *
  *	int main(void)
