@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of a run: several rounds over all jobs, which share the measured time.
+//! The order of a run: several rounds over the jobs of each part, one part after the other. All
+//! share the measured time.
 
 use crate::error::Result;
 use crate::options::Options;
@@ -22,29 +23,69 @@ pub type Sample<'a> = dyn FnMut(Duration, &mut Recorder) -> Result<()> + 'a;
 /// The shortest sample that is worth taking.
 const SHORTEST: Duration = Duration::from_millis(5);
 
-/// Runs all jobs in rounds. `progress` gets the name of each job that begins, and the share of the
-/// run that is over.
+/// Runs the jobs of each part in rounds, the first part's before the second's. `progress` gets the
+/// name of each job that begins, and the share of the run that is over.
 ///
 /// # Errors
 /// The first error of a job; `Error::Cancelled` between two jobs.
 pub fn rounds(
-    mut jobs: Vec<Job<'_>>,
+    parts: [Vec<Job<'_>>; 2],
     options: &Options,
     recorder: &mut Recorder,
     progress: &dyn Fn(&str, f64),
 ) -> Result<()> {
-    let weights: f64 = jobs.iter().map(|j| j.weight).sum();
+    let jobs = || parts.iter().flatten();
+    let weights: f64 = jobs().map(|j| j.weight).sum();
     let unit = options.length.as_secs_f64() / options.rounds as f64 / weights;
-    let all = (options.rounds * jobs.len()) as f64;
+    let all = (options.rounds * jobs().count()) as f64;
     let mut done = 0.0;
-    for round in 1..=options.rounds {
-        for job in &mut jobs {
-            options.check()?;
-            progress(&format!("round {round}: {}", job.what), done / all);
-            let length = Duration::from_secs_f64(unit * job.weight).max(SHORTEST);
-            (job.run)(length, recorder)?;
-            done += 1.0;
+    for mut jobs in parts {
+        for round in 1..=options.rounds {
+            for job in &mut jobs {
+                options.check()?;
+                progress(&format!("round {round}: {}", job.what), done / all);
+                let length = Duration::from_secs_f64(unit * job.weight).max(SHORTEST);
+                (job.run)(length, recorder)?;
+                done += 1.0;
+            }
         }
     }
     options.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn all_rounds_of_a_part_come_before_the_next_part() {
+        let options = Options {
+            against: vec![],
+            length: Duration::from_millis(1),
+            rounds: 2,
+            readers: vec![],
+            churn: false,
+            lengths: vec![],
+            hogs: vec![],
+            cancel: Default::default(),
+        };
+        let job = |what: &str| Job {
+            what: what.into(),
+            weight: 1.0,
+            run: Box::new(|length, _| {
+                assert_eq!(length, SHORTEST);
+                Ok(())
+            }),
+        };
+        let told = RefCell::new(vec![]);
+        let progress = |what: &str, done: f64| told.borrow_mut().push((what.to_owned(), done));
+        let parts = [vec![job("a"), job("b")], vec![job("c"), job("d")]];
+        rounds(parts, &options, &mut Recorder::new(vec![]), &progress).unwrap();
+        let expected = ["1: a", "1: b", "2: a", "2: b", "1: c", "1: d", "2: c", "2: d"];
+        let expected = expected.iter().enumerate();
+        let expected: Vec<_> =
+            expected.map(|(i, what)| (format!("round {what}"), i as f64 / 8.0)).collect();
+        assert_eq!(told.into_inner(), expected);
+    }
 }

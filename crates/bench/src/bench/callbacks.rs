@@ -98,7 +98,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         "liburcu's lists have no bound; the default cap of Reprieve's (64 MiB, 1,048,576 callbacks) is not reached here, 16,384 is".into(),
         "latency: from registering one callback to its end, beside as many busy threads as there are others in the group".into(),
     ];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
 /// Median rate of as many runs as fit, at least one.

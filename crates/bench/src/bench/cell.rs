@@ -60,11 +60,11 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }),
         });
     }
-    jobs.extend(crowds.jobs(options, rows.iter().copied()));
+    let crowds = crowds.jobs(options, rows.iter().copied());
     let notes = vec![
         "load: alone; with readers: CPU time per load beside a writer that replaces it 1000 times/s. replace: includes allocation".into(),
         "Cell and arc-swap have structures of their own; the others are read sides, with the benchmark's nodes. A copy is one of 16 bytes".into(),
         "arc-swap, cached: each thread holds on to the value that it saw last until it looks again".into(),
     ];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds })
 }

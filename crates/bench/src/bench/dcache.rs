@@ -341,7 +341,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         "no cap on waiting callbacks; ticks of 10 ms".into(),
         "the paper's figures (4 CPUs of 2002, % and ms): rcu-ltimer 77.52, 22.47; rcu-poll with per-CPU lists 84.20, 22.95; rcu-sched 81.95, 22.46".into(),
     ];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
 struct Sample {

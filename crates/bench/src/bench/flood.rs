@@ -60,7 +60,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         "nodes of {NODE} bytes; a sample takes {:.1} s, and unbounded garbage grows with it",
         options.length.as_secs_f64() / options.rounds as f64 / jobs.len() as f64
     )];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
 fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<[f64; 3]> {

@@ -134,7 +134,7 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
             readers::LIFE * readers::BATCH
         ));
     }
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
 fn columns() -> Vec<Column> {

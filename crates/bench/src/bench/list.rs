@@ -57,10 +57,10 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }),
         });
     }
-    jobs.extend(crowds.jobs(options, rows.iter().copied()));
+    let crowds = crowds.jobs(options, rows.iter().copied());
     let notes = vec![
         format!("walks along {LENGTH} nodes; with readers: CPU time beside a writer that replaces 1000 nodes/s"),
         "list: List<T>, list_head and rculist; hlist: the same with small heads; chain: the benchmark's own nodes, singly linked".into(),
     ];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds })
 }

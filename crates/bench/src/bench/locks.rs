@@ -114,7 +114,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             note("without a page: locks find out by themselves what the holder does")
         },
     ];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
 /// What a lock costs that nobody else wants.

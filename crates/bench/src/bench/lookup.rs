@@ -84,7 +84,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         }
     }
     let notes = vec!["lookups per second of all threads; one more thread makes and removes a set each millisecond, where the lock lets it in".into()];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
 #[derive(Clone, Copy)]

@@ -70,14 +70,14 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             });
         }
     }
-    jobs.extend(crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row))));
+    let crowds = crowds.jobs(options, rows.iter().map(|&(kind, _, row)| (kind, row)));
     let notes = vec![
         format!("{KEYS} keys and values of 64 bits, one hash function for all maps; with readers: CPU time per lookup beside a writer that replaces 1000 values/s"),
         format!("growing: from nothing to {MORE} keys; lookup, growing: by one thread, while another adds {MORE} keys to the {KEYS}"),
         "urcu qsbr, own chains: `bench read`'s lookup in a fixed table of chains, for comparison; no map".into(),
         "objects by number: found, locked, looked at, unlocked".into(),
     ];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds })
 }
 
 fn table() -> Table {

@@ -182,6 +182,9 @@ struct Prepared<'a> {
     notes: Vec<String>,
     recorder: Recorder,
     jobs: Vec<Job<'a>>,
+    /// Jobs that begin when all rounds of the others are over: some peers keep for the rest of the
+    /// process what they made for each reader. (arc-swap's writers visit it all.)
+    crowds: Vec<Job<'a>>,
 }
 
 /// Runs a benchmark. `progress` is told what runs, and which share is over.
@@ -205,7 +208,8 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
             "this command was built without optimization: the figures of the Rust subjects say nothing (build with --release)".into(),
         );
     }
-    schedule::rounds(prepared.jobs, options, &mut prepared.recorder, progress)?;
+    let parts = [prepared.jobs, prepared.crowds];
+    schedule::rounds(parts, options, &mut prepared.recorder, progress)?;
     grace_samples.pool(&mut prepared.recorder);
     Ok(finish(bench, prepared.notes, prepared.recorder, conditions))
 }

@@ -90,10 +90,10 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
             }),
         });
     }
-    jobs.extend(crowds.jobs(options, rows.iter().copied().filter(|r| r.0 != Kind::ArcSwap)));
+    let crowds = crowds.jobs(options, rows.iter().copied().filter(|r| r.0 != Kind::ArcSwap));
     let notes = vec![
         "lookup: CPU time of the readers by their lookups, beside a writer that replaces 1000 nodes/s".into(),
         format!("QSBR readers announce a quiescent state after each {} lookups", crate::readers::BATCH),
     ];
-    Ok(Prepared { notes, recorder, jobs })
+    Ok(Prepared { notes, recorder, jobs, crowds })
 }

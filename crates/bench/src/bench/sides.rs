@@ -43,5 +43,5 @@ pub fn prepare(measures: Vec<Measure<'_>>) -> Result<Prepared<'_>> {
             });
         }
     }
-    Ok(Prepared { notes: note.into_iter().collect(), recorder, jobs })
+    Ok(Prepared { notes: note.into_iter().collect(), recorder, jobs, crowds: vec![] })
 }
