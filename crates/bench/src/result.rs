@@ -18,6 +18,8 @@ pub enum Unit {
     /// Operations per second, in millions.
     MegaPerSecond,
     Percent,
+    /// How many of something, which says how much another figure is worth: not compared.
+    Count,
 }
 
 impl From<Unit> for &'static str {
@@ -27,7 +29,7 @@ impl From<Unit> for &'static str {
 }
 
 impl Unit {
-    /// Its abbreviation.
+    /// Its abbreviation; empty for a count.
     pub fn text(self) -> &'static str {
         match self {
             Unit::Nanoseconds => "ns",
@@ -37,6 +39,7 @@ impl Unit {
             Unit::KiloPerSecond => "K/s",
             Unit::MegaPerSecond => "M/s",
             Unit::Percent => "%",
+            Unit::Count => "",
         }
     }
 }
@@ -195,6 +198,11 @@ impl Recorder {
         self.rows[row].1[column].pooled = Some(value);
     }
 
+    /// Takes a figure back.
+    pub fn leave_out(&mut self, row: usize, column: usize) {
+        self.rows[row].1[column] = Samples::default();
+    }
+
     /// The table.
     pub fn finish(self) -> (Vec<Column>, Vec<Row>) {
         let mut rows: Vec<Row> = self
@@ -207,7 +215,8 @@ impl Recorder {
             .filter(|row| row.figures.iter().any(Option::is_some))
             .collect();
         for group in rows.chunk_by_mut(|a, b| a.group == b.group) {
-            for (i, column) in self.columns.iter().enumerate() {
+            let columns = self.columns.iter().enumerate();
+            for (i, column) in columns.filter(|(_, c)| c.unit != Unit::Count) {
                 compare(group, i, column.more_is_better);
             }
         }

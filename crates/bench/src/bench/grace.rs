@@ -18,7 +18,8 @@
 //! it.
 //!
 //! All rounds' samples together give mean, median, p99 and maximum; the spread is that of the
-//! rounds.
+//! rounds. **samples** is the number of grace periods that were timed. There is no p99 of fewer
+//! than [`FEWEST`]: it would be their maximum.
 
 use super::{Prepared, column, reader_label};
 use crate::clock;
@@ -55,19 +56,27 @@ pub struct Samples(RefCell<BTreeMap<(usize, usize), Vec<f64>>>);
 /// A figure of all samples.
 type Statistic = (&'static str, fn(&[f64]) -> f64);
 
-const STATISTICS: [Statistic; 4] = [
+/// Samples of which a p99 is shown.
+const FEWEST: usize = 100;
+
+const STATISTICS: [Statistic; 5] = [
     ("mean", |samples| samples.iter().sum::<f64>() / samples.len().max(1) as f64),
     ("p50", |samples| quantile(samples, 0.5)),
     ("p99", |samples| quantile(samples, 0.99)),
     ("max", |samples| quantile(samples, 1.0)),
+    ("samples", |samples| samples.len() as f64),
 ];
+/// The p99 among them.
+const P99: usize = 2;
 /// First columns of grace periods and of updates (which have no maximum: too many are timed for it
 /// to say more than that something was preempted).
 const PERIODS: usize = 0;
 const UPDATES: usize = STATISTICS.len();
+/// How many of them updates have.
+const OF_UPDATES: usize = 3;
 
 fn figures(first: usize, samples: &[f64]) -> impl Iterator<Item = (usize, f64)> {
-    let count = if first == UPDATES { 3 } else { STATISTICS.len() };
+    let count = if first == UPDATES { OF_UPDATES } else { STATISTICS.len() };
     STATISTICS[..count].iter().enumerate().map(move |(i, (_, f))| (first + i, f(samples)))
 }
 
@@ -77,6 +86,9 @@ impl Samples {
         for (&(row, first), samples) in self.0.borrow().iter() {
             for (column, value) in figures(first, samples) {
                 recorder.pool(row, column, value);
+            }
+            if samples.len() < FEWEST {
+                recorder.leave_out(row, first + P99);
             }
         }
     }
@@ -126,7 +138,8 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
         "time from unlinking a node to being allowed to free it. crossbeam, seize, haphazard: until it is freed. rwlock: until the lock is held".into(),
         "update: replacing a node and handing the old one over, without waiting; rwlock: with the lock, which readers hold".into(),
         "ratios are to the best peer that has grace periods: haphazard and the locks are shown beside them".into(),
-        "mean, p50, p99 and max of all rounds together; below them the smallest and largest of the rounds".into(),
+        "mean, p50, p99, max and samples of all rounds together; below them the smallest and largest of the rounds".into(),
+        format!("samples: grace periods timed; no p99 of fewer than {FEWEST}, of updates neither"),
     ];
     if options.churn {
         notes.push(format!(
@@ -141,11 +154,11 @@ fn columns() -> Vec<Column> {
     let part = |what: &'static str, count, unit, charted: &'static [&'static str]| {
         STATISTICS[..count].iter().map(move |(title, _)| Column {
             charted: charted.contains(title),
-            ..column(format!("{what}{title}"), unit)
+            ..column(format!("{what}{title}"), if *title == "samples" { Unit::Count } else { unit })
         })
     };
     let periods = part("", STATISTICS.len(), Unit::Milliseconds, &["mean", "p99"]);
-    periods.chain(part("update, ", 3, Unit::Microseconds, &["p99"])).collect()
+    periods.chain(part("update, ", OF_UPDATES, Unit::Microseconds, &["p99"])).collect()
 }
 
 /// The writer rests this long between two grace periods, or two bursts of updates.
@@ -207,4 +220,33 @@ fn sample(
         readers::run(kind, &table, readers, Work::Lookups, body)?
     };
     Ok(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_p99_takes_a_hundred_samples_of_all_rounds() {
+        let samples = Samples::default();
+        let mut recorder = Recorder::new(columns());
+        for (subject, count) in [("few", 49), ("enough", 50)] {
+            let row = recorder.row("", subject, Class::Peer);
+            for round in [1.0, 2.0] {
+                samples.add(&mut recorder, row, PERIODS, vec![round; count]);
+                samples.add(&mut recorder, row, UPDATES, vec![round; count]);
+            }
+        }
+        samples.pool(&mut recorder);
+        let (columns, rows) = recorder.finish();
+        let find = |title| columns.iter().position(|c| c.title == title).unwrap();
+        let value = |row: usize, title| Some(rows[row].figures[find(title)].as_ref()?.value);
+        for title in ["p99", "update, p99"] {
+            assert_eq!([value(0, title), value(1, title)], [None, Some(2.0)], "{title}");
+        }
+        assert_eq!([value(0, "max"), value(0, "update, p50")], [Some(2.0), Some(1.5)]);
+        assert_eq!([value(0, "samples"), value(1, "samples")], [Some(98.0), Some(100.0)]);
+        let count = rows[0].figures[find("samples")].as_ref().unwrap();
+        assert_eq!((count.min, count.max, count.to_best_peer), (49.0, 49.0, None));
+    }
 }

@@ -67,7 +67,10 @@ fn grouped(whole: u64) -> String {
 }
 
 fn heading(title: &str, unit: Unit) -> String {
-    format!("{title}, {}", unit.text())
+    match unit.text() {
+        "" => title.into(),
+        unit => format!("{title}, {unit}"),
+    }
 }
 
 /// `2 CPUs (name), Linux 6.12, ...`
