@@ -67,7 +67,7 @@ const PLAIN: Measure = Measure {
     goals: &[],
 };
 
-static READ: [Measure; 10] = [
+static READ: [Measure; 11] = [
     Measure {
         title: "empty section, plain",
         column: "empty section",
@@ -137,6 +137,13 @@ static READ: [Measure; 10] = [
         title: "hash lookup, protected, {}",
         column: "lookup, ",
         subject: "protected",
+        goals: &[Goal::Times(1.05, QSBR)],
+        ..PLAIN
+    },
+    Measure {
+        title: "hash lookup, protected, C, {}",
+        column: "lookup, ",
+        subject: "protected, C",
         goals: &[Goal::Times(1.05, QSBR)],
         ..PLAIN
     },
