@@ -7,8 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 
 /// Parts of such lines: RCU stalls, lockups, hung tasks, the watchdog of sched_ext, and errors of
 /// the kernel itself.
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 15] = [
     "detected stall",
+    "detected expedited stall",
     "self-detected stall",
     "kthread starved",
     "kthread timer wakeup didn't happen",
@@ -18,6 +19,7 @@ const PARTS: [&str; 13] = [
     "blocked for more than",
     "runnable task stall",
     "BUG:",
+    "kernel BUG at",
     "Oops",
     "general protection fault",
     "Kernel panic",
@@ -25,6 +27,9 @@ const PARTS: [&str; 13] = [
 
 /// Begins the kernel's warnings about itself. Further on in a line it is advice about the CPU.
 const WARNING: &str = "WARNING:";
+
+/// For records that the kernel overwrote before they were read.
+const LOST: &str = "lines were lost before they were read, and complaints perhaps with them";
 
 /// The lines of `text` with a complaint.
 pub fn of(text: &str) -> Vec<String> {
@@ -36,7 +41,7 @@ pub fn of(text: &str) -> Vec<String> {
 }
 
 /// The log of this machine's kernel, from now on.
-pub struct HostLog(File);
+pub struct HostLog<R = File>(R);
 
 impl HostLog {
     pub fn open() -> std::io::Result<HostLog> {
@@ -45,7 +50,9 @@ impl HostLog {
         file.seek(SeekFrom::End(0))?;
         Ok(HostLog(file))
     }
+}
 
+impl<R: Read> HostLog<R> {
     /// Complaints since the last look.
     pub fn look(&mut self) -> std::io::Result<Vec<String>> {
         let mut found = vec![];
@@ -58,8 +65,8 @@ impl HostLog {
                     found.extend(of(message(&String::from_utf8_lossy(&record[..length]))))
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(found),
-                // Records were overwritten before they were read; the next read goes on after them.
-                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                // The next read goes on after the records that were overwritten.
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => found.push(LOST.into()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -91,8 +98,34 @@ mod tests {
         assert_eq!(of(warning), [warning]);
         let advice = "[   0.4] Speculative Return Stack Overflow: WARNING: See https://kernel.org";
         assert_eq!(of(advice), [""; 0]);
+        for line in [
+            "[ 9.1] rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-... } 21",
+            "[ 9.2] rcu: INFO: rcu_sched self-detected stall on CPU",
+            "[ 9.3] kernel BUG at kernel/sched/core.c:1234!",
+        ] {
+            assert_eq!(of(line), [line]);
+        }
         let watchdog = "sched_ext: reprieve: runnable task stall (init[1] failed to run for 20.1s)";
         assert_eq!(of(watchdog), [watchdog]);
+    }
+
+    #[test]
+    fn records_that_were_lost_are_a_complaint() {
+        struct Records(Vec<std::io::Result<&'static str>>);
+
+        impl Read for Records {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                let record = self.0.pop().unwrap_or(Err(ErrorKind::WouldBlock.into()))?;
+                buffer[..record.len()].copy_from_slice(record.as_bytes());
+                Ok(record.len())
+            }
+        }
+
+        let lost = || Err(std::io::Error::from_raw_os_error(libc::EPIPE));
+        let records = [Ok("4,7,1,-;Oops\n"), lost(), Ok("6,1,0,-;all is well\n")];
+        let mut log = HostLog(Records(records.into()));
+        assert_eq!(log.look().unwrap(), [LOST, "Oops"]);
+        assert_eq!(log.look().unwrap(), [""; 0]);
     }
 
     #[test]
