@@ -116,8 +116,8 @@ pub fn check_policies<'a>(
 ) -> Result<()> {
     policies.try_for_each(|policy| {
         let checked = match scheduler {
-            _ if *policy == Policy::Eevdf => Ok(()),
             Some(scheduler) => scheduler.check(policy),
+            None if *policy == Policy::Eevdf => Ok(()),
             None => Err("this run has nothing that schedules".into()),
         };
         checked.map_err(|why| Error::Usage(format!("--policy {policy}: {why}")))
@@ -471,8 +471,8 @@ impl<'a> Run<'a> {
     /// Puts the policy of a phase into force, now that its guest under test runs.
     fn apply(&self, policy: &Policy, target: Target) -> Result<Option<Box<dyn InForce>>> {
         let scheduler = match (policy, self.context.scheduler) {
-            (Policy::Eevdf, _) => return Ok(None),
             (_, Some(scheduler)) => scheduler,
+            (Policy::Eevdf, None) => return Ok(None),
             (_, None) => return Err(Error::Other(format!("nothing here schedules by {policy}"))),
         };
         let applied = scheduler.apply(policy, target, scaled(POLICY_LIMIT), self.context.cancel);
@@ -675,5 +675,89 @@ impl SchedReading {
             other_busy: None,
             wakeups_ns: vec![],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments;
+    use crate::images::Qemu;
+    use crate::progress::Silent;
+    use reprieve_init::protocol::{PhaseResult, Workload};
+
+    /// Puts nothing into force, and notes what it is asked for.
+    #[derive(Default)]
+    struct Asked {
+        applied: std::cell::RefCell<Vec<Policy>>,
+        /// The check, or the phase from which on, another scheduler is in charge.
+        other_at_check: bool,
+        other_from: Option<usize>,
+    }
+
+    struct Nothing;
+
+    impl InForce for Nothing {
+        fn end(self: Box<Self>, _: Duration) -> Result<Option<serde_json::Value>, String> {
+            Ok(None)
+        }
+    }
+
+    impl Scheduler for Asked {
+        fn check(&self, _: &Policy) -> Result<(), String> {
+            if self.other_at_check { Err("another is in charge".into()) } else { Ok(()) }
+        }
+
+        fn apply(
+            &self,
+            policy: &Policy,
+            _: Target,
+            _: Duration,
+            _: &Cancel,
+        ) -> Result<Box<dyn InForce>, String> {
+            self.applied.borrow_mut().push(policy.clone());
+            match self.other_from {
+                Some(from) if self.applied.borrow().len() > from => Err("another came".into()),
+                _ => Ok(Box::new(Nothing)),
+            }
+        }
+
+        fn threads(&self, _: u32, _: Duration, _: &Cancel) -> Result<PhaseResult> {
+            Ok(PhaseResult::default())
+        }
+    }
+
+    /// Runs a plan without VMs under the stock scheduler.
+    fn run(scheduler: &Asked) -> Result<()> {
+        let mut plan = experiments::calibration("deb:6.12");
+        plan.subject.workload = Workload::Threads { per_cpu: 2 };
+        plan.repeat = 1;
+        let qemu = Qemu { argv: vec![], env: vec![], version: String::new() };
+        let context = Context {
+            images: &ImageSet { qemu, guests: BTreeMap::new() },
+            accel: Accel::Tcg,
+            logs: Path::new("."),
+            boot_limit: Duration::ZERO,
+            progress: &Silent,
+            cancel: &Cancel::default(),
+            watcher: None,
+            scheduler: Some(scheduler),
+        };
+        execute(&plan, 0, HostInfo::default(), &context, &mut |_| Ok(()))
+    }
+
+    #[test]
+    fn the_stock_scheduler_is_checked_like_any_other() {
+        let good = Asked::default();
+        run(&good).unwrap();
+        assert_eq!(*good.applied.borrow(), [Policy::Eevdf, Policy::Eevdf]);
+
+        let refused = Asked { other_at_check: true, ..Asked::default() };
+        let error = run(&refused).unwrap_err();
+        assert!(matches!(&error, Error::Usage(text) if text.contains("eevdf")), "{error}");
+        assert!(refused.applied.borrow().is_empty());
+
+        let error = run(&Asked { other_from: Some(1), ..Asked::default() }).unwrap_err();
+        assert!(error.to_string().contains("another came"), "{error}");
     }
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,10 +30,11 @@ pub struct HostScheduler;
 
 impl Scheduler for HostScheduler {
     fn check(&self, policy: &Policy) -> Result<(), String> {
+        no_scheduler()?;
         match policy.need() {
             Need::Nothing => Ok(()),
             Need::CustomSlices => slice::supported(),
-            Need::SchedExt if std::path::Path::new(SCHED_EXT).exists() => no_scheduler(),
+            Need::SchedExt if Path::new(SCHED_EXT).exists() => Ok(()),
             Need::SchedExt => {
                 let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
                 Err(format!(
@@ -50,6 +52,8 @@ impl Scheduler for HostScheduler {
         limit: Duration,
         cancel: &Cancel,
     ) -> Result<Box<dyn InForce>, String> {
+        // Another one may have come since the last phase.
+        no_scheduler()?;
         let child = |args: &[&str]| -> Result<Box<dyn InForce>, String> {
             Ok(Box::new(GuardChild::start(args, target.vcpus, limit, cancel)?))
         };
@@ -95,10 +99,17 @@ const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 
 /// Whether the stock scheduler is in charge.
 fn no_scheduler() -> Result<(), String> {
-    let read = |name| std::fs::read_to_string(format!("{SCHED_EXT}/{name}")).unwrap_or_default();
+    no_scheduler_in(Path::new(SCHED_EXT))
+}
+
+fn no_scheduler_in(sched_ext: &Path) -> Result<(), String> {
+    let read = |name| std::fs::read_to_string(sched_ext.join(name)).unwrap_or_default();
     match read("state").trim() {
         "" | "disabled" => Ok(()),
-        state => Err(format!("a sched_ext scheduler is {state} ({})", read("root/ops").trim())),
+        state => Err(format!(
+            "a sched_ext scheduler is {state} ({}), which figures would be of: stop it",
+            read("root/ops").trim()
+        )),
     }
 }
 
@@ -126,6 +137,7 @@ impl FixedSlices {
 
 impl InForce for FixedSlices {
     fn end(mut self: Box<Self>, _: Duration) -> Result<Option<Value>, String> {
+        no_scheduler().map_err(|why| format!("at the end of the phase, {why}"))?;
         for (tid, before) in std::mem::take(&mut self.0) {
             let restored = slice::set(tid, None).and_then(|()| slice::get(tid));
             let failed = |error| format!("the slice of vCPU thread {tid} is not restored: {error}");
@@ -293,4 +305,25 @@ fn own_command() -> Result<Command, String> {
     let mut command = Command::new("/proc/self/exe");
     command.args(words.get(1..own).unwrap_or_default());
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_stock_scheduler_is_eevdf() {
+        let dir = tempfile::tempdir().unwrap();
+        // A kernel without sched_ext.
+        no_scheduler_in(dir.path()).unwrap();
+        std::fs::write(dir.path().join("state"), "disabled\n").unwrap();
+        no_scheduler_in(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("root")).unwrap();
+        std::fs::write(dir.path().join("root/ops"), "lavd\n").unwrap();
+        for state in ["enabling", "enabled", "disabling"] {
+            std::fs::write(dir.path().join("state"), format!("{state}\n")).unwrap();
+            let why = no_scheduler_in(dir.path()).unwrap_err();
+            assert!(why.contains(state) && why.contains("lavd"), "{why}");
+        }
+    }
 }
