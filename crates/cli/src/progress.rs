@@ -2,7 +2,7 @@
 //! Progress on standard error: a live line on a terminal, plain lines elsewhere.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use reprieve_lab::host::Message;
+use reprieve_lab::host::{Message, SIGN_OF_LIFE};
 use reprieve_lab::progress::Progress;
 use reprieve_page::plain_lines;
 use std::fmt;
@@ -131,6 +131,13 @@ impl Messages {
         serde_json::to_writer(&mut out, message)?;
         out.write_all(b"\n")?;
         out.flush()
+    }
+
+    /// Says again and again that this program runs, as long as somebody reads it.
+    pub fn show_life() {
+        while Messages::send(&Message::Alive).is_ok() {
+            std::thread::sleep(SIGN_OF_LIFE);
+        }
     }
 
     /// Sends the end of a log to the program outside, and removes it here.

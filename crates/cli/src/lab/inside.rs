@@ -48,7 +48,10 @@ pub struct Logs {
 }
 
 impl Logs {
+    /// Also lets the program outside know from now on that this one runs: it ends a lab host that
+    /// is silent for long.
     pub fn at(dir: &Path) -> Result<Logs> {
+        std::thread::spawn(Messages::show_life);
         let current = tempfile::tempdir().context("log directory")?;
         std::env::set_current_dir(current.path()).context("log directory")?;
         std::fs::create_dir_all(dir).with_context(|| format!("log directory {}", dir.display()))?;

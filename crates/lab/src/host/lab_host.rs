@@ -26,6 +26,13 @@ use std::time::{Duration, SystemTime};
 /// Of the first attempt. A lab host under TCG takes 5 s to boot.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
+/// How often a program in a lab host says something in any case, by the lab host's clock.
+pub const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+/// A lab host that says nothing for this long, by its clock, stands still. Many signs of life: a
+/// busy machine may be slower than the dilation says.
+const SILENCE_LIMIT: Duration = Duration::from_secs(300);
+
 /// Memory of the lab host in addition to its VMs' and twice its initramfs, MiB.
 const OWN_MIB: u64 = 700;
 
@@ -53,6 +60,8 @@ pub enum Message {
     Remaining {
         ms: u64,
     },
+    /// The program still runs; sent each [`SIGN_OF_LIFE`].
+    Alive,
     /// A piece of a console log.
     Log {
         name: String,
@@ -118,7 +127,7 @@ impl LabHost {
         let mut lab = LabHost { vm, number, dilation, program, inside };
         if run.vms {
             run.progress.step("checking that KVM works in the lab host");
-            let exit = lab.exec(&["lab", "probe"], limit, run.cancel, &mut |_| Ok(()))?;
+            let exit = lab.exec(&["lab", "probe"], [limit; 2], run.cancel, &mut |_| Ok(()))?;
             exit.check("lab probe")?;
         }
         Ok(lab)
@@ -169,8 +178,8 @@ impl LabHost {
         if run.watcher.is_none() {
             args.push("--no-watch");
         }
-        let limit = outside(run_limit(plan), dilation);
-        let outcome = self.exec(&args, limit, run.cancel, &mut on_message);
+        let limits = [run_limit(plan), SILENCE_LIMIT].map(|limit| outside(limit, dilation));
+        let outcome = self.exec(&args, limits, run.cancel, &mut on_message);
         // The same exit statuses as of this program: 2 is bad usage.
         match (outcome?, reason) {
             (Exit { status: 2, .. }, Some(reason)) => Err(Error::Usage(reason)),
@@ -190,7 +199,8 @@ impl LabHost {
         let (number, dilation) = (self.number, self.dilation);
         let logs = self.guest_logs(run)?;
         let args = [args, &["--logs", &logs]].concat();
-        let exit = self.exec(&args, outside(limit, dilation), run.cancel, &mut |message| {
+        let limits = [limit, SILENCE_LIMIT].map(|limit| outside(limit, dilation));
+        let exit = self.exec(&args, limits, run.cancel, &mut |message| {
             match message {
                 Message::Result { value } => results.push(value),
                 message => tell(run, number, dilation, message)?,
@@ -213,11 +223,12 @@ impl LabHost {
         })
     }
 
-    /// Runs this program in the lab host with `args` and the images' paths.
+    /// Runs this program in the lab host with `args` and the images' paths. `limits`: of the whole,
+    /// and of the time without a message, by this machine's clock.
     fn exec(
         &mut self,
         args: &[&str],
-        limit: Duration,
+        [limit, silence]: [Duration; 2],
         cancel: &Cancel,
         on_message: &mut dyn FnMut(Message) -> Result<()>,
     ) -> Result<Exit> {
@@ -228,7 +239,7 @@ impl LabHost {
         argv.extend(["--images".into(), images]);
         let mut said = Vec::new();
         let command = Command::Exec { argv, env: limit::environment() };
-        let end = self.vm.call(&command, limit, cancel, |event| match event {
+        let end = self.vm.call_audible(&command, limit, silence, cancel, |event| match event {
             Event::Output { stderr: false, line } => match serde_json::from_str(&line) {
                 Ok(message) => on_message(message),
                 Err(error) => Err(Error::Other(format!(
@@ -267,7 +278,7 @@ fn tell(run: &RunContext, number: u32, dilation: Dilation, message: Message) -> 
             progress.remaining(dilation.outside(Duration::from_millis(ms)));
         }
         Message::Log { name, text } => append_log(&guest_logs(run, number), &name, &text)?,
-        Message::Record { .. } | Message::Result { .. } => {}
+        Message::Alive | Message::Record { .. } | Message::Result { .. } => {}
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ mod other_work;
 mod plan_host;
 
 pub use info::{cpus, free_memory_mib, info};
-pub use lab_host::{LabHost, Message};
+pub use lab_host::{LabHost, Message, SIGN_OF_LIFE};
 pub use plan_host::{BOOT_LIMIT, PlanHost};
 
 use crate::dilation::Dilation;

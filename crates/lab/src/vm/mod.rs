@@ -41,6 +41,9 @@ const REGISTERS_LIMIT: Duration = Duration::from_secs(10);
 /// hostile guest from filling the disk.
 const EVENTS_MAX: u32 = 20_000_000;
 
+/// How often a wait for an event looks at its limits.
+const POLL: Duration = Duration::from_millis(100);
+
 /// Longest greeting of QEMU, bytes.
 const QMP_GREETING_MAX: u64 = 64 << 10;
 
@@ -181,17 +184,28 @@ impl Vm {
 
     /// The next event of the guest, at the latest at `deadline`.
     pub fn next_event(&mut self, deadline: Instant, cancel: &Cancel) -> Result<Event> {
+        self.event_within(deadline, Duration::MAX, cancel)
+    }
+
+    fn event_within(
+        &mut self,
+        deadline: Instant,
+        silence: Duration,
+        cancel: &Cancel,
+    ) -> Result<Event> {
         let start = Instant::now();
+        let mut waited = Duration::ZERO;
         loop {
             cancel.check()?;
             // Checked while events come, too: the limit also holds for a guest that never stops
             // sending.
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || waited >= silence {
                 return Err(self.hang("waiting for", start.elapsed()));
             }
-            match self.channel.receive(Duration::from_millis(100)) {
+            match self.channel.receive(POLL) {
                 Ok(Some(event)) => return Ok(event),
-                Ok(None) => {}
+                // Counted rather than read from a clock: a lab that was stopped heard nothing.
+                Ok(None) => waited += POLL,
                 Err(error) => return Err(self.death(error.to_string())),
             }
         }
@@ -207,12 +221,24 @@ impl Vm {
         command: &Command,
         limit: Duration,
         cancel: &Cancel,
+        each: impl FnMut(Event) -> Result<()>,
+    ) -> Result<Event> {
+        self.call_audible(command, limit, Duration::MAX, cancel, each)
+    }
+
+    /// [`Vm::call`] of a guest that never says nothing for as long as `silence`, unless it hangs.
+    pub fn call_audible(
+        &mut self,
+        command: &Command,
+        limit: Duration,
+        silence: Duration,
+        cancel: &Cancel,
         mut each: impl FnMut(Event) -> Result<()>,
     ) -> Result<Event> {
         self.send(command)?;
         let deadline = Instant::now() + limit;
         for _ in 0..EVENTS_MAX {
-            match self.next_event(deadline, cancel)? {
+            match self.event_within(deadline, silence, cancel)? {
                 Event::Error { message } => return Err(self.failure(message)),
                 last @ (Event::Ready | Event::PhaseDone { .. } | Event::Exited { .. }) => {
                     return Ok(last);
@@ -501,7 +527,48 @@ fn telling_lines(log: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::telling_lines;
+    use super::*;
+
+    /// The limit of the whole test process ends a hang.
+    const FOREVER: Duration = Duration::from_secs(24 * 3600);
+
+    /// A VM that is a process without QEMU, and the guest's end of its channel.
+    fn vm(dir: &Path) -> (Vm, UnixStream) {
+        let (guest, lab) = pair().unwrap();
+        let (_, monitor) = pair().unwrap();
+        let reader = std::io::BufReader::new(monitor.try_clone().unwrap());
+        let vm = Vm {
+            name: "silent".into(),
+            info: GuestInfo::default(),
+            boot_time: Duration::ZERO,
+            console: dir.join("silent.log"),
+            failed: false,
+            child: process::spawn(std::process::Command::new("sleep").arg("infinity")).unwrap(),
+            channel: Channel::new(vec![lab]).unwrap(),
+            qmp: qapi::Qmp::new(qapi::Stream::new(reader, monitor)),
+            threads: Threads::new(0, vec![]),
+            dilation: Dilation::NONE,
+        };
+        (vm, guest)
+    }
+
+    #[test]
+    fn a_guest_that_falls_silent_hangs_long_before_its_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut vm, mut guest) = vm(dir.path());
+        let line = serde_json::to_string(&Event::Notice { text: "at work".into() }).unwrap();
+        writeln!(guest, "{line}").unwrap();
+        let cancel = Cancel::default();
+        vm.next_event(Instant::now() + FOREVER, &cancel).unwrap();
+        writeln!(guest, "{line}\n{line}").unwrap();
+        let mut heard = 0;
+        let error = vm.call_audible(&Command::Start, FOREVER, 3 * POLL, &cancel, |_| {
+            heard += 1;
+            Ok(())
+        });
+        assert!(matches!(&error, Err(error) if error.is_crash()), "{error:?}");
+        assert_eq!(heard, 2);
+    }
 
     #[test]
     fn a_panic_is_what_explains_an_end() {
