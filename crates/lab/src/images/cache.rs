@@ -4,7 +4,8 @@
 //! An item is a directory that is complete or absent: it is filled under another name and renamed
 //! when complete; the next attempt removes what a crash has left. Each item has a lock of its own,
 //! so that two runs never make the same item twice, and can make different items at the same time.
-//! Locks are `flock`s: the kernel releases them when their process ends.
+//! Locks are `flock`s: the kernel releases them when their process ends. A run also shares the lock
+//! of each initramfs that it uses: then no other drops that, however long the run takes.
 
 use super::Context;
 use crate::error::{Error, Result};
@@ -84,7 +85,8 @@ pub struct Cache {
     root: PathBuf,
 }
 
-/// Keeps items in their place as long as it exists; see [`Cache::hold`].
+/// Keeps items in their place as long as it exists; see [`Cache::hold`] and
+/// [`Cache::get_or_make_held`].
 pub struct Hold {
     _file: File,
 }
@@ -153,15 +155,41 @@ impl Cache {
         Ok(path)
     }
 
+    /// As [`Cache::get_or_make`]; no run drops the item as long as the [`Hold`] exists.
+    pub fn get_or_make_held(
+        &self,
+        kind: Kind,
+        name: &str,
+        cx: &Context,
+        mut make: impl FnMut(&Path) -> Result<()>,
+    ) -> Result<(PathBuf, Hold)> {
+        loop {
+            let path = self.get_or_make(kind, name, cx, &mut make)?;
+            let file = self.take_lock(kind, name, FlockOperation::NonBlockingLockShared, cx)?;
+            // Another run may have dropped it before it was locked.
+            if path.is_dir() {
+                return Ok((path, Hold { _file: file }));
+            }
+        }
+    }
+
     /// Locks the item, once no other run has it locked. Dropping the returned file unlocks it.
     pub fn lock(&self, kind: Kind, name: &str, cx: &Context) -> Result<File> {
-        let dir = self.root.join(LOCKS);
-        fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-        let path = dir.join(format!("{}-{name}", kind.dir()));
+        self.take_lock(kind, name, FlockOperation::NonBlockingLockExclusive, cx)
+    }
+
+    fn take_lock(
+        &self,
+        kind: Kind,
+        name: &str,
+        operation: FlockOperation,
+        cx: &Context,
+    ) -> Result<File> {
+        let path = self.lock_path(kind, name)?;
         let file = open_lock(&path)?;
         let start = Instant::now();
         let mut told = false;
-        while !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
+        while !take(&file, operation).map_err(Error::io(&path))? {
             if !told {
                 let what = kind.describe();
                 cx.progress.step(&format!("waiting for another run to prepare {what} {name}"));
@@ -174,6 +202,12 @@ impl Cache {
             cx.cancel.sleep(Duration::from_millis(100))?;
         }
         Ok(file)
+    }
+
+    fn lock_path(&self, kind: Kind, name: &str) -> Result<PathBuf> {
+        let dir = self.root.join(LOCKS);
+        fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
+        Ok(dir.join(format!("{}-{name}", kind.dir())))
     }
 
     /// Makes [`Cache::clean`] fail in other processes until the result is dropped.
@@ -216,13 +250,22 @@ impl Cache {
         }
     }
 
-    /// Removes one item.
+    /// Removes one item, unless a run holds it.
     pub fn drop_item(&self, entry: &Entry) -> Result<()> {
+        let path = self.lock_path(entry.kind, &entry.name)?;
+        let file = open_lock(&path)?;
+        if !take(&file, FlockOperation::NonBlockingLockExclusive).map_err(Error::io(&path))? {
+            return Ok(());
+        }
         // Renamed first: an item is complete or absent.
         let partial = self.root.join(entry.kind.dir()).join(format!("{}{PARTIAL}", entry.name));
         remove(&partial)?;
-        fs::rename(&entry.path, &partial).map_err(Error::io(&entry.path))?;
-        remove(&partial)
+        match fs::rename(&entry.path, &partial) {
+            Ok(()) => remove(&partial),
+            // Another run has just dropped it.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Error::io(&entry.path)(error)),
+        }
     }
 
     /// Removes everything and returns the bytes freed. Fails when a run is using the cache.
@@ -380,6 +423,25 @@ mod tests {
             }
         });
         assert_eq!(made.into_inner(), 1);
+    }
+
+    #[test]
+    fn an_item_that_is_held_is_not_dropped() {
+        let scratch = Scratch::new();
+        let cache = Cache::at(scratch.path()).unwrap();
+        let held = || cache.get_or_make_held(Kind::Initrd, "x", &context(), |_| Ok(())).unwrap();
+        let (path, hold) = held();
+        let (_, second) = held();
+        let entry = cache.list().unwrap().remove(0);
+        cache.drop_item(&entry).unwrap();
+        drop(hold);
+        cache.drop_item(&entry).unwrap();
+        assert!(path.is_dir(), "two runs held it");
+        drop(second);
+        cache.drop_item(&entry).unwrap();
+        assert!(!path.exists());
+        cache.drop_item(&entry).unwrap();
+        assert!(held().0.is_dir());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! Fetches and builds the images of a run that are not in the cache.
 //!
 //! The name of an initramfs is a hash of everything in it, so only a new init, module, kernel or
-//! program makes a new one. Writing a new one drops those that were not used for a day.
+//! program makes a new one. Writing a new one drops those that were not used for a day and that no
+//! run holds.
 
 use super::cache::{Cache, Entry, Hold, Kind};
 use super::closure::{self, File};
@@ -20,7 +21,7 @@ use reprieve_init::protocol::REPRIEVE_ARGV;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// Raised when the layout of initramfs changes though their inputs do not.
@@ -43,8 +44,9 @@ const OWN_MODULES: &str = "/lib/reprieve";
 pub struct Images<'a> {
     cache: Cache,
     cx: Context<'a>,
-    /// Keeps other processes from cleaning the cache once a run has paths in it.
-    hold: Mutex<Option<Hold>>,
+    /// Keep other processes from cleaning the cache once a run has paths in it, and from dropping
+    /// its initramfs.
+    holds: Mutex<Vec<Hold>>,
 }
 
 impl<'a> Images<'a> {
@@ -54,7 +56,7 @@ impl<'a> Images<'a> {
     }
 
     pub fn with_cache(cache: Cache, cancel: &'a Cancel, progress: &'a dyn Progress) -> Images<'a> {
-        Images { cache, cx: Context { cancel, progress }, hold: Mutex::new(None) }
+        Images { cache, cx: Context { cancel, progress }, holds: Mutex::default() }
     }
 
     pub fn root(&self) -> &Path {
@@ -217,8 +219,9 @@ impl<'a> Images<'a> {
         // Modules of ours, already in `image`, that are loaded after them.
         own: &[String],
     ) -> Result<GuestImage> {
+        self.keep()?;
         let name = format!("{purpose}_{}_{}", kernel.release, key.finish());
-        let dir = self.cache.get_or_make(Kind::Initrd, &name, &self.cx, |dir| {
+        let (dir, hold) = self.cache.get_or_make_held(Kind::Initrd, &name, &self.cx, |dir| {
             self.cx.progress.step(&format!("writing an initramfs for {}", kernel.release));
             self.drop_unused()?;
             let mut list = String::new();
@@ -231,6 +234,7 @@ impl<'a> Images<'a> {
             image.bytes(MODULES, list, 0o644);
             image.write(&dir.join("initrd"))
         })?;
+        self.holds().push(hold);
         self.cache.touch(&dir);
         Ok(GuestImage {
             release: kernel.release.clone(),
@@ -250,15 +254,19 @@ impl<'a> Images<'a> {
     }
 
     fn keep(&self) -> Result<()> {
-        let mut hold = self.hold.lock().unwrap_or_else(|e| e.into_inner());
-        if hold.is_none() {
-            *hold = Some(self.cache.hold()?);
+        let mut holds = self.holds();
+        if holds.is_empty() {
+            holds.push(self.cache.hold()?);
         }
         Ok(())
     }
 
     fn release(&self) {
-        *self.hold.lock().unwrap_or_else(|e| e.into_inner()) = None;
+        self.holds().clear();
+    }
+
+    fn holds(&self) -> MutexGuard<'_, Vec<Hold>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
