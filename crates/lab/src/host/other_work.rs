@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How much of this machine's CPU time other work than the run took.
 //!
-//! It is the busy and stolen time of `/proc/stat`, less the time of this process and its children
-//! (the VMs, or the lab host). Figures that were measured beside other work are kept, and the
-//! report says so.
+//! It is the busy and stolen time of `/proc/stat`, less the time of this process and its
+//! descendants (the VMs, or the lab host), those included that have ended. Figures that were
+//! measured beside other work are kept, and the report says so.
 
 use std::fs;
 
@@ -18,9 +18,7 @@ pub struct CpuTime {
 impl CpuTime {
     pub fn now() -> Option<CpuTime> {
         let (all, busy) = parse_stat(&fs::read_to_string("/proc/stat").ok()?)?;
-        let me = std::process::id();
-        let own = [me].into_iter().chain(children(me)).filter_map(of_process).sum();
-        Some(CpuTime { all, busy, own })
+        Some(CpuTime { all, busy, own: of_tree(std::process::id()) })
     }
 
     /// Share (0 to 1) of the machine's CPU time since `before` that other work used.
@@ -50,17 +48,30 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// CPU time of process `pid` in ticks, user and system.
+/// CPU time of process `pid` and its descendants in ticks.
+fn of_tree(pid: u32) -> u64 {
+    // First the children: one that is waited for meanwhile is then in the time of its parent.
+    let below: u64 = children(pid).into_iter().map(of_tree).sum();
+    below + of_process(pid).unwrap_or(0)
+}
+
+/// CPU time of process `pid` in ticks, user and system, and that of its children that were waited
+/// for: when one is, its time must not disappear.
 fn of_process(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; the times are the 12th and 13th field after it.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+    // The name, in parentheses, may hold anything; the times are the 12th to 15th field after it.
+    let fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let times: Vec<u64> = fields.take(4).map_while(|field| field.parse().ok()).collect();
+    (times.len() == 4).then(|| times.iter().sum())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn idle_and_waiting_are_not_busy_and_stolen_is() {
@@ -85,5 +96,28 @@ mod tests {
         // As long as it takes to get a tick's worth of CPU.
         while now() == before {}
         assert!(now() > before);
+    }
+
+    #[test]
+    fn a_child_that_has_ended_still_counts() {
+        // It works until it is killed or its parent, which stays, is gone.
+        let worker = "sh -c 'while kill -0 $PPID; do :; done'";
+        let script = format!("{worker} & echo $!; wait; echo ended; read end");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = process::spawn(&mut command).unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let worker = lines.next().unwrap().parse().unwrap();
+        let used = loop {
+            match of_process(worker).unwrap() {
+                used if used >= 5 => break used,
+                _ => std::thread::yield_now(),
+            }
+        };
+        assert!(of_tree(child.id()) >= used);
+        kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL).unwrap();
+        assert_eq!(lines.next().unwrap(), "ended");
+        assert!(of_tree(child.id()) >= used);
+        process::kill(&mut child);
     }
 }
