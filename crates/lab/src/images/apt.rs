@@ -212,8 +212,13 @@ APT::Default-Release "{TOOLS_SUITE}";
 APT::Install-Recommends "false";
 APT::Install-Suggests "false";
 APT::Sandbox::User "root";
+APT::Get::AllowUnauthenticated "false";
+APT::Get::Force-Yes "false";
 APT::Get::List-Cleanup "true";
 APT::Update::Error-Mode "any";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
 Acquire::Languages "none";
 Acquire::Retries "3";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
@@ -312,6 +317,31 @@ mod tests {
         assert_eq!(all.len(), 2);
         assert_eq!(all[0]["Version"], "1:2-3");
         assert_eq!(all[1]["Package"], "b");
+    }
+
+    #[test]
+    fn a_machine_that_takes_unsigned_packages_does_not_make_the_lab_do_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let (machine, lab) = (dir.path().join("machine.conf"), dir.path().join("apt.conf"));
+        let names = [
+            "APT::Get::AllowUnauthenticated",
+            "APT::Get::Force-Yes",
+            "Acquire::AllowInsecureRepositories",
+            "Acquire::AllowWeakRepositories",
+            "Acquire::AllowDowngradeToInsecureRepositories",
+        ];
+        fs::write(&machine, names.map(|name| format!("{name} \"true\";\n")).concat()).unwrap();
+        fs::write(&lab, configuration(dir.path())).unwrap();
+        let mut config = Command::new("apt-config");
+        config.env("APT_CONFIG", &machine).arg("-c").arg(&lab).arg("shell");
+        config.args(names.iter().flat_map(|name| ["on".to_string(), format!("{name}/b")]));
+        match process::run(&mut config, QUERY_LIMIT, &Cancel::default()) {
+            Err(Error::Missing { .. }) => {} // Another distribution.
+            said => {
+                let said = String::from_utf8(said.unwrap()).unwrap();
+                assert_eq!(said, "on='false'\n".repeat(names.len()));
+            }
+        }
     }
 
     #[test]
