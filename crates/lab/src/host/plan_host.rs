@@ -108,7 +108,7 @@ impl<'a> PlanHost<'a> {
 
     /// Runs this program with `args` in the lab host and hands its results to `result`. When the
     /// lab host dies it is booted again and the program starts from the beginning; `result` gets
-    /// only the results of the last run.
+    /// only the results of the last run, also if that failed.
     pub fn run_inside(
         &mut self,
         args: &[&str],
@@ -124,8 +124,8 @@ impl<'a> PlanHost<'a> {
                     run.progress.notice(&format!("the lab host is booted again: {error}"));
                 }
                 ran => {
-                    ran?;
-                    return results.into_iter().try_for_each(result);
+                    results.into_iter().try_for_each(result)?;
+                    return ran;
                 }
             }
         }

@@ -136,16 +136,18 @@ pub fn main(args: &CheckArgs) -> Result<()> {
         return inside(args, checks, images, &cancel);
     }
     let progress = progress::for_stderr();
-    let findings = outside(args, checks, &*progress, &cancel);
+    let mut findings = Vec::new();
+    let ran = outside(args, checks, &*progress, &cancel, &mut findings);
     progress.finish();
-    let findings = findings?;
-    if args.json {
+    // Also the verdicts before a check that could not be carried out.
+    if args.json && (ran.is_ok() || !findings.is_empty()) {
         print_json(&findings)?;
     } else {
         for finding in &findings {
             print(&format!("{finding}\n"))?;
         }
     }
+    ran?;
     let failed: Vec<&str> =
         findings.iter().filter(|f| !f.passed).map(|f| f.check.as_str()).collect();
     if !failed.is_empty() {
@@ -154,13 +156,14 @@ pub fn main(args: &CheckArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs the checks on this machine, or in a lab host on it.
+/// Runs the checks on this machine, or in a lab host on it, and adds each result to `findings`.
 fn outside(
     args: &CheckArgs,
     checks: &[Check],
     progress: &dyn Progress,
     cancel: &Cancel,
-) -> Result<Vec<Finding>> {
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
     check_dilation(args.host.host, args.host.dilate)?;
     let logs = tempfile::tempdir().context("log directory")?;
     let images = Images::open(cancel, progress)?;
@@ -180,25 +183,23 @@ fn outside(
     let host_kernel = args.host.host_kernel.as_deref();
     let HostArgs { host: mode, dilate, .. } = args.host;
     let mut plan_host = PlanHost::new(mode, dilate, &images, host_kernel, memory, context)?;
-    let findings = match plan_host.direct() {
+    let ran = match plan_host.direct() {
         Some(accel) => {
             let setup = GuestSetup::new(&set, kernel, accel, logs.path(), progress, cancel)?;
-            let mut findings = Vec::new();
             run(args, checks, &setup, &mut |finding| {
                 findings.push(finding);
                 Ok(())
             })
-            .map(|()| findings)
         }
-        None => in_lab_host(args, checks, &mut plan_host),
+        None => in_lab_host(args, checks, &mut plan_host, findings),
     };
     plan_host.shut_down();
-    let failed = !matches!(&findings, Ok(all) if all.iter().all(|finding| finding.passed));
+    let failed = ran.is_err() || findings.iter().any(|finding| !finding.passed);
     if !cancel.is_set() && (failed || has_failures(logs.path())) {
         let kept = logs.keep();
         progress.notice(&format!("console logs: {}", kept.display()));
     }
-    findings
+    ran
 }
 
 /// Whether a VM failed whose logs are in `dir` or below: QEMU's own log is kept of those only.
@@ -214,7 +215,8 @@ fn in_lab_host(
     args: &CheckArgs,
     checks: &[Check],
     plan_host: &mut PlanHost,
-) -> Result<Vec<Finding>> {
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
     let (preemptions, cycles) = (args.preemptions.to_string(), args.cycles.to_string());
     let names: Vec<String> = checks.iter().map(|&check| name(check)).collect();
     let mut command = vec!["lab", "check"];
@@ -227,12 +229,15 @@ fn in_lab_host(
         "--cycles",
         &cycles,
     ]);
-    let mut findings = Vec::new();
-    plan_host.run_inside(&command, INSIDE_LIMIT, &mut |value| {
-        findings.push(value);
+    let mut values = Vec::new();
+    let ran = plan_host.run_inside(&command, INSIDE_LIMIT, &mut |value| {
+        values.push(value);
         Ok(())
-    })?;
-    findings.into_iter().map(|value| Ok(serde_json::from_value(value)?)).collect()
+    });
+    for value in values {
+        findings.push(serde_json::from_value(value)?);
+    }
+    Ok(ran?)
 }
 
 /// In a lab host: runs the checks and sends each finding.
