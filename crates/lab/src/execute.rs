@@ -23,7 +23,7 @@ use crate::plan::{Plan, SCHEMA, Scenario, VmPlan};
 use crate::policy::Policy;
 use crate::process::Cancel;
 use crate::progress::Progress;
-use crate::record::{Death, HostInfo, HostPhase, Record};
+use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
 use crate::scheduler::{InForce, Scheduler, Target};
 use crate::sleeper::Sleeper;
 use crate::vm::{Accel, Config, SchedCounters, Threads, Vm, retry::Attempts};
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
                 }
                 // `boot` has tried a failed boot again already.
                 Err(error) if !self.booting && error.is_crash() && tried < TRIES => {
-                    let text = format!("all VMs are booted again for phase {}", self.next);
+                    let text = format!("all VMs are {BOOTED_AGAIN} for phase {}", self.next);
                     self.notice(text, &error)?;
                 }
                 outcome => return outcome,

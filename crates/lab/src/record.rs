@@ -14,6 +14,9 @@ use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// Part of the notice that a phase is tried again, after a VM or the lab host died in it.
+pub const BOOTED_AGAIN: &str = "booted again";
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {

@@ -9,7 +9,7 @@ use reprieve_lab::costs::{Costs, Measured};
 use reprieve_lab::dilation::Dilation;
 use reprieve_lab::error::Error;
 use reprieve_lab::plan::{Plan, Scenario};
-use reprieve_lab::protocol::Figure;
+use reprieve_lab::protocol::{Figure, Workload};
 use reprieve_lab::record::{Death, Record};
 use reprieve_lab::report::{self, Summary};
 use reprieve_lab::watcher::{Preempted, Totals, WatchOutcome};
@@ -506,6 +506,36 @@ fn a_phase_lost_to_a_crash_and_measured_again_counts_once() {
     assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
     assert_eq!(s.guests.len(), summary(&scratch.run("whole", &small("membench"))).guests.len());
     assert!(s.complete);
+}
+
+/// No guest booted between the two tries: threads of the host have none, and a guest that dies of
+/// its load in its boot has no record of it.
+#[test]
+fn a_phase_lost_is_measured_again_without_a_boot_on_record() {
+    let scratch = Scratch::new("no-boot");
+    let lost = |records: &mut Vec<Record>| {
+        let end = records.pop().unwrap();
+        let mut lost = phase(4, 0, 1, Scenario::Baseline, &[500], &[30]);
+        lost.pop();
+        records.extend(lost);
+        end
+    };
+    let again = phase(4, 0, 1, Scenario::Baseline, &[16], &[300]);
+    let mut threads = small("threads");
+    let end = lost(&mut threads);
+    threads.extend(again.iter().cloned().chain([end]));
+    let Record::Run { plan, .. } = &mut threads[0] else { panic!() };
+    plan.subject.workload = Workload::Threads { per_cpu: 16 };
+    let mut told = small("asym");
+    let end = lost(&mut told);
+    told.push(Record::Notice { text: "the lab host is booted again: VM labhost: died".into() });
+    told.extend(again.iter().cloned().chain([end]));
+    for (name, records) in [("threads", threads), ("told", told)] {
+        let s = summary(&scratch.run(name, &records));
+        let baseline = s.variants[0].row("gp_mean").unwrap().baseline.clone().unwrap();
+        assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
+        assert!(s.complete, "{name}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use crate::costs::Costs;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, SCHEMA, Scenario};
-use crate::record::{Death, HostInfo, HostPhase, Record};
+use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -198,7 +198,7 @@ pub fn load(dir: &Path) -> Result<Run> {
     let Some(run) = lines.first(dir)? else {
         return Err(lines.wrong("the run died before it recorded anything; nothing to report"));
     };
-    let mut reading = Reading { run, phases: BTreeMap::new(), ended: false, booted: false };
+    let mut reading = Reading { run, phases: BTreeMap::new(), ended: false, again: false };
     while let Some(record) = lines.next()? {
         reading.add(record).map_err(|message| lines.wrong(message))?;
     }
@@ -211,8 +211,8 @@ struct Reading {
     /// Index into `run.phases`, by the phase's number.
     phases: BTreeMap<u32, usize>,
     ended: bool,
-    /// Whether a guest has booted since the last phase began.
-    booted: bool,
+    /// Since the last phase began a guest has booted, or a notice says that all are booted again.
+    again: bool,
 }
 
 impl Reading {
@@ -228,7 +228,7 @@ impl Reading {
                     return Err("a guest of a variant that is not in the plan".into());
                 }
                 // Booted again after a VM died: the last boot counts.
-                self.booted = true;
+                self.again = true;
                 self.run.guests.retain(|guest| guest.vm != vm);
                 self.run.guests.push(Guest { vm, variant, info, boot_ms });
             }
@@ -248,7 +248,10 @@ impl Reading {
                 Some(p) if !p.is_over() => p.death = Some(death),
                 _ => return Err(format!("a guest dies in phase {phase}, which has not begun")),
             },
-            Record::Notice { text } => self.run.notices.push(text),
+            Record::Notice { text } => {
+                self.again |= text.contains(BOOTED_AGAIN);
+                self.run.notices.push(text);
+            }
             Record::End { complete, reason } => {
                 self.ended = true;
                 self.run.complete = complete;
@@ -274,11 +277,14 @@ impl Reading {
                 plan.repeat
             ));
         }
-        let booted = std::mem::take(&mut self.booted);
+        // A guest may die in its boot, and threads of the host have none: then no record of a guest
+        // comes between a phase that was lost and its next try.
+        let on_host = plan.subject.workload.on_host().is_some();
+        let again = std::mem::take(&mut self.again) || on_host;
         let id = new.id;
         match self.phase(id) {
-            // A VM died in its first try, and all were booted again.
-            Some(lost) if !lost.is_over() && booted => *lost = new,
+            // A VM or the lab host died in its first try.
+            Some(lost) if !lost.is_over() && again => *lost = new,
             Some(_) => return Err(format!("phase {id} starts a second time")),
             None => {
                 self.phases.insert(id, self.run.phases.len());
