@@ -2,8 +2,9 @@
 //! Statistics over raw values.
 //!
 //! Percentiles are exact and by *nearest rank*: the p-th percentile of n values is the one at rank
-//! ceil(p/100 * n) in ascending order, so it is always a value that occurred. The standard
-//! deviation is that of a sample (n - 1).
+//! ceil(p/100 * n) in ascending order, so it is always a value that occurred. Of two repeats that
+//! would be the smaller one: the median over a few of them is another ([`Distribution::median`]).
+//! The standard deviation is that of a sample (n - 1).
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,12 @@ impl Distribution {
         let n = self.sorted.len();
         let rank = (p / 100.0 * n as f64).ceil() as usize;
         self.sorted[rank.clamp(1, n) - 1]
+    }
+
+    /// The middle value, or the mean of the two in the middle.
+    pub fn median(&self) -> f64 {
+        let n = self.sorted.len();
+        f64::midpoint(self.sorted[(n - 1) / 2], self.sorted[n / 2])
     }
 
     /// The values in ascending order.
@@ -112,6 +119,15 @@ mod tests {
         assert!(Distribution::new([f64::NAN, f64::INFINITY]).is_none());
         let one = Distribution::new([3.0]).unwrap();
         assert_eq!((one.mean(), one.sd(), one.percentile(99.0)), (3.0, None, 3.0));
+        assert_eq!(one.median(), 3.0);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_two() {
+        let median = |values: &[f64]| Distribution::new(values.iter().copied()).unwrap().median();
+        assert_eq!(median(&[9.0, 1.0]), 5.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[9.0, 1.0, 4.0, 2.0]), 3.0);
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn figure_rows(run: &Run) -> Vec<Metric> {
         };
         rows.push(row(&heading, &key, subject, unit, Lower, move |m| {
             let all = m.results().flat_map(|r| &r.figures).filter(&same).map(|f| f.value);
-            Some(Distribution::new(all)?.percentile(50.0))
+            Some(Distribution::new(all)?.median())
         }));
     }
     // Rows with the same heading come together; headings keep the order of their first rows.
