@@ -17,7 +17,7 @@ use crate::process::Cancel;
 use crate::progress::Progress;
 use crate::record::HostInfo;
 use crate::recorder::Recorder;
-use crate::report;
+use crate::report::{self, stats};
 use crate::run::{self, Around, Settings};
 use crate::scheduler::Scheduler;
 use reprieve_init::protocol::Measure;
@@ -26,7 +26,7 @@ use std::fs;
 use std::path::Path;
 
 /// Raised when a field of [`Headroom`] changes its meaning or is removed.
-pub const HEADROOM_SCHEMA: u32 = 1;
+pub const HEADROOM_SCHEMA: u32 = 2;
 
 /// Name of the result in the run's directory.
 pub const HEADROOM_FILE: &str = "headroom.json";
@@ -76,8 +76,11 @@ pub struct Condition {
     /// The least size in which all phases were survived; the next smaller one was tried as well,
     /// unless this is the smallest of all. `None`: it died in the largest.
     pub survives_mib: Option<u64>,
-    /// Over that of the guest alone.
+    /// Over that of the guest alone. `None` also if both survived the smallest size of all.
     pub to_alone: Option<f64>,
+    /// Which bound `to_alone` is, if one of them did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_alone_bound: Option<stats::Bound>,
     /// In the order in which they were tried.
     pub boots: Vec<Boot>,
 }
@@ -166,6 +169,7 @@ impl<'a> Search<'a> {
             policy: policy.clone(),
             survives_mib: None,
             to_alone: None,
+            to_alone_bound: None,
             boots: vec![],
         };
         let mut conditions = vec![condition(Scenario::Baseline, &Policy::Eevdf)];
@@ -207,11 +211,15 @@ impl<'a> Search<'a> {
             let survived = self.size(index, memory_mib, host)?;
             bisection.tried(survived);
         }
+        self.found.conditions[index].survives_mib = bisection.found();
         let alone = self.found.conditions[0].survives_mib;
         let condition = &mut self.found.conditions[index];
-        condition.survives_mib = bisection.found();
-        let both = condition.survives_mib.zip(if index == 0 { bisection.found() } else { alone });
-        condition.to_alone = both.map(|(this, alone)| this as f64 / alone as f64);
+        let ratio = match index {
+            0 => alone.map(|_| (1.0, None)),
+            _ => condition.survives_mib.zip(alone).and_then(|both| to_alone(both, least_mib)),
+        };
+        (condition.to_alone, condition.to_alone_bound) =
+            ratio.map_or((None, None), |(value, bound)| (Some(value), bound));
         Ok(())
     }
 
@@ -257,6 +265,12 @@ impl<'a> Search<'a> {
         }
         Ok(true)
     }
+}
+
+/// The first over the second size. In the smallest of all it is not known how much less would do.
+fn to_alone((this, alone): (u64, u64), least: u64) -> Option<stats::Bounded> {
+    let bounded = |mib| (mib as f64, (mib == least).then_some(stats::Bound::AtMost));
+    stats::ratio(bounded(this), bounded(alone))
 }
 
 impl Boot {
@@ -366,6 +380,15 @@ mod tests {
             }
         }
         assert!(search(160, 1536, 16, 600).1.len() <= 8);
+    }
+
+    #[test]
+    fn sizes_at_the_end_of_the_search_bound_the_ratio() {
+        use stats::Bound::{AtLeast, AtMost};
+        assert_eq!(to_alone((480, 240), 160), Some((2.0, None)));
+        assert_eq!(to_alone((480, 160), 160), Some((3.0, Some(AtLeast))));
+        assert_eq!(to_alone((160, 320), 160), Some((0.5, Some(AtMost))));
+        assert_eq!(to_alone((160, 160), 160), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::{Boot, Condition, Headroom};
 use crate::plan::Scenario;
+use crate::report::stats::Bound;
 use comfy_table::{CellAlignment, Table, presets};
 
 impl Headroom {
@@ -24,7 +25,8 @@ impl Headroom {
                 }
                 (None, _) => "-".into(),
             };
-            let ratio = condition.to_alone.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+            let mark = Bound::mark(condition.to_alone_bound);
+            let ratio = condition.to_alone.map_or("-".into(), |ratio| format!("{mark}{ratio:.2}"));
             table.add_row([name(condition), needs, ratio, boots(&condition.boots)]);
         }
         for column in [1, 2] {
@@ -82,6 +84,7 @@ mod tests {
             policy: Policy::Eevdf,
             survives_mib,
             to_alone,
+            to_alone_bound: (survives_mib == Some(160)).then_some(Bound::AtMost),
             boots,
         };
         let alone = vec![boot(512, true), boot(320, true), boot(224, false), boot(288, true)];
@@ -112,7 +115,7 @@ mod tests {
             "alone, eevdf 288 1.00 512 320 224! 288",
             "overcommitted, eevdf over 512 - 512!",
             "overcommitted, eevdf - - 512",
-            "overcommitted, eevdf at most 160 0.56 160",
+            "overcommitted, eevdf at most 160 <= 0.56 160",
             "overcommitted, eevdf - -",
         ] {
             let words: Vec<&str> = row.split_whitespace().collect();

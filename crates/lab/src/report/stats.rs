@@ -71,6 +71,41 @@ impl Distribution {
     }
 }
 
+/// The side on which the true figure lies, where only a bound of it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    AtLeast,
+    AtMost,
+}
+
+impl Bound {
+    /// Before a figure that is a bound.
+    pub fn mark(bound: Option<Bound>) -> &'static str {
+        match bound {
+            None => "",
+            Some(Bound::AtLeast) => ">= ",
+            Some(Bound::AtMost) => "<= ",
+        }
+    }
+}
+
+/// A figure, and which bound it is if it is one.
+pub type Bounded = (f64, Option<Bound>);
+
+/// `over` over `under`. `None` if that is no number, or if the bounds allow any.
+pub fn ratio(over: Bounded, under: Bounded) -> Option<Bounded> {
+    let value = Some(over.0 / under.0).filter(|value| value.is_finite())?;
+    let inverse = under.1.map(|bound| match bound {
+        Bound::AtLeast => Bound::AtMost,
+        Bound::AtMost => Bound::AtLeast,
+    });
+    match (over.1, inverse) {
+        (Some(one), Some(other)) if one != other => None,
+        (one, other) => Some((value, one.or(other))),
+    }
+}
+
 /// How far repeats of one measurement lie apart.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
@@ -128,6 +163,25 @@ mod tests {
         assert_eq!(median(&[9.0, 1.0]), 5.0);
         assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[9.0, 1.0, 4.0, 2.0]), 3.0);
+    }
+
+    #[test]
+    fn a_ratio_of_bounds_is_a_bound_or_nothing() {
+        use Bound::{AtLeast, AtMost};
+        for (over, under, expected) in [
+            (None, None, Some(None)),
+            (Some(AtLeast), None, Some(Some(AtLeast))),
+            (Some(AtMost), None, Some(Some(AtMost))),
+            (None, Some(AtLeast), Some(Some(AtMost))),
+            (None, Some(AtMost), Some(Some(AtLeast))),
+            (Some(AtLeast), Some(AtMost), Some(Some(AtLeast))),
+            (Some(AtLeast), Some(AtLeast), None),
+            (Some(AtMost), Some(AtMost), None),
+        ] {
+            let of = ratio((6.0, over), (3.0, under));
+            assert_eq!(of, expected.map(|bound| (2.0, bound)), "{over:?} over {under:?}");
+        }
+        assert_eq!(ratio((6.0, None), (0.0, None)), None);
     }
 
     #[test]
