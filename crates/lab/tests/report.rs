@@ -330,6 +330,21 @@ fn what_was_not_measured_is_a_dash() {
 }
 
 #[test]
+fn memory_without_a_sample_from_before_the_load_is_told() {
+    use reprieve_lab::protocol::Sample;
+    let scratch = Scratch::new("late");
+    let mut records = small("asym");
+    for record in &mut records {
+        if let Record::Sample { phase: 1, sample: Sample::Memory { t_ns, .. } } = record {
+            *t_ns += 6_379_000;
+        }
+    }
+    let s = summary(&scratch.run("run", &records));
+    let told = |n: &String| n.starts_with("memory growth counts") && n.contains("up to 6.4 ms");
+    assert!(s.notices.iter().any(told), "{:?}", s.notices);
+}
+
+#[test]
 fn a_machine_that_was_not_quiet_is_told() {
     let scratch = Scratch::new("quiet");
     let with = |name: &str, shares: [Option<f64>; 4]| {

@@ -201,6 +201,7 @@ fn notices(run: &Run) -> Vec<String> {
         }
     }
     notices.extend(rows::notices(run));
+    notices.extend(late_samples(run));
     notices.extend(disturbed(run));
     for (index, variant) in run.plan.variants.iter().enumerate() {
         for &scenario in &run.plan.scenarios {
@@ -237,6 +238,17 @@ fn notices(run: &Run) -> Vec<String> {
         }
     }
     notices
+}
+
+/// A notice if phases have no sample of memory from before their load, as in runs of an earlier
+/// version: what the load took until the first is missing in the growth.
+fn late_samples(run: &Run) -> Option<String> {
+    let over = run.phases.iter().filter(|p| p.is_over());
+    let latest = over.filter_map(|p| p.memory.first()).map(|m| m.t_ns).max().filter(|&t| t > 0)?;
+    Some(format!(
+        "memory growth counts from the first sample of a phase, up to {:.1} ms after the load began: do not compare it",
+        latest as f64 / 1e6
+    ))
 }
 
 /// A notice if other work disturbed phases that are in the table.

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 /// Most readings kept: 8 MB, more than an hour at 20 ms.
@@ -84,7 +85,8 @@ pub struct Readings {
 }
 
 impl MemorySampler {
-    /// Starts sampling every `interval_ms`, for `duration_ms` and some more.
+    /// Starts sampling every `interval_ms`, for `duration_ms` and some more. Returns after the
+    /// first sample: there is one from before the load.
     pub fn start(interval_ms: u32, duration_ms: u64) -> Result<MemorySampler> {
         let interval = u64::from(interval_ms.max(1)) * 1_000_000;
         let file = File::open("/proc/meminfo").context("/proc/meminfo")?;
@@ -92,7 +94,9 @@ impl MemorySampler {
         let room = MOST.min(expected as usize);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
+        let (first, taken) = mpsc::channel::<()>();
         let run = move || {
+            let mut first = Some(first);
             let mut series = Series::new(room, interval);
             let mut text = vec![1; 16 << 10];
             let _ = sys::make_realtime();
@@ -111,6 +115,7 @@ impl MemorySampler {
                         cpu_ns: cpu.saturating_sub(before),
                     });
                 }
+                drop(first.take());
                 due = next_due(due, now_ns(), series.interval_ns);
                 sys::sleep_until(due);
             }
@@ -121,6 +126,8 @@ impl MemorySampler {
             .stack_size(128 << 10)
             .spawn(run)
             .context("starting the memory sampler")?;
+        // Nothing is sent: the sender is dropped, also if the thread panics.
+        let _ = taken.recv();
         let own_kb = (room * size_of::<Reading>()) as u64 >> 10;
         Ok(MemorySampler { stop, thread: Some(thread), interval_ns: interval, own_kb })
     }
@@ -150,6 +157,14 @@ impl Drop for MemorySampler {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The readings from `from` to `to`, each with its time since then; before them the last one from
+/// before `from`, at 0: what there was when the phase began.
+pub fn of_phase(readings: &[Reading], from: u64, to: u64) -> impl Iterator<Item = (u64, &Reading)> {
+    let began = readings.iter().rposition(|r| r.time_ns <= from).unwrap_or(0);
+    let until = readings[began..].iter().take_while(move |r| r.time_ns <= to);
+    until.map(move |r| (r.time_ns.saturating_sub(from), r))
 }
 
 /// The next multiple of `interval` after `due` that is later than `now`: missed samples are not
@@ -205,6 +220,25 @@ mod tests {
         let sampler = |ms| MemorySampler::start(20, ms).unwrap();
         assert_eq!(sampler(24 * 3_600_000).own_kb(), (MOST * size_of::<Reading>()) as u64 >> 10);
         assert!(sampler(5_000).own_kb() < 100);
+    }
+
+    #[test]
+    fn a_phase_begins_with_the_last_reading_before_it() {
+        let readings =
+            [90, 110, 130, 150, 170].map(|time_ns| Reading { time_ns, ..Reading::default() });
+        let of = |from, to| -> Vec<(u64, u64)> {
+            of_phase(&readings, from, to).map(|(t, r)| (t, r.time_ns)).collect()
+        };
+        assert_eq!(of(125, 160), [(0, 110), (5, 130), (25, 150)]);
+        assert_eq!(of(130, 150), [(0, 130), (20, 150)]);
+        assert_eq!(of(80, 100), [(10, 90)]);
+        assert_eq!(of(180, 200), [(0, 170)]);
+    }
+
+    #[test]
+    fn a_sampler_that_has_started_has_a_sample() {
+        let readings = MemorySampler::start(1, 1_000).unwrap().finish().unwrap().readings;
+        assert!(readings.first().is_some_and(|reading| reading.time_ns <= now_ns()));
     }
 
     #[test]

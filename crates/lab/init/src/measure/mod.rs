@@ -4,8 +4,9 @@
 //! Measuring is prepared once, and started and stopped around each phase. Nothing is sent, printed
 //! or parsed at length during a phase: samples stay in memory, in the tracer's buffers and in the
 //! kernel module until [`Recorded::samples`] returns them. A sample's time is relative to the
-//! beginning of the phase; samples from before or after it are left out. Memory that measuring
-//! itself takes does not count as used.
+//! beginning of the phase; samples from before or after it are left out, except that of memory from
+//! right before the load: it may take MiBs before the next. Memory that measuring itself takes does
+//! not count as used.
 //!
 //! The probes of callback latency are callbacks themselves: with them, there are grace periods even
 //! if the load needs none.
@@ -23,7 +24,7 @@ mod trace;
 use crate::kmod;
 use crate::protocol::{Measure, MeasureCost, Sample};
 use crate::sys::{self, Result};
-use memory::{MemorySampler, Readings, longest_gap};
+use memory::{MemorySampler, Readings, longest_gap, of_phase};
 use slow::{SlowReading, SlowSampler};
 use trace::Trace;
 
@@ -154,10 +155,10 @@ impl Recorded<'_> {
                 cpu_ns: gp.cpu_ns,
             })
         })?;
-        let memory = || self.memory.readings.iter().filter(|r| within(r.time_ns));
-        for m in memory() {
+        let memory = || of_phase(&self.memory.readings, from, to);
+        for (t_ns, m) in memory() {
             each(Sample::Memory {
-                t_ns: m.time_ns - from,
+                t_ns,
                 free_kb: m.free_kb,
                 slab_kb: m.slab_kb,
                 used_kb: m.used_kb.saturating_sub(self.own_kb),
@@ -191,7 +192,7 @@ impl Recorded<'_> {
             trace_events: volume.events,
             trace_lost: volume.lost,
             trace_event_ns: self.meter.trace_event_ns,
-            longest_gap_ns: longest_gap(memory().map(|r| r.time_ns), from, to),
+            longest_gap_ns: longest_gap(memory().map(|(t_ns, _)| t_ns), 0, to.saturating_sub(from)),
         };
         Ok((cost, notices))
     }
