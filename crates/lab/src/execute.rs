@@ -34,6 +34,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Wake-ups of a record.
+const WAKEUPS: usize = 1_000;
+
 /// How often all VMs are booted after one has died.
 const TRIES: u32 = 3;
 
@@ -464,7 +467,8 @@ impl<'a> Run<'a> {
         };
         self.began.set(None);
         let outside = watch.close();
-        let host = HostPhase { outside, policy: policy_says, wakeups_ns, ..after.since(&before) };
+        let host = HostPhase { outside, policy: policy_says, ..after.since(&before) };
+        wakeups(phase, &wakeups_ns).try_for_each(&mut *self.sink)?;
         (self.sink)(Record::PhaseEnd { phase, result, host })
     }
 
@@ -558,6 +562,10 @@ fn schedule(plan: &Plan) -> Vec<(u32, usize, Scenario)> {
         phases.extend(round);
     }
     phases
+}
+
+fn wakeups(phase: u32, ns: &[u64]) -> impl Iterator<Item = Record> {
+    ns.chunks(WAKEUPS).map(move |ns| Record::Wakeups { phase, ns: ns.to_vec() })
 }
 
 fn pause_all(vms: &mut [Vm]) -> Result<()> {
@@ -682,9 +690,10 @@ impl SchedReading {
 mod tests {
     use super::*;
     use crate::experiments;
+    use crate::host::Message;
     use crate::images::Qemu;
     use crate::progress::Silent;
-    use reprieve_init::protocol::{PhaseResult, Workload};
+    use reprieve_init::protocol::{OUTPUT_MAX, PhaseResult, Workload};
 
     /// Puts nothing into force, and notes what it is asked for.
     #[derive(Default)]
@@ -759,5 +768,20 @@ mod tests {
 
         let error = run(&Asked { other_from: Some(1), ..Asked::default() }).unwrap_err();
         assert!(error.to_string().contains("another came"), "{error}");
+    }
+
+    #[test]
+    fn wake_ups_of_a_long_phase_come_in_lines_that_a_lab_host_sends_whole() {
+        // More than the sleeps of an hour, as late as can be.
+        let late = vec![u64::MAX; 1_000_001];
+        let mut all = vec![];
+        for record in wakeups(3, &late) {
+            let message = Message::Record { record: Box::new(record.clone()) };
+            assert!(serde_json::to_string(&message).unwrap().len() < OUTPUT_MAX);
+            let Record::Wakeups { phase: 3, ns } = record else { panic!("{record:?}") };
+            all.extend(ns);
+        }
+        assert!(all == late);
+        assert_eq!(wakeups(3, &[]).count(), 0);
     }
 }

@@ -9,8 +9,11 @@ use crate::policy::Policy;
 use reprieve_init::protocol::{Measure, Workload};
 use serde::{Deserialize, Serialize};
 
-/// Bumped when a stored plan or record changes meaning.
-pub const SCHEMA: u32 = 1;
+/// Bumped when a stored plan or record changes meaning. 2: wake-ups have records of their own.
+pub const SCHEMA: u32 = 2;
+
+/// The oldest that reports can be made from.
+pub const OLDEST_SCHEMA: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {

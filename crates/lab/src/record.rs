@@ -2,8 +2,8 @@
 //! The records of a run: `raw.jsonl` has one [`Record`] per line, in the order of time.
 //!
 //! The first record is [`Record::Run`], the last [`Record::End`]; a file without `End` is that of a
-//! run that died. All samples lie between the [`Record::PhaseStart`] and [`Record::PhaseEnd`] of
-//! their phase.
+//! run that died. All samples and wake-ups lie between the [`Record::PhaseStart`] and
+//! [`Record::PhaseEnd`] of their phase.
 
 use crate::costs::Costs;
 use crate::dilation::Dilation;
@@ -49,6 +49,12 @@ pub enum Record {
         phase: u32,
         #[serde(flatten)]
         sample: Sample,
+    },
+    /// How late the host's thread woke from some of its sleeps, in their order, before the end of
+    /// the phase: in pieces, since a lab host sends a record as one line of limited length.
+    Wakeups {
+        phase: u32,
+        ns: Vec<u64>,
     },
     PhaseEnd {
         phase: u32,
@@ -119,7 +125,7 @@ pub struct HostPhase {
     /// the run, or stolen. `None` where it is not known.
     #[serde(default)]
     pub other_busy: Option<f64>,
-    /// How late a thread of the host woke each time, where that is measured.
+    /// In records of schema 1: all of the phase's [`Record::Wakeups`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wakeups_ns: Vec<u64>,
     /// What the policy reported about itself when it ended, if it did.

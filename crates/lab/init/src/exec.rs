@@ -6,7 +6,7 @@
 
 use crate::channel::Sender;
 use crate::children::Process;
-use crate::protocol::{Event, LINE_MAX};
+use crate::protocol::{Event, LINE_MAX, OUTPUT_MAX};
 use crate::sys::{self, Result};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -17,9 +17,6 @@ use std::time::{Duration, Instant};
 /// The program that runs, for [`interrupt`]; 0 for none.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
 
-/// Longer lines are broken up. Records of the lab are much shorter: the lab cannot read their
-/// parts.
-const LONGEST_LINE: u64 = 256 << 10;
 /// Most bytes of a line as JSON, which can be six times as long. The rest of [`LINE_MAX`] is for
 /// the event around it.
 const LONGEST_JSON: usize = LINE_MAX - 256;
@@ -165,7 +162,7 @@ fn forward(
 
 fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     let mut line = Vec::new();
-    match pipe.take(LONGEST_LINE).read_until(b'\n', &mut line) {
+    match pipe.take(OUTPUT_MAX as u64).read_until(b'\n', &mut line) {
         Ok(n) if n > 0 => {}
         _ => return None,
     }
@@ -209,16 +206,16 @@ mod tests {
 
     #[test]
     fn endless_line_is_broken_up() {
-        let long = vec![b'x'; LONGEST_LINE as usize + 10];
+        let long = vec![b'x'; OUTPUT_MAX + 10];
         let mut input = &long[..];
-        assert_eq!(next_line(&mut input).unwrap().len(), LONGEST_LINE as usize);
+        assert_eq!(next_line(&mut input).unwrap().len(), OUTPUT_MAX);
         assert_eq!(next_line(&mut input).unwrap().len(), 10);
         assert_eq!(next_line(&mut input), None);
     }
 
     #[test]
     fn every_line_sent_is_one_that_the_lab_accepts() {
-        let most = LONGEST_LINE as usize;
+        let most = OUTPUT_MAX;
         let dearest = ["x", "\"", "\\", "\u{1}", "\u{1b}", "\u{7f}", "\u{fffd}", "\u{10ffff}"];
         for text in dearest.map(|c| c.repeat(most)) {
             // Each byte that is no UTF-8 becomes three.

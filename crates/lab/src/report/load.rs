@@ -7,7 +7,7 @@
 
 use crate::costs::Costs;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, SCHEMA, Scenario};
+use crate::plan::{OLDEST_SCHEMA, Plan, SCHEMA, Scenario};
 use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,8 @@ pub struct Phase {
     pub fragmentation: Vec<Fragmentation>,
     pub cpu: Vec<Cpu>,
     pub callbacks: Vec<Callback>,
+    /// How late the host's thread woke, each time.
+    pub wakeups_ns: Vec<u64>,
     /// `None` if the guest or the run died in this phase.
     pub end: Option<(PhaseResult, HostPhase)>,
     /// The guest died of its load in this phase, which is the phase's result.
@@ -116,6 +118,7 @@ impl Phase {
             fragmentation: vec![],
             cpu: vec![],
             callbacks: vec![],
+            wakeups_ns: vec![],
             end: None,
             death: None,
         }
@@ -240,8 +243,15 @@ impl Reading {
                 Some(p) if !p.is_over() => p.add(sample),
                 _ => return Err(format!("a sample outside its phase {phase}")),
             },
-            Record::PhaseEnd { phase, result, host } => match self.phase(phase) {
-                Some(p) if !p.is_over() => p.end = Some((result, host)),
+            Record::Wakeups { phase, ns } => match self.phase(phase) {
+                Some(p) if !p.is_over() => p.wakeups_ns.extend(ns),
+                _ => return Err(format!("wake-ups outside their phase {phase}")),
+            },
+            Record::PhaseEnd { phase, result, mut host } => match self.phase(phase) {
+                Some(p) if !p.is_over() => {
+                    p.wakeups_ns.append(&mut host.wakeups_ns);
+                    p.end = Some((result, host));
+                }
                 _ => return Err(format!("phase {phase} ends without a start")),
             },
             Record::PhaseDied { phase, death } => match self.phase(phase) {
@@ -362,9 +372,10 @@ impl Lines<'_> {
         if value["record"] != "run" || !schema.is_u64() {
             return Err(self.wrong("not the start of a run's record; is this the right directory?"));
         }
-        if schema.as_u64() != Some(SCHEMA.into()) {
+        let known = u64::from(OLDEST_SCHEMA)..=u64::from(SCHEMA);
+        if !schema.as_u64().is_some_and(|schema| known.contains(&schema)) {
             return Err(self.wrong(format!(
-                "written in schema {schema}, this program reads schema {SCHEMA}; use the version that made it"
+                "written in schema {schema}, this program reads schema {OLDEST_SCHEMA} to {SCHEMA}; use the version that made it"
             )));
         }
         match serde_json::from_value(value) {

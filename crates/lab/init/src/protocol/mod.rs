@@ -25,6 +25,10 @@ pub const PROTOCOL: u32 = 1;
 /// Longest line of either side, bytes, including its end; a longer line is an error.
 pub const LINE_MAX: usize = 1 << 20;
 
+/// Longest line of a program of [`Command::Exec`] that comes whole, bytes. Records of the lab in a
+/// lab host have to be shorter: it cannot read their parts.
+pub const OUTPUT_MAX: usize = 256 << 10;
+
 /// Name of the kernel parameter, and so of the variable in init's environment, by which the lab
 /// multiplies init's time limits on a slow machine.
 pub const TIMEOUT_FACTOR: &str = "reprieve_timeout_factor";

@@ -15,7 +15,7 @@ const TARGET: f64 = 1.1;
 /// One row per percentile, over the sleeps of all phases.
 pub fn rows() -> Vec<Metric> {
     let late = |m: &Measured| {
-        let all = m.hosts().flat_map(|host| &host.wakeups_ns);
+        let all = m.phases.iter().flat_map(|phase| &phase.wakeups_ns);
         Distribution::new(all.map(|&ns| ns as f64 / 1e3))
     };
     let mut rows = vec![row(GROUP, "wakeups", "Wake-ups", "", Better::Neither, move |m| {
