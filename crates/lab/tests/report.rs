@@ -11,7 +11,7 @@ use reprieve_lab::error::Error;
 use reprieve_lab::plan::{Plan, Scenario};
 use reprieve_lab::protocol::{Figure, Workload};
 use reprieve_lab::record::{Death, Record};
-use reprieve_lab::report::{self, Summary};
+use reprieve_lab::report::{self, Summary, stats::Bound};
 use reprieve_lab::watcher::{Preempted, Totals, WatchOutcome};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -332,6 +332,52 @@ fn what_was_not_measured_is_a_dash() {
         let figures: Vec<&str> = line.split_whitespace().rev().take(3).collect();
         assert_eq!(figures, ["-", "-", "-"], "{line}");
     }
+}
+
+/// Grace periods are 2 to 8 ms alone, 10 and 20 in the first overcommitted phase, 30 in the other.
+#[test]
+fn a_grace_period_that_had_not_ended_bounds_the_longest() {
+    use reprieve_lab::protocol::Sample;
+    let scratch = Scratch::new("open");
+    let with = |name: &str, open: &[(u32, u64)]| {
+        let mut records = small("postmark");
+        for &(id, ms) in open {
+            let is_end = |r: &Record| matches!(r, Record::PhaseEnd { phase, .. } if *phase == id);
+            let at = records.iter().position(is_end).unwrap();
+            let sample = Sample::OpenGracePeriod { start_ns: 7, open_ns: ms * 1_000_000 };
+            records.insert(at, Record::Sample { phase: id, sample });
+        }
+        let dir = scratch.run(name, &records);
+        let s = report::write(&dir).unwrap();
+        (s, std::fs::read_to_string(dir.join("report.html")).unwrap())
+    };
+    let longest = |s: &Summary| {
+        let row = s.variants[0].row("gp_max").unwrap();
+        let cells = [&row.baseline, &row.overcommit].map(|cell| cell.clone().unwrap());
+        (cells.map(|cell| (cell.value, cell.bound)), row.ratio, row.ratio_bound)
+    };
+    let at_least = Some(Bound::AtLeast);
+
+    let (s, page) = with("over", &[(3, 48)]);
+    assert_eq!(longest(&s), ([(8.0, None), (48.0, at_least)], Some(6.0), at_least));
+    let told = |s: &Summary, what: &str| s.notices.iter().any(|n| n.contains(what));
+    assert!(told(&s, "overcommit, repeat 2: a grace period was in progress"), "{:?}", s.notices);
+    assert!(s.to_text(80).contains(">= 48.0") && s.to_text(80).contains(">= 6.00"));
+    assert!(s.to_markdown().contains(">= 48.0") && page.contains("&gt;= 48.0"));
+    let row = s.variants[0].row("gp_mean").unwrap();
+    close(row.overcommit.as_ref().map(|c| c.value), 20.0);
+
+    let (s, _) = with("both", &[(0, 16), (3, 48)]);
+    assert_eq!(longest(&s), ([(16.0, at_least), (48.0, at_least)], None, None));
+    let (s, _) = with("alone", &[(2, 60)]);
+    let at_most = Some(Bound::AtMost);
+    assert_eq!(longest(&s), ([(60.0, at_least), (30.0, None)], Some(0.5), at_most));
+    // Longer than all of its phase, and not than all of the other repeat.
+    let (s, _) = with("one", &[(1, 25)]);
+    assert_eq!(longest(&s), ([(8.0, None), (30.0, None)], Some(3.75), None));
+    assert!(told(&s, "repeat 1: a grace period was in progress") && s.notices.len() == 1);
+    let (s, _) = with("young", &[(1, 19), (3, 30)]);
+    assert!(s.notices.is_empty(), "{:?}", s.notices);
 }
 
 #[test]
@@ -753,7 +799,7 @@ fn the_summary_reads_back() {
     let s = report::write(&dir).unwrap();
     let stored: Summary =
         serde_json::from_slice(&std::fs::read(dir.join("summary.json")).unwrap()).unwrap();
-    assert_eq!((stored.schema, &stored.experiment), (1, &s.experiment));
+    assert_eq!((stored.schema, &stored.experiment), (2, &s.experiment));
     close(stored.variants[0].row("gp_mean").unwrap().ratio, 4.0);
     let mut files: Vec<_> =
         std::fs::read_dir(&dir).unwrap().map(|f| f.unwrap().file_name()).collect();
@@ -814,6 +860,7 @@ fn absurd_figures_do_no_harm() {
     let samples = [
         Sample::GracePeriod { start_ns: 0, end_ns: huge, cpu_ns: huge },
         Sample::GracePeriod { start_ns: huge, end_ns: 0, cpu_ns: 0 },
+        Sample::OpenGracePeriod { start_ns: huge, open_ns: huge },
         Sample::Memory { t_ns: 0, free_kb: huge, slab_kb: huge, used_kb: huge },
         Sample::Memory { t_ns: huge, free_kb: 0, slab_kb: 0, used_kb: 0 },
         Sample::Fragmentation { t_ns: huge, unusable: vec![f64::MAX; 64] },

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formats numbers and text from guests, for all renderings alike.
 
+use super::stats::{Bound, Bounded};
+use super::summary::Cell;
+
 pub use reprieve_page::plain;
 
 /// Shown where nothing was measured.
@@ -27,6 +30,17 @@ pub fn number(value: f64) -> String {
 
 pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.into(), number)
+}
+
+/// A figure of ours: `126`, `>= 126` where it is a bound.
+pub fn cell(cell: Option<&Cell>) -> String {
+    cell.map_or_else(|| NONE.into(), |c| format!("{}{}", Bound::mark(c.bound), number(c.value)))
+}
+
+/// A ratio of such figures.
+pub fn bounded_ratio(of: Option<Bounded>) -> String {
+    let mark = Bound::mark(of.and_then(|(_, bound)| bound));
+    format!("{mark}{}", ratio(of.map(|(value, _)| value)))
 }
 
 /// A ratio, with two decimals as in the papers.

@@ -56,6 +56,8 @@ pub struct Phase {
     pub repeat: u32,
     pub scenario: Scenario,
     pub grace_periods: Vec<GracePeriod>,
+    /// Age of the one that was in progress at the end.
+    pub open_ns: Option<u64>,
     pub memory: Vec<Memory>,
     pub fragmentation: Vec<Fragmentation>,
     pub cpu: Vec<Cpu>,
@@ -114,6 +116,7 @@ impl Phase {
             repeat,
             scenario,
             grace_periods: vec![],
+            open_ns: None,
             memory: vec![],
             fragmentation: vec![],
             cpu: vec![],
@@ -149,6 +152,7 @@ impl Phase {
             Sample::GracePeriod { start_ns, end_ns, cpu_ns } => {
                 self.grace_periods.push(GracePeriod { start_ns, end_ns, cpu_ns })
             }
+            Sample::OpenGracePeriod { open_ns, .. } => self.open_ns = Some(open_ns),
             Sample::Memory { t_ns, free_kb, slab_kb, used_kb } => {
                 self.memory.push(Memory { t_ns, free_kb, slab_kb, used_kb })
             }

@@ -6,7 +6,7 @@
 //! grace periods, a peak over all repeats). `None` means that it was not measured.
 
 use super::load::{Phase, Run};
-use super::stats::Distribution;
+use super::stats::{Bound, Bounded, Distribution};
 use crate::record::HostPhase;
 use reprieve_init::protocol::{MeasureCost, PhaseResult};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub enum Better {
     Neither,
 }
 
-type Value = Box<dyn Fn(&Measured) -> Option<f64>>;
+type Value = Box<dyn Fn(&Measured) -> Option<Bounded>>;
 
 /// A row of the table.
 pub struct Metric {
@@ -44,8 +44,8 @@ pub struct Metric {
 }
 
 impl Metric {
-    pub fn value(&self, measured: &Measured) -> Option<f64> {
-        (self.value)(measured).filter(|v| v.is_finite())
+    pub fn value(&self, measured: &Measured) -> Option<Bounded> {
+        (self.value)(measured).filter(|(v, _)| v.is_finite())
     }
 }
 
@@ -70,6 +70,17 @@ impl<'a> Measured<'a> {
                 Distribution::new(all().map(|g| ms(g.end_ns.saturating_sub(g.start_ns))))
             })
             .as_ref()
+    }
+
+    /// The longest grace period, ms. At least the age of one that was in progress at the end of a
+    /// phase, if it was older than all that ended.
+    pub(super) fn longest(&self) -> Option<Bounded> {
+        let ended = self.durations().map(Distribution::max);
+        let open = self.phases.iter().filter_map(|p| p.open_ns).max().map(ms);
+        match open.filter(|&open| ended.is_none_or(|ended| open > ended)) {
+            Some(open) => Some((open, Some(Bound::AtLeast))),
+            None => Some((ended?, None)),
+        }
     }
 
     /// Latencies of the probe callbacks, ms.
@@ -154,6 +165,18 @@ pub(super) fn row(
     unit: &str,
     better: Better,
     value: impl Fn(&Measured) -> Option<f64> + 'static,
+) -> Metric {
+    bounded(group, key, label, unit, better, move |m| Some((value(m)?, None)))
+}
+
+/// A row whose figure may be a bound.
+pub(super) fn bounded(
+    group: &str,
+    key: &str,
+    label: &str,
+    unit: &str,
+    better: Better,
+    value: impl Fn(&Measured) -> Option<Bounded> + 'static,
 ) -> Metric {
     let info = MetricInfo {
         key: key.into(),

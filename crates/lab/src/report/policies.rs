@@ -7,7 +7,7 @@
 //! good for it: `to alone` divides by the guest alone under the *stock* scheduler.
 
 use super::format;
-use super::stats::{Spread, spread};
+use super::stats::{self, Bound, Bounded, Spread, spread};
 use super::summary::{Cell, VariantSummary};
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -28,6 +28,9 @@ pub struct ToEevdf {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     pub value: f64,
+    /// Which bound it is, where one of the figures is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
     /// Of the repeats' ratios; `None` for fewer than two.
     pub spread: Option<Spread>,
 }
@@ -65,10 +68,16 @@ pub fn compare(plan: &Plan, variants: &mut [VariantSummary]) {
 
 fn ratio(over: Option<&Cell>, under: Option<&Cell>) -> Option<Ratio> {
     let (over, under) = (over?, under?);
-    let value = Some(over.value / under.value).filter(|value| value.is_finite())?;
+    let (value, bound) = stats::ratio(over.bounded(), under.bounded())?;
     let each = over.repeats.iter().zip(&under.repeats);
     let each = each.filter_map(|(over, under)| Some((*over)? / (*under)?));
-    Some(Ratio { value, spread: spread(each) })
+    Some(Ratio { value, bound, spread: spread(each) })
+}
+
+impl Ratio {
+    fn bounded(self) -> Bounded {
+        (self.value, self.bound)
+    }
 }
 
 /// A column of the table: its heading in two parts, the row of the summary, and which ratio.
@@ -103,7 +112,7 @@ pub fn cells(variant: &VariantSummary) -> Option<Vec<String>> {
     let compared = variant.rows.iter().any(|row| row.to_eevdf.is_some());
     compared.then(|| {
         let show = |ratio: Option<Ratio>| {
-            let first = format::ratio(ratio.map(|ratio| ratio.value));
+            let first = format::bounded_ratio(ratio.map(Ratio::bounded));
             let spread = ratio.and_then(range).map(|range| format!("\n{range}"));
             first + &spread.unwrap_or_default()
         };
@@ -145,7 +154,7 @@ pub fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a VariantSummar
                                 @for (_, _, key, of) in COLUMNS {
                                     @let ratio = pick(variant, key, of);
                                     td class="ratio" data-key=(key) data-value=[ratio.map(|r| r.value)] {
-                                        (format::ratio(ratio.map(|r| r.value)))
+                                        (format::bounded_ratio(ratio.map(Ratio::bounded)))
                                         @if let Some(range) = ratio.and_then(range) { span class="spread" { (range) } }
                                     }
                                 }
@@ -163,7 +172,7 @@ mod tests {
     use super::*;
 
     fn cell(value: f64, repeats: &[Option<f64>]) -> Cell {
-        Cell { value, repeats: repeats.to_vec(), spread: None }
+        Cell { value, bound: None, repeats: repeats.to_vec(), spread: None }
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //! The result of a run: what `summary.json` holds (documented in `docs/results.md`) and every table
 //! shows.
 
+use super::format;
 use super::load::{Guest, Phase, Run};
 use super::metric::{Measured, Metric, MetricInfo};
 use super::papers::{self, PaperFigure};
 use super::policies::{self, ToEevdf};
 use super::rows;
-use super::stats::{Spread, spread};
+use super::stats::{self, Bound, Spread, spread};
 use crate::costs::Costs;
 use crate::plan::{Plan, Scenario, Variant};
 use crate::record::HostInfo;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// Raised when a field of the summary changes its meaning or is removed, not for new fields or
 /// rows.
-pub const SUMMARY_SCHEMA: u32 = 1;
+pub const SUMMARY_SCHEMA: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -56,8 +57,11 @@ pub struct Row {
     /// `None` if it was not measured; likewise the figures below.
     pub baseline: Option<Cell>,
     pub overcommit: Option<Cell>,
-    /// Overcommit over baseline.
+    /// Overcommit over baseline. `None` also where both are bounds.
     pub ratio: Option<f64>,
+    /// Which bound the ratio is, where one of them is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_bound: Option<Bound>,
     pub paper: Option<PaperFigure>,
     /// Where several policies are compared: against the stock scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,7 +73,10 @@ pub struct Row {
 pub struct Cell {
     /// Over the samples of all repeats together.
     pub value: f64,
-    /// Each repeat's own figure, by repeat.
+    /// Which bound `value` is, if the figure itself is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+    /// Each repeat's own figure, or the bound of it, by repeat.
     pub repeats: Vec<Option<f64>>,
     /// Spread of the repeats' figures; `None` for fewer than two.
     pub spread: Option<Spread>,
@@ -88,7 +95,19 @@ impl VariantSummary {
     }
 }
 
+impl Cell {
+    /// The figure, and which bound it is.
+    pub fn bounded(&self) -> stats::Bounded {
+        (self.value, self.bound)
+    }
+}
+
 impl Row {
+    /// The ratio, and which bound it is.
+    pub fn bounded_ratio(&self) -> Option<stats::Bounded> {
+        Some((self.ratio?, self.ratio_bound))
+    }
+
     pub fn cell(&self, scenario: Scenario) -> Option<&Cell> {
         match scenario {
             Scenario::Baseline => self.baseline.as_ref(),
@@ -136,12 +155,14 @@ fn variant_rows(run: &Run, variant: usize, metrics: &[Metric]) -> Vec<Row> {
     let overcommit = Condition::new(run, variant, Scenario::Overcommit);
     let row = |metric: &Metric| {
         let (baseline, overcommit) = (baseline.cell(metric), overcommit.cell(metric));
-        let ratio = baseline.as_ref().zip(overcommit.as_ref()).map(|(b, o)| o.value / b.value);
+        let both = overcommit.as_ref().zip(baseline.as_ref());
+        let ratio = both.and_then(|(o, b)| stats::ratio(o.bounded(), b.bounded()));
         Row {
             key: metric.info.key.clone(),
             baseline,
             overcommit,
-            ratio: ratio.filter(|r| r.is_finite()),
+            ratio: ratio.map(|(value, _)| value),
+            ratio_bound: ratio.and_then(|(_, bound)| bound),
             paper: papers::figure(&run.plan.experiment, &metric.info.key),
             to_eevdf: None,
         }
@@ -165,12 +186,9 @@ impl<'a> Condition<'a> {
 
     fn cell(&self, metric: &Metric) -> Option<Cell> {
         let repeats: Vec<Option<f64>> =
-            self.repeats.iter().map(|r| metric.value(r.as_ref()?)).collect();
-        Some(Cell {
-            value: metric.value(&self.all)?,
-            spread: spread(repeats.iter().flatten().copied()),
-            repeats,
-        })
+            self.repeats.iter().map(|r| Some(metric.value(r.as_ref()?)?.0)).collect();
+        let (value, bound) = metric.value(&self.all)?;
+        Some(Cell { value, bound, spread: spread(repeats.iter().flatten().copied()), repeats })
     }
 }
 
@@ -220,6 +238,18 @@ fn notices(run: &Run) -> Vec<String> {
                 .filter_map(|p| p.end.as_ref())
                 .map(|(r, _)| r.cost.trace_lost)
                 .sum();
+            for phase in phases.values() {
+                let longest = Measured::new(run, vec![*phase]).longest();
+                if let Some((open_ms, Some(_))) = longest {
+                    notices.push(format!(
+                        "{}, {}, repeat {}: a grace period was in progress at the end of the phase and {} ms old, older than all that ended: the longest takes at least that, and mean and percentiles are too low",
+                        variant.label,
+                        scenario_name(scenario),
+                        phase.repeat + 1,
+                        format::number(open_ms)
+                    ));
+                }
+            }
             let probed = phases.values().any(|p| !p.callbacks.is_empty());
             if run.plan.measure.callback_probe_hz > 0 && !phases.is_empty() && !probed {
                 notices.push(format!(

@@ -268,9 +268,9 @@ fn figures(row: &Row) -> [String; 6] {
         row.paper.as_ref().and_then(f).map(show).unwrap_or_default()
     };
     [
-        format::optional(row.baseline.as_ref().map(|c| c.value)),
-        format::optional(row.overcommit.as_ref().map(|c| c.value)),
-        format::ratio(row.ratio),
+        format::cell(row.baseline.as_ref()),
+        format::cell(row.overcommit.as_ref()),
+        format::bounded_ratio(row.bounded_ratio()),
         paper(|p| p.baseline, format::number),
         paper(|p| p.overcommit, format::number),
         paper(|p| p.ratio, |r| format::ratio(Some(r))),
@@ -309,9 +309,9 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
     let show = |i: usize, label: &str| if keyed { letter(i) } else { label.to_owned() };
     for (title, columns) in COMPACT {
         let figure = |v: &VariantSummary, column: &Column| match column {
-            Baseline(key) => Some(v.row(key)?.baseline.as_ref()?.value),
-            Overcommit(key) => Some(v.row(key)?.overcommit.as_ref()?.value),
-            Ratio(key) => v.row(key)?.ratio,
+            Baseline(key) => Some(format::cell(Some(v.row(key)?.baseline.as_ref()?))),
+            Overcommit(key) => Some(format::cell(Some(v.row(key)?.overcommit.as_ref()?))),
+            Ratio(key) => Some(format::bounded_ratio(Some(v.row(key)?.bounded_ratio()?))),
         };
         if !entries.iter().any(|(_, v)| columns.iter().any(|(_, c)| figure(v, c).is_some())) {
             continue;
@@ -319,10 +319,8 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
         let mut table = bare(width);
         table.set_header(std::iter::once("").chain(columns.iter().map(|(heading, _)| *heading)));
         for (i, (label, v)) in entries.iter().enumerate() {
-            let cells = columns.iter().map(|(_, c)| match c {
-                Ratio(_) => format::ratio(figure(v, c)),
-                _ => format::optional(figure(v, c)),
-            });
+            let cells =
+                columns.iter().map(|(_, c)| figure(v, c).unwrap_or_else(|| format::NONE.into()));
             table.add_row(std::iter::once(show(i, label)).chain(cells));
         }
         align(&mut table);

@@ -268,7 +268,8 @@ mod tests {
 
     fn cell(repeats: &[f64]) -> Option<Cell> {
         let value = repeats.iter().sum::<f64>() / repeats.len() as f64;
-        Some(Cell { value, repeats: repeats.iter().copied().map(Some).collect(), spread: None })
+        let repeats = repeats.iter().copied().map(Some).collect();
+        Some(Cell { value, bound: None, repeats, spread: None })
     }
 
     /// With grace periods of `gp` ms overcommitted and `alone` ms alone.

@@ -3,6 +3,7 @@
 
 use super::{Best, Search, Tried};
 use crate::report::Cell;
+use crate::report::stats::Bound;
 use comfy_table::{CellAlignment, Table, presets};
 
 /// Columns with figures.
@@ -86,7 +87,9 @@ impl Search {
 fn times(mean: &Option<Cell>, max: &Option<Cell>) -> String {
     let Some(mean) = mean else { return "-".into() };
     let spread = mean.spread.map_or(String::new(), |s| format!(" ({:.2}-{:.2})", s.min, s.max));
-    let max = max.as_ref().map_or("-".into(), |max| format!("{:.1}", max.value));
+    let max = max
+        .as_ref()
+        .map_or("-".into(), |max| format!("{}{:.1}", Bound::mark(max.bound), max.value));
     format!("{:.2}{spread} / {max}", mean.value)
 }
 
@@ -102,6 +105,7 @@ mod tests {
     fn search(complete: bool, confirmed: Option<bool>) -> Search {
         let cell = |value| Cell {
             value,
+            bound: None,
             repeats: vec![Some(value - 1.0), Some(value + 1.0)],
             spread: Some(Spread { min: value - 1.0, max: value + 1.0, cv: None }),
         };

@@ -4,7 +4,8 @@
 //! A grace period lasts from the entry of `rcu_gp_init` to the entry of `rcu_gp_cleanup`, both
 //! called by the grace-period kthread only, one grace period after the other. The kthread also
 //! calls `rcu_gp_init` after a spurious wake-up; only the last call before a cleanup counts. Grace
-//! periods that began before the stream or end after it are dropped.
+//! periods that began before the stream or end after it are dropped; of one that had not ended at
+//! the end of a phase its age is known ([`in_progress`]), else the longest would leave no trace.
 //!
 //! CPU time is the time during which, on some vCPU, either one of RCU's threads ran or the RCU
 //! softirq (in interrupt context or in ksoftirqd), summed over the vCPUs, clipped to the grace
@@ -88,11 +89,23 @@ impl Tracker {
         }
     }
 
+    /// When the grace period began that has not ended.
+    pub fn open(&self) -> Option<u64> {
+        self.open.map(|(start_ns, _)| start_ns)
+    }
+
     /// RCU's CPU time so far, over all vCPUs.
     fn spent(&self, now: u64) -> u64 {
         let running = self.cpus.iter().filter(|c| c.thread || c.softirq);
         self.closed + running.map(|c| now.saturating_sub(c.since)).sum::<u64>()
     }
+}
+
+/// When the grace period began that was in progress at `at`: one of those that have `ended`, or the
+/// one that began at `open` and has not.
+pub fn in_progress(ended: &[GracePeriod], open: Option<u64>, at: u64) -> Option<u64> {
+    let later = ended.iter().filter(|gp| gp.end_ns > at).map(|gp| gp.start_ns);
+    later.chain(open).find(|&start_ns| start_ns <= at)
 }
 
 /// Whether a thread of this name is one of RCU's, so that its time counts.
@@ -146,6 +159,21 @@ mod tests {
             run(&[(5, 0, Cleanup), (6, 0, Init), (9, 0, Cleanup), (10, 0, Init)]),
             [(6, 9, 0)]
         );
+    }
+
+    #[test]
+    fn what_was_in_progress_is_found_whether_or_not_it_ended_later() {
+        let mut t = Tracker::new(1);
+        let events = [(6, Init), (9, Cleanup), (10, Init), (50, Cleanup), (60, Init)];
+        let ended: Vec<_> = events.iter().filter_map(|(at, kind)| t.event(*at, 0, *kind)).collect();
+        assert_eq!(t.open(), Some(60));
+        let at = |at| in_progress(&ended, t.open(), at);
+        assert_eq!(
+            [5, 8, 9, 30, 55, 60, 99].map(at),
+            [None, Some(6), None, Some(10), None, Some(60), Some(60)]
+        );
+        t.event(70, 0, Cleanup);
+        assert_eq!(t.open(), None);
     }
 
     #[test]

@@ -155,6 +155,13 @@ impl Recorded<'_> {
                 cpu_ns: gp.cpu_ns,
             })
         })?;
+        if let Some(start) = volume.open {
+            let start = start.max(from);
+            each(Sample::OpenGracePeriod {
+                start_ns: start - from,
+                open_ns: to.saturating_sub(start),
+            });
+        }
         let memory = || of_phase(&self.memory.readings, from, to);
         for (t_ns, m) in memory() {
             each(Sample::Memory {

@@ -9,7 +9,7 @@
 //! Recorded: kprobes on `rcu_gp_init` and `rcu_gp_cleanup`; `sched_switch` from or to threads named
 //! `rcu*` (filtered in the kernel); `softirq_entry` and `softirq_exit` of softirq 9, RCU.
 
-use super::gp::{GracePeriod, Kind, Tracker, is_rcu_thread};
+use super::gp::{GracePeriod, Kind, Tracker, in_progress, is_rcu_thread};
 use super::ring;
 use crate::bytes::u16_at;
 use crate::sys::{self, Context, Result};
@@ -150,6 +150,8 @@ impl Trace {
         }
         let complete_until =
             streams.iter().filter(|s| s.lost > 0).map(|s| s.last).min().unwrap_or(u64::MAX);
+        // What came after a loss may have ended it.
+        volume.open = in_progress(&found, tracker.open(), to).filter(|_| complete_until >= to);
         for gp in found {
             if gp.start_ns >= from && gp.end_ns <= to && gp.end_ns <= complete_until {
                 each(gp);
@@ -190,6 +192,8 @@ fn pages(size_kb: u64) -> u64 {
 pub struct Volume {
     pub events: u64,
     pub lost: u64,
+    /// When the grace period began that was in progress at the end.
+    pub open: Option<u64>,
 }
 
 /// One CPU's record, read a page at a time.

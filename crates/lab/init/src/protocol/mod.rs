@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub const PORT: &str = "reprieve.lab";
 
 /// Raised with every incompatible change.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Longest line of either side, bytes, including its end; a longer line is an error.
 pub const LINE_MAX: usize = 1 << 20;
@@ -152,6 +152,9 @@ pub enum Sample {
     /// A completed grace period that began in the phase. `cpu_ns`: time on a vCPU of RCU's own
     /// threads and of its softirq between `start_ns` and `end_ns`, as the guest's clock sees it.
     GracePeriod { start_ns: u64, end_ns: u64, cpu_ns: u64 },
+    /// The grace period that was in progress at the end of the phase, `open_ns` after `start_ns`:
+    /// it takes at least that long. `start_ns` is 0 if it began before the phase.
+    OpenGracePeriod { start_ns: u64, open_ns: u64 },
     /// `used_kb` = total - free - page cache (tmpfs files included) - buffers - what measuring
     /// takes (trace buffers, samples): what programs and the kernel hold, all slab memory included.
     Memory { t_ns: u64, free_kb: u64, slab_kb: u64, used_kb: u64 },

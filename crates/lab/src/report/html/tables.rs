@@ -53,7 +53,7 @@ fn cell(row: &Row, scenario: Scenario) -> Markup {
     let value = row.cell(scenario);
     html! {
         td data-scenario=(scenario_name(scenario)) data-value=[value.map(|c| c.value)] {
-            (format::optional(value.map(|c| c.value)))
+            (format::cell(value))
             @if let Some(spread) = value.and_then(spread) { span class="spread" { (spread) } }
         }
     }
@@ -67,7 +67,7 @@ fn spread(cell: &Cell) -> Option<String> {
 }
 
 fn ratio(row: &Row) -> Markup {
-    html! { td class="ratio" data-scenario="ratio" data-value=[row.ratio] { (format::ratio(row.ratio)) } }
+    html! { td class="ratio" data-scenario="ratio" data-value=[row.ratio] { (format::bounded_ratio(row.bounded_ratio())) } }
 }
 
 fn paper_cells(row: &Row) -> Markup {
@@ -138,10 +138,10 @@ fn comparison(items: &[Item], columns: &[Column]) -> Markup {
                             th scope="row" { strong { (item.letter) } " " (item.title) }
                             @for (key, _, with_ratio) in &shown {
                                 @let row = variant.row(key);
-                                @let value = |s| format::optional(row.and_then(|r| r.cell(s)).map(|c| c.value));
+                                @let value = |s| format::cell(row.and_then(|r| r.cell(s)));
                                 td class="first-of-group" { (value(Scenario::Baseline)) }
                                 td { (value(Scenario::Overcommit)) }
-                                @if *with_ratio { td class="ratio" { (format::ratio(row.and_then(|r| r.ratio))) } }
+                                @if *with_ratio { td class="ratio" { (format::bounded_ratio(row.and_then(Row::bounded_ratio))) } }
                             }
                         }
                     }

@@ -12,7 +12,7 @@ pub(super) use wakeups::verdicts;
 pub(super) use watched::notices;
 
 use super::load::{Phase, Run};
-use super::metric::{Better, Measured, Metric, mib, ms, quotient, row};
+use super::metric::{Better, Measured, Metric, bounded, mib, ms, quotient, row};
 use super::stats::Distribution;
 use crate::record::HostPhase;
 use Better::{Higher, Lower, Neither};
@@ -171,7 +171,7 @@ fn grace_periods() -> Vec<Metric> {
     vec![
         row(GP, "gp_mean", "GP mean", "ms", Lower, |m| Some(m.durations()?.mean())),
         row(GP, "gp_sd", "GP standard deviation", "ms", Lower, |m| m.durations()?.sd()),
-        row(GP, "gp_max", "GP max", "ms", Lower, |m| Some(m.durations()?.max())),
+        bounded(GP, "gp_max", "GP max", "ms", Lower, |m| m.longest()),
         row(GP, "gp_min", "GP min", "ms", Lower, |m| Some(m.durations()?.min())),
         row(GP, "gp_p90", "GP p90", "ms", Lower, |m| Some(m.durations()?.percentile(90.0))),
         row(GP, "gp_p50", "GP p50", "ms", Lower, |m| Some(m.durations()?.percentile(50.0))),
