@@ -2,8 +2,8 @@
 //! What is known about registers and stack words at a point of a function.
 //!
 //! The values form a flat lattice: where two paths meet, values that differ become
-//! [`Value::Unknown`] (two places on the stack: [`Value::OnStack`]), so every chain is short and
-//! the interpretation ends.
+//! [`Value::Unknown`] (two places on the stack below the return address: [`Value::OnStack`]), so
+//! every chain is short and the interpretation ends.
 
 use crate::table::Kind;
 use std::collections::BTreeMap;
@@ -49,21 +49,30 @@ impl Value {
         matches!(self, Value::Stack(_) | Value::OnStack)
     }
 
+    /// Whether it is a place on the stack where a store spares the return address.
+    fn below_return(self) -> bool {
+        self.somewhere() == Value::OnStack
+    }
+
     /// The value on either of two paths.
     pub(crate) fn join(self, other: Value) -> Value {
         if self == other {
             self
-        } else if self.on_stack() && other.on_stack() {
+        } else if self.below_return() && other.below_return() {
             Value::OnStack
         } else {
             Value::Unknown
         }
     }
 
-    /// This value as an argument, for the function called.
-    pub(crate) fn passed(self) -> Value {
+    /// This value as an argument, for the function called with this stack pointer: its own return
+    /// address and frame lie below that.
+    pub(crate) fn passed(self, bottom: Value) -> Value {
         match self {
-            Value::Stack(_) | Value::OnStack => Value::OnStack,
+            Value::Stack(at) if matches!(bottom, Value::Stack(bottom) if at < bottom) => {
+                Value::Unknown
+            }
+            Value::Stack(_) | Value::OnStack => self.somewhere(),
             Value::First | Value::Result | Value::Cs | Value::Address(_) | Value::Constant(_) => {
                 self
             }
@@ -74,7 +83,7 @@ impl Value {
     /// Moved by a known distance.
     pub(crate) fn plus(self, distance: i64) -> Value {
         match self {
-            Value::Stack(at) => at.checked_add(distance).map_or(Value::OnStack, Value::Stack),
+            Value::Stack(at) => at.checked_add(distance).map_or(Value::Unknown, Value::Stack),
             Value::Address(at) => Value::Address(at.wrapping_add_signed(distance)),
             Value::Constant(n) => Value::Constant(n.wrapping_add_signed(distance)),
             Value::OnStack | Value::First | Value::Result => self,
@@ -101,10 +110,11 @@ impl Value {
         }
     }
 
-    /// Moved by an unknown distance.
+    /// Moved by an unknown distance. What begins below the return address stays below it.
     pub(crate) fn somewhere(self) -> Value {
         match self {
-            Value::Stack(_) | Value::OnStack => Value::OnStack,
+            Value::Stack(at) if at < 0 => Value::OnStack,
+            Value::OnStack => Value::OnStack,
             Value::First | Value::Result => self,
             _ => Value::Unknown,
         }

@@ -207,13 +207,16 @@ fn indirect_calls_and_jumps() {
     );
 }
 
+/// `body` in assembly.
+fn body(asm: &str) -> String {
+    let asm = asm.replace('\n', "\\n");
+    format!(
+        "__asm__(\".pushsection reprieve_restart\\n.globl body\\n.type body,@function\\nbody: {asm}\\n.popsection\");"
+    )
+}
+
 #[test]
 fn the_stack_and_the_saved_registers() {
-    let body = |asm: &str| {
-        format!(
-            "__asm__(\".pushsection reprieve_restart\\n.globl body\\n.type body,@function\\nbody: {asm}\\n.popsection\");"
-        )
-    };
     broken(&c("unbalanced", &[], &body("push %rdi; ret")), Rule::Return, "body", "stack pointer");
     broken(&c("clobbers", &[], &body("xor %ebx, %ebx; ret")), Rule::Return, "body", "rbx");
     broken(&c("falls", &[], &body("nop; nop")), Rule::Control, "body", "runs off");
@@ -231,6 +234,32 @@ fn the_stack_and_the_saved_registers() {
         "return address",
     );
     broken(&c("tail", &[], &body("jmp main")), Rule::Control, "body", "`main`");
+    let saves = "push %rbx; push %rdi; xor %ebx, %ebx; pop %rdi; pop %rbx; ret";
+    assert_eq!(c("saves", &[], &body(saves)).findings, []);
+    let clobbers =
+        "push %rdi; push %rbx; push %rdi; xor %ebx, %ebx; pop (%rsp); pop %rbx; pop %rcx; ret";
+    broken(&c("pops-to-saved", &[], &body(clobbers)), Rule::Return, "body", "rbx");
+}
+
+#[test]
+fn overwritten_return_addresses() {
+    let stores = |name: &str, asm: &str, function: &str, detail: &str| {
+        broken(&c(name, &[], &body(asm)), Rule::Store, function, detail);
+    };
+    stores("pushed-over", "pop %rcx; push %rdi; ret", "body", "return address");
+    stores("called-over", "add $16, %rsp; call g; sub $16, %rsp; ret\ng: ret", "body", "return");
+    stores("pushed-above", "add $16, %rsp; push %rax; push %rax; ret", "body", "return address");
+    stores("pushed-anywhere", "mov %rdi, %rsp; push %rax; ud2", "body", "arithmetic");
+    stores("half-push", "push %ax; mov %rdi, (%rsp); pop %ax; ret", "body", "than a word");
+    // Pointers to it that are passed, joined, moved, or left behind below the stack pointer.
+    let g = "ret\n.type g,@function\ng: mov %rsi, (%rdi); ret";
+    stores("passed", &format!("lea (%rsp), %rdi; call g; {g}"), "g", "pointer");
+    stores("passed-below", &format!("lea -8(%rsp), %rdi; call g; {g}"), "g", "pointer");
+    let joined = "lea -16(%rsp), %rax; test %esi, %esi; je 1f; lea -8(%rsp), %rax; je 1f; lea (%rsp), %rax; 1: mov %rsi, (%rax); ret";
+    stores("joined", joined, "body", "pointer");
+    stores("indexed", "mov %rsi, (%rsp,%rcx,8); ret", "body", "pointer");
+    stores("repeated", "lea (%rsp), %rdi; rep stosq; ret", "body", "pointer");
+    stores("unknown-size", "xsave -64(%rsp); ret", "body", "return address");
 }
 
 #[test]

@@ -203,6 +203,7 @@ impl Interpreter<'_> {
     }
 
     fn call(&mut self, i: &Instruction, state: &mut State) {
+        self.rules.check_push(i, state);
         let target = match code::target(i) {
             None if i.op0_kind() == OpKind::Register => {
                 match index(i.op0_register()).map(|r| state.registers[r]) {
@@ -288,12 +289,10 @@ impl Interpreter<'_> {
     fn execute(&mut self, function: u64, i: &Instruction, state: &mut State) {
         use Mnemonic::*;
         let result = result(self.image, i, state);
-        match i.mnemonic() {
-            Push | Pop | Leave => stack_operation(i, state, result),
-            _ => self.memory(function, i, state, result),
-        }
-        if matches!(i.mnemonic(), Push | Pop) && i.op0_kind() == OpKind::Memory {
-            self.memory(function, i, state, Value::Unknown);
+        // In terms of the stack pointer before it moves, as the decoder gives the addresses.
+        self.memory(function, i, state, result);
+        if matches!(i.mnemonic(), Push | Pop | Leave) {
+            stack_operation(i, state, result);
         }
         let used = self.info.info(i).used_registers().iter();
         let written = used
@@ -316,7 +315,7 @@ impl Interpreter<'_> {
     /// Notes what a call of `target` passes.
     fn pass(&mut self, target: u64, state: &State) {
         let context = Context {
-            arguments: ARGUMENTS.map(|r| state.registers[r].passed()),
+            arguments: ARGUMENTS.map(|r| state.registers[r].passed(state.registers[RSP])),
             armed: state.armed,
         };
         let joined = self.contexts.get(&target).map_or(context, |known| known.join(context));

@@ -12,6 +12,10 @@ use iced_x86::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Why a store is refused.
+const NOT_OWN: &str = "it is the return address or a caller's frame";
+const ANYWHERE: &str = "the pointer comes from memory or from arithmetic";
+
 /// The rules, and the instructions that broke one.
 pub(super) struct Rules<'a> {
     image: &'a Image<'a>,
@@ -133,6 +137,16 @@ impl<'a> Rules<'a> {
         }
     }
 
+    /// Checks where a push or call puts its word.
+    pub(super) fn check_push(&mut self, i: &Instruction, state: &State) {
+        match state.registers[RSP] {
+            Value::Stack(at) if at <= 0 => {}
+            Value::OnStack => {}
+            Value::Stack(_) => self.find(i, Rule::Store, NOT_OWN),
+            _ => self.find(i, Rule::Store, ANYWHERE),
+        }
+    }
+
     /// Checks what the instruction reads and writes, and remembers what it writes to the frame.
     pub(super) fn memory(
         &mut self,
@@ -142,6 +156,15 @@ impl<'a> Rules<'a> {
         state: &mut State,
         value: Value,
     ) {
+        let odd = match i.mnemonic() {
+            Mnemonic::Push | Mnemonic::Pop => i.stack_pointer_increment().abs() != 8,
+            Mnemonic::Leave => i.code() != iced_x86::Code::Leaveq,
+            Mnemonic::Enter => true,
+            _ => false,
+        };
+        if odd {
+            self.find(i, Rule::Store, "it moves the stack pointer by something else than a word");
+        }
         for used in uses {
             let access = used.access();
             let reads = matches!(
@@ -156,10 +179,8 @@ impl<'a> Rules<'a> {
                     | OpAccess::ReadCondWrite
             );
             let local = matches!(used.segment(), Register::FS | Register::GS);
-            let implicit = matches!(i.mnemonic(), Mnemonic::Push | Mnemonic::Pop)
-                && used.base() == Register::RSP
-                && i.memory_base() != Register::RSP;
-            if implicit {
+            if writes && i.mnemonic() == Mnemonic::Push {
+                self.check_push(i, state);
                 continue;
             }
             let mut place = if i.is_ip_rel_memory_operand() {
@@ -169,7 +190,7 @@ impl<'a> Rules<'a> {
             };
             if i.has_rep_prefix() || i.has_repne_prefix() {
                 place = match place {
-                    Value::Stack(_) => Value::OnStack,
+                    Value::Stack(_) => place.somewhere(),
                     other => other,
                 };
             }
@@ -223,12 +244,11 @@ impl<'a> Rules<'a> {
         // The stored value is known for a plain move of a whole word only.
         let value = if i.mnemonic() == Mnemonic::Mov && size == 8 { value } else { Value::Unknown };
         match place {
-            Value::Stack(at) if at < 0 && at.saturating_add(size.max(1)) <= 0 => {
-                state.store(at, size.max(1), value)
+            // The decoder gives 0 for a size that it does not know.
+            Value::Stack(at) if size > 0 && at.saturating_add(size) <= 0 => {
+                state.store(at, size, value)
             }
-            Value::Stack(_) => {
-                self.find(i, Rule::Store, "it is the return address or a caller's frame")
-            }
+            Value::Stack(_) => self.find(i, Rule::Store, NOT_OWN),
             Value::OnStack => state.forget_slots(),
             Value::Result => {}
             Value::Cs => self.arm(function, i, state, value),
@@ -239,7 +259,7 @@ impl<'a> Rules<'a> {
             Value::Address(at) => {
                 self.find(i, Rule::Store, format!("it is {}, a global", self.image.name(at)))
             }
-            _ => self.find(i, Rule::Store, "the pointer comes from memory or from arithmetic"),
+            _ => self.find(i, Rule::Store, ANYWHERE),
         }
     }
 

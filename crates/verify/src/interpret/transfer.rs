@@ -190,6 +190,7 @@ pub(super) fn place(
     }
 }
 
+/// Moves the stack pointer by a word. The rules refuse operands of another size.
 pub(super) fn stack_operation(i: &Instruction, state: &mut State, result: Value) {
     let moved = |state: &mut State, by: i64| state.registers[RSP] = state.registers[RSP].plus(by);
     match i.mnemonic() {
