@@ -277,6 +277,21 @@ fn arming() {
 }
 
 #[test]
+fn functions_that_only_recursion_reaches() {
+    let itself = "other: mov %rax, (%rdi); call *(%rdi); call other; ret";
+    let each_other =
+        "other: mov %rax, (%rdi); call *(%rdi); call third; ret\nthird: call other; ret";
+    for (name, asm) in [("recursion", itself), ("mutual-recursion", each_other)] {
+        let report = c(name, &[], &body(&format!("ret\n.type other,@function\n{asm}")));
+        broken(&report, Rule::Store, "other", "pointer");
+        broken(&report, Rule::Indirect, "other", "function pointer");
+    }
+    // A helper that the armed function calls may call itself.
+    let helper = "push %rdi; mov (%rdi), %rdi; call helper; pop %rdi; ret\n.type helper,@function\nhelper: mov (%rdi), %rax; call helper; ret";
+    assert_eq!(c("helper-recursion", &[], &body(helper)).findings, []);
+}
+
+#[test]
 fn files_that_cannot_be_examined() {
     let error = |bytes: &[u8]| verify(bytes).unwrap_err();
     let program = compile("plain", &["-O2"], SEARCH);

@@ -3,10 +3,10 @@
 //!
 //! A function that nothing in the section calls is an *entry*: the code outside calls it with the
 //! lookup (two words, or their address), the address of the result and the thread's `rseq_cs` field
-//! (`restart/armed.rs` of the runtime). Every other function begins with what its callers pass,
-//! joined over all of them. A call is taken to keep the callee-saved registers and the caller's
-//! frame; each function's returns and stores are checked for that (an induction over the depth of
-//! calls).
+//! (`restart/armed.rs` of the runtime). So is one that no entry leads to, which only itself or its
+//! like call. Every other function begins with what its callers pass, joined over all of them. A
+//! call is taken to keep the callee-saved registers and the caller's frame; each function's returns
+//! and stores are checked for that (an induction over the depth of calls).
 //!
 //! This file follows the control flow until nothing changes. What an instruction does to the state
 //! is in `transfer.rs`, what it may do in `rules.rs`.
@@ -92,28 +92,31 @@ pub(crate) fn examine(image: &Image<'_>, code: &Code) -> Result<Report, Error> {
         contexts: BTreeMap::new(),
         rules: Rules::new(image, code),
         steps: 0,
-        changed: true,
+        changed: false,
     };
     let inner = interpreter.inner();
-    let entries: Vec<u64> = code.functions.keys().copied().filter(|f| !inner.contains(f)).collect();
-    for &entry in &entries {
-        let probe = interpreter.rules.probes.contains(&entry);
-        let context = if probe { Context::PROBE } else { Context::ENTRY };
-        interpreter.contexts.insert(entry, context);
-    }
-    while std::mem::take(&mut interpreter.changed) {
-        interpreter.rules.restart();
-        interpreter.rules.scan();
-        let arming = interpreter.rules.arming.len();
-        for function in interpreter.contexts.keys().copied().collect::<Vec<_>>() {
-            interpreter.function(function)?;
+    let mut entries = 0;
+    let mut found: Vec<u64> =
+        code.functions.keys().copied().filter(|f| !inner.contains(f)).collect();
+    loop {
+        entries += found.len();
+        for entry in found {
+            let probe = interpreter.rules.probes.contains(&entry);
+            let context = if probe { Context::PROBE } else { Context::ENTRY };
+            interpreter.contexts.insert(entry, context);
         }
-        interpreter.changed |= interpreter.rules.arming.len() != arming;
+        interpreter.fixpoint()?;
+        // Behind a finding the control flow is not known: nobody should hear that a helper that is
+        // called there must arm.
+        found = if interpreter.rules.clean() { interpreter.unreached() } else { Vec::new() };
+        if found.is_empty() {
+            break;
+        }
     }
     Ok(Report {
         bytes: image.bytes.len() as u64,
         functions: code.functions.len(),
-        entries: entries.len(),
+        entries,
         instructions: code.instructions.len(),
         findings: interpreter.rules.findings(),
     })
@@ -136,6 +139,26 @@ impl Interpreter<'_> {
             inner.extend(code::target(i).filter(begins_another));
         }
         inner
+    }
+
+    /// Functions that nothing interpreted so far calls or jumps to.
+    fn unreached(&self) -> Vec<u64> {
+        let functions = self.code.functions.keys().copied();
+        functions.filter(|f| !self.contexts.contains_key(f)).collect()
+    }
+
+    fn fixpoint(&mut self) -> Result<(), Error> {
+        self.changed = true;
+        while std::mem::take(&mut self.changed) {
+            self.rules.restart();
+            self.rules.scan();
+            let arming = self.rules.arming.len();
+            for function in self.contexts.keys().copied().collect::<Vec<_>>() {
+                self.function(function)?;
+            }
+            self.changed |= self.rules.arming.len() != arming;
+        }
+        Ok(())
     }
 
     fn function(&mut self, start: u64) -> Result<(), Error> {

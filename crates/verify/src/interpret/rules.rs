@@ -56,6 +56,10 @@ impl<'a> Rules<'a> {
         self.findings.clear();
     }
 
+    pub(super) fn clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
     pub(super) fn find(&mut self, i: &Instruction, rule: Rule, detail: impl Into<String>) {
         self.findings.entry((i.ip(), rule)).or_insert_with(|| detail.into());
     }
