@@ -267,6 +267,13 @@ fn arming() {
     let unarmed =
         format!("{SEARCH}\nIN uintptr_t other(struct node *const *a) {{ return (*a)->key; }}");
     broken(&c("unarmed", &["-O2"], &unarmed), Rule::Arming, "other", "must arm first");
+    // Disarmed by a function that the callee calls, or goes on to.
+    for (name, to) in [("disarms-once", "jmp"), ("disarms-twice", "call")] {
+        let asm = format!(
+            "push %rdi; call g; pop %rdi; mov (%rdi), %rax; ret\n.type g,@function\ng: {to} h; ret\n.type h,@function\nh: movq $0, (%rdx); ret"
+        );
+        broken(&c(name, &[], &body(&asm)), Rule::Arming, "body", "on some path");
+    }
     let program = compile("wrong-descriptor", &["-O2", "-no-pie"], SEARCH);
     let mut bytes = std::fs::read(&program).unwrap();
     // The signature before the abort handler.

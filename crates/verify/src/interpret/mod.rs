@@ -214,7 +214,7 @@ impl Interpreter<'_> {
                 self.branch(function, i, state, at)
             }
             FlowControl::Call | FlowControl::IndirectCall => {
-                self.call(i, &mut state);
+                self.call(function, i, &mut state);
                 self.go_on(i, at, state)
             }
             FlowControl::IndirectBranch => self.indirect_branch(i, state),
@@ -225,7 +225,7 @@ impl Interpreter<'_> {
         }
     }
 
-    fn call(&mut self, i: &Instruction, state: &mut State) {
+    fn call(&mut self, function: u64, i: &Instruction, state: &mut State) {
         self.rules.check_push(i, state);
         let target = match code::target(i) {
             None if i.op0_kind() == OpKind::Register => {
@@ -240,7 +240,7 @@ impl Interpreter<'_> {
             None => self.rules.goes_anywhere(i),
             Some(target) if self.code.index(target).is_some() => {
                 self.pass(target, state);
-                if self.rules.arming.contains(&target) {
+                if self.rules.passes_arming(target, function) {
                     state.armed = Armed::Maybe;
                 }
             }
@@ -275,6 +275,7 @@ impl Interpreter<'_> {
                 && SAVED.iter().all(|&r| state.registers[r] == Value::Entry(r));
             if tail_call {
                 self.pass(target, &state);
+                self.rules.passes_arming(target, function);
             } else {
                 next.push((to, refined(&state, condition, true)));
             }

@@ -24,7 +24,7 @@ pub(super) struct Rules<'a> {
     pub(super) probes: BTreeSet<u64>,
     /// The abort handlers, one per descriptor: going there is what the kernel does in an abort.
     aborts: BTreeSet<u64>,
-    /// Functions that arm or disarm.
+    /// Functions that arm or disarm, or call one that does.
     pub(super) arming: BTreeSet<u64>,
     findings: BTreeMap<(u64, Rule), String>,
 }
@@ -286,6 +286,15 @@ impl<'a> Rules<'a> {
                 Armed::Maybe
             }
         };
+    }
+
+    /// Notes that `function` calls `target`. Returns whether that arms or disarms.
+    pub(super) fn passes_arming(&mut self, target: u64, function: u64) -> bool {
+        let arms = self.arming.contains(&target);
+        if arms {
+            self.arming.insert(function);
+        }
+        arms
     }
 
     /// What has been found, in order of address.
