@@ -26,6 +26,8 @@ pub(crate) enum Value {
     Cs,
     /// An address of the file.
     Address(u64),
+    /// What a pointer that the program may change holds at its start: enough for a message.
+    Pointer(u64),
     Constant(u64),
     /// A number from 0 to this.
     AtMost(u64),
@@ -153,6 +155,7 @@ pub(crate) struct State {
     pub(crate) compared: Option<(usize, u64, bool)>,
 }
 
+pub(crate) const RCX: usize = 1;
 pub(crate) const RSP: usize = 4;
 pub(crate) const RBP: usize = 5;
 /// Registers that a function must give back as it found them.
@@ -168,6 +171,14 @@ impl State {
         ARGUMENTS.iter().zip(arguments).for_each(|(&r, v)| registers[r] = v);
         registers[RSP] = Value::Stack(0);
         State { registers, slots: BTreeMap::new(), armed, compared: None }
+    }
+
+    /// A register is written.
+    pub(crate) fn set(&mut self, register: usize, value: Value) {
+        self.registers[register] = value;
+        if self.compared.is_some_and(|(c, ..)| c == register) {
+            self.compared = None;
+        }
     }
 
     /// Joins the state of another path to the same instruction. Returns whether that changed

@@ -162,6 +162,8 @@ fn stores_to_other_memory() {
     broken(&c("store-thread", &["-O2"], local), Rule::Store, "body", "thread-local");
     let caller = "IN uintptr_t body(const void *a, void *r) { __asm__ volatile(\"movq $0, 8(%rsp)\"); return 0; }";
     broken(&c("store-caller", &["-O2"], caller), Rule::Store, "body", "caller's frame");
+    let short = "push %rax; mov %rdi, (%esp); pop %rax; ret";
+    broken(&c("store-short", &[], &body(short)), Rule::Store, "body", "pointer");
     let own =
         "IN uintptr_t body(const void *a, void *r) { volatile long x[4]; x[1] = 2; return x[1]; }";
     assert_eq!(c("store-own", &["-O2"], own).findings, []);
@@ -213,6 +215,43 @@ fn body(asm: &str) -> String {
     format!(
         "__asm__(\".pushsection reprieve_restart\\n.globl body\\n.type body,@function\\nbody: {asm}\\n.popsection\");"
     )
+}
+
+#[test]
+fn jumps_beside_the_table() {
+    let jump = |name: &str, asm: &str| {
+        let data = ".pushsection .rodata\n.balign 8\ntable: .quad 1b, 1b, 1b, 1b\n.popsection\n.pushsection .data\npointer: .quad table\n.popsection";
+        c(name, &["-no-pie"], &body(&format!("{asm}\n1: ret\n{data}")))
+    };
+    let bounded = "mov (%rdi), %rax; cmp $3, %rax; ja 1f; jmp *table(,%rax,8)";
+    assert_eq!(jump("table", bounded).findings, []);
+    let load = "mov (%rdi), %rcx; mov (%rdi), %eax; and $3, %eax;";
+    assert_eq!(
+        jump("table-address", &format!("{load} lea table(%rip), %rdx; jmp *(%rdx,%rax,8)"))
+            .findings,
+        []
+    );
+    for (name, asm) in [
+        ("table-pointer", format!("{load} mov pointer(%rip), %rdx; jmp *(%rdx,%rax,8)")),
+        ("table-moved", format!("{load} lea table(,%rcx,8), %rdx; jmp *(%rdx,%rax,8)")),
+        ("table-thread", format!("{load} jmp *%fs:table(,%rax,8)")),
+        ("table-short", format!("{load} lea table(%rip), %rdx; jmp *(%edx,%eax,8)")),
+        ("table-loop", "mov (%rdi), %ecx; and $3, %ecx; loop 2f; 2: jmp *table(,%rcx,8)".into()),
+        (
+            "table-pop",
+            "push (%rdi); mov (%rdi), %rax; cmp $3, %rax; pop %rax; ja 1f; jmp *table(,%rax,8)"
+                .into(),
+        ),
+        (
+            "table-half",
+            "mov (%rdi), %rax; movzbw (%rdi), %ax; cmp $3, %eax; ja 1f; jmp *table(,%rax,8)".into(),
+        ),
+    ] {
+        broken(&jump(name, &asm), Rule::Indirect, "body", "");
+    }
+    let called = "mov callee(%rip), %rax; call *%rax; ret\n.pushsection .data\ncallee: .quad main\n.popsection";
+    let report = c("called-pointer", &["-no-pie"], &body(called));
+    broken(&report, Rule::Control, "body", "`main`");
 }
 
 #[test]

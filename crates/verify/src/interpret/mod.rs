@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::image::Image;
 use crate::report::{Report, Rule};
 use crate::table::{self, Kind};
-use crate::value::{ARGUMENTS, Armed, RSP, SAVED, State, Value};
+use crate::value::{ARGUMENTS, Armed, RCX, RSP, SAVED, State, Value};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 use rules::{Rules, is_system};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -230,7 +230,7 @@ impl Interpreter<'_> {
         let target = match code::target(i) {
             None if i.op0_kind() == OpKind::Register => {
                 match index(i.op0_register()).map(|r| state.registers[r]) {
-                    Some(Value::Address(target)) => Some(target),
+                    Some(Value::Address(target) | Value::Pointer(target)) => Some(target),
                     _ => None,
                 }
             }
@@ -264,7 +264,11 @@ impl Interpreter<'_> {
         }
     }
 
-    fn branch(&mut self, function: u64, i: &Instruction, state: State, at: usize) -> Next {
+    fn branch(&mut self, function: u64, i: &Instruction, mut state: State, at: usize) -> Next {
+        use Mnemonic::{Loop, Loope, Loopne};
+        if matches!(i.mnemonic(), Loop | Loope | Loopne) {
+            state.set(RCX, Value::Unknown);
+        }
         let mut next = Vec::new();
         let condition = i.condition_code();
         let target = code::target(i);

@@ -260,7 +260,7 @@ impl<'a> Rules<'a> {
             Value::First => {
                 self.find(i, Rule::Store, "it is the lookup itself, the first argument")
             }
-            Value::Address(at) => {
+            Value::Address(at) | Value::Pointer(at) => {
                 self.find(i, Rule::Store, format!("it is {}, a global", self.image.name(at)))
             }
             _ => self.find(i, Rule::Store, ANYWHERE),

@@ -11,9 +11,14 @@ pub(super) fn index(register: Register) -> Option<usize> {
     register.is_gpr().then(|| register.full_register() as usize - Register::RAX as usize)
 }
 
+/// Whether an address that is computed from it has 32 bits.
+fn is_short(register: Register) -> bool {
+    register.size() == 4
+}
+
 /// The address of the memory operand.
 pub(super) fn address(i: &Instruction, state: &State) -> Value {
-    if i.is_ip_rel_memory_operand() {
+    if i.memory_base() == Register::RIP {
         return Value::Address(i.ip_rel_memory_address());
     }
     place(
@@ -27,6 +32,11 @@ pub(super) fn address(i: &Instruction, state: &State) -> Value {
 
 /// What loading the memory operand gives if it is an element of a jump table.
 pub(super) fn table_entry(i: &Instruction, state: &State, kind: Kind) -> Value {
+    // Not `ds`: as a prefix of a jump it is `notrack`.
+    let elsewhere = matches!(i.memory_segment(), Register::FS | Register::GS);
+    if elsewhere || is_short(i.memory_base()) || is_short(i.memory_index()) {
+        return Value::Unknown;
+    }
     let base = if i.memory_base() == Register::None {
         Value::Address(i.memory_displacement64())
     } else {
@@ -50,10 +60,14 @@ fn loaded(image: &Image<'_>, i: &Instruction, state: &State) -> Value {
     match address(i, state) {
         _ if i.memory_size().size() != 8 || i.has_segment_prefix() => Value::Unknown,
         Value::Stack(at) => state.load(at),
-        // A pointer that the dynamic linker fills in: enough to name the target of a call. A
-        // pointer into the section is not trusted, since it could be changed.
+        // A constant, or a pointer that the dynamic linker fills in. One into the section is not
+        // trusted: no compiler stores one.
         Value::Address(at) if i.is_ip_rel_memory_operand() => match image.pointer(at) {
-            Some(Fixup::Here(to)) if image.data(to, 1).is_some() => Value::Address(to),
+            Some(Fixup::Here(to)) if image.contains(to) || image.data(to, 1).is_none() => {
+                Value::Unknown
+            }
+            Some(Fixup::Here(to)) if image.constant(at, 8).is_some() => Value::Address(to),
+            Some(Fixup::Here(to)) => Value::Pointer(to),
             _ => Value::Unknown,
         },
         _ => table_entry(i, state, Kind::Address),
@@ -82,7 +96,11 @@ pub(super) fn result(image: &Image<'_>, i: &Instruction, state: &State) -> Value
         Mov if i.op0_kind() == OpKind::Register && i.op0_register().size() < 4 => Value::Unknown,
         Mov => value(1),
         Push => value(0),
-        Lea if whole => address(i, state),
+        Lea if whole => match address(i, state) {
+            // Somewhere in an array, no longer at its beginning.
+            Value::Address(_) if i.memory_index() != Register::None => Value::Unknown,
+            place => place,
+        },
         Add if whole => value(0).add(value(1)),
         Sub if whole => match (register(0), register(1), immediate(1)) {
             (Some((a, _)), Some((b, _)), _) if a == b => Value::Constant(0),
@@ -107,7 +125,8 @@ pub(super) fn result(image: &Image<'_>, i: &Instruction, state: &State) -> Value
             }
             _ => Value::Unknown,
         },
-        Movzx => match i.op1_kind() {
+        // One to 16 bits leaves the others.
+        Movzx if i.op0_register().size() >= 4 => match i.op1_kind() {
             OpKind::Register => {
                 Value::AtMost(u64::MAX >> (64 - 8 * i.op1_register().size().min(4)))
             }
@@ -141,16 +160,14 @@ pub(super) fn write_registers(
             continue;
         }
         let destination = i.op0_kind() == OpKind::Register && index(i.op0_register()) == Some(r);
-        state.registers[r] = match (destination, result) {
+        let value = match (destination, result) {
             (true, Value::Unknown) if i.op0_register().size() == 4 => {
                 Value::AtMost(u32::MAX.into())
             }
             (true, result) => result,
             _ => Value::Unknown,
         };
-        if state.compared.is_some_and(|(c, ..)| c == r) {
-            state.compared = None;
-        }
+        state.set(r, value);
     }
     if i.mnemonic() == Cmp {
         state.compared = compared(i);
@@ -170,6 +187,9 @@ pub(super) fn place(
         Some(r) => state.registers[r],
         None => Value::Unknown,
     };
+    if is_short(base) || is_short(indexed) {
+        return Value::Unknown;
+    }
     if base == Register::None && indexed == Register::None {
         return Value::Address(displacement);
     }
@@ -209,7 +229,7 @@ pub(super) fn stack_operation(i: &Instruction, state: &mut State, result: Value)
             if let Some(r) =
                 (i.op0_kind() == OpKind::Register).then(|| index(i.op0_register())).flatten()
             {
-                state.registers[r] = value;
+                state.set(r, value);
             }
         }
         _ => {
