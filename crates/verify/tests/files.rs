@@ -266,6 +266,9 @@ fn the_stack_and_the_saved_registers() {
         "middle",
     );
     broken(&c("undecodable", &[], &body(".byte 0x06; ret")), Rule::Undecodable, "body", "");
+    // A system call that a symbol splits.
+    let split = "jmp 1f; ret; nop; 1: .byte 0x0f\nsplit: .byte 0x05; ret";
+    broken(&c("split", &[], &body(split)), Rule::Undecodable, "body", "");
     broken(
         &c("returns-elsewhere", &[], &body("mov %rdi, (%rsp); ret")),
         Rule::Store,

@@ -198,7 +198,12 @@ impl Interpreter<'_> {
 
     /// Interprets one instruction.
     fn step(&mut self, function: u64, i: &Instruction, mut state: State, at: usize) -> Next {
-        if i.is_invalid() || is_system(i) {
+        if i.is_invalid() {
+            // The scan takes such bytes behind an end for padding.
+            self.rules.undecodable(i);
+            return Next::Nowhere;
+        }
+        if is_system(i) {
             return Next::Nowhere;
         }
         match i.flow_control() {

@@ -75,7 +75,7 @@ impl<'a> Rules<'a> {
                 continue;
             }
             if i.is_invalid() {
-                self.find(i, Rule::Undecodable, "bytes that are no valid instruction");
+                self.undecodable(i);
             } else if is_system(i) {
                 self.find(i, Rule::System, "no grace period may wait for what happens there");
             } else if let Some(target) = code::target(i) {
@@ -94,6 +94,10 @@ impl<'a> Rules<'a> {
                 }
             }
         }
+    }
+
+    pub(super) fn undecodable(&mut self, i: &Instruction) {
+        self.find(i, Rule::Undecodable, "bytes that are no valid instruction");
     }
 
     /// Notes that `i` calls or jumps to `target`, which is not in the section.
