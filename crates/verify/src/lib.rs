@@ -24,8 +24,10 @@
 //!
 //! # What is not
 //! - How large the result is: a store at an unknown distance from the second argument counts as one
-//!   to the result. So does, for the stack, one to an array on it at an index that is not constant:
-//!   a program that overflows its own array can leave the section.
+//!   to the result. So does, for the stack, one to an array on it at an index that is not constant,
+//!   or by a function that was passed the address of a local variable, and a stack pointer moved by
+//!   a size that is not constant: a program that overflows its own array or variable can leave the
+//!   section.
 //! - That pointers read from shared memory lead to live nodes, and that loops end: the lookup's
 //!   author answers for those.
 //! - Whether a restartable function is also called from outside without being armed, in a file

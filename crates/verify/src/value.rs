@@ -47,10 +47,6 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    pub(crate) fn on_stack(self) -> bool {
-        matches!(self, Value::Stack(_) | Value::OnStack)
-    }
-
     /// Whether it is a place on the stack where a store spares the return address.
     fn below_return(self) -> bool {
         self.somewhere() == Value::OnStack
@@ -221,15 +217,27 @@ impl State {
         }
     }
 
-    /// Something on the stack is written, or this function's frame is handed to others.
-    pub(crate) fn forget_slots(&mut self) {
-        self.slots.clear();
+    /// An object on the stack is written or handed to others: one that begins at `from`, or at an
+    /// unknown place. Programs do not overflow their objects, so saved registers keep their values,
+    /// as do the arguments that unoptimized code keeps in a frame below the object.
+    pub(crate) fn forget_slots(&mut self, from: Option<i64>) {
+        self.slots.retain(|&at, value| match value {
+            Value::Entry(_) => from.is_none_or(|from| from < at || from.saturating_sub(at) >= 8),
+            Value::First | Value::Result | Value::Cs => {
+                from.is_some_and(|from| from.saturating_sub(at) >= 8)
+            }
+            _ => false,
+        });
     }
 
     /// The state after a call: only the callee-saved registers keep their values.
     pub(crate) fn after_call(&mut self) {
-        if ARGUMENTS.iter().any(|&r| self.registers[r].on_stack()) {
-            self.forget_slots();
+        for argument in ARGUMENTS.map(|r| self.registers[r]) {
+            match argument {
+                Value::Stack(at) => self.forget_slots(Some(at)),
+                Value::OnStack => self.forget_slots(None),
+                _ => {}
+            }
         }
         if let Value::Stack(bottom) = self.registers[RSP] {
             self.slots.retain(|&at, _| at >= bottom);

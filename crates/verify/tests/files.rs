@@ -284,6 +284,47 @@ fn the_stack_and_the_saved_registers() {
 }
 
 #[test]
+fn local_variables_whose_address_is_passed() {
+    let helper = "
+        IN uintptr_t fill(const struct node *n, uint64_t *key) {
+            *key = n->key;
+            return n->next == 0;
+        }
+        IN uintptr_t body(const void *argument, void *result) {
+            const struct node *n = *(struct node *const volatile *)argument;
+            uint64_t key = 0;
+            if (!n || !fill(n, &key))
+                return 0;
+            *(uint64_t *)result = key;
+            return 1;
+        }";
+    let array = "
+        IN uintptr_t other(void) { return 1; }
+        IN uintptr_t body(const void *argument, void *result) {
+            const struct node *n = *(struct node *const volatile *)argument;
+            volatile uint64_t seen[4];
+            while (n) {
+                seen[n->key & 3] = n->key;
+                n = n->next;
+            }
+            other();
+            *(uint64_t *)result = seen[3];
+            return 1;
+        }";
+    for options in [["-O0"], ["-O1"], ["-O2"], ["-Os"], ["-O3"]] {
+        assert_eq!(c("passes-local", &options, helper).findings, [], "{options:?}");
+        assert_eq!(c("indexes-local", &options, array).findings, [], "{options:?}");
+    }
+    let saved = "push %rbx; sub $16, %rsp; xor %ebx, %ebx; mov %rsp, %rdi; call g; add $16, %rsp; pop %rbx; ret\n.type g,@function\ng: mov %rsi, (%rdi); ret";
+    assert_eq!(c("passes-frame", &[], &body(saved)).findings, []);
+    // Not the place of a saved register itself, and not what the callee may have changed.
+    let itself = saved.replace("mov %rsp, %rdi", "lea 16(%rsp), %rdi");
+    broken(&c("passes-saved", &[], &body(&itself)), Rule::Return, "body", "rbx");
+    let changed = "push %rsi; mov %rsp, %rdi; call g; pop %rax; mov %rsi, (%rax); ret\n.type g,@function\ng: mov %rax, (%rdi); ret";
+    broken(&c("passes-result", &[], &body(changed)), Rule::Store, "body", "pointer");
+}
+
+#[test]
 fn overwritten_return_addresses() {
     let stores = |name: &str, asm: &str, function: &str, detail: &str| {
         broken(&c(name, &[], &body(asm)), Rule::Store, function, detail);

@@ -210,6 +210,21 @@ impl<'a> Rules<'a> {
                     self.find(i, Rule::Store, "it is thread-local storage");
                     continue;
                 }
+                if place == Value::OnStack {
+                    // An array: it begins where its index is 0.
+                    let from = super::transfer::place(
+                        state,
+                        used.base(),
+                        Register::None,
+                        1,
+                        used.displacement(),
+                    );
+                    state.forget_slots(match from {
+                        Value::Stack(at) => Some(at),
+                        _ => None,
+                    });
+                    continue;
+                }
                 self.check_write(
                     function,
                     i,
@@ -257,7 +272,6 @@ impl<'a> Rules<'a> {
                 state.store(at, size, value)
             }
             Value::Stack(_) => self.find(i, Rule::Store, NOT_OWN),
-            Value::OnStack => state.forget_slots(),
             Value::Result => {}
             Value::Cs => self.arm(function, i, state, value),
             Value::First if self.probes.contains(&function) => {}

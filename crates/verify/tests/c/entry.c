@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define IN __attribute__((section("reprieve_restart"), noinline, noclone, used))
+#define IN __attribute__((section("reprieve_restart"), noinline, noclone, noipa, used))
 
 __asm__(".pushsection .data.rel.descriptor,\"aw\",@progbits\n"
 	".balign 32\n"
