@@ -17,7 +17,7 @@ const LARGEST: u64 = 4 << 30;
 #[derive(clap::Args)]
 #[command(
     after_help = "Exits with 0 if every file keeps the rules, 1 if an instruction breaks one or a file cannot be examined, 2 for bad usage.\n\
-                  Shows: all control flow stays in the section `reprieve_restart`, no system call is in it, stores go to the stack or the result only, \
+                  Shows: all control flow stays in the section `reprieve_restart`, no system call, x87 or MMX register is in it, stores go to the stack or the result only, \
                   and it is armed before it reads. Does not show: how large stack arrays and results are."
 )]
 pub struct Options {

@@ -15,7 +15,9 @@
 //!   optimizing compilers write it) and whose entries all lead inside, and each return pops the
 //!   address its own call pushed. The one way out besides an entry's return is a jump to the abort
 //!   handler, which does what the kernel would do there;
-//! - **no system call**, software interrupt, or privileged instruction is there at all;
+//! - **no system call**, software interrupt, or privileged instruction is there at all, nor one
+//!   that uses what a restart does not restore (x87 and MMX registers, control words such as MXCSR)
+//!   or sets the direction flag;
 //! - **stores** go to the stack below the function's return address, or to the result: the memory
 //!   the caller passed as the second argument (a copied value's place, or the protection slot);
 //! - **arming** comes first: a function that is entered from outside reads nothing but its stack,

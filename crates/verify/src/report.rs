@@ -16,6 +16,8 @@ pub enum Rule {
     Return,
     /// A system call, software interrupt, or privileged instruction.
     System,
+    /// A use of x87 or MMX registers, or a change of a control word or the direction flag.
+    State,
     /// A store to something that cannot be shown to be the stack or the result.
     Store,
     /// Memory is read before the section is armed or after it is disarmed.
@@ -34,6 +36,7 @@ impl Rule {
             Rule::Indirect => "goes to an address that cannot be bounded",
             Rule::Return => "returns to an address that cannot be shown to be the caller's",
             Rule::System => "enters the kernel",
+            Rule::State => "changes state of the processor that must stay as it is",
             Rule::Store => "stores to memory that cannot be shown to be the stack or the result",
             Rule::Arming => "reads memory while the section is not armed",
             Rule::Descriptor => "arms with something that is not a descriptor of this section",

@@ -138,6 +138,31 @@ fn a_system_call() {
 }
 
 #[test]
+fn state_that_a_restart_does_not_restore() {
+    let long = "
+        IN uintptr_t body(const void *argument, void *result) {
+            *(double *)result = *(const double *)argument * (long double)3;
+            return 1;
+        }";
+    broken(&c("long-double", &["-O2"], long), Rule::State, "body", "long double");
+    for (name, asm) in [
+        ("x87", "fld1"),
+        ("x87-control", "fldcw -8(%rsp)"),
+        ("mmx", "movq2dq %mm1, %xmm0"),
+        ("mmx-end", "emms"),
+        ("mxcsr", "ldmxcsr -8(%rsp)"),
+        ("vmxcsr", "vldmxcsr -8(%rsp)"),
+        ("fxrstor", "fxrstor -512(%rsp)"),
+        ("direction", "std"),
+        ("flags", "popfq"),
+    ] {
+        broken(&c(name, &[], &body(&format!("{asm}; ret"))), Rule::State, "body", "");
+    }
+    let kept = "movaps %xmm0, %xmm1; vaddsd %xmm1, %xmm1, %xmm1; cld; stmxcsr -8(%rsp); ret";
+    assert_eq!(c("sse", &[], &body(kept)).findings, []);
+}
+
+#[test]
 fn stores_to_other_memory() {
     let to = |place: &str| {
         format!(

@@ -8,7 +8,8 @@ use crate::image::{Fixup, Image};
 use crate::report::{Finding, Rule};
 use crate::value::{Armed, RSP, SAVED, State, Value};
 use iced_x86::{
-    FlowControl, Formatter, Instruction, IntelFormatter, Mnemonic, OpAccess, Register, UsedMemory,
+    CpuidFeature, FlowControl, Formatter, Instruction, IntelFormatter, Mnemonic, OpAccess,
+    Register, UsedMemory,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,6 +79,14 @@ impl<'a> Rules<'a> {
                 self.undecodable(i);
             } else if is_system(i) {
                 self.find(i, Rule::System, "no grace period may wait for what happens there");
+            } else if is_direction(i) {
+                self.find(i, Rule::State, "string instructions must go upwards");
+            } else if is_unrestored(i) {
+                self.find(
+                    i,
+                    Rule::State,
+                    "a restart restores no x87 or MMX registers (long double), nor rounding modes",
+                );
             } else if let Some(target) = code::target(i) {
                 let call = i.flow_control() == FlowControl::Call;
                 if !call && self.aborts.contains(&target) {
@@ -368,6 +377,25 @@ pub(super) fn is_system(i: &Instruction) -> bool {
         Wrfsbase | Wrgsbase | Wrpkru | Xbegin | Xrstor | Xrstor64 | Uiret | Senduipi
     );
     kernel || thread || i.is_privileged() || leaves(i)
+}
+
+/// Whether it may set the direction flag: where stores go is known for the other direction.
+fn is_direction(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(i.mnemonic(), Std | Popf | Popfd | Popfq)
+}
+
+/// Whether it uses what neither the abort handler restores nor the caller takes for lost.
+fn is_unrestored(i: &Instruction) -> bool {
+    use CpuidFeature::*;
+    use Mnemonic::*;
+    let control = matches!(i.mnemonic(), Ldmxcsr | Vldmxcsr | Fxrstor | Fxrstor64);
+    let unit = |f: &CpuidFeature| {
+        matches!(f, FPU | FPU287 | FPU287XL_ONLY | FPU387 | FPU387SL_ONLY | MMX | D3NOW)
+    };
+    control
+        || i.cpuid_features().iter().any(unit)
+        || (0..i.op_count()).any(|n| i.op_register(n).is_mm())
 }
 
 /// How to avoid a call that the compiler made.
