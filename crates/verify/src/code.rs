@@ -16,8 +16,8 @@ pub(crate) struct Code {
     pub(crate) instructions: Vec<Instruction>,
     /// Index of the instruction at an address.
     at: BTreeMap<u64, usize>,
-    /// Addresses and names of functions.
-    pub(crate) functions: BTreeMap<u64, String>,
+    /// Addresses of functions.
+    pub(crate) functions: BTreeSet<u64>,
     /// Functions that a call inside the section leads to.
     pub(crate) called: BTreeSet<u64>,
 }
@@ -75,8 +75,12 @@ impl Code {
             start = end;
         }
         let at = instructions.iter().enumerate().map(|(index, i)| (i.ip(), index)).collect();
-        let mut code =
-            Code { instructions, at, functions: image.functions.clone(), called: BTreeSet::new() };
+        let mut code = Code {
+            instructions,
+            at,
+            functions: image.functions.keys().copied().collect(),
+            called: BTreeSet::new(),
+        };
         code.find_functions(image);
         Ok(code)
     }
@@ -87,7 +91,7 @@ impl Code {
             let Some(target) = target(i).filter(|&t| image.contains(t)) else { continue };
             if i.flow_control() == FlowControl::Call {
                 self.called.insert(target);
-                self.functions.entry(target).or_insert_with(|| format!("function at {target:#x}"));
+                self.functions.insert(target);
             } else {
                 branches.insert(target);
             }
@@ -96,15 +100,13 @@ impl Code {
             self.guess_functions(image, &branches);
         }
         if self.functions.is_empty() {
-            self.functions.insert(image.start, format!("function at {:#x}", image.start));
+            self.functions.insert(image.start);
         }
     }
 
     /// The functions of a stripped file.
     fn guess_functions(&mut self, image: &Image<'_>, branches: &BTreeSet<u64>) {
-        for &start in image.unwound.keys() {
-            self.functions.entry(start).or_insert_with(|| format!("function at {start:#x}"));
-        }
+        self.functions.extend(image.unwound.keys());
         let mut after_end = true;
         for i in &self.instructions {
             if after_end && is_padding(i) {
@@ -118,9 +120,7 @@ impl Code {
                 .next_back()
                 .is_some_and(|(start, size)| i.ip() - start < *size);
             if after_end && !covered && !branches.contains(&i.ip()) {
-                self.functions
-                    .entry(i.ip())
-                    .or_insert_with(|| format!("function at {:#x}", i.ip()));
+                self.functions.insert(i.ip());
             }
             after_end = ends(i);
         }
@@ -131,12 +131,9 @@ impl Code {
         self.at.get(&address).copied()
     }
 
-    /// The function that an address belongs to: its address and name.
-    pub(crate) fn function(&self, address: u64) -> (u64, &str) {
-        match self.functions.range(..=address).next_back() {
-            Some((&start, name)) => (start, name),
-            None => (address, "before the first function"),
-        }
+    /// The function that an address belongs to; none before the first.
+    pub(crate) fn function(&self, address: u64) -> Option<u64> {
+        self.functions.range(..=address).next_back().copied()
     }
 
     /// Whether an instruction is padding between functions: behind an end or at the section's
@@ -146,7 +143,7 @@ impl Code {
         self.instructions
             .iter()
             .map(|i| {
-                if self.functions.contains_key(&i.ip()) {
+                if self.functions.contains(&i.ip()) {
                     after_end = false;
                 }
                 let padding = after_end && is_padding(i);

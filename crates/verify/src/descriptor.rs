@@ -17,7 +17,11 @@ pub(crate) fn fault(image: &Image<'_>, at: u64) -> Option<String> {
     }
     match image.pointer(at.wrapping_add(8)) {
         Some(Fixup::Here(start)) if start == image.start => {}
-        other => return Some(format!("it does not begin where the section begins: {other:x?}")),
+        Some(Fixup::Here(start)) => {
+            return Some(format!("it begins at {start:#x}, not where the section begins"));
+        }
+        Some(Fixup::Symbol(name)) => return Some(format!("it begins at `{name}`")),
+        None => return Some("it ends before its fields do".into()),
     }
     let Some(abort) = abort(image, at) else {
         return Some("it has no abort handler in this file".into());

@@ -3,11 +3,13 @@
 //! and constant data.
 
 use crate::error::Error;
-use object::read::elf::{ElfFile64, FileHeader};
+use object::read::elf::{ElfFile64, FileHeader, SectionHeader, Sym};
 use object::{
-    Endianness, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionFlags, elf,
+    Endianness, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionFlags, SectionIndex,
+    elf,
 };
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 /// The section's name.
 pub const SECTION: &str = "reprieve_restart";
@@ -16,14 +18,60 @@ pub const SECTION: &str = "reprieve_restart";
 const LARGEST: u64 = 1 << 20;
 /// Symbols and relocations that are looked at.
 const MOST: usize = 1 << 22;
+/// Bytes of a name in the file, and of one that is shown.
+const LONGEST_NAME: usize = 1 << 12;
+const LONGEST_SHOWN: usize = 1 << 9;
 
 /// What the dynamic linker puts at an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fixup {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fixup<'a> {
     /// An address of this file.
     Here(u64),
     /// The address of a symbol of another file.
-    Symbol(String),
+    Symbol(Name<'a>),
+}
+
+/// A name in a string table, with what follows it there. It is cut and demangled when it is shown:
+/// a file may have as many symbols as bytes in a name that they share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name<'a>(&'a [u8]);
+
+impl<'a> Name<'a> {
+    fn at(strings: &'a [u8], offset: u32) -> Name<'a> {
+        let rest = strings.get(offset as usize..).unwrap_or_default();
+        Name(&rest[..rest.len().min(LONGEST_NAME)])
+    }
+
+    fn is(self, name: &str) -> bool {
+        self.0.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+    }
+}
+
+impl std::fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.0.split(|&b| b == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name);
+        let mut shown = Shown(String::new());
+        // Fails if the name is too long; its beginning is there.
+        let _ = write!(shown, "{:#}", rustc_demangle::demangle(&name));
+        f.write_str(&shown.0)
+    }
+}
+
+/// Takes the beginning of a name. What Rust's compiler writes in a few bytes may be very long.
+struct Shown(String);
+
+impl Write for Shown {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for c in text.chars() {
+            if self.0.len() >= LONGEST_SHOWN {
+                self.0.push_str("...");
+                return Err(std::fmt::Error);
+            }
+            self.0.push(c);
+        }
+        Ok(())
+    }
 }
 
 pub(crate) struct Image<'a> {
@@ -31,13 +79,13 @@ pub(crate) struct Image<'a> {
     pub(crate) start: u64,
     pub(crate) bytes: &'a [u8],
     pub(crate) executable: bool,
-    /// Other loaded sections: address, bytes, writable.
-    sections: Vec<(u64, &'a [u8], bool)>,
+    /// Other loaded sections by address: bytes, writable.
+    sections: BTreeMap<u64, (&'a [u8], bool)>,
     /// Code and data symbols by address.
-    symbols: BTreeMap<u64, String>,
+    symbols: BTreeMap<u64, Name<'a>>,
     /// Symbols of functions in the section.
-    pub(crate) functions: BTreeMap<u64, String>,
-    fixups: BTreeMap<u64, Fixup>,
+    pub(crate) functions: BTreeMap<u64, Name<'a>>,
+    fixups: BTreeMap<u64, Fixup<'a>>,
     /// Without symbols: the functions that the unwinding tables know, with their lengths.
     pub(crate) unwound: BTreeMap<u64, u64>,
 }
@@ -80,6 +128,11 @@ fn check_machine(file: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
+/// The bytes of a string table.
+fn strings<'a>(elf: &ElfFile64<'a, Endianness>, section: SectionIndex) -> &'a [u8] {
+    elf.section_by_index(section).and_then(|s| s.data()).unwrap_or_default()
+}
+
 /// Only linked files have addresses.
 fn check_kind(elf: &ElfFile64<'_, Endianness>) -> Result<(), Error> {
     let header = elf.elf_header();
@@ -105,21 +158,25 @@ impl<'a> Image<'a> {
         check_machine(file)?;
         let elf = ElfFile64::<Endianness>::parse(file).map_err(malformed)?;
         check_kind(&elf)?;
+        let names = elf.elf_header().shstrndx(elf.endian(), file).unwrap_or_default();
+        let names = strings(&elf, SectionIndex(names as usize));
         let mut found = None;
-        let mut sections = Vec::new();
+        let mut frames = None;
+        let mut sections = BTreeMap::new();
         for section in elf.sections() {
+            let name = Name::at(names, section.elf_section_header().sh_name(elf.endian()));
             let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
             if sh_flags & u64::from(elf::SHF_ALLOC) == 0 {
                 continue;
             }
             let Ok(bytes) = section.data() else {
                 // Damage matters in the restartable section only: no other is needed.
-                if section.name_bytes() == Ok(SECTION.as_bytes()) {
+                if name.is(SECTION) {
                     return Err(malformed("the section lies outside the file"));
                 }
                 continue;
             };
-            if section.name_bytes() == Ok(SECTION.as_bytes()) {
+            if name.is(SECTION) {
                 if found.is_some() {
                     return Err(malformed(
                         "more than one section `reprieve_restart`: one descriptor cannot span them",
@@ -127,12 +184,15 @@ impl<'a> Image<'a> {
                 }
                 let executable = sh_flags & u64::from(elf::SHF_EXECINSTR) != 0;
                 found = Some((section.address(), bytes, executable));
-            } else {
-                sections.push((
-                    section.address(),
-                    bytes,
-                    sh_flags & u64::from(elf::SHF_WRITE) != 0,
-                ));
+                continue;
+            }
+            if name.is(".eh_frame") {
+                frames = frames.or(Some((section.address(), bytes)));
+            }
+            // Sections without bytes (.tbss) may share an address with the next one.
+            if !bytes.is_empty() {
+                let writable = sh_flags & u64::from(elf::SHF_WRITE) != 0;
+                sections.entry(section.address()).or_insert((bytes, writable));
             }
         }
         let (start, bytes, executable) = found.ok_or(Error::NoSection)?;
@@ -157,42 +217,49 @@ impl<'a> Image<'a> {
         };
         image.read_symbols(&elf);
         image.read_fixups(&elf);
-        if image.functions.is_empty() {
-            image.read_unwinding(&elf);
+        if let Some((address, frames)) = frames.filter(|_| image.functions.is_empty()) {
+            image.read_unwinding(address, frames);
         }
         Ok(image)
     }
 
     fn read_symbols(&mut self, elf: &ElfFile64<'a, Endianness>) {
-        for symbol in elf.symbols().chain(elf.dynamic_symbols()).take(MOST) {
-            if symbol.is_undefined()
-                || !matches!(
-                    symbol.kind(),
-                    object::SymbolKind::Text
-                        | object::SymbolKind::Data
-                        | object::SymbolKind::Label
-                        | object::SymbolKind::Unknown
-                )
-            {
-                continue;
+        for (symbols, table) in [
+            (elf.symbols(), elf.elf_symbol_table()),
+            (elf.dynamic_symbols(), elf.elf_dynamic_symbol_table()),
+        ] {
+            let strings = strings(elf, table.string_section());
+            for symbol in symbols.take(MOST) {
+                if symbol.is_undefined()
+                    || !matches!(
+                        symbol.kind(),
+                        object::SymbolKind::Text
+                            | object::SymbolKind::Data
+                            | object::SymbolKind::Label
+                            | object::SymbolKind::Unknown
+                    )
+                {
+                    continue;
+                }
+                let address = symbol.address();
+                let name = Name::at(strings, symbol.elf_symbol().st_name(elf.endian()));
+                if name.0.is_empty() || name.is("") {
+                    continue;
+                }
+                if self.contains(address)
+                    && !name.0.starts_with(b"__start_")
+                    && !name.0.starts_with(b"__stop_")
+                {
+                    self.functions.entry(address).or_insert(name);
+                }
+                self.symbols.entry(address).or_insert(name);
             }
-            let (Ok(name), address) = (symbol.name(), symbol.address()) else { continue };
-            if name.is_empty() {
-                continue;
-            }
-            let name = format!("{:#}", rustc_demangle::demangle(name));
-            if self.contains(address)
-                && !name.starts_with("__start_")
-                && !name.starts_with("__stop_")
-            {
-                self.functions.entry(address).or_insert_with(|| name.clone());
-            }
-            self.symbols.entry(address).or_insert(name);
         }
     }
 
     fn read_fixups(&mut self, elf: &ElfFile64<'a, Endianness>) {
         let names = elf.dynamic_symbol_table();
+        let strings = strings(elf, elf.elf_dynamic_symbol_table().string_section());
         for (at, relocation) in elf.dynamic_relocations().into_iter().flatten().take(MOST) {
             let fixup = match relocation.target() {
                 RelocationTarget::Symbol(index) => {
@@ -200,7 +267,7 @@ impl<'a> Image<'a> {
                         .and_then(|n| object::ObjectSymbolTable::symbol_by_index(&n, index).ok());
                     match symbol {
                         Some(s) if s.is_undefined() => {
-                            Fixup::Symbol(s.name().unwrap_or("a symbol without a name").to_owned())
+                            Fixup::Symbol(Name::at(strings, s.elf_symbol().st_name(elf.endian())))
                         }
                         Some(s) => {
                             Fixup::Here(s.address().wrapping_add_signed(relocation.addend()))
@@ -213,39 +280,11 @@ impl<'a> Image<'a> {
             };
             self.fixups.insert(at, fixup);
         }
-        // Relative ones may be packed: a bitmap of places whose contents are the addresses.
-        for (section, word) in self.packed_relative(elf) {
-            self.fixups.insert(section, Fixup::Here(word));
-        }
-    }
-
-    /// `.relr.dyn`: an even word is a place; an odd one a bitmap of the 63 places that follow.
-    fn packed_relative(&self, elf: &ElfFile64<'a, Endianness>) -> Vec<(u64, u64)> {
-        let mut places: Vec<u64> = Vec::new();
-        let Some(data) = elf.section_by_name(".relr.dyn").and_then(|s| s.data().ok()) else {
-            return Vec::new();
-        };
-        let mut next = 0u64;
-        for entry in data.chunks_exact(8).take(MOST / 64) {
-            let entry = u64::from_le_bytes(entry.try_into().expect("chunks of 8"));
-            if entry & 1 == 0 {
-                places.push(entry);
-                next = entry.wrapping_add(8);
-            } else {
-                (1..64)
-                    .filter(|bit| entry >> bit & 1 != 0)
-                    .for_each(|bit| places.push(next.wrapping_add(8 * (bit - 1))));
-                next = next.wrapping_add(8 * 63);
-            }
-        }
-        places.into_iter().filter_map(|at| Some((at, self.stored(at)?))).collect()
     }
 
     /// The functions of a stripped file, as far as `.eh_frame` lists them in the encoding that
     /// x86-64 tools use (32 bits, relative).
-    fn read_unwinding(&mut self, elf: &ElfFile64<'a, Endianness>) {
-        let Some(frames) = elf.section_by_name(".eh_frame") else { return };
-        let Ok(data) = frames.data() else { return };
+    fn read_unwinding(&mut self, address: u64, data: &[u8]) {
         let word = |at: usize| {
             Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
         };
@@ -257,10 +296,8 @@ impl<'a> Image<'a> {
                 return;
             };
             if parent != 0 {
-                let start = frames
-                    .address()
-                    .wrapping_add(at as u64 + 8)
-                    .wrapping_add_signed((begin as i32).into());
+                let start =
+                    address.wrapping_add(at as u64 + 8).wrapping_add_signed((begin as i32).into());
                 if self.contains(start) {
                     self.unwound.insert(start, size.into());
                 }
@@ -275,11 +312,10 @@ impl<'a> Image<'a> {
     }
 
     fn find(&self, address: u64, length: u64) -> Option<(&'a [u8], bool)> {
-        self.sections.iter().find_map(|&(start, bytes, writable)| {
-            let offset = address.checked_sub(start)?;
-            let end = offset.checked_add(length)?;
-            Some((bytes.get(offset as usize..end as usize)?, writable))
-        })
+        let (start, &(bytes, writable)) = self.sections.range(..=address).next_back()?;
+        let offset = address - start;
+        let end = offset.checked_add(length)?;
+        Some((bytes.get(offset as usize..end as usize)?, writable))
     }
 
     /// Bytes of any other section, as they are in the file.
@@ -296,9 +332,18 @@ impl<'a> Image<'a> {
         Some(u64::from_le_bytes(self.data(address, 8)?.try_into().ok()?))
     }
 
-    /// The pointer at an address, after relocation.
-    pub(crate) fn pointer(&self, address: u64) -> Option<Fixup> {
-        self.fixups.get(&address).cloned().or_else(|| self.stored(address).map(Fixup::Here))
+    /// The pointer at an address, after relocation. Packed relocations (`.relr.dyn`) have it in
+    /// place.
+    pub(crate) fn pointer(&self, address: u64) -> Option<Fixup<'a>> {
+        self.fixups.get(&address).copied().or_else(|| self.stored(address).map(Fixup::Here))
+    }
+
+    /// The name of a function of the section, for a message.
+    pub(crate) fn function(&self, address: u64) -> String {
+        match self.functions.get(&address) {
+            Some(name) => name.to_string(),
+            None => format!("function at {address:#x}"),
+        }
     }
 
     /// `name` or `name+0x12`, for a message.

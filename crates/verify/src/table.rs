@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::image::Image;
 
 /// No lookup has larger tables.
-const LARGEST: u64 = 4096;
+pub(crate) const LARGEST: u64 = 4096;
 
 /// What the entries of a table are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

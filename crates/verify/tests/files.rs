@@ -5,6 +5,7 @@
 use reprieve_verify::{Error, Finding, Report, Rule, verify};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
@@ -426,6 +427,66 @@ fn files_that_cannot_be_examined() {
     run(Command::new("cc").args(["-c", "-o"]).arg(&object).arg(program.with_extension("c")));
     assert_eq!(error(&std::fs::read(object).unwrap()), Error::NotLinked);
     assert_eq!(error(&std::fs::read("/bin/true").unwrap()), Error::NoSection);
+}
+
+/// Many symbols that share a long name, in the section's own addresses and elsewhere.
+#[test]
+fn long_names_are_not_copied() {
+    let good = std::fs::read(compile("named", &["-O2"], SEARCH)).unwrap();
+    let word = |at: usize| u64::from_le_bytes(good[at..at + 8].try_into().unwrap()) as usize;
+    let headers = word(40);
+    let kind = |n: usize| good[headers + 64 * n + 4];
+    let symbols = headers + 64 * (1..).find(|&n| kind(n) == 2).unwrap();
+    let strings = headers + 64 * good[symbols + 40] as usize;
+    let place = |bytes: &mut Vec<u8>, header: usize, contents: &[u8]| {
+        let at = bytes.len() as u64;
+        bytes[header + 24..header + 32].copy_from_slice(&at.to_le_bytes());
+        bytes[header + 32..header + 40].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+        bytes.extend(contents);
+    };
+    let name = format!("{}\0", "a".repeat(1 << 20));
+    let mut table = vec![0; 24];
+    for n in 0..1u64 << 16 {
+        table.extend(0u32.to_le_bytes());
+        // A global function of the first section.
+        table.extend([0x12, 0, 1, 0]);
+        table.extend((0x1000_0000 + 16 * n).to_le_bytes());
+        table.extend(8u64.to_le_bytes());
+    }
+    let mut bad = good.clone();
+    place(&mut bad, strings, name.as_bytes());
+    place(&mut bad, symbols, &table);
+    let begun = Instant::now();
+    assert_eq!(verify(&bad).unwrap().findings, []);
+    // Copied, they would be 64 GiB.
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+}
+
+/// Tuples of two of the tuple before: what Rust's compiler can say with references back.
+#[test]
+fn names_are_cut() {
+    let digits: Vec<char> = ('0'..='9').chain('a'..='z').chain('A'..='Z').collect();
+    let back = |to: usize| format!("B{}{}_", digits[(to - 1) / 62], digits[(to - 1) % 62]);
+    let mut name = String::from("IC1a");
+    let mut pair = String::from("hh");
+    for _ in 0..20 {
+        let here = name.len();
+        name.push_str(&format!("T{pair}E"));
+        pair = back(here).repeat(2);
+    }
+    let asm = format!("ret\n.type _R{name}E,@function\n_R{name}E: syscall");
+    let report = c("short-name", &[], &body(&asm));
+    let shown = &report.findings[0].function;
+    assert!(shown.starts_with("a::<(u8, u8), ((u8, u8), (u8, u8)), "), "{shown}");
+    assert!(shown.ends_with("...") && shown.len() < 1000, "{shown}");
+}
+
+/// A table whose every entry leads to a jump through it: each step has thousands of successors.
+#[test]
+fn jumps_with_many_targets() {
+    let asm = "mov (%rdi), %eax; jmp 1f\n.rept 4096\n1: and $4095, %eax; jmp *table(,%rax,8); nop; nop; nop; nop\n.endr\n.pushsection .rodata\n.balign 8\ntable:\n.set at, body + 4\n.rept 4096\n.quad at\n.set at, at + 16\n.endr\n.popsection";
+    let error = verify(&std::fs::read(compile("many-targets", &["-no-pie"], &body(asm))).unwrap());
+    assert!(matches!(error, Err(Error::TooLarge(_))), "{error:?}");
 }
 
 /// Mutated files: each gives a report or an error. The interpreter bounds its steps, not its time.

@@ -97,7 +97,7 @@ pub(crate) fn examine(image: &Image<'_>, code: &Code) -> Result<Report, Error> {
     let inner = interpreter.inner();
     let mut entries = 0;
     let mut found: Vec<u64> =
-        code.functions.keys().copied().filter(|f| !inner.contains(f)).collect();
+        code.functions.iter().copied().filter(|f| !inner.contains(f)).collect();
     loop {
         entries += found.len();
         for entry in found {
@@ -118,7 +118,7 @@ pub(crate) fn examine(image: &Image<'_>, code: &Code) -> Result<Report, Error> {
         functions: code.functions.len(),
         entries,
         instructions: code.instructions.len(),
-        findings: interpreter.rules.findings(),
+        findings: interpreter.rules.into_findings(),
     })
 }
 
@@ -134,7 +134,7 @@ impl Interpreter<'_> {
         let mut inner = self.code.called.clone();
         for i in &self.code.instructions {
             let begins_another = |target: &u64| {
-                self.code.functions.contains_key(target) && self.code.function(i.ip()).0 != *target
+                self.code.functions.contains(target) && self.code.function(i.ip()) != Some(*target)
             };
             inner.extend(code::target(i).filter(begins_another));
         }
@@ -143,7 +143,7 @@ impl Interpreter<'_> {
 
     /// Functions that nothing interpreted so far calls or jumps to.
     fn unreached(&self) -> Vec<u64> {
-        let functions = self.code.functions.keys().copied();
+        let functions = self.code.functions.iter().copied();
         functions.filter(|f| !self.contexts.contains_key(f)).collect()
     }
 
@@ -151,7 +151,6 @@ impl Interpreter<'_> {
         self.changed = true;
         while std::mem::take(&mut self.changed) {
             self.rules.restart();
-            self.rules.scan();
             let arming = self.rules.arming.len();
             for function in self.contexts.keys().copied().collect::<Vec<_>>() {
                 self.function(function)?;
@@ -278,7 +277,7 @@ impl Interpreter<'_> {
         let condition = i.condition_code();
         let target = code::target(i);
         if let Some((target, to)) = target.and_then(|t| Some((t, self.code.index(t)?))) {
-            let tail_call = self.code.functions.contains_key(&target)
+            let tail_call = self.code.functions.contains(&target)
                 && target != function
                 && state.registers[RSP] == Value::Stack(0)
                 && SAVED.iter().all(|&r| state.registers[r] == Value::Entry(r));
@@ -309,6 +308,7 @@ impl Interpreter<'_> {
             self.rules.goes_anywhere(i);
             return Next::Nowhere;
         };
+        self.steps += last.min(table::LARGEST) as usize;
         match table::targets(self.image, self.code, table, kind, last) {
             Ok(targets) => Next::To(targets.into_iter().map(|t| (t, state.clone())).collect()),
             Err(why) => {

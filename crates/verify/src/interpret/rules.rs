@@ -27,6 +27,8 @@ pub(super) struct Rules<'a> {
     aborts: BTreeSet<u64>,
     /// Functions that arm or disarm, or call one that does.
     pub(super) arming: BTreeSet<u64>,
+    /// What the scan found, and what the interpretation did in this round.
+    scanned: BTreeMap<(u64, Rule), String>,
     findings: BTreeMap<(u64, Rule), String>,
 }
 
@@ -42,14 +44,18 @@ impl<'a> Rules<'a> {
         let all = |of: fn(&Image<'_>, u64) -> Option<u64>| {
             descriptors.iter().filter_map(|&at| of(image, at)).collect()
         };
-        Rules {
+        let mut rules = Rules {
             image,
             code,
             probes: all(descriptor::probe),
             aborts: all(descriptor::abort),
             arming: BTreeSet::new(),
+            scanned: BTreeMap::new(),
             findings: BTreeMap::new(),
-        }
+        };
+        rules.scan();
+        rules.scanned = std::mem::take(&mut rules.findings);
+        rules
     }
 
     /// Forgets the findings of a round.
@@ -58,7 +64,7 @@ impl<'a> Rules<'a> {
     }
 
     pub(super) fn clean(&self) -> bool {
-        self.findings.is_empty()
+        self.scanned.is_empty() && self.findings.is_empty()
     }
 
     pub(super) fn find(&mut self, i: &Instruction, rule: Rule, detail: impl Into<String>) {
@@ -66,7 +72,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Checks what does not depend on the state: each instruction by itself.
-    pub(super) fn scan(&mut self) {
+    fn scan(&mut self) {
         let code = self.code;
         if !self.image.executable {
             self.find(&code.instructions[0], Rule::Undecodable, "the section is not executable");
@@ -123,7 +129,9 @@ impl<'a> Rules<'a> {
     fn why_anywhere(&self, i: &Instruction) -> String {
         if i.is_ip_rel_memory_operand() {
             return match self.image.pointer(i.ip_rel_memory_address()) {
-                Some(Fixup::Symbol(name)) => format!("goes to `{name}`{}", advice(&name)),
+                Some(Fixup::Symbol(name)) => {
+                    format!("goes to `{name}`{}", advice(&name.to_string()))
+                }
                 Some(Fixup::Here(target)) if self.image.data(target, 1).is_some() => {
                     let name = self.image.name(target);
                     format!("goes to {name}, through a pointer in memory{}", advice(&name))
@@ -325,22 +333,27 @@ impl<'a> Rules<'a> {
     }
 
     /// What has been found, in order of address.
-    pub(super) fn findings(&self) -> Vec<Finding> {
+    pub(super) fn into_findings(self) -> Vec<Finding> {
+        let mut found = self.findings;
+        found.extend(self.scanned);
         let mut formatter = IntelFormatter::new();
-        let findings = self.findings.iter().filter_map(|((address, rule), detail)| {
-            let i = &self.code.instructions[self.code.index(*address)?];
+        let findings = found.into_iter().filter_map(|((address, rule), detail)| {
+            let i = &self.code.instructions[self.code.index(address)?];
             let mut instruction = String::new();
             if !i.is_invalid() {
                 formatter.format(i, &mut instruction);
             }
-            let (start, name) = self.code.function(*address);
+            let start = self.code.function(address);
             Some(Finding {
-                rule: *rule,
-                function: name.to_owned(),
-                offset: address - start,
-                address: *address,
+                rule,
+                function: match start {
+                    Some(start) => self.image.function(start),
+                    None => "before the first function".into(),
+                },
+                offset: address - start.unwrap_or(address),
+                address,
                 instruction,
-                detail: detail.clone(),
+                detail,
             })
         });
         findings.collect()
