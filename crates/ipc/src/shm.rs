@@ -70,7 +70,9 @@ impl Is for Segment {
 
     fn discard(&self, local: &Local, id: i32) {
         let _cancel = sys::CancelDisabled::new();
-        let _ = std::fs::remove_file(path(local, id));
+        if own_directory(local).is_ok() {
+            let _ = std::fs::remove_file(path(local, id));
+        }
     }
 }
 
@@ -80,6 +82,14 @@ fn file_name(id: i32) -> String {
 
 fn path(local: &Local, id: i32) -> PathBuf {
     local.space.directory.join(file_name(id))
+}
+
+/// Fails unless the namespace's directory is still its own. Another namespace may have been made
+/// there since, whose segments have the same ids, and so the same file names: they are not ours to
+/// map or to remove. Asked before each use of such a name.
+fn own_directory(local: &Local) -> Result<()> {
+    let space = local.space;
+    if space.is_at(&space.directory) { Ok(()) } else { Err(Errno(libc::EACCES)) }
 }
 
 fn page_size() -> usize {
@@ -399,6 +409,10 @@ impl Namespace {
         let Ok(directory) = std::fs::read_dir(&local.space.directory) else { return };
         let _section = local.enter();
         let Ok(_ids) = local.lock(&local.ids(Kind::Shm).lock) else { return };
+        // After the directory was opened, which then is the one that this asks for.
+        if own_directory(local).is_err() {
+            return;
+        }
         for file in directory.flatten() {
             let name = file.file_name();
             let id = name.to_str().and_then(|name| name.strip_prefix("shm."));
@@ -512,6 +526,7 @@ fn failed(error: std::io::Error) -> Errno {
 }
 
 fn make_file(local: &Local, id: i32, size: u64, reserve: bool) -> Result<()> {
+    own_directory(local)?;
     let path = path(local, id);
     let mode = local.space.file_mode;
     let create = || {
@@ -556,6 +571,8 @@ fn free_bytes(file: &File) -> Option<u64> {
 }
 
 fn open_file(local: &Local, id: i32, write: bool, size: u64) -> Result<File> {
+    // Also where the namespace is out of this process's sight (`chroot`).
+    own_directory(local)?;
     let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new()
         .read(true)
@@ -563,10 +580,6 @@ fn open_file(local: &Local, id: i32, write: bool, size: u64) -> Result<File> {
         .custom_flags(flags)
         .open(path(local, id))
         .map_err(|error| match error.kind() {
-            // Not the segment but the namespace is out of this process's sight (`chroot`).
-            std::io::ErrorKind::NotFound if !local.space.is_at(&local.space.directory) => {
-                Errno(libc::EACCES)
-            }
             std::io::ErrorKind::NotFound => Errno(libc::EIDRM),
             _ => failed(error),
         })?;

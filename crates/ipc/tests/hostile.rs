@@ -132,6 +132,7 @@ fn files_of_others_are_refused() {
 fn a_directory_that_was_removed_and_made_again_is_another_namespace() {
     let (directory, n) = namespace();
     let first = n.semget(5, 1, IPC_CREAT | 0o600).unwrap();
+    let segments = [(); 2].map(|()| n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap());
     std::fs::remove_dir_all(directory.path()).unwrap();
     std::fs::create_dir(directory.path()).unwrap();
     let again = Namespace::open(directory.path()).unwrap();
@@ -139,6 +140,22 @@ fn a_directory_that_was_removed_and_made_again_is_another_namespace() {
     // It has a file to grow in; those who still use the old one go on.
     (0..2000).for_each(|_| assert!(again.semget(IPC_PRIVATE, 32, 0o600).is_ok()));
     assert_eq!(n.sem_value(first, 0), Ok(0));
+    // The new one's segments have the old one's ids, and so the names of its files.
+    assert_eq!(segments, [(); 2].map(|()| again.shmget(IPC_PRIVATE, 4096, 0o600).unwrap()));
+    let file = |id| directory.path().join(format!("shm.{id}"));
+    // SAFETY: nothing is remapped, and nothing used.
+    assert_eq!(unsafe { n.shmat(segments[0], 0, 0) }.unwrap_err().0, libc::EACCES);
+    n.remove_shm(segments[0]).unwrap();
+    assert_eq!(n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap_err().0, libc::EACCES);
+    // Who finds the dead as it registers looks for files of nobody's segments.
+    (0..2).for_each(|_| beside(&[&|| n.semop(first, &[op(0, 1, 0)], None).unwrap()], || ()));
+    for id in segments {
+        assert!(file(id).exists());
+        // SAFETY: nothing is remapped, and nothing used.
+        unsafe { Namespace::shmdt(again.shmat(id, 0, 0).unwrap() as usize).unwrap() };
+    }
+    again.remove_shm(segments[1]).unwrap();
+    assert!(file(segments[0]).exists() && !file(segments[1]).exists());
 }
 
 /// As after `setuid` and `chroot`: the process can no longer open what is in the directory.
