@@ -28,7 +28,7 @@
 //! a hundred looks the lock is taken from it.
 
 use crate::error::{CORRUPT, Result};
-use crate::peers::{Local, OWNER_DIED, gone_unmarked, place, thread_dead};
+use crate::peers::{Local, OWNER_DIED, gone_unmarked, own_namespace, thread_dead};
 use crate::space::Space;
 use crate::space::layout::{HELD, LOG, Lock, NUMBER_MASK, Thread, mark};
 use crate::sys;
@@ -172,19 +172,18 @@ impl Local {
     /// Marks the threads that are gone and that the kernel has not marked: once a second.
     #[cold]
     pub fn mark_the_unmarked(&self) {
-        let own = place(self.space, self.process).map_or(0, |own| own.namespace.load(Relaxed));
+        let own = own_namespace();
         let looked = &self.space.header().looked;
         let (looked, now) = (&looked[own as usize % looked.len()], sys::now());
         if looked.load(Relaxed) == now || looked.swap(now, Relaxed) == now {
             return;
         }
-        let here = sys::pid_namespace();
         for thread in self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok()) {
-            if gone_unmarked(self.space, thread, here) && !thread_dead(self.space, thread) {
+            if gone_unmarked(self.space, thread) && !thread_dead(self.space, thread) {
                 // Places are cleared under this lock, so the thread that is asked for once more is
                 // the one that is marked.
                 let _recovery = self.recover();
-                if thread.process.load(Acquire) != 0 && gone_unmarked(self.space, thread, here) {
+                if thread.process.load(Acquire) != 0 && gone_unmarked(self.space, thread) {
                     thread.life[0].store(OWNER_DIED, SeqCst);
                 }
             }
@@ -205,8 +204,7 @@ impl Local {
             let free = holder.is_none_or(|thread| {
                 mark(number, thread) != word
                     || is_dead(self.space, thread)
-                    || looks % PATIENCE == 0
-                        && gone_unmarked(self.space, thread, sys::pid_namespace())
+                    || looks % PATIENCE == 0 && gone_unmarked(self.space, thread)
             });
             // As for other locks: who does not name it cannot hold it.
             let named = holder.is_some_and(|thread| thread.held[HELD - 1].load(SeqCst) == at)

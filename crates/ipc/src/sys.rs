@@ -55,6 +55,11 @@ pub(crate) fn process_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
 }
 
+pub(crate) fn parent_id() -> u32 {
+    // SAFETY: getppid has no preconditions.
+    unsafe { libc::syscall(libc::SYS_getppid) as u32 }
+}
+
 /// The clock that the kernel stamps objects with: seconds, without a system call.
 pub(crate) fn now() -> u64 {
     // SAFETY: a null pointer is allowed.
@@ -99,16 +104,43 @@ pub(crate) fn pause(time: Duration) {
     };
 }
 
-/// The number of this process's PID namespace; 0 if `/proc` does not tell.
+/// The number of this process's PID namespace; 0 if the kernel does not tell.
 pub(crate) fn pid_namespace() -> u64 {
-    // SAFETY: a string, and plain data that the call fills in.
+    /// `PIDFD_GET_PID_NAMESPACE`, since Linux 6.11.
+    const GET_PID_NAMESPACE: libc::Ioctl = 0xff05;
+    let _cancel = CancelDisabled::new();
+    // SAFETY: a string, plain data that the calls fill in, and files that are ours.
     unsafe {
         let mut found: libc::stat = std::mem::zeroed();
-        match libc::stat(c"/proc/self/ns/pid".as_ptr(), &mut found) {
-            0 => found.st_ino,
-            _ => 0,
+        // Right whatever PID namespace this `/proc` is of.
+        if libc::stat(c"/proc/self/ns/pid".as_ptr(), &mut found) == 0 {
+            return found.st_ino;
         }
+        let process = libc::syscall(libc::SYS_pidfd_open, process_id(), 0) as libc::c_int;
+        if process < 0 {
+            return 0;
+        }
+        let namespace = libc::ioctl(process, GET_PID_NAMESPACE, 0);
+        libc::close(process);
+        if namespace < 0 {
+            return 0;
+        }
+        let known = libc::fstat(namespace, &mut found) == 0;
+        libc::close(namespace);
+        if known { found.st_ino } else { 0 }
     }
+}
+
+/// Whether `/proc` numbers processes as the kernel does for this one. It may be missing (`chroot`),
+/// or be that of another PID namespace (`unshare` without a mount), where a number is somebody
+/// else's.
+fn proc_has_our_numbers() -> bool {
+    let mut link = [0u8; 16];
+    // SAFETY: a string, and a buffer that is valid for its length.
+    let length =
+        unsafe { libc::readlink(c"/proc/self".as_ptr(), link.as_mut_ptr().cast(), link.len()) };
+    let number = link.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
+    std::str::from_utf8(number).ok().and_then(|number| number.parse().ok()) == Some(process_id())
 }
 
 /// What `/proc` says about a process.
@@ -118,7 +150,7 @@ pub(crate) enum Process {
     Started(u64),
     /// There is none, or only its exit status is left.
     Gone,
-    /// `/proc` is not there, or hides it.
+    /// `/proc` is not there, is another PID namespace's, or hides it.
     Unknown,
 }
 
@@ -144,7 +176,7 @@ pub(crate) fn process(pid: u32) -> Process {
     path[..text.len()].copy_from_slice(text.as_bytes());
     let mut stat = [0u8; 1024];
     let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap_or(c"");
-    let read = read_small(path, &mut stat);
+    let read = if proc_has_our_numbers() { read_small(path, &mut stat) } else { -1 };
     if read <= 0 {
         // SAFETY: signal 0 only asks.
         let sent = unsafe { libc::kill(pid as libc::pid_t, 0) };
@@ -176,6 +208,9 @@ fn parse_stat(stat: &[u8]) -> Process {
 /// whatever directory. `None`: `/proc` does not tell.
 pub(crate) fn has_mapped(pid: u32, name: &str) -> Option<bool> {
     let _cancel = CancelDisabled::new();
+    if !proc_has_our_numbers() {
+        return None;
+    }
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     // All threads have the same, but those that have ended have nothing.
     let maps = tasks.flatten().find_map(|task| {

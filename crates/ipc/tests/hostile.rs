@@ -227,6 +227,72 @@ fn who_gives_up_being_root_goes_on() {
     assert_eq!(n.sem_value(id, 0), Ok(1));
 }
 
+/// A process that owes a set three units and waits, stopped. The thread that took them has ended.
+fn who_owes(n: &Namespace, id: i32) -> Child {
+    let child = Child::run(|| {
+        beside(&[&|| n.semop(id, &[op(0, 3, SEM_UNDO)], None).unwrap()], || ());
+        // SAFETY: this process.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    });
+    child.stopped();
+    child
+}
+
+#[test]
+fn who_has_no_proc_any_more_knows_the_living() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED: only root can move its root");
+        return;
+    }
+    let (_directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let empty = tempfile::tempdir().unwrap();
+    let empty = std::ffi::CString::new(empty.path().to_str().unwrap()).unwrap();
+    let owes = who_owes(&n, id);
+    Child::run(|| {
+        assert_eq!(n.sem_value(id, 0), Ok(3));
+        // SAFETY: a string; this process.
+        assert_eq!(unsafe { libc::chroot(empty.as_ptr()) }, 0);
+        without(&[libc::SYS_pidfd_open]);
+        assert_eq!(n.sem_value(id, 0), Ok(3));
+        Child::run(|| assert_eq!(n.sem_value(id, 0), Ok(3))).succeeds();
+        // Others of its namespace know it.
+        let owes = who_owes(&n, id);
+        assert_eq!(n.sem_value(id, 0), Ok(6));
+        owes.kill();
+        assert_eq!(n.sem_value(id, 0), Ok(3));
+    })
+    .succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(3));
+    owes.kill();
+    assert_eq!(n.sem_value(id, 0), Ok(0));
+}
+
+/// `unshare` without a mount: the numbers in `/proc` are those of other processes.
+#[test]
+fn another_namespaces_proc_tells_nothing() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED: only root can make a PID namespace");
+        return;
+    }
+    let (_directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    Child::run(|| {
+        // SAFETY: for children of this process.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
+        Child::run(|| {
+            let owes = who_owes(&n, id);
+            assert_eq!(n.sem_value(id, 0), Ok(3));
+            owes.kill();
+            assert_eq!(n.sem_value(id, 0), Ok(0));
+        })
+        .succeeds();
+    })
+    .succeeds();
+}
+
 #[test]
 fn a_working_directory_is_left() {
     common::passes_alone("leaves_its_working_directory");

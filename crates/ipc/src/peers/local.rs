@@ -101,6 +101,7 @@ unsafe extern "C" fn wipe() {
         // SAFETY: a word that is never unmapped.
         unsafe { &*word }.store(0, SeqCst);
     }
+    super::inherit_namespace();
     crate::space::forget_registering();
 }
 

@@ -28,6 +28,45 @@ use crate::space::Space;
 use crate::space::layout::*;
 use crate::sys;
 use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// This process's PID namespace, 0 where it is not known, and the number of the process that found
+/// it. A process stays for life in the namespace in which it began, but what tells may be out of
+/// its sight later (`chroot`).
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+static FOUND_BY: AtomicU32 = AtomicU32::new(0);
+
+/// The number of this process's PID namespace, once it has registered; 0 if it is not known. That
+/// is no namespace: two processes that do not know theirs may be in different ones.
+pub(crate) fn own_namespace() -> u64 {
+    NAMESPACE.load(Relaxed)
+}
+
+/// When a process registers: finds its namespace.
+fn find_namespace() -> u64 {
+    if FOUND_BY.load(Relaxed) != sys::process_id() {
+        inherit_namespace();
+    }
+    let found = sys::pid_namespace();
+    if found != 0 {
+        NAMESPACE.store(found, Relaxed);
+    }
+    own_namespace()
+}
+
+/// In the child of a fork: its namespace is its parent's if they call the parent by one number. (In
+/// another namespace the parent has none.)
+fn inherit_namespace() {
+    if FOUND_BY.swap(sys::process_id(), Relaxed) != sys::parent_id() {
+        NAMESPACE.store(0, Relaxed);
+    }
+}
+
+/// Whether that process's numbers mean the same here: only then it can be asked for.
+fn is_here(process: &Process) -> bool {
+    let here = own_namespace();
+    here != 0 && process.namespace.load(Acquire) == here
+}
 
 const FUTEX_WAITERS: u32 = 0x8000_0000;
 /// The kernel's mark.
@@ -54,26 +93,23 @@ pub(crate) fn thread_dead(space: &Space, thread: &Thread) -> bool {
     }
     let Some(process) = place(space, thread.process.load(Acquire)) else { return true };
     let pid = process.pid.load(Relaxed) as u32;
-    process.namespace.load(Relaxed) == sys::pid_namespace()
-        && (gone(process) || sys::thread_gone(pid, tid))
+    is_here(process) && (gone(process) || sys::thread_gone(pid, tid))
 }
 
-/// Whether the thread in this place is gone though the kernel has not marked it; `here` is the
-/// caller's PID namespace. The answer is about the place's thread as long as nobody clears the
-/// place.
-pub(crate) fn gone_unmarked(space: &Space, thread: &Thread, here: u64) -> bool {
+/// Whether the thread in this place is gone though the kernel has not marked it. The answer is about
+/// the place's thread as long as nobody clears the place.
+pub(crate) fn gone_unmarked(space: &Space, thread: &Thread) -> bool {
     let Some(process) = place(space, thread.process.load(Acquire)) else { return false };
     let (pid, tid) = (process.pid.load(Relaxed) as u32, thread.tid.load(Acquire) as u32);
-    thread.robust.load(Relaxed) == 1
-        && here != 0
-        && process.namespace.load(Acquire) == here
-        && sys::thread_gone(pid, tid)
+    thread.robust.load(Relaxed) == 1 && is_here(process) && sys::thread_gone(pid, tid)
 }
 
 /// Whether there is no process of its number and start time, as far as this one can know.
 fn gone(process: &Process) -> bool {
-    process.namespace.load(Relaxed) == sys::pid_namespace()
-        && match sys::process(process.pid.load(Relaxed) as u32) {
+    // The number first: who changes both changes the namespace first.
+    let pid = process.pid.load(Acquire) as u32;
+    is_here(process)
+        && match sys::process(pid) {
             sys::Process::Started(start) => {
                 let known = process.start.load(Relaxed);
                 known != 0 && start != known
@@ -106,7 +142,7 @@ pub(crate) fn image_alive(space: &Space, process: u64) -> bool {
 pub(crate) fn still_maps(space: &Space, process: u64, name: &str) -> bool {
     let Some(found) = place(space, process) else { return false };
     found.generation_state.load(Acquire) & 0xffff_ffff == LIVE
-        && found.namespace.load(Relaxed) == sys::pid_namespace()
+        && is_here(found)
         && !gone(found)
         && sys::has_mapped(found.pid.load(Relaxed) as u32, name).unwrap_or(true)
 }
@@ -124,6 +160,5 @@ fn embryo_alive(space: &Space, embryo: &Process) -> bool {
 #[inline]
 pub(crate) fn process_alive(space: &Space, process: u64) -> bool {
     let Some(found) = place(space, process) else { return false };
-    image_alive(space, process)
-        || found.namespace.load(Relaxed) == sys::pid_namespace() && !gone(found)
+    image_alive(space, process) || is_here(found) && !gone(found)
 }

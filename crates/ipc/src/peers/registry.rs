@@ -2,7 +2,7 @@
 //! Places for processes and threads: taking one, and clearing those of the dead. All under the
 //! registry's lock, with all signals blocked.
 
-use super::{gone, name, place, thread_dead};
+use super::{find_namespace, gone, name, own_namespace, place, thread_dead};
 use crate::error::{Errno, Result};
 use crate::space::Space;
 use crate::space::layout::*;
@@ -30,7 +30,7 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
     space.register();
     space.epoch.store(epoch, Release);
     let pid = sys::process_id();
-    let (namespace, start) = (sys::pid_namespace(), start_time(pid));
+    let (namespace, start) = (find_namespace(), start_time(pid));
     let mut free = None;
     let used = space.header().processes.load(SeqCst).min(MAX_PROCESSES.into());
     for index in 0..used {
@@ -38,6 +38,7 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
         let word = process.generation_state.load(Acquire);
         match word & 0xffff_ffff {
             LIVE if start != 0
+                && namespace != 0
                 && process.pid.load(Relaxed) == pid.into()
                 && process.namespace.load(Relaxed) == namespace
                 && process.start.load(Relaxed) == start =>
@@ -107,7 +108,7 @@ pub(crate) fn embryo(space: &Space, parent: u64) -> Result<u64> {
     });
     let index = claim_index(space, free)?;
     let process = space.process_at(index)?;
-    let generation = fill(space, process, 0, sys::pid_namespace(), 0, parent);
+    let generation = fill(space, process, 0, own_namespace(), 0, parent);
     process.generation_state.store(generation << 32 | EMBRYO, SeqCst);
     Ok(name(index, generation))
 }
@@ -125,7 +126,7 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
     let pid = sys::process_id();
     // Not the parent's if that was about to have its children in another one. First: the number
     // that follows means somebody else in the parent's.
-    process.namespace.store(sys::pid_namespace(), SeqCst);
+    process.namespace.store(find_namespace(), SeqCst);
     process.start.store(start_time(pid), SeqCst);
     process.pid.store(pid.into(), SeqCst);
     space.register();
