@@ -179,7 +179,7 @@ impl Local {
             return;
         }
         for thread in self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok()) {
-            if gone_unmarked(self.space, thread) && !thread_dead(self.space, thread) {
+            if !thread_dead(self.space, thread) && gone_unmarked(self.space, thread) {
                 // Places are cleared under this lock, so the thread that is asked for once more is
                 // the one that is marked.
                 let _recovery = self.recover();

@@ -131,6 +131,16 @@ pub(crate) fn pid_namespace() -> u64 {
     }
 }
 
+/// The number of this thread's time namespace; 0 where there are none.
+pub(crate) fn time_namespace() -> u64 {
+    // SAFETY: a string, and plain data that the call fills in.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        let known = libc::stat(c"/proc/self/ns/time".as_ptr(), &mut found) == 0;
+        if known { found.st_ino } else { 0 }
+    }
+}
+
 /// Whether `/proc` numbers processes as the kernel does for this one. It may be missing (`chroot`),
 /// or be that of another PID namespace (`unshare` without a mount), where a number is somebody
 /// else's.

@@ -293,6 +293,43 @@ fn another_namespaces_proc_tells_nothing() {
     .succeeds();
 }
 
+/// Where another time since the boot is shown, processes seem to have started at another time.
+#[test]
+fn another_time_namespace_knows_the_living() {
+    const CLONE_NEWTIME: i32 = 0x80;
+    let (_directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let owes = who_owes(&n, id);
+    let first = Child::run(|| {
+        n.semop(id, &[op(0, 3, SEM_UNDO)], None).unwrap();
+        // SAFETY: this process.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    });
+    first.stopped();
+    Child::run(|| {
+        // SAFETY: for children of this process.
+        let made = unsafe { libc::unshare(CLONE_NEWTIME) } == 0;
+        if !made || std::fs::write("/proc/self/timens_offsets", "boottime 100000 0").is_err() {
+            println!("SKIPPED: only root can make a time namespace, where the kernel has them");
+            return;
+        }
+        Child::run(|| {
+            // Those that the kernel has not marked are looked for once a second.
+            let began = std::time::Instant::now();
+            while began.elapsed() < Duration::from_millis(2500) {
+                assert_eq!(n.sem_value(id, 0), Ok(6));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        })
+        .succeeds();
+    })
+    .succeeds();
+    assert_eq!(n.sem_value(id, 0), Ok(6));
+    owes.kill();
+    first.kill();
+    assert_eq!(n.sem_value(id, 0), Ok(0));
+}
+
 #[test]
 fn a_working_directory_is_left() {
     common::passes_alone("leaves_its_working_directory");

@@ -268,6 +268,25 @@ fn adjustments_outlive_the_first_thread() {
     assert_eq!(n.sem_value(id, 0), Ok(0));
 }
 
+/// As when memory runs out: the list of what the process has locked is gone before the kernel walks
+/// it. Its parent waits for its mutex before it waits for the process.
+#[test]
+fn adjustments_of_a_zombie_that_the_kernel_has_not_marked_are_applied() {
+    let (_directory, n) = namespace();
+    let id = set(&n, 2);
+    n.set_sem_value(id, 0, 1).unwrap();
+    let child = Child::run(|| {
+        n.semop(id, &[op(0, -1, UNDO), op(1, 1, 0)], None).unwrap();
+        let head = Box::leak(Box::new([0usize; 3]));
+        head[0] = head.as_ptr() as usize;
+        // SAFETY: an empty list, which is never freed.
+        unsafe { libc::syscall(libc::SYS_set_robust_list, head.as_ptr(), size_of_val(head)) };
+    });
+    n.semop(id, &[op(1, -1, 0)], None).unwrap();
+    n.semop(id, &[op(0, -1, 0)], None).unwrap();
+    child.succeeds();
+}
+
 /// Ids come again after 65,536 sets in a slot, and so do places in memory.
 #[test]
 fn adjustments_of_a_set_that_had_the_same_id_are_forgotten() {

@@ -98,10 +98,16 @@ pub(crate) fn thread_dead(space: &Space, thread: &Thread) -> bool {
 
 /// Whether the thread in this place is gone though the kernel has not marked it. The answer is about
 /// the place's thread as long as nobody clears the place.
+///
+/// A first thread's number is there until its process is reaped, and then may be another process's,
+/// so it is its process that is asked for. That is a zombie only after the kernel has walked the
+/// list: no mark comes later, and nothing of the thread runs.
 pub(crate) fn gone_unmarked(space: &Space, thread: &Thread) -> bool {
     let Some(process) = place(space, thread.process.load(Acquire)) else { return false };
     let (pid, tid) = (process.pid.load(Relaxed) as u32, thread.tid.load(Acquire) as u32);
-    thread.robust.load(Relaxed) == 1 && is_here(process) && sys::thread_gone(pid, tid)
+    thread.robust.load(Relaxed) == 1
+        && is_here(process)
+        && (sys::thread_gone(pid, tid) || tid == pid && gone(process))
 }
 
 /// Whether there is no process of its number and start time, as far as this one can know.
@@ -111,8 +117,13 @@ fn gone(process: &Process) -> bool {
     is_here(process)
         && match sys::process(pid) {
             sys::Process::Started(start) => {
-                let known = process.start.load(Relaxed);
-                known != 0 && start != known
+                let differs = || {
+                    let known = process.start.load(Acquire);
+                    known != 0 && start != known
+                };
+                // The kernel adds the reader's time namespace's offset. Twice, since a child that
+                // takes its name over changes both.
+                differs() && process.time.load(Acquire) == sys::time_namespace() && differs()
             }
             sys::Process::Gone => true,
             sys::Process::Unknown => false,

@@ -88,6 +88,7 @@ fn fill(space: &Space, p: &Process, pid: u64, namespace: u64, start: u64, parent
     p.generation_state.store(generation << 32 | FREE, SeqCst);
     p.namespace.store(namespace, Relaxed);
     p.start.store(start, Relaxed);
+    p.time.store(sys::time_namespace(), Relaxed);
     p.leader.store(0, Relaxed);
     p.unfenced.store(space.unfenced.load(SeqCst).into(), Relaxed);
     p.image.store(0, Relaxed);
@@ -127,6 +128,8 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
     // Not the parent's if that was about to have its children in another one. First: the number
     // that follows means somebody else in the parent's.
     process.namespace.store(find_namespace(), SeqCst);
+    process.start.store(0, SeqCst);
+    process.time.store(sys::time_namespace(), SeqCst);
     process.start.store(start_time(pid), SeqCst);
     process.pid.store(pid.into(), SeqCst);
     space.register();
@@ -150,7 +153,8 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
 pub(crate) fn name_embryo(space: &Space, embryo: u64, pid: u32) {
     let Some(process) = place(space, embryo) else { return };
     if process.generation_state.load(Acquire) & 0xffff_ffff == EMBRYO {
-        process.start.store(start_time(pid), SeqCst);
+        // Not if the child has said it meanwhile: it may be in another time namespace.
+        let _ = process.start.compare_exchange(0, start_time(pid), SeqCst, SeqCst);
         let _ = process.pid.compare_exchange(0, pid.into(), SeqCst, SeqCst);
     }
 }

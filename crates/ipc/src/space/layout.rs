@@ -16,7 +16,7 @@ pub(crate) unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"reprvipc");
-pub(crate) const VERSION: u64 = 4;
+pub(crate) const VERSION: u64 = 5;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
 pub(crate) const MAX_THREADS: u32 = 1 << 14;
@@ -144,7 +144,9 @@ pub(crate) struct Process {
     pub image: AtomicU64,
     /// Of a child to be born: the name of its parent.
     pub parent: AtomicU64,
-    pub reserved: [AtomicU64; 8],
+    /// The time namespace in which it read when it started: others see another time.
+    pub time: AtomicU64,
+    pub reserved: [AtomicU64; 7],
 }
 
 pub(crate) const FREE: u64 = 0;
