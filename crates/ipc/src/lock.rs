@@ -172,10 +172,14 @@ impl Local {
     /// Marks the threads that are gone and that the kernel has not marked: once a second.
     #[cold]
     pub fn mark_the_unmarked(&self) {
-        let own = own_namespace();
-        let looked = &self.space.header().looked;
-        let (looked, now) = (&looked[own as usize % looked.len()], sys::now());
-        if looked.load(Relaxed) == now || looked.swap(now, Relaxed) == now {
+        let (looked, now) = (&self.space.header().looked, sys::now());
+        let namespace = own_namespace();
+        if had_its_turn(looked, namespace, now) {
+            return;
+        }
+        // Who cannot see zombies has a turn of its own: others are to find those.
+        let blind = if sys::proc_has_our_numbers() { 0 } else { 1 << 31 };
+        if !takes_its_turn(looked, namespace ^ blind, now) {
             return;
         }
         for thread in self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok()) {
@@ -264,6 +268,36 @@ impl Local {
     }
 }
 
+/// A PID namespace's turn to look for dead threads in a second, as a word of the header. Each
+/// namespace has one, because its threads can be asked for there only.
+fn turn(namespace: u64, now: u64) -> u64 {
+    now << 32 | namespace & 0xffff_ffff
+}
+
+/// Whether somebody has taken that turn, or nobody can.
+fn had_its_turn(looked: &[AtomicU64], namespace: u64, now: u64) -> bool {
+    namespace == 0 || looked.iter().any(|word| word.load(Relaxed) == turn(namespace, now))
+}
+
+/// Takes the turn, unless somebody else has. A word of this second is nobody else's until the next
+/// one; the first eight get one.
+fn takes_its_turn(looked: &[AtomicU64], namespace: u64, now: u64) -> bool {
+    let turn = turn(namespace, now);
+    for word in looked.iter().cycle().skip(namespace as usize % looked.len()).take(looked.len()) {
+        let mut found = word.load(Relaxed);
+        while found >> 32 != turn >> 32 {
+            match word.compare_exchange(found, turn, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(other) => found = other,
+            }
+        }
+        if found == turn {
+            return false;
+        }
+    }
+    false
+}
+
 /// The menders' lock, held.
 struct Recovery<'l>(&'l Local);
 
@@ -345,6 +379,22 @@ mod tests {
         local.mend(place);
         assert_eq!(word.load(Relaxed), 0);
         assert_eq!(place.changes.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn each_namespace_has_a_turn_in_each_second() {
+        let looked: [AtomicU64; 8] = Default::default();
+        // Some share a word by their numbers.
+        let namespaces: [u64; 8] = std::array::from_fn(|i| 0xf000_0000 + 4 * i as u64);
+        for now in [1_700_000_000, 1_700_000_001, 1_600_000_000] {
+            for first in [true, false] {
+                for namespace in namespaces {
+                    assert_eq!(had_its_turn(&looked, namespace, now), !first);
+                    assert_eq!(takes_its_turn(&looked, namespace, now), first);
+                }
+            }
+            assert!(had_its_turn(&looked, 0, now));
+        }
     }
 
     #[test]

@@ -144,7 +144,7 @@ pub(crate) fn time_namespace() -> u64 {
 /// Whether `/proc` numbers processes as the kernel does for this one. It may be missing (`chroot`),
 /// or be that of another PID namespace (`unshare` without a mount), where a number is somebody
 /// else's.
-fn proc_has_our_numbers() -> bool {
+pub(crate) fn proc_has_our_numbers() -> bool {
     let mut link = [0u8; 16];
     // SAFETY: a string, and a buffer that is valid for its length.
     let length =

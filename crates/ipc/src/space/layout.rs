@@ -99,8 +99,8 @@ pub(crate) struct Header {
     pub reclaims: AtomicU64,
     pub ids: [Ids; 3],
     pub heap: Heap,
-    /// When somebody last looked for dead threads that the kernel has not marked: seconds, by PID
-    /// namespace, since nobody can ask for the threads of another one.
+    /// When somebody last looked for dead threads that the kernel has not marked: the second, and
+    /// below it the PID namespace, since nobody can ask for the threads of another one.
     pub looked: [AtomicU64; 8],
 }
 
