@@ -283,6 +283,8 @@ impl Local {
         }
         let left = wait.deadline.map(|deadline| deadline.saturating_sub(sys::monotonic()));
         if left.is_some_and(|left| left.is_zero()) {
+            // It may be tried again and again, without a wait.
+            self.mark_the_unmarked();
             return Woken::TimedOut;
         }
         let look = if dying { wait.look.min(LAST_LOOK_AT_THE_DEAD) } else { wait.look };
