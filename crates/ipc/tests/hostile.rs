@@ -197,6 +197,24 @@ fn who_cannot_reach_the_directory_any_more_goes_on() {
 }
 
 #[test]
+fn the_descriptor_that_stays_open_is_no_standard_one() {
+    let (_directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    Child::run(|| {
+        let few = libc::rlimit { rlim_cur: 40, rlim_max: 40 };
+        // SAFETY: this process, which has no use for files; `few` outlives the call.
+        let is_open = unsafe {
+            assert_eq!(libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0), 0);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &few), 0);
+            n.semop(id, &[op(0, 1, 0)], None).unwrap();
+            [0, 1, 2, 3].map(|number| libc::fcntl(number, libc::F_GETFD) >= 0)
+        };
+        assert_eq!(is_open, [false, false, false, true]);
+    })
+    .succeeds();
+}
+
+#[test]
 fn who_gives_up_being_root_goes_on() {
     // SAFETY: no preconditions.
     if unsafe { libc::geteuid() } != 0 {

@@ -272,7 +272,8 @@ impl Kept {
         // SAFETY: `limit` outlives the call; then a file that is open.
         let kept = unsafe {
             libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-            let from = limit.rlim_cur.min(1024).saturating_sub(64) as libc::c_int;
+            // None of the standard ones, whatever the limit: the program may have closed them.
+            let from = limit.rlim_cur.min(1024).saturating_sub(64).max(3) as libc::c_int;
             libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from)
         };
         self.device.store(device, Relaxed);
