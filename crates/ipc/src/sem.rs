@@ -138,6 +138,12 @@ impl Blocked {
         if self.zero { then == 0 } else { then >= 0 }
     }
 
+    /// Whether this part is possible with each value with which the other one is.
+    fn comes_with(self, other: Blocked) -> bool {
+        (self.num, self.zero) == (other.num, other.zero)
+            && (self.sum == other.sum || !self.zero && self.sum > other.sum)
+    }
+
     /// For [`Set::zero`].
     fn waits_for(self) -> u64 {
         match (self.zero, self.sum) {
@@ -555,6 +561,23 @@ impl Set {
         found.map(|thread| (number, thread))
     }
 
+    /// Whether this thread, which waits long, may be the one that others let go first. `lost`: it
+    /// was poked, and somebody was quicker.
+    ///
+    /// There is one such place for the set. Who cannot go on holds nobody up, so it may lose the
+    /// place to somebody who loses units that do come; but not to one that wants the same of the
+    /// same semaphore, or more, for it was there before. Whoever takes the place pokes others as
+    /// it goes on waiting.
+    fn may_starve(&self, local: &Local, blocked: Blocked, lost: bool) -> bool {
+        let Some((number, thread)) = self.starver(local) else { return true };
+        let its = Blocked::of_waiter(thread);
+        let semaphores = self.semaphores(local).unwrap_or_default();
+        let semaphore = semaphores.get(usize::from(its.num));
+        lost && number != u64::from(local.number)
+            && !semaphore.is_some_and(|semaphore| its.possible(semaphore.value()))
+            && !its.comes_with(blocked)
+    }
+
     fn leave(&self, local: &Local, offset: u64) -> Result<()> {
         local.roll_back();
         if self.starving.load(Relaxed) == u64::from(local.number) {
@@ -742,6 +765,7 @@ fn wait_until_done(
         drop(held);
         drop(section);
         wakes.wake();
+        let pokes = wait.pokes;
         let woken = local.wait(&mut wait, dying);
         section = local.enter();
         if local.was_removed::<Set>(offset)? {
@@ -759,7 +783,7 @@ fn wait_until_done(
                 let waited = wait.began.map(|began| sys::monotonic().saturating_sub(began));
                 if wait.pokes > 2
                     && waited.is_some_and(|waited| waited > STARVES)
-                    && set.starving.load(Relaxed) == 0
+                    && set.may_starve(local, blocked, wait.pokes > pokes)
                 {
                     set.starving.store(local.number.into(), Relaxed);
                 }
@@ -1086,6 +1110,36 @@ mod tests {
         assert_eq!(beside(-1, [0, 0], [2, 0], &[op(0, -1)]), (Ok(None), last.clone()));
         let hurried = SemOp { sem_flg: IPC_NOWAIT, ..op(0, -1) };
         assert_eq!(beside(-1, [0, 0], [1, 0], &[hurried]).0, Ok(None));
+    }
+
+    #[test]
+    fn who_cannot_go_on_leaves_the_starving_ones_place_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.semget(libc::IPC_PRIVATE, 2, 0o600).unwrap();
+        let down = SemOp { sem_num: 0, sem_op: -2, sem_flg: 0 };
+        let waiter = thread::spawn(move || n.semop(id, &[down], None));
+        with_waiters(
+            &n,
+            id,
+            |set: &'static Set| &set.queue,
+            1,
+            |local, set, _| {
+                let part = |num, sum| Blocked { num, sum, zero: false };
+                assert!(set.may_starve(local, part(0, -2), false));
+                set.starving.store(set.queue.first.load(Relaxed), Relaxed);
+                assert!(set.may_starve(local, part(1, -1), true));
+                assert!(!set.may_starve(local, part(1, -1), false));
+                // Less of the same semaphore may come when the other one's part does not.
+                assert!(set.may_starve(local, part(0, -1), true));
+                assert!(!set.may_starve(local, part(0, -2), true));
+                set.semaphores(local).unwrap()[0].set(local, 2, local.pid).unwrap();
+                local.commit();
+                assert!(!set.may_starve(local, part(1, -1), true));
+            },
+        );
+        n.remove_sem(id).unwrap();
+        let _ = waiter.join().unwrap();
     }
 
     /// Earlier parts of an operation change what its blocked part finds.
