@@ -6,7 +6,7 @@
 //! to zero, pokes those whose turn may have come; they try for themselves. A newcomer may be
 //! quicker than who was poked (the kernel hands the units over instead), which is what makes a
 //! semaphore under contention fast; a waiter that lost several times and waits long marks the set
-//! as *starving*, and newcomers leave it the units that it waits for.
+//! as *starving*, and newcomers leave it the units, or the zero, that it waits for.
 //!
 //! **Invariant: who starves waits for nobody that it holds up.** Others hold back only where its
 //! blocked part is possible with the values as they are, and would not be after theirs. Who made it
@@ -332,14 +332,27 @@ impl Set {
             ([only], AT_ZERO) => only.value() == 0,
             _ => true,
         };
+        // Who starves goes first: those whom it holds up would only wake each other in turns. If it
+        // waits for zero, that is everybody else at its semaphore: they would take units that it
+        // needs, or raise what it has to find at zero. (Who would not looks for itself, and is
+        // poked when it is done.)
+        let first = self.starver(local);
+        let aside = first.and_then(|(number, thread)| {
+            let its = Blocked::of_waiter(thread);
+            let value = semaphores.get(usize::from(its.num))?.value();
+            (its.zero && its.possible(value)).then_some((number, its.num))
+        });
         let mut zero = NOBODY;
         let mut each = |number, thread: &'static Thread| {
             let blocked = Blocked::of_waiter(thread);
             let num = usize::from(blocked.num);
             let Some(semaphore) = semaphores.get(num) else { return true };
             let value = semaphore.value();
+            zero = zero.max(blocked.waits_for());
+            if aside.is_some_and(|(starver, at)| starver != number && at == blocked.num) {
+                return true;
+            }
             if blocked.zero {
-                zero = zero.max(blocked.waits_for());
                 if !blocked.possible(value) {
                     return true;
                 }
@@ -359,8 +372,6 @@ impl Set {
             }
             true
         };
-        // Who starves goes first: those whom it holds up would only wake each other in turns.
-        let first = self.starver(local);
         if let Some((number, thread)) = first {
             each(number, thread);
         }
@@ -476,7 +487,7 @@ impl Set {
             let new = value + change;
             if change == 0 && value != 0
                 || new < 0
-                || change < 0 && self.lets_go_first(local, ops, part, value)
+                || change <= 0 && self.lets_go_first(local, ops, part, value)
             {
                 local.roll_back();
                 if op.sem_flg & IPC_NOWAIT != 0 {
@@ -524,8 +535,8 @@ impl Set {
         Ok(None)
     }
 
-    /// Whether somebody starves to whom this part of an operation, which takes units, is to leave
-    /// them. `value`: of the semaphore, before the part.
+    /// Whether somebody starves to whom this part of an operation, which takes units or waits for
+    /// zero, is to leave the semaphore as it is. `value`: before the part.
     #[inline]
     fn lets_go_first(&self, local: &Local, ops: &[SemOp], part: usize, value: i32) -> bool {
         self.starving.load(Relaxed) != 0 && self.lets_starver_go(local, ops, part, value)
@@ -535,12 +546,21 @@ impl Set {
     fn lets_starver_go(&self, local: &Local, ops: &[SemOp], part: usize, value: i32) -> bool {
         let Some((number, thread)) = self.starver(local) else { return false };
         let (own, its) = (Blocked::at(ops, part), Blocked::of_waiter(thread));
-        let after = value + i32::from(ops[part].sem_op);
+        // Not what earlier parts of this operation, which may be undone, have made of it.
+        let before = value + i32::from(ops[part].sem_op) - own.sum;
+        let after = if own.zero {
+            // Zero is taken by who raises after it has found it, as a mutex that is free at zero
+            // (`semop(2)` has one). Who only raises is held up by nobody.
+            let rest = ops[part..].iter().filter(|op| op.sem_num == own.num);
+            rest.fold(value, |value, op| value.saturating_add(op.sem_op.into()))
+        } else {
+            value + i32::from(ops[part].sem_op)
+        };
         number != u64::from(local.number)
             && ops[part].sem_flg & IPC_NOWAIT == 0
             && own.num == its.num
-            // Not what earlier parts of this operation, which may be undone, have made of it.
-            && its.possible(after - own.sum)
+            && (its.zero || !own.zero)
+            && its.possible(before)
             && !its.possible(after)
     }
 
@@ -1069,13 +1089,13 @@ mod tests {
         let n = Namespace::open(directory.path()).unwrap();
         // What an operation finds, done while the first waiter starves and others do not look; and
         // who of two waiters is poked after that.
-        let beside = |wanted: i16, values: [u16; 2], now: [i32; 2], ops: &[SemOp]| {
+        let beside = |wanted: &[SemOp], values: [u16; 2], now: [i32; 2], ops: &[SemOp]| {
             let id = n.semget(libc::IPC_PRIVATE, 2, 0o600).unwrap();
             n.set_sem_values(id, &values).unwrap();
             let queue = |set: &'static Set| &set.queue;
-            let wait = move || n.semop(id, &[op(0, wanted)], None);
             let waiters = [1, 2].map(|count| {
-                let waiter = thread::spawn(wait);
+                let wanted = wanted.to_vec();
+                let waiter = thread::spawn(move || n.semop(id, &wanted, None));
                 with_waiters(&n, id, queue, count, |_, _, _| ());
                 waiter
             });
@@ -1098,18 +1118,34 @@ mod tests {
         };
         let nobody = vec![false, false];
         // Another semaphore: the one who starves may wait for its holder to get this one, too.
-        assert_eq!(beside(-1, [0, 1], [0, 1], &[op(1, -1)]), (Ok(None), nobody.clone()));
+        assert_eq!(beside(&[op(0, -1)], [0, 1], [0, 1], &[op(1, -1)]), (Ok(None), nobody.clone()));
         // Readers and a writer, for whom there is too little: a reader that goes on may give back.
-        assert_eq!(beside(-3, [2, 0], [2, 0], &[op(0, -1)]), (Ok(None), nobody.clone()));
+        assert_eq!(beside(&[op(0, -3)], [2, 0], [2, 0], &[op(0, -1)]), (Ok(None), nobody.clone()));
         // What earlier parts of the operation itself have added.
-        assert_eq!(beside(-1, [0, 0], [0, 0], &[op(0, 1), op(0, -1)]), (Ok(None), nobody));
+        assert_eq!(
+            beside(&[op(0, -1)], [0, 0], [0, 0], &[op(0, 1), op(0, -1)]),
+            (Ok(None), nobody)
+        );
         let last = vec![false, true];
         let blocked = Ok(Some(Blocked { num: 0, sum: -1, zero: false }));
-        assert_eq!(beside(-1, [0, 0], [1, 0], &[op(0, -1)]), (blocked, last.clone()));
+        assert_eq!(beside(&[op(0, -1)], [0, 0], [1, 0], &[op(0, -1)]), (blocked, last.clone()));
         // Enough for both.
-        assert_eq!(beside(-1, [0, 0], [2, 0], &[op(0, -1)]), (Ok(None), last.clone()));
+        assert_eq!(beside(&[op(0, -1)], [0, 0], [2, 0], &[op(0, -1)]), (Ok(None), last.clone()));
         let hurried = SemOp { sem_flg: IPC_NOWAIT, ..op(0, -1) };
-        assert_eq!(beside(-1, [0, 0], [1, 0], &[hurried]).0, Ok(None));
+        assert_eq!(beside(&[op(0, -1)], [0, 0], [1, 0], &[hurried]).0, Ok(None));
+        // A mutex that is free at zero.
+        let locks = [op(0, 0), op(0, 1)];
+        let blocked = |sum, zero| Ok(Some(Blocked { num: 0, sum, zero }));
+        assert_eq!(beside(&locks, [1, 0], [0, 0], &locks), (blocked(0, true), last.clone()));
+        assert_eq!(beside(&locks, [1, 0], [0, 0], &locks[..1]), (Ok(None), last.clone()));
+        assert_eq!(beside(&locks, [1, 0], [0, 0], &locks[1..]).0, Ok(None));
+        let hurried = [SemOp { sem_flg: IPC_NOWAIT, ..locks[0] }, locks[1]];
+        assert_eq!(beside(&locks, [1, 0], [0, 0], &hurried).0, Ok(None));
+        let gives_back = [op(0, 0), op(0, 1), op(0, -1)];
+        assert_eq!(beside(&locks, [1, 0], [0, 0], &gives_back).0, Ok(None));
+        // One that waits for a value.
+        let drains = [op(0, -2), op(0, 0)];
+        assert_eq!(beside(&drains, [3, 0], [2, 0], &[op(0, -1)]), (blocked(-1, false), last));
     }
 
     #[test]
