@@ -96,8 +96,8 @@ pub(crate) fn thread_dead(space: &Space, thread: &Thread) -> bool {
     is_here(process) && (gone(process) || sys::thread_gone(pid, tid))
 }
 
-/// Whether the thread in this place is gone though the kernel has not marked it. The answer is about
-/// the place's thread as long as nobody clears the place.
+/// Whether the thread in this place is gone though the kernel has not marked it. The answer is
+/// about the place's thread as long as nobody clears the place.
 ///
 /// A first thread's number is there until its process is reaped, and then may be another process's,
 /// so it is its process that is asked for. That is a zombie only after the kernel has walked the
