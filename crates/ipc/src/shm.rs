@@ -50,6 +50,8 @@ struct User {
     image: AtomicU64,
     pid: AtomicU64,
     count: AtomicU64,
+    /// The second in which `/proc` was last asked, and said that it has the segment mapped.
+    maps: AtomicU64,
 }
 
 // SAFETY: atomics only.
@@ -101,9 +103,19 @@ impl Segment {
     /// Drops the entries of those who are gone; how often it is attached.
     fn attached(&self, local: &Local) -> Result<u64> {
         let (mut link, mut count) = (&self.object.chains[0], 0u64);
-        let maps = |process| {
+        // Once a second: it reads all of a process's mappings, under the lock of all ids where the
+        // last user of a removed segment is waited for.
+        let maps = |user: &User| {
+            let (process, now) = (user.process.load(Relaxed), sys::now());
+            if user.maps.load(Relaxed) == now {
+                return peers::is_there(local.space, process);
+            }
             let name = format!("/{}", file_name(self.object.id.load(Relaxed) as i32));
-            peers::still_maps(local.space, process, &name)
+            let maps = peers::still_maps(local.space, process, &name);
+            if maps {
+                user.maps.store(now, Relaxed);
+            }
+            maps
         };
         for _ in 0..=MAX_PROCESSES {
             let at = link.load(Relaxed);
@@ -116,7 +128,7 @@ impl Segment {
                 place.image.load(Relaxed) == user.image.load(Relaxed)
                     && (peers::image_alive(local.space, process)
                         // Other threads may use it, unless they have executed another program.
-                        || maps(process))
+                        || maps(user))
             });
             if alive && user.count.load(Relaxed) != 0 {
                 count = count.saturating_add(user.count.load(Relaxed));
@@ -173,6 +185,7 @@ impl Segment {
         user.image.store(image, Relaxed);
         user.pid.store(pid.into(), Relaxed);
         user.count.store(1, Relaxed);
+        user.maps.store(0, Relaxed);
         local.set(&self.object.chains[0], at)?;
         local.commit();
         Ok(())

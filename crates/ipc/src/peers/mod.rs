@@ -148,14 +148,19 @@ pub(crate) fn image_alive(space: &Space, process: u64) -> bool {
     }
 }
 
-/// Whether that process, of which no registered thread is alive, is there and still has a file of
-/// that name mapped; yes if it cannot be known.
-pub(crate) fn still_maps(space: &Space, process: u64, name: &str) -> bool {
+/// Whether that process, of which no registered thread is alive, is there.
+pub(crate) fn is_there(space: &Space, process: u64) -> bool {
     let Some(found) = place(space, process) else { return false };
-    found.generation_state.load(Acquire) & 0xffff_ffff == LIVE
-        && is_here(found)
-        && !gone(found)
-        && sys::has_mapped(found.pid.load(Relaxed) as u32, name).unwrap_or(true)
+    let live = found.generation_state.load(Acquire) & 0xffff_ffff == LIVE;
+    live && is_here(found) && !gone(found)
+}
+
+/// The same, and whether it still has a file of that name mapped; yes if it cannot be known.
+pub(crate) fn still_maps(space: &Space, process: u64, name: &str) -> bool {
+    is_there(space, process)
+        && place(space, process).is_some_and(|found| {
+            sys::has_mapped(found.pid.load(Relaxed) as u32, name).unwrap_or(true)
+        })
 }
 
 /// A child that has not said so itself lives if its parent does, or once its parent has told its
