@@ -3,6 +3,7 @@
 //! having the C library initialize some.
 
 use libc::{c_int, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t};
+use reprieve_hint::abi::Prefer;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Offsets in glibc's structures on x86-64, since 2.25. Ours lie before them.
@@ -11,6 +12,8 @@ const LOCK_SHARED: usize = 28;
 const LOCK_FLAGS: usize = 48;
 const COND_FLAGS: usize = 36;
 
+/// `PTHREAD_RWLOCK_PREFER_READER_NP`, the default.
+const READERS: u32 = 0;
 /// `PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP`.
 const WRITERS: u32 = 2;
 const ADAPTIVE: u32 = 3;
@@ -47,11 +50,16 @@ pub fn mutex(mutex: *const pthread_mutex_t) -> bool {
     (kind == 0 || kind == ADAPTIVE) && known()
 }
 
-/// Whether the lock is ours, and whether writers go first.
+/// Whether the lock is ours, and who goes first. With `PTHREAD_RWLOCK_PREFER_WRITER_NP`, readers
+/// join readers in spite of writers that wait, as in the C library.
 #[inline]
-pub fn read_write(lock: *const pthread_rwlock_t) -> Option<bool> {
+pub fn read_write(lock: *const pthread_rwlock_t) -> Option<Prefer> {
     let shared = word(lock.cast(), LOCK_SHARED) != 0;
-    (!shared && known()).then(|| word(lock.cast(), LOCK_FLAGS) == WRITERS)
+    (!shared && known()).then(|| match word(lock.cast(), LOCK_FLAGS) {
+        WRITERS => Prefer::Writers,
+        READERS => Prefer::Readers,
+        _ => Prefer::WritersNext,
+    })
 }
 
 /// Whether the condition is ours. If we initialized it, that word is 0.

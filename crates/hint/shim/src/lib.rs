@@ -6,7 +6,8 @@
 //!   process-shared and priority mutexes stay the C library's: its `kind` field says which they
 //!   are, and is left as it is (`mutex`).
 //! - **Reader-writer locks** that are not process-shared. Readers go first, as with the C library,
-//!   unless the lock was made to prefer writers without recursion.
+//!   unless the lock was made to prefer writers without recursion. A lock that was made to prefer
+//!   writers has a writer's release wake a writer first.
 //! - **Condition variables**, because the C library's know the inside of its mutexes: those that
 //!   are not process-shared become a count of signals that threads sleep on (`lock/condition.rs`).
 //!

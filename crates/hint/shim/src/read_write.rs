@@ -4,12 +4,12 @@
 use crate::next::next;
 use crate::{layout, time};
 use libc::{EBUSY, EINVAL, ETIMEDOUT, c_int, clockid_t, pthread_rwlock_t, timespec};
-use reprieve_hint::abi::ReadWrite;
+use reprieve_hint::abi::{Prefer, ReadWrite};
 
-/// The lock, and whether writers go first.
-fn ours<'a>(lock: *mut pthread_rwlock_t) -> Option<(&'a ReadWrite, bool)> {
+/// The lock, and who goes first.
+fn ours<'a>(lock: *mut pthread_rwlock_t) -> Option<(&'a ReadWrite, Prefer)> {
     // SAFETY: a valid lock, by the promise of our callers, in whose first words ours lies.
-    layout::read_write(lock).map(|writers| (unsafe { &*lock.cast::<ReadWrite>() }, writers))
+    layout::read_write(lock).map(|prefer| (unsafe { &*lock.cast::<ReadWrite>() }, prefer))
 }
 
 fn taken(taken: bool, otherwise: c_int) -> c_int {
@@ -24,7 +24,7 @@ type End = *const timespec;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_rwlock_rdlock(lock: Lock) -> c_int {
     match ours(lock) {
-        Some((lock, writers)) => taken(lock.read(writers, None), ETIMEDOUT),
+        Some((lock, prefer)) => taken(lock.read(prefer, None), ETIMEDOUT),
         None => next!(c"pthread_rwlock_rdlock"(lock => Lock)),
     }
 }
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn pthread_rwlock_rdlock(lock: Lock) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_rwlock_tryrdlock(lock: Lock) -> c_int {
     match ours(lock) {
-        Some((lock, writers)) => taken(lock.try_read(writers), EBUSY),
+        Some((lock, prefer)) => taken(lock.try_read(prefer), EBUSY),
         None => next!(c"pthread_rwlock_tryrdlock"(lock => Lock)),
     }
 }
@@ -58,16 +58,16 @@ pub unsafe extern "C" fn pthread_rwlock_clockrdlock(
     clock: clockid_t,
     end: End,
 ) -> c_int {
-    let Some((ours, writers)) = ours(lock) else {
+    let Some((ours, prefer)) = ours(lock) else {
         return next!(c"pthread_rwlock_clockrdlock"(lock => Lock, clock => clockid_t, end => End));
     };
-    if ours.try_read(writers) {
+    if ours.try_read(prefer) {
         return 0;
     }
     // SAFETY: the caller's promise.
     match unsafe { time::left(clock, end) } {
         None => EINVAL,
-        left => taken(ours.read(writers, left), ETIMEDOUT),
+        left => taken(ours.read(prefer, left), ETIMEDOUT),
     }
 }
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn pthread_rwlock_clockrdlock(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_rwlock_wrlock(lock: Lock) -> c_int {
     match ours(lock) {
-        Some((lock, _)) => taken(lock.write(None), ETIMEDOUT),
+        Some((lock, prefer)) => taken(lock.write(prefer, None), ETIMEDOUT),
         None => next!(c"pthread_rwlock_wrlock"(lock => Lock)),
     }
 }
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn pthread_rwlock_clockwrlock(
     clock: clockid_t,
     end: End,
 ) -> c_int {
-    let Some((ours, _)) = ours(lock) else {
+    let Some((ours, prefer)) = ours(lock) else {
         return next!(c"pthread_rwlock_clockwrlock"(lock => Lock, clock => clockid_t, end => End));
     };
     if ours.try_write() {
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn pthread_rwlock_clockwrlock(
     // SAFETY: the caller's promise.
     match unsafe { time::left(clock, end) } {
         None => EINVAL,
-        left => taken(ours.write(left), ETIMEDOUT),
+        left => taken(ours.write(prefer, left), ETIMEDOUT),
     }
 }
 
@@ -127,10 +127,10 @@ pub unsafe extern "C" fn pthread_rwlock_clockwrlock(
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_rwlock_unlock(lock: Lock) -> c_int {
-    match ours(lock) {
-        Some((lock, writers)) => {
-            // SAFETY: the caller holds it.
-            unsafe { lock.unlock(writers) };
+    match layout::read_write(lock) {
+        Some(prefer) => {
+            // SAFETY: a valid lock that the caller holds.
+            unsafe { ReadWrite::unlock(lock.cast(), prefer) };
             0
         }
         None => next!(c"pthread_rwlock_unlock"(lock => Lock)),

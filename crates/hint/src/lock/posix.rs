@@ -3,7 +3,8 @@
 //! `pthread_mutex_t`'s or a `pthread_rwlock_t`'s first words, which all zeros leave free.
 
 use super::condition::Condition;
-use super::rw::{self, Prefer};
+use super::rw;
+pub use super::rw::Prefer;
 use super::word::Word;
 use crate::thread::{self, Kind};
 use crate::wait::{self, HELD};
@@ -74,15 +75,10 @@ impl ReadWrite {
         Mutex::begun(line, taken)
     }
 
-    fn prefer(writers: bool) -> Prefer {
-        if writers { Prefer::Writers } else { Prefer::Readers }
-    }
-
-    /// Waits at most `timeout` ns, if there is one. `writers`: readers let waiting writers go
-    /// first.
+    /// Waits at most `timeout` ns, if there is one.
     #[inline]
-    pub fn read(&self, writers: bool, timeout: Option<u64>) -> bool {
-        let (line, prefer) = (thread::me(), Self::prefer(writers));
+    pub fn read(&self, prefer: Prefer, timeout: Option<u64>) -> bool {
+        let line = thread::me();
         let me = line.index() | HELD;
         let taken = match timeout {
             None => {
@@ -95,22 +91,22 @@ impl ReadWrite {
     }
 
     #[inline]
-    pub fn try_read(&self, writers: bool) -> bool {
+    pub fn try_read(&self, prefer: Prefer) -> bool {
         let line = thread::me();
-        Self::begun(line, self.0.try_read(line.index() | HELD, Self::prefer(writers)))
+        Self::begun(line, self.0.try_read(line.index() | HELD, prefer))
     }
 
     /// As [`ReadWrite::read`].
     #[inline]
-    pub fn write(&self, timeout: Option<u64>) -> bool {
+    pub fn write(&self, prefer: Prefer, timeout: Option<u64>) -> bool {
         let line = thread::me();
         let me = line.index() | HELD;
         let taken = match timeout {
             None => {
-                self.0.write(me);
+                self.0.write(me, prefer);
                 true
             }
-            Some(timeout) => self.0.write_until(me, end(timeout)),
+            Some(timeout) => self.0.write_until(me, prefer, end(timeout)),
         };
         Self::begun(line, taken)
     }
@@ -121,20 +117,15 @@ impl ReadWrite {
         Self::begun(line, self.0.try_write(line.index() | HELD))
     }
 
-    /// Releases what the caller holds, for reading or for writing. `writers`: as it was locked.
+    /// Releases what the caller holds, for reading or for writing. The memory may be another's when
+    /// this returns.
     ///
     /// # Safety
     /// The caller holds it.
     #[inline]
-    pub unsafe fn unlock(&self, writers: bool) {
-        // SAFETY: the caller's promise; a writer is alone.
-        unsafe {
-            if self.0.is_locked_exclusive() {
-                self.0.write_unlock(Self::prefer(writers));
-            } else {
-                self.0.read_unlock();
-            }
-        }
+    pub unsafe fn unlock(lock: *const ReadWrite, prefer: Prefer) {
+        // SAFETY: the caller's promise; the types have the same layout.
+        unsafe { rw::Core::unlock(lock.cast(), prefer) };
         thread::me().leave(Kind::Preemptable);
     }
 }

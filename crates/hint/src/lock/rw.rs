@@ -3,33 +3,42 @@
 //! C library's place ([`Prefer::Readers`]) readers.
 //!
 //! # State
-//! The protocol of Rust's standard library (`std::sync::RwLock` on futexes): the low 30 bits of
-//! `state` count readers, or are all ones for a writer; two bits say that readers or writers sleep.
-//! Readers sleep on `state`, writers on `writers`, a count of wake-ups. What is added is `owner`,
-//! the writer or the reader that came last, and waiting by what that thread does.
+//! As in Rust's standard library (`std::sync::RwLock` on futexes), the low 30 bits of `state` count
+//! readers, or are all ones for a writer; two bits say that readers or writers sleep. Readers sleep
+//! on `state`, writers on `writers`, a count of wake-ups. What is added is `owner`, the writer or
+//! the reader that came last, and waiting by what that thread does.
+//!
+//! # The memory may vanish
+//! > **Invariant.** A thread that releases the lock does not touch its memory afterwards.
+//!
+//! For the C library's rules let a thread that has taken the lock after it, and is the last to use
+//! it, free the memory at once. So the exchange that frees the lock clears both bits as well: a
+//! free lock is 0, also in the child of a fork. Then sleepers are woken by their address alone; a
+//! wake-up that comes late meets nobody, or is one without a reason.
 //!
 //! # Nobody sleeps for ever
-//! > **Invariant.** If a thread sleeps, its bit is set, or the thread that cleared the bit has not
-//! > woken it yet. If the lock is free and a bit is set, a release has not woken anybody yet, or a
-//! > thread that was woken is on its way to take the lock.
+//! > **Invariant.** If a thread sleeps, its bit is set, or the release that cleared the bit has not
+//! > woken anybody yet, or a thread is awake that was woken and *carries* the bit: it sets it as it
+//! > takes the lock, before it sleeps, and before it gives up.
 //!
-//! In the child of a fork, a release of the parent's that had freed the lock wakes nobody any more:
-//! the first thread that has to wait does so in its place, before it sleeps. From then on, threads
-//! of the child free the lock, and wake as above. Readers of the parent's keep the lock.
+//! A thread sets its bit by compare-and-swap while the lock is held. A release wakes
+//! - one writer, or all readers if no writer sleeps. That writer carries both bits: other writers
+//!   may sleep, and readers;
+//! - with [`Prefer::Readers`], all readers, or one writer if no reader sleeps. Those readers carry
+//!   the writers' bit, and so does that writer;
+//! - with [`Prefer::WritersNext`], one writer and all readers, who all carry the writers' bit.
 //!
-//! A thread sets its bit by compare-and-swap while the lock is held. The release that finds the
-//! lock free and the bits set wakes one writer and leaves the readers' bit, or all readers if no
-//! writer slept. A writer that wakes up sets the writers' bit again as it takes the lock: others
-//! may sleep still.
+//! Readers compare `state` as they fall asleep. Writers compare `writers`, which has to change
+//! before the lock is free. So a release first clears the writers' bit, then adds to `writers`, and
+//! then frees the lock, if nothing has changed meanwhile. A writer that reads the new count finds
+//! the bit cleared, and does not sleep; if one sets it again, the release begins anew.
 //!
 //! # Readers first
-//! > **Invariant.** With [`Prefer::Readers`], no reader sleeps while others read, but one that is
-//! > about to be woken.
+//! > **Invariant.** With [`Prefer::Readers`] and [`Prefer::WritersNext`], no reader sleeps while
+//! > others read, but one that is about to be woken.
 //!
-//! For a reader that has the lock may wait for one that has not. A reader sets the readers' bit
-//! while a writer holds the lock. The writer's release wakes all readers and leaves the writers'
-//! bit to the last of them, or wakes a writer if no reader slept. A reader that enters before that
-//! clears the readers' bit with the same exchange, and wakes them in place of the release.
+//! For a reader that has the lock may wait for one that has not. Readers set their bit only while a
+//! writer holds the lock, nobody carries it, and that writer's release wakes all of them.
 
 use super::stamped::Stamped;
 use crate::platform::sync::{AtomicU32, Futex, Ordering, broken, const_unless_loom};
@@ -47,12 +56,14 @@ fn free(state: u32) -> bool {
     state & COUNT == 0
 }
 
-/// Whose turn it is when readers hold the lock and writers wait.
+/// Whose turn it is when readers hold the lock and writers wait, and when a writer releases it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Prefer {
+pub enum Prefer {
     Writers,
     /// A reader may enter again while it reads, whoever waits.
     Readers,
+    /// The same, but a writer's release wakes a writer as well, and first.
+    WritersNext,
 }
 
 impl Prefer {
@@ -61,13 +72,23 @@ impl Prefer {
         state & COUNT < MOST_READERS && state & bits == 0
     }
 
-    /// The bit that a reader clears as it enters, to wake those that slept.
-    fn joined(self) -> u32 {
+    /// The bits of those that may sleep still when a reader was woken.
+    fn reader_carries(self) -> u32 {
         match self {
-            // It does not enter while the bit is set.
+            // It was woken because no writer slept.
             Prefer::Writers => 0,
-            Prefer::Readers => broken!(EnteringWakesNobody, 0, READERS_SLEEP),
+            _ => broken!(WritersForgotten, 0, WRITERS_SLEEP),
         }
+    }
+
+    /// The same for a writer.
+    fn writer_carries(self) -> u32 {
+        let bits = match self {
+            Prefer::Writers => broken!(ReadersForgotten, 0, READERS_SLEEP) | WRITERS_SLEEP,
+            // All readers were woken before, or with it.
+            _ => WRITERS_SLEEP,
+        };
+        broken!(WriterForgetsOthers, bits & !WRITERS_SLEEP, bits)
     }
 }
 
@@ -94,11 +115,22 @@ impl Core {
         }
     }
 
-    /// As a fork leaves it to the child: free, but for the bits of threads that slept.
+    /// As a fork may leave it to the child.
     #[cfg(all(loom, test))]
-    pub(crate) fn left(readers: bool, writers: bool) -> Core {
-        let bits = u32::from(readers) * READERS_SLEEP | u32::from(writers) * WRITERS_SLEEP;
-        Core { state: Futex::new(bits), spinners: Stamped::left(1), ..Core::new() }
+    pub(crate) fn left() -> Core {
+        Core { spinners: Stamped::left(1), ..Core::new() }
+    }
+
+    /// Whether the memory is as its next owner has left it.
+    #[cfg(all(loom, test))]
+    pub(crate) fn is_reused(&self, state: u32) -> bool {
+        self.state.load(Ordering::Relaxed) == state
+    }
+
+    /// The memory, with what its next owner writes there.
+    #[cfg(all(loom, test))]
+    pub(crate) fn reuse(&self, state: u32) {
+        self.state.store(state, Ordering::Relaxed);
     }
 
     pub(crate) fn is_locked(&self) -> bool {
@@ -111,14 +143,18 @@ impl Core {
 
     #[inline]
     pub(crate) fn try_read(&self, me: u32, prefer: Prefer) -> bool {
-        let enter = |state| prefer.readable(state).then(|| (state & !prefer.joined()) + READER);
-        let taken = self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter);
-        let Ok(before) = taken else { return false };
-        self.owner.store(me, Ordering::Relaxed);
-        if before & prefer.joined() != 0 {
-            self.wake_readers();
+        self.try_read_with(me, prefer, 0)
+    }
+
+    /// Takes the lock if it is readable; sets the bits.
+    #[inline]
+    fn try_read_with(&self, me: u32, prefer: Prefer, bits: u32) -> bool {
+        let enter = |state| prefer.readable(state).then(|| (state + READER) | bits);
+        let taken = self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok();
+        if taken {
+            self.owner.store(me, Ordering::Relaxed);
         }
-        true
+        taken
     }
 
     #[inline]
@@ -136,22 +172,30 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn read_slow(&self, me: u32, prefer: Prefer, end: Option<u64>) -> bool {
+        let mut carried = 0;
         loop {
             let done =
                 |state| prefer.readable(state) || state & (READERS_SLEEP | WRITERS_SLEEP) != 0;
             let state = self.spin(done);
-            if self.try_read(me, prefer) {
+            if self.try_read_with(me, prefer, carried) {
                 return true;
             }
-            let Some(left) = left(end) else { return false };
+            let Some(left) = left(end) else {
+                // It may have been woken in the place of a writer.
+                if carried == 0 || self.leave_bits(carried) {
+                    return false;
+                }
+                continue;
+            };
             if prefer.readable(state) {
                 continue;
             }
-            let bit = state | READERS_SLEEP;
-            if state & READERS_SLEEP == 0 && !self.change(state, bit) {
+            let with_bits = state | READERS_SLEEP | carried;
+            if state != with_bits && !self.change(state, with_bits) {
                 continue;
             }
-            self.state.wait(bit, left);
+            self.state.wait(with_bits, left);
+            carried = prefer.reader_carries();
         }
     }
 
@@ -159,73 +203,56 @@ impl Core {
         self.state.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// # Safety
-    /// The caller holds the lock for reading.
-    #[inline]
-    pub(crate) unsafe fn read_unlock(&self) {
-        let state = self.state.fetch_sub(READER, Ordering::Release) - READER;
-        if free(state) && state != 0 {
-            // Where readers are preferred, none sleeps.
-            self.wake(state, Prefer::Writers);
-        }
-    }
-
     #[inline]
     pub(crate) fn try_write(&self, me: u32) -> bool {
-        let taken = self.try_write_with(0);
+        self.try_write_with(me, 0)
+    }
+
+    /// Takes the lock if it is free; sets the bits.
+    #[inline]
+    fn try_write_with(&self, me: u32, bits: u32) -> bool {
+        let (to, change) = (WRITER | bits, (Ordering::Acquire, Ordering::Relaxed));
+        let taken = self.state.compare_exchange(0, to, change.0, change.1).is_ok();
         if taken {
             self.owner.store(me, Ordering::Relaxed);
         }
         taken
     }
 
-    /// Takes the lock if it is free; sets the bits.
     #[inline]
-    fn try_write_with(&self, bits: u32) -> bool {
-        let take = |state| free(state).then_some(state | WRITER | bits);
-        self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).is_ok()
-    }
-
-    #[inline]
-    pub(crate) fn write(&self, me: u32) {
+    pub(crate) fn write(&self, me: u32, prefer: Prefer) {
         // Without a look at the state first, which would wait for the last release.
-        let change = (Ordering::Acquire, Ordering::Relaxed);
-        if self.state.compare_exchange(0, WRITER, change.0, change.1).is_ok() {
-            self.owner.store(me, Ordering::Relaxed);
-        } else if !self.try_write(me) {
-            self.write_slow(me, None);
+        if !self.try_write(me) {
+            self.write_slow(me, prefer, None);
         }
     }
 
     /// Waits at most until `end`, in ns of [`wait::now`]. Whether the lock was taken.
-    pub(crate) fn write_until(&self, me: u32, end: u64) -> bool {
-        self.try_write(me) || self.write_slow(me, Some(end))
+    pub(crate) fn write_until(&self, me: u32, prefer: Prefer, end: u64) -> bool {
+        self.try_write(me) || self.write_slow(me, prefer, Some(end))
     }
 
     #[cold]
     #[inline(never)]
-    fn write_slow(&self, me: u32, end: Option<u64>) -> bool {
-        // Once it has slept: there may be others.
-        let mut bits = 0;
+    fn write_slow(&self, me: u32, prefer: Prefer, end: Option<u64>) -> bool {
+        let mut carried = 0;
         loop {
             let state = self.spin(|state| free(state) || state & WRITERS_SLEEP != 0);
-            if self.try_write_with(bits) {
-                self.owner.store(me, Ordering::Relaxed);
+            if self.try_write_with(me, carried) {
                 return true;
             }
             let Some(left) = left(end) else {
-                // It may have been woken in the place of another writer.
-                if bits == 0 || self.leave_bit() {
+                // It may have been woken in the place of another thread.
+                if carried == 0 || self.leave_bits(carried) {
                     return false;
                 }
                 continue;
             };
-            if free(state)
-                || state & WRITERS_SLEEP == 0 && !self.change(state, state | WRITERS_SLEEP)
-            {
+            let with_bits = state | WRITERS_SLEEP | carried;
+            if free(state) || state != with_bits && !self.change(state, with_bits) {
                 continue;
             }
-            bits = broken!(WriterForgetsOthers, 0, WRITERS_SLEEP);
+            carried = prefer.writer_carries();
             let turn = self.writers.load(Ordering::Acquire);
             let state = self.state.load(Ordering::Relaxed);
             if free(state) || state & WRITERS_SLEEP == 0 {
@@ -235,66 +262,101 @@ impl Core {
         }
     }
 
-    /// Sets the writers' bit, unless the lock is free.
-    fn leave_bit(&self) -> bool {
-        let set = |state| (!free(state)).then_some(state | WRITERS_SLEEP);
+    /// Sets the bits, unless the lock is free.
+    fn leave_bits(&self, bits: u32) -> bool {
+        let set = |state| (!free(state)).then_some(state | bits);
         self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set).is_ok()
     }
 
+    /// Releases the lock, held for reading or for writing. The memory may be another's when this
+    /// returns.
+    ///
     /// # Safety
-    /// The caller holds the lock for writing.
+    /// The caller holds the lock, which is valid until it is released.
     #[inline]
-    pub(crate) unsafe fn write_unlock(&self, prefer: Prefer) {
-        let state = self.state.fetch_sub(WRITER, Ordering::Release) - WRITER;
-        if state != 0 {
-            self.wake(state, prefer);
-        }
+    pub(crate) unsafe fn unlock(lock: *const Core, prefer: Prefer) {
+        // SAFETY: the caller's promise; it holds the lock still.
+        let state = unsafe { (*lock).state.load(Ordering::Relaxed) };
+        // SAFETY: as above.
+        unsafe { Core::release(lock, state, prefer) };
     }
 
-    /// Whether one slept. The caller has cleared their bit.
-    #[cold]
-    #[inline(never)]
-    fn wake_readers(&self) -> bool {
-        self.state.wake(i32::MAX)
+    /// The same for a writer, without a look at the state first.
+    ///
+    /// # Safety
+    /// As above; for writing.
+    #[inline]
+    pub(crate) unsafe fn write_unlock(lock: *const Core, prefer: Prefer) {
+        // SAFETY: as above.
+        unsafe { Core::release(lock, WRITER, prefer) };
     }
 
-    /// The lock was free with that state. Wakes a writer, or else the readers; the other way round
-    /// if readers are preferred. Another thread may have taken it: then it will wake them, except
-    /// where the bits were cleared here.
-    #[cold]
-    #[inline(never)]
-    fn wake(&self, mut state: u32, prefer: Prefer) {
-        debug_assert!(free(state));
-        if prefer == Prefer::Readers && state & READERS_SLEEP != 0 {
-            // The writers' bit stays, so that the last reader's release finds it.
-            if !self.change(state, state & !READERS_SLEEP) || self.wake_readers() {
-                return;
-            }
-            // The readers had given up, or have not slept yet. Writers must not wait for them.
-            state &= broken!(WritersForgotten, 0, !READERS_SLEEP);
-            if state == 0 {
+    /// `state` is the lock's, as far as the caller knows.
+    ///
+    /// # Safety
+    /// As above.
+    #[inline]
+    unsafe fn release(lock: *const Core, state: u32, prefer: Prefer) {
+        let last = state & COUNT == WRITER || state & COUNT == READER;
+        if state & (READERS_SLEEP | WRITERS_SLEEP) == 0 {
+            let to = if last { 0 } else { state - READER };
+            let change = (Ordering::Release, Ordering::Relaxed);
+            // SAFETY: the caller's promise.
+            if unsafe { (*lock).state.compare_exchange(state, to, change.0, change.1).is_ok() } {
                 return;
             }
         }
-        if state & WRITERS_SLEEP != 0 {
-            // The readers' bit stays, so that the writer's release finds it.
-            if !self.change(state, state & !WRITERS_SLEEP) {
-                // Taken, or the other bit was set meanwhile.
-                let now = self.state.load(Ordering::Relaxed);
-                if free(now) && now & WRITERS_SLEEP != 0 && now != state {
-                    self.wake(now, prefer);
+        // SAFETY: it is not released.
+        unsafe { Core::release_slow(lock, prefer) };
+    }
+
+    /// # Safety
+    /// As above.
+    #[cold]
+    #[inline(never)]
+    unsafe fn release_slow(lock: *const Core, prefer: Prefer) {
+        // SAFETY: the caller's promise, until the exchange that ends the loop; afterwards, only the
+        // addresses count.
+        unsafe {
+            let (readers, writers) = (&raw const (*lock).state, &raw const (*lock).writers);
+            let mut state = (*readers).load(Ordering::Relaxed);
+            // Whether this has cleared the writers' bit.
+            let mut cleared = false;
+            loop {
+                let last = state & COUNT == WRITER || state & COUNT == READER;
+                let clear = state & WRITERS_SLEEP != 0 && broken!(BitKept, !cleared, true);
+                if last && clear {
+                    let without = broken!(BitKept, state, state & !WRITERS_SLEEP);
+                    if (*lock).change(state, without) {
+                        (*writers).fetch_add(1, Ordering::Release);
+                        cleared = true;
+                    }
+                    state = (*readers).load(Ordering::Relaxed);
+                    continue;
                 }
-                return;
+                let to = if last {
+                    broken!(FreedWithBit, state & READERS_SLEEP, 0)
+                } else {
+                    // If the bit was cleared, another reader has come since, and wakes the writers.
+                    (state - READER) | if cleared { WRITERS_SLEEP } else { 0 }
+                };
+                let change = (Ordering::Release, Ordering::Relaxed);
+                match (*readers).compare_exchange(state, to, change.0, change.1) {
+                    Ok(_) if !last => return,
+                    Ok(_) => break,
+                    Err(now) => state = now,
+                }
             }
-            self.writers.fetch_add(1, Ordering::Release);
-            let woken = self.writers.wake(1);
-            if woken || state & READERS_SLEEP == 0 || broken!(ReadersForgotten, true, false) {
-                return;
+            if broken!(FreedWithBit, true, false) {
+                (*lock).change(READERS_SLEEP, 0);
             }
-            // The writer had given up, or has not slept yet. Readers must not wait for it.
-        }
-        if self.change(READERS_SLEEP, 0) {
-            self.wake_readers();
+            let wake_readers = || state & READERS_SLEEP != 0 && Futex::wake_at(readers, i32::MAX);
+            let wake_writer = || cleared && Futex::wake_at(writers, 1);
+            match prefer {
+                Prefer::Writers => wake_writer() || wake_readers(),
+                Prefer::Readers => wake_readers() || wake_writer(),
+                Prefer::WritersNext => wake_writer() | wake_readers(),
+            };
         }
     }
 
@@ -303,33 +365,23 @@ impl Core {
         if let Some(state) = self.spin_quick(&done) {
             return state;
         }
-        let (before, first) = self.spinners.add();
-        if broken!(FirstWakesNobody, false, first) {
-            let state = self.state.load(Ordering::Relaxed);
-            if free(state) && state != 0 {
-                // Where readers are preferred, none sleeps for a lock that is free.
-                self.wake(state, Prefer::Writers);
-            }
-        }
-        let admitted = before < wait::spinners();
+        let admitted = self.spinners.add().0 < wait::spinners();
         let state = if admitted { self.spin_on(done) } else { self.state.load(Ordering::Relaxed) };
         self.spinners.sub();
         state
     }
 
-    /// The state, if it was `done` after a moment. Only where nobody sleeps: after a fork somebody
-    /// has to find out who is left to be woken.
+    /// The state, if it was `done` after a moment. Only where nobody sleeps.
     fn spin_quick(&self, done: &impl Fn(u32) -> bool) -> Option<u32> {
-        const SLEEP: u32 = READERS_SLEEP | WRITERS_SLEEP;
         let mut state = self.state.load(Ordering::Relaxed);
-        if broken!(QuickForGhosts, false, state & SLEEP != 0) {
+        if state & (READERS_SLEEP | WRITERS_SLEEP) != 0 {
             return None;
         }
         let taken = wait::quick(|| {
             state = self.state.load(Ordering::Relaxed);
             done(state)
         });
-        (taken && broken!(QuickForGhosts, true, state & SLEEP == 0)).then_some(state)
+        taken.then_some(state)
     }
 
     fn spin_on(&self, done: impl Fn(u32) -> bool) -> u32 {
@@ -408,14 +460,14 @@ mod raw {
         #[inline]
         unsafe fn unlock_shared(&self) {
             // SAFETY: the caller holds it for reading.
-            unsafe { self.0.read_unlock() };
+            unsafe { Core::unlock(&self.0, Prefer::Writers) };
             mark::leave::<M>();
         }
 
         #[inline]
         fn lock_exclusive(&self) {
             let line = thread::me();
-            self.0.write(line.index() | HELD);
+            self.0.write(line.index() | HELD, Prefer::Writers);
             begun::<M>(line);
         }
 
@@ -432,7 +484,7 @@ mod raw {
         #[inline]
         unsafe fn unlock_exclusive(&self) {
             // SAFETY: the caller holds it for writing.
-            unsafe { self.0.write_unlock(Prefer::Writers) };
+            unsafe { Core::write_unlock(&self.0, Prefer::Writers) };
             mark::leave::<M>();
         }
 
@@ -465,7 +517,7 @@ mod raw {
 
         fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
             let line = thread::me();
-            let taken = self.0.write_until(line.index() | HELD, end(timeout));
+            let taken = self.0.write_until(line.index() | HELD, Prefer::Writers, end(timeout));
             if taken {
                 begun::<M>(line);
             }

@@ -113,14 +113,13 @@ pub(crate) enum How {
     TurnReadLate,
     TurnKept,
     GhostsCount,
-    FirstWakesNobody,
     GhostGranted,
-    QuickForGhosts,
-    EnteringWakesNobody,
     WritersForgotten,
     DestroyedAtOnce,
     LeavesBeforeSleeping,
     LastWakesNobody,
+    BitKept,
+    FreedWithBit,
 }
 
 /// Not a part of the models' state: set once in a process.

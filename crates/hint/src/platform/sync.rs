@@ -77,8 +77,8 @@ impl Futex {
     ///
     /// # Safety
     /// None of memory: the kernel takes any address.
-    pub(crate) unsafe fn wake_at(futex: *const Futex, threads: i32) {
-        super::sys::futex_wake_at(futex.cast(), threads);
+    pub(crate) unsafe fn wake_at(futex: *const Futex, threads: i32) -> bool {
+        super::sys::futex_wake_at(futex.cast(), threads)
     }
 }
 
@@ -102,9 +102,9 @@ impl Futex {
     }
 
     /// As the real one; in models, words outlive their threads.
-    pub(crate) unsafe fn wake_at(futex: *const Futex, threads: i32) {
+    pub(crate) unsafe fn wake_at(futex: *const Futex, threads: i32) -> bool {
         // SAFETY: the model's nodes are never freed before its end.
-        unsafe { (*futex).wake(threads) };
+        unsafe { (*futex).wake(threads) }
     }
 }
 
