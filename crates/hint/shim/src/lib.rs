@@ -15,7 +15,7 @@
 //! everything stays the C library's.
 //!
 //! Not done: a thread that is cancelled (`pthread_cancel`) while it waits for a condition wakes up
-//! when the condition is signalled, not before.
+//! when the condition is signalled or destroyed, not before.
 
 mod condition;
 mod layout;

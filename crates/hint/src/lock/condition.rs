@@ -19,6 +19,10 @@
 //! sees it, and its last access is the exchange that takes it out again. If it finds
 //! [`DESTROYED`] there and is the last, it wakes the destroyer by the address alone.
 //!
+//! A program may also destroy a condition for which only a cancelled thread waits, which would have
+//! left it in the C library. So the destroyer wakes all that wait still: for them it is a wake-up
+//! without a signal.
+//!
 //! The child of a fork has none of its parent's waiters: the count is that of the process whose
 //! epoch stands beside it. The first waiter of the child starts a new one, under the mutex, when
 //! nobody in the child is counted.
@@ -118,12 +122,15 @@ impl Condition {
         }
     }
 
-    /// Waits until all threads that were signalled have left. Nobody waits any more.
+    /// Waits until all threads have left. Nobody should wait any more who was not signalled.
     pub fn destroy(&self) {
         if broken!(DestroyedAtOnce, true, self.epoch.load(Ordering::Relaxed) != fork::epoch()) {
             return;
         }
         let mut waiters = self.waiters.fetch_or(DESTROYED, Ordering::Acquire) | DESTROYED;
+        if broken!(DestroyedUnheard, false, waiters != DESTROYED) {
+            self.signal(i32::MAX);
+        }
         while waiters != DESTROYED {
             self.waiters.wait(waiters, None);
             waiters = self.waiters.load(Ordering::Acquire);

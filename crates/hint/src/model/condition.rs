@@ -52,6 +52,35 @@ fn waiters(condition: Condition, waiters: usize) {
     handles.into_iter().for_each(|handle| handle.join().unwrap());
 }
 
+/// A thread that was cancelled sleeps, and nobody signals it.
+fn cancelled() {
+    let (done, memory) = (Mutex::new(false), Protected::new());
+    let waited = Arc::new(Waited { condition: Condition::new(), done, memory });
+    // In the other thread's name: it waits before this one destroys the condition.
+    let before = waited.condition.enter();
+    let other = waited.clone();
+    let waiter = thread::spawn(move || {
+        other.memory.read();
+        // SAFETY: entered above, and valid until then.
+        unsafe { Condition::sleep(&other.condition, before, None) };
+    });
+    waited.condition.destroy();
+    waited.memory.write();
+    waited.condition.reuse();
+    waiter.join().unwrap();
+}
+
+#[test]
+fn one_is_cancelled() {
+    check(4, cancelled);
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_destroyed_unheard() {
+    check_broken(How::DestroyedUnheard, 2, cancelled);
+}
+
 #[test]
 fn one_waits() {
     check(4, || waiters(Condition::new(), 1));

@@ -118,6 +118,7 @@ pub(crate) enum How {
     DestroyedAtOnce,
     LeavesBeforeSleeping,
     LastWakesNobody,
+    DestroyedUnheard,
     BitKept,
     FreedWithBit,
 }
