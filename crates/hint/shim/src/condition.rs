@@ -5,8 +5,8 @@ use crate::mutex::{pthread_mutex_lock, pthread_mutex_unlock};
 use crate::next::next;
 use crate::{layout, time};
 use libc::{
-    EINVAL, ETIMEDOUT, c_int, clockid_t, pthread_cond_t, pthread_condattr_t, pthread_mutex_t,
-    timespec,
+    EINVAL, EPERM, ETIMEDOUT, c_int, clockid_t, pthread_cond_t, pthread_condattr_t,
+    pthread_mutex_t, timespec,
 };
 use reprieve_hint::abi::Condition;
 use std::sync::atomic::Ordering;
@@ -127,13 +127,17 @@ pub unsafe extern "C" fn pthread_cond_clockwait(
 }
 
 /// # Safety
-/// The caller holds the mutex; the time is valid. The condition may be gone when the thread has
-/// left it.
+/// The caller holds the mutex, unless that is of a kind that finds out; the time is valid. The
+/// condition may be gone when the thread has left it.
 unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
     // SAFETY: the caller's promise.
     let left = end.map(|(clock, end)| unsafe { time::left(clock, end) });
     if left == Some(None) {
         return EINVAL;
+    }
+    // Without the mutex the thread must not enter.
+    if !layout::mutex(mutex) && layout::refuses(mutex) {
+        return EPERM;
     }
     // SAFETY: the caller's promise. The mutex may be one of the C library's.
     let (before, unlocked) = unsafe { ((*condition).enter(), pthread_mutex_unlock(mutex)) };

@@ -7,6 +7,8 @@ use reprieve_hint::abi::Prefer;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Offsets in glibc's structures on x86-64, since 2.25. Ours lie before them.
+const MUTEX_LOCK: usize = 0;
+const MUTEX_OWNER: usize = 8;
 const MUTEX_KIND: usize = 16;
 const LOCK_SHARED: usize = 28;
 const LOCK_FLAGS: usize = 48;
@@ -16,7 +18,13 @@ const COND_FLAGS: usize = 36;
 const READERS: u32 = 0;
 /// `PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP`.
 const WRITERS: u32 = 2;
+const RECURSIVE: u32 = 1;
+const ERROR_CHECK: u32 = 2;
 const ADAPTIVE: u32 = 3;
+const ANY_TYPE: u32 = 3;
+const ROBUST: u32 = 16;
+/// Of a robust mutex's word: the number of its holder.
+const HOLDER: u32 = 0x3fff_ffff;
 /// Bits that only say how the C library may speed its own locking up.
 const ELISION: u32 = 0x300;
 
@@ -48,6 +56,26 @@ fn known() -> bool {
 pub fn mutex(mutex: *const pthread_mutex_t) -> bool {
     let kind = word(mutex.cast(), MUTEX_KIND) & !ELISION;
     (kind == 0 || kind == ADAPTIVE) && known()
+}
+
+/// Whether a mutex of the C library's finds out that the calling thread does not hold it, and so
+/// will not be released.
+pub fn refuses(mutex: *const pthread_mutex_t) -> bool {
+    // SAFETY: within the mutex, of which the caller has a valid pointer; others write the word.
+    let now = |offset: usize| unsafe {
+        let word = mutex.cast_mut().cast::<u8>().add(offset).cast::<u32>();
+        AtomicU32::from_ptr(word).load(Ordering::Relaxed)
+    };
+    let kind = word(mutex.cast(), MUTEX_KIND);
+    let holder = if kind & ROBUST != 0 {
+        now(MUTEX_LOCK) & HOLDER
+    } else if matches!(kind & ANY_TYPE, RECURSIVE | ERROR_CHECK) {
+        now(MUTEX_OWNER)
+    } else {
+        return false;
+    };
+    // SAFETY: no preconditions.
+    holder != unsafe { libc::gettid() } as u32
 }
 
 /// Whether the lock is ours, and who goes first. With `PTHREAD_RWLOCK_PREFER_WRITER_NP`, readers
@@ -112,7 +140,36 @@ fn find_out() -> bool {
             const INHERIT: c_int = 1;
             pthread_mutexattr_setprotocol(attr, INHERIT);
         });
-        kinds && locks() && conditions()
+        kinds && holders() && locks() && conditions()
+    }
+}
+
+/// Whether mutexes name their holder where we take them to.
+fn holders() -> bool {
+    // SAFETY: as in `find_out`. None of these mutexes is ours.
+    unsafe {
+        let held_by_us = |set: &dyn Fn(*mut libc::pthread_mutexattr_t)| {
+            let mut attr: libc::pthread_mutexattr_t = std::mem::zeroed();
+            let mut mutex: pthread_mutex_t = std::mem::zeroed();
+            libc::pthread_mutexattr_init(&mut attr);
+            set(&mut attr);
+            libc::pthread_mutex_init(&mut mutex, &attr);
+            let free = refuses(&mutex);
+            crate::mutex::pthread_mutex_lock(&mut mutex);
+            let held = !refuses(&mutex);
+            crate::mutex::pthread_mutex_unlock(&mut mutex);
+            free && held && refuses(&mutex)
+        };
+        let of_type = |kind: c_int| {
+            held_by_us(&|attr| {
+                libc::pthread_mutexattr_settype(attr, kind);
+            })
+        };
+        of_type(libc::PTHREAD_MUTEX_RECURSIVE)
+            && of_type(libc::PTHREAD_MUTEX_ERRORCHECK)
+            && held_by_us(&|attr| {
+                pthread_mutexattr_setrobust(attr, 1);
+            })
     }
 }
 

@@ -389,7 +389,10 @@ static void kinds(void)
 	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
 	CHECK(!pthread_mutex_init(&other, &attr));
 	CHECK(!pthread_mutex_lock(&other) && pthread_mutex_lock(&other) == EDEADLK);
-	CHECK(!pthread_mutex_unlock(&other) && !pthread_mutex_destroy(&other));
+	CHECK(pthread_cond_timedwait(&condition, &other, &end) == ETIMEDOUT);
+	CHECK(!pthread_mutex_unlock(&other));
+	CHECK(pthread_cond_timedwait(&condition, &other, &end) == EPERM);
+	CHECK(!pthread_mutex_destroy(&other));
 
 	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_NORMAL);
 	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
@@ -397,7 +400,10 @@ static void kinds(void)
 	pthread_create(&thread, NULL, die_with, &other);
 	pthread_join(thread, NULL);
 	CHECK(pthread_mutex_lock(&other) == EOWNERDEAD);
-	CHECK(!pthread_mutex_consistent(&other) && !pthread_mutex_unlock(&other));
+	CHECK(!pthread_mutex_consistent(&other));
+	CHECK(pthread_cond_timedwait(&condition, &other, &end) == ETIMEDOUT);
+	CHECK(!pthread_mutex_unlock(&other));
+	CHECK(pthread_cond_timedwait(&condition, &other, &end) == EPERM);
 	CHECK(!pthread_mutex_destroy(&other));
 	CHECK(!pthread_mutex_destroy(&mutex) && !pthread_rwlock_destroy(&rw));
 }
