@@ -192,5 +192,23 @@ fn the_programs_descriptors_stay() {
     // SAFETY: as a program that closes what it does not know.
     check(unsafe { libc::close(same) }.into());
     connect(FOR_EVER).unwrap();
-    other_than(&known);
+    let connection = other_than(&known);
+
+    // Threads that connect at the same time: one does, for all.
+    for _ in 0..20 {
+        // SAFETY: as above.
+        check(unsafe { libc::close(connection) }.into());
+        let start = std::sync::Barrier::new(8);
+        let connect_all = || {
+            start.wait();
+            connect(FOR_EVER).unwrap();
+            inode(other_than(&known))
+        };
+        let connections: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(connect_all)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(connections.iter().all(|inode| *inode == connections[0]), "{connections:?}");
+        assert_eq!(other_than(&known), connection);
+    }
 }

@@ -6,10 +6,17 @@
 //! server which process that is, the descriptor of the page is read-only, and the registration ends
 //! with the process, however that ends. It crosses containers where the socket's directory is
 //! mounted into them.
+//!
+//! > **Invariant.** Only the thread that stands in [`CONNECTING`] changes the registration: the
+//! > place in the page, the page, and the connection. So all of them are of one registration.
+//!
+//! The word has the epoch of its process, so the child of a fork does not wait for a thread that it
+//! has not. A signal handler does not wait for the thread that it interrupts.
 
 use super::layout::{Hello, MAGIC, Page, VERSION, Welcome};
 use super::region::{self, Missing};
 use super::{KEY, PAGE, PROCESS};
+use crate::platform::{fork, sys};
 use crate::thread::{LINES, block_offset, table_address};
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +24,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The socket, unless `REPRIEVE_HINT` names another. `REPRIEVE_HINT=off`: none.
 const DEFAULT: &str = "/run/reprieve/hint.sock";
@@ -63,6 +70,8 @@ impl std::error::Error for Error {}
 /// its inode: in one word, so that threads that connect at the same time do not mix them.
 static CONNECTION: AtomicU64 = AtomicU64::new(NONE);
 const NONE: u64 = u64::MAX;
+/// The thread that connects, below its process's epoch; 0: none.
+static CONNECTING: AtomicU64 = AtomicU64::new(0);
 /// The device that all sockets are on.
 static SOCKETS: AtomicU64 = AtomicU64::new(0);
 /// Distance of the pointer to the runtime's reader record from the thread pointer, or 0.
@@ -83,12 +92,53 @@ pub(crate) fn set_reader(offset: isize) {
 /// Without effect: locks wait by what they find out themselves.
 pub fn connect(time: Duration) -> Result<(), Error> {
     let host = connect_host();
-    if super::page(super::now()).is_some() && is_open(CONNECTION.load(Ordering::Acquire)) {
+    let registered =
+        || super::page(super::now()).is_some() && is_open(CONNECTION.load(Ordering::Acquire));
+    if registered() {
         return Ok(());
     }
-    // The socket of a server that is gone, or one that the program has closed.
-    forget();
-    serve_me(time).or_else(|error| host.map_err(|_| error))
+    let path = socket_path().ok_or(Error::Off);
+    let result = path.and_then(|path| {
+        let _connecting = Connecting::begin(time).map_err(|e| Error::Connect(path.clone(), e))?;
+        if registered() {
+            return Ok(());
+        }
+        // The socket of a server that is gone, or one that the program has closed.
+        forget();
+        serve_me(&path, time)
+    });
+    result.or_else(|error| host.map_err(|_| error))
+}
+
+/// That this thread connects, until it is dropped.
+struct Connecting;
+
+impl Connecting {
+    /// Waits for another thread at most `time`.
+    fn begin(time: Duration) -> io::Result<Connecting> {
+        const STEP: Duration = Duration::from_millis(1);
+        let me = u64::from(fork::epoch()) << 32 | u64::from(sys::thread_id());
+        let begun = Instant::now();
+        loop {
+            let other = CONNECTING.load(Ordering::Relaxed);
+            if other >> 32 != me >> 32 {
+                let order = (Ordering::Acquire, Ordering::Relaxed);
+                if CONNECTING.compare_exchange(other, me, order.0, order.1).is_ok() {
+                    return Ok(Connecting);
+                }
+            } else if other == me || begun.elapsed() >= time {
+                return Err(io::Error::from_raw_os_error(libc::EALREADY));
+            } else {
+                std::thread::sleep(STEP);
+            }
+        }
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        CONNECTING.store(0, Ordering::Release);
+    }
 }
 
 /// Inside a guest: has this process's hints reach the host, and the host's answers this process, if
@@ -112,11 +162,9 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|_| !secure)
 }
 
-fn serve_me(time: Duration) -> Result<(), Error> {
-    let path = socket_path().ok_or(Error::Off)?;
-    let failed = |error| Error::Connect(path.clone(), error);
-    let socket = open(&path, time).map_err(failed)?;
-    let answer = |what: &str| Error::Answer(path.clone(), what.into());
+fn serve_me(path: &Path, time: Duration) -> Result<(), Error> {
+    let socket = open(path, time).map_err(|error| Error::Connect(path.into(), error))?;
+    let answer = |what: &str| Error::Answer(path.into(), what.into());
     let (welcome, page) =
         receive(&socket).map_err(|error| answer(&error.to_string()))?.ok_or(answer("no page"))?;
     if (welcome.magic, welcome.version) != (MAGIC, VERSION)
@@ -128,7 +176,7 @@ fn serve_me(time: Duration) -> Result<(), Error> {
     PROCESS.store(welcome.process, Ordering::Relaxed);
     KEY.store(welcome.key, Ordering::Relaxed);
     PAGE.store(page, Ordering::Release);
-    keep(socket).map_err(failed)
+    keep(socket).map_err(|error| Error::Connect(path.into(), error))
 }
 
 /// The first hint or lock of the process.
@@ -207,7 +255,7 @@ fn check(result: i64) -> io::Result<i64> {
 }
 
 /// A connection, over which the process has said who it is.
-fn open(path: &std::path::Path, time: Duration) -> io::Result<OwnedFd> {
+fn open(path: &Path, time: Duration) -> io::Result<OwnedFd> {
     // SAFETY: a new descriptor of our own; the address and the options are valid for their sizes.
     unsafe {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
