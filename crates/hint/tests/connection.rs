@@ -138,6 +138,11 @@ fn the_programs_descriptors_stay() {
     child(|| serve(listener, page));
     let mut known = open();
 
+    // A program that forks before its first hint.
+    connect(FOR_EVER).unwrap();
+    let was = inode(other_than(&known));
+    in_child(|| assert_ne!(inode(other_than(&known)), was));
+
     // A program without an input.
     // SAFETY: nobody here uses it.
     unsafe { libc::close(0) };

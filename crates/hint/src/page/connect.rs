@@ -17,13 +17,13 @@ use super::layout::{Hello, MAGIC, Page, VERSION, Welcome};
 use super::region::{self, Missing};
 use super::{KEY, PAGE, PROCESS};
 use crate::platform::{fork, sys};
-use crate::thread::{LINES, block_offset, table_address};
+use crate::thread::{self, LINES, block_offset, table_address};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The socket, unless `REPRIEVE_HINT` names another. `REPRIEVE_HINT=off`: none.
@@ -70,6 +70,9 @@ impl std::error::Error for Error {}
 /// its inode: in one word, so that threads that connect at the same time do not mix them.
 static CONNECTION: AtomicU64 = AtomicU64::new(NONE);
 const NONE: u64 = u64::MAX;
+/// The process of which the page and the connection are, by its epoch: a child of a bare `clone`
+/// has a copy of them.
+static REGISTERED: AtomicU32 = AtomicU32::new(0);
 /// The thread that connects, below its process's epoch; 0: none.
 static CONNECTING: AtomicU64 = AtomicU64::new(0);
 /// The device that all sockets are on.
@@ -91,9 +94,18 @@ pub(crate) fn set_reader(offset: isize) {
 /// # Errors
 /// Without effect: locks wait by what they find out themselves.
 pub fn connect(time: Duration) -> Result<(), Error> {
+    // So that a child of this process registers, too, if this one gives no hint before it forks.
+    thread::me();
+    connect_now(time)
+}
+
+fn connect_now(time: Duration) -> Result<(), Error> {
     let host = connect_host();
-    let registered =
-        || super::page(super::now()).is_some() && is_open(CONNECTION.load(Ordering::Acquire));
+    let registered = || {
+        super::page(super::now()).is_some()
+            && REGISTERED.load(Ordering::Acquire) == fork::epoch()
+            && is_open(CONNECTION.load(Ordering::Acquire))
+    };
     if registered() {
         return Ok(());
     }
@@ -176,12 +188,14 @@ fn serve_me(path: &Path, time: Duration) -> Result<(), Error> {
     PROCESS.store(welcome.process, Ordering::Relaxed);
     KEY.store(welcome.key, Ordering::Relaxed);
     PAGE.store(page, Ordering::Release);
-    keep(socket).map_err(|error| Error::Connect(path.into(), error))
+    keep(socket).map_err(|error| Error::Connect(path.into(), error))?;
+    REGISTERED.store(fork::epoch(), Ordering::Release);
+    Ok(())
 }
 
 /// The first hint or lock of the process.
 pub(crate) fn register() {
-    let _ = connect(SHORT);
+    let _ = connect_now(SHORT);
 }
 
 /// There is no page. The connection ends; in the child of a fork that is a copy of the parent's,
