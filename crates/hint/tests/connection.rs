@@ -125,6 +125,23 @@ fn other_than(known: &[i32]) -> i32 {
     others[0]
 }
 
+/// Has the kernel refuse to say what a descriptor is.
+fn refuse_fstat() {
+    let line = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
+    let is = |call: i64, jt| line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, 0, call as u32);
+    let end = |with| line(libc::BPF_RET | libc::BPF_K, 0, 0, with);
+    let refused = end(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    let (by_fd, by_path) = (is(libc::SYS_fstat, 2), is(libc::SYS_newfstatat, 1));
+    let mut lines = [load, by_fd, by_path, end(libc::SECCOMP_RET_ALLOW), refused];
+    let filter = libc::sock_fprog { len: lines.len() as u16, filter: lines.as_mut_ptr() };
+    // SAFETY: a valid filter, for this process.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into());
+        check(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter).into());
+    }
+}
+
 #[test]
 fn the_programs_descriptors_stay() {
     let path = std::env::temp_dir().join(format!("connection-{}.sock", std::process::id()));
@@ -216,4 +233,16 @@ fn the_programs_descriptors_stay() {
         assert!(connections.iter().all(|inode| *inode == connections[0]), "{connections:?}");
         assert_eq!(other_than(&known), connection);
     }
+
+    // It cannot be told whose a descriptor is: the connection is kept, and is the only one.
+    in_child(|| {
+        refuse_fstat();
+        // SAFETY: only asks.
+        let is_open = |&fd: &i32| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0;
+        let count = || (0..4096).filter(is_open).count();
+        connect(FOR_EVER).unwrap();
+        let before = count();
+        connect(FOR_EVER).unwrap();
+        assert_eq!(count(), before);
+    });
 }

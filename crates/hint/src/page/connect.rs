@@ -70,6 +70,9 @@ impl std::error::Error for Error {}
 /// its inode: in one word, so that threads that connect at the same time do not mix them.
 static CONNECTION: AtomicU64 = AtomicU64::new(NONE);
 const NONE: u64 = u64::MAX;
+/// In place of an inode, of which no file has this number: the process may not ask for it. Such a
+/// connection is taken to be open, and never closed: the program may have done so.
+const UNKNOWN: u32 = 0;
 /// The process of which the page and the connection are, by its epoch: a child of a bare `clone`
 /// has a copy of them.
 static REGISTERED: AtomicU32 = AtomicU32::new(0);
@@ -188,7 +191,7 @@ fn serve_me(path: &Path, time: Duration) -> Result<(), Error> {
     PROCESS.store(welcome.process, Ordering::Relaxed);
     KEY.store(welcome.key, Ordering::Relaxed);
     PAGE.store(page, Ordering::Release);
-    keep(socket).map_err(|error| Error::Connect(path.into(), error))?;
+    keep(socket);
     REGISTERED.store(fork::epoch(), Ordering::Release);
     Ok(())
 }
@@ -206,25 +209,28 @@ pub(crate) fn forget() {
 }
 
 /// Keeps the connection, in place of the one before.
-fn keep(socket: OwnedFd) -> io::Result<()> {
-    let (device, inode) = identity(socket.as_raw_fd())?;
-    SOCKETS.store(device, Ordering::Relaxed);
+fn keep(socket: OwnedFd) {
+    let inode = identity(socket.as_raw_fd()).map_or(UNKNOWN, |(device, inode)| {
+        SOCKETS.store(device, Ordering::Relaxed);
+        inode
+    });
     let fd = socket.into_raw_fd();
     close(CONNECTION.swap((fd as u64) << 32 | u64::from(inode), Ordering::AcqRel));
-    Ok(())
 }
 
 /// Whether the program has not closed that connection. It may close all descriptors (`closefrom`),
 /// and have a file of its own by that number now.
 fn is_open(connection: u64) -> bool {
     let ours = (SOCKETS.load(Ordering::Relaxed), connection as u32);
-    connection != NONE && identity((connection >> 32) as i32).is_ok_and(|found| found == ours)
+    connection != NONE
+        && (ours.1 == UNKNOWN
+            || identity((connection >> 32) as i32).is_ok_and(|found| found == ours))
 }
 
 /// Closes a connection that is open still. (Another thread that replaces the descriptor between the
 /// two calls here is not seen.)
 fn close(connection: u64) {
-    if is_open(connection) {
+    if connection as u32 != UNKNOWN && is_open(connection) {
         // SAFETY: a socket that this module opened and nobody else uses.
         drop(unsafe { OwnedFd::from_raw_fd((connection >> 32) as i32) });
     }
