@@ -91,6 +91,8 @@ pub unsafe extern "C" fn pthread_cond_wait(condition: Cond, mutex: Mutex) -> c_i
     match ours(condition) {
         // SAFETY: the caller holds the mutex.
         Some(condition) => unsafe { wait(condition, mutex, None) },
+        // SAFETY: the caller holds the mutex.
+        None if layout::mutex(mutex) => unsafe { poll(mutex, None) },
         None => next!(c"pthread_cond_wait"(condition => Cond, mutex => Mutex)),
     }
 }
@@ -105,6 +107,10 @@ pub unsafe extern "C" fn pthread_cond_timedwait(condition: Cond, mutex: Mutex, e
             // SAFETY: the caller holds the mutex, and the time is valid.
             unsafe { wait(condition, mutex, Some((clock, end))) }
         }
+        // SAFETY: the caller holds the mutex, and the time is valid.
+        None if layout::mutex(mutex) => unsafe {
+            poll(mutex, Some((layout::clock(condition), end)))
+        },
         None => next!(c"pthread_cond_timedwait"(condition => Cond, mutex => Mutex, end => End)),
     }
 }
@@ -121,6 +127,8 @@ pub unsafe extern "C" fn pthread_cond_clockwait(
     match ours(condition) {
         // SAFETY: the caller holds the mutex, and the time is valid.
         Some(condition) => unsafe { wait(condition, mutex, Some((clock, end))) },
+        // SAFETY: as above.
+        None if layout::mutex(mutex) => unsafe { poll(mutex, Some((clock, end))) },
         None => next!(c"pthread_cond_clockwait"(
             condition => Cond, mutex => Mutex, clock => clockid_t, end => End)),
     }
@@ -155,4 +163,30 @@ unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t
         return locked;
     }
     if in_time { 0 } else { ETIMEDOUT }
+}
+
+/// Waits for a condition of the C library's, which knows the inside of its mutexes, with a mutex of
+/// ours: wakes up again and again without a signal, as POSIX allows.
+///
+/// # Safety
+/// The caller holds the mutex; the time is valid.
+unsafe fn poll(mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
+    const STEP: u64 = 1_000_000;
+    // SAFETY: the caller's promise.
+    let left = || end.map(|(clock, end)| unsafe { time::left(clock, end) });
+    let first = left();
+    if first == Some(None) {
+        return EINVAL;
+    }
+    let step = Duration::from_nanos(first.flatten().map_or(STEP, |left| left.min(STEP)));
+    // SAFETY: all zeros are a condition, which nobody else knows; the caller holds the mutex, which
+    // is ours.
+    unsafe {
+        let nobody = std::mem::zeroed::<Condition>();
+        let before = nobody.enter();
+        pthread_mutex_unlock(mutex);
+        Condition::sleep(&nobody, before, Some(step));
+        pthread_mutex_lock(mutex);
+    }
+    if left() == Some(Some(0)) { ETIMEDOUT } else { 0 }
 }

@@ -2,7 +2,7 @@
 //! Whether the C library's structures are as this library takes them to be: found out once, by
 //! having the C library initialize some.
 
-use libc::{c_int, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t};
+use libc::{c_int, clockid_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t};
 use reprieve_hint::abi::Prefer;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,6 +13,7 @@ const MUTEX_KIND: usize = 16;
 const LOCK_SHARED: usize = 28;
 const LOCK_FLAGS: usize = 48;
 const COND_FLAGS: usize = 36;
+const COND_MONOTONIC: u32 = 2;
 
 /// `PTHREAD_RWLOCK_PREFER_READER_NP`, the default.
 const READERS: u32 = 0;
@@ -94,6 +95,12 @@ pub fn read_write(lock: *const pthread_rwlock_t) -> Option<Prefer> {
 #[inline]
 pub fn condition(condition: *const pthread_cond_t) -> bool {
     word(condition.cast(), COND_FLAGS) & 1 == 0 && known()
+}
+
+/// The clock of a condition that is the C library's.
+pub fn clock(condition: *const pthread_cond_t) -> clockid_t {
+    let monotonic = word(condition.cast(), COND_FLAGS) & COND_MONOTONIC != 0;
+    if monotonic { libc::CLOCK_MONOTONIC } else { libc::CLOCK_REALTIME }
 }
 
 unsafe extern "C" {
@@ -200,6 +207,10 @@ fn conditions() -> bool {
         libc::pthread_condattr_setpshared(&mut attr, libc::PTHREAD_PROCESS_SHARED);
         let mut condition: pthread_cond_t = std::mem::zeroed();
         crate::condition::real_init(&mut condition, &attr);
-        word((&raw const condition).cast(), COND_FLAGS) & 1 == 1
+        let shared = word((&raw const condition).cast(), COND_FLAGS) & 1 == 1;
+        let real_time = clock(&condition) == libc::CLOCK_REALTIME;
+        libc::pthread_condattr_setclock(&mut attr, libc::CLOCK_MONOTONIC);
+        crate::condition::real_init(&mut condition, &attr);
+        shared && real_time && clock(&condition) == libc::CLOCK_MONOTONIC
     }
 }

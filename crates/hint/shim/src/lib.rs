@@ -10,6 +10,7 @@
 //!   writers has a writer's release wake a writer first.
 //! - **Condition variables**, because the C library's know the inside of its mutexes: those that
 //!   are not process-shared become a count of signals that threads sleep on (`lock/condition.rs`).
+//!   With a process-shared one and a mutex of ours, threads look once a millisecond.
 //!
 //! Where the C library's structures are not as expected, which is tried first (`layout`),
 //! everything stays the C library's.

@@ -362,6 +362,60 @@ static void forks(void)
 		pthread_join(threads[i], NULL);
 }
 
+struct shared {
+	pthread_cond_t condition;
+	pthread_mutex_t mutex;
+	int waits, end;
+};
+
+static void *wait_shared(void *of)
+{
+	struct shared *shared = of;
+
+	CHECK(!pthread_mutex_lock(&shared->mutex));
+	shared->waits = 1;
+	while (!shared->end)
+		CHECK(!pthread_cond_wait(&shared->condition, &shared->mutex));
+	CHECK(!pthread_mutex_unlock(&shared->mutex));
+	return NULL;
+}
+
+/* A condition that is process-shared, with a mutex that is not. */
+static void shared_condition(void)
+{
+	struct shared shared = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+	pthread_condattr_t attr;
+	struct timespec end;
+	pthread_t thread;
+	int waits = 0;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	CHECK(!pthread_cond_init(&shared.condition, &attr));
+	CHECK(!pthread_mutex_lock(&shared.mutex));
+	end = in(CLOCK_MONOTONIC, 20);
+	while (pthread_cond_timedwait(&shared.condition, &shared.mutex, &end) == 0)
+		;
+	CHECK(pthread_cond_timedwait(&shared.condition, &shared.mutex, &end) == ETIMEDOUT);
+	CHECK(pthread_mutex_trylock(&shared.mutex) == EBUSY);
+	CHECK(!pthread_mutex_unlock(&shared.mutex));
+
+	CHECK(!pthread_create(&thread, NULL, wait_shared, &shared));
+	while (!waits) {
+		CHECK(!pthread_mutex_lock(&shared.mutex));
+		waits = shared.waits;
+		CHECK(!pthread_mutex_unlock(&shared.mutex));
+	}
+	CHECK(!pthread_mutex_lock(&shared.mutex));
+	shared.end = 1;
+	CHECK(!pthread_cond_signal(&shared.condition));
+	CHECK(!pthread_mutex_unlock(&shared.mutex));
+	pthread_join(thread, NULL);
+	CHECK(!pthread_cond_destroy(&shared.condition));
+	CHECK(!pthread_mutex_destroy(&shared.mutex));
+}
+
 static void *die_with(void *of)
 {
 	CHECK(!pthread_mutex_lock(of));
@@ -423,6 +477,7 @@ int main(void)
 	/* After a fork, glibc's own reader-writer locks wait for threads that are not there. */
 	if (preloaded)
 		forks();
+	shared_condition();
 	kinds();
 	puts(preloaded ? "preloaded" : "alone");
 	return 0;
