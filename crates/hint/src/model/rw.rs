@@ -132,29 +132,32 @@ fn the_last_user_frees_the_memory() {
     }
 }
 
+/// A writer waits, and a hasty thread, which may give up: no one is left asleep.
+fn gives_up(prefer: Prefer, hasty: fn(&Lock)) {
+    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+    lock.core.write(1 | HELD, prefer);
+    let other = lock.clone();
+    let patient = thread::spawn(move || other.write(2));
+    let other = lock.clone();
+    let hasty = thread::spawn(move || hasty(&other));
+    // SAFETY: locked above.
+    unsafe { Core::write_unlock(&lock.core, prefer) };
+    patient.join().unwrap();
+    hasty.join().unwrap();
+    assert!(!lock.core.is_locked());
+}
+
 /// A writer that gives up leaves no other asleep.
 #[test]
 fn a_writer_gives_up() {
-    check_sleepers(1, || {
-        let prefer = Prefer::Writers;
-        let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
-        lock.core.write(1 | HELD, prefer);
-        let other = lock.clone();
-        let patient = thread::spawn(move || other.write(2));
-        let other = lock.clone();
-        let hasty = thread::spawn(move || {
-            if other.core.write_until(3 | HELD, prefer, 1) {
-                other.value.write();
-                // SAFETY: locked above.
-                unsafe { Core::write_unlock(&other.core, prefer) };
-            }
-        });
-        // SAFETY: locked above.
-        unsafe { Core::write_unlock(&lock.core, prefer) };
-        patient.join().unwrap();
-        hasty.join().unwrap();
-        assert!(!lock.core.is_locked());
-    });
+    let hasty = |lock: &Lock| {
+        if lock.core.write_until(3 | HELD, lock.prefer, 1) {
+            lock.value.write();
+            // SAFETY: locked above.
+            unsafe { Core::write_unlock(&lock.core, lock.prefer) };
+        }
+    };
+    check_sleepers(1, move || gives_up(Prefer::Writers, hasty));
 }
 
 /// A reader that does not leave before another reader has come. Both find the lock held for
@@ -185,23 +188,13 @@ fn a_reader_depends_on_another() {
 
 /// A reader that is preferred and gives up leaves no writer asleep.
 fn preferred_reader_gives_up(prefer: Prefer) {
-    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
-    lock.core.write(1 | HELD, prefer);
-    let other = lock.clone();
-    let patient = thread::spawn(move || other.write(2));
-    let other = lock.clone();
-    let hasty = thread::spawn(move || {
-        if other.core.read_until(3 | HELD, prefer, 1) {
-            other.value.read();
+    gives_up(prefer, |lock| {
+        if lock.core.read_until(3 | HELD, lock.prefer, 1) {
+            lock.value.read();
             // SAFETY: locked above.
-            unsafe { Core::unlock(&other.core, prefer) };
+            unsafe { Core::unlock(&lock.core, lock.prefer) };
         }
     });
-    // SAFETY: locked above.
-    unsafe { Core::write_unlock(&lock.core, prefer) };
-    patient.join().unwrap();
-    hasty.join().unwrap();
-    assert!(!lock.core.is_locked());
 }
 
 #[test]
