@@ -214,11 +214,19 @@ fn the_descriptor_that_stays_open_is_no_standard_one() {
     .succeeds();
 }
 
+/// Whether this is root; else says what only root can do.
+fn is_root(does: &str) -> bool {
+    // SAFETY: no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        println!("SKIPPED: only root can {does}");
+    }
+    root
+}
+
 #[test]
 fn who_gives_up_being_root_goes_on() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED: only root can become somebody else");
+    if !is_root("become somebody else") {
         return;
     }
     let (_directory, n) = namespace();
@@ -258,9 +266,7 @@ fn who_owes(n: &Namespace, id: i32) -> Child {
 
 #[test]
 fn who_has_no_proc_any_more_knows_the_living() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED: only root can move its root");
+    if !is_root("move its root") {
         return;
     }
     let (_directory, n) = namespace();
@@ -290,9 +296,7 @@ fn who_has_no_proc_any_more_knows_the_living() {
 /// `unshare` without a mount: the numbers in `/proc` are those of other processes.
 #[test]
 fn another_namespaces_proc_tells_nothing() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIPPED: only root can make a PID namespace");
+    if !is_root("make a PID namespace") {
         return;
     }
     let (_directory, n) = namespace();
