@@ -13,16 +13,28 @@ pub fn plain_lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether `c` reorders the text around it or takes no room.
+/// Whether `c` reorders the text around it or takes no room: what Unicode calls default-ignorable,
+/// and separators of lines.
 fn is_hidden(c: char) -> bool {
     matches!(
         c,
         '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
             | '\u{200b}'..='\u{200f}'
             | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
             | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
     )
 }
 
@@ -34,6 +46,7 @@ mod tests {
     fn a_guest_cannot_send_escape_sequences_to_the_terminal() {
         assert_eq!(plain("6.12\x1b[2J\u{202e}x\n"), "6.12?[2J?x?");
         assert_eq!(plain("a\u{200b}b\u{2066}c\u{feff}\t"), "a?b?c??");
+        assert_eq!(plain("a\u{61c}b\u{180e}c\u{fe0f}d\u{e0041}e\u{3164}"), "a?b?c?d?e?");
     }
 
     #[test]
