@@ -3,7 +3,8 @@
 //!
 //! If the whole recording is small, the window is the whole recording. Else each of the longest
 //! grace periods has one, a little wider than itself. When there is more in them than a page can
-//! hold, the windows of the shorter ones go.
+//! hold, the windows of the shorter ones go, at last all of them. What a grace period waited for is
+//! found in any case.
 
 use super::overview::Overview;
 use super::scan::{Lane, Period, Segment, Sink, number};
@@ -41,8 +42,27 @@ pub struct Detail {
     pub dropped: usize,
     /// By VM and number of the grace period.
     pub evidence: BTreeMap<(u32, u64), Evidence>,
-    wanted: BTreeSet<(u32, u64)>,
+    /// The grace periods that the page lists.
+    wanted: Vec<(u32, Waited)>,
+    /// The windows are the whole recording.
+    everything: bool,
     size: usize,
+}
+
+/// A grace period, and the longest stay off a CPU of each vCPU during it.
+struct Waited {
+    period: Period,
+    stays: BTreeMap<u32, (Segment, u64)>,
+}
+
+impl Waited {
+    fn add(&mut self, vcpu: u32, segment: &Segment) {
+        let Period { from, to, .. } = self.period;
+        let inside = segment.to.min(to).saturating_sub(segment.from.max(from));
+        if inside > self.stays.get(&vcpu).map_or(0, |(_, longest)| *longest) {
+            self.stays.insert(vcpu, (segment.clone(), inside));
+        }
+    }
 }
 
 impl Detail {
@@ -74,12 +94,13 @@ impl Detail {
                 }
             }
         }
+        let waited = |period: &Period| Waited { period: *period, stays: BTreeMap::new() };
         let wanted = overview
             .vms
             .iter()
-            .flat_map(|(pid, vm)| vm.longest.iter().map(|p| (*pid, number(p.seq))))
+            .flat_map(|(pid, vm)| vm.longest.iter().map(|period| (*pid, waited(period))))
             .collect();
-        Detail { windows, dropped: 0, evidence: BTreeMap::new(), wanted, size: 0 }
+        Detail { windows, dropped: 0, evidence: BTreeMap::new(), wanted, everything, size: 0 }
     }
 
     fn each(&mut self, pid: u32, from: u64, to: u64, put: impl Fn(&mut Window)) {
@@ -89,7 +110,7 @@ impl Detail {
                 self.size += 1;
             }
         }
-        while self.size > BUDGET && self.windows.len() > 1 {
+        while self.size > BUDGET && !self.everything {
             let least = self.windows.iter().enumerate().min_by_key(|(_, w)| w.rank);
             let Some((at, _)) = least else { return };
             let gone = self.windows.remove(at);
@@ -106,20 +127,15 @@ impl Detail {
     /// The longest stay off a CPU during `period`, and for how long of it: of a vCPU that owed a
     /// quiescent state where that is known.
     pub fn cause(&self, pid: u32, period: &Period) -> Option<(u32, &Segment, u64)> {
-        let window = self.window(pid, period)?;
+        let (_, waited) = self.wanted.iter().find(|(of, w)| *of == pid && w.period == *period)?;
         let evidence =
             self.evidence.get(&(pid, number(period.seq))).filter(|e| !e.owing.is_empty());
         let owed = |vcpu: u32| evidence.is_none_or(|e| e.owing.contains(&vcpu));
-        window
-            .segments
+        waited
+            .stays
             .iter()
-            .filter(|(vcpu, segment)| owed(*vcpu) && super::scan::is_preempted(segment.state))
-            .map(|(vcpu, segment)| {
-                let inside =
-                    segment.to.min(period.to).saturating_sub(segment.from.max(period.from));
-                (*vcpu, segment, inside)
-            })
-            .filter(|(_, _, inside)| *inside > 0)
+            .filter(|(vcpu, _)| owed(**vcpu))
+            .map(|(vcpu, (segment, inside))| (*vcpu, segment, *inside))
             .max_by_key(|(_, _, inside)| *inside)
     }
 }
@@ -132,6 +148,10 @@ impl Window {
 
 impl Sink for Detail {
     fn segment(&mut self, (pid, vcpu): Lane, segment: Segment) {
+        if super::scan::is_preempted(segment.state) {
+            let of_vm = self.wanted.iter_mut().filter(|(of, _)| *of == pid);
+            of_vm.for_each(|(_, waited)| waited.add(vcpu, &segment));
+        }
         self.each(pid, segment.from, segment.to, |w| w.segments.push((vcpu, segment.clone())));
     }
 
@@ -146,7 +166,7 @@ impl Sink for Detail {
                 continue;
             };
             let key = (vm.pid, number(current.seq));
-            if !self.wanted.contains(&key) {
+            if !self.wanted.iter().any(|(pid, w)| (*pid, number(w.period.seq)) == key) {
                 continue;
             }
             let evidence = Evidence {

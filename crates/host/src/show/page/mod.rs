@@ -197,15 +197,15 @@ fn row(index: usize, n: usize, pid: u32, period: &Period, detail: &Detail, origi
             td class="text" {
                 (cause(pid, period, detail))
                 @if let Some(evidence) = evidence { (waited(evidence)) }
+                @if detail.window(pid, period).is_none() {
+                    span class="soft" { "; not kept in detail" }
+                }
             }
         }
     }
 }
 
 fn cause(pid: u32, period: &Period, detail: &Detail) -> Markup {
-    if detail.window(pid, period).is_none() {
-        return html! { span class="soft" { "not kept in detail" } };
-    }
     match detail.cause(pid, period) {
         None => html! { "none" },
         Some((vcpu, segment, inside)) => html! {

@@ -19,7 +19,7 @@ pub const LONGEST: usize = 12;
 pub const LANES: usize = 4096;
 
 /// Time per state in each column, in nanoseconds.
-pub type Columns = Vec<[f32; STATES]>;
+pub type Columns = Vec<[f64; STATES]>;
 
 /// A VM in the whole recording.
 #[derive(Default)]
@@ -115,6 +115,7 @@ impl Overview {
 impl Sink for Overview {
     fn segment(&mut self, lane: Lane, segment: Segment) {
         let (pid, vcpu) = lane;
+        self.segments += 1;
         if !self.vm(pid).lanes.contains_key(&vcpu) {
             if self.lanes >= LANES {
                 self.hidden.insert(lane);
@@ -122,14 +123,13 @@ impl Sink for Overview {
             }
             self.lanes += 1;
         }
-        self.segments += 1;
         let parts = self.parts(segment.from, segment.to);
         let columns = self.vm(pid).lanes.entry(vcpu).or_default();
         for (column, time) in parts {
             if columns.len() <= column {
                 columns.resize(column + 1, [0.0; STATES]);
             }
-            columns[column][usize::from(segment.state)] += time as f32;
+            columns[column][usize::from(segment.state)] += time as f64;
         }
     }
 
@@ -162,8 +162,8 @@ impl Sink for Overview {
 }
 
 /// The states of a column with their shares in percent; those below half a percent are left out.
-pub fn shares(column: &[f32; STATES]) -> Vec<(State, u8)> {
-    let total: f32 = column.iter().sum();
-    let share = |time: &f32| if total > 0.0 { (time / total * 100.0).round() as u8 } else { 0 };
+pub fn shares(column: &[f64; STATES]) -> Vec<(State, u8)> {
+    let total: f64 = column.iter().sum();
+    let share = |time: &f64| if total > 0.0 { (time / total * 100.0).round() as u8 } else { 0 };
     (0..).zip(column.iter().map(share)).filter(|(_, share)| *share > 0).collect()
 }

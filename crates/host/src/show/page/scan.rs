@@ -9,8 +9,8 @@
 
 use crate::show::activity::position;
 use crate::show::recording::Record;
-use crate::watch::model::{Class, Event, Location, Snapshot, VcpuNow};
-use std::collections::BTreeMap;
+use crate::watch::model::{Class, Event, Location, Snapshot, VcpuNow, VmState};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A time line's state, as a number: also an index of colours and names on the page.
 pub type State = u8;
@@ -85,6 +85,8 @@ pub trait Sink {
 pub struct Scan {
     lanes: BTreeMap<Lane, Segment>,
     open: BTreeMap<u32, Period>,
+    /// The VMs that ran at the last snapshot.
+    running: BTreeSet<u32>,
     /// First and last point in time.
     pub span: Option<(u64, u64)>,
     pub events: u64,
@@ -99,7 +101,9 @@ impl Scan {
                 self.event(event, sink);
             }
             Record::Snapshot(snapshot) => {
-                self.see(snapshot.time_ns.min(LATEST));
+                let time = snapshot.time_ns.min(LATEST);
+                self.see(time);
+                self.part(snapshot, time, sink);
                 self.seed(snapshot);
                 sink.snapshot(snapshot);
             }
@@ -115,6 +119,25 @@ impl Scan {
         }
         for (pid, period) in std::mem::take(&mut self.open) {
             sink.period(pid, Period { to: end.max(period.from), open: true, ..period });
+        }
+    }
+
+    /// Ends the time lines of VMs that have ended: nothing is known of their last grace period.
+    fn part(&mut self, snapshot: &Snapshot, time: u64, sink: &mut dyn Sink) {
+        let runs = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
+        let running = runs.map(|vm| vm.pid).collect();
+        for pid in std::mem::replace(&mut self.running, running) {
+            if self.running.contains(&pid) {
+                continue;
+            }
+            self.open.remove(&pid);
+            let lanes: Vec<Lane> =
+                self.lanes.range((pid, 0)..=(pid, u32::MAX)).map(|(lane, _)| *lane).collect();
+            for lane in lanes {
+                let Some(mut last) = self.lanes.remove(&lane) else { continue };
+                last.to = time.max(last.from);
+                sink.segment(lane, last);
+            }
         }
     }
 
@@ -182,7 +205,7 @@ impl Scan {
     /// What vCPUs without an event so far are doing.
     fn seed(&mut self, snapshot: &Snapshot) {
         let begin = self.span.map_or(0, |(begin, _)| begin);
-        for vm in &snapshot.vms {
+        for vm in snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone) {
             for vcpu in &vm.vcpus {
                 let (since, state, reader, at) = match &vcpu.now {
                     VcpuNow::Running { since_ns, .. } => {

@@ -5,7 +5,7 @@
 use super::*;
 use crate::show::recording::Writer;
 use crate::show::testing::{snapshot, vcpu, vm};
-use crate::watch::model::{Class, CurrentGrace, Event, Grace, Histogram, Location};
+use crate::watch::model::{Class, CurrentGrace, Event, Grace, Histogram, Location, VmState};
 use std::path::PathBuf;
 
 const MS: u64 = 1_000_000;
@@ -118,6 +118,74 @@ fn a_large_recording_keeps_time_and_the_longest_grace_periods() {
     let middle = &columns[columns.len() / 4];
     assert_eq!(middle[0], 0);
     assert!((45..=55).contains(&middle[1].as_u64().unwrap()), "{middle}");
+}
+
+/// vCPU 1 is preempted in a reader for all of one grace period, in which vCPU 0 is preempted for
+/// `rounds` times.
+#[test]
+fn a_stall_does_not_fill_the_page_and_its_cause_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let mut writer = Writer::create(&path).unwrap();
+    let pid = 4711;
+    writer.snapshot(snapshot(BEGIN, vec![vm(pid, "db", vec![vcpu(0), vcpu(1)])])).unwrap();
+    writer.event(Event::GraceBegan { time_ns: BEGIN, pid, seq: 4 }).unwrap();
+    let preempted = |time_ns, vcpu, class, reader| Event::Preempted {
+        time_ns,
+        pid,
+        vcpu,
+        class,
+        reader,
+        at: at("__d_lookup_rcu+0x42"),
+    };
+    writer.event(preempted(BEGIN, 1, Class::Reader, true)).unwrap();
+    let rounds = 60_000;
+    for now in (0..rounds).map(|round| BEGIN + round * MS) {
+        writer.event(preempted(now, 0, Class::User, false)).unwrap();
+        let on = Event::On { time_ns: now + MS / 2, pid, vcpu: 0, cpu: 0 };
+        writer.event(on).unwrap();
+    }
+    let end = BEGIN + rounds * MS;
+    writer.event(Event::GraceEnded { time_ns: end, pid, seq: 5 }).unwrap();
+    writer.finish().unwrap();
+    let page = page(&path).unwrap();
+    assert!(page.len() < 2_000_000, "{}", page.len());
+    for part in
+        ["vCPU 1, 60.0 s reader (RCU reader)", "not kept in detail", "There was no room for"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn of_a_vm_that_ended_nothing_is_claimed_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("recording");
+    let mut writer = Writer::create(&path).unwrap();
+    let other = vm(1, "other", vec![vcpu(0)]);
+    let guest = vm(2, "db", vec![vcpu(0)]);
+    let ended = |mut vm: crate::watch::model::VmSnapshot| {
+        vm.state = VmState::Gone;
+        vm
+    };
+    writer.snapshot(snapshot(BEGIN, vec![other.clone(), guest.clone()])).unwrap();
+    writer.event(Event::GraceBegan { time_ns: BEGIN, pid: 2, seq: 4 }).unwrap();
+    writer.event(Event::On { time_ns: BEGIN + MS, pid: 2, vcpu: 0, cpu: 0 }).unwrap();
+    let gone = BEGIN + 10 * MS;
+    writer.snapshot(snapshot(gone, vec![other.clone(), ended(guest)])).unwrap();
+    writer.event(Event::On { time_ns: BEGIN + 500 * MS, pid: 1, vcpu: 0, cpu: 0 }).unwrap();
+    writer.snapshot(snapshot(BEGIN + 1_000 * MS, vec![other])).unwrap();
+    writer.finish().unwrap();
+    let page = page(&path).unwrap();
+    assert!(!page.contains("<tr id=\"gp-"), "no grace period is listed");
+    let data = data_of(&page);
+    let of_guest = &data["vms"][1];
+    let segments = of_guest["windows"][0]["segments"].as_array().unwrap();
+    assert!(!segments.is_empty());
+    for segment in segments {
+        let end = segment[1].as_f64().unwrap() + segment[2].as_f64().unwrap();
+        assert!(end <= 10_000.0, "{segment}");
+    }
 }
 
 #[test]
