@@ -7,9 +7,11 @@
 //! changes, and sleep again. So they exist before a phase begins, and only the load starts at time
 //! 0.
 //!
-//! The word is written with Release and read with Acquire: a worker that sees `run` also sees the
-//! counters that were cleared before. Counters are Relaxed; they are read after their worker was
-//! seen idle (Release store of `busy`, Acquire load in [`Gate::settle`]).
+//! A worker that sees `run` also sees the counters that were cleared before. Counters are Relaxed;
+//! they are read after their worker was seen idle. A worker says that it is busy and then looks at
+//! the word, init changes the word and then looks who is busy: all four are sequentially
+//! consistent, else each could miss what the other wrote, and an operation would begin after
+//! [`Gate::settle`].
 
 use crate::sys::{Context, Result, scaled};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
@@ -137,7 +139,7 @@ impl Gate {
     }
 
     fn set(&self, word: u32) {
-        self.word().store(word, Ordering::Release);
+        self.word().store(word, Ordering::SeqCst);
         // SAFETY: the word is a valid futex for the life of the mapping.
         unsafe { libc::syscall(libc::SYS_futex, self.word().as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
@@ -162,7 +164,7 @@ impl Gate {
         let limit = scaled(limit);
         let deadline = Instant::now() + limit;
         for (i, slot) in self.slots().iter().enumerate() {
-            while slot.busy.load(Ordering::Acquire) != 0 {
+            while slot.busy.load(Ordering::SeqCst) != 0 {
                 if Instant::now() > deadline {
                     return Err(format!("{name} {i} did not stop within {} s", limit.as_secs()));
                 }
@@ -216,8 +218,8 @@ impl Gate {
                     continue;
                 }
             }
-            slot.busy.store(1, Ordering::Relaxed);
-            while self.word().load(Ordering::Acquire) == RUN {
+            slot.busy.store(1, Ordering::SeqCst);
+            while self.word().load(Ordering::SeqCst) == RUN {
                 if let Err(e) = operation(slot) {
                     let errno = e.raw_os_error().unwrap_or(libc::EIO);
                     slot.errno.store(errno as u32, Ordering::Relaxed);
