@@ -166,14 +166,22 @@ impl Gate {
         for (i, slot) in self.slots().iter().enumerate() {
             while slot.busy.load(Ordering::SeqCst) != 0 {
                 if Instant::now() > deadline {
+                    self.check(name)?;
                     return Err(format!("{name} {i} did not stop within {} s", limit.as_secs()));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
+        }
+        self.check(name)
+    }
+
+    /// An error that names a worker that has failed, whatever the others do.
+    pub fn check(&self, name: &str) -> Result<()> {
+        for (i, slot) in self.slots().iter().enumerate() {
             let errno = slot.errno.load(Ordering::Relaxed);
             if errno != 0 {
-                let e = io::Error::from_raw_os_error(errno as i32);
-                return Err(format!("{name} {i} failed: {e}"));
+                let error = io::Error::from_raw_os_error(errno as i32);
+                return Err(format!("{name} {i} failed: {error}"));
             }
         }
         Ok(())
@@ -279,6 +287,18 @@ mod tests {
         gate.work(0, |_| Err(io::Error::from_raw_os_error(libc::ENOSPC)));
         let error = gate.settle("worker", Duration::from_secs(1)).unwrap_err();
         assert!(error.starts_with("worker 0 failed: No space"), "{error}");
+    }
+
+    #[test]
+    fn failed_worker_is_named_while_others_are_busy() {
+        let gate = Gate::new(2).unwrap();
+        // Killed in an operation, for example.
+        gate.slots()[0].busy.store(1, Ordering::SeqCst);
+        gate.check("worker").unwrap();
+        gate.start();
+        gate.work(1, |_| Err(io::Error::from_raw_os_error(libc::ENOSPC)));
+        let error = gate.check("worker").unwrap_err();
+        assert!(error.starts_with("worker 1 failed: No space"), "{error}");
     }
 
     #[test]

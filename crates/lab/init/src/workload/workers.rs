@@ -45,6 +45,19 @@ impl Workers {
         }
         Ok(load)
     }
+
+    /// An error that names a worker that has ended.
+    fn failed(&self) -> Result<()> {
+        for (i, process) in self.processes.iter().enumerate() {
+            if let Some(status) = process.status() {
+                // The gate has the reason if the worker could write it. It may also show the worker
+                // as busy for ever: it was killed in an operation.
+                self.gate.check(self.name)?;
+                return Err(format!("{} {i} ended with status {status}", self.name));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Load for Workers {
@@ -57,13 +70,7 @@ impl Load for Workers {
     fn stop(&mut self) -> Result<Done> {
         self.gate.close();
         let end_ns = now_ns();
-        for (i, process) in self.processes.iter().enumerate() {
-            if let Some(status) = process.status() {
-                // The gate has the reason if the worker could write it.
-                self.gate.settle(self.name, Duration::ZERO)?;
-                return Err(format!("{} {i} ended with status {status}", self.name));
-            }
-        }
+        self.failed()?;
         self.gate.settle(self.name, SETTLE)?;
         Ok(Done::counted(&self.gate, end_ns, self.unit))
     }
