@@ -65,14 +65,17 @@ impl Load for Holds {
     }
 
     fn stop(&mut self) -> Result<Done> {
-        let mut done = match &mut self.user {
-            Some(user) => user.stop()?,
-            None => Done { end_ns: now_ns(), operations: 0.0, unit: "hold", notice: None },
+        let user = match &mut self.user {
+            Some(user) => user.stop(),
+            None => Ok(Done { end_ns: now_ns(), operations: 0.0, unit: "hold", notice: None }),
         };
-        if !self.commands.is_empty() {
-            kmod::hold_command("stop")?;
-            done.operations += kmod::holds(&self.cpus)? as f64;
-        }
+        // The kernel's holds must not go on because one of user mode has failed.
+        let kernel = match self.commands.is_empty() {
+            true => Ok(0),
+            false => kmod::hold_command("stop").and_then(|()| kmod::holds(&self.cpus)),
+        };
+        let mut done = user?;
+        done.operations += kernel? as f64;
         Ok(done)
     }
 }
