@@ -73,6 +73,8 @@ impl Session {
         // The load before is dropped first: both may use the same files.
         self.load = None;
         self.meter = None;
+        // Before the meter, which measures on the CPUs that it finds.
+        workload::cpus::use_all()?;
         if let Some(measure) = measure {
             let (meter, notices) = Meter::prepare(measure)?;
             self.meter = Some(meter);

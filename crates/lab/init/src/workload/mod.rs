@@ -13,7 +13,7 @@ mod apache;
 mod bench;
 mod bursty;
 mod clone;
-mod cpus;
+pub mod cpus;
 mod dbench;
 mod directory;
 mod files;
@@ -89,7 +89,6 @@ impl Done {
 
 /// Prepares `workload`: the one place that names every kind of load.
 pub fn prepare(workload: &Workload) -> Result<Box<dyn Load>> {
-    cpus::use_all()?;
     match workload {
         Workload::Idle => Ok(Box::new(Idle)),
         Workload::Postmark { instances, files, seed } => {
