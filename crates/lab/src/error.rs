@@ -21,8 +21,8 @@ pub enum Error {
     Program { program: String, status: String, detail: String },
     #[error("{what} took longer than {} s{}", after.as_secs(), log_hint(log))]
     Timeout { what: String, after: Duration, log: Option<PathBuf> },
-    /// A VM ended, or its connections broke, while it was needed. Under TCG that happens now and
-    /// then; see [`Error::is_crash`]. `detail`: lines of its logs.
+    /// A VM ended, its connections broke, or its load ended, while it was needed. Under TCG that
+    /// happens now and then; see [`Error::is_crash`]. `detail`: lines of its logs.
     #[error("VM {vm}: {message}{}{}", log_hint(log), indented(detail))]
     Died { vm: String, message: String, detail: String, log: Option<PathBuf> },
     /// A VM misbehaved, or reported that it cannot execute a command.
@@ -46,6 +46,14 @@ impl Error {
     /// Whether a second try may succeed: a VM died or hung.
     pub fn is_crash(&self) -> bool {
         matches!(self, Error::Died { .. } | Error::Timeout { .. })
+    }
+
+    /// The error of a VM that is of no use any more.
+    pub fn into_death(self) -> Error {
+        match self {
+            Error::Guest { vm, message, detail, log } => Error::Died { vm, message, detail, log },
+            other => other,
+        }
     }
 
     /// Whether the VM died because it had no memory left: its console's line that says so.
@@ -113,5 +121,15 @@ mod tests {
         assert_eq!(died(killer).out_of_memory(), Some(killer));
         assert_eq!(died("Oops: 0000 [#1] SMP\n").out_of_memory(), None);
         assert_eq!(Error::Cancelled.out_of_memory(), None);
+    }
+
+    #[test]
+    fn a_guest_of_no_use_is_tried_again() {
+        let (message, detail) = ("bursty 3 ended with status 137".to_string(), String::new());
+        let error = Error::Guest { vm: "bursty1".into(), message, detail, log: None };
+        assert!(!error.is_crash());
+        let dead = error.into_death();
+        assert!(dead.is_crash() && dead.to_string().contains("bursty 3"), "{dead}");
+        assert!(!Error::Cancelled.into_death().is_crash());
     }
 }

@@ -9,9 +9,10 @@
 //! repeats use the reverse order, so that a slow drift of the machine or of the guests (uptime,
 //! fragmentation) affects all phases alike.
 //!
-//! When a VM dies during a phase, all are booted again and the run goes on with that phase. The
-//! exception is a guest under test that dies of its load, for lack of memory: that is the phase's
-//! result, and the run goes on with the next phase.
+//! When a VM dies during a phase, or a part of a competitor's load has ended by the end of one, all
+//! are booted again and the run goes on with that phase. The exception is a guest under test that
+//! dies of its load, for lack of memory: that is the phase's result, and the run goes on with the
+//! next phase.
 
 use crate::calibrate;
 use crate::dilation::Dilation;
@@ -398,7 +399,19 @@ impl<'a> Run<'a> {
         let limit = phase_limit(length);
         vm.call(&command, limit, self.context.cancel, |_| Ok(()))?;
         pause_all(competitors)?;
-        vm.pause()
+        vm.pause()?;
+        self.check(competitors, self.plan.warmup_ms)
+    }
+
+    /// Whether all of the competition was there, after `ran_ms` of it. A VM whose load has ended is
+    /// as good as dead, since the load is started only once.
+    fn check(&mut self, competitors: &mut [Vm], ran_ms: u64) -> Result<()> {
+        for vm in competitors {
+            vm.resume()?;
+            self.quiet_call(vm, &Command::Check { ran_ms }).map_err(Error::into_death)?;
+            vm.pause()?;
+        }
+        Ok(())
     }
 
     fn measure(
@@ -466,6 +479,9 @@ impl<'a> Run<'a> {
             });
         };
         self.began.set(None);
+        if scenario == Scenario::Overcommit {
+            self.check(competitors, self.plan.phase_ms)?;
+        }
         let outside = watch.close();
         let host = HostPhase { outside, policy: policy_says, ..after.since(&before) };
         wakeups(phase, &wakeups_ns).try_for_each(&mut *self.sink)?;

@@ -41,6 +41,7 @@ impl Session {
                 self.prepare(&workload, measure.as_ref()).map(|()| Event::Ready)
             }
             Command::Start => self.start().map(|()| Event::Ready),
+            Command::Check { ran_ms } => self.check(ran_ms).map(|()| Event::Ready),
             Command::Phase { phase, duration_ms } => {
                 self.phase(phase, duration_ms).map(|result| Event::PhaseDone { phase, result })
             }
@@ -98,6 +99,10 @@ impl Session {
         let load = self.prepared()?;
         load.ready(None)?;
         load.start().map(drop)
+    }
+
+    fn check(&mut self, ran_ms: u64) -> Result<()> {
+        self.prepared()?.check(Duration::from_millis(ran_ms))
     }
 
     fn phase(&mut self, phase: u32, duration_ms: u64) -> Result<PhaseResult> {

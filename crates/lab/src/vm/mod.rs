@@ -352,10 +352,7 @@ impl Vm {
     }
 
     fn death(&mut self, message: String) -> Error {
-        match self.failure(message) {
-            Error::Guest { vm, message, detail, log } => Error::Died { vm, message, detail, log },
-            other => other,
-        }
+        self.failure(message).into_death()
     }
 
     /// The error of a guest that does not answer. QEMU's log gets the state of its CPUs, twice:

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub const PORT: &str = "reprieve.lab";
 
 /// Raised with every incompatible change.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Longest line of either side, bytes, including its end; a longer line is an error.
 pub const LINE_MAX: usize = 1 << 20;
@@ -49,6 +49,10 @@ pub enum Command {
     /// Start the prepared workload and answer [`Event::Ready`] at once; it runs until power-off.
     /// For competitors.
     Start,
+    /// Answer [`Event::Ready`] if the workload of [`Command::Start`] still does its work, else
+    /// [`Event::Error`]. The VM has run for about `ran_ms` since the last check: its own clock may
+    /// count pauses.
+    Check { ran_ms: u64 },
     /// Run a program, its standard output and error line by line as [`Event::Output`], answered by
     /// [`Event::Exited`]. Used in lab hosts.
     Exec { argv: Vec<String>, env: Vec<(String, String)> },
@@ -242,6 +246,7 @@ mod tests {
             r#"{"cmd":"prepare","workload":{"kind":"clone","workers":2,"namespaces":["net","uts"]},"measure":{"memory_ms":20,"slow_ms":1000,"trace_kb":64,"callback_probe_hz":0}}"#,
         );
         round_trip(Command::PowerOff, r#"{"cmd":"power_off"}"#);
+        round_trip(Command::Check { ran_ms: 5 }, r#"{"cmd":"check","ran_ms":5}"#);
         round_trip(Command::Read { path: "/p".into() }, r#"{"cmd":"read","path":"/p"}"#);
         round_trip(
             Command::Exec { argv: vec!["a b".into()], env: vec![("X".into(), "\n\"".into())] },

@@ -100,6 +100,11 @@ impl Load for Apache {
         Ok(Done { end_ns, operations, unit: "request", notice: report.errors })
     }
 
+    fn check(&mut self, _: Duration) -> Result<()> {
+        self.server.check()?;
+        self.client.as_ref().map_or(Ok(()), PtyProgram::check)
+    }
+
     fn figures(&mut self) -> Vec<Figure> {
         std::mem::take(&mut self.figures)
     }

@@ -34,6 +34,10 @@ impl Load for Clone {
     fn stop(&mut self) -> Result<Done> {
         self.0.stop()
     }
+
+    fn check(&mut self, ran: Duration) -> Result<()> {
+        self.0.check(ran)
+    }
 }
 
 /// Waits until the kernel's slab memory no longer shrinks, within limits.

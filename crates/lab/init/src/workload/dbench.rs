@@ -75,6 +75,10 @@ impl Load for Dbench {
         let operations = operations(&rate, self.started_ns, end_ns);
         Ok(Done { end_ns, operations, unit: "MB", notice: rate.notice() })
     }
+
+    fn check(&mut self, _: Duration) -> Result<()> {
+        self.running.as_ref().map_or(Ok(()), |(program, _)| program.check())
+    }
 }
 
 /// Megabytes in a phase: the rate between the first and the last report, times the length of the

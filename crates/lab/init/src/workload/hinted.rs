@@ -8,6 +8,7 @@ use crate::protocol::Figure;
 use crate::sys::{Result, cpus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// How often each answer came.
 #[derive(Default)]
@@ -67,6 +68,10 @@ impl Load for Hinted {
 
     fn stop(&mut self) -> Result<Done> {
         self.threads.stop()
+    }
+
+    fn check(&mut self, ran: Duration) -> Result<()> {
+        self.threads.check(ran)
     }
 
     /// Of the questions since the last figures.

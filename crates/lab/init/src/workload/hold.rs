@@ -78,6 +78,10 @@ impl Load for Holds {
         done.operations += kernel? as f64;
         Ok(done)
     }
+
+    fn check(&mut self, ran: Duration) -> Result<()> {
+        self.user.as_mut().map_or(Ok(()), |user| user.check(ran))
+    }
 }
 
 impl Drop for Holds {

@@ -36,6 +36,7 @@ use crate::sys::{Result, now_ns};
 use directory::Directory;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 pub use workers::ROLE as WORKER_ROLE;
 
 /// A prepared load.
@@ -51,6 +52,12 @@ pub trait Load: Send {
 
     /// Stops the load at the end of its phase.
     fn stop(&mut self) -> Result<Done>;
+
+    /// An error if a part of the load that was started no longer does its work. For a load that is
+    /// never stopped, which would tell as well; its VM has run for `ran` since the last check.
+    fn check(&mut self, _ran: Duration) -> Result<()> {
+        Ok(())
+    }
 
     /// The figures of the last phase, of a load that measures by itself.
     fn figures(&mut self) -> Vec<Figure> {

@@ -33,7 +33,7 @@ const ENDLESS: u32 = 2_000_000_000;
 /// than the 300 s that the lab gives a guest to prepare, so that the lab gets the reason.
 const PREPARE_LIMIT: Duration = Duration::from_secs(240);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
-/// An instance that does no transaction in a phase this long hangs.
+/// An instance that does no transaction in a phase, or until a check, for this long hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(5);
 
 pub fn prepare(instances: u32, files: u32, seed: u64) -> Result<Box<dyn Load>> {
@@ -68,6 +68,10 @@ struct Instance {
     program: PtyProgram,
     /// Counts when it was last stopped.
     before: u64,
+    /// Counts at the last check.
+    checked: u64,
+    /// For how long the VM had run at the last check since the counts had changed.
+    idle: Duration,
 }
 
 impl Instance {
@@ -77,7 +81,7 @@ impl Instance {
         let mut program =
             PtyProgram::start(&format!("postmark {index}"), &mut Command::new(POSTMARK))?;
         program.say(&script(files, ENDLESS, seed, &location))?;
-        Ok(Instance { program, before: 0 })
+        Ok(Instance { program, before: 0, checked: 0, idle: Duration::ZERO })
     }
 }
 
@@ -147,6 +151,21 @@ impl Load for Postmark {
                 .filter(|(_, done)| *done == 0)
                 .map(|(i, _)| format!("postmark {i} did no transaction in the phase")),
         })
+    }
+
+    fn check(&mut self, ran: Duration) -> Result<()> {
+        for (i, instance) in self.instances.iter_mut().enumerate() {
+            instance.program.check()?;
+            let now = self.counters.read(instance.program.pid())?;
+            let moved = now > instance.before.max(instance.checked);
+            instance.checked = now;
+            instance.idle = if moved { Duration::ZERO } else { instance.idle + ran };
+            if instance.idle > scaled(HANGS_AFTER) {
+                let seconds = instance.idle.as_secs();
+                return Err(format!("postmark {i} hangs: it did no transaction in {seconds} s"));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// How long a worker may take to finish an operation.
 const SETTLE: Duration = Duration::from_secs(20);
 
+/// Of a thread, in messages.
+const NAME: &str = "worker thread";
+
 pub struct Threads {
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
@@ -68,8 +71,12 @@ impl Load for Threads {
     fn stop(&mut self) -> Result<Done> {
         self.gate.close();
         let end_ns = now_ns();
-        self.gate.settle("worker thread", SETTLE)?;
+        self.gate.settle(NAME, SETTLE)?;
         Ok(Done::counted(&self.gate, end_ns, self.unit))
+    }
+
+    fn check(&mut self, _: Duration) -> Result<()> {
+        self.gate.check(NAME)
     }
 }
 
@@ -79,5 +86,37 @@ impl Drop for Threads {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_fails_in_a_running_load_is_found() {
+        let mut calls = 0;
+        let fails: Operation = Box::new(move |slot| {
+            slot.operation();
+            calls += 1;
+            let full = || std::io::Error::from_raw_os_error(libc::ENOSPC);
+            if calls < 100 { Ok(()) } else { Err(full()) }
+        });
+        let works: Operation = Box::new(|slot| {
+            slot.operation();
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        });
+        let mut load =
+            Threads::prepare("test", "call", vec![(None, works), (None, fails)]).unwrap();
+        load.check(Duration::ZERO).unwrap();
+        load.start().unwrap();
+        let error = loop {
+            match load.check(Duration::ZERO) {
+                Ok(()) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.starts_with("worker thread 1 failed: No space"), "{error}");
     }
 }
