@@ -9,9 +9,9 @@ use reprieve_lab::costs::{Costs, Measured};
 use reprieve_lab::dilation::Dilation;
 use reprieve_lab::error::Error;
 use reprieve_lab::plan::{Plan, Scenario};
-use reprieve_lab::protocol::{Figure, Workload};
+use reprieve_lab::protocol::{Better, Figure, Workload};
 use reprieve_lab::record::{Death, Record};
-use reprieve_lab::report::{self, Summary, stats::Bound};
+use reprieve_lab::report::{self, Cell, Summary, stats::Bound};
 use reprieve_lab::watcher::{Preempted, Totals, WatchOutcome};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -269,11 +269,17 @@ fn what_a_program_measured_comes_first_and_keeps_its_order() {
                 measure: measure.into(),
                 unit: "ms".into(),
                 value,
+                at_least: false,
+                better: Better::Lower,
             };
             result.figures = vec![
                 figure("urcu memb", "mean", value * 2.0),
-                figure("urcu memb", "p99", value),
-                figure("plain", "mean", value),
+                // In the phases 1 and 4.
+                Figure {
+                    at_least: matches!(value, 1.0 | 4.0),
+                    ..figure("urcu memb", "p99", value)
+                },
+                Figure { better: Better::Neither, ..figure("plain", "mean", value) },
             ];
         }
     }
@@ -292,6 +298,13 @@ fn what_a_program_measured_comes_first_and_keeps_its_order() {
     close(row.overcommit.as_ref().map(|c| c.value), 6.0);
     assert_eq!(row.baseline.as_ref().unwrap().repeats, [Some(2.0), Some(6.0)]);
     close(row.ratio, 1.5);
+    let better: Vec<_> = s.metrics[..3].iter().map(|m| m.better).collect();
+    assert_eq!(better, [Better::Lower, Better::Neither, Better::Lower]);
+    // 1 or more and 3: the mean of the two is 2 or more; 2, and 4 or more: likewise.
+    let row = s.variants[0].row("bench.p99.1_reader.urcu_memb").unwrap();
+    let bound = |cell: &Option<Cell>| cell.as_ref().map(|c| (c.value, c.bound));
+    assert_eq!(bound(&row.baseline), Some((2.0, Some(Bound::AtLeast))));
+    assert_eq!(bound(&row.overcommit), Some((3.0, Some(Bound::AtLeast))));
 }
 
 #[test]

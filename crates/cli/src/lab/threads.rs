@@ -13,7 +13,7 @@ use clap::Args;
 use reprieve::Domain;
 use reprieve_hint::Error as HintError;
 use reprieve_host::publish::{Counts, Observer};
-use reprieve_lab::protocol::{Figure, MeasureCost, PhaseResult};
+use reprieve_lab::protocol::{Better, Figure, MeasureCost, PhaseResult};
 use std::hint::black_box;
 use std::io::ErrorKind;
 use std::os::unix::thread::JoinHandleExt as _;
@@ -194,6 +194,8 @@ fn result(before: &Reading, after: &Reading, workers: &[Worker], graces: &[f64])
             measure: measure.into(),
             unit: unit.into(),
             value,
+            at_least: false,
+            better: Better::Lower,
         });
     };
     let counted = |of: fn(&Counts) -> u64| (of(&after.counts) - of(&before.counts)) as f64;

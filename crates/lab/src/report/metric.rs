@@ -8,6 +8,7 @@
 use super::load::{Phase, Run};
 use super::stats::{Bound, Bounded, Distribution};
 use crate::record::HostPhase;
+pub use reprieve_init::protocol::Better;
 use reprieve_init::protocol::{MeasureCost, PhaseResult};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
@@ -24,15 +25,6 @@ pub struct MetricInfo {
     pub unit: String,
     pub better: Better,
     pub group: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Better {
-    Lower,
-    Higher,
-    /// Describes the run; neither is better.
-    Neither,
 }
 
 type Value = Box<dyn Fn(&Measured) -> Option<Bounded>>;

@@ -198,6 +198,22 @@ pub struct Figure {
     pub measure: String,
     pub unit: String,
     pub value: f64,
+    /// The figure is this much or more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
+    #[serde(default)]
+    pub better: Better,
+}
+
+/// Which of two figures is the better one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    #[default]
+    Lower,
+    Higher,
+    /// Describes the run; neither is better.
+    Neither,
 }
 
 /// What measuring cost the guest during a phase.
@@ -268,6 +284,13 @@ mod tests {
             r#"{"event":"output","stderr":true,"line":"\u001b[1mx"}"#,
         );
         round_trip(Event::LoadStopped { phase: 0 }, r#"{"event":"load_stopped","phase":0}"#);
+    }
+
+    #[test]
+    fn figures_of_earlier_versions_are_read() {
+        let old = r#"{"subject":"s","group":"","measure":"p99","unit":"ms","value":1.5}"#;
+        let figure: Figure = serde_json::from_str(old).unwrap();
+        assert_eq!((figure.at_least, figure.better), (false, Better::Lower));
     }
 
     #[test]

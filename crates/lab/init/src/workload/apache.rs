@@ -4,11 +4,17 @@
 //! Apache runs from preparation on and has nothing to do outside the phases. wrk is started with
 //! the phase and interrupted at its end. Each request is a connection of its own: the guest makes
 //! and frees sockets, their inodes and file descriptors, the last of them after a grace period. The
-//! rate is wrk's, over the time that it ran, and with it the operations of the phase.
+//! rate is wrk's, over the time that it ran, and with it the operations of the phase, which lasts
+//! until wrk has reported.
+//!
+//! The latencies are wrk's too: from the first byte of a request, so without the connect, of
+//! requests that were answered in less than 2 s, and corrected for coordinated omission (for a
+//! request that took L, wrk adds ones of L - i, L - 2i, ..., with i the mean time per request of a
+//! connection).
 
 use super::pty_program::{Line, PtyProgram};
 use super::{Directory, Done, Load, needs};
-use crate::protocol::{Figure, Program};
+use crate::protocol::{Better, Figure, Program};
 use crate::sys::{Context, Result, now_ns};
 use std::fs;
 use std::net::TcpStream;
@@ -28,6 +34,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// Longer than any phase, and within the program's range.
 const ENDLESS: &str = "1000000000s";
+/// wrk counts a request that takes this long or longer, and leaves its latency out.
+const TIMEOUT_S: u32 = 2;
 
 pub fn prepare(connections: u32) -> Result<Box<dyn Load>> {
     needs(Program::Apache)?;
@@ -83,7 +91,8 @@ impl Load for Apache {
         let mut command = Command::new(WRK);
         let threads = self.threads.min(self.connections).to_string();
         command.args(["-t", &threads, "-c", &self.connections.to_string(), "-d", ENDLESS]);
-        command.args(["--latency", "-H", "Connection: close", &format!("http://{ADDRESS}/page")]);
+        command.args(["--latency", "--timeout", &format!("{TIMEOUT_S}s")]);
+        command.args(["-H", "Connection: close", &format!("http://{ADDRESS}/page")]);
         self.client = Some(PtyProgram::start("wrk", &mut command)?);
         Ok(self.started_ns)
     }
@@ -174,21 +183,36 @@ impl Report {
         if let Some(failed) = failed {
             return Err(format!("wrk got other answers than the page: {failed}"));
         }
+        let errors = texts().find(|l| l.starts_with("Socket errors:"));
+        let left_out = match errors {
+            None => 0.0,
+            Some(errors) => {
+                let count = errors.rsplit_once("timeout ").and_then(|(_, n)| n.parse().ok());
+                count.ok_or_else(|| format!("wrk: {errors:?} has no number of timeouts"))?
+            }
+        };
+        let requests = texts().find_map(|l| l.split_once(" requests in ")?.0.parse().ok());
+        let requests: f64 = requests.ok_or("wrk printed no number of requests")?;
         let mut latencies = Vec::new();
         for line in texts() {
             let words: Vec<&str> = line.split_whitespace().collect();
             let [share @ ("50%" | "99%"), time] = words[..] else { continue };
-            if let Some(value) = milliseconds(time) {
-                latencies.push(Figure {
-                    subject: "request".into(),
-                    group: String::new(),
-                    measure: format!("p{}", share.trim_end_matches('%')),
-                    unit: "ms".into(),
-                    value,
-                });
-            }
+            let share = share.trim_end_matches('%');
+            let (Some(value), Ok(percent)) = (milliseconds(time), share.parse::<f64>()) else {
+                continue;
+            };
+            // More of them than may be above the percentile: it is among those.
+            let at_least = left_out > requests * (100.0 - percent) / 100.0;
+            latencies.push(Figure {
+                subject: "request".into(),
+                group: String::new(),
+                measure: format!("p{share}"),
+                unit: "ms".into(),
+                value: if at_least { 1e3 * f64::from(TIMEOUT_S) } else { value },
+                at_least,
+                better: Better::Lower,
+            });
         }
-        let errors = texts().find(|l| l.starts_with("Socket errors:"));
         Ok(Report { rate, latencies, errors: errors.map(|e| format!("wrk: {e}")) })
     }
 }
@@ -239,6 +263,25 @@ Transfer/sec:     10.11MB";
         assert_eq!(figures, [("p50", 0.635), ("p99", 1200.0)]);
         let errors = "wrk: Socket errors: connect 0, read 3, write 0, timeout 0";
         assert_eq!(report.errors.as_deref(), Some(errors));
+    }
+
+    #[test]
+    fn a_percentile_of_requests_that_wrk_leaves_out_is_a_bound() {
+        // 1 % of 40,681 is 406.81.
+        for (left_out, p50, p99) in [
+            (406, (0.635, false), (1200.0, false)),
+            (407, (0.635, false), (2000.0, true)),
+            (20_341, (2000.0, true), (2000.0, true)),
+        ] {
+            let printed = PRINTED.replace("timeout 0", &format!("timeout {left_out}"));
+            let report = Report::parse(&lines(&printed)).unwrap();
+            let figures: Vec<_> = report.latencies.iter().map(|f| (f.value, f.at_least)).collect();
+            assert_eq!(figures, [p50, p99], "{left_out}");
+            assert!(report.errors.unwrap().ends_with(&format!("timeout {left_out}")));
+        }
+        assert!(Report::parse(&lines(&PRINTED.replace("timeout 0", ""))).is_err());
+        let without = PRINTED.replace(" requests in ", " ");
+        assert!(Report::parse(&lines(&without)).unwrap_err().contains("number of requests"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use super::{Done, Load};
 use crate::children::Process;
-use crate::protocol::{Figure, REPRIEVE_ARGV};
+use crate::protocol::{Better, Figure, REPRIEVE_ARGV};
 use crate::sys::{Context, Result, now_ns, scaled};
 use serde_json::Value;
 use std::io::Read;
@@ -119,6 +119,11 @@ fn figures(json: &str) -> Result<Vec<Figure>> {
                 measure: text(&column["title"]),
                 unit: text(&column["unit"]),
                 value,
+                at_least: false,
+                better: match column["more_is_better"] == true {
+                    true => Better::Higher,
+                    false => Better::Lower,
+                },
             });
         }
     }
@@ -137,13 +142,17 @@ mod tests {
         let json = r#"{"columns": [
             {"title": "mean", "unit": "ms", "charted": true},
             {"title": "p50", "unit": "ms", "charted": false},
-            {"title": "update, p99", "unit": "us", "charted": true}],
+            {"title": "updates", "unit": "K/s", "charted": true, "more_is_better": true}],
           "rows": [
             {"group": "1 reader", "subject": "plain", "figures": [{"value": 1.5}, {"value": 1}, {"value": 7}]},
             {"group": "1 reader", "subject": "seize", "figures": [{"value": 2}, {"value": 1}, null]}]}"#;
-        let short = |f: &Figure| format!("{} {} {} {}", f.subject, f.measure, f.value, f.unit);
+        let short = |f: &Figure| {
+            format!("{} {} {} {} {:?}", f.subject, f.measure, f.value, f.unit, f.better)
+        };
         let found: Vec<String> = figures(json).unwrap().iter().map(short).collect();
-        assert_eq!(found, ["plain mean 1.5 ms", "seize mean 2 ms", "plain update, p99 7 us"]);
+        let expected =
+            ["plain mean 1.5 ms Lower", "seize mean 2 ms Lower", "plain updates 7 K/s Higher"];
+        assert_eq!(found, expected);
         assert!(figures(r#"{"columns": [], "rows": []}"#).is_err());
         assert!(figures("round 1: plain").is_err());
     }

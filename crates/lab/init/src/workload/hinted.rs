@@ -4,7 +4,7 @@
 //! vCPU.
 
 use super::{Done, Load, Operation, threads::Threads};
-use crate::protocol::Figure;
+use crate::protocol::{Better, Figure};
 use crate::sys::{Result, cpus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -92,6 +92,8 @@ impl Load for Hinted {
             measure: "answers of the host".into(),
             unit: "%".into(),
             value: 100.0 * count / all,
+            at_least: false,
+            better: Better::Neither,
         };
         named.into_iter().map(figure).collect()
     }

@@ -13,7 +13,7 @@ pub(super) use watched::notices;
 
 use super::load::{Phase, Run};
 use super::metric::{Better, Measured, Metric, bounded, mib, ms, quotient, row};
-use super::stats::Distribution;
+use super::stats::{Bound, Distribution};
 use crate::record::HostPhase;
 use Better::{Higher, Lower, Neither};
 use reprieve_init::protocol::{Figure, Workload};
@@ -77,7 +77,7 @@ fn figure_rows(run: &Run) -> Vec<Metric> {
     let mut known = BTreeSet::new();
     let mut rows = vec![];
     for figure in ended.flat_map(|(result, _)| &result.figures) {
-        let Figure { subject, group, measure, unit, .. } = figure;
+        let Figure { subject, group, measure, unit, better, .. } = figure;
         let key = format!("bench.{measure}.{group}.{subject}").replace(", ", "_").replace(' ', "_");
         if !known.insert(key.clone()) {
             continue;
@@ -90,9 +90,13 @@ fn figure_rows(run: &Run) -> Vec<Metric> {
             let (subject, group, measure) = (subject.clone(), group.clone(), measure.clone());
             move |f: &&Figure| f.subject == subject && f.group == group && f.measure == measure
         };
-        rows.push(row(&heading, &key, subject, unit, Lower, move |m| {
-            let all = m.results().flat_map(|r| &r.figures).filter(&same).map(|f| f.value);
-            Some(Distribution::new(all)?.median())
+        rows.push(bounded(&heading, &key, subject, unit, *better, move |m| {
+            let all = || m.results().flat_map(|r| &r.figures).filter(&same);
+            let values = Distribution::new(all().map(|f| f.value))?;
+            // A larger one above the middle would not move the median.
+            let middle = values.sorted()[values.sorted().len() / 2];
+            let bound = all().any(|f| f.at_least && f.value <= middle);
+            Some((values.median(), bound.then_some(Bound::AtLeast)))
         }));
     }
     // Rows with the same heading come together; headings keep the order of their first rows.
