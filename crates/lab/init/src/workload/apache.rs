@@ -98,11 +98,13 @@ impl Load for Apache {
     }
 
     fn stop(&mut self) -> Result<Done> {
-        let end_ns = now_ns();
         let client = self.client.take().ok_or("wrk does not run")?;
         self.server.check()?;
         client.signal(libc::SIGINT);
         client.wait_for(|line| line.starts_with("Transfer/sec:"), STOP_LIMIT)?;
+        // Not before: wrk looks for the signal every 100 ms and works on until then, and the host
+        // counts the CPU time of that.
+        let end_ns = now_ns();
         let report = Report::parse(&client.lines())?;
         self.figures = report.latencies;
         let operations = report.rate * end_ns.saturating_sub(self.started_ns) as f64 / 1e9;
