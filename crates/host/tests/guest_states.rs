@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A guest whose CPUs are kept in known states: `preempt_count` and the current task, read from the
-//! host without eBPF, show these states.
+//! host without eBPF, show these states, and which CPUs a grace period waits for.
 //!
 //! `reprieve lab check classes` relies on this: if the guest did not hold a state, or memory did
 //! not show it, no collector could classify it.
@@ -113,6 +113,23 @@ fn sampled(guest: &Guest, round: &[Held]) -> Vec<Tally> {
     tallies
 }
 
+/// Waits until `cpu` has owed a grace period and the one after it.
+fn owes_one_after_the_other(guest: &Guest, cpu: u32) {
+    let mut wait = Wait::new("two grace periods in a row that a CPU owes");
+    let mut last = None;
+    loop {
+        let owing = guest.rcu().unwrap().owing().unwrap();
+        if !owing.torn && owing.cpus.contains(&cpu) {
+            let number = owing.seq >> 2;
+            if last.is_some_and(|last| number == last + 1) {
+                return;
+            }
+            last = Some(number);
+        }
+        wait.pause(|| format!("CPU {cpu}, the last that it owed is {last:?}"));
+    }
+}
+
 #[test]
 fn memory_shows_what_a_guest_holds() {
     let cancel = Cancel::default();
@@ -145,6 +162,9 @@ fn memory_shows_what_a_guest_holds() {
             let mut wait = Wait::new("the first hold");
             while look(&guest.vcpu(cpu).unwrap(), *held) != Look::Right {
                 wait.pause(|| format!("{held:?} on CPU {cpu}"));
+            }
+            if *held == Held::Owing {
+                owes_one_after_the_other(&guest, cpu);
             }
         }
         loop {

@@ -13,8 +13,8 @@
  *   softirq   a tasklet
  *   hardirq   the handler of an interrupt that the CPU sends to itself
  *   irqs-off  interrupts disabled, and nothing else
- *   owing     a reader with preemption disabled, while a grace period waits
- *             for it: all that can be claimed to hold a grace period up
+ *   owing     a reader with preemption disabled; grace periods follow each
+ *             other, and a hold in progress when one begins owes it to its end
  *
  * Each context has a function named after it (reprieve_hold_reader, ...), which
  * does all the spinning, so that a symbolized instruction pointer can be
@@ -27,7 +27,8 @@
  * Files in /sys/kernel/debug/reprieve_hold:
  *   control  write one command:
  *              start CPU CONTEXT HOLD_US PAUSE_US
- *              stop               (all CPUs; waits until they have left)
+ *              stop               (all CPUs; waits until they have left and
+ *                                  the callbacks have run)
  *   holds    "CPU CONTEXT COUNT" lines: holds completed
  */
 
@@ -51,6 +52,7 @@
 #include <linux/uaccess.h>
 
 #include "control.h"
+#include "prompt.h"
 
 /* Half of the soft-lockup watchdog's and RCU's stall detector's limit. */
 #define MAX_HOLD_US (10U * USEC_PER_SEC)
@@ -81,7 +83,7 @@ struct hold {
 	struct irq_work work;
 	struct completion left;
 	struct rcu_head head;
-	bool asked; /* the head is registered, its callback has not run */
+	bool asked; /* the head was registered since the start */
 };
 
 static DEFINE_PER_CPU(struct hold, holds);
@@ -166,17 +168,22 @@ static void grace_period_over(struct rcu_head *head)
 {
 	struct hold *hold = container_of(head, struct hold, head);
 
-	/* Pairs with the load below: the head is free from here on. */
-	smp_store_release(&hold->asked, false);
+	/* Grace periods follow each other until stop_all(). */
+	if (!READ_ONCE(hold->stop))
+		call_rcu_promptly(head, grace_period_over);
 }
 
+/*
+ * Where all CPUs are held, the kernel's thread that ends and begins grace
+ * periods runs between two holds only. Until it does, nobody owes anything.
+ */
 static void hold_owing(struct hold *hold)
 {
 	rcu_read_lock();
 	preempt_disable();
-	if (!smp_load_acquire(&hold->asked)) {
+	if (!hold->asked) {
 		hold->asked = true;
-		call_rcu(&hold->head, grace_period_over);
+		call_rcu_promptly(&hold->head, grace_period_over);
 	}
 	reprieve_hold_owing(hold);
 	preempt_enable();
@@ -244,6 +251,14 @@ static void stop_all(void)
 		tasklet_kill(&hold->tasklet);
 		irq_work_sync(&hold->work);
 	}
+	/*
+	 * Callbacks are code of this module, and a head must be free when its
+	 * CPU starts again. Twice: a callback that saw no stop may have
+	 * registered its head behind the first barrier's own callback. It sees
+	 * the stop the next time.
+	 */
+	rcu_barrier();
+	rcu_barrier();
 }
 
 static const struct context *context_named(const char *name)
@@ -281,6 +296,7 @@ static int start(unsigned int cpu, const char *name, unsigned int hold_us,
 	hold->hold_ns = (u64)hold_us * NSEC_PER_USEC;
 	hold->pause_us = pause_us;
 	hold->stop = false;
+	hold->asked = false;
 	hold->count = 0;
 	thread = kthread_create_on_node(hold_thread, hold, cpu_to_node(cpu),
 					"hold/%u", cpu);
@@ -351,8 +367,6 @@ static void __exit reprieve_hold_exit(void)
 {
 	debugfs_remove(directory);
 	stop_all();
-	/* Callbacks are code of this module. */
-	rcu_barrier();
 }
 
 module_init(reprieve_hold_init);

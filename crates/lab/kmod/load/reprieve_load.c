@@ -18,10 +18,9 @@
  * how long it had to wait. The intervals are uniform between 3/4 and 5/4 of the
  * period, so that probes do not run in step with the tick that drives RCU.
  *
- * Kernels with CONFIG_RCU_LAZY hold back call_rcu() for up to ten seconds on
- * CPUs whose callbacks are offloaded (rcu_nocbs=, nohz_full=). That would
- * measure the laziness and not the grace periods, so both uses take the prompt
- * variant, which is what call_rcu() was in the paper's kernel.
+ * A lazy call_rcu() would measure the laziness and not the grace periods, so
+ * both uses take the prompt variant, which is what call_rcu() was in the
+ * paper's kernel.
  *
  * Files in /sys/kernel/debug/reprieve_load:
  *   control  write one command:
@@ -54,12 +53,7 @@
 #include <linux/wait.h>
 
 #include "control.h"
-
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
-#define call_rcu_promptly call_rcu_hurry
-#else
-#define call_rcu_promptly call_rcu
-#endif
+#include "prompt.h"
 
 #define MAX_OBJECT_BYTES (1U << 20)
 #define MAX_RATE 10000000U

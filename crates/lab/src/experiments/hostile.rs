@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `hostile`: whether a guest gets more CPU time by lying to a scheduler that reads its memory.
 //!
-//! The liar's vCPUs do no work, but are at every look from outside in a state that such a scheduler
-//! is considerate of: preemption off, in an RCU reader, and owing a quiescent state to a grace
-//! period in progress. Only memory tells the scheduler so, and a guest can write there what it
-//! likes: that this one keeps the state up by its kernel's own means makes no difference to a
-//! reader of its memory. Both VMs want all of the CPU time and are entitled to half of it.
+//! The liar's vCPUs do no work, but are nearly always in a state that such a scheduler is
+//! considerate of: preemption off, in an RCU reader. For a part of the time they also owe a
+//! quiescent state to a grace period in progress. By reckoning, not measured, that part is a
+//! quarter to a half: a grace period begins between two holds of the vCPU on which its kernel
+//! thread runs, each vCPU owes it until the end of its own hold, and it ends, and the next begins,
+//! when that thread runs again, two holds later. Only memory tells the scheduler all this, and a
+//! guest can write there what it likes (also that it owes all the time, which this one does not):
+//! that it keeps the state up by its kernel's own means makes no difference to a reader of its
+//! memory. Both VMs want all of the CPU time and are entitled to half of it.
 
 use super::guests::{holder, vm};
 use super::{Experiment, Options, Size};
@@ -30,7 +34,7 @@ impl Experiment for Hostile {
     }
 
     fn competition(&self) -> &'static str {
-        "a VM that claims to hold up a grace period, in a critical section, all the time"
+        "a VM that is in a critical section all the time, and often holds up a grace period"
     }
 
     fn source(&self) -> &'static str {

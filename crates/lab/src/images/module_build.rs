@@ -25,8 +25,9 @@ const LINK_LIMIT: Duration = Duration::from_secs(120);
 /// Bumped when the way of building changes.
 const RECIPE: &str = "1";
 
-/// The control file, which both modules include.
+/// What both modules include: the control file, and `call_rcu` that does not wait.
 const CONTROL: (&str, &str) = ("control.h", include_str!("../../kmod/control.h"));
+const PROMPT: (&str, &str) = ("prompt.h", include_str!("../../kmod/prompt.h"));
 
 /// The module for workloads that need the kernel: `call_rcu` at a given rate, and probes of its
 /// latency.
@@ -36,6 +37,7 @@ pub const LOAD_MODULE: Source = Source {
     files: &[
         ("reprieve_load.c", include_str!("../../kmod/load/reprieve_load.c")),
         CONTROL,
+        PROMPT,
         ("Kbuild", include_str!("../../kmod/load/Kbuild")),
     ],
 };
@@ -47,6 +49,7 @@ pub const HOLD_MODULE: Source = Source {
     files: &[
         ("reprieve_hold.c", include_str!("../../kmod/hold/reprieve_hold.c")),
         CONTROL,
+        PROMPT,
         ("Kbuild", include_str!("../../kmod/hold/Kbuild")),
     ],
 };

@@ -181,7 +181,8 @@ pub enum Held {
     Hardirq,
     /// Interrupts disabled.
     IrqsOff,
-    /// An RCU read-side section with preemption off, while a grace period waits for it.
+    /// An RCU read-side section with preemption off, with one grace period after the other: a CPU
+    /// that is in the state when one begins owes it a quiescent state.
     Owing,
 }
 
