@@ -6,13 +6,13 @@
  * through call_rcu(), the memory microbenchmark of "The RCU-Reader Preemption
  * Problem in VMs" (USENIX ATC 2017): 1 KiB, 2.5 K pairs per second per CPU, a
  * call of the scheduler after every ten pairs. A thread does a batch of
- * yield_every pairs, then sleeps until the batch's time is up
- * (yield_every / rate seconds after the batch was due). It does not catch up:
- * a thread that is late, because its vCPU was preempted, does one batch at
- * once and counts the time from there. So a preemption never causes a burst,
- * and garbage is never produced faster than the rate. Rate 0: no sleep, only
- * schedule() after each batch. When there is no memory the thread counts a
- * failure and pauses for 10 ms; it never calls the OOM killer.
+ * yield_every pairs, then sleeps until the next is due, yield_every / rate
+ * seconds after this one was. A thread that is late, because its vCPU was
+ * preempted, makes up for one batch at most: two follow each other, and the
+ * time counts from there. So a preemption causes no larger burst, and since
+ * the start there was at most one batch more than the rate gives. Rate 0: no
+ * sleep, only schedule() after each batch. When there is no memory the thread
+ * counts a failure and pauses for 10 ms; it never calls the OOM killer.
  *
  * Probes: on each CPU a timer registers a callback, and the callback records
  * how long it had to wait. The intervals are uniform between 3/4 and 5/4 of the
@@ -433,9 +433,10 @@ static int probe_start(unsigned int hz, unsigned int records)
 static int command(char *text)
 {
 	unsigned int a, b, c;
-	char list[128];
+	/* As long as a command can be: no list is cut. */
+	char list[256];
 
-	if (sscanf(text, "membench prepare %u %u %u %127s", &a, &b, &c, list) ==
+	if (sscanf(text, "membench prepare %u %u %u %255s", &a, &b, &c, list) ==
 	    4)
 		return bench_prepare(a, b, c, list);
 	if (sscanf(text, "probe start %u %u", &a, &b) == 2)
