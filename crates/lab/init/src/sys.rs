@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! System calls that `std` does not offer, as safe functions.
 //!
-//! All `unsafe` code of init is here, in `gate` (shared memory) and in `workload/clone` (a raw
-//! `clone3`).
+//! All `unsafe` code of init is here, in `gate` (shared memory), in `workload/clone` (a raw
+//! `clone3`), in `workload/psearchy` (mapped files and tables) and in `calibrate` (CPUID).
 
 use crate::protocol::TIMEOUT_FACTOR;
 use rustix::io::Errno;

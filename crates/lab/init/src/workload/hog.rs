@@ -4,7 +4,8 @@
 use super::{Load, Operation, threads::Threads};
 use crate::sys::{Result, cpus};
 
-/// Arithmetic operations of a round: long against the look at the gate, short against a phase.
+/// Steps of a round, of two arithmetic operations each: long against the look at the gate, short
+/// against a phase.
 const STEPS: u64 = 10_000;
 
 pub fn prepare(threads: u32) -> Result<Box<dyn Load>> {

@@ -177,8 +177,8 @@ fn steps_in(us: u32) -> u64 {
     u64::try_from(steps).unwrap_or(u64::MAX).max(1)
 }
 
-/// `steps` arithmetic operations, each depending on the one before, which the compiler cannot
-/// shorten.
+/// `steps` steps of two arithmetic operations, each depending on the one before, which the compiler
+/// cannot shorten.
 fn compute(mut x: u64, steps: u64) -> u64 {
     for i in 0..steps {
         x = std::hint::black_box(x.wrapping_mul(3).wrapping_add(i));

@@ -3,9 +3,9 @@
 //!
 //! The kernel frees a removed set through `call_rcu`, so each operation leaves about `semaphores` x
 //! 64 bytes that wait for a grace period. A grace period has to wait for the readers' short system
-//! calls (with some computation between them). Only one set exists at a time, but ids and memory
-//! are free again only after a grace period, so the kernel may refuse a new set for a while. That
-//! is counted and retried.
+//! calls (with some computation between them). Only one set exists at a time, and its id is free at
+//! once, but its memory only after a grace period: so the kernel may have none for a new set for a
+//! while. That is counted and retried.
 
 use super::threads::Threads;
 use super::{Load, Operation, compute};
@@ -21,7 +21,7 @@ pub fn prepare(producer_cpu: u32, reader_cpus: &[u32], semaphores: u32) -> Resul
             slot.operation();
             Ok(())
         }
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::ENOMEM)) => {
+        Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => {
             slot.refusal();
             std::thread::sleep(Duration::from_millis(1));
             Ok(())
