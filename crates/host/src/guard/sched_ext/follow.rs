@@ -10,6 +10,7 @@ use crate::watch::Which;
 use crate::watch::vms::discovery::Machines;
 use crate::watch::vms::finder::Key;
 use crate::watch::vms::machine::Machine;
+use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
 use reprieve_guest::layout::RcuLayout;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -272,7 +273,7 @@ impl State {
                 // A full table: the thread is scheduled as an ordinary one.
                 let _ = self.program.add_vcpu(tid, slot);
                 if self.only_vms {
-                    switch(tid, SCHED_EXT);
+                    switch(tid, taken);
                 }
             }
         }
@@ -367,19 +368,53 @@ fn set_rcu(
 
 const SCHED_EXT: libc::c_int = 7;
 
-/// Gives the thread another scheduling policy. One that has ended needs none.
-fn switch(tid: u32, policy: libc::c_int) {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `parameters` is valid for the read.
-    unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &parameters) };
+/// Gives the thread the scheduling policy that `policy` makes of its own, if any. One that has
+/// ended needs none.
+fn switch(tid: u32, policy: fn(libc::c_int) -> Option<libc::c_int>) {
+    let tid = tid as libc::pid_t;
+    // SAFETY: no memory is passed.
+    let now = unsafe { libc::sched_getscheduler(tid) };
+    if let Some(policy) = (now >= 0).then(|| policy(now)).flatten() {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: `parameters` is valid for the read.
+        unsafe { libc::sched_setscheduler(tid, policy, &parameters) };
+    }
+}
+
+/// What a vCPU's thread has while guard alone schedules vCPUs. One with another policy than the
+/// usual one has that for a reason (a real-time priority), and keeps it.
+fn taken(policy: libc::c_int) -> Option<libc::c_int> {
+    let keeps = policy & SCHED_RESET_ON_FORK;
+    (policy & !SCHED_RESET_ON_FORK == SCHED_OTHER).then_some(SCHED_EXT | keeps)
+}
+
+/// What it has afterwards.
+fn given_back(policy: libc::c_int) -> Option<libc::c_int> {
+    let keeps = policy & SCHED_RESET_ON_FORK;
+    (policy & !SCHED_RESET_ON_FORK == SCHED_EXT).then_some(SCHED_OTHER | keeps)
 }
 
 /// The threads are ordinary ones again.
 fn release(known: &Known) {
     for &(tid, ..) in &known.vcpus {
-        // SAFETY: no memory is passed.
-        if unsafe { libc::sched_getscheduler(tid as libc::pid_t) } == SCHED_EXT {
-            switch(tid, libc::SCHED_OTHER);
+        switch(tid, given_back);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ordinary_threads_are_taken_from_their_class_and_given_back() {
+        for flag in [0, SCHED_RESET_ON_FORK] {
+            assert_eq!(taken(SCHED_OTHER | flag), Some(SCHED_EXT | flag));
+            assert_eq!(given_back(SCHED_EXT | flag), Some(SCHED_OTHER | flag));
+            for other in [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_BATCH, libc::SCHED_IDLE] {
+                assert_eq!((taken(other | flag), given_back(other | flag)), (None, None));
+            }
         }
+        // Left by a guard that was killed: it is ordinary again afterwards.
+        assert_eq!(taken(SCHED_EXT), None);
     }
 }
