@@ -183,17 +183,12 @@ impl SchedExt {
     fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, u32>) -> VmStatistics {
         let guest = followed.get(&vm.pid).map(|&index| self.program.guests.get(index as usize));
         let guest = guest.unwrap_or_default();
-        let suffered = |class: Class| -> u64 {
-            let all = vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions);
-            let those = all.filter(|preemptions| preemptions.class == class);
-            those.map(|preemptions| preemptions.off_cpu.counts.iter().sum::<u64>()).sum()
-        };
         let preempted = Class::ALL
             .into_iter()
             .zip(guest.avoided)
-            .map(|(class, avoided)| Preempted { class, suffered: suffered(class), avoided });
+            .map(|(class, avoided)| Preempted { class, suffered: suffered(vm, class), avoided });
         let region = self.regions.statistics(vm.pid).map(|region| RegionStatistics {
-            suffered: vm.vcpus.iter().map(|vcpu| vcpu.announced).sum(),
+            suffered: suffered_announced(vm),
             avoided: guest.avoided[Class::ALL.len()],
             ..region
         });
@@ -235,6 +230,18 @@ impl SchedExt {
     }
 }
 
+/// Preemptions of the class since the VM was found, also of vCPUs that were taken out of it.
+fn suffered(vm: &VmSnapshot, class: Class) -> u64 {
+    let all = vm.counted().flat_map(|vcpu| &vcpu.preemptions);
+    let those = all.filter(|preemptions| preemptions.class == class);
+    those.map(|preemptions| preemptions.off_cpu.counts.iter().sum::<u64>()).sum()
+}
+
+/// The same, of those in sections that programs of the guest announced.
+fn suffered_announced(vm: &VmSnapshot) -> u64 {
+    vm.counted().map(|vcpu| vcpu.announced).sum()
+}
+
 fn granted(granted: &types::granted) -> Granted {
     Granted {
         count: granted.count,
@@ -242,5 +249,49 @@ fn granted(granted: &types::granted) -> Granted {
         max_ns: granted.max_ns,
         expired: granted.expired,
         refused: granted.refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::model::{Histogram, Preemptions, Vcpu, VcpuNow};
+
+    fn vcpu(index: u32, preempted: u64) -> Vcpu {
+        let off_cpu = Histogram { counts: vec![0, preempted], ..Histogram::default() };
+        let class = Class::Softirq;
+        Vcpu {
+            index,
+            tid: 100 + index,
+            now: VcpuNow::Unseen,
+            preemptions: vec![Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 }],
+            blocks: Histogram::default(),
+            on_cpu_ns: 0,
+            announced: preempted / 2,
+            announced_off_cpu_ns: 0,
+        }
+    }
+
+    #[test]
+    fn preemptions_do_not_fall_when_vcpus_go() {
+        let counts = |vcpus: Vec<Vcpu>, former: Option<Vcpu>| {
+            let vm = VmSnapshot {
+                pid: 7,
+                name: "db".into(),
+                vmm: "qemu-kvm".into(),
+                state: VmState::Watching,
+                kernel: None,
+                blind: Vec::new(),
+                vcpus,
+                former,
+                grace: None,
+                tracks_user: false,
+                held: None,
+            };
+            let of = |class| suffered(&vm, class);
+            (of(Class::Softirq), of(Class::User), suffered_announced(&vm))
+        };
+        assert_eq!(counts(vec![vcpu(0, 4), vcpu(1, 10)], None), (14, 0, 7));
+        assert_eq!(counts(vec![vcpu(0, 6)], Some(vcpu(0, 10))), (16, 0, 8));
     }
 }
