@@ -37,9 +37,14 @@ impl Before {
         Ok(Before { tid, start_time, slice: (slice != default).then_some(slice) })
     }
 
+    /// Whether the thread has not ended; a later one with its number is another.
+    pub fn is_there(&self) -> bool {
+        start_time(self.tid) == Some(self.start_time)
+    }
+
     /// Gives the thread its slice back. One that is gone needs nothing.
     pub fn restore(&self) -> io::Result<()> {
-        if start_time(self.tid) != Some(self.start_time) {
+        if !self.is_there() {
             return Ok(());
         }
         match slice::set(self.tid, self.slice) {

@@ -28,6 +28,7 @@ use crate::watch::raw::Times;
 use crate::watch::{self, Watch};
 use debts::{Act, Debts};
 use journal::Before;
+use reprieve_guest::vmm::process::start_time;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -54,6 +55,13 @@ pub struct Eevdf {
     _supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
 }
 
+/// A thread whose slice cannot be set.
+struct Refused {
+    /// Tells it from a later thread with the same ID.
+    start_time: Option<u64>,
+    why: String,
+}
+
 /// What the control thread and the statistics share.
 struct Shared {
     watch: Mutex<Watch>,
@@ -65,13 +73,42 @@ struct Shared {
 
 struct State {
     debts: Debts,
-    /// Threads whose slice was touched, as they were before.
+    /// Threads whose slice was touched, as they were before; some may have ended.
     touched: BTreeMap<u32, Before>,
-    /// Threads whose slice cannot be set, and why.
-    refused: BTreeMap<u32, String>,
+    /// Threads whose slice cannot be set.
+    refused: BTreeMap<u32, Refused>,
     looks: u64,
     looks_ns: u64,
     ended: Option<String>,
+}
+
+impl State {
+    /// `late`: the age from which on a grace period is.
+    fn new(late: u64) -> State {
+        State {
+            debts: Debts::new(late),
+            touched: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            looks: 0,
+            looks_ns: 0,
+            ended: None,
+        }
+    }
+
+    /// How the thread was before, if its slice was touched.
+    fn touched(&self, tid: u32) -> Option<&Before> {
+        self.touched.get(&tid).filter(|before| before.is_there())
+    }
+
+    /// Why its slice cannot be set.
+    fn refused(&self, tid: u32) -> Option<&str> {
+        let of = self.refused.get(&tid).filter(|of| of.start_time == start_time(tid));
+        of.map(|of| of.why.as_str())
+    }
+
+    fn refuse(&mut self, tid: u32, why: String) {
+        self.refused.insert(tid, Refused { start_time: start_time(tid), why });
+    }
 }
 
 impl Eevdf {
@@ -111,17 +148,9 @@ impl Eevdf {
             ..watch::Options::default()
         })?;
         let late = u64::try_from(options.late.as_nanos()).unwrap_or(u64::MAX);
-        let state = State {
-            debts: Debts::new(late),
-            touched: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            looks: 0,
-            looks_ns: 0,
-            ended: None,
-        };
         let shared = Arc::new(Shared {
             watch: Mutex::new(watch),
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(late)),
             stop: AtomicBool::new(false),
             wake: Default::default(),
         });
@@ -192,8 +221,7 @@ impl Guard for Eevdf {
 
 fn vm_statistics(vm: &VmSnapshot, state: &State, now: u64) -> VmStatistics {
     let shortened = state.debts.shortened(vm.pid, now);
-    let refused: Vec<&String> =
-        vm.vcpus.iter().filter_map(|vcpu| state.refused.get(&vcpu.tid)).collect();
+    let refused: Vec<&str> = vm.vcpus.iter().filter_map(|vcpu| state.refused(vcpu.tid)).collect();
     let unreadable = match &vm.state {
         VmState::Unreadable(why) => Some(why.clone()),
         _ => None,
@@ -282,7 +310,7 @@ impl Control {
         let Some(supervisor) = &self.supervisor else { return };
         for act in acts {
             match *act {
-                Act::Shorten(tid) if state.refused.contains_key(&tid) => {}
+                Act::Shorten(tid) if state.refused(tid).is_some() => {}
                 Act::Shorten(tid) => {
                     let done = self.know(state, supervisor, tid);
                     match done.and_then(|()| slice::set(tid, Some(self.short))) {
@@ -290,24 +318,15 @@ impl Control {
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {
                             state.touched.remove(&tid);
                         }
-                        Err(error) => {
-                            state.refused.insert(tid, error.to_string());
-                        }
+                        Err(error) => state.refuse(tid, error.to_string()),
                     }
                 }
                 Act::Restore(tid) => {
-                    let Some(before) = state.touched.get(&tid) else { continue };
-                    match slice::set(tid, before.slice) {
-                        Ok(()) => {}
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                            state.touched.remove(&tid);
-                        }
+                    let restored = state.touched(tid).map_or(Ok(()), Before::restore);
+                    if let Err(error) = restored {
                         // The end of guard is what restores it then.
-                        Err(error) => {
-                            state.ended = Some(format!(
-                                "the slice of thread {tid} cannot be restored: {error}"
-                            ));
-                        }
+                        let what = format!("the slice of thread {tid} cannot be restored: {error}");
+                        state.ended = Some(what);
                     }
                 }
             }
@@ -321,7 +340,7 @@ impl Control {
         supervisor: &Mutex<supervisor::Supervisor>,
         tid: u32,
     ) -> io::Result<()> {
-        if state.touched.contains_key(&tid) {
+        if state.touched(tid).is_some() {
             return Ok(());
         }
         let before = Before::of(tid, self.default)?;
@@ -349,4 +368,27 @@ fn process_ns() -> u64 {
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_a_thread_is_not_of_a_later_one_with_its_id() {
+        let tid = std::process::id();
+        let started = start_time(tid).unwrap();
+        let mut state = State::new(0);
+        for (start_time, known) in [(started, true), (started - 1, false)] {
+            state.touched.insert(tid, Before { tid, start_time, slice: None });
+            let why = "it is scheduled by another policy".to_owned();
+            state.refused.insert(tid, Refused { start_time: Some(start_time), why });
+            assert_eq!(
+                (state.touched(tid).is_some(), state.refused(tid).is_some()),
+                (known, known)
+            );
+        }
+        state.refuse(tid, "again".into());
+        assert_eq!(state.refused(tid), Some("again"));
+    }
 }
