@@ -37,6 +37,7 @@ struct budget {
 	struct bpf_spin_lock lock;
 	struct policy_bandwidth bandwidth;
 	u64 throttled; /* since when, 0: it has budget */
+	u64 until; /* when it has some again */
 };
 
 struct {
@@ -241,12 +242,18 @@ __noinline int has_budget(u32 index, u64 now)
 	bpf_spin_lock(&budget->lock);
 	periods = bandwidth_refill(&budget->bandwidth, now);
 	wait = bandwidth_wait(&budget->bandwidth, now);
-	if (wait && !budget->throttled) {
-		budget->throttled = now;
-		first = 1;
-	} else if (!wait && budget->throttled) {
-		if (policy_after(now, budget->throttled) > 0)
-			waited = now - budget->throttled;
+	if (wait) {
+		first = !budget->throttled;
+		if (first)
+			budget->throttled = now;
+		budget->until = now + wait;
+	} else if (budget->throttled) {
+		/* Who waited may have left, and nobody asked at that time. */
+		u64 end = policy_after(budget->until, now) < 0 ? budget->until
+							       : now;
+
+		if (policy_after(end, budget->throttled) > 0)
+			waited = end - budget->throttled;
 		budget->throttled = 0;
 	}
 	bpf_spin_unlock(&budget->lock);

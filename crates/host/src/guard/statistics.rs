@@ -101,7 +101,7 @@ pub struct LimitStatistics {
     pub burst_ns: u64,
     /// Periods that were looked at: while it had nothing to run, they are counted later.
     pub periods: u64,
-    /// Times that threads waited for budget, and for how long in all.
+    /// Times that threads waited for budget, and for how long in all, until there was some.
     pub throttled: u64,
     pub throttled_ns: u64,
     /// CPU time of its threads, and those of cgroups in it.
