@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a backend did: the schema of `guard --json`. Counters are totals since it was attached, or
-//! since the VM was found, and never fall; times are nanoseconds.
+//! since the VM was found, and never fall (but for [`LimitStatistics`]); times are nanoseconds.
 
 use super::{Backend, Policy};
 use crate::publish::Counts;
@@ -88,7 +88,7 @@ pub struct HintStatistics {
 }
 
 /// A cgroup with a CPU limit (`cpu.max`), and what became of it since the limit was set, or since
-/// the backend was attached.
+/// the backend was attached, also the last time (see [`Statistics::restarts`]).
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LimitStatistics {
     /// Its directory; `None` while it cannot be found.
