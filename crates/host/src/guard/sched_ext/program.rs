@@ -5,7 +5,7 @@
 use super::check;
 use super::domains::Domains;
 use super::rules::bits;
-use crate::guard::{Error, FunctionStatistics, Options, Policy};
+use crate::guard::{Error, FunctionStatistics, Options, Policy, Queues};
 use crate::watch::raw::{self, Plain, Shared, Times, complaints, keep_complaint, lacks_right};
 use crate::watch::vms::machine::Kvm;
 use libbpf_rs::btf::Btf;
@@ -77,8 +77,25 @@ struct Loaded {
     /// The program's variables, as words.
     variables: Shared<u64>,
     bandwidths: Shared<types::bandwidth>,
+    cpus: Cpus,
+    /// Others are online than it was told of.
+    outdated: bool,
     /// The kernel measures eBPF programs while this is open.
     measures: Option<OwnedFd>,
+}
+
+/// The CPUs that are online, as the scheduler is told of them.
+#[derive(PartialEq)]
+struct Cpus {
+    queues: Queues,
+    online: Vec<usize>,
+    domains: Domains,
+}
+
+impl Cpus {
+    fn of_host(queues: Queues) -> Cpus {
+        Cpus { queues, online: online_cpus(), domains: Domains::of_host(queues) }
+    }
 }
 
 // SAFETY: `storage` is a box of this alone; the rest may be sent.
@@ -100,6 +117,9 @@ const LOOK_TICKLESS: Duration = Duration::from_millis(2);
 const RESTART: u64 = 1 << 48;
 /// How long the kernel may take to be rid of the scheduler that it ended.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// How long a CPU that goes may still be among those that are online, although no thread can be
+/// moved there.
+const GOES: Duration = Duration::from_secs(5);
 
 impl Program {
     /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
@@ -264,7 +284,8 @@ impl Loaded {
         // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
         // `drop`.
         let borrowed = unsafe { &mut *storage };
-        let opened = open(options, watch, kvm, hints, maps, borrowed).and_then(|skel| {
+        let cpus = Cpus::of_host(options.queues);
+        let opened = open(options, &cpus, watch, kvm, hints, maps, borrowed).and_then(|skel| {
             let words = size_of::<types::bss>() / size_of::<u64>();
             let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(|source| {
                 Error::Io { what: "mapping the scheduler's variables".into(), source }
@@ -279,9 +300,16 @@ impl Loaded {
             Ok((ManuallyDrop::new(skel), variables, bandwidths, measures))
         });
         match opened {
-            Ok((skel, variables, bandwidths, measures)) => {
-                Ok(Loaded { links: Vec::new(), skel, storage, variables, bandwidths, measures })
-            }
+            Ok((skel, variables, bandwidths, measures)) => Ok(Loaded {
+                links: Vec::new(),
+                skel,
+                storage,
+                variables,
+                bandwidths,
+                cpus,
+                outdated: false,
+                measures,
+            }),
             Err(error) => {
                 // SAFETY: made above; the skeleton that borrowed it is gone.
                 drop(unsafe { Box::from_raw(storage) });
@@ -298,13 +326,30 @@ impl Loaded {
             self.links.push(tick.attach_trace().map_err(refused("attach to KVM"))?);
         }
         self.set(offset_of!(types::bss, active), 1);
-        for cpu in online_cpus() {
-            let timer = &self.skel.progs.guard_start_timer;
-            on_cpu(cpu, || timer.test_run(ProgramInput::default()))
-                .map_err(|source| Error::Io { what: format!("running on CPU {cpu}"), source })?
-                .map_err(refused("start the timer"))?;
+        // From now on the kernel ends the scheduler if a CPU comes or goes. One may have done so
+        // while it was being loaded.
+        let cpus = Cpus::of_host(self.cpus.queues);
+        self.outdated = cpus != self.cpus;
+        cpus.online.into_iter().try_for_each(|cpu| self.start_timer(cpu))
+    }
+
+    /// Starts the timer of a CPU. One that goes needs none: the scheduler ends.
+    fn start_timer(&self, cpu: usize) -> Result<(), Error> {
+        let timer = &self.skel.progs.guard_start_timer;
+        let end = Instant::now() + GOES;
+        loop {
+            let source = match on_cpu(cpu, || timer.test_run(ProgramInput::default())) {
+                Ok(done) => return done.map(drop).map_err(refused("start the timer")),
+                Err(source) => source,
+            };
+            if self.ended().is_some() || !online_cpus().contains(&cpu) {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(Error::Io { what: format!("running on CPU {cpu}"), source });
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(())
     }
 
     fn functions(&self) -> Vec<FunctionStatistics> {
@@ -330,7 +375,8 @@ impl Loaded {
 
     fn ended(&self) -> Option<Ended> {
         if self.get(offset_of!(types::bss, exit_kind)) == 0 {
-            return None;
+            let why = "CPUs came or went while it was being loaded".into();
+            return self.outdated.then_some(Ended { why, restart: true });
         }
         let reason = self.text(offset_of!(types::bss, exit_reason));
         let message = self.text(offset_of!(types::bss, exit_message));
@@ -386,6 +432,7 @@ fn constants_vms() -> usize {
 
 fn open(
     options: &Options,
+    host: &Cpus,
     watch: &raw::Program,
     kvm: &Kvm,
     hints: Option<HintMaps<'_>>,
@@ -399,7 +446,6 @@ fn open(
     if cpus > constants::MAX_CPUS {
         return Err(TOO_MANY);
     }
-    let domains = Domains::of_host(options.queues);
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
@@ -415,11 +461,12 @@ fn open(
             look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
             cpus: cpus as u64,
             // guard is loaded again when one comes or goes.
-            online: online_cpus().len() as u64,
-            domains: domains.cpus.len() as u64,
+            online: host.online.len() as u64,
+            domains: host.domains.cpus.len() as u64,
         };
-        rodata.domain_of_cpu.copy_from_slice(&domains.of_cpu);
-        rodata.cpus_of_domain[..domains.cpus.len()].copy_from_slice(&domains.cpus);
+        let Domains { of_cpu, cpus } = &host.domains;
+        rodata.domain_of_cpu.copy_from_slice(of_cpu);
+        rodata.cpus_of_domain[..cpus.len()].copy_from_slice(cpus);
     }
     if options.only_vms {
         const SWITCH_PARTIAL: u64 = 1 << 3;
