@@ -3,7 +3,7 @@
 
 use super::Error;
 use super::cgroup;
-use super::program::keeps_limits;
+use super::program::{keeps_limits, reach_cpus};
 use crate::guard::Options;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ pub fn host(options: &Options) -> Result<(), Error> {
         let what = format!("the scheduler that is loaded ({})", read("root/ops"));
         return Err(Error::WouldDrop { what, hint: "end it first" });
     }
+    reach_cpus()?;
     match unkept_limit(options) {
         Some(limit) if !options.ignore_cpu_max => Err(bandwidth(&limit)),
         _ => Ok(()),

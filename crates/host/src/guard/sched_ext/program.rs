@@ -346,7 +346,7 @@ impl Loaded {
                 return Ok(());
             }
             if Instant::now() >= end {
-                return Err(Error::Io { what: format!("running on CPU {cpu}"), source });
+                return Err(out_of_reach(cpu, source));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -544,6 +544,30 @@ fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
     }
 }
 
+/// Whether this process may run on each CPU, to start its timer there.
+pub fn reach_cpus() -> Result<(), Error> {
+    for cpu in online_cpus() {
+        match on_cpu(cpu, || ()) {
+            Err(source) if online_cpus().contains(&cpu) => return Err(out_of_reach(cpu, source)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Why this process cannot run on a CPU that is online. A mask it could widen.
+fn out_of_reach(cpu: usize, source: std::io::Error) -> Error {
+    if source.raw_os_error() != Some(libc::EINVAL) {
+        return Error::Io { what: format!("running on CPU {cpu}"), source };
+    }
+    Error::Unsupported {
+        why: format!(
+            "it has to run on each CPU for a moment, and the cpuset of its cgroup lacks CPU {cpu} \
+             (systemd's AllowedCPUs=, of its unit or of a slice): start it in another cgroup"
+        ),
+    }
+}
+
 /// Runs `what` on `cpu` with this thread.
 fn on_cpu<T>(cpu: usize, what: impl FnOnce() -> T) -> std::io::Result<T> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -564,4 +588,20 @@ fn online_cpus() -> Vec<usize> {
         Some(first.parse().ok()?..=last.parse().ok()?)
     };
     text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_out_of_reach_is_named_with_the_likely_cause() {
+        // The last of those that there may be: hardly any host has it.
+        let cpu = constants::MAX_CPUS - 1;
+        if online_cpus().contains(&cpu) {
+            return;
+        }
+        let error = out_of_reach(cpu, on_cpu(cpu, || ()).unwrap_err()).to_string();
+        assert!(error.contains("CPU 1023") && error.contains("AllowedCPUs="), "{error}");
+    }
 }
