@@ -162,6 +162,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	heads(task, vtime);
 	task->queued = 1;
+	task->waits = now;
 	kernel_insert_vtime(p, queue_id(task), SLICE_FOR_KERNEL, vtime,
 			    enq_flags);
 	if (task->queue) {
@@ -266,6 +267,9 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 	if (!task)
 		return;
 	task->why = WHY_TURN;
+	/* Its turn goes on where only its mask or its priority changes. */
+	if (deq_flags & SCX_DEQ_SLEEP)
+		task->used = 0;
 	count_out(task, bpf_ktime_get_ns());
 }
 
@@ -289,7 +293,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->spins_since = 0;
 	begin(task, now);
 	if (!task->why && !task->used)
-		start(task);
+		start(task, cpu);
 	task->early = 0;
 	cpu->why = task->why;
 	cpu->yields = 0;
@@ -348,7 +352,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		settle(task, now);
 	task->overdue = 0;
 	serve(cpu, where, now);
-	task->used = runnable && cpu->turn ? task->used + now - cpu->turn : 0;
+	task->used = cpu->turn ? task->used + now - cpu->turn : 0;
 	guest = guest_of(task);
 	group = group_of(task);
 	end_extension(task, !runnable, now);
@@ -415,7 +419,7 @@ void BPF_PROG(guard_exit_task, struct task_struct *p,
 
 	if (!task)
 		return;
-	bequeath(task);
+	bequeath(p, task);
 	count_out(task, bpf_ktime_get_ns());
 	repay(task);
 }

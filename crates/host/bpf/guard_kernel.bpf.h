@@ -20,6 +20,8 @@
 #define SCX_DSQ_GLOBAL ((1ULL << 63) | 1)
 #define SCX_ENQ_WAKEUP 1ULL
 #define SCX_ENQ_LAST (1ULL << 41)
+#define SCX_DEQ_SLEEP 1ULL
+#define SCX_DSQ_ITER_REV (1ULL << 16)
 #define SCX_KICK_IDLE 1ULL
 #define SCX_KICK_PREEMPT 2ULL
 #define SCX_TASK_QUEUED 1

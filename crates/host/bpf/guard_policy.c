@@ -38,12 +38,12 @@ void guard_stand(struct policy_group *group, u64 clock,
 }
 
 u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
-		const struct policy_queue *queue, u64 load, int woken,
-		u64 inherited, const struct policy_limits *limits)
+		const struct policy_queue *queue, u64 clock, u64 load,
+		int woken, u64 inherited, const struct policy_limits *limits)
 {
-	return policy_place(thread, group, queue, load,
-			    policy_credit(group, queue, 1, woken, limits),
-			    inherited);
+	s64 credit = policy_credit(group, queue, clock, 1, woken, limits);
+
+	return policy_place(thread, group, queue, load, credit, inherited);
 }
 
 void guard_start(struct policy_queue *queue, const struct policy_thread *thread,
@@ -130,12 +130,12 @@ u64 guard_preempts_in(const struct policy_thread *woken,
 	return policy_preempts_in(woken, running, group, now, limits);
 }
 
-u64 guard_born(u64 clock, const struct policy_thread *parent,
+u64 guard_born(const struct policy_thread *parent,
 	       const struct policy_group *group,
 	       const struct policy_queue *queue, u64 now,
 	       const struct policy_limits *limits)
 {
-	return policy_born(clock, parent, group, queue, now, limits);
+	return policy_born(parent, group, queue, now, limits);
 }
 
 u64 guard_bequeath(const struct policy_thread *thread,

@@ -34,7 +34,8 @@
 #define POLICY_AHEAD_NS 200000000ULL
 #define POLICY_WAIT_NS 4000000000ULL
 /* What a VM as a whole lacks is kept up to this many slices, for vCPUs that
- * wake up: a vCPU of two moves on by two slices in a turn. */
+ * wake up: a vCPU of two moves on by two slices in a turn. A VM that had more
+ * than its share has that forgiven up to as much. */
 #define POLICY_CREDIT_SLICES 4
 /* A VM may use this part (1/n) of the time that passes for extensions. */
 #define POLICY_EXTEND_PART 4
@@ -239,13 +240,17 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
  * ordinary thread that slept has a slice of credit at most, before the first of
  * the queue: others may have been preferred to that (policy_prefers). A vCPU
  * has what its VM as a whole lacks: while it slept, its VM's share was for the
- * others of its VM, which may not have been able to use it. That is known for
- * the queue for all CPUs only. Who did not sleep keeps what it is owed. */
-POLICY_FN u64 policy_credit(const struct policy_group *group,
-			    const struct policy_queue *queue, int for_all,
-			    int woken, const struct policy_limits *limits)
+ * others of its VM, which may not have been able to use it. Where the VM had
+ * too much, that is negative: else vCPUs that run one after the other would
+ * have a whole share each. Both are known for the queue for all CPUs only,
+ * whose virtual time is clock. Who did not sleep keeps what it is owed. */
+POLICY_FN s64 policy_credit(const struct policy_group *group,
+			    const struct policy_queue *queue, u64 clock,
+			    int for_all, int woken,
+			    const struct policy_limits *limits)
 {
-	s64 lacks;
+	s64 most = POLICY_CREDIT_SLICES * limits->slice;
+	s64 lacks, leads;
 
 	if (!woken)
 		return POLICY_AHEAD_NS;
@@ -253,12 +258,15 @@ POLICY_FN u64 policy_credit(const struct policy_group *group,
 		lacks = policy_after(queue->vtime, queue->first);
 		if (lacks < 0)
 			lacks = 0;
-		if (lacks > (s64)(POLICY_CREDIT_SLICES * limits->slice))
-			lacks = POLICY_CREDIT_SLICES * limits->slice;
-		return limits->slice + lacks;
+		if (lacks > most)
+			lacks = most;
+		return (s64)limits->slice + lacks;
 	}
 	if (!for_all)
 		return 0;
+	leads = policy_after(group->vtime, clock);
+	if (leads > most)
+		return most - leads;
 	lacks = policy_after(queue->vtime, group->vtime);
 	return lacks > 0 ? lacks : 0;
 }
@@ -284,7 +292,7 @@ POLICY_FN u64 policy_ahead(u64 weight, u64 load)
 POLICY_FN u64 policy_place(struct policy_thread *thread,
 			   const struct policy_group *group,
 			   const struct policy_queue *queue, u64 load,
-			   u64 credit, u64 inherited)
+			   s64 credit, u64 inherited)
 {
 	u64 weight = policy_weight(thread, group);
 	u64 ahead = policy_ahead(weight, load);
@@ -370,10 +378,10 @@ POLICY_FN u64 policy_debt(const struct policy_thread *thread,
 	return debt / POLICY_WEIGHT * policy_weight(thread, group);
 }
 
-/* The virtual time of a thread that another one, its parent, starts at clock:
- * it is as far ahead as its parent, which runs, but no more than a slice, and
- * not behind. */
-POLICY_FN u64 policy_born(u64 clock, const struct policy_thread *parent,
+/* How far ahead of its queue a thread is that another one, its parent, starts:
+ * as far as its parent, which runs, but no more than a slice, and not behind.
+ */
+POLICY_FN u64 policy_born(const struct policy_thread *parent,
 			  const struct policy_group *group,
 			  const struct policy_queue *queue, u64 now,
 			  const struct policy_limits *limits)
@@ -384,7 +392,7 @@ POLICY_FN u64 policy_born(u64 clock, const struct policy_thread *parent,
 
 	if (policy_after(now, parent->began) > 0)
 		ahead += policy_scaled(now - parent->began, weight);
-	return clock + (ahead < 0 ? 0 : ahead < most ? ahead : most);
+	return ahead < 0 ? 0 : ahead < most ? ahead : most;
 }
 
 /* The run time by which a thread that ends is ahead of its queue. Its parent
@@ -446,6 +454,8 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 		policy_refill(budget, now, limits);
 		if (budget->left < limits->max_extend)
 			return POLICY_REFUSED;
+		/* Others of its VM may begin before this one ends. */
+		budget->left -= limits->max_extend;
 		extension->began = now;
 		return POLICY_STAY;
 	}
@@ -454,6 +464,7 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 	if (section && used < limits->max_extend)
 		return POLICY_STAY;
 	verdict = section ? POLICY_EXPIRED : POLICY_GO;
+	budget->left += limits->max_extend;
 	budget->left -= used < budget->left ? used : budget->left;
 	extension->began = 0;
 	return verdict;
@@ -550,16 +561,19 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 }
 
 /* Whether a vCPU to which another of its VM yields is scheduled next: not if it
- * gets too far ahead, nor if a part of its debt would be forgiven. */
+ * gets too far ahead, nor if a part of its debt would be forgiven. Where a
+ * slice is longer than a hold, it is the bound: else there would be none. */
 POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
 					  const struct policy_group *group,
 					  const struct policy_queue *queue,
 					  u64 load,
 					  const struct policy_limits *limits)
 {
-	if (policy_debt(thread, group, queue) + limits->slice >
-		    limits->max_hold ||
-	    policy_overdrawn(group, limits->slice, limits->max_hold) ||
+	u64 most = limits->max_hold > limits->slice ? limits->max_hold
+						    : limits->slice;
+
+	if (policy_debt(thread, group, queue) + limits->slice > most ||
+	    policy_overdrawn(group, limits->slice, most) ||
 	    policy_forgiven(thread, group, queue, load, limits->slice))
 		return POLICY_IN_DEBT;
 	return POLICY_YES;

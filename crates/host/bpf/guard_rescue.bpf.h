@@ -212,7 +212,9 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	struct vcpu *vcpu;
 	u32 index;
 
-	if (!cpu || (cpu->turn && cpu->why) || !kernel_allows(p, where))
+	/* A CPU that is off has no timer. */
+	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
+	    !kernel_allows(p, where))
 		return FITS_NOT;
 	index = cpu->slot - 1;
 	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;

@@ -225,36 +225,79 @@ static __always_inline u64 per_cpu(void)
 	return load / (settings.online ? settings.online : 1);
 }
 
+/* The number of CPUs that serve the domain's queue. */
+static __always_inline u64 cpus_of(u32 domain)
+{
+	u64 cpus = cpus_of_domain[domain & (MAX_DOMAINS - 1)];
+
+	if (!cpus)
+		cpus = settings.cpus;
+	return cpus ? cpus : 1;
+}
+
+/* How many wait in the queue, in hundredths. */
+static __always_inline u64 crowd(u64 queue)
+{
+	s32 waiting = scx_bpf_dsq_nr_queued(queue);
+
+	return (waiting > 0 ? waiting : 0) * POLICY_WEIGHT;
+}
+
+/* The thread's queue, as it is where the thread may run. Who may run on some of
+ * its CPUs only competes there, and virtual time may pass more slowly there. */
+static __always_inline void seen(struct task_struct *p, const struct task *task,
+				 s32 near, struct policy_queue *out)
+{
+	struct cpu *one, *other;
+	u64 vtime = 0;
+
+	*out = *queue_of(task);
+	if (task->queue || (u64)p->nr_cpus_allowed >= cpus_of(task->domain))
+		return;
+	/* A CPU that ran nobody for long has an old time: the later of two. */
+	one = cpu_of(near);
+	other = cpu_of(kernel_any_cpu(p));
+	if (one)
+		vtime = one->started;
+	if (other && (!vtime || policy_after(other->started, vtime) > 0))
+		vtime = other->started;
+	if (vtime && policy_after(vtime, out->vtime) < 0) {
+		out->first -= out->vtime - vtime;
+		out->vtime = vtime;
+	}
+}
+
 /* Where the thread stands in its queue: its CPU's, if it may run there only,
  * else that of the domain of the CPU near, one where it may run. */
 static __always_inline u64 place(struct task_struct *p, struct task *task,
 				 s32 near, int woken)
 {
-	struct policy_limits now;
-	struct policy_queue *to, *from = queue_of(task);
+	struct policy_queue to, *from = queue_of(task);
 	struct group *group = group_of(task);
+	struct policy_limits now;
 	u32 queue = p->nr_cpus_allowed == 1 ? scx_bpf_task_cpu(p) + 1 : 0;
+	_Bool moves = queue != task->queue;
 
 	limits(&now);
+	/* Domains have one virtual time, as far as threads can move. */
 	if (!queue)
 		task->domain = domain_of(near);
-	if (queue != task->queue) {
-		task->queue = queue;
-		to = queue_of(task);
-		policy_move(&task->thread, from, to);
-	} else {
-		/* Caches have one virtual time, as far as threads can move. */
-		to = queue_of(task);
-	}
-	return policy_place(&task->thread, group ? &group->group : 0, to,
+	task->queue = queue;
+	seen(p, task, near, &to);
+	if (task->unplaced)
+		task->thread.vtime += to.vtime;
+	else if (moves)
+		policy_move(&task->thread, from, &to);
+	task->unplaced = 0;
+	return policy_place(&task->thread, group ? &group->group : 0, &to,
 			    per_cpu(),
-			    policy_credit(group ? &group->group : 0, to, !queue,
-					  woken, &now),
+			    policy_credit(group ? &group->group : 0, &to,
+					  virtual_now, !queue, woken, &now),
 			    __sync_lock_test_and_set(&task->inherited, 0));
 }
 
-/* The thread, which was started by one that runs, or before guard, has its
- * first place. */
+/* The thread was started, by one that runs or before guard. It has a place when
+ * it comes to a queue. */
 static __always_inline void born(struct task_struct *p, struct task *task)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
@@ -262,34 +305,55 @@ static __always_inline void born(struct task_struct *p, struct task *task)
 	struct policy_limits limit;
 	struct group *group;
 
-	task->thread.vtime = virtual_now;
+	task->thread.vtime = 0;
+	task->unplaced = 1;
 	if (!parent || task->parent != (u32)current->pid)
 		return;
 	group = group_of(parent);
 	limits(&limit);
-	task->thread.vtime = policy_born(
-		virtual_now, &parent->thread, group ? &group->group : 0,
-		queue_of(parent), bpf_ktime_get_ns(), &limit);
+	task->thread.vtime =
+		policy_born(&parent->thread, group ? &group->group : 0,
+			    queue_of(parent), bpf_ktime_get_ns(), &limit);
 }
 
-/* The thread ends: who started it owes what it ran too much. */
-static __always_inline void bequeath(const struct task *task)
-{
-	struct policy_limits limit;
-	struct task_struct *p;
-	struct task *parent;
-	u64 ns;
+/* How far up the line of those who started each other a debt is passed on. */
+#define MAX_GENERATIONS 8
 
-	if (!task->parent || task->slot)
+/* The thread ends: who started it owes what it ran too much. If that has ended,
+ * it is who started that. */
+static __always_inline void bequeath(struct task_struct *ends,
+				     const struct task *task)
+{
+	u32 parent = task->parent, pid = ends->pid, i;
+	struct policy_limits limit;
+	struct task_struct *p = 0;
+	struct task *heir;
+	u32 *before;
+	u64 ns = 0;
+
+	if (!parent)
 		return;
+	bpf_map_update_elem(&ancestors, &pid, &parent, 0);
 	limits(&limit);
-	ns = policy_bequeath(&task->thread, queue_of(task), &limit);
-	p = ns ? bpf_task_from_pid(task->parent) : 0;
+	if (!task->slot && !task->unplaced)
+		ns = policy_bequeath(&task->thread, queue_of(task), &limit);
+	if (!ns)
+		return;
+	bpf_for(i, 0, MAX_GENERATIONS)
+	{
+		p = bpf_task_from_pid(parent);
+		if (p)
+			break;
+		before = bpf_map_lookup_elem(&ancestors, &parent);
+		if (!before)
+			return;
+		parent = *before;
+	}
 	if (!p)
 		return;
-	parent = task_of(p);
-	if (parent)
-		add(&parent->inherited, ns);
+	heir = task_of(p);
+	if (heir)
+		add(&heir->inherited, ns);
 	bpf_task_release(p);
 }
 
@@ -315,8 +379,8 @@ static __always_inline void heads(const struct task *task, u64 vtime)
 		queue->first = vtime;
 }
 
-/* The thread starts in its turn. */
-static __always_inline void start(struct task *task)
+/* The thread starts in its turn, on that CPU. */
+static __always_inline void start(struct task *task, struct cpu *cpu)
 {
 	struct policy_queue *queue = queue_of(task);
 
@@ -324,6 +388,7 @@ static __always_inline void start(struct task *task)
 	repay(task);
 	if (task->queue)
 		return;
+	cpu->started = task->thread.vtime;
 	if (policy_after(queue->vtime, virtual_now) > 0)
 		virtual_now = queue->vtime;
 	if (settings.domains > 1 && !task->early)

@@ -15,6 +15,7 @@
 #define WHY_YIELDED 2 /* another vCPU of its VM waits for it */
 
 enum {
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
@@ -29,6 +30,9 @@ const volatile struct settings settings;
  * last-level cache, unless the user says otherwise. */
 const volatile u16 domain_of_cpu[MAX_CPUS];
 const volatile u16 cpus_of_domain[MAX_DOMAINS];
+
+/* How many threads that ended are known. */
+#define MAX_ANCESTORS 4096
 
 /* Timers end turns. Where one fails, the kernel does. */
 #define SLICE_FOR_KERNEL (8 * settings.slice)
@@ -73,6 +77,7 @@ struct task {
 	u32 limited; /* how many */
 	u32 overdue; /* it runs without budget, for it waited too long */
 	u64 left; /* when it last left its CPU */
+	u64 waits; /* since when, in its queue */
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 inherited; /* run time of threads that it started, and that ended */
@@ -92,6 +97,7 @@ struct task {
 	u32 quiescing; /* what kind of extension it is */
 	u32 awaits; /* it spins, and this thread of its VM waits for a CPU */
 	u32 parent; /* the thread that started it, 0: before guard */
+	u32 unplaced; /* its virtual time counts from its queue's */
 };
 
 /* What a CPU does. Written there, also read elsewhere. */
@@ -103,6 +109,9 @@ struct cpu {
 	u64 slice; /* how long it may */
 	u64 look; /* when its timer looks next */
 	u64 served; /* up to when who runs is in kinds */
+	u64 started; /* virtual time of the last that is not bound to it */
+	u64 elsewhere; /* when it looks at other domains again */
+	u64 overdue; /* when it looks for threads that wait too long again */
 	u32 pid;
 	u32 slot;
 	u32 why; /* also of the last, while nobody runs */
@@ -152,6 +161,14 @@ struct {
 	__type(value, u32);
 } members SEC(".maps");
 
+/* Who started threads that have ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_ANCESTORS);
+	__type(key, u32);
+	__type(value, u32);
+} ancestors SEC(".maps");
+
 /* The other way round. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -163,7 +180,8 @@ struct {
 struct domain {
 	struct policy_queue queue;
 	u64 weight; /* of the thread that was the first last */
-	u64 pad[13]; /* two lines of a processor's cache */
+	u64 overdue; /* as a CPU's */
+	u64 pad[12]; /* two lines of a processor's cache */
 };
 
 static struct domain domains[MAX_DOMAINS];

@@ -36,10 +36,13 @@ static __always_inline void count_run(struct task *task, struct cpu *cpu,
 				      u64 now)
 {
 	struct guest *guest = guest_of(task);
+	struct group *group = group_of(task);
 	u64 ran = charge(task, now);
 
-	if (guest)
+	if (guest && group) {
 		add(&guest->on_cpu_ns, ran);
+		entitle(group, guest);
+	}
 	cpu->thread = task->thread;
 	cpu->thread.weight = weight(task);
 }
@@ -127,6 +130,8 @@ __noinline int take_shared(u32 domain, u32 where, u64 now)
 
 /* How many of the other domains are looked at, by chance. */
 #define LOOK_ELSEWHERE 2
+/* If nobody there may run here, not again for so long. */
+#define LOOK_ELSEWHERE_NS 20000000ULL
 
 /* Another domain whose threads are so far behind that one of them should run
  * here, or this CPU's own. */
@@ -137,7 +142,8 @@ __noinline u32 behind(u32 where, u64 now)
 	struct policy_thread here;
 	struct cpu *cpu = cpu_of(where);
 
-	if (settings.domains < 2 || !cpu)
+	if (settings.domains < 2 || !cpu ||
+	    policy_after(now, cpu->elsewhere) < 0)
 		return own;
 	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + own) > 0) {
 		here.vtime = domain_at(own)->queue.first;
@@ -206,17 +212,102 @@ __noinline int waits_anywhere(u32 where)
 	return 0;
 }
 
+/* The first that waits in the queue and may run on the CPU; those before it may
+ * run elsewhere only. */
+#define FIRST_NONE 0 /* there is none */
+#define FIRST_FOUND 1
+#define FIRST_UNKNOWN 2 /* it is far behind others */
+
+static __always_inline u32 first_of(u64 queue, u32 where,
+				    struct policy_thread *first)
+{
+	struct bpf_iter_scx_dsq it;
+	u32 found = FIRST_NONE, n = 0;
+	struct task_struct *p;
+	struct task *task;
+
+	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
+		while ((p = bpf_iter_scx_dsq_next(&it))) {
+			if (n++ >= LOOK_AHEAD) {
+				found = FIRST_UNKNOWN;
+				break;
+			}
+			task = task_of(p);
+			if (task && kernel_allows(p, where)) {
+				*first = task->thread;
+				first->weight = weight(task);
+				found = FIRST_FOUND;
+				break;
+			}
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return found;
+}
+
+/* Who waits for so long is taken, whatever is due: threads that came later may
+ * hold back one of little weight. The kernel would end guard after 20 s. */
+#define OVERDUE_NS 8000000000LL
+#define LOOK_OVERDUE_NS 200000000ULL
+/* How many of a queue are looked at for that, from its end. */
+#define LOOK_BACK 512
+
+/* Takes a thread that waits for too long: it is among the last of its queue. */
+__noinline int take_overdue(u64 queue, u32 where, u64 now)
+{
+	struct cpu *cpu = cpu_of(where);
+	u64 *next;
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	struct task *task;
+	_Bool taken = 0;
+	u32 n = 0;
+
+	if (!cpu)
+		return 0;
+	next = queue >= QUEUE_CPU ? &cpu->overdue
+				  : &domain_at(domain_of(where))->overdue;
+	if (policy_after(now, *next) < 0)
+		return 0;
+	*next = now + LOOK_OVERDUE_NS;
+	if (!bpf_iter_scx_dsq_new(&it, queue, SCX_DSQ_ITER_REV)) {
+		bpf_for(n, 0, LOOK_BACK)
+		{
+			p = bpf_iter_scx_dsq_next(&it);
+			if (!p)
+				break;
+			task = task_of(p);
+			if (!task || !task->waits ||
+			    policy_after(now, task->waits) < OVERDUE_NS ||
+			    !kernel_allows(p, where) || !may_run(p, task, now))
+				continue;
+			/* What it is ahead by is forgiven. */
+			if (policy_after(task->thread.vtime,
+					 queue_of(task)->vtime) > 0)
+				task->thread.vtime = queue_of(task)->vtime;
+			task->early = 1;
+			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
+					    SLICE_FOR_KERNEL);
+			if (!taken)
+				task->early = 0;
+			break;
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	if (taken)
+		*next = now; /* there may be more */
+	return taken;
+}
+
 /* Whether the current thread, whose turn is over and was charged, has another
  * one on this CPU. */
 __noinline int again(u32 where)
 {
-	struct task *task = task_of(bpf_get_current_task_btf()), *head;
 	u64 mine = QUEUE_SHARED + domain_of(where), others = QUEUE_CPU + where;
-	u64 first = 0, first_weight = 0;
+	struct task *task = task_of(bpf_get_current_task_btf());
 	struct cpu *cpu = cpu_of(where);
-	struct bpf_iter_scx_dsq it;
-	struct task_struct *p;
-	_Bool waits = 0;
+	struct policy_thread first = {};
+	u32 waits;
 
 	if (!task || !cpu)
 		return 0;
@@ -224,22 +315,14 @@ __noinline int again(u32 where)
 		others = mine;
 		mine = QUEUE_CPU + where;
 	}
-	if (!bpf_iter_scx_dsq_new(&it, mine, 0)) {
-		p = bpf_iter_scx_dsq_next(&it);
-		head = p ? task_of(p) : 0;
-		if (head) {
-			waits = 1;
-			first = head->thread.vtime;
-			first_weight = weight(head);
-		}
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-	if (!policy_again(&task->thread, waits, first, &cpu->kinds, cpu->kind,
-			  scx_bpf_dsq_nr_queued(others) > 0))
+	waits = first_of(mine, where, &first);
+	if (waits == FIRST_UNKNOWN ||
+	    !policy_again(&task->thread, waits, first.vtime, &cpu->kinds,
+			  cpu->kind, scx_bpf_dsq_nr_queued(others) > 0))
 		return 0;
-	policy_repeat(queue_of(task), &task->thread, waits, first);
+	policy_repeat(queue_of(task), &task->thread, waits, first.vtime);
 	if (settings.domains > 1 && waits && !cpu->kind)
-		domain_at(domain_of(where))->weight = first_weight;
+		domain_at(domain_of(where))->weight = first.weight;
 	return 1;
 }
 
@@ -313,10 +396,11 @@ out:
  * before others. One that ran elsewhere since has had its turn. */
 __noinline int take_woken(u32 where, u64 now)
 {
-	struct task_struct *p, *first;
 	struct bpf_iter_scx_dsq it;
+	struct policy_thread first;
 	struct policy_limits limit;
-	struct task *task, *head;
+	struct task_struct *p;
+	struct task *task;
 	struct cpu *cpu = cpu_of(where);
 	u32 tid = cpu ? cpu->woken : 0;
 	_Bool taken = 0;
@@ -335,14 +419,14 @@ __noinline int take_woken(u32 where, u64 now)
 	kind = !!task->queue;
 	others = kind ? QUEUE_SHARED + domain_of(where) : QUEUE_CPU + where;
 	limits(&limit);
+	if (first_of(queue_id(task), where, &first) != FIRST_FOUND)
+		goto out;
 	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0)) {
-		first = bpf_iter_scx_dsq_next(&it);
-		head = first ? task_of(first) : 0;
-		if (head && scx_bpf_task_cpu(p) == (s32)where &&
-		    policy_may_lead(&task->thread, &head->thread, &cpu->kinds,
-				    kind, scx_bpf_dsq_nr_queued(others) > 0,
+		if (scx_bpf_task_cpu(p) == (s32)where &&
+		    policy_may_lead(&task->thread, &first, &cpu->kinds, kind,
+				    scx_bpf_dsq_nr_queued(others) > 0,
 				    &limit)) {
-			task->early = first != p;
+			task->early = first.vtime != task->thread.vtime;
 			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
 					    SLICE_FOR_KERNEL);
 			if (!taken)
@@ -359,15 +443,9 @@ out:
 static __always_inline u64 of_kind(u32 kind, u32 where)
 {
 	u32 domain = domain_of(where);
-	s32 waiting = scx_bpf_dsq_nr_queued(kind ? QUEUE_CPU + where
-						 : QUEUE_SHARED + domain);
-	u64 count = (waiting > 0 ? waiting : 0) * POLICY_WEIGHT;
-	u64 cpus = cpus_of_domain[domain & (MAX_DOMAINS - 1)];
+	u64 count = kind ? crowd(QUEUE_CPU + where)
+			 : crowd(QUEUE_SHARED + domain) / cpus_of(domain);
 
-	if (!cpus)
-		cpus = settings.cpus;
-	if (!kind && cpus)
-		count /= cpus;
 	return count + POLICY_WEIGHT;
 }
 
@@ -400,7 +478,7 @@ static __always_inline _Bool repeat(struct task_struct *prev, struct task *task,
 	keep(prev, task, cpu, where, ns, now);
 	/* It was no part of its queue. */
 	task->early = 1;
-	start(task);
+	start(task, cpu);
 	task->early = 0;
 	return 1;
 }
@@ -440,15 +518,27 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (take_woken(where, now) || (!cpu->why && take_wanted(where, now)))
 		return;
 	park_spent(QUEUE_CPU + where, now);
-	if (ran) {
+	if (take_overdue(QUEUE_CPU + where, where, now) ||
+	    take_overdue(QUEUE_SHARED + own, where, now))
+		return;
+	if (ran)
 		count_run(task, cpu, now);
+	kind = policy_kind(&cpu->kinds) &&
+	       scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0;
+	if (other != own && !kind) {
+		if (take_shared(other, where, now))
+			return;
+		/* They may run there only. */
+		cpu->elsewhere = now + LOOK_ELSEWHERE_NS;
+		other = own;
+	}
+	if (ran) {
 		if (!yields && !cpu->why && !task->awaits && other == own) {
 			park_spent(QUEUE_SHARED + own, now);
 			if (again(where) && repeat(prev, task, cpu, where, now))
 				return;
 		}
 	}
-	kind = policy_kind(&cpu->kinds);
 	if (kind && kernel_take(QUEUE_CPU + where))
 		return;
 	if (other != own && take_shared(other, where, now))

@@ -76,13 +76,13 @@ unsafe extern "C" {
         thread: *mut Thread,
         group: *const Group,
         queue: *const Queue,
+        clock: u64,
         load: u64,
         woken: i32,
         inherited: u64,
         limits: *const Limits,
     ) -> u64;
     fn guard_born(
-        clock: u64,
         parent: *const Thread,
         group: *const Group,
         queue: *const Queue,
@@ -228,6 +228,11 @@ enum Habit {
     Naps,
     /// As `Naps`, in small pieces: it waits for locks.
     Blocks,
+    /// It computes for a moment and sleeps for longer.
+    Rests,
+    /// It computes for less than a slice, wakes the next vCPU of its VM, and sleeps until the one
+    /// before wakes it.
+    Relays,
     /// As `Computes`, and claims to be in a critical section, and to hold up an old grace period,
     /// all the time.
     Lies,
@@ -237,6 +242,8 @@ struct Actor {
     thread: Thread,
     vm: Option<usize>,
     habit: Habit,
+    /// The CPUs on which it may run, a bit each.
+    mask: u64,
     doing: Doing,
     left: u64,
     waits_since: u64,
@@ -265,10 +272,12 @@ struct Domain {
     weight: u64,
 }
 
-/// A host on which everybody may run everywhere, in steps of a tick.
+/// A host, in steps of a tick.
 struct Host {
     now: u64,
     cpus: Vec<Option<usize>>,
+    /// Virtual time of the last that started on each.
+    started: Vec<u64>,
     domains: Vec<Domain>,
     vms: Vec<(Group, Budget)>,
     actors: Vec<Actor>,
@@ -290,6 +299,7 @@ impl Host {
         Host {
             now,
             cpus: vec![None; cpus],
+            started: vec![0; cpus],
             domains: vec![Domain::default()],
             vms: vms.collect(),
             actors: Vec::new(),
@@ -318,16 +328,22 @@ impl Host {
     }
 
     fn add(&mut self, vm: Option<usize>, weight: u64, habit: Habit) {
+        self.add_bound(vm, weight, habit, u64::MAX);
+    }
+
+    /// A thread that may run on the CPUs of the mask.
+    fn add_bound(&mut self, vm: Option<usize>, weight: u64, habit: Habit, mask: u64) {
         let thread = Thread { weight, vtime: self.clock(), ..Thread::default() };
         self.actors.push(Actor {
             thread,
             vm,
             habit,
+            mask,
             doing: Doing::Sleeps(self.now),
             left: self.now,
             waits_since: self.now,
             turn: 0,
-            cpu: 0,
+            cpu: mask.trailing_zeros() as usize,
             domain: 0,
             rescued: None,
             borrowed: 0,
@@ -355,17 +371,34 @@ impl Host {
         all / self.cpus.len() as u64 + 1
     }
 
+    /// As `seen` of the scheduler's glue.
+    fn seen(&mut self, actor: usize, domain: usize) -> Queue {
+        let queue = self.domains[domain].queue;
+        let (mask, cpu) = (self.actors[actor].mask, self.actors[actor].cpu);
+        let allowed: Vec<usize> = (0..self.cpus.len()).filter(|cpu| mask >> cpu & 1 != 0).collect();
+        if allowed.len() >= self.cpus.len() / self.domains.len() {
+            return queue;
+        }
+        let other = allowed[self.random.below(allowed.len() as u64) as usize];
+        let vtime = self.started[cpu].max(self.started[other]);
+        if vtime == 0 || vtime >= queue.vtime {
+            return queue;
+        }
+        Queue { vtime, first: queue.first - (queue.vtime - vtime) }
+    }
+
     fn enqueue(&mut self, actor: usize) {
-        let load = self.load();
         let group = self.group(actor);
         let domain = self.domain_of(self.actors[actor].cpu);
+        let (load, clock) = (self.load(), self.clock());
+        let seen = self.seen(actor, domain);
         let alone = self.domains.len() > 1 && self.waiting(domain).is_empty();
         let queue = &mut self.domains[domain].queue;
         let one = &mut self.actors[actor];
         one.domain = domain;
         let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         // SAFETY: all point to values of their types, none of which is used elsewhere.
-        unsafe { guard_place(&mut one.thread, group, queue, load, woken, 0, &LIMITS) };
+        unsafe { guard_place(&mut one.thread, group, &seen, clock, load, woken, 0, &LIMITS) };
         if alone && one.thread.vtime as i64 > queue.first as i64 {
             queue.first = one.thread.vtime;
         }
@@ -414,7 +447,8 @@ impl Host {
         self.cpus[cpu] = Some(actor);
         let sleeps_in = match self.actors[actor].habit {
             Habit::Naps => Some(self.random.below(8 * MS)),
-            Habit::Blocks => Some(self.random.below(MS)),
+            Habit::Blocks | Habit::Rests => Some(self.random.below(MS)),
+            Habit::Relays => Some(LIMITS.slice - STEP),
             Habit::Computes | Habit::Lies => None,
         };
         let one = &mut self.actors[actor];
@@ -471,9 +505,18 @@ impl Host {
                 was_rescued = one.rescued.is_some();
                 let over = self.now - one.turn >= one.rescued.unwrap_or(LIMITS.slice);
                 if one.sleeps_at <= self.now {
-                    let long = if one.habit == Habit::Blocks { MS / 4 } else { 6 * MS };
-                    let until = self.now + self.random.below(long);
+                    let long = match one.habit {
+                        Habit::Blocks => MS / 4,
+                        Habit::Rests => 16 * MS,
+                        _ => 6 * MS,
+                    };
+                    let relays = one.habit == Habit::Relays;
+                    let until = if relays { u64::MAX } else { self.now + self.random.below(long) };
                     self.stop(cpu, Some(until));
+                    if relays {
+                        let next = self.next_of_vm(actor);
+                        self.actors[next].doing = Doing::Sleeps(self.now);
+                    }
                 } else if over && !self.stays(actor) {
                     self.charge(actor);
                     previous = Some(actor);
@@ -509,10 +552,27 @@ impl Host {
         }
     }
 
+    /// The vCPU after this one, of the same VM.
+    fn next_of_vm(&self, actor: usize) -> usize {
+        let vm = self.actors[actor].vm;
+        let count = self.actors.len();
+        (1..=count).map(|n| (actor + n) % count).find(|&other| self.actors[other].vm == vm).unwrap()
+    }
+
+    /// The first that waits for the CPU. `Err` where it is too far behind others.
+    fn first_of(&self, cpu: usize) -> Result<Option<usize>, ()> {
+        let queue = self.waiting(self.domain_of(cpu));
+        let allowed = |&&actor: &&usize| self.actors[actor].mask >> cpu & 1 != 0;
+        match queue.iter().take(LOOK_AHEAD).find(allowed) {
+            None if queue.len() > LOOK_AHEAD => Err(()),
+            first => Ok(first.copied()),
+        }
+    }
+
     /// Whether the thread that runs on the CPU has another turn.
     fn again(&self, cpu: usize, actor: usize) -> bool {
-        let first =
-            self.waiting(self.domain_of(cpu)).first().map(|&first| self.actors[first].thread.vtime);
+        let Ok(first) = self.first_of(cpu) else { return false };
+        let first = first.map(|first| self.actors[first].thread.vtime);
         let (thread, kinds) = (&self.actors[actor].thread, Kinds::default());
         let (waits, first) = (i32::from(first.is_some()), first.unwrap_or_default());
         // SAFETY: as in `enqueue`.
@@ -525,13 +585,14 @@ impl Host {
         (one.turn, one.rescued, one.extension) = (self.now, None, Extension::default());
         let cpu = one.cpu;
         let domain = self.domain_of(cpu);
-        let queue = self.waiting(domain);
-        let head = queue.first().map(|&head| (self.actors[head].thread.vtime, self.weight(head)));
+        let head = self.first_of(cpu).ok().flatten();
+        let head = head.map(|head| (self.actors[head].thread.vtime, self.weight(head)));
         let group = self.group(actor);
         let (to, one) = (&mut self.domains[domain], &mut self.actors[actor]);
         let (waits, vtime) = (i32::from(head.is_some()), head.unwrap_or_default().0);
         // SAFETY: as in `enqueue`.
         unsafe { guard_repeat(&mut to.queue, &one.thread, waits, vtime) };
+        self.started[cpu] = one.thread.vtime;
         if let Some((_, weight)) = head {
             to.weight = weight;
         }
@@ -542,11 +603,12 @@ impl Host {
     }
 
     /// The thread, which waited, starts in its turn.
-    fn start(&mut self, actor: usize, domain: usize, first: bool) {
+    fn start(&mut self, actor: usize, cpu: usize, domain: usize, first: bool) {
         let (group, weight) = (self.group(actor), self.weight(actor));
         let (from, one) = (&mut self.domains[domain], &mut self.actors[actor]);
         // SAFETY: as in `enqueue`.
         unsafe { guard_start(&mut from.queue, &one.thread, i32::from(!first)) };
+        self.started[cpu] = one.thread.vtime;
         if !group.is_null() {
             // SAFETY: as in `enqueue`.
             unsafe { guard_repay(&mut one.borrowed, group) };
@@ -612,8 +674,9 @@ impl Host {
                 break;
             }
         }
-        let next = near.unwrap_or(first);
-        self.start(next, domain, next == first);
+        let allowed = |&&actor: &&usize| self.actors[actor].mask >> cpu & 1 != 0;
+        let next = near.or(queue.iter().find(allowed).copied())?;
+        self.start(next, cpu, domain, next == first);
         Some(next)
     }
 
@@ -815,7 +878,7 @@ fn a_chain_of_short_threads_has_the_share_of_one() {
                 if chain && !is_child {
                     // It starts the next one at the end of its turn, and waits.
                     child = Thread { weight: 100, ..Thread::default() };
-                    child.vtime = guard_born(queue.vtime, &parent, none, &queue, now, limits);
+                    child.vtime = queue.vtime + guard_born(&parent, none, &queue, now, limits);
                 }
             }
             ran[usize::from(chain)] += time;
@@ -826,16 +889,15 @@ fn a_chain_of_short_threads_has_the_share_of_one() {
                     // SAFETY: as above.
                     unsafe {
                         inherited += guard_bequeath(&child, &queue, limits);
-                        guard_place(&mut parent, none, &queue, 200, 1, inherited, limits);
+                        guard_place(&mut parent, none, &queue, 0, 200, 1, inherited, limits);
                     }
                     (is_child, inherited) = (false, 0);
                 }
                 (true, true) => {
                     let before = child;
                     // SAFETY: as above. The child was charged: it started the next one just then.
-                    child.vtime = unsafe {
-                        guard_born(queue.vtime, &before, none, &queue, before.began, limits)
-                    };
+                    let ahead = unsafe { guard_born(&before, none, &queue, before.began, limits) };
+                    child.vtime = queue.vtime + ahead;
                 }
             }
         }
@@ -908,6 +970,62 @@ fn sleeping_at_the_right_moment_gains_nothing() {
         }
         host.run(10 * S);
         assert!(host.vm_ran(0) <= 10 * S * 101 / 100, "{} ms", host.vm_ran(0) / MS);
+    }
+}
+
+/// Of each VM only one vCPU runs at a time, or few of many do.
+#[test]
+fn vcpus_that_take_turns_have_no_share_each() {
+    for (habit, vcpus) in [(Habit::Relays, 2), (Habit::Relays, 8), (Habit::Rests, 16)] {
+        for seed in 0..4 {
+            let mut host = Host::new(1, &[100, 100], seed, false);
+            for _ in 0..vcpus {
+                host.add(Some(0), 0, habit);
+            }
+            host.add(Some(1), 0, Habit::Computes);
+            host.run(10 * S);
+            assert_share(host.vm_ran(1), 5 * S, 0.02, "the VM that computes");
+            assert_share(host.vm_ran(0), 5 * S, 0.02, "the VM whose vCPUs take turns");
+        }
+    }
+}
+
+/// Threads that may run on some CPUs only, of which some are busier than others.
+#[test]
+fn threads_share_by_weight_where_they_may_run() {
+    let (vms, threads) = ([500, 100, 100, 100, 100, 100, 100, 100], [200, 100, 100, 100]);
+    // VMs and a thread that mostly sleeps, on two CPUs of their own.
+    let busy = |mut host: Host, mask| {
+        for vm in 0..vms.len() {
+            host.add_bound(Some(vm), 0, Habit::Computes, mask);
+        }
+        host.add_bound(None, 100, Habit::Rests, mask);
+        host
+    };
+    for seed in 0..8 {
+        let mut alone = busy(Host::new(2, &vms, seed, true), u64::MAX);
+        let mut host = busy(Host::new(4, &vms, seed, true), 0b1100);
+        let rests = vms.len();
+        for weight in threads {
+            host.add_bound(None, weight, Habit::Computes, 0b0011);
+        }
+        alone.run(20 * S);
+        host.run(20 * S);
+        let left = 2 * 20 * S - host.actors[rests].ran;
+        for (vm, weight) in vms.into_iter().enumerate() {
+            let due = left * weight / vms.iter().sum::<u64>();
+            assert_share(host.vm_ran(vm), due, 0.05, "a VM");
+        }
+        for (n, weight) in threads.into_iter().enumerate() {
+            let due = 2 * 20 * S * weight / threads.iter().sum::<u64>();
+            assert_share(host.actors[rests + 1 + n].ran, due, 0.05, "a thread");
+        }
+        let wait = |host: &Host| host.actors[rests].longest_wait;
+        let (wait, apart) = (wait(&host), wait(&alone));
+        assert!(
+            wait <= 2 * apart,
+            "who sleeps waited {wait} ns, and {apart} ns without the others"
+        );
     }
 }
 
@@ -1143,6 +1261,27 @@ fn extensions_end_in_time_and_have_a_budget() {
 }
 
 #[test]
+fn extensions_of_several_vcpus_have_one_budget() {
+    let mut budget = Budget::default();
+    let mut extensions = [Extension::default(); 8];
+    let (mut now, mut granted, begun) = (S, 0, S);
+    while now < begun + 10 * S {
+        now += 100 * US;
+        for extension in &mut extensions {
+            let began = extension.began;
+            // SAFETY: all point to values of their types.
+            let verdict = unsafe { guard_extend(extension, &mut budget, 1, now, &LIMITS) };
+            if verdict == EXPIRED {
+                granted += now - began;
+            }
+        }
+    }
+    let most = (now - begun) / 4 + 16 * LIMITS.max_extend;
+    assert!(granted <= most * 11 / 10, "{granted} of {most}");
+    assert!(granted >= most / 2, "{granted} of {most}");
+}
+
+#[test]
 fn a_sleeper_preempts_and_a_hog_does_not() {
     let even = Queue { vtime: 10 * S, first: 10 * S };
     let running = Thread { vtime: 10 * S, weight: 100, began: S, ..Thread::default() };
@@ -1151,7 +1290,7 @@ fn a_sleeper_preempts_and_a_hog_does_not() {
         let none = std::ptr::null();
         // SAFETY: all point to values of their types; no group.
         unsafe {
-            guard_place(&mut woken, none, queue, 100, 1, 0, &LIMITS);
+            guard_place(&mut woken, none, queue, 0, 100, 1, 0, &LIMITS);
             guard_preempts_in(&woken, &running, none, S + after, &LIMITS)
         }
     };
