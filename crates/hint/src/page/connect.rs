@@ -7,8 +7,9 @@
 //! with the process, however that ends. It crosses containers where the socket's directory is
 //! mounted into them.
 //!
-//! > **Invariant.** Only the thread that stands in [`CONNECTING`] changes the registration: the
-//! > place in the page, the page, and the connection. So all of them are of one registration.
+//! > **Invariant.** Only the thread that stands in [`CONNECTING`] changes the registration (and the
+//! > only thread of a forked child, in its handler): the place in the page, the page, and the
+//! > connection. So all of them are of one registration.
 //!
 //! The word has the epoch of its process, so the child of a fork does not wait for a thread that it
 //! has not. A signal handler does not wait for the thread that it interrupts.
@@ -67,7 +68,7 @@ impl std::fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// The connection, kept open: the registration ends with it. Its descriptor, and in the low half
-/// its inode: in one word, so that threads that connect at the same time do not mix them.
+/// its inode: in one word, so that a thread that reads it never has those of two connections.
 static CONNECTION: AtomicU64 = AtomicU64::new(NONE);
 const NONE: u64 = u64::MAX;
 /// In place of an inode, of which no file has this number: the process may not ask for it. Such a
