@@ -79,6 +79,21 @@ fn listen(path: &Path) -> i32 {
     }
 }
 
+/// How many have connected, whom nobody serves.
+fn unserved(listener: i32) -> usize {
+    let mut queue = libc::pollfd { fd: listener, events: libc::POLLIN, revents: 0 };
+    let none = std::ptr::null_mut();
+    let mut count = 0;
+    // SAFETY: descriptors of this process.
+    unsafe {
+        while check(libc::poll(&mut queue, 1, 0).into()) == 1 {
+            libc::close(check(libc::accept(listener, none, none.cast()).into()));
+            count += 1;
+        }
+    }
+    count
+}
+
 /// Answers all who connect.
 fn serve(listener: i32, page: i32) -> ! {
     let welcome = Welcome { magic: MAGIC, version: VERSION, process: 0, pad: 0, key: 1 };
@@ -172,6 +187,10 @@ fn the_programs_descriptors_stay() {
         std::env::set_var("REPRIEVE_HINT", &path.0);
         std::env::set_var("REPRIEVE_HINT_REGION", "off");
     }
+    // Nobody answers yet: the process connects, and so waits, once.
+    in_child(|| assert!(connect(Duration::from_millis(10)).is_err()));
+    assert_eq!(unserved(listener), 1);
+
     child(|| serve(listener, page));
     let mut known = open();
 

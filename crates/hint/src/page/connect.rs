@@ -99,11 +99,13 @@ pub(crate) fn set_reader(offset: isize) {
 /// Without effect: locks wait by what they find out themselves.
 pub fn connect(time: Duration) -> Result<(), Error> {
     // So that a child of this process registers, too, if this one gives no hint before it forks.
-    thread::me();
+    thread::begin();
     connect_now(time)
 }
 
 fn connect_now(time: Duration) -> Result<(), Error> {
+    let begun = Instant::now();
+    let left = || time.saturating_sub(begun.elapsed());
     let host = connect_host();
     let registered = || {
         super::page(super::now()).is_some()
@@ -115,13 +117,13 @@ fn connect_now(time: Duration) -> Result<(), Error> {
     }
     let path = socket_path().ok_or(Error::Off);
     let result = path.and_then(|path| {
-        let _connecting = Connecting::begin(time).map_err(|e| Error::Connect(path.clone(), e))?;
+        let _connecting = Connecting::begin(&left).map_err(|e| Error::Connect(path.clone(), e))?;
         if registered() {
             return Ok(());
         }
         // The socket of a server that is gone, or one that the program has closed.
         forget();
-        serve_me(&path, time)
+        serve_me(&path, &left)
     });
     result.or_else(|error| host.map_err(|_| error))
 }
@@ -130,11 +132,10 @@ fn connect_now(time: Duration) -> Result<(), Error> {
 struct Connecting;
 
 impl Connecting {
-    /// Waits for another thread at most `time`.
-    fn begin(time: Duration) -> io::Result<Connecting> {
+    /// Waits for another thread while there is time `left`.
+    fn begin(left: &dyn Fn() -> Duration) -> io::Result<Connecting> {
         const STEP: Duration = Duration::from_millis(1);
         let me = u64::from(fork::epoch()) << 32 | u64::from(sys::thread_id());
-        let begun = Instant::now();
         loop {
             let other = CONNECTING.load(Ordering::Relaxed);
             if other >> 32 != me >> 32 {
@@ -142,7 +143,7 @@ impl Connecting {
                 if CONNECTING.compare_exchange(other, me, order.0, order.1).is_ok() {
                     return Ok(Connecting);
                 }
-            } else if other == me || begun.elapsed() >= time {
+            } else if other == me || left().is_zero() {
                 return Err(io::Error::from_raw_os_error(libc::EALREADY));
             } else {
                 std::thread::sleep(STEP);
@@ -178,11 +179,12 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|_| !secure)
 }
 
-fn serve_me(path: &Path, time: Duration) -> Result<(), Error> {
-    let socket = open(path, time).map_err(|error| Error::Connect(path.into(), error))?;
+fn serve_me(path: &Path, left: &dyn Fn() -> Duration) -> Result<(), Error> {
+    let socket = open(path, left()).map_err(|error| Error::Connect(path.into(), error))?;
     let answer = |what: &str| Error::Answer(path.into(), what.into());
+    let received = limit(&socket, libc::SO_RCVTIMEO, left()).and_then(|()| receive(&socket));
     let (welcome, page) =
-        receive(&socket).map_err(|error| answer(&error.to_string()))?.ok_or(answer("no page"))?;
+        received.map_err(|error| answer(&error.to_string()))?.ok_or(answer("no page"))?;
     if (welcome.magic, welcome.version) != (MAGIC, VERSION)
         || welcome.process as usize >= super::layout::PROCESSES
     {
@@ -275,24 +277,28 @@ fn check(result: i64) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Has calls that send or receive wait at most `time`.
+fn limit(socket: &OwnedFd, option: i32, time: Duration) -> io::Result<()> {
+    let time = libc::timeval {
+        tv_sec: time.as_secs() as libc::time_t,
+        // 0 would mean for ever.
+        tv_usec: time.subsec_micros().max(1) as libc::suseconds_t,
+    };
+    let (fd, size) = (socket.as_raw_fd(), size_of_val(&time) as libc::socklen_t);
+    let value = (&raw const time).cast();
+    // SAFETY: the option is valid for its size.
+    check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size) }.into())?;
+    Ok(())
+}
+
 /// A connection, over which the process has said who it is.
 fn open(path: &Path, time: Duration) -> io::Result<OwnedFd> {
-    // SAFETY: a new descriptor of our own; the address and the options are valid for their sizes.
+    // SAFETY: a new descriptor of our own; the address is valid for its size.
     unsafe {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         let socket = check(libc::socket(libc::AF_UNIX, kind, 0).into())? as i32;
         let socket = OwnedFd::from_raw_fd(socket);
-        let time = libc::timeval {
-            tv_sec: time.as_secs() as libc::time_t,
-            // 0 would mean for ever.
-            tv_usec: time.subsec_micros().max(1) as libc::suseconds_t,
-        };
-        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-            let size = size_of_val(&time) as libc::socklen_t;
-            let value = (&raw const time).cast();
-            let fd = socket.as_raw_fd();
-            check(libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size).into())?;
-        }
+        limit(&socket, libc::SO_SNDTIMEO, time)?;
         let mut address: libc::sockaddr_un = std::mem::zeroed();
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let bytes = path.as_os_str().as_bytes();

@@ -103,6 +103,12 @@ pub(crate) fn me() -> &'static Line {
 /// Which process has begun to register. Not a `Once`: a child that is forked meanwhile would wait.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
+/// [`me`], but the caller registers the process.
+pub(crate) fn begin() {
+    PROCESS.store(fork::epoch(), Ordering::Relaxed);
+    me();
+}
+
 #[cold]
 #[inline(never)]
 fn register() -> &'static Line {

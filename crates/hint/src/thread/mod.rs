@@ -28,7 +28,7 @@ mod slot;
 mod table;
 
 #[cfg(not(loom))]
-pub(crate) use block::{block_offset, me};
+pub(crate) use block::{begin, block_offset, me};
 #[cfg(not(loom))]
 pub use slot::{PROBES, SLOTS, Slot};
 #[cfg(not(loom))]
