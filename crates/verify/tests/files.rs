@@ -3,9 +3,37 @@
 //! each.
 
 use reprieve_verify::{Error, Finding, Report, Rule, verify};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The system's allocator, with little memory: a test that wants more ends.
+struct Little;
+
+/// Bytes for all tests here at once.
+const MEMORY: usize = 1 << 30;
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything on to the system's allocator, whose contract is the same, or refuses.
+unsafe impl GlobalAlloc for Little {
+    unsafe fn alloc(&self, size: Layout) -> *mut u8 {
+        if USED.fetch_add(size.size(), Ordering::Relaxed) > MEMORY {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, size: Layout) {
+        USED.fetch_sub(size.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(at, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Little = Little;
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
@@ -456,10 +484,8 @@ fn long_names_are_not_copied() {
     let mut bad = good.clone();
     place(&mut bad, strings, name.as_bytes());
     place(&mut bad, symbols, &table);
-    let begun = Instant::now();
-    assert_eq!(verify(&bad).unwrap().findings, []);
     // Copied, they would be 64 GiB.
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_eq!(verify(&bad).unwrap().findings, []);
 }
 
 /// Tuples of two of the tuple before: what Rust's compiler can say with references back.
