@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Condition variables.
+//!
+//! Waiting is a cancellation point: before a thread enters a condition, and, while it waits, when
+//! that is destroyed. It touches neither the condition nor the program's predicate then, which may
+//! both be gone. `pthread_testcancel` unwinds the stack, so the frames here have no destructors.
 
 use crate::mutex::{pthread_mutex_lock, pthread_mutex_unlock};
 use crate::next::next;
@@ -11,6 +15,10 @@ use libc::{
 use reprieve_hint::abi::Condition;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+unsafe extern "C-unwind" {
+    safe fn pthread_testcancel();
+}
 
 type Cond = *mut pthread_cond_t;
 type Mutex = *mut pthread_mutex_t;
@@ -87,20 +95,26 @@ pub unsafe extern "C" fn pthread_cond_broadcast(condition: Cond) -> c_int {
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_wait(condition: Cond, mutex: Mutex) -> c_int {
+pub unsafe extern "C-unwind" fn pthread_cond_wait(condition: Cond, mutex: Mutex) -> c_int {
+    pthread_testcancel();
     match ours(condition) {
         // SAFETY: the caller holds the mutex.
         Some(condition) => unsafe { wait(condition, mutex, None) },
         // SAFETY: the caller holds the mutex.
         None if layout::mutex(mutex) => unsafe { poll(mutex, None) },
-        None => next!(c"pthread_cond_wait"(condition => Cond, mutex => Mutex)),
+        None => next!("C-unwind", c"pthread_cond_wait"(condition => Cond, mutex => Mutex)),
     }
 }
 
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_timedwait(condition: Cond, mutex: Mutex, end: End) -> c_int {
+pub unsafe extern "C-unwind" fn pthread_cond_timedwait(
+    condition: Cond,
+    mutex: Mutex,
+    end: End,
+) -> c_int {
+    pthread_testcancel();
     match ours(condition) {
         Some(condition) => {
             let clock = condition.clock.load(Ordering::Relaxed) as clockid_t;
@@ -111,25 +125,27 @@ pub unsafe extern "C" fn pthread_cond_timedwait(condition: Cond, mutex: Mutex, e
         None if layout::mutex(mutex) => unsafe {
             poll(mutex, Some((layout::clock(condition), end)))
         },
-        None => next!(c"pthread_cond_timedwait"(condition => Cond, mutex => Mutex, end => End)),
+        None => next!("C-unwind", c"pthread_cond_timedwait"(
+            condition => Cond, mutex => Mutex, end => End)),
     }
 }
 
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cond_clockwait(
+pub unsafe extern "C-unwind" fn pthread_cond_clockwait(
     condition: Cond,
     mutex: Mutex,
     clock: clockid_t,
     end: End,
 ) -> c_int {
+    pthread_testcancel();
     match ours(condition) {
         // SAFETY: the caller holds the mutex, and the time is valid.
         Some(condition) => unsafe { wait(condition, mutex, Some((clock, end))) },
         // SAFETY: as above.
         None if layout::mutex(mutex) => unsafe { poll(mutex, Some((clock, end))) },
-        None => next!(c"pthread_cond_clockwait"(
+        None => next!("C-unwind", c"pthread_cond_clockwait"(
             condition => Cond, mutex => Mutex, clock => clockid_t, end => End)),
     }
 }
@@ -148,21 +164,25 @@ unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t
         return EPERM;
     }
     // SAFETY: the caller's promise. The mutex may be one of the C library's.
-    let (before, unlocked) = unsafe { ((*condition).enter(), pthread_mutex_unlock(mutex)) };
+    let (entered, unlocked) = unsafe { ((*condition).enter(), pthread_mutex_unlock(mutex)) };
     if unlocked != 0 {
         // SAFETY: entered above.
         unsafe { Condition::leave(condition) };
         return unlocked;
     }
     // SAFETY: entered above.
-    let in_time =
-        unsafe { Condition::sleep(condition, before, left.flatten().map(Duration::from_nanos)) };
+    let woken =
+        unsafe { Condition::sleep(condition, entered, left.flatten().map(Duration::from_nanos)) };
     // SAFETY: the caller's promise.
     let locked = unsafe { pthread_mutex_lock(mutex) };
+    // Not after a signal, which another thread would miss. Here nobody waits for one any more.
+    if woken.destroyed {
+        pthread_testcancel();
+    }
     if locked != 0 {
         return locked;
     }
-    if in_time { 0 } else { ETIMEDOUT }
+    if woken.in_time { 0 } else { ETIMEDOUT }
 }
 
 /// Waits for a condition of the C library's, which knows the inside of its mutexes, with a mutex of
@@ -171,22 +191,23 @@ unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t
 /// # Safety
 /// The caller holds the mutex; the time is valid.
 unsafe fn poll(mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
-    const STEP: u64 = 1_000_000;
     // SAFETY: the caller's promise.
     let left = || end.map(|(clock, end)| unsafe { time::left(clock, end) });
     let first = left();
     if first == Some(None) {
         return EINVAL;
     }
-    let step = Duration::from_nanos(first.flatten().map_or(STEP, |left| left.min(STEP)));
+    let nap = Condition::NAP;
+    let nap = first.flatten().map_or(nap, |left| nap.min(Duration::from_nanos(left)));
     // SAFETY: all zeros are a condition, which nobody else knows; the caller holds the mutex, which
     // is ours.
     unsafe {
         let nobody = std::mem::zeroed::<Condition>();
-        let before = nobody.enter();
+        let entered = nobody.enter();
         pthread_mutex_unlock(mutex);
-        Condition::sleep(&nobody, before, Some(step));
+        Condition::sleep(&nobody, entered, Some(nap));
         pthread_mutex_lock(mutex);
     }
+    pthread_testcancel();
     if left() == Some(Some(0)) { ETIMEDOUT } else { 0 }
 }

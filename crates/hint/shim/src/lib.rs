@@ -15,8 +15,8 @@
 //! Where the C library's structures are not as expected, which is tried first (`layout`),
 //! everything stays the C library's.
 //!
-//! Not done: a thread that is cancelled (`pthread_cancel`) while it waits for a condition wakes up
-//! when the condition is signalled or destroyed, not before.
+//! Not done: a thread that is cancelled (`pthread_cancel`) while it waits for a condition does not
+//! wake up. It ends when the condition is destroyed, or, if it is signalled, when it waits again.
 
 mod condition;
 mod layout;

@@ -37,11 +37,12 @@ impl Next {
     }
 }
 
-/// Calls the C library's function of that name.
+/// Calls the C library's function of that name; as `"C-unwind"` where threads are cancelled.
 macro_rules! next {
-    ($name:literal ( $($argument:expr => $kind:ty),* )) => {{
+    ($name:literal $arguments:tt) => { $crate::next::next!("C", $name $arguments) };
+    ($abi:literal, $name:literal ( $($argument:expr => $kind:ty),* )) => {{
         static NEXT: $crate::next::Next = $crate::next::Next::new($name);
-        type Function = unsafe extern "C" fn($($kind),*) -> libc::c_int;
+        type Function = unsafe extern $abi fn($($kind),*) -> libc::c_int;
         // SAFETY: the function of that name has these arguments.
         let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address()) };
         // SAFETY: the caller's promise to us is the one to it.

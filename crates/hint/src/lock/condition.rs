@@ -19,10 +19,22 @@
 //! sees it, and its last access is the exchange that takes it out again. If it finds
 //! [`DESTROYED`] there and is the last, it wakes the destroyer by the address alone.
 //!
-//! A program may also destroy a condition for which only a cancelled thread waits, which would have
-//! left it in the C library. So the destroyer wakes all that wait still: for them it is a wake-up
-//! without a signal.
+//! # Cancelled threads
+//! A program may also destroy a condition for which only cancelled threads wait: in the C library
+//! they leave it by themselves. Here the destroyer wakes them, once.
 //!
+//! > **Invariant.** Whoever is counted when the condition becomes [`DESTROYED`] is woken. Whoever
+//! > counts itself later finds that, and does not sleep for a signal. A cancelled thread that finds
+//! > it as it leaves does not come back.
+//!
+//! The waiter reads the count of signals before it counts itself: if it does not find `DESTROYED`,
+//! the destroyer's signal is still to come.
+//!
+//! Whoever comes back may find another's memory, so the shim ends a cancelled thread as it leaves,
+//! and before it enters. For threads that are not cancelled the destroyer waits while they are
+//! counted, as in the C library; a program that destroys a condition under them is wrong.
+//!
+//! # Forks
 //! The child of a fork has none of its parent's waiters: the count is that of the process whose
 //! epoch stands beside it. The first waiter of the child starts a new one, under the mutex, when
 //! nobody in the child is counted.
@@ -32,6 +44,22 @@ use crate::platform::sync::{AtomicU32, Futex, Ordering, broken};
 use std::time::Duration;
 
 const DESTROYED: u32 = 1 << 31;
+
+/// What a waiter found as it entered.
+#[derive(Clone, Copy)]
+pub struct Entered {
+    signals: u32,
+    destroyed: bool,
+}
+
+/// How a waiter woke up.
+#[derive(Clone, Copy)]
+pub struct Woken {
+    /// The time is not over.
+    pub in_time: bool,
+    /// The condition was destroyed while the thread waited: its memory may be another's.
+    pub destroyed: bool,
+}
 
 /// A condition variable, in 16 bytes that all zeros make ready.
 #[repr(C)]
@@ -45,6 +73,9 @@ pub struct Condition {
 }
 
 impl Condition {
+    /// How long a thread sleeps that nobody will signal.
+    pub const NAP: Duration = Duration::from_millis(1);
+
     #[cfg(loom)]
     pub(crate) fn new() -> Condition {
         Condition {
@@ -78,56 +109,67 @@ impl Condition {
     /// Begins to wait: the caller counts until it [leaves](Condition::leave). What to sleep for.
     ///
     /// The caller holds the mutex.
-    pub fn enter(&self) -> u32 {
+    pub fn enter(&self) -> Entered {
         let epoch = fork::epoch();
         if self.epoch.load(Ordering::Relaxed) != epoch {
             self.waiters.store(0, Ordering::Relaxed);
             self.epoch.store(epoch, Ordering::Relaxed);
         }
-        self.waiters.fetch_add(1, Ordering::Relaxed);
-        self.signals.load(Ordering::SeqCst)
+        let early = self.signals.load(Ordering::SeqCst);
+        let waiters = self.waiters.fetch_add(1, Ordering::AcqRel);
+        let signals = broken!(CountsFirst, self.signals.load(Ordering::SeqCst), early);
+        Entered { signals, destroyed: broken!(EntersUntold, false, waiters & DESTROYED != 0) }
     }
 
-    /// Sleeps unless there was a signal since [`Condition::enter`] returned `before`, at most
-    /// `time`, and leaves. False if the time is over.
+    /// Sleeps unless there was a signal since the caller [entered](Condition::enter), at most
+    /// `time`, and leaves.
     ///
     /// # Safety
     /// The caller has entered the condition, which is valid until it has left.
-    pub unsafe fn sleep(condition: *const Condition, before: u32, time: Option<Duration>) -> bool {
+    pub unsafe fn sleep(
+        condition: *const Condition,
+        entered: Entered,
+        time: Option<Duration>,
+    ) -> Woken {
+        let naps = entered.destroyed && time.is_none_or(|time| time > Condition::NAP);
+        let time = if naps { Some(Condition::NAP) } else { time };
         // SAFETY: the caller's promise; it leaves once.
         unsafe {
             if broken!(LeavesBeforeSleeping, true, false) {
                 Condition::leave(condition);
             }
-            let in_time = (*condition).signals.wait(before, time);
-            if broken!(LeavesBeforeSleeping, false, true) {
-                Condition::leave(condition);
-            }
-            in_time
+            let in_time = (*condition).signals.wait(entered.signals, time) || naps;
+            let destroyed =
+                broken!(LeavesBeforeSleeping, false, true) && Condition::leave(condition);
+            Woken { in_time, destroyed }
         }
     }
 
-    /// Undoes [`Condition::enter`]. The memory may be another's when this returns.
+    /// Undoes [`Condition::enter`]. Whether the condition is destroyed. The memory may be another's
+    /// when this returns.
     ///
     /// # Safety
     /// The caller has entered the condition, which is valid until it has left.
-    pub unsafe fn leave(condition: *const Condition) {
+    pub unsafe fn leave(condition: *const Condition) -> bool {
         // SAFETY: the caller's promise; after the subtraction, only the address counts.
-        unsafe {
+        let before = unsafe {
             let waiters = &raw const (*condition).waiters;
-            let before = (*waiters).fetch_sub(1, Ordering::Release);
+            let before = (*waiters).fetch_sub(1, Ordering::AcqRel);
             if broken!(LastWakesNobody, false, before == DESTROYED | 1) {
                 Futex::wake_at(waiters, 1);
             }
-        }
+            before
+        };
+        broken!(LeavesUntold, false, before & DESTROYED != 0)
     }
 
-    /// Waits until all threads have left. Nobody should wait any more who was not signalled.
+    /// Waits until all threads have left. Nobody should wait any more who was neither signalled nor
+    /// cancelled.
     pub fn destroy(&self) {
         if broken!(DestroyedAtOnce, true, self.epoch.load(Ordering::Relaxed) != fork::epoch()) {
             return;
         }
-        let mut waiters = self.waiters.fetch_or(DESTROYED, Ordering::Acquire) | DESTROYED;
+        let mut waiters = self.waiters.fetch_or(DESTROYED, Ordering::AcqRel) | DESTROYED;
         if broken!(DestroyedUnheard, false, waiters != DESTROYED) {
             self.signal(i32::MAX);
         }

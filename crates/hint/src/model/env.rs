@@ -119,6 +119,10 @@ pub(crate) enum How {
     LeavesBeforeSleeping,
     LastWakesNobody,
     DestroyedUnheard,
+    CountsFirst,
+    EntersUntold,
+    LeavesUntold,
+    CancelledComesBack,
     BitKept,
     FreedWithBit,
 }

@@ -194,6 +194,90 @@ static void destruction(void)
 	CHECK(!sched_setaffinity(0, sizeof(before), &before));
 }
 
+struct waiter {
+	pthread_cond_t condition;
+	pthread_mutex_t *mutex;
+	int waits, ended;
+};
+
+static void end_waiter(void *of)
+{
+	struct waiter *waiter = of;
+
+	waiter->ended = 1;
+	CHECK(!pthread_mutex_unlock(waiter->mutex));
+}
+
+/* As a thread that looks for something that never comes. */
+static void *wait_for_ever(void *of)
+{
+	struct waiter *waiter = of;
+
+	CHECK(!pthread_mutex_lock(waiter->mutex));
+	pthread_cleanup_push(end_waiter, waiter);
+	waiter->waits = 1;
+	for (;;)
+		CHECK(!pthread_cond_wait(&waiter->condition, waiter->mutex));
+	pthread_cleanup_pop(1);
+	return NULL;
+}
+
+static pthread_t start_waiter(struct waiter *waiter)
+{
+	pthread_t thread;
+	int waits = 0;
+
+	CHECK(!pthread_create(&thread, NULL, wait_for_ever, waiter));
+	while (!waits) {
+		CHECK(!pthread_mutex_lock(waiter->mutex));
+		waits = waiter->waits;
+		CHECK(!pthread_mutex_unlock(waiter->mutex));
+	}
+	return thread;
+}
+
+static void join_cancelled(pthread_t thread, const struct waiter *waiter)
+{
+	void *result = NULL;
+
+	CHECK(!pthread_join(thread, &result));
+	CHECK(result == PTHREAD_CANCELED && waiter->ended);
+}
+
+/*
+ * Only cancelled threads wait for a condition: it may be destroyed, and they leave its memory
+ * alone, whether they come to the mutex before or after that.
+ */
+static void cancellation(void)
+{
+	unsigned char other[sizeof(pthread_cond_t)];
+
+	memset(other, 0xa5, sizeof(other));
+	for (int holds = 0; holds < 2; holds++) {
+		struct waiter waiters[2];
+		pthread_t threads[2];
+
+		for (int i = 0; i < 2; i++) {
+			waiters[i] = (struct waiter){.mutex = &mutex};
+			CHECK(!pthread_cond_init(&waiters[i].condition, NULL));
+			threads[i] = start_waiter(&waiters[i]);
+		}
+		if (holds)
+			CHECK(!pthread_mutex_lock(&mutex));
+		for (int i = 0; i < 2; i++) {
+			CHECK(!pthread_cancel(threads[i]));
+			CHECK(!pthread_cond_destroy(&waiters[i].condition));
+			memcpy(&waiters[i].condition, other, sizeof(other));
+		}
+		if (holds)
+			CHECK(!pthread_mutex_unlock(&mutex));
+		for (int i = 0; i < 2; i++) {
+			join_cancelled(threads[i], &waiters[i]);
+			CHECK(!memcmp(&waiters[i].condition, other, sizeof(other)));
+		}
+	}
+}
+
 static void *wait_for_mutex(void *of)
 {
 	struct timespec end = in(CLOCK_REALTIME, 5);
@@ -411,6 +495,31 @@ static void shared_condition(void)
 	CHECK(!pthread_mutex_destroy(&shared.mutex));
 }
 
+/* Cancelled while it waits for a condition that is process-shared, with either kind of mutex. */
+static void shared_cancellation(void)
+{
+	pthread_mutexattr_t mutex_attr;
+	pthread_mutex_t mutexes[2];
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_init(&mutex_attr);
+	for (int i = 0; i < 2; i++) {
+		struct waiter waiter = {.mutex = &mutexes[i]};
+		pthread_t thread;
+
+		CHECK(!pthread_mutex_init(&mutexes[i], &mutex_attr));
+		pthread_mutexattr_setpshared(&mutex_attr, PTHREAD_PROCESS_SHARED);
+		CHECK(!pthread_cond_init(&waiter.condition, &attr));
+		thread = start_waiter(&waiter);
+		CHECK(!pthread_cancel(thread));
+		join_cancelled(thread, &waiter);
+		CHECK(!pthread_cond_destroy(&waiter.condition));
+		CHECK(!pthread_mutex_destroy(&mutexes[i]));
+	}
+}
+
 static void *die_with(void *of)
 {
 	CHECK(!pthread_mutex_lock(of));
@@ -470,6 +579,7 @@ int main(int arguments, char **unused)
 	exclusion();
 	conditions();
 	destruction();
+	cancellation();
 	times();
 	recursion();
 	readers();
@@ -477,6 +587,7 @@ int main(int arguments, char **unused)
 	if (preloaded)
 		forks();
 	shared_condition();
+	shared_cancellation();
 	kinds();
 	puts(preloaded ? "preloaded" : "alone");
 	return 0;
