@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -61,14 +62,14 @@ fn an_interrupted_run_says_so() {
 #[test]
 fn nohup_protects_a_run() {
     let mut command = Command::new("sh");
-    let script = "trap '' HUP; exec \"$0\" bench read --seconds 1 --rounds 1 --against rwlock";
+    let script =
+        "trap '' HUP; echo && exec \"$0\" bench read --seconds 1 --rounds 1 --against rwlock";
     command.args(["-c", script, env!("CARGO_BIN_EXE_reprieve")]).stdin(Stdio::null());
     common::ends_with_test(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let pid = libc::pid_t::try_from(child.id()).unwrap();
-    while !takes_interrupts(pid) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    // From here on the shell ignores it.
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     while child.try_wait().unwrap().is_none() {
         // SAFETY: our child, which has not been waited for.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
