@@ -10,6 +10,7 @@ mod dilate;
 mod region;
 pub mod retry;
 mod threads;
+mod tsc;
 
 use channel::Channel;
 use region::Region;
@@ -442,7 +443,7 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
         .arg(&config.kernel)
         .arg("-initrd")
         .arg(&config.initrd)
-        .args(["-append", &kernel_args(&config.args)])
+        .args(["-append", &kernel_args(config)])
         .args(["-serial", &format!("file:{}", config.console.display())])
         .args(["-chardev", &format!("socket,id=serial,fd={serial}")])
         .args(["-serial", "chardev:serial"])
@@ -470,14 +471,18 @@ fn inherit(command: &mut std::process::Command, fds: Vec<i32>) {
     }
 }
 
-/// The guest's kernel command line with `more` parameters.
+/// The guest's kernel command line.
 ///
 /// `no_timer_check`: in an emulated machine whose CPU thread lost its CPU, the kernel's check of
 /// the timer interrupt comes too early, and the boot ends in "IO-APIC + timer doesn't work". (On
 /// KVM the kernel leaves the check out by itself.)
-fn kernel_args(more: &str) -> String {
+fn kernel_args(config: &Config) -> String {
     let factor = limit::kernel_parameter();
-    let all = ["console=ttyS0 panic=-1 quiet no_timer_check", &factor, more];
+    let tsc = match config.accel {
+        Accel::Kvm => String::new(),
+        Accel::Tcg => tsc::kernel_parameter(config.dilation),
+    };
+    let all = ["console=ttyS0 panic=-1 quiet no_timer_check", &factor, &tsc, &config.args];
     all.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 

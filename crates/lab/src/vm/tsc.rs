@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The frequency of an emulated guest's time-stamp counter.
+//!
+//! QEMU emulates it with this machine's counter. A guest's kernel measures its frequency against
+//! other clocks while it boots, and is wrong by factors if its vCPU loses its CPU meanwhile: its
+//! clock then runs too fast or too slow until it ends. So it is told.
+
+use crate::dilation::Dilation;
+use std::sync::OnceLock;
+
+/// The kernel parameter that tells it, or nothing where it is not known.
+pub fn kernel_parameter(dilation: Dilation) -> String {
+    static KHZ: OnceLock<Option<u64>> = OnceLock::new();
+    let khz = KHZ.get_or_init(counter::khz);
+    // The guest's other clocks are slowed, the counter is not.
+    khz.map_or_else(String::new, |khz| {
+        format!("tsc_early_khz={}", khz * u64::from(dilation.factor()))
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+mod counter {
+    use std::time::{Duration, Instant};
+
+    /// For how long it is measured.
+    const WINDOW: Duration = Duration::from_millis(50);
+    /// How often both clocks are read, to find a pair that nothing came between.
+    const TRIES: usize = 100;
+
+    pub fn khz() -> Option<u64> {
+        let (begin, first) = read();
+        std::thread::sleep(WINDOW);
+        let (end, last) = read();
+        let ns = u64::try_from((end - begin).as_nanos()).ok()?;
+        last.checked_sub(first)?.checked_mul(1_000_000)?.checked_div(ns)
+    }
+
+    /// Both clocks at the same time, as far as that is possible.
+    fn read() -> (Instant, u64) {
+        let pair = || {
+            let before = Instant::now();
+            // SAFETY: every x86-64 processor has it.
+            let count = unsafe { std::arch::x86_64::_rdtsc() };
+            (before.elapsed(), before, count)
+        };
+        let nearest = (0..TRIES).map(|_| pair()).min_by_key(|&(took, ..)| took);
+        let (took, before, count) = nearest.unwrap_or_else(pair);
+        (before + took / 2, count)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod counter {
+    pub fn khz() -> Option<u64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dilated_guests_counter_looks_faster() {
+        let khz = |n| -> Option<u64> {
+            let parameter = kernel_parameter(Dilation::new(n).unwrap());
+            parameter.strip_prefix("tsc_early_khz=").map(|khz| khz.parse().unwrap())
+        };
+        if let Some(once) = khz(1) {
+            assert!(once > 0);
+            assert_eq!(khz(10), Some(10 * once));
+        }
+    }
+}
