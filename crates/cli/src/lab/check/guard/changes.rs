@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! guard goes on while its host changes: policies that are set for one VM, a VM that moves to
-//! another cgroup, a VM that gets another vCPU, CPUs that go and come.
+//! another cgroup, a VM that gets another vCPU, CPUs that go and come. What it changes of threads it
+//! gives back.
 
 use super::super::guest_setup::GuestSetup;
 use super::cgroup::Cgroup;
@@ -13,6 +14,7 @@ use reprieve_lab::vm::{Threads, Vm};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Returns a line for each thing that was seen.
 pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
@@ -23,6 +25,7 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     lines.push(grown(setup, &mut guard)?);
     lines.push(cpus(setup, &mut guard, vms)?);
     guard.end(setup, End::Signal)?;
+    lines.push(classes(setup, vms)?);
     Ok(lines)
 }
 
@@ -190,8 +193,54 @@ fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
             Ok((total(&guard.line(setup)?) > goal).then_some(()))
         })?;
     }
-    Ok("a CPU went and came: loaded again both times, counters go on".into())
+    // While it is being loaded again, which takes from a fraction of a second to seconds.
+    for pause in [50, 200, 800] {
+        for state in ["0", "1"] {
+            fs::write(&back.0, state).with_context(|| back.0.display().to_string())?;
+            setup.sleep(Duration::from_millis(pause))?;
+        }
+    }
+    let goal = ran + PROGRESS_NS;
+    wait(setup, "guard to schedule with CPUs that went and came quickly", || {
+        Ok((total(&guard.line(setup)?) > goal).then_some(()))
+    })?;
+    super::progress(setup, vms).context("after CPUs went and came quickly")?;
+    Ok("a CPU went and came, slowly and quickly: loaded again, counters go on".into())
 }
+
+/// With `--only-vms` a vCPU with a real-time priority keeps that, and another one is an ordinary
+/// thread again afterwards.
+fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
+    setup.progress.step("guard --only-vms, and a vCPU with a real-time priority");
+    let vm = setup.boot("urgent", 1, 192, "")?;
+    let [urgent, ordinary] = [&vm, &vms[0]].map(|vm| vm.threads().vcpus()[0] as libc::pid_t);
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `priority` is valid for the read.
+    if unsafe { libc::sched_setscheduler(urgent, libc::SCHED_FIFO, &priority) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("a real-time priority");
+    }
+    // SAFETY: no memory is passed.
+    let seen = || [urgent, ordinary].map(|tid| unsafe { libc::sched_getscheduler(tid) });
+    let mut guard = Guard::start(setup, Policy::Full, &["--only-vms"])?;
+    wait(setup, "guard to know both VMs", || {
+        let now = guard.line(setup)?;
+        let knows = |vm| of(&now, vm).is_ok_and(|own| own["weight"].as_u64() > Some(0));
+        Ok((knows(&vm) && knows(&vms[0])).then_some(()))
+    })?;
+    let during = seen();
+    guard.end(setup, End::Signal)?;
+    let after = seen();
+    let expected = ([libc::SCHED_FIFO, SCHED_EXT], [libc::SCHED_FIFO, libc::SCHED_OTHER]);
+    if (during, after) != expected {
+        bail!(
+            "policies with --only-vms are {during:?}, and {after:?} afterwards: not {expected:?}"
+        );
+    }
+    vm.shut_down();
+    Ok("with --only-vms a vCPU keeps its real-time priority, and another one is given back".into())
+}
+
+const SCHED_EXT: libc::c_int = 7;
 
 /// The CPU's file; it is online again when this is dropped.
 struct Online(PathBuf);
