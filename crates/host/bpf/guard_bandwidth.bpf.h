@@ -425,6 +425,7 @@ __noinline int unpark(u64 now)
 			count_again(task, now);
 			vtime = place(p, task, near(p), 1);
 			task->queued = 1;
+			task->waits = now;
 			if (!kernel_move_vtime(&it, p, queue_id(task),
 					       SLICE_FOR_KERNEL, vtime))
 				continue;

@@ -256,7 +256,7 @@ static __always_inline void seen(struct task_struct *p, const struct task *task,
 		return;
 	/* A CPU that ran nobody for long has an old time: the later of two. */
 	one = cpu_of(near);
-	other = cpu_of(kernel_any_cpu(p));
+	other = cpu_of(bpf_cpumask_any_distribute(p->cpus_ptr));
 	if (one)
 		vtime = one->started;
 	if (other && (!vtime || policy_after(other->started, vtime) > 0))

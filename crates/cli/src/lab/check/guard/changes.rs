@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! guard goes on while its host changes: policies that are set for one VM, a VM that moves to
-//! another cgroup, a VM that gets another vCPU, CPUs that go and come. What it changes of threads it
-//! gives back.
+//! another cgroup, a VM that gets another vCPU, CPUs that go and come. What it changes of threads
+//! it gives back.
 
 use super::super::guest_setup::GuestSetup;
 use super::cgroup::Cgroup;
