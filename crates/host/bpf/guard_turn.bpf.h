@@ -226,6 +226,7 @@ static __always_inline u32 first_of(u64 queue, u32 where,
 	struct task_struct *p;
 	struct task *task;
 
+	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
 		while ((p = bpf_iter_scx_dsq_next(&it))) {
 			if (n++ >= LOOK_AHEAD) {
@@ -233,7 +234,7 @@ static __always_inline u32 first_of(u64 queue, u32 where,
 				break;
 			}
 			task = task_of(p);
-			if (task && kernel_allows(p, where)) {
+			if (task && bpf_cpumask_test_cpu(where, p->cpus_ptr)) {
 				*first = task->thread;
 				first->weight = weight(task);
 				found = FIRST_FOUND;
@@ -242,6 +243,7 @@ static __always_inline u32 first_of(u64 queue, u32 where,
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
 	return found;
 }
 
@@ -270,6 +272,7 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 	if (policy_after(now, *next) < 0)
 		return 0;
 	*next = now + LOOK_OVERDUE_NS;
+	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, queue, SCX_DSQ_ITER_REV)) {
 		bpf_for(n, 0, LOOK_BACK)
 		{
@@ -279,7 +282,8 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 			task = task_of(p);
 			if (!task || !task->waits ||
 			    policy_after(now, task->waits) < OVERDUE_NS ||
-			    !kernel_allows(p, where) || !may_run(p, task, now))
+			    !bpf_cpumask_test_cpu(where, p->cpus_ptr) ||
+			    !may_run(p, task, now))
 				continue;
 			/* What it is ahead by is forgiven. */
 			if (policy_after(task->thread.vtime,
@@ -294,6 +298,7 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
 	if (taken)
 		*next = now; /* there may be more */
 	return taken;
