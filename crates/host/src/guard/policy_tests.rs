@@ -191,6 +191,7 @@ const WORK: u32 = 2;
 const GAPS: [u64; 3] = [4 * MS, 0, 500 * US];
 /// Of the scheduler's glue.
 const LOOK_AHEAD: usize = 8;
+const ELSEWHERE: u64 = 20 * MS;
 /// Of `enum policy_answer`.
 const YES: u32 = 0;
 const IN_DEBT: u32 = 2;
@@ -244,6 +245,8 @@ struct Actor {
     habit: Habit,
     /// The CPUs on which it may run, a bit each.
     mask: u64,
+    /// Its virtual time counts from its queue's.
+    unplaced: bool,
     doing: Doing,
     left: u64,
     waits_since: u64,
@@ -278,6 +281,8 @@ struct Host {
     cpus: Vec<Option<usize>>,
     /// Virtual time of the last that started on each.
     started: Vec<u64>,
+    /// When each looks at other domains again.
+    elsewhere: Vec<u64>,
     domains: Vec<Domain>,
     vms: Vec<(Group, Budget)>,
     actors: Vec<Actor>,
@@ -300,6 +305,7 @@ impl Host {
             now,
             cpus: vec![None; cpus],
             started: vec![0; cpus],
+            elsewhere: vec![0; cpus],
             domains: vec![Domain::default()],
             vms: vms.collect(),
             actors: Vec::new(),
@@ -333,12 +339,13 @@ impl Host {
 
     /// A thread that may run on the CPUs of the mask.
     fn add_bound(&mut self, vm: Option<usize>, weight: u64, habit: Habit, mask: u64) {
-        let thread = Thread { weight, vtime: self.clock(), ..Thread::default() };
+        let thread = Thread { weight, ..Thread::default() };
         self.actors.push(Actor {
             thread,
             vm,
             habit,
             mask,
+            unplaced: true,
             doing: Doing::Sleeps(self.now),
             left: self.now,
             waits_since: self.now,
@@ -396,6 +403,9 @@ impl Host {
         let queue = &mut self.domains[domain].queue;
         let one = &mut self.actors[actor];
         one.domain = domain;
+        if std::mem::take(&mut one.unplaced) {
+            one.thread.vtime += seen.vtime;
+        }
         let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         // SAFETY: all point to values of their types, none of which is used elsewhere.
         unsafe { guard_place(&mut one.thread, group, &seen, clock, load, woken, 0, &LIMITS) };
@@ -524,11 +534,18 @@ impl Host {
                     continue;
                 }
             }
-            let source = self.source(cpu, previous);
+            let mut source = self.source(cpu, previous);
             let mut next = None;
             if self.policy && !was_rescued {
                 next = self.rescue().map(|(actor, ns)| (actor, Some(ns)));
                 self.rescues += u64::from(next.is_some());
+            }
+            if next.is_none() && source != self.domain_of(cpu) {
+                next = self.next(cpu, source).map(|actor| (actor, None));
+                if next.is_none() {
+                    self.elsewhere[cpu] = self.now + ELSEWHERE;
+                    source = self.domain_of(cpu);
+                }
             }
             if next.is_none() {
                 if let Some(actor) = previous {
@@ -632,7 +649,7 @@ impl Host {
     fn source(&mut self, cpu: usize, previous: Option<usize>) -> usize {
         let own = self.domain_of(cpu);
         let count = self.domains.len();
-        if count == 1 {
+        if count == 1 || self.now < self.elsewhere[cpu] {
             return own;
         }
         let other = (own + 1 + self.random.below(count as u64 - 1) as usize) % count;
@@ -1026,6 +1043,33 @@ fn threads_share_by_weight_where_they_may_run() {
             wait <= 2 * apart,
             "who sleeps waited {wait} ns, and {apart} ns without the others"
         );
+    }
+}
+
+/// Threads that may not leave their domain, of which one is busier.
+#[test]
+fn threads_share_by_weight_where_they_cannot_leave() {
+    for seed in 0..4 {
+        let mut host = Host::new(4, &[], seed, true).divided(2);
+        let (weights, few, many) = ([300, 100, 300, 100], 0b0101, 0b1010);
+        for weight in weights {
+            host.add_bound(None, weight, Habit::Computes, few);
+        }
+        for _ in 0..16 {
+            host.add_bound(None, 100, Habit::Computes, many);
+        }
+        host.run(20 * S);
+        for (actor, weight) in weights.into_iter().enumerate() {
+            let due = 2 * 20 * S * weight / weights.iter().sum::<u64>();
+            assert_share(host.actors[actor].ran, due, 0.05, "a thread of the domain with few");
+        }
+        // A new one has its first turn after one of each at most, and those that were preferred.
+        host.add_bound(None, 100, Habit::Computes, many);
+        let new = host.actors.len() - 1;
+        host.run(S);
+        assert!(host.actors[new].ran > 0);
+        let wait = host.actors[new].longest_wait;
+        assert!(wait <= 3 * 16 * LIMITS.slice / 2, "a new thread waited {wait} ns");
     }
 }
 
