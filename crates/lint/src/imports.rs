@@ -14,7 +14,8 @@ use std::path::Path;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Import {
     pub line: usize,
-    /// The first name behind `crate::`: a top-level module, or an item of the crate's root.
+    /// The first name behind `crate::`: a top-level module, or an item of the crate's root. `*` for
+    /// all of them.
     pub target: String,
 }
 
@@ -57,6 +58,9 @@ fn walk(tokens: TokenStream, module: &mut Vec<String>, found: &mut Vec<Import>) 
         } else if let Some((base, behind)) = path_root(&tokens, i, module) {
             targets(&tokens[behind..], &base, found);
             i = behind;
+        } else if let Some(line) = renamed_root(&tokens, i) {
+            found.push(Import { line, target: "*".into() });
+            i += 2;
         } else {
             if let TokenTree::Group(group) = &tokens[i] {
                 walk(group.stream(), module, found);
@@ -114,6 +118,16 @@ fn path_root(tokens: &[TokenTree], i: usize, module: &[String]) -> Option<(Vec<S
     (next > i).then_some((base, next))
 }
 
+/// The line of `crate as` at `i`: behind another name, everything in the root can be meant.
+fn renamed_root(tokens: &[TokenTree], i: usize) -> Option<usize> {
+    match tokens.get(i..i + 2)? {
+        [TokenTree::Ident(root), TokenTree::Ident(by)] if root == "crate" && by == "as" => {
+            Some(root.span().start().line)
+        }
+        _ => None,
+    }
+}
+
 /// Whether `::` is at `i`.
 fn separator(tokens: &[TokenTree], i: usize) -> bool {
     punctuation(tokens, i, ':') && punctuation(tokens, i + 1, ':')
@@ -135,6 +149,9 @@ fn targets(tokens: &[TokenTree], base: &[String], found: &mut Vec<Import>) {
         Some(TokenTree::Ident(_)) if punctuation(tokens, 1, '!') => {}
         Some(TokenTree::Ident(name)) => {
             found.push(Import { line: name.span().start().line, target: name.to_string() });
+        }
+        Some(TokenTree::Punct(star)) if star.as_char() == '*' => {
+            found.push(Import { line: star.span().start().line, target: "*".into() });
         }
         Some(TokenTree::Group(group)) => {
             let inner: Vec<TokenTree> = group.stream().into_iter().collect();
@@ -172,6 +189,13 @@ mod tests {
         assert_eq!(targets_of("use super::b;", &["x", "y"]), ["x"]);
         assert_eq!(targets_of("use super::super::b;", &["x", "y"]), ["b"]);
         assert_eq!(targets_of("mod z { use super::super::b; }", &["x"]), ["b"]);
+    }
+
+    #[test]
+    fn all_of_the_root() {
+        assert_eq!(targets_of("use crate::*; use super::{a, *};", &["x"]), ["*", "a", "*"]);
+        assert_eq!(targets_of("use crate as root;", &["x"]), ["*"]);
+        assert_eq!(targets_of("use super::*;", &["x", "y"]), ["x"]);
     }
 
     #[test]

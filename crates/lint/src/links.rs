@@ -4,7 +4,7 @@
 use crate::Finding;
 use anyhow::{Context, Result};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Reports broken links in the Markdown files among `files`, relative to `root`.
 pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
@@ -13,7 +13,8 @@ pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     for file in files.iter().filter(markdown) {
         let path = root.join(file);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        for (line, link) in links(&text).filter(|(_, link)| !leads_somewhere(&path, link)) {
+        let leads = |link: &str| leads_somewhere(root, files, file, link);
+        for (line, link) in links(&text).filter(|(_, link)| !leads(link)) {
             let message = format!("`{link}` leads nowhere");
             findings.push(Finding { file: file.clone(), line, message });
         }
@@ -21,19 +22,36 @@ pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Whether the target of a link in the file `from` exists. Other sites are not asked.
-fn leads_somewhere(from: &Path, link: &str) -> bool {
+/// Whether the target of a link in the file `from` is one of `files`, or a folder of theirs. Other
+/// sites are not asked.
+fn leads_somewhere(root: &Path, files: &[PathBuf], from: &Path, link: &str) -> bool {
     if link.contains("://") || link.starts_with("mailto:") {
         return true;
     }
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let target = match file {
         "" => from.to_owned(),
-        _ => from.parent().unwrap_or(from).join(file),
+        _ => plain(&from.parent().unwrap_or(from).join(file)),
     };
     let has =
         |text: String| prose(&text).any(|(_, line)| anchor(line).is_some_and(|a| a == heading));
-    target.exists() && (heading.is_empty() || fs::read_to_string(target).is_ok_and(has))
+    files.iter().any(|file| file.starts_with(&target))
+        && (heading.is_empty() || fs::read_to_string(root.join(target)).is_ok_and(has))
+}
+
+/// The path without `.` and `..`, as far as that is possible.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if plain.file_name().is_some() => {
+                plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 /// The links of a text: line, target.
@@ -72,7 +90,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("docs")).unwrap();
         let readme = "[a](docs/a.md) [b](docs/b.md)\n[c](docs/a.md#one-two) [d](docs/a.md#three)\n\
-            ```\n[in a fence](nowhere.md)\n```\n[e](https://example.org) [f](#here)\n## Here\n";
+            ```\n[in a fence](nowhere.md)\n```\n[e](https://example.org) [f](#here)\n## Here\n\
+            [g](ignored.md) [h](/etc/hosts) [i](docs/)\n";
+        fs::write(dir.path().join("ignored.md"), "").unwrap();
         fs::write(dir.path().join("README.md"), readme).unwrap();
         fs::write(dir.path().join("docs/a.md"), "# One, `two`\n[up](../README.md#here)\n").unwrap();
         let files = ["README.md", "docs/a.md", "docs/none.rs"].map(PathBuf::from);
@@ -80,7 +100,12 @@ mod tests {
         let found: Vec<_> = findings.iter().map(|f| (f.line, f.message.as_str())).collect();
         assert_eq!(
             found,
-            [(1, "`docs/b.md` leads nowhere"), (2, "`docs/a.md#three` leads nowhere")]
+            [
+                (1, "`docs/b.md` leads nowhere"),
+                (2, "`docs/a.md#three` leads nowhere"),
+                (8, "`ignored.md` leads nowhere"),
+                (8, "`/etc/hosts` leads nowhere")
+            ]
         );
     }
 }
