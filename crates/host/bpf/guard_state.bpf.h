@@ -161,14 +161,6 @@ struct {
 	__type(value, u32);
 } members SEC(".maps");
 
-/* Who started threads that have ended. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, MAX_ANCESTORS);
-	__type(key, u32);
-	__type(value, u32);
-} ancestors SEC(".maps");
-
 /* The other way round. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -176,6 +168,14 @@ struct {
 	__type(key, u32);
 	__type(value, u32);
 } tids SEC(".maps");
+
+/* Who started threads that have ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_ANCESTORS);
+	__type(key, u32);
+	__type(value, u32);
+} ancestors SEC(".maps");
 
 struct domain {
 	struct policy_queue queue;

@@ -84,6 +84,19 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 	look_soon(cpu, where, now);
 }
 
+/* This CPU takes the thread, at which the iterator is; early says that it is
+ * not the first of its queue. */
+static __always_inline _Bool take_here(struct bpf_iter_scx_dsq *it,
+				       struct task_struct *p, struct task *task,
+				       u32 early)
+{
+	task->early = early;
+	if (kernel_move(it, p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL))
+		return 1;
+	task->early = 0;
+	return 0;
+}
+
 /* Takes the next thread of the domain's queue; of those whose turn is near, one
  * that ran here last. */
 __noinline int take_shared(u32 domain, u32 where, u64 now)
@@ -115,11 +128,7 @@ __noinline int take_shared(u32 domain, u32 where, u64 now)
 				break;
 			if (scx_bpf_task_cpu(p) == (s32)where &&
 			    may_run(p, task, now)) {
-				task->early = n > 1;
-				taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
-						    SLICE_FOR_KERNEL);
-				if (!taken)
-					task->early = 0;
+				taken = take_here(&it, p, task, n > 1);
 				break;
 			}
 		}
@@ -289,11 +298,7 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 			if (policy_after(task->thread.vtime,
 					 queue_of(task)->vtime) > 0)
 				task->thread.vtime = queue_of(task)->vtime;
-			task->early = 1;
-			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
-					    SLICE_FOR_KERNEL);
-			if (!taken)
-				task->early = 0;
+			taken = take_here(&it, p, task, 1);
 			break;
 		}
 	}
@@ -431,11 +436,8 @@ __noinline int take_woken(u32 where, u64 now)
 		    policy_may_lead(&task->thread, &first, &cpu->kinds, kind,
 				    scx_bpf_dsq_nr_queued(others) > 0,
 				    &limit)) {
-			task->early = first.vtime != task->thread.vtime;
-			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
-					    SLICE_FOR_KERNEL);
-			if (!taken)
-				task->early = 0;
+			taken = take_here(&it, p, task,
+					  first.vtime != task->thread.vtime);
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
