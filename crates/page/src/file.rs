@@ -3,24 +3,40 @@
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
-use std::io::{Result, Write};
-use std::os::unix::fs::MetadataExt;
+use std::io::{ErrorKind, Result, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+/// Who may write into the directory may have put a link there.
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+
 /// Replaces the file `path` by `content`, whole or not at all. Of a symbolic link, the file that it
-/// leads to is replaced. A device, a pipe or a socket gets the content instead.
+/// leads to is replaced (a link to nothing is replaced itself). A device or a pipe gets the content
+/// instead, and so does what `/dev/stdout` and `/dev/stderr` stand for, whatever it is.
 ///
 /// The content is written beside the file under a fixed name, then renamed. Because the name is
 /// fixed, a crash leaves at most one such file, and the next write takes it over. Of two writers at
 /// once, the second waits for the first.
 ///
 /// # Errors
-/// When the file cannot be written or renamed. The old file stays, and nothing else is left.
+/// When the file cannot be written or renamed. The old file stays, and nothing else is left. Also
+/// for a link that the kernel does not follow for this process (`fs.protected_symlinks`).
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
-    if std::fs::metadata(path).is_ok_and(|old| !old.is_file() && !old.is_dir()) {
-        return File::options().write(true).open(path)?.write_all(content);
+    // Not opened again: a file there may be a log that other output goes to.
+    match path.to_str() {
+        Some("/dev/stdout") => return flushed(std::io::stdout().lock(), content),
+        Some("/dev/stderr") => return flushed(std::io::stderr().lock(), content),
+        _ => {}
     }
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = &match std::fs::metadata(path) {
+        Ok(old) if !old.is_file() && !old.is_dir() => {
+            return File::options().write(true).open(path)?.write_all(content);
+        }
+        // It reads the links by itself, so the kernel has to have followed them before.
+        Ok(_) => std::fs::canonicalize(path)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
+        Err(error) => return Err(error),
+    };
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".part");
@@ -37,10 +53,17 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     })
 }
 
+fn flushed(mut out: impl Write, content: &[u8]) -> Result<()> {
+    out.write_all(content)?;
+    out.flush()
+}
+
 /// Opens `part` for this writer alone.
 fn take(part: &Path) -> Result<File> {
     loop {
-        let file = File::options().create(true).truncate(false).write(true).open(part)?;
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true).custom_flags(NO_LINK);
+        let file = options.open(part)?;
         // Where the file system has no locks, two writers are not kept apart.
         let _ = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
         let mine = file.metadata()?;
@@ -96,6 +119,27 @@ mod tests {
         write(&link, b"new").unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"new");
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_part_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, other) = (dir.path().join("file"), dir.path().join("other"));
+        std::fs::write(&other, b"another's").unwrap();
+        std::os::unix::fs::symlink(&other, dir.path().join(".file.part")).unwrap();
+        assert!(write(&file, b"new").is_err());
+        assert_eq!(std::fs::read(&other).unwrap(), b"another's");
+    }
+
+    #[test]
+    fn a_link_that_the_kernel_does_not_follow_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+        std::os::unix::fs::symlink(&first, &second).unwrap();
+        std::os::unix::fs::symlink(&second, &first).unwrap();
+        assert!(write(&first, b"new").is_err());
+        assert!(std::fs::symlink_metadata(&first).unwrap().is_symlink());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]
