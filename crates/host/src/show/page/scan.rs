@@ -85,8 +85,6 @@ pub trait Sink {
 pub struct Scan {
     lanes: BTreeMap<Lane, Segment>,
     open: BTreeMap<u32, Period>,
-    /// The VMs that ran at the last snapshot.
-    running: BTreeSet<u32>,
     /// First and last point in time.
     pub span: Option<(u64, u64)>,
     pub events: u64,
@@ -123,21 +121,18 @@ impl Scan {
     }
 
     /// Ends the time lines of VMs that have ended: nothing is known of their last grace period.
+    /// Also of those whose last threads still run, and of those that no snapshot saw running.
     fn part(&mut self, snapshot: &Snapshot, time: u64, sink: &mut dyn Sink) {
         let runs = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
-        let running = runs.map(|vm| vm.pid).collect();
-        for pid in std::mem::replace(&mut self.running, running) {
-            if self.running.contains(&pid) {
-                continue;
-            }
-            self.open.remove(&pid);
-            let lanes: Vec<Lane> =
-                self.lanes.range((pid, 0)..=(pid, u32::MAX)).map(|(lane, _)| *lane).collect();
-            for lane in lanes {
-                let Some(mut last) = self.lanes.remove(&lane) else { continue };
-                last.to = time.max(last.from);
-                sink.segment(lane, last);
-            }
+        let running: BTreeSet<u32> = runs.map(|vm| vm.pid).collect();
+        self.open.retain(|pid, _| running.contains(pid));
+        let ended: BTreeMap<Lane, Segment>;
+        (self.lanes, ended) = std::mem::take(&mut self.lanes)
+            .into_iter()
+            .partition(|(lane, _)| running.contains(&lane.0));
+        for (lane, mut last) in ended {
+            last.to = time.max(last.from);
+            sink.segment(lane, last);
         }
     }
 
