@@ -188,7 +188,7 @@ fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
             Ok((now["restarts"].as_u64() >= Some(restarts)).then_some(()))
         })?;
         super::progress(setup, vms).context("after a CPU went or came")?;
-        let goal = ran + PROGRESS_NS;
+        let goal = total(&guard.line(setup)?) + PROGRESS_NS;
         wait(setup, "guard to schedule with other CPUs", || {
             Ok((total(&guard.line(setup)?) > goal).then_some(()))
         })?;
@@ -200,7 +200,7 @@ fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
             setup.sleep(Duration::from_millis(pause))?;
         }
     }
-    let goal = ran + PROGRESS_NS;
+    let goal = total(&guard.line(setup)?) + PROGRESS_NS;
     wait(setup, "guard to schedule with CPUs that went and came quickly", || {
         Ok((total(&guard.line(setup)?) > goal).then_some(()))
     })?;
