@@ -39,10 +39,18 @@
 //!
 //! For a reader that has the lock may wait for one that has not. Readers set their bit only while a
 //! writer holds the lock, nobody carries it, and that writer's release wakes all of them.
+//!
+//! # Writers first
+//! A release does not hand the lock over. With [`Prefer::Writers`], a reader that releases it and
+//! soon comes again would be quicker each time than the writer that its release wakes. So a writer
+//! that has slept for [`FAIR`] asks readers (`asked`), and a reader that comes within that time
+//! after a release that woke a writer waits until a writer has the lock, or that time is over. This
+//! is about who is quicker, and no invariant rests on it.
 
 use super::stamped::Stamped;
 use crate::platform::sync::{AtomicU32, Futex, Ordering, broken, const_unless_loom};
-use crate::wait::{self, Advice, Waiter, left};
+use crate::wait::{self, Advice, FAIR, Waiter, left};
+use std::time::Duration;
 
 const READER: u32 = 1;
 const COUNT: u32 = (1 << 30) - 1;
@@ -54,6 +62,11 @@ const WRITERS_SLEEP: u32 = 1 << 31;
 
 fn free(state: u32) -> bool {
     state & COUNT == 0
+}
+
+/// What a writer that asks at that time writes.
+fn asking(now: u64) -> u32 {
+    (now / 1000) as u32 | 1
 }
 
 /// Whose turn it is when readers hold the lock and writers wait, and when a writer releases it.
@@ -97,7 +110,8 @@ pub(crate) struct Core {
     state: Futex,
     writers: Futex,
     owner: AtomicU32,
-    _pad: u32,
+    /// Whether a writer asks readers to let it go first: a time in us, or 0.
+    asked: Futex,
     /// Threads that spin: no more than there are CPUs for.
     spinners: Stamped,
 }
@@ -109,7 +123,7 @@ impl Core {
                 state: Futex::new(0),
                 writers: Futex::new(0),
                 owner: AtomicU32::new(0),
-                _pad: 0,
+                asked: Futex::new(0),
                 spinners: Stamped::new()
             }
         }
@@ -159,6 +173,7 @@ impl Core {
 
     #[inline]
     pub(crate) fn read(&self, me: u32, prefer: Prefer) {
+        self.let_writers_go(prefer, None);
         if !self.try_read(me, prefer) {
             self.read_slow(me, prefer, None);
         }
@@ -166,7 +181,32 @@ impl Core {
 
     /// Waits at most until `end`, in ns of [`wait::now`]. Whether the lock was taken.
     pub(crate) fn read_until(&self, me: u32, prefer: Prefer, end: u64) -> bool {
+        self.let_writers_go(prefer, Some(end));
         self.try_read(me, prefer) || self.read_slow(me, prefer, Some(end))
+    }
+
+    #[inline]
+    fn let_writers_go(&self, prefer: Prefer, end: Option<u64>) {
+        if prefer == Prefer::Writers && !cfg!(loom) && self.asked.load(Ordering::Relaxed) != 0 {
+            self.wait_for_writer(end);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_writer(&self, end: Option<u64>) {
+        loop {
+            let (asked, now) = (self.asked.load(Ordering::Relaxed), wait::now());
+            // Written a moment later, or of another hour: the count goes round.
+            let gone = i64::from(asking(now).wrapping_sub(asked) as i32) * 1000;
+            // What is older is of a writer that gave up, or of the parent of this process.
+            let valid = gone.unsigned_abs() < FAIR;
+            if asked == 0 || !valid || end.is_some_and(|end| end <= now) {
+                return;
+            }
+            let left = end.map_or(FAIR, |end| end - now).min(FAIR.saturating_add_signed(-gone));
+            self.asked.wait(asked, Some(Duration::from_nanos(left)));
+        }
     }
 
     #[cold]
@@ -236,9 +276,11 @@ impl Core {
     #[inline(never)]
     fn write_slow(&self, me: u32, prefer: Prefer, end: Option<u64>) -> bool {
         let mut carried = 0;
+        let mut slept = None;
         loop {
             let state = self.spin(|state| free(state) || state & WRITERS_SLEEP != 0);
             if self.try_write_with(me, carried) {
+                self.answer();
                 return true;
             }
             let Some(left) = left(end) else {
@@ -258,7 +300,24 @@ impl Core {
             if free(state) || state & WRITERS_SLEEP == 0 {
                 continue;
             }
+            if prefer != Prefer::Writers || cfg!(loom) {
+                self.writers.wait(turn, left);
+                continue;
+            }
+            let began = *slept.get_or_insert_with(wait::now);
             self.writers.wait(turn, left);
+            let now = wait::now();
+            if now - began >= FAIR {
+                self.asked.store(asking(now), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Readers need not wait any longer for this writer to take the lock.
+    fn answer(&self) {
+        if !cfg!(loom) && self.asked.load(Ordering::Relaxed) != 0 {
+            self.asked.store(0, Ordering::Relaxed);
+            self.asked.wake(i32::MAX);
         }
     }
 
@@ -330,6 +389,7 @@ impl Core {
                     if (*lock).change(state, without) {
                         (*writers).fetch_add(1, Ordering::Release);
                         cleared = true;
+                        (*lock).ask_again();
                     }
                     state = (*readers).load(Ordering::Relaxed);
                     continue;
@@ -357,6 +417,13 @@ impl Core {
                 Prefer::Readers => wake_readers() || wake_writer(),
                 Prefer::WritersNext => wake_writer() | wake_readers(),
             };
+        }
+    }
+
+    /// A writer that asked is about to be woken.
+    fn ask_again(&self) {
+        if !cfg!(loom) && self.asked.load(Ordering::Relaxed) != 0 {
+            self.asked.store(asking(wait::now()), Ordering::Relaxed);
         }
     }
 

@@ -17,6 +17,7 @@
 use super::layout::{Hello, MAGIC, Page, VERSION, Welcome};
 use super::region::{self, Missing};
 use super::{KEY, PAGE, PROCESS};
+use crate::platform::cancel::CancelDisabled;
 use crate::platform::{fork, sys};
 use crate::thread::{self, LINES, block_offset, table_address};
 use std::ffi::OsString;
@@ -43,6 +44,9 @@ pub enum Error {
     Off,
     /// Nobody serves hints at that socket, or not to this process.
     Connect(PathBuf, io::Error),
+    /// Another thread of this process waits for that socket's server, or the function that a signal
+    /// handler interrupted.
+    Busy(PathBuf),
     /// The server did not answer as one of this version does.
     Answer(PathBuf, String),
 }
@@ -54,6 +58,11 @@ impl std::fmt::Display for Error {
             Error::Connect(path, error) => write!(
                 f,
                 "{}: {error}: run `reprieve hint serve` as root on this host, or name its socket in REPRIEVE_HINT",
+                path.display()
+            ),
+            Error::Busy(path) => write!(
+                f,
+                "{}: another thread of this process waits for an answer: try again",
                 path.display()
             ),
             Error::Answer(path, what) => write!(
@@ -104,6 +113,8 @@ pub fn connect(time: Duration) -> Result<(), Error> {
 }
 
 fn connect_now(time: Duration) -> Result<(), Error> {
+    // A process does this at its first lock, and at a fork: neither is a cancellation point.
+    let _whole = CancelDisabled::new();
     let begun = Instant::now();
     let left = || time.saturating_sub(begun.elapsed());
     let host = connect_host();
@@ -117,7 +128,7 @@ fn connect_now(time: Duration) -> Result<(), Error> {
     }
     let path = socket_path().ok_or(Error::Off);
     let result = path.and_then(|path| {
-        let _connecting = Connecting::begin(&left).map_err(|e| Error::Connect(path.clone(), e))?;
+        let _connecting = Connecting::begin(&left).ok_or_else(|| Error::Busy(path.clone()))?;
         if registered() {
             return Ok(());
         }
@@ -133,7 +144,7 @@ struct Connecting;
 
 impl Connecting {
     /// Waits for another thread while there is time `left`.
-    fn begin(left: &dyn Fn() -> Duration) -> io::Result<Connecting> {
+    fn begin(left: &dyn Fn() -> Duration) -> Option<Connecting> {
         const STEP: Duration = Duration::from_millis(1);
         let me = u64::from(fork::epoch()) << 32 | u64::from(sys::thread_id());
         loop {
@@ -141,10 +152,10 @@ impl Connecting {
             if other >> 32 != me >> 32 {
                 let order = (Ordering::Acquire, Ordering::Relaxed);
                 if CONNECTING.compare_exchange(other, me, order.0, order.1).is_ok() {
-                    return Ok(Connecting);
+                    return Some(Connecting);
                 }
             } else if other == me || left().is_zero() {
-                return Err(io::Error::from_raw_os_error(libc::EALREADY));
+                return None;
             } else {
                 std::thread::sleep(STEP);
             }
@@ -164,6 +175,7 @@ impl Drop for Connecting {
 /// # Errors
 /// Without effect, as above.
 pub fn connect_host() -> Result<(), Missing> {
+    let _whole = CancelDisabled::new();
     let named = variable("REPRIEVE_HINT_REGION");
     let off = |value: &Option<OsString>| value.as_deref().is_some_and(|value| value == "off");
     if off(&named) || off(&variable("REPRIEVE_HINT")) {
@@ -190,10 +202,11 @@ fn serve_me(path: &Path, left: &dyn Fn() -> Duration) -> Result<(), Error> {
     {
         return Err(answer("another version"));
     }
-    let page = map(&page).map_err(|error| answer(&error.to_string()))?;
+    let at = map(&page).map_err(|error| answer(&error.to_string()))?;
+    drop(page);
     PROCESS.store(welcome.process, Ordering::Relaxed);
     KEY.store(welcome.key, Ordering::Relaxed);
-    PAGE.store(page, Ordering::Release);
+    PAGE.store(at, Ordering::Release);
     keep(socket);
     REGISTERED.store(fork::epoch(), Ordering::Release);
     Ok(())
@@ -280,7 +293,7 @@ fn check(result: i64) -> io::Result<i64> {
 /// Has calls that send or receive wait at most `time`.
 fn limit(socket: &OwnedFd, option: i32, time: Duration) -> io::Result<()> {
     let time = libc::timeval {
-        tv_sec: time.as_secs() as libc::time_t,
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
         // 0 would mean for ever.
         tv_usec: time.subsec_micros().max(1) as libc::suseconds_t,
     };

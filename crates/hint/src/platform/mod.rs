@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the locks ask of the kernel and the processor: atomics and futexes in the real and the
-//! model's form, the asymmetric fence, clocks, rseq's CPU number, which
-//! process this is after forks.
+//! model's form, the asymmetric fence, clocks, rseq's CPU number, cancellation, which process this
+//! is after forks.
 //!
 //! Stands on no other folder.
 
@@ -9,6 +9,8 @@ pub(crate) mod barrier;
 pub(crate) mod fork;
 pub(crate) mod sync;
 
+#[cfg(not(loom))]
+pub(crate) mod cancel;
 #[cfg(not(loom))]
 pub(crate) mod cpu;
 #[cfg(not(loom))]

@@ -278,6 +278,36 @@ static void cancellation(void)
 	}
 }
 
+static void *lock_cancelled(void *unused)
+{
+	int status;
+	pid_t child;
+
+	(void)unused;
+	CHECK(!pthread_cancel(pthread_self()));
+	CHECK(!pthread_mutex_lock(&mutex));
+	CHECK(!pthread_mutex_unlock(&mutex));
+	child = fork();
+	if (!child)
+		_exit(0);
+	CHECK(!pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL));
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && !status);
+	CHECK(!pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL));
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Neither a lock, the first one of the process, nor a fork is a cancellation point. */
+static void first_lock(void)
+{
+	pthread_t thread;
+	void *result;
+
+	CHECK(!pthread_create(&thread, NULL, lock_cancelled, NULL));
+	CHECK(!pthread_join(thread, &result));
+	CHECK(result == PTHREAD_CANCELED);
+}
+
 static void *wait_for_mutex(void *of)
 {
 	struct timespec end = in(CLOCK_REALTIME, 5);
@@ -315,6 +345,40 @@ static void *write_once(void *unused)
 	CHECK(!pthread_rwlock_wrlock(&rw));
 	CHECK(!pthread_rwlock_unlock(&rw));
 	return NULL;
+}
+
+static int all_written;
+
+static void *read_again_and_again(void *lock)
+{
+	while (!__atomic_load_n(&all_written, __ATOMIC_ACQUIRE)) {
+		CHECK(!pthread_rwlock_rdlock(lock));
+		usleep(2000);
+		CHECK(!pthread_rwlock_unlock(lock));
+	}
+	return NULL;
+}
+
+/* Where writers go first, a reader that comes again and again does not keep them out. */
+static void writers_first(void)
+{
+	pthread_rwlockattr_t attributes;
+	pthread_rwlock_t lock;
+	pthread_t thread;
+
+	CHECK(!pthread_rwlockattr_init(&attributes));
+	CHECK(!pthread_rwlockattr_setkind_np(&attributes,
+					     PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP));
+	CHECK(!pthread_rwlock_init(&lock, &attributes));
+	CHECK(!pthread_create(&thread, NULL, read_again_and_again, &lock));
+	for (int i = 0; i < 20; i++) {
+		CHECK(!pthread_rwlock_wrlock(&lock));
+		CHECK(!pthread_rwlock_unlock(&lock));
+		usleep(500);
+	}
+	__atomic_store_n(&all_written, 1, __ATOMIC_RELEASE);
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!pthread_rwlock_destroy(&lock));
 }
 
 /* A reader may read again while a writer waits. */
@@ -576,6 +640,7 @@ int main(int arguments, char **unused)
 		return 0;
 	/* Ends with the test that runs it, and its children with it. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	first_lock();
 	exclusion();
 	conditions();
 	destruction();
@@ -583,6 +648,7 @@ int main(int arguments, char **unused)
 	times();
 	recursion();
 	readers();
+	writers_first();
 	/* After a fork, glibc's own reader-writer locks wait for threads that are not there. */
 	if (preloaded)
 		forks();
