@@ -42,13 +42,15 @@ impl Before {
         start_time(self.tid) == Some(self.start_time)
     }
 
-    /// Gives the thread its slice back. One that is gone needs nothing.
+    /// Gives the thread its slice back. One that is gone needs nothing, nor does one that has
+    /// another policy by now: when it is an ordinary thread again, the kernel gives it the default.
     pub fn restore(&self) -> io::Result<()> {
+        use io::ErrorKind::{NotFound, Unsupported};
         if !self.is_there() {
             return Ok(());
         }
         match slice::set(self.tid, self.slice) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if matches!(error.kind(), NotFound | Unsupported) => Ok(()),
             done => done,
         }
     }
@@ -216,6 +218,19 @@ mod tests {
         restore_one(journal.path(), &mut Restored::default()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert_eq!(restore(Path::new("/nonexistent/reprieve")).unwrap(), Restored::default());
+        slice::set(tid, Some(slice::MIN)).unwrap();
+        let class = |policy, sched_priority| {
+            let priority = libc::sched_param { sched_priority };
+            // SAFETY: `priority` is valid for the read.
+            unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &priority) }
+        };
+        // Without the right to a real-time priority it stays an ordinary thread.
+        let urgent = class(libc::SCHED_FIFO, 1) == 0;
+        before.restore().unwrap();
+        if urgent {
+            assert_eq!(class(libc::SCHED_OTHER, 0), 0);
+        }
+        assert_eq!(slice::get(tid).unwrap(), default);
         drop(done);
         thread.join().unwrap();
     }
