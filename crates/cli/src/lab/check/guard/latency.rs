@@ -11,7 +11,7 @@
 
 use super::super::guest_setup::GuestSetup;
 use super::super::{Check, Finding};
-use super::pairs::{self, SCENES, Where};
+use super::pairs::{self, By, SCENES, Where};
 use super::process::{End, Guard};
 use super::{STATE, refusal};
 use anyhow::Result;
@@ -63,15 +63,19 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         let right = mean(&times) <= LONGER * mean(&stock);
         passed &= right;
         writeln!(text, "  {name}: {}{}", told(&times), mark(right))?;
-        for (((pair, others), share), stock) in SCENES.iter().zip(&shares).zip(&stock_shares) {
+        for ((scene, share), stock) in SCENES.iter().zip(&shares).zip(&stock_shares) {
             let right = *share >= LEAST * stock;
             passed &= right;
             writeln!(
                 text,
-                "  {name}, a pair that wakes each other {}, threads that compute {}: each of \
+                "  {name}, a pair that wakes each other {} {}, threads that compute {}: each of \
                  these has {share:.1} % of a CPU or more (stock scheduler {stock:.1}){}",
-                placed(*pair),
-                placed(*others),
+                match scene.by {
+                    By::Futex => "by futexes",
+                    By::Socket => "by a socket, beside an idle CPU",
+                },
+                placed(scene.pair),
+                placed(scene.others),
                 mark(right)
             )?;
         }
