@@ -355,7 +355,7 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
         eevdf::restore(journals).with_context(|| format!("journals in {}", journals.display()))?;
     if json {
         print_json(&json!({
-            "threads": restored.threads, "active": restored.active, "failed": restored.failed,
+            "threads": restored.threads, "active": restored.active, "failed": restored.missing(),
         }))?;
     } else {
         for pid in &restored.active {
@@ -363,10 +363,11 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
         }
         print(&format!("slices given back: {}\n", restored.threads))?;
     }
-    if restored.failed.is_empty() {
+    let missing = restored.missing();
+    if missing.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    bail!("not given back: {}", restored.failed.join("; "))
+    bail!("not given back: {}", missing.join("; "))
 }
 
 /// What the eevdf backend did, or would have done, by VM.

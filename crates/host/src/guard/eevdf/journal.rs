@@ -42,15 +42,17 @@ impl Before {
         start_time(self.tid) == Some(self.start_time)
     }
 
-    /// Gives the thread its slice back. One that is gone needs nothing, nor does one that has
-    /// another policy by now: when it is an ordinary thread again, the kernel gives it the default.
+    /// Gives the thread its slice back. One that is gone needs nothing.
+    ///
+    /// # Errors
+    /// [`Unsupported`](io::ErrorKind::Unsupported) while the thread has another scheduling policy.
+    /// The kernel keeps the slice until the thread is an ordinary one again.
     pub fn restore(&self) -> io::Result<()> {
-        use io::ErrorKind::{NotFound, Unsupported};
         if !self.is_there() {
             return Ok(());
         }
         match slice::set(self.tid, self.slice) {
-            Err(error) if matches!(error.kind(), NotFound | Unsupported) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
     }
@@ -121,6 +123,20 @@ pub struct Restored {
     pub active: Vec<u32>,
     /// What could not be restored, and why.
     pub failed: Vec<String>,
+    /// Threads that have another scheduling policy now, so that their slices cannot be set.
+    pub later: Vec<Before>,
+    /// Journals that stay, for one of these reasons.
+    pub kept: Vec<PathBuf>,
+}
+
+impl Restored {
+    /// What is not as it was before, and why.
+    pub fn missing(&self) -> Vec<String> {
+        let later = self.later.iter().map(|before| {
+            format!("thread {}: it has another scheduling policy than SCHED_OTHER now", before.tid)
+        });
+        self.failed.iter().cloned().chain(later).collect()
+    }
 }
 
 /// Undoes what dead guards left, by the journals in `directory`, and removes these.
@@ -150,16 +166,20 @@ pub fn restore(directory: &Path) -> io::Result<Restored> {
 /// Undoes what the journal at `path` tells of, and removes it.
 pub fn restore_one(path: &Path, restored: &mut Restored) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
-    let failed = restored.failed.len();
+    let missing = |restored: &Restored| restored.failed.len() + restored.later.len();
+    let before_this = missing(restored);
     // The first line names the processes.
     for before in text.lines().skip(1).filter_map(Before::parse) {
         match before.restore() {
             Ok(()) => restored.threads += 1,
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => restored.later.push(before),
             Err(error) => restored.failed.push(format!("thread {}: {error}", before.tid)),
         }
     }
-    if restored.failed.len() == failed {
+    if missing(restored) == before_this {
         fs::remove_file(path)?;
+    } else {
+        restored.kept.push(path.into());
     }
     Ok(())
 }
@@ -218,18 +238,22 @@ mod tests {
         restore_one(journal.path(), &mut Restored::default()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert_eq!(restore(Path::new("/nonexistent/reprieve")).unwrap(), Restored::default());
-        slice::set(tid, Some(slice::MIN)).unwrap();
+        // A thread with a real-time priority keeps its slice until it is an ordinary one again.
         let class = |policy, sched_priority| {
             let priority = libc::sched_param { sched_priority };
             // SAFETY: `priority` is valid for the read.
             unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &priority) }
         };
-        // Without the right to a real-time priority it stays an ordinary thread.
-        let urgent = class(libc::SCHED_FIFO, 1) == 0;
-        before.restore().unwrap();
-        if urgent {
+        slice::set(tid, Some(slice::MIN)).unwrap();
+        fs::write(&path, format!("1 18446744073709551615 1 7\n{}", before.line())).unwrap();
+        // Without the right to such a priority it stays an ordinary one.
+        if class(libc::SCHED_FIFO, 1) == 0 {
+            let restored = restore(dir.path()).unwrap();
+            assert_eq!((restored.threads, &restored.failed), (0, &vec![]));
+            assert_eq!((restored.later, restored.kept), (vec![before], vec![path.clone()]));
             assert_eq!(class(libc::SCHED_OTHER, 0), 0);
         }
+        assert_eq!(restore(dir.path()).unwrap().threads, 1);
         assert_eq!(slice::get(tid).unwrap(), default);
         drop(done);
         thread.join().unwrap();

@@ -75,6 +75,8 @@ struct State {
     debts: Debts,
     /// Threads whose slice was touched, as they were before; some may have ended.
     touched: BTreeMap<u32, Before>,
+    /// Those of them that are to have their slices back, but have another scheduling policy now.
+    later: BTreeSet<u32>,
     /// Threads whose slice cannot be set.
     refused: BTreeMap<u32, Refused>,
     looks: u64,
@@ -88,6 +90,7 @@ impl State {
         State {
             debts: Debts::new(late),
             touched: BTreeMap::new(),
+            later: BTreeSet::new(),
             refused: BTreeMap::new(),
             looks: 0,
             looks_ns: 0,
@@ -98,6 +101,20 @@ impl State {
     /// How the thread was before, if its slice was touched.
     fn touched(&self, tid: u32) -> Option<&Before> {
         self.touched.get(&tid).filter(|before| before.is_there())
+    }
+
+    /// Gives the thread its slice back, now or when it is an ordinary thread again.
+    fn restore(&mut self, tid: u32) {
+        self.later.remove(&tid);
+        match self.touched(tid).map_or(Ok(()), Before::restore) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => _ = self.later.insert(tid),
+            // The end of guard is what restores it then.
+            Err(error) => {
+                let what = format!("the slice of thread {tid} cannot be restored: {error}");
+                self.ended = Some(what);
+            }
+        }
     }
 
     /// Why its slice cannot be set.
@@ -122,6 +139,8 @@ impl Eevdf {
             move |source| Error::Io { what, source }
         };
         let default = slice::default().map_err(io("reading the default slice"))?;
+        let late = u64::try_from(options.late.as_nanos()).unwrap_or(u64::MAX);
+        let mut state = State::new(late);
         let supervisor = if options.dry_run {
             None
         } else {
@@ -139,7 +158,16 @@ impl Eevdf {
             }
             let supervisor = supervisor::Supervisor::start(&options.journal);
             let starting = journals("starting the supervisor, whose journal is");
-            let supervisor = supervisor.map_err(io(&format!("{starting} (run it as root)")))?;
+            let mut supervisor = supervisor.map_err(io(&format!("{starting} (run it as root)")))?;
+            for before in left.later {
+                supervisor.note(&before).map_err(io(&journals("writing the journal")))?;
+                state.touched.insert(before.tid, before);
+                state.later.insert(before.tid);
+            }
+            // This guard's journal has what they say.
+            for journal in left.kept {
+                let _ = std::fs::remove_file(journal);
+            }
             Some(Arc::new(Mutex::new(supervisor)))
         };
         let watch = Watch::start(&watch::Options {
@@ -147,10 +175,9 @@ impl Eevdf {
             interval: options.interval,
             ..watch::Options::default()
         })?;
-        let late = u64::try_from(options.late.as_nanos()).unwrap_or(u64::MAX);
         let shared = Arc::new(Shared {
             watch: Mutex::new(watch),
-            state: Mutex::new(State::new(late)),
+            state: Mutex::new(state),
             stop: AtomicBool::new(false),
             wake: Default::default(),
         });
@@ -303,6 +330,9 @@ impl Control {
         let present: BTreeSet<u32> = looks.iter().map(|look| look.pid).collect();
         let acts = state.debts.keep(&present, now);
         self.act(&mut state, &acts);
+        for tid in state.later.clone() {
+            state.restore(tid);
+        }
         state.debts.next_look(now, self.pace_ns)
     }
 
@@ -314,21 +344,14 @@ impl Control {
                 Act::Shorten(tid) => {
                     let done = self.know(state, supervisor, tid);
                     match done.and_then(|()| slice::set(tid, Some(self.short))) {
-                        Ok(()) => {}
+                        Ok(()) => _ = state.later.remove(&tid),
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {
                             state.touched.remove(&tid);
                         }
                         Err(error) => state.refuse(tid, error.to_string()),
                     }
                 }
-                Act::Restore(tid) => {
-                    let restored = state.touched(tid).map_or(Ok(()), Before::restore);
-                    if let Err(error) = restored {
-                        // The end of guard is what restores it then.
-                        let what = format!("the slice of thread {tid} cannot be restored: {error}");
-                        state.ended = Some(what);
-                    }
-                }
+                Act::Restore(tid) => state.restore(tid),
             }
         }
     }

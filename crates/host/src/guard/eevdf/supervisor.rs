@@ -116,7 +116,7 @@ fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Path) -> ! {
     let mut restored = Restored::default();
     let done = restore_one(journal, &mut restored);
     let failed = done.err().map(|error| format!("{}: {error}", journal.display()));
-    let failed: Vec<String> = failed.into_iter().chain(restored.failed).collect();
+    let failed: Vec<String> = failed.into_iter().chain(restored.missing()).collect();
     if failed.is_empty() {
         exit(0)
     }
