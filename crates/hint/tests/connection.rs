@@ -8,6 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+}
+
 struct Socket(PathBuf);
 
 impl Drop for Socket {
@@ -219,6 +223,26 @@ fn the_programs_descriptors_stay() {
     let connection = other_than(&known);
     let was = inode(connection);
     in_child(|| assert_ne!(inode(connection), was));
+
+    // A fork is no cancellation point, although it ends the child's connection.
+    std::thread::scope(|scope| {
+        let forks = || {
+            // SAFETY: no cancellation point follows but, if it is one, the fork. The child ends.
+            let (child, mut status) = unsafe {
+                libc::pthread_cancel(libc::pthread_self());
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(7);
+                }
+                pthread_setcancelstate(1, std::ptr::null_mut());
+                (check(child.into()), 0)
+            };
+            // SAFETY: our child.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 7 << 8);
+        };
+        scope.spawn(forks).join().unwrap();
+    });
 
     // The program has closed it, and has a socket of its own by that number.
     let own = inode(listener);

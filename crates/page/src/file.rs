@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that are there whole or not at all.
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::File;
 use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Who may write into the directory may have put a link there.
-const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+/// Who may write into the directory may have put a link or a pipe there.
+const NO_LINK: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits() as i32;
 
 /// Replaces the file `path` by `content`, whole or not at all. Of a symbolic link, the file that it
 /// leads to is replaced (a link to nothing is replaced itself). A device or a pipe gets the content
@@ -24,16 +24,28 @@ const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     // Not opened again: a file there may be a log that other output goes to.
     match path.to_str() {
-        Some("/dev/stdout") => return flushed(std::io::stdout().lock(), content),
-        Some("/dev/stderr") => return flushed(std::io::stderr().lock(), content),
+        Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => {
+            return flushed(std::io::stdout().lock(), content);
+        }
+        Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => {
+            return flushed(std::io::stderr().lock(), content);
+        }
         _ => {}
     }
     let path = &match std::fs::metadata(path) {
         Ok(old) if !old.is_file() && !old.is_dir() => {
             return File::options().write(true).open(path)?.write_all(content);
         }
-        // It reads the links by itself, so the kernel has to have followed them before.
-        Ok(_) => std::fs::canonicalize(path)?,
+        // It reads the links by itself, so the kernel has to have followed them before, to the
+        // same file.
+        Ok(old) => {
+            let path = std::fs::canonicalize(path)?;
+            let found = std::fs::symlink_metadata(&path)?;
+            if (found.dev(), found.ino()) != (old.dev(), old.ino()) {
+                return Err(ErrorKind::PermissionDenied.into());
+            }
+            path
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
         Err(error) => return Err(error),
     };
@@ -67,6 +79,11 @@ fn take(part: &Path) -> Result<File> {
         // Where the file system has no locks, two writers are not kept apart.
         let _ = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
         let mine = file.metadata()?;
+        // Another's stays another's, who could change the content later.
+        if !mine.is_file() || mine.uid() != rustix::process::geteuid().as_raw() {
+            let what = format!("{} is another's: remove it", part.display());
+            return Err(std::io::Error::new(ErrorKind::AlreadyExists, what));
+        }
         // The writer before has renamed or removed what was opened here.
         let is_mine = |now: std::fs::Metadata| (now.dev(), now.ino()) == (mine.dev(), mine.ino());
         if std::fs::metadata(part).is_ok_and(is_mine) {

@@ -61,7 +61,8 @@ pub unsafe extern "C" fn pthread_rwlock_clockrdlock(
     let Some((ours, prefer)) = ours(lock) else {
         return next!(c"pthread_rwlock_clockrdlock"(lock => Lock, clock => clockid_t, end => End));
     };
-    if ours.try_read(prefer) {
+    // Where writers go first, a reader may have to wait for a free lock.
+    if prefer != Prefer::Writers && ours.try_read(prefer) {
         return 0;
     }
     // SAFETY: the caller's promise.

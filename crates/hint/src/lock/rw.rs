@@ -199,9 +199,16 @@ impl Core {
             let (asked, now) = (self.asked.load(Ordering::Relaxed), wait::now());
             // Written a moment later, or of another hour: the count goes round.
             let gone = i64::from(asking(now).wrapping_sub(asked) as i32) * 1000;
-            // What is older is of a writer that gave up, or of the parent of this process.
-            let valid = gone.unsigned_abs() < FAIR;
-            if asked == 0 || !valid || end.is_some_and(|end| end <= now) {
+            if asked == 0 || end.is_some_and(|end| end <= now) {
+                return;
+            }
+            if gone.unsigned_abs() >= FAIR {
+                // It may sleep still. If none does, it is of a writer that gave up, or of the
+                // parent of this process.
+                if self.state.load(Ordering::Relaxed) & WRITERS_SLEEP == 0 {
+                    let order = (Ordering::Relaxed, Ordering::Relaxed);
+                    let _ = self.asked.compare_exchange(asked, 0, order.0, order.1);
+                }
                 return;
             }
             let left = end.map_or(FAIR, |end| end - now).min(FAIR.saturating_add_signed(-gone));
@@ -307,7 +314,8 @@ impl Core {
             let began = *slept.get_or_insert_with(wait::now);
             self.writers.wait(turn, left);
             let now = wait::now();
-            if now - began >= FAIR {
+            // Unless its time is over: then it is on its way out.
+            if now - began >= FAIR && end.is_none_or(|end| now < end) {
                 self.asked.store(asking(now), Ordering::Relaxed);
             }
         }
@@ -386,10 +394,11 @@ impl Core {
                 let clear = state & WRITERS_SLEEP != 0 && broken!(BitKept, !cleared, true);
                 if last && clear {
                     let without = broken!(BitKept, state, state & !WRITERS_SLEEP);
+                    // Before a reader can find no bit.
+                    (*lock).ask_again();
                     if (*lock).change(state, without) {
                         (*writers).fetch_add(1, Ordering::Release);
                         cleared = true;
-                        (*lock).ask_again();
                     }
                     state = (*readers).load(Ordering::Relaxed);
                     continue;

@@ -135,6 +135,8 @@ fn register() -> &'static Line {
 
 /// In the child: the forking thread has a new number, and the others do not exist.
 extern "C" fn after_fork() {
+    // A fork is no cancellation point, and the end of a connection is one.
+    let _whole = crate::platform::cancel::CancelDisabled::new();
     fork::forget();
     PROCESS.store(fork::epoch(), Ordering::Relaxed);
     // The page tells about the parent's threads.

@@ -278,6 +278,8 @@ static void cancellation(void)
 	}
 }
 
+static int came_through;
+
 static void *lock_cancelled(void *unused)
 {
 	int status;
@@ -289,9 +291,11 @@ static void *lock_cancelled(void *unused)
 	CHECK(!pthread_mutex_unlock(&mutex));
 	child = fork();
 	if (!child)
-		_exit(0);
+		_exit(7);
 	CHECK(!pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL));
-	CHECK(child > 0 && waitpid(child, &status, 0) == child && !status);
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	came_through = 1;
 	CHECK(!pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL));
 	pthread_testcancel();
 	return NULL;
@@ -305,7 +309,7 @@ static void first_lock(void)
 
 	CHECK(!pthread_create(&thread, NULL, lock_cancelled, NULL));
 	CHECK(!pthread_join(thread, &result));
-	CHECK(result == PTHREAD_CANCELED);
+	CHECK(result == PTHREAD_CANCELED && came_through);
 }
 
 static void *wait_for_mutex(void *of)
