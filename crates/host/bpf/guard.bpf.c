@@ -53,15 +53,23 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 {
 	struct task *task = task_of(p);
 	_Bool idle = 0;
+	u64 now;
 	s32 cpu;
 
 	/* It is parked: no idle CPU is claimed for it. */
-	if (task && !may_run(p, task, bpf_ktime_get_ns()))
+	now = bpf_ktime_get_ns();
+	if (task && !may_run(p, task, now))
 		return prev_cpu;
+	/* The kernel may choose this CPU, whose thread is about to sleep. Those
+	 * that wait for it have their turn first: two threads that wake each
+	 * other would keep it, since it asks for no other as long as one is in
+	 * its local queue. */
+	if (wake_flags & SCX_WAKE_SYNC && waits(bpf_get_smp_processor_id()))
+		wake_flags &= ~SCX_WAKE_SYNC;
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 
 	if (idle && task) {
-		place(p, task, cpu, 1);
+		place(p, task, cpu, 1, now);
 		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, 0);
 	}
 	return cpu;
@@ -154,7 +162,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	    !(enq_flags & SCX_ENQ_LAST))
 		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	vtime = place(p, task, idle >= 0 ? idle : near(p),
-		      !!(enq_flags & SCX_ENQ_WAKEUP));
+		      !!(enq_flags & SCX_ENQ_WAKEUP), now);
 	if (enq_flags & SCX_ENQ_LAST) {
 		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, enq_flags);
 		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), 0);
@@ -162,7 +170,8 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	heads(task, vtime);
 	task->queued = 1;
-	task->waits = now;
+	if (!task->waits)
+		task->waits = now;
 	kernel_insert_vtime(p, queue_id(task), SLICE_FOR_KERNEL, vtime,
 			    enq_flags);
 	if (task->queue) {
@@ -187,7 +196,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	/* Another CPU looks at its next tick. */
 	runs = cpu_of(cpu);
 	if (runs && runs->turn)
-		look_soon(runs, cpu, now);
+		look_for_one(runs, cpu, now);
 }
 
 /* The thread leaves its queue: since Linux 7.1 also because it gets a CPU. */
@@ -235,8 +244,7 @@ _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 		if (!group || !guest)
 			return 0;
 		limits(&limit);
-		if (policy_yield(&task->thread, &group->group, queue_of(task),
-				 per_cpu(), &limit) != POLICY_YES) {
+		if (!may_yield_to(task, group, &limit)) {
 			add(&guest->yielded.refused, 1);
 			return 0;
 		}
@@ -268,8 +276,10 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	task->why = WHY_TURN;
 	/* Its turn goes on where only its mask or its priority changes. */
-	if (deq_flags & SCX_DEQ_SLEEP)
+	if (deq_flags & SCX_DEQ_SLEEP) {
 		task->used = 0;
+		task->waits = 0;
+	}
 	count_out(task, bpf_ktime_get_ns());
 }
 
@@ -287,13 +297,13 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	now = bpf_ktime_get_ns();
 	count_in(p, task, now);
 	task->queued = 0;
+	task->waits = 0;
 	task->ticked = 0;
-	task->parked = 0;
 	task->awaits = 0;
 	task->spins_since = 0;
 	begin(task, now);
 	if (!task->why && !task->used)
-		start(task, cpu);
+		start(task, now);
 	task->early = 0;
 	cpu->why = task->why;
 	cpu->yields = 0;
@@ -383,6 +393,32 @@ void BPF_PROG(guard_set_weight, struct task_struct *p, u32 weight)
 		task->thread.weight = weight;
 }
 
+SEC("struct_ops/guard_set_cpumask")
+void BPF_PROG(guard_set_cpumask, struct task_struct *p,
+	      const struct cpumask *mask)
+{
+	struct task *task = task_of(p);
+
+	if (task)
+		task->masked = 1;
+}
+
+/* The thread leaves for another class, perhaps for a moment. */
+SEC("struct_ops/guard_disable")
+void BPF_PROG(guard_disable, struct task_struct *p)
+{
+	struct task *task = task_of(p);
+	struct policy_queue at;
+
+	/* Who ends is disabled first. */
+	if (!task || task->unplaced || p->flags & PF_EXITING)
+		return;
+	seen(task, &at);
+	task->thread.vtime -= at.vtime;
+	task->unplaced = 1;
+	task->left_class = 1;
+}
+
 SEC("struct_ops/guard_enable")
 void BPF_PROG(guard_enable, struct task_struct *p)
 {
@@ -391,9 +427,13 @@ void BPF_PROG(guard_enable, struct task_struct *p)
 	if (!task)
 		return;
 	task->thread.weight = p->scx.weight;
-	born(p, task);
+	if (!task->left_class)
+		born(p, task);
+	task->left_class = 0;
 	task->queue = 0;
 	task->domain = 0;
+	task->mask = 0;
+	task->masked = 1;
 	task->generation = ~0ULL;
 }
 
@@ -631,9 +671,11 @@ struct sched_ext_ops guard_ops = {
 	.tick = (void *)guard_ticks,
 	.quiescent = (void *)guard_quiescent,
 	.set_weight = (void *)guard_set_weight,
+	.set_cpumask = (void *)guard_set_cpumask,
 	.init_task = (void *)guard_init_task,
 	.exit_task = (void *)guard_exit_task,
 	.enable = (void *)guard_enable,
+	.disable = (void *)guard_disable,
 	.cgroup_init = (void *)guard_cgroup_init,
 	.cgroup_exit = (void *)guard_cgroup_exit,
 	.cgroup_set_bandwidth = (void *)guard_set_bandwidth,

@@ -364,8 +364,8 @@ static __noinline int settle(struct task *task, u64 now)
 static __always_inline void parks(struct task *task, u64 now)
 {
 	task->queued = 0;
-	if (!task->parked)
-		task->parked = now;
+	if (!task->waits)
+		task->waits = now;
 	count_out(task, now);
 }
 
@@ -417,15 +417,14 @@ __noinline int unpark(u64 now)
 
 			if (!task)
 				continue;
-			if (task->parked && policy_after(now, task->parked) >
-						    (s64)BANDWIDTH_OVERDUE_NS)
+			if (task->waits && policy_after(now, task->waits) >
+						   (s64)BANDWIDTH_OVERDUE_NS)
 				task->overdue = 1;
 			if (!may_run(p, task, now))
 				continue;
 			count_again(task, now);
-			vtime = place(p, task, near(p), 1);
+			vtime = place_parked(p->pid, now);
 			task->queued = 1;
-			task->waits = now;
 			if (!kernel_move_vtime(&it, p, queue_id(task),
 					       SLICE_FOR_KERNEL, vtime))
 				continue;

@@ -81,8 +81,7 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here)
 		    task->queued && !task->why &&
 		    (!found || policy_after(left, task->left) > 0) &&
 		    (task->queue || kernel_allows(p, here)) &&
-		    policy_yield(&task->thread, &group->group, queue_of(task),
-				 per_cpu(), &limit) == POLICY_YES) {
+		    may_yield_to(task, group, &limit)) {
 			u64 where = task->queue ? task->queue - 1 : here;
 
 			found = where << 32 | *tid;

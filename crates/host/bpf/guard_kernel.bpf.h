@@ -18,6 +18,8 @@
 #define SCX_DSQ_LOCAL ((1ULL << 63) | 2)
 #define SCX_DSQ_LOCAL_ON (3ULL << 62) /* plus the CPU */
 #define SCX_DSQ_GLOBAL ((1ULL << 63) | 1)
+#define PF_EXITING 4
+#define SCX_WAKE_SYNC 0x10ULL
 #define SCX_ENQ_WAKEUP 1ULL
 #define SCX_ENQ_LAST (1ULL << 41)
 #define SCX_DEQ_SLEEP 1ULL
@@ -89,11 +91,13 @@ struct sched_ext_ops {
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
 	_Bool (*yield)(struct task_struct *from, struct task_struct *to);
 	void (*set_weight)(struct task_struct *p, u32 weight);
+	void (*set_cpumask)(struct task_struct *p, const struct cpumask *mask);
 	s32 (*init_task)(struct task_struct *p,
 			 struct scx_init_task_args *args);
 	void (*exit_task)(struct task_struct *p,
 			  struct scx_exit_task_args *args);
 	void (*enable)(struct task_struct *p);
+	void (*disable)(struct task_struct *p);
 	/* With CONFIG_EXT_GROUP_SCHED, the last since Linux 6.17; user space
 	 * clears them elsewhere. */
 	s32 (*cgroup_init)(struct cgroup *cgroup,

@@ -60,16 +60,22 @@ static __always_inline u64 until(const struct cpu *cpu, u64 now)
 	return LOOK_BUSY_NS;
 }
 
-/* Brings the next look near if it is far away and who runs is not alone. */
-static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
+/* Brings the next look near if it is far away: who runs is not alone. */
+static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 {
 	s64 near = cpu->why == WHY_RESCUED ? LOOK_EXTENDED_NS : LOOK_BUSY_NS;
 	s64 ahead = policy_after(cpu->look, now);
 
 	/* A look that is long past was lost. */
-	if ((ahead > near || ahead < -LOOK_BUSY_NS) &&
-	    (cpu->why == WHY_RESCUED || cpu->limited || waits(where)))
+	if (ahead > near || ahead < -LOOK_BUSY_NS)
 		look_in(cpu, where, until(cpu, now), now);
+}
+
+/* The same, if it is not. */
+static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
+{
+	if (cpu->why == WHY_RESCUED || cpu->limited || waits(where))
+		look_for_one(cpu, where, now);
 }
 
 /* Who runs on this CPU has its turn for ns from now, if it has not less. */

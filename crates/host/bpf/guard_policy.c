@@ -58,6 +58,49 @@ void guard_repeat(struct policy_queue *queue,
 	policy_repeat(queue, thread, waits, first);
 }
 
+void guard_stays(struct policy_thread *thread, const struct policy_group *group,
+		 const struct policy_queue *queue, u64 inherited)
+{
+	policy_stays(thread, group, queue, inherited);
+}
+
+void guard_mask_begin(struct policy_mask *mask,
+		      const struct policy_queue *queue, u64 now)
+{
+	policy_mask_begin(mask, queue, now);
+}
+
+void guard_mask_advance(struct policy_mask *mask,
+			const struct policy_queue *queue, u64 now,
+			const struct policy_limits *limits)
+{
+	policy_mask_advance(mask, queue, now, limits);
+}
+
+void guard_mask_view(const struct policy_mask *mask,
+		     const struct policy_queue *queue, struct policy_queue *out)
+{
+	policy_mask_view(mask, queue, out);
+}
+
+void guard_mask_move(const struct policy_mask *mask,
+		     struct policy_thread *thread, u64 *moved)
+{
+	policy_mask_move(mask, thread, moved);
+}
+
+void guard_mask_start(struct policy_mask *mask,
+		      const struct policy_thread *thread, u64 now)
+{
+	policy_mask_start(mask, thread, now);
+}
+
+void guard_move(struct policy_thread *thread, const struct policy_queue *from,
+		const struct policy_queue *to)
+{
+	policy_move(thread, from, to);
+}
+
 void guard_borrow(u64 *own, struct policy_group *group, u64 ran)
 {
 	policy_borrow(own, group, ran);
@@ -132,10 +175,15 @@ u64 guard_preempts_in(const struct policy_thread *woken,
 
 u64 guard_born(const struct policy_thread *parent,
 	       const struct policy_group *group,
-	       const struct policy_queue *queue, u64 now,
+	       const struct policy_queue *queue, u64 now, u64 owed,
 	       const struct policy_limits *limits)
 {
-	return policy_born(parent, group, queue, now, limits);
+	return policy_born(parent, group, queue, now, owed, limits);
+}
+
+u64 guard_owed(u64 inherited, const struct policy_limits *limits)
+{
+	return policy_owed(inherited, limits);
 }
 
 u64 guard_bequeath(const struct policy_thread *thread,

@@ -60,6 +60,11 @@
  * gain a lot. */
 #define POLICY_BORROWERS 4
 
+/* What the threads of a CPU mask lack beside others of their queue is forgotten
+ * beyond this, and when none of them started for so long. */
+#define POLICY_MASK_LAG_NS POLICY_WAIT_NS
+#define POLICY_MASK_IDLE_NS 100000000ULL
+
 struct policy_limits {
 	u64 slice;
 	u64 max_extend;
@@ -92,6 +97,16 @@ struct policy_thread {
 struct policy_queue {
 	u64 vtime;
 	u64 first;
+};
+
+/* Threads that may run on the same CPUs, a part of those of their queue. They
+ * compete with each other only there, where virtual time may pass more slowly:
+ * the virtual time of the one that started last, and when that was. moved is by
+ * how much all of them were moved on in the queue. */
+struct policy_mask {
+	u64 vtime;
+	u64 started;
+	u64 moved;
 };
 
 /* Why a thread keeps its CPU beyond its slice. */
@@ -335,6 +350,81 @@ POLICY_FN void policy_repeat(struct policy_queue *queue,
 		queue->first = first;
 }
 
+/* The first thread of a mask comes to the queue. */
+POLICY_FN void policy_mask_begin(struct policy_mask *mask,
+				 const struct policy_queue *queue, u64 now)
+{
+	mask->vtime = queue->vtime;
+	mask->started = now;
+	mask->moved = 0;
+}
+
+/* Forgets what the threads of the mask lack, if it is too much, or if none of
+ * them could use it. They are moved on together, rarely and then far: those
+ * that wait are moved only when they come to the queue again, and until then
+ * have the start. CPUs may do this at the same time. */
+POLICY_FN void policy_mask_advance(struct policy_mask *mask,
+				   const struct policy_queue *queue, u64 now,
+				   const struct policy_limits *limits)
+{
+	u64 vtime = mask->vtime, on;
+	s64 lacks = policy_after(queue->vtime, vtime);
+
+	if (lacks <= (s64)limits->slice)
+		return;
+	if (lacks <= (s64)POLICY_MASK_LAG_NS &&
+	    policy_after(now, mask->started) < (s64)POLICY_MASK_IDLE_NS)
+		return;
+	on = (u64)lacks - limits->slice;
+	if (__sync_val_compare_and_swap(&mask->vtime, vtime, vtime + on) ==
+	    vtime)
+		__sync_fetch_and_add(&mask->moved, on);
+}
+
+/* The queue as it is for threads of the mask. */
+POLICY_FN void policy_mask_view(const struct policy_mask *mask,
+				const struct policy_queue *queue,
+				struct policy_queue *out)
+{
+	s64 lacks = policy_after(queue->vtime, mask->vtime);
+
+	*out = *queue;
+	if (lacks > 0) {
+		out->vtime -= lacks;
+		out->first -= lacks;
+	}
+}
+
+/* The thread is moved on as those of its mask were since. */
+POLICY_FN void policy_mask_move(const struct policy_mask *mask,
+				struct policy_thread *thread, u64 *moved)
+{
+	thread->vtime += mask->moved - *moved;
+	*moved = mask->moved;
+}
+
+/* A thread of the mask starts in its turn. */
+POLICY_FN void policy_mask_start(struct policy_mask *mask,
+				 const struct policy_thread *thread, u64 now)
+{
+	if (policy_after(thread->vtime, mask->vtime) > 0)
+		mask->vtime = thread->vtime;
+	mask->started = now;
+}
+
+/* The thread that runs may have another turn, for which it is not placed in the
+ * queue. What it lacks is bounded as there, and it pays what it inherited. */
+POLICY_FN void policy_stays(struct policy_thread *thread,
+			    const struct policy_group *group,
+			    const struct policy_queue *queue, u64 inherited)
+{
+	u64 least = queue->vtime - POLICY_AHEAD_NS;
+
+	if (policy_after(thread->vtime, least) < 0)
+		thread->vtime = least;
+	thread->vtime += policy_scaled(inherited, policy_weight(thread, group));
+}
+
 /* Whether a CPU may take the thread, which ran there last, before the first of
  * the queue, which ran elsewhere: what its caches hold is worth two turns of
  * the heavier one, but no more than half of what the thread may be ahead: else
@@ -380,10 +470,10 @@ POLICY_FN u64 policy_debt(const struct policy_thread *thread,
 
 /* How far ahead of its queue a thread is that another one, its parent, starts:
  * as far as its parent, which runs, but no more than a slice, and not behind.
- */
+ * It also pays a part of owed (policy_owed). */
 POLICY_FN u64 policy_born(const struct policy_thread *parent,
 			  const struct policy_group *group,
-			  const struct policy_queue *queue, u64 now,
+			  const struct policy_queue *queue, u64 now, u64 owed,
 			  const struct policy_limits *limits)
 {
 	u64 weight = policy_weight(parent, group);
@@ -392,7 +482,16 @@ POLICY_FN u64 policy_born(const struct policy_thread *parent,
 
 	if (policy_after(now, parent->began) > 0)
 		ahead += policy_scaled(now - parent->began, weight);
-	return ahead < 0 ? 0 : ahead < most ? ahead : most;
+	if (ahead > most)
+		ahead = most;
+	return (ahead < 0 ? 0 : (u64)ahead) + policy_scaled(owed, weight);
+}
+
+/* How much of what its line owes, run time of threads that have ended, a new
+ * thread pays: who started them may sleep for ever. */
+POLICY_FN u64 policy_owed(u64 inherited, const struct policy_limits *limits)
+{
+	return inherited < limits->slice ? inherited : limits->slice;
 }
 
 /* The run time by which a thread that ends is ahead of its queue. Its parent

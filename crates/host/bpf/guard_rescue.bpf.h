@@ -185,6 +185,7 @@ static __always_inline _Bool may_rescue(const struct task *task,
 	struct group *group = group_of(task);
 	struct policy_limits limit;
 	enum policy_answer answer;
+	struct policy_queue at;
 	enum policy_need need;
 
 	if (!group)
@@ -194,8 +195,9 @@ static __always_inline _Bool may_rescue(const struct task *task,
 					    : POLICY_TICK;
 	limits(&limit);
 	limit.rescue_share = guest->rescue_share;
-	answer = policy_rescue(&task->thread, &group->group, queue_of(task),
-			       per_cpu(), age, task->left, need, now, &limit);
+	seen(task, &at);
+	answer = policy_rescue(&task->thread, &group->group, &at, per_cpu(),
+			       age, task->left, need, now, &limit);
 	if (answer == POLICY_IN_DEBT)
 		add(&guest->rescued.refused, 1);
 	return answer == POLICY_YES;

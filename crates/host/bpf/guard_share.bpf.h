@@ -6,13 +6,22 @@
  */
 #pragma once
 
+/* Virtual time, as it passes where the thread may run. */
+static __always_inline u64 clock_of(const struct task *task)
+{
+	struct policy_queue at;
+
+	seen(task, &at);
+	return virtual_now - (queue_of(task)->vtime - at.vtime);
+}
+
 /* The vCPU is runnable from now on. */
 static __always_inline void join(struct task *task, u64 now)
 {
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
-	u64 clock = virtual_now;
+	u64 clock = clock_of(task);
 	u64 weight, more = 0;
 
 	/* Who takes it out of a queue may not hold the lock of its CPU. */
@@ -26,7 +35,7 @@ static __always_inline void join(struct task *task, u64 now)
 	policy_stand(&group->group, clock, &limit);
 	if (group->group.runnable == 1) {
 		group->group.weight = weight;
-		group->clock = clock;
+		group->clock = virtual_now;
 		group->load = weight;
 		more = weight;
 	}
@@ -183,7 +192,7 @@ static __always_inline u64 charge(struct task *task, u64 now)
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
-	u64 clock = virtual_now;
+	u64 clock = clock_of(task);
 	u64 ran, weight, more = 0;
 
 	if (group && guest) {
@@ -243,57 +252,199 @@ static __always_inline u64 crowd(u64 queue)
 	return (waiting > 0 ? waiting : 0) * POLICY_WEIGHT;
 }
 
-/* The thread's queue, as it is where the thread may run. Who may run on some of
- * its CPUs only competes there, and virtual time may pass more slowly there. */
-static __always_inline void seen(struct task_struct *p, const struct task *task,
-				 s32 near, struct policy_queue *out)
+/* A key of those CPUs of the domain where the thread may run; 0: all of them,
+ * or none. */
+__noinline u64 mask_key(u32 tid, u32 domain)
 {
-	struct cpu *one, *other;
-	u64 vtime = 0;
+	struct task_struct *p = bpf_task_from_pid(tid);
+	u64 key = 0xcbf29ce484222325ULL ^ domain;
+	_Bool some = 0, lacks = 0;
+	const void *bits;
+	u32 i;
 
-	*out = *queue_of(task);
-	if (task->queue || (u64)p->nr_cpus_allowed >= cpus_of(task->domain))
-		return;
-	/* A CPU that ran nobody for long has an old time: the later of two. */
-	one = cpu_of(near);
-	other = cpu_of(bpf_cpumask_any_distribute(p->cpus_ptr));
-	if (one)
-		vtime = one->started;
-	if (other && (!vtime || policy_after(other->started, vtime) > 0))
-		vtime = other->started;
-	if (vtime && policy_after(vtime, out->vtime) < 0) {
-		out->first -= out->vtime - vtime;
-		out->vtime = vtime;
+	if (!p)
+		return 0;
+	bits = p->cpus_ptr;
+	domain &= MAX_DOMAINS - 1;
+	bpf_for(i, 0, MAX_CPUS / 64)
+	{
+		u64 all = cpus_in_domain[domain][i & (MAX_CPUS / 64 - 1)];
+		u64 word = 0;
+
+		if (64 * i >= settings.cpus ||
+		    (u64)p->nr_cpus_allowed >= settings.cpus)
+			break;
+		bpf_probe_read_kernel(&word, sizeof(word), bits + 8 * i);
+		word &= all;
+		some = some || word;
+		lacks = lacks || word != all;
+		key = (key ^ word) * 0x100000001b3ULL;
 	}
+	bpf_task_release(p);
+	return some && lacks ? key | 1 : 0;
+}
+
+static __always_inline struct mask *mask_of(const struct task *task)
+{
+	u64 key = task->mask;
+
+	return key ? bpf_map_lookup_elem(&masks, &key) : 0;
+}
+
+/* The thread is moved on as others of its mask were. Whoever made the mask anew
+ * since then knows nothing of before. */
+static __always_inline void move_on(struct task *task, const struct mask *mask)
+{
+	if (task->mask_since == mask->since)
+		policy_mask_move(&mask->mask, &task->thread, &task->moved);
+	task->moved = mask->mask.moved;
+	task->mask_since = mask->since;
+}
+
+/* The mask whose key the thread has now. */
+static __always_inline void enter_mask(struct task *task, u64 now)
+{
+	struct mask *mask = mask_of(task);
+	struct policy_limits limit;
+	u64 key = task->mask;
+
+	if (!key)
+		return;
+	if (!mask) {
+		struct mask fresh = {.since = now};
+
+		policy_mask_begin(&fresh.mask, queue_of(task), now);
+		bpf_map_update_elem(&masks, &key, &fresh, BPF_NOEXIST);
+		mask = mask_of(task);
+		if (!mask)
+			return;
+	}
+	limits(&limit);
+	policy_mask_advance(&mask->mask, queue_of(task), now, &limit);
+	move_on(task, mask);
+}
+
+/* The thread competes in that queue from now on (0: the domain's, else a CPU's,
+ * plus 1), which is for it as to says. */
+static __always_inline void enter(struct task_struct *p, struct task *task,
+				  u32 queue, u32 domain, u64 now,
+				  struct policy_queue *to)
+{
+	_Bool moves = queue != task->queue;
+	struct mask *mask = mask_of(task);
+	struct policy_queue from;
+	u64 key = task->mask;
+
+	if (moves || task->masked || domain != task->domain) {
+		task->masked = 0;
+		key = queue ? 0 : mask_key(p->pid, domain);
+		moves = moves || key != task->mask;
+	}
+	if (moves && mask)
+		move_on(task, mask);
+	seen(task, &from);
+	/* Domains have one virtual time, as far as threads can move. */
+	task->domain = domain;
+	task->queue = queue;
+	if (moves)
+		task->mask_since = 0;
+	task->mask = key;
+	enter_mask(task, now);
+	seen(task, to);
+	if (task->unplaced)
+		task->thread.vtime += to->vtime;
+	else if (moves)
+		policy_move(&task->thread, &from, to);
+	task->unplaced = 0;
 }
 
 /* Where the thread stands in its queue: its CPU's, if it may run there only,
  * else that of the domain of the CPU near, one where it may run. */
 static __always_inline u64 place(struct task_struct *p, struct task *task,
-				 s32 near, int woken)
+				 s32 near, int woken, u64 now)
 {
-	struct policy_queue to, *from = queue_of(task);
-	struct group *group = group_of(task);
-	struct policy_limits now;
 	u32 queue = p->nr_cpus_allowed == 1 ? scx_bpf_task_cpu(p) + 1 : 0;
-	_Bool moves = queue != task->queue;
+	struct group *group = group_of(task);
+	struct policy_limits limit;
+	struct policy_queue at;
+	u64 clock;
 
-	limits(&now);
-	/* Domains have one virtual time, as far as threads can move. */
-	if (!queue)
-		task->domain = domain_of(near);
-	task->queue = queue;
-	seen(p, task, near, &to);
-	if (task->unplaced)
-		task->thread.vtime += to.vtime;
-	else if (moves)
-		policy_move(&task->thread, from, &to);
-	task->unplaced = 0;
-	return policy_place(&task->thread, group ? &group->group : 0, &to,
+	limits(&limit);
+	enter(p, task, queue, queue ? task->domain : domain_of(near), now, &at);
+	clock = virtual_now - (queue_of(task)->vtime - at.vtime);
+	return policy_place(&task->thread, group ? &group->group : 0, &at,
 			    per_cpu(),
-			    policy_credit(group ? &group->group : 0, &to,
-					  virtual_now, !queue, woken, &now),
+			    policy_credit(group ? &group->group : 0, &at, clock,
+					  !queue, woken, &limit),
 			    __sync_lock_test_and_set(&task->inherited, 0));
+}
+
+static __always_inline _Bool may_yield_to(const struct task *task,
+					  const struct group *group,
+					  const struct policy_limits *limit)
+{
+	struct policy_queue at;
+
+	seen(task, &at);
+	return policy_yield(&task->thread, &group->group, &at, per_cpu(),
+			    limit) == POLICY_YES;
+}
+
+/* How far up the line of those who started each other a debt is passed on. */
+#define MAX_GENERATIONS 8
+
+/* The thread of that ID, or if it has ended who started it, and so on. 0: none
+ * that is known. */
+__noinline u32 living(u32 pid)
+{
+	struct task_struct *p;
+	struct task *task;
+	_Bool ends;
+	u32 i, *before, next;
+
+	bpf_for(i, 0, MAX_GENERATIONS)
+	{
+		next = 0;
+		p = pid ? bpf_task_from_pid(pid) : 0;
+		if (p) {
+			task = task_of(p);
+			/* It may be a zombie for long. */
+			ends = p->flags & PF_EXITING;
+			if (ends && task)
+				next = task->parent;
+			bpf_task_release(p);
+			if (!ends)
+				return pid;
+		}
+		before = next ? 0 : bpf_map_lookup_elem(&ancestors, &pid);
+		if (before)
+			next = *before;
+		if (!next)
+			return 0;
+		pid = next;
+	}
+	return 0;
+}
+
+/* What the thread of that ID inherited, as far as a new one pays it. */
+__noinline u64 pays(u32 pid)
+{
+	struct task_struct *p = pid ? bpf_task_from_pid(pid) : 0;
+	struct policy_limits limit;
+	struct task *task;
+	u64 owed = 0, paid;
+
+	if (!p)
+		return 0;
+	limits(&limit);
+	task = task_of(p);
+	if (task && task->inherited)
+		owed = __sync_lock_test_and_set(&task->inherited, 0);
+	paid = policy_owed(owed, &limit);
+	if (task && owed > paid)
+		add(&task->inherited, owed - paid);
+	bpf_task_release(p);
+	return paid;
 }
 
 /* The thread was started, by one that runs or before guard. It has a place when
@@ -303,7 +454,9 @@ static __always_inline void born(struct task_struct *p, struct task *task)
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct task *parent = task_of(current);
 	struct policy_limits limit;
+	struct policy_queue at;
 	struct group *group;
+	u64 owed;
 
 	task->thread.vtime = 0;
 	task->unplaced = 1;
@@ -311,44 +464,36 @@ static __always_inline void born(struct task_struct *p, struct task *task)
 		return;
 	group = group_of(parent);
 	limits(&limit);
+	/* The parent pays for itself, but who is before it may sleep. */
+	owed = pays(living(parent->parent));
+	seen(parent, &at);
 	task->thread.vtime =
-		policy_born(&parent->thread, group ? &group->group : 0,
-			    queue_of(parent), bpf_ktime_get_ns(), &limit);
+		policy_born(&parent->thread, group ? &group->group : 0, &at,
+			    bpf_ktime_get_ns(), owed, &limit);
 }
-
-/* How far up the line of those who started each other a debt is passed on. */
-#define MAX_GENERATIONS 8
 
 /* The thread ends: who started it owes what it ran too much. If that has ended,
  * it is who started that. */
 static __always_inline void bequeath(struct task_struct *ends,
 				     const struct task *task)
 {
-	u32 parent = task->parent, pid = ends->pid, i;
+	u32 pid = ends->pid, heirs = task->parent ? living(task->parent) : 0;
 	struct policy_limits limit;
-	struct task_struct *p = 0;
+	struct policy_queue at;
+	struct task_struct *p;
 	struct task *heir;
-	u32 *before;
-	u64 ns = 0;
+	u64 ns;
 
-	if (!parent)
+	if (!heirs)
 		return;
-	bpf_map_update_elem(&ancestors, &pid, &parent, 0);
+	/* Not its parent, which may have ended: lines would become long. */
+	bpf_map_update_elem(&ancestors, &pid, &heirs, 0);
+	if (task->slot || task->unplaced)
+		return;
 	limits(&limit);
-	if (!task->slot && !task->unplaced)
-		ns = policy_bequeath(&task->thread, queue_of(task), &limit);
-	if (!ns)
-		return;
-	bpf_for(i, 0, MAX_GENERATIONS)
-	{
-		p = bpf_task_from_pid(parent);
-		if (p)
-			break;
-		before = bpf_map_lookup_elem(&ancestors, &parent);
-		if (!before)
-			return;
-		parent = *before;
-	}
+	seen(task, &at);
+	ns = policy_bequeath(&task->thread, &at, &limit);
+	p = ns ? bpf_task_from_pid(heirs) : 0;
 	if (!p)
 		return;
 	heir = task_of(p);
@@ -367,6 +512,28 @@ static __always_inline s32 near(struct task_struct *p)
 	return cpu;
 }
 
+/* As place(), of a thread that was parked. Not inlined in the loop over those:
+ * Linux 6.18's verifier would look at more than it is allowed to. */
+__noinline u64 place_parked(u32 tid, u64 now)
+{
+	struct task_struct *p = bpf_task_from_pid(tid);
+	struct task *task;
+	u64 vtime = 0;
+	s32 cpu;
+
+	if (!p)
+		return 0;
+	task = task_of(p);
+	if (task) {
+		cpu = scx_bpf_task_cpu(p);
+		if (settings.domains > 1 && !kernel_allows(p, cpu))
+			cpu = kernel_any_cpu(p);
+		vtime = place(p, task, cpu, 1, now);
+	}
+	bpf_task_release(p);
+	return vtime;
+}
+
 /* The thread comes to its queue. What an empty queue was at last says nothing
  * of how far behind it is. */
 static __always_inline void heads(const struct task *task, u64 vtime)
@@ -379,16 +546,18 @@ static __always_inline void heads(const struct task *task, u64 vtime)
 		queue->first = vtime;
 }
 
-/* The thread starts in its turn, on that CPU. */
-static __always_inline void start(struct task *task, struct cpu *cpu)
+/* The thread starts in its turn. */
+static __always_inline void start(struct task *task, u64 now)
 {
 	struct policy_queue *queue = queue_of(task);
+	struct mask *mask = mask_of(task);
 
 	policy_start(queue, &task->thread, task->early);
+	if (mask)
+		policy_mask_start(&mask->mask, &task->thread, now);
 	repay(task);
 	if (task->queue)
 		return;
-	cpu->started = task->thread.vtime;
 	if (policy_after(queue->vtime, virtual_now) > 0)
 		virtual_now = queue->vtime;
 	if (settings.domains > 1 && !task->early)

@@ -15,6 +15,7 @@
 #define WHY_YIELDED 2 /* another vCPU of its VM waits for it */
 
 enum {
+	BPF_NOEXIST = 1,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 	BPF_F_NO_PREALLOC = 1,
@@ -30,6 +31,7 @@ const volatile struct settings settings;
  * last-level cache, unless the user says otherwise. */
 const volatile u16 domain_of_cpu[MAX_CPUS];
 const volatile u16 cpus_of_domain[MAX_DOMAINS];
+const volatile u64 cpus_in_domain[MAX_DOMAINS][MAX_CPUS / 64];
 
 /* How many threads that ended are known. */
 #define MAX_ANCESTORS 4096
@@ -69,7 +71,6 @@ struct task {
 	u64 generation; /* of the membership below */
 	u64 task_group; /* the address of its cgroup's, of that generation */
 	u64 limits_generation;
-	u64 parked; /* since when, 0: it is not */
 	u64 took; /* when it took what it runs on */
 	u64 used; /* of its turn, before a higher class took its CPU */
 	struct taken taken[MAX_NESTED_LIMITS];
@@ -77,7 +78,7 @@ struct task {
 	u32 limited; /* how many */
 	u32 overdue; /* it runs without budget, for it waited too long */
 	u64 left; /* when it last left its CPU */
-	u64 waits; /* since when, in its queue */
+	u64 waits; /* since when, in its queue or parked */
 	u64 spins_since; /* it was found spinning at each look since, or 0 */
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 inherited; /* run time of threads that it started, and that ended */
@@ -98,6 +99,11 @@ struct task {
 	u32 awaits; /* it spins, and this thread of its VM waits for a CPU */
 	u32 parent; /* the thread that started it, 0: before guard */
 	u32 unplaced; /* its virtual time counts from its queue's */
+	u32 masked; /* its CPUs may have changed */
+	u32 left_class; /* and so it is unplaced */
+	u64 mask; /* the key of its CPUs, 0: all of its queue's, or one */
+	u64 moved; /* as policy_mask's when it was moved last */
+	u64 mask_since; /* the mask of which that is */
 };
 
 /* What a CPU does. Written there, also read elsewhere. */
@@ -109,9 +115,12 @@ struct cpu {
 	u64 slice; /* how long it may */
 	u64 look; /* when its timer looks next */
 	u64 served; /* up to when who runs is in kinds */
-	u64 started; /* virtual time of the last that is not bound to it */
 	u64 elsewhere; /* when it looks at other domains again */
-	u64 overdue; /* when it looks for threads that wait too long again */
+	u64 apart; /* those in its domain's queue may not run here, until then
+		    */
+	/* When it looks for threads that wait too long again: in the queue of
+	 * its domain, and in its own. */
+	u64 overdue[2];
 	u32 pid;
 	u32 slot;
 	u32 why; /* also of the last, while nobody runs */
@@ -177,11 +186,25 @@ struct {
 	__type(value, u32);
 } ancestors SEC(".maps");
 
+#define MAX_MASKS 4096
+
+struct mask {
+	struct policy_mask mask;
+	u64 since; /* when it was made: the map forgets the oldest */
+};
+
+/* Of threads that may run on a part of a domain's CPUs, by a hash of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_MASKS);
+	__type(key, u64);
+	__type(value, struct mask);
+} masks SEC(".maps");
+
 struct domain {
 	struct policy_queue queue;
 	u64 weight; /* of the thread that was the first last */
-	u64 overdue; /* as a CPU's */
-	u64 pad[12]; /* two lines of a processor's cache */
+	u64 pad[13]; /* two lines of a processor's cache */
 };
 
 static struct domain domains[MAX_DOMAINS];
@@ -258,6 +281,20 @@ static __always_inline struct policy_queue *queue_of(const struct task *task)
 		return &domain_at(task->domain)->queue;
 	cpu = cpu_of(task->queue - 1);
 	return cpu ? &cpu->queue : &domain_at(task->domain)->queue;
+}
+
+/* The thread's queue as it is for those that may run on the same CPUs. */
+static __always_inline void seen(const struct task *task,
+				 struct policy_queue *out)
+{
+	const struct policy_queue *queue = queue_of(task);
+	u64 key = task->mask;
+	struct mask *mask = key ? bpf_map_lookup_elem(&masks, &key) : 0;
+
+	if (mask)
+		policy_mask_view(&mask->mask, queue, out);
+	else
+		*out = *queue;
 }
 
 static __always_inline u64 queue_id(const struct task *task)

@@ -226,19 +226,25 @@ __noinline int waits_anywhere(u32 where)
 #define FIRST_NONE 0 /* there is none */
 #define FIRST_FOUND 1
 #define FIRST_UNKNOWN 2 /* it is far behind others */
+/* How many are looked at for it. */
+#define LOOK_FIRST 64
 
 static __always_inline u32 first_of(u64 queue, u32 where,
 				    struct policy_thread *first)
 {
 	struct bpf_iter_scx_dsq it;
-	u32 found = FIRST_NONE, n = 0;
+	u32 found = FIRST_NONE, n;
 	struct task_struct *p;
 	struct task *task;
 
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
-		while ((p = bpf_iter_scx_dsq_next(&it))) {
-			if (n++ >= LOOK_AHEAD) {
+		bpf_for(n, 0, LOOK_FIRST + 1)
+		{
+			p = bpf_iter_scx_dsq_next(&it);
+			if (!p)
+				break;
+			if (n == LOOK_FIRST) {
 				found = FIRST_UNKNOWN;
 				break;
 			}
@@ -267,8 +273,9 @@ static __always_inline u32 first_of(u64 queue, u32 where,
 __noinline int take_overdue(u64 queue, u32 where, u64 now)
 {
 	struct cpu *cpu = cpu_of(where);
-	u64 *next;
 	struct bpf_iter_scx_dsq it;
+	u32 own = queue >= QUEUE_CPU;
+	struct policy_queue at;
 	struct task_struct *p;
 	struct task *task;
 	_Bool taken = 0;
@@ -276,11 +283,9 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 
 	if (!cpu)
 		return 0;
-	next = queue >= QUEUE_CPU ? &cpu->overdue
-				  : &domain_at(domain_of(where))->overdue;
-	if (policy_after(now, *next) < 0)
+	if (policy_after(now, cpu->overdue[own]) < 0)
 		return 0;
-	*next = now + LOOK_OVERDUE_NS;
+	cpu->overdue[own] = now + LOOK_OVERDUE_NS;
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, queue, SCX_DSQ_ITER_REV)) {
 		bpf_for(n, 0, LOOK_BACK)
@@ -295,9 +300,9 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 			    !may_run(p, task, now))
 				continue;
 			/* What it is ahead by is forgiven. */
-			if (policy_after(task->thread.vtime,
-					 queue_of(task)->vtime) > 0)
-				task->thread.vtime = queue_of(task)->vtime;
+			seen(task, &at);
+			if (policy_after(task->thread.vtime, at.vtime) > 0)
+				task->thread.vtime = at.vtime;
 			taken = take_here(&it, p, task, 1);
 			break;
 		}
@@ -305,30 +310,50 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
 	if (taken)
-		*next = now; /* there may be more */
+		cpu->overdue[own] = now; /* there may be more */
 	return taken;
+}
+
+/* Whether a thread of the kind waits for this CPU. */
+static __always_inline _Bool others_wait(const struct cpu *cpu, u32 where,
+					 u32 kind, u64 now)
+{
+	if (kind)
+		return scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0;
+	return policy_after(now, cpu->apart) >= 0 &&
+	       scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain_of(where)) > 0;
 }
 
 /* Whether the current thread, whose turn is over and was charged, has another
  * one on this CPU. */
-__noinline int again(u32 where)
+__noinline int again(u32 where, u64 now)
 {
-	u64 mine = QUEUE_SHARED + domain_of(where), others = QUEUE_CPU + where;
-	struct task *task = task_of(bpf_get_current_task_btf());
+	u64 mine = QUEUE_SHARED + domain_of(where);
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task *task = task_of(p);
 	struct cpu *cpu = cpu_of(where);
 	struct policy_thread first = {};
+	struct policy_queue at;
+	struct group *group;
 	u32 waits;
 
 	if (!task || !cpu)
 		return 0;
-	if (cpu->kind) {
-		others = mine;
+	/* It has another queue from now on. */
+	if ((p->nr_cpus_allowed == 1) != cpu->kind)
+		return 0;
+	if (cpu->kind)
 		mine = QUEUE_CPU + where;
-	}
+	/* It may come from another domain, or have other CPUs. */
+	enter(p, task, task->queue, cpu->kind ? task->domain : domain_of(where),
+	      now, &at);
+	group = group_of(task);
+	policy_stays(&task->thread, group ? &group->group : 0, &at,
+		     __sync_lock_test_and_set(&task->inherited, 0));
 	waits = first_of(mine, where, &first);
 	if (waits == FIRST_UNKNOWN ||
 	    !policy_again(&task->thread, waits, first.vtime, &cpu->kinds,
-			  cpu->kind, scx_bpf_dsq_nr_queued(others) > 0))
+			  cpu->kind, others_wait(cpu, where, !cpu->kind, now)))
 		return 0;
 	policy_repeat(queue_of(task), &task->thread, waits, first.vtime);
 	if (settings.domains > 1 && waits && !cpu->kind)
@@ -414,7 +439,6 @@ __noinline int take_woken(u32 where, u64 now)
 	struct cpu *cpu = cpu_of(where);
 	u32 tid = cpu ? cpu->woken : 0;
 	_Bool taken = 0;
-	u64 others;
 	u32 kind;
 
 	if (!cpu || !tid)
@@ -427,14 +451,13 @@ __noinline int take_woken(u32 where, u64 now)
 	if (!task || !waits_for(p, task, where, now))
 		goto out;
 	kind = !!task->queue;
-	others = kind ? QUEUE_SHARED + domain_of(where) : QUEUE_CPU + where;
 	limits(&limit);
 	if (first_of(queue_id(task), where, &first) != FIRST_FOUND)
 		goto out;
 	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0)) {
 		if (scx_bpf_task_cpu(p) == (s32)where &&
 		    policy_may_lead(&task->thread, &first, &cpu->kinds, kind,
-				    scx_bpf_dsq_nr_queued(others) > 0,
+				    others_wait(cpu, where, !kind, now),
 				    &limit)) {
 			taken = take_here(&it, p, task,
 					  first.vtime != task->thread.vtime);
@@ -485,7 +508,7 @@ static __always_inline _Bool repeat(struct task_struct *prev, struct task *task,
 	keep(prev, task, cpu, where, ns, now);
 	/* It was no part of its queue. */
 	task->early = 1;
-	start(task, cpu);
+	start(task, now);
 	task->early = 0;
 	return 1;
 }
@@ -542,7 +565,8 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (ran) {
 		if (!yields && !cpu->why && !task->awaits && other == own) {
 			park_spent(QUEUE_SHARED + own, now);
-			if (again(where) && repeat(prev, task, cpu, where, now))
+			if (again(where, now) &&
+			    repeat(prev, task, cpu, where, now))
 				return;
 		}
 	}
@@ -552,6 +576,9 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		return;
 	if (take_shared(own, where, now))
 		return;
+	/* They may run elsewhere only. */
+	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + own) > 0)
+		cpu->apart = now + LOOK_ELSEWHERE_NS;
 	/* Again, since one may have come while the CPU's lock was dropped. */
 	if (kernel_take(QUEUE_CPU + where))
 		return;

@@ -64,6 +64,7 @@ struct sched_ext_entity {
 struct task_struct {
 	s32 pid;
 	s32 tgid;
+	u32 flags;
 	s32 nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
 	struct sched_ext_entity scx;

@@ -3,6 +3,8 @@
 //! few CPUs, VMs and ordinary threads, whose threads run, sleep, claim to be in critical sections
 //! and hold up grace periods at random.
 
+use std::collections::BTreeMap;
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
@@ -39,6 +41,15 @@ pub(super) struct Thread {
 pub(super) struct Queue {
     pub(super) vtime: u64,
     pub(super) first: u64,
+}
+
+/// Threads that may run on the same part of a queue's CPUs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Mask {
+    vtime: u64,
+    started: u64,
+    moved: u64,
 }
 
 #[repr(C)]
@@ -87,8 +98,17 @@ unsafe extern "C" {
         group: *const Group,
         queue: *const Queue,
         now: u64,
+        owed: u64,
         limits: *const Limits,
     ) -> u64;
+    fn guard_owed(inherited: u64, limits: *const Limits) -> u64;
+    fn guard_stays(thread: *mut Thread, group: *const Group, queue: *const Queue, inherited: u64);
+    fn guard_mask_begin(mask: *mut Mask, queue: *const Queue, now: u64);
+    fn guard_mask_advance(mask: *mut Mask, queue: *const Queue, now: u64, limits: *const Limits);
+    fn guard_mask_view(mask: *const Mask, queue: *const Queue, out: *mut Queue);
+    fn guard_mask_move(mask: *const Mask, thread: *mut Thread, moved: *mut u64);
+    fn guard_mask_start(mask: *mut Mask, thread: *const Thread, now: u64);
+    fn guard_move(thread: *mut Thread, from: *const Queue, to: *const Queue);
     fn guard_bequeath(thread: *const Thread, queue: *const Queue, limits: *const Limits) -> u64;
     fn guard_repeat(queue: *mut Queue, thread: *const Thread, waits: i32, first: u64);
     fn guard_again(
@@ -191,6 +211,7 @@ const WORK: u32 = 2;
 const GAPS: [u64; 3] = [4 * MS, 0, 500 * US];
 /// Of the scheduler's glue.
 const LOOK_AHEAD: usize = 8;
+const LOOK_FIRST: usize = 64;
 const ELSEWHERE: u64 = 20 * MS;
 /// Of `enum policy_answer`.
 const YES: u32 = 0;
@@ -245,6 +266,10 @@ struct Actor {
     habit: Habit,
     /// The CPUs on which it may run, a bit each.
     mask: u64,
+    /// Of its domain and mask, when it was placed last; `None` where that is all of the domain.
+    key: Option<(usize, u64)>,
+    /// As its mask's when it was moved last.
+    moved: u64,
     /// Its virtual time counts from its queue's.
     unplaced: bool,
     doing: Doing,
@@ -279,8 +304,7 @@ struct Domain {
 struct Host {
     now: u64,
     cpus: Vec<Option<usize>>,
-    /// Virtual time of the last that started on each.
-    started: Vec<u64>,
+    masks: BTreeMap<(usize, u64), Mask>,
     /// When each looks at other domains again.
     elsewhere: Vec<u64>,
     domains: Vec<Domain>,
@@ -304,7 +328,7 @@ impl Host {
         Host {
             now,
             cpus: vec![None; cpus],
-            started: vec![0; cpus],
+            masks: BTreeMap::new(),
             elsewhere: vec![0; cpus],
             domains: vec![Domain::default()],
             vms: vms.collect(),
@@ -345,6 +369,8 @@ impl Host {
             vm,
             habit,
             mask,
+            key: None,
+            moved: 0,
             unplaced: true,
             doing: Doing::Sleeps(self.now),
             left: self.now,
@@ -360,6 +386,23 @@ impl Host {
             ran: 0,
             longest_wait: 0,
         });
+    }
+
+    /// The kernel takes a thread that waits out of its queue, and enqueues it again.
+    fn change(&mut self, actor: usize, mask: u64) {
+        let one = &mut self.actors[actor];
+        one.mask = mask;
+        if mask >> one.cpu & 1 == 0 {
+            one.cpu = mask.trailing_zeros() as usize;
+            if let Some(cpu) = self.cpus.iter().position(|runs| *runs == Some(actor)) {
+                self.stop(cpu, None);
+            }
+        }
+        if self.actors[actor].doing == Doing::Waits {
+            let since = self.actors[actor].waits_since;
+            self.enqueue(actor);
+            self.actors[actor].waits_since = since;
+        }
     }
 
     fn group(&mut self, actor: usize) -> *mut Group {
@@ -378,34 +421,76 @@ impl Host {
         all / self.cpus.len() as u64 + 1
     }
 
+    /// The CPUs of the mask in the domain, if they are a part of them only.
+    fn key(&self, mask: u64, domain: usize) -> Option<(usize, u64)> {
+        let all = (0..self.cpus.len()).filter(|&cpu| self.domain_of(cpu) == domain);
+        let all = all.fold(0, |all, cpu| all | 1 << cpu);
+        let part = mask & all;
+        (part != 0 && part != all).then_some((domain, part))
+    }
+
     /// As `seen` of the scheduler's glue.
-    fn seen(&mut self, actor: usize, domain: usize) -> Queue {
-        let queue = self.domains[domain].queue;
-        let (mask, cpu) = (self.actors[actor].mask, self.actors[actor].cpu);
-        let allowed: Vec<usize> = (0..self.cpus.len()).filter(|cpu| mask >> cpu & 1 != 0).collect();
-        if allowed.len() >= self.cpus.len() / self.domains.len() {
-            return queue;
+    fn seen(&self, actor: usize) -> Queue {
+        let one = &self.actors[actor];
+        let queue = self.domains[one.domain].queue;
+        let Some(mask) = one.key.and_then(|key| self.masks.get(&key)) else { return queue };
+        let mut out = queue;
+        // SAFETY: all point to values of their types.
+        unsafe { guard_mask_view(mask, &queue, &mut out) };
+        out
+    }
+
+    /// As `move_on` there.
+    fn move_on(&mut self, actor: usize) {
+        let one = &mut self.actors[actor];
+        if let Some(mask) = one.key.and_then(|key| self.masks.get(&key)) {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_mask_move(mask, &mut one.thread, &mut one.moved) };
         }
-        let other = allowed[self.random.below(allowed.len() as u64) as usize];
-        let vtime = self.started[cpu].max(self.started[other]);
-        if vtime == 0 || vtime >= queue.vtime {
-            return queue;
+    }
+
+    /// As `place` there, up to the place.
+    fn enter(&mut self, actor: usize, domain: usize) -> (Queue, Queue) {
+        let key = self.key(self.actors[actor].mask, domain);
+        self.move_on(actor);
+        let (from, now) = (self.seen(actor), self.now);
+        let moves = key != self.actors[actor].key;
+        (self.actors[actor].domain, self.actors[actor].key) = (domain, key);
+        if let Some(key) = key {
+            let queue = self.domains[domain].queue;
+            let mask = self.masks.entry(key).or_insert_with(|| {
+                let mut mask = Mask::default();
+                // SAFETY: as in `enqueue`.
+                unsafe { guard_mask_begin(&mut mask, &queue, now) };
+                mask
+            });
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_mask_advance(mask, &queue, now, &LIMITS) };
+            if moves {
+                self.actors[actor].moved = mask.moved;
+            }
+            self.move_on(actor);
         }
-        Queue { vtime, first: queue.first - (queue.vtime - vtime) }
+        let to = self.seen(actor);
+        let one = &mut self.actors[actor];
+        if std::mem::take(&mut one.unplaced) {
+            one.thread.vtime += to.vtime;
+        } else if moves {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_move(&mut one.thread, &from, &to) };
+        }
+        (self.domains[domain].queue, to)
     }
 
     fn enqueue(&mut self, actor: usize) {
         let group = self.group(actor);
         let domain = self.domain_of(self.actors[actor].cpu);
         let (load, clock) = (self.load(), self.clock());
-        let seen = self.seen(actor, domain);
         let alone = self.domains.len() > 1 && self.waiting(domain).is_empty();
+        let (whole, seen) = self.enter(actor, domain);
+        let clock = clock - (whole.vtime - seen.vtime);
         let queue = &mut self.domains[domain].queue;
         let one = &mut self.actors[actor];
-        one.domain = domain;
-        if std::mem::take(&mut one.unplaced) {
-            one.thread.vtime += seen.vtime;
-        }
         let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         // SAFETY: all point to values of their types, none of which is used elsewhere.
         unsafe { guard_place(&mut one.thread, group, &seen, clock, load, woken, 0, &LIMITS) };
@@ -416,8 +501,14 @@ impl Host {
         one.waits_since = self.now;
     }
 
+    /// Virtual time, as it passes where the thread may run.
+    fn clock_of(&self, actor: usize) -> u64 {
+        let whole = self.domains[self.actors[actor].domain].queue.vtime;
+        self.clock() - (whole - self.seen(actor).vtime)
+    }
+
     fn charge(&mut self, actor: usize) {
-        let (group, now, clock) = (self.group(actor), self.now, self.clock());
+        let (group, now, clock) = (self.group(actor), self.now, self.clock_of(actor));
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
         let ran = unsafe { guard_charge(&mut one.thread, group, now) };
@@ -481,7 +572,7 @@ impl Host {
             // SAFETY: as in `enqueue`.
             let yes = owes
                 && unsafe {
-                    let queue = &self.domains[one.domain].queue;
+                    let queue = &self.seen(actor);
                     let (thread, left) = (&one.thread, one.left);
                     guard_rescue(thread, group, queue, load, S, left, need, now, &LIMITS) == YES
                 };
@@ -500,7 +591,7 @@ impl Host {
                         // SAFETY: as in `enqueue`.
                         unsafe { guard_join(group, now) };
                         // SAFETY: as in `enqueue`.
-                        unsafe { guard_stand(group, self.clock(), &LIMITS) };
+                        unsafe { guard_stand(group, self.clock_of(actor), &LIMITS) };
                     }
                     self.enqueue(actor);
                 }
@@ -580,14 +671,18 @@ impl Host {
     fn first_of(&self, cpu: usize) -> Result<Option<usize>, ()> {
         let queue = self.waiting(self.domain_of(cpu));
         let allowed = |&&actor: &&usize| self.actors[actor].mask >> cpu & 1 != 0;
-        match queue.iter().take(LOOK_AHEAD).find(allowed) {
-            None if queue.len() > LOOK_AHEAD => Err(()),
+        match queue.iter().take(LOOK_FIRST).find(allowed) {
+            None if queue.len() > LOOK_FIRST => Err(()),
             first => Ok(first.copied()),
         }
     }
 
     /// Whether the thread that runs on the CPU has another turn.
-    fn again(&self, cpu: usize, actor: usize) -> bool {
+    fn again(&mut self, cpu: usize, actor: usize) -> bool {
+        let (group, domain) = (self.group(actor), self.domain_of(cpu));
+        let (_, queue) = self.enter(actor, domain);
+        // SAFETY: as in `enqueue`.
+        unsafe { guard_stays(&mut self.actors[actor].thread, group, &queue, 0) };
         let Ok(first) = self.first_of(cpu) else { return false };
         let first = first.map(|first| self.actors[first].thread.vtime);
         let (thread, kinds) = (&self.actors[actor].thread, Kinds::default());
@@ -609,7 +704,10 @@ impl Host {
         let (waits, vtime) = (i32::from(head.is_some()), head.unwrap_or_default().0);
         // SAFETY: as in `enqueue`.
         unsafe { guard_repeat(&mut to.queue, &one.thread, waits, vtime) };
-        self.started[cpu] = one.thread.vtime;
+        if let Some(mask) = one.key.and_then(|key| self.masks.get_mut(&key)) {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_mask_start(mask, &one.thread, self.now) };
+        }
         if let Some((_, weight)) = head {
             to.weight = weight;
         }
@@ -620,12 +718,15 @@ impl Host {
     }
 
     /// The thread, which waited, starts in its turn.
-    fn start(&mut self, actor: usize, cpu: usize, domain: usize, first: bool) {
+    fn start(&mut self, actor: usize, domain: usize, first: bool) {
         let (group, weight) = (self.group(actor), self.weight(actor));
         let (from, one) = (&mut self.domains[domain], &mut self.actors[actor]);
         // SAFETY: as in `enqueue`.
         unsafe { guard_start(&mut from.queue, &one.thread, i32::from(!first)) };
-        self.started[cpu] = one.thread.vtime;
+        if let Some(mask) = one.key.and_then(|key| self.masks.get_mut(&key)) {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_mask_start(mask, &one.thread, self.now) };
+        }
         if !group.is_null() {
             // SAFETY: as in `enqueue`.
             unsafe { guard_repay(&mut one.borrowed, group) };
@@ -693,7 +794,7 @@ impl Host {
         }
         let allowed = |&&actor: &&usize| self.actors[actor].mask >> cpu & 1 != 0;
         let next = near.or(queue.iter().find(allowed).copied())?;
-        self.start(next, cpu, domain, next == first);
+        self.start(next, domain, next == first);
         Some(next)
     }
 
@@ -729,11 +830,16 @@ impl Host {
         verdict == STAY
     }
 
-    fn run(&mut self, time: u64) {
+    /// Who runs now is charged later.
+    fn run_on_and_on(&mut self, time: u64) {
         let end = self.now + time;
         while self.now < end {
             self.step();
         }
+    }
+
+    fn run(&mut self, time: u64) {
+        self.run_on_and_on(time);
         // What runs now is charged too.
         for cpu in 0..self.cpus.len() {
             if self.cpus[cpu].is_some() {
@@ -895,7 +1001,7 @@ fn a_chain_of_short_threads_has_the_share_of_one() {
                 if chain && !is_child {
                     // It starts the next one at the end of its turn, and waits.
                     child = Thread { weight: 100, ..Thread::default() };
-                    child.vtime = queue.vtime + guard_born(&parent, none, &queue, now, limits);
+                    child.vtime = queue.vtime + guard_born(&parent, none, &queue, now, 0, limits);
                 }
             }
             ran[usize::from(chain)] += time;
@@ -913,13 +1019,51 @@ fn a_chain_of_short_threads_has_the_share_of_one() {
                 (true, true) => {
                     let before = child;
                     // SAFETY: as above. The child was charged: it started the next one just then.
-                    let ahead = unsafe { guard_born(&before, none, &queue, before.began, limits) };
+                    let ahead =
+                        unsafe { guard_born(&before, none, &queue, before.began, 0, limits) };
                     child.vtime = queue.vtime + ahead;
                 }
             }
         }
         let share = ran[1] as f64 / (ran[0] + ran[1]) as f64;
         assert!((0.4..0.6).contains(&share), "{share} where a half is due (waits: {waits})");
+    }
+}
+
+/// Each starts the next one early in its turn, computes, and ends. Who would inherit its debt
+/// sleeps.
+#[test]
+fn a_chain_whose_threads_start_the_next_one_early_has_the_share_of_one() {
+    for lead in [20 * US, 100 * US, MS] {
+        let (mut now, mut queue) = (S, Queue { vtime: S, first: S });
+        let mut hog = Thread { vtime: S, weight: 100, ..Thread::default() };
+        let (mut one, mut ran, mut inherited) = (hog, [0u64; 2], 0);
+        let none = std::ptr::null_mut();
+        while now < 20 * S {
+            // SAFETY: all point to values of their types; no group.
+            unsafe {
+                if hog.vtime as i64 <= one.vtime as i64 {
+                    guard_start(&mut queue, &hog, 0);
+                    guard_begin(&mut hog, none, now);
+                    now += LIMITS.slice;
+                    ran[0] += guard_charge(&mut hog, none, now);
+                    continue;
+                }
+                guard_start(&mut queue, &one, 0);
+                guard_begin(&mut one, none, now);
+                let owed = guard_owed(inherited, &LIMITS);
+                inherited -= owed;
+                let ahead = guard_born(&one, none, &queue, now + lead, owed, &LIMITS);
+                now += LIMITS.slice - lead;
+                ran[1] += guard_charge(&mut one, none, now);
+                let mut next = Thread { vtime: queue.vtime + ahead, weight: 100, ..one };
+                guard_place(&mut next, none, &queue, 0, 200, 1, 0, &LIMITS);
+                inherited += guard_bequeath(&one, &queue, &LIMITS);
+                one = next;
+            }
+        }
+        let share = ran[1] as f64 / (ran[0] + ran[1]) as f64;
+        assert!((0.4..0.6).contains(&share), "{share} where a half is due, with {lead} ns");
     }
 }
 
@@ -1043,6 +1187,126 @@ fn threads_share_by_weight_where_they_may_run() {
             wait <= 2 * apart,
             "who sleeps waited {wait} ns, and {apart} ns without the others"
         );
+    }
+}
+
+/// Many that wait may not run on the CPUs where two share by weight.
+#[test]
+fn weights_count_beside_many_that_wait_for_other_cpus() {
+    for seed in 0..4 {
+        let mut host = Host::new(4, &[], seed, true);
+        for _ in 0..24 {
+            host.add_bound(None, 100, Habit::Computes, 0b1100);
+        }
+        for weight in [300, 100, 300, 100] {
+            host.add_bound(None, weight, Habit::Computes, 0b0011);
+        }
+        host.run(10 * S);
+        for (actor, weight) in (24..).zip([300, 100, 300, 100]) {
+            assert_share(host.actors[actor].ran, 2 * 10 * S * weight / 800, 0.05, "a thread");
+        }
+    }
+}
+
+/// Threads of a busier part of the CPUs sleep for a moment, in which another one runs there.
+#[test]
+fn threads_of_one_mask_wait_alike_after_others_ran_there() {
+    for seed in 0..8 {
+        let mut host = Host::new(4, &[], seed, true);
+        for _ in 0..3 {
+            host.add_bound(None, 100, Habit::Naps, 0b1100);
+        }
+        for _ in 0..4 {
+            host.add_bound(None, 100, Habit::Computes, 0b1100);
+        }
+        for _ in 0..2 {
+            host.add_bound(None, 100, Habit::Computes, 0b0011);
+        }
+        host.add(None, 100, Habit::Rests);
+        host.run(20 * S);
+        for actor in &host.actors {
+            let wait = actor.longest_wait;
+            assert!(actor.ran > 0 && wait < S / 2, "seed {seed}: one waited {} ms", wait / MS);
+        }
+    }
+}
+
+/// What the threads of a part of the CPUs lacked for an hour is no claim on it for hours.
+#[test]
+fn others_have_their_share_of_cpus_that_were_busy_for_long() {
+    let mut host = Host::new(4, &[], 1, true);
+    for _ in 0..4 {
+        host.add_bound(None, 100, Habit::Computes, 0b1100);
+    }
+    for _ in 0..2 {
+        host.add_bound(None, 100, Habit::Computes, 0b0011);
+    }
+    host.run(60 * S);
+    // They may run everywhere; on the CPUs of the two they have less than on those of the four.
+    for _ in 0..16 {
+        host.add_bound(None, 100, Habit::Computes, 0b0011);
+    }
+    for _ in 0..4 {
+        host.add(None, 100, Habit::Computes);
+    }
+    host.run(10 * S);
+    let everywhere = |host: &Host| host.actors[22..].iter().map(|one| one.ran).collect::<Vec<_>>();
+    let before = everywhere(&host);
+    host.run(10 * S);
+    for (after, before) in everywhere(&host).into_iter().zip(before) {
+        let ran = after - before;
+        // 22 threads at four CPUs, or eight at two.
+        assert!(ran > 10 * S / 8, "{} ms", ran / MS);
+    }
+}
+
+/// A thread that changes its CPUs again and again, to those where virtual time passes more slowly
+/// and back, gains nothing.
+#[test]
+fn changes_of_the_mask_gain_nothing() {
+    for seed in 0..4 {
+        let mut host = Host::new(4, &[], seed, true);
+        for _ in 0..8 {
+            host.add_bound(None, 100, Habit::Computes, 0b1100);
+        }
+        for _ in 0..6 {
+            host.add(None, 100, Habit::Computes);
+        }
+        let one = host.actors.len() - 1;
+        host.run(5 * S);
+        let before: Vec<u64> = host.actors.iter().map(|actor| actor.ran).collect();
+        for turn in 0..100 {
+            host.change(one, if turn % 2 == 0 { 0b1100 } else { u64::MAX });
+            host.run_on_and_on(100 * MS);
+        }
+        let ran = |actor: usize| host.actors[actor].ran - before[actor];
+        let honest = (8..one).map(ran).sum::<u64>() / (one as u64 - 8);
+        assert!(ran(one) <= honest * 11 / 10, "{} of {} ms", ran(one) / MS, honest / MS);
+    }
+}
+
+/// While each has a CPU of its own, virtual times drift apart by weight. What a thread lacks then
+/// is no claim when others come, however long it keeps its CPU.
+#[test]
+fn what_was_lacking_while_nobody_waited_is_forgotten() {
+    for seed in 0..4 {
+        let mut host = Host::new(8, &[100; 8], seed, true);
+        for (vm, vcpus) in [(0, 2), (1, 6)] {
+            for _ in 0..vcpus {
+                host.add(Some(vm), 0, Habit::Computes);
+            }
+        }
+        host.run_on_and_on(10 * S);
+        for vm in 2..8 {
+            for _ in 0..8 {
+                host.add(Some(vm), 0, Habit::Computes);
+            }
+        }
+        let before: Vec<u64> = (0..8).map(|vm| host.vm_ran(vm)).collect();
+        host.run_on_and_on(10 * S);
+        for (vm, before) in before.into_iter().enumerate() {
+            assert_share(host.vm_ran(vm) - before, 10 * S, 0.05, "a VM");
+        }
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Domains {
     pub of_cpu: Vec<u16>,
     /// How many CPUs each has, 0 if unknown; at least one domain, and at most [`MAX_DOMAINS`].
     pub cpus: Vec<u16>,
+    /// Which they are, a bit each.
+    pub masks: Vec<[u64; MAX_CPUS / 64]>,
 }
 
 impl Domains {
@@ -50,20 +52,26 @@ fn has_topology(cpu: &Path) -> bool {
 /// is of any group, it is not known which there are.
 fn number(groups: Vec<Option<String>>) -> Domains {
     if groups.iter().all(Option::is_none) {
-        return Domains { of_cpu: vec![0; MAX_CPUS], cpus: vec![0] };
+        return Domains {
+            of_cpu: vec![0; MAX_CPUS],
+            cpus: vec![0],
+            masks: vec![[0; MAX_CPUS / 64]],
+        };
     }
     let mut numbers = BTreeMap::new();
-    let mut cpus: Vec<u16> = Vec::new();
-    let of_cpu = groups.into_iter().map(|group| {
+    let (mut cpus, mut masks) = (Vec::new(), Vec::new());
+    let of_cpu = groups.into_iter().enumerate().map(|(cpu, group)| {
         let Some(group) = group else { return 0 };
         let number = *numbers.entry(group).or_insert_with(|| {
             cpus.push(0);
+            masks.push([0; MAX_CPUS / 64]);
             cpus.len() - 1
         });
         cpus[number] += 1;
+        masks[number][cpu / 64] |= 1 << (cpu % 64);
         number as u16
     });
-    Domains { of_cpu: of_cpu.collect(), cpus }
+    Domains { of_cpu: of_cpu.collect(), cpus, masks }
 }
 
 /// The CPUs with which the CPU shares the cache of the highest level; those of its package where
@@ -110,6 +118,7 @@ mod tests {
         let found = Domains::below(dir.path(), Queues::Cache);
         assert_eq!(found.cpus, [2, 1, 1]);
         assert_eq!(found.of_cpu[..6], [0, 0, 0, 1, 2, 0]);
+        assert_eq!(found.masks.iter().map(|mask| mask[0]).collect::<Vec<_>>(), [0b11, 8, 16]);
         let cpus = |queues| Domains::below(dir.path(), queues).cpus;
         assert_eq!(cpus(Queues::Cpu), [1, 1, 1, 1]);
         assert_eq!(cpus(Queues::Package), [4]);

@@ -464,9 +464,10 @@ fn open(
             online: host.online.len() as u64,
             domains: host.domains.cpus.len() as u64,
         };
-        let Domains { of_cpu, cpus } = &host.domains;
+        let Domains { of_cpu, cpus, masks } = &host.domains;
         rodata.domain_of_cpu.copy_from_slice(of_cpu);
         rodata.cpus_of_domain[..cpus.len()].copy_from_slice(cpus);
+        rodata.cpus_in_domain[..masks.len()].copy_from_slice(masks);
     }
     if options.only_vms {
         const SWITCH_PARTIAL: u64 = 1 << 3;
