@@ -303,7 +303,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->spins_since = 0;
 	begin(task, now);
 	if (!task->why && !task->used)
-		start(task, now);
+		start(task, cpu, now);
 	task->early = 0;
 	cpu->why = task->why;
 	cpu->yields = 0;
@@ -409,14 +409,20 @@ void BPF_PROG(guard_disable, struct task_struct *p)
 {
 	struct task *task = task_of(p);
 	struct policy_queue at;
+	struct mask *mask;
 
 	/* Who ends is disabled first. */
-	if (!task || task->unplaced || p->flags & PF_EXITING)
+	if (!task || p->flags & PF_EXITING)
 		return;
+	task->left_class = 1;
+	if (task->unplaced)
+		return;
+	mask = mask_of(task);
+	if (mask)
+		move_on(task, mask);
 	seen(task, &at);
 	task->thread.vtime -= at.vtime;
 	task->unplaced = 1;
-	task->left_class = 1;
 }
 
 SEC("struct_ops/guard_enable")

@@ -31,17 +31,19 @@ u64 guard_charge(struct policy_thread *thread, struct policy_group *group,
 	return policy_charge(thread, group, now);
 }
 
-void guard_stand(struct policy_group *group, u64 clock,
+void guard_stand(struct policy_group *group, u64 clock, u64 mask, u64 lag,
 		 const struct policy_limits *limits)
 {
-	policy_stand(group, clock, limits);
+	policy_stand(group, clock, mask, lag, limits);
 }
 
 u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
-		const struct policy_queue *queue, u64 clock, u64 load,
-		int woken, u64 inherited, const struct policy_limits *limits)
+		const struct policy_queue *queue, u64 clock, u64 mask, u64 lag,
+		u64 load, int woken, u64 inherited,
+		const struct policy_limits *limits)
 {
-	s64 credit = policy_credit(group, queue, clock, 1, woken, limits);
+	s64 credit =
+		policy_credit(group, queue, clock, mask, lag, 1, woken, limits);
 
 	return policy_place(thread, group, queue, load, credit, inherited);
 }
@@ -59,22 +61,21 @@ void guard_repeat(struct policy_queue *queue,
 }
 
 void guard_stays(struct policy_thread *thread, const struct policy_group *group,
-		 const struct policy_queue *queue, u64 inherited)
+		 const struct policy_queue *queue, u64 load, u64 inherited)
 {
-	policy_stays(thread, group, queue, inherited);
+	policy_stays(thread, group, queue, load, inherited);
 }
 
-void guard_mask_begin(struct policy_mask *mask,
-		      const struct policy_queue *queue, u64 now)
+void guard_mask_begin(struct policy_mask *mask, u64 here, u64 forgot, u64 now)
 {
-	policy_mask_begin(mask, queue, now);
+	policy_mask_begin(mask, here, forgot, now);
 }
 
 void guard_mask_advance(struct policy_mask *mask,
-			const struct policy_queue *queue, u64 now,
-			const struct policy_limits *limits)
+			const struct policy_queue *queue, u64 here, u64 *forgot,
+			u64 now, const struct policy_limits *limits)
 {
-	policy_mask_advance(mask, queue, now, limits);
+	policy_mask_advance(mask, queue, here, forgot, now, limits);
 }
 
 void guard_mask_view(const struct policy_mask *mask,

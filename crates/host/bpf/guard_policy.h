@@ -60,8 +60,9 @@
  * gain a lot. */
 #define POLICY_BORROWERS 4
 
-/* What the threads of a CPU mask lack beside others of their queue is forgotten
- * beyond this, and when none of them started for so long. */
+/* What the threads of CPU masks lack beside others of their queue is forgotten
+ * beyond this, of all masks and no more often than that; and what those of a
+ * mask lack, when none of them started for so long. */
 #define POLICY_MASK_LAG_NS POLICY_WAIT_NS
 #define POLICY_MASK_IDLE_NS 100000000ULL
 
@@ -80,6 +81,10 @@ struct policy_group {
 	u64 rate; /* integral of runnable / weight over time */
 	u64 since; /* the time up to which it is known */
 	u64 vtime; /* run time of all its vCPUs, divided by its weight */
+	/* vtime is as on the CPUs of this mask, where virtual time is so far
+	 * behind that of the queue. */
+	u64 mask;
+	u64 lag;
 	u64 borrowed; /* what they ran out of turn, each since its last turn */
 };
 
@@ -107,6 +112,7 @@ struct policy_mask {
 	u64 vtime;
 	u64 started;
 	u64 moved;
+	u64 forgot; /* the domain's, when its threads were moved last */
 };
 
 /* Why a thread keeps its CPU beyond its slice. */
@@ -160,14 +166,27 @@ POLICY_FN void policy_leave(struct policy_group *group, u64 now)
 		group->runnable--;
 }
 
+/* The VM's virtual time as it is on the CPUs of the mask, where that of the
+ * queue is less by lag. vCPUs may have different masks: the VM keeps its
+ * distance. */
+POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 mask,
+				 u64 lag)
+{
+	return group->mask == mask ? group->vtime
+				   : group->vtime + group->lag - lag;
+}
+
 /* Where the VM as a whole stands beside the queue for all CPUs, whose virtual
  * time is clock. What it could not use is kept for a few turns only. */
-POLICY_FN void policy_stand(struct policy_group *group, u64 clock,
-			    const struct policy_limits *limits)
+POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 mask,
+			    u64 lag, const struct policy_limits *limits)
 {
-	u64 least = clock - POLICY_CREDIT_SLICES * limits->slice;
-	u64 most = clock + POLICY_AHEAD_NS;
+	u64 least = clock - lag - POLICY_CREDIT_SLICES * limits->slice;
+	u64 most = clock - lag + POLICY_AHEAD_NS;
 
+	group->vtime = policy_group_vtime(group, mask, lag);
+	group->mask = mask;
+	group->lag = lag;
 	if (policy_after(group->vtime, least) < 0)
 		group->vtime = least;
 	if (policy_after(group->vtime, most) > 0)
@@ -261,11 +280,12 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
  * whose virtual time is clock. Who did not sleep keeps what it is owed. */
 POLICY_FN s64 policy_credit(const struct policy_group *group,
 			    const struct policy_queue *queue, u64 clock,
-			    int for_all, int woken,
+			    u64 mask, u64 lag, int for_all, int woken,
 			    const struct policy_limits *limits)
 {
 	s64 most = POLICY_CREDIT_SLICES * limits->slice;
 	s64 lacks, leads;
+	u64 vtime;
 
 	if (!woken)
 		return POLICY_AHEAD_NS;
@@ -279,11 +299,15 @@ POLICY_FN s64 policy_credit(const struct policy_group *group,
 	}
 	if (!for_all)
 		return 0;
-	leads = policy_after(group->vtime, clock);
+	/* Another CPU may write it. */
+	vtime = policy_group_vtime(group, mask, lag);
+	leads = policy_after(vtime, clock - lag);
+	if (leads > (s64)POLICY_AHEAD_NS)
+		leads = POLICY_AHEAD_NS;
 	if (leads > most)
 		return most - leads;
-	lacks = policy_after(queue->vtime, group->vtime);
-	return lacks > 0 ? lacks : 0;
+	lacks = policy_after(queue->vtime, vtime);
+	return lacks > most ? most : lacks > 0 ? lacks : 0;
 }
 
 /* How far ahead of its queue a thread of that weight may stand: its debt is
@@ -350,32 +374,52 @@ POLICY_FN void policy_repeat(struct policy_queue *queue,
 		queue->first = first;
 }
 
-/* The first thread of a mask comes to the queue. */
-POLICY_FN void policy_mask_begin(struct policy_mask *mask,
-				 const struct policy_queue *queue, u64 now)
+/* The first thread of a mask comes to the queue. here is the virtual time of
+ * the CPUs of the mask: others that may run there may lack a lot as well. */
+POLICY_FN void policy_mask_begin(struct policy_mask *mask, u64 here, u64 forgot,
+				 u64 now)
 {
-	mask->vtime = queue->vtime;
+	mask->vtime = here;
 	mask->started = now;
 	mask->moved = 0;
+	mask->forgot = forgot;
+}
+
+/* Whether none of the mask's threads started for long. */
+POLICY_FN int policy_mask_idle(const struct policy_mask *mask, u64 now)
+{
+	return policy_after(now, mask->started) >= (s64)POLICY_MASK_IDLE_NS;
 }
 
 /* Forgets what the threads of the mask lack, if it is too much, or if none of
- * them could use it. They are moved on together, rarely and then far: those
- * that wait are moved only when they come to the queue again, and until then
- * have the start. CPUs may do this at the same time. */
+ * them could use it: then no more than others on their CPUs (here, as above,
+ * where the mask is idle). They are moved on together, rarely and then far:
+ * those that wait are moved only when they come to the queue again, and until
+ * then have the start. All masks of a domain forget at the same time, which is
+ * forgot: where they overlap, their threads compete. CPUs may do this at the
+ * same time. */
 POLICY_FN void policy_mask_advance(struct policy_mask *mask,
-				   const struct policy_queue *queue, u64 now,
+				   const struct policy_queue *queue, u64 here,
+				   u64 *forgot, u64 now,
 				   const struct policy_limits *limits)
 {
-	u64 vtime = mask->vtime, on;
+	u64 vtime = mask->vtime, to = queue->vtime - limits->slice, on;
 	s64 lacks = policy_after(queue->vtime, vtime);
+	u64 since = *forgot;
 
-	if (lacks <= (s64)limits->slice)
+	if (lacks > (s64)POLICY_MASK_LAG_NS &&
+	    policy_after(now, since) >= (s64)POLICY_MASK_LAG_NS)
+		*forgot = since = now;
+	if (mask->forgot == since) {
+		if (!policy_mask_idle(mask, now))
+			return;
+		if (policy_after(here, to) < 0)
+			to = here;
+	}
+	mask->forgot = since;
+	if (lacks <= (s64)limits->slice || policy_after(to, vtime) <= 0)
 		return;
-	if (lacks <= (s64)POLICY_MASK_LAG_NS &&
-	    policy_after(now, mask->started) < (s64)POLICY_MASK_IDLE_NS)
-		return;
-	on = (u64)lacks - limits->slice;
+	on = to - vtime;
 	if (__sync_val_compare_and_swap(&mask->vtime, vtime, vtime + on) ==
 	    vtime)
 		__sync_fetch_and_add(&mask->moved, on);
@@ -413,16 +457,18 @@ POLICY_FN void policy_mask_start(struct policy_mask *mask,
 }
 
 /* The thread that runs may have another turn, for which it is not placed in the
- * queue. What it lacks is bounded as there, and it pays what it inherited. */
+ * queue. It keeps what it lacks as there, and pays what it inherited. */
 POLICY_FN void policy_stays(struct policy_thread *thread,
 			    const struct policy_group *group,
-			    const struct policy_queue *queue, u64 inherited)
+			    const struct policy_queue *queue, u64 load,
+			    u64 inherited)
 {
-	u64 least = queue->vtime - POLICY_AHEAD_NS;
+	u64 vtime = thread->vtime;
 
-	if (policy_after(thread->vtime, least) < 0)
-		thread->vtime = least;
-	thread->vtime += policy_scaled(inherited, policy_weight(thread, group));
+	policy_place(thread, group, queue, load, POLICY_AHEAD_NS, inherited);
+	/* What it ran while it was alone is forgiven only when it waits. */
+	if (policy_after(vtime, thread->vtime) > 0)
+		thread->vtime = vtime;
 }
 
 /* Whether a CPU may take the thread, which ran there last, before the first of

@@ -6,13 +6,13 @@
  */
 #pragma once
 
-/* Virtual time, as it passes where the thread may run. */
-static __always_inline u64 clock_of(const struct task *task)
+/* How far behind that of its queue virtual time is where the thread may run. */
+static __always_inline u64 lag_of(const struct task *task)
 {
 	struct policy_queue at;
 
 	seen(task, &at);
-	return virtual_now - (queue_of(task)->vtime - at.vtime);
+	return queue_of(task)->vtime - at.vtime;
 }
 
 /* The vCPU is runnable from now on. */
@@ -21,7 +21,7 @@ static __always_inline void join(struct task *task, u64 now)
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
-	u64 clock = clock_of(task);
+	u64 lag = lag_of(task), mask = task->mask, clock = virtual_now;
 	u64 weight, more = 0;
 
 	/* Who takes it out of a queue may not hold the lock of its CPU. */
@@ -32,10 +32,10 @@ static __always_inline void join(struct task *task, u64 now)
 	limits(&limit);
 	bpf_spin_lock(&group->lock);
 	policy_join(&group->group, now);
-	policy_stand(&group->group, clock, &limit);
+	policy_stand(&group->group, clock, mask, lag, &limit);
 	if (group->group.runnable == 1) {
 		group->group.weight = weight;
-		group->clock = virtual_now;
+		group->clock = clock;
 		group->load = weight;
 		more = weight;
 	}
@@ -192,7 +192,7 @@ static __always_inline u64 charge(struct task *task, u64 now)
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
-	u64 clock = clock_of(task);
+	u64 lag = lag_of(task), mask = task->mask, clock = virtual_now;
 	u64 ran, weight, more = 0;
 
 	if (group && guest) {
@@ -201,7 +201,7 @@ static __always_inline u64 charge(struct task *task, u64 now)
 		limit.rescue_share = guest->rescue_share;
 		bpf_spin_lock(&group->lock);
 		ran = policy_charge(&task->thread, &group->group, now);
-		policy_stand(&group->group, clock, &limit);
+		policy_stand(&group->group, clock, mask, lag, &limit);
 		/* A VM that never sleeps gets a new weight here. */
 		if (group->group.weight != weight && group->group.runnable) {
 			group->group.weight = weight;
@@ -284,6 +284,44 @@ __noinline u64 mask_key(u32 tid, u32 domain)
 	return some && lacks ? key | 1 : 0;
 }
 
+/* The virtual time of those CPUs of the domain where the thread may run: the
+ * latest at which one started that is not bound there, or the queue's if there
+ * is a CPU on which none did for long. */
+__noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
+{
+	u64 vtime = domain_at(domain)->queue.vtime, least = 0;
+	struct task_struct *p = bpf_task_from_pid(tid);
+	_Bool some = 0;
+	struct cpu *cpu;
+	u32 i;
+
+	if (!p)
+		return vtime;
+	bpf_for(i, 0, MAX_CPUS)
+	{
+		if (i >= settings.cpus)
+			break;
+		if (!(cpus_in_domain[domain & (MAX_DOMAINS - 1)]
+				    [i / 64 & (MAX_CPUS / 64 - 1)] >>
+			      i % 64 &
+		      1) ||
+		    !kernel_allows(p, i))
+			continue;
+		cpu = cpu_of(i);
+		if (!cpu ||
+		    policy_after(now, cpu->started_at) > (s64)SLICE_FOR_KERNEL)
+			goto out;
+		if (!some || policy_after(cpu->started, least) > 0)
+			least = cpu->started;
+		some = 1;
+	}
+	if (some && policy_after(least, vtime) < 0)
+		vtime = least;
+out:
+	bpf_task_release(p);
+	return vtime;
+}
+
 static __always_inline struct mask *mask_of(const struct task *task)
 {
 	u64 key = task->mask;
@@ -295,32 +333,38 @@ static __always_inline struct mask *mask_of(const struct task *task)
  * since then knows nothing of before. */
 static __always_inline void move_on(struct task *task, const struct mask *mask)
 {
-	if (task->mask_since == mask->since)
-		policy_mask_move(&mask->mask, &task->thread, &task->moved);
-	task->moved = mask->mask.moved;
-	task->mask_since = mask->since;
+	if (task->mask_since != mask->since) {
+		task->mask_since = mask->since;
+		task->moved = mask->mask.moved;
+	}
+	policy_mask_move(&mask->mask, &task->thread, &task->moved);
 }
 
 /* The mask whose key the thread has now. */
-static __always_inline void enter_mask(struct task *task, u64 now)
+static __always_inline void enter_mask(struct task_struct *p, struct task *task,
+				       u64 now)
 {
+	struct domain *domain = domain_at(task->domain);
 	struct mask *mask = mask_of(task);
+	u64 key = task->mask, here = 0;
 	struct policy_limits limit;
-	u64 key = task->mask;
 
 	if (!key)
 		return;
+	if (!mask || policy_mask_idle(&mask->mask, now))
+		here = vtime_here(p->pid, task->domain, now);
 	if (!mask) {
 		struct mask fresh = {.since = now};
 
-		policy_mask_begin(&fresh.mask, queue_of(task), now);
+		policy_mask_begin(&fresh.mask, here, domain->forgot, now);
 		bpf_map_update_elem(&masks, &key, &fresh, BPF_NOEXIST);
 		mask = mask_of(task);
 		if (!mask)
 			return;
 	}
 	limits(&limit);
-	policy_mask_advance(&mask->mask, queue_of(task), now, &limit);
+	policy_mask_advance(&mask->mask, &domain->queue, here, &domain->forgot,
+			    now, &limit);
 	move_on(task, mask);
 }
 
@@ -349,7 +393,7 @@ static __always_inline void enter(struct task_struct *p, struct task *task,
 	if (moves)
 		task->mask_since = 0;
 	task->mask = key;
-	enter_mask(task, now);
+	enter_mask(p, task, now);
 	seen(task, to);
 	if (task->unplaced)
 		task->thread.vtime += to->vtime;
@@ -367,15 +411,15 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	struct group *group = group_of(task);
 	struct policy_limits limit;
 	struct policy_queue at;
-	u64 clock;
+	s64 credit;
 
 	limits(&limit);
 	enter(p, task, queue, queue ? task->domain : domain_of(near), now, &at);
-	clock = virtual_now - (queue_of(task)->vtime - at.vtime);
+	credit = policy_credit(group ? &group->group : 0, &at, virtual_now,
+			       task->mask, queue_of(task)->vtime - at.vtime,
+			       !queue, woken, &limit);
 	return policy_place(&task->thread, group ? &group->group : 0, &at,
-			    per_cpu(),
-			    policy_credit(group ? &group->group : 0, &at, clock,
-					  !queue, woken, &limit),
+			    per_cpu(), credit,
 			    __sync_lock_test_and_set(&task->inherited, 0));
 }
 
@@ -546,8 +590,8 @@ static __always_inline void heads(const struct task *task, u64 vtime)
 		queue->first = vtime;
 }
 
-/* The thread starts in its turn. */
-static __always_inline void start(struct task *task, u64 now)
+/* The thread starts in its turn, on that CPU. */
+static __always_inline void start(struct task *task, struct cpu *cpu, u64 now)
 {
 	struct policy_queue *queue = queue_of(task);
 	struct mask *mask = mask_of(task);
@@ -558,6 +602,8 @@ static __always_inline void start(struct task *task, u64 now)
 	repay(task);
 	if (task->queue)
 		return;
+	cpu->started = task->thread.vtime;
+	cpu->started_at = now;
 	if (policy_after(queue->vtime, virtual_now) > 0)
 		virtual_now = queue->vtime;
 	if (settings.domains > 1 && !task->early)

@@ -115,6 +115,10 @@ struct cpu {
 	u64 slice; /* how long it may */
 	u64 look; /* when its timer looks next */
 	u64 served; /* up to when who runs is in kinds */
+	/* Virtual time of the last that is not bound to it, and when it began.
+	 */
+	u64 started;
+	u64 started_at;
 	u64 elsewhere; /* when it looks at other domains again */
 	u64 apart; /* those in its domain's queue may not run here, until then
 		    */
@@ -204,7 +208,8 @@ struct {
 struct domain {
 	struct policy_queue queue;
 	u64 weight; /* of the thread that was the first last */
-	u64 pad[13]; /* two lines of a processor's cache */
+	u64 forgot; /* when what masks lack was forgotten */
+	u64 pad[12]; /* two lines of a processor's cache */
 };
 
 static struct domain domains[MAX_DOMAINS];

@@ -285,7 +285,10 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 		return 0;
 	if (policy_after(now, cpu->overdue[own]) < 0)
 		return 0;
-	cpu->overdue[own] = now + LOOK_OVERDUE_NS;
+	/* Each CPU of a domain looks: some threads may run on few of them. */
+	cpu->overdue[own] =
+		now +
+		LOOK_OVERDUE_NS * (own ? 1 : 1 + cpus_of(domain_of(where)) / 8);
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, queue, SCX_DSQ_ITER_REV)) {
 		bpf_for(n, 0, LOOK_BACK)
@@ -348,8 +351,9 @@ __noinline int again(u32 where, u64 now)
 	enter(p, task, task->queue, cpu->kind ? task->domain : domain_of(where),
 	      now, &at);
 	group = group_of(task);
-	policy_stays(&task->thread, group ? &group->group : 0, &at,
+	policy_stays(&task->thread, group ? &group->group : 0, &at, per_cpu(),
 		     __sync_lock_test_and_set(&task->inherited, 0));
+	cpu->thread.vtime = task->thread.vtime;
 	waits = first_of(mine, where, &first);
 	if (waits == FIRST_UNKNOWN ||
 	    !policy_again(&task->thread, waits, first.vtime, &cpu->kinds,
@@ -508,7 +512,7 @@ static __always_inline _Bool repeat(struct task_struct *prev, struct task *task,
 	keep(prev, task, cpu, where, ns, now);
 	/* It was no part of its queue. */
 	task->early = 1;
-	start(task, now);
+	start(task, cpu, now);
 	task->early = 0;
 	return 1;
 }

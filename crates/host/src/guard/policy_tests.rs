@@ -23,6 +23,8 @@ pub(super) struct Group {
     rate: u64,
     since: u64,
     vtime: u64,
+    mask: u64,
+    lag: u64,
     borrowed: u64,
 }
 
@@ -50,6 +52,7 @@ struct Mask {
     vtime: u64,
     started: u64,
     moved: u64,
+    forgot: u64,
 }
 
 #[repr(C)]
@@ -80,7 +83,7 @@ const REFUSED: u32 = 3;
 unsafe extern "C" {
     fn guard_join(group: *mut Group, now: u64);
     fn guard_leave(group: *mut Group, now: u64);
-    fn guard_stand(group: *mut Group, clock: u64, limits: *const Limits);
+    fn guard_stand(group: *mut Group, clock: u64, mask: u64, lag: u64, limits: *const Limits);
     pub(super) fn guard_begin(thread: *mut Thread, group: *mut Group, now: u64);
     pub(super) fn guard_charge(thread: *mut Thread, group: *mut Group, now: u64) -> u64;
     pub(super) fn guard_place(
@@ -88,6 +91,8 @@ unsafe extern "C" {
         group: *const Group,
         queue: *const Queue,
         clock: u64,
+        mask: u64,
+        lag: u64,
         load: u64,
         woken: i32,
         inherited: u64,
@@ -102,9 +107,22 @@ unsafe extern "C" {
         limits: *const Limits,
     ) -> u64;
     fn guard_owed(inherited: u64, limits: *const Limits) -> u64;
-    fn guard_stays(thread: *mut Thread, group: *const Group, queue: *const Queue, inherited: u64);
-    fn guard_mask_begin(mask: *mut Mask, queue: *const Queue, now: u64);
-    fn guard_mask_advance(mask: *mut Mask, queue: *const Queue, now: u64, limits: *const Limits);
+    fn guard_stays(
+        thread: *mut Thread,
+        group: *const Group,
+        queue: *const Queue,
+        load: u64,
+        inherited: u64,
+    );
+    fn guard_mask_begin(mask: *mut Mask, here: u64, forgot: u64, now: u64);
+    fn guard_mask_advance(
+        mask: *mut Mask,
+        queue: *const Queue,
+        here: u64,
+        forgot: *mut u64,
+        now: u64,
+        limits: *const Limits,
+    );
     fn guard_mask_view(mask: *const Mask, queue: *const Queue, out: *mut Queue);
     fn guard_mask_move(mask: *const Mask, thread: *mut Thread, moved: *mut u64);
     fn guard_mask_start(mask: *mut Mask, thread: *const Thread, now: u64);
@@ -298,6 +316,8 @@ struct Domain {
     queue: Queue,
     /// Of the thread that was the first last.
     weight: u64,
+    /// When what masks lack was forgotten.
+    forgot: u64,
 }
 
 /// A host, in steps of a tick.
@@ -305,6 +325,8 @@ struct Host {
     now: u64,
     cpus: Vec<Option<usize>>,
     masks: BTreeMap<(usize, u64), Mask>,
+    /// Virtual time of the last that started on each, and when.
+    started: Vec<(u64, u64)>,
     /// When each looks at other domains again.
     elsewhere: Vec<u64>,
     domains: Vec<Domain>,
@@ -329,6 +351,7 @@ impl Host {
             now,
             cpus: vec![None; cpus],
             masks: BTreeMap::new(),
+            started: vec![(0, 0); cpus],
             elsewhere: vec![0; cpus],
             domains: vec![Domain::default()],
             vms: vms.collect(),
@@ -449,23 +472,35 @@ impl Host {
         }
     }
 
+    /// As `vtime_here` there, of the mask's CPUs of the domain.
+    fn here(&self, (domain, mask): (usize, u64)) -> u64 {
+        let vtime = self.domains[domain].queue.vtime;
+        let cpus = self.started.iter().enumerate().filter(|(cpu, _)| mask >> cpu & 1 != 0);
+        let started = cpus.map(|(_, started)| *started).collect::<Vec<_>>();
+        if started.iter().any(|(_, at)| self.now - at > 8 * LIMITS.slice) {
+            return vtime;
+        }
+        started.iter().map(|(started, _)| *started).max().unwrap_or(vtime).min(vtime)
+    }
+
     /// As `place` there, up to the place.
-    fn enter(&mut self, actor: usize, domain: usize) -> (Queue, Queue) {
+    fn enter(&mut self, actor: usize, domain: usize) -> Queue {
         let key = self.key(self.actors[actor].mask, domain);
         self.move_on(actor);
         let (from, now) = (self.seen(actor), self.now);
         let moves = key != self.actors[actor].key;
         (self.actors[actor].domain, self.actors[actor].key) = (domain, key);
         if let Some(key) = key {
-            let queue = self.domains[domain].queue;
+            let here = self.here(key);
+            let Domain { queue, forgot, .. } = &mut self.domains[domain];
             let mask = self.masks.entry(key).or_insert_with(|| {
                 let mut mask = Mask::default();
                 // SAFETY: as in `enqueue`.
-                unsafe { guard_mask_begin(&mut mask, &queue, now) };
+                unsafe { guard_mask_begin(&mut mask, here, *forgot, now) };
                 mask
             });
             // SAFETY: as in `enqueue`.
-            unsafe { guard_mask_advance(mask, &queue, now, &LIMITS) };
+            unsafe { guard_mask_advance(mask, queue, here, forgot, now, &LIMITS) };
             if moves {
                 self.actors[actor].moved = mask.moved;
             }
@@ -479,7 +514,7 @@ impl Host {
             // SAFETY: as in `enqueue`.
             unsafe { guard_move(&mut one.thread, &from, &to) };
         }
-        (self.domains[domain].queue, to)
+        to
     }
 
     fn enqueue(&mut self, actor: usize) {
@@ -487,13 +522,16 @@ impl Host {
         let domain = self.domain_of(self.actors[actor].cpu);
         let (load, clock) = (self.load(), self.clock());
         let alone = self.domains.len() > 1 && self.waiting(domain).is_empty();
-        let (whole, seen) = self.enter(actor, domain);
-        let clock = clock - (whole.vtime - seen.vtime);
+        let seen = self.enter(actor, domain);
+        let (mask, lag) = self.mask_and_lag(actor);
         let queue = &mut self.domains[domain].queue;
         let one = &mut self.actors[actor];
         let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         // SAFETY: all point to values of their types, none of which is used elsewhere.
-        unsafe { guard_place(&mut one.thread, group, &seen, clock, load, woken, 0, &LIMITS) };
+        unsafe {
+            let limits = &LIMITS;
+            guard_place(&mut one.thread, group, &seen, clock, mask, lag, load, woken, 0, limits);
+        }
         if alone && one.thread.vtime as i64 > queue.first as i64 {
             queue.first = one.thread.vtime;
         }
@@ -501,14 +539,16 @@ impl Host {
         one.waits_since = self.now;
     }
 
-    /// Virtual time, as it passes where the thread may run.
-    fn clock_of(&self, actor: usize) -> u64 {
-        let whole = self.domains[self.actors[actor].domain].queue.vtime;
-        self.clock() - (whole - self.seen(actor).vtime)
+    /// A number of the thread's mask, and how far behind virtual time is there.
+    fn mask_and_lag(&self, actor: usize) -> (u64, u64) {
+        let one = &self.actors[actor];
+        let mask = one.key.map_or(0, |(domain, part)| (domain as u64 + 1) << 32 | part);
+        (mask, self.domains[one.domain].queue.vtime - self.seen(actor).vtime)
     }
 
     fn charge(&mut self, actor: usize) {
-        let (group, now, clock) = (self.group(actor), self.now, self.clock_of(actor));
+        let (group, now, clock) = (self.group(actor), self.now, self.clock());
+        let (mask, lag) = self.mask_and_lag(actor);
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
         let ran = unsafe { guard_charge(&mut one.thread, group, now) };
@@ -519,7 +559,7 @@ impl Host {
         }
         if !group.is_null() {
             // SAFETY: as in `enqueue`.
-            unsafe { guard_stand(group, clock, &LIMITS) };
+            unsafe { guard_stand(group, clock, mask, lag, &LIMITS) };
         }
     }
 
@@ -591,7 +631,9 @@ impl Host {
                         // SAFETY: as in `enqueue`.
                         unsafe { guard_join(group, now) };
                         // SAFETY: as in `enqueue`.
-                        unsafe { guard_stand(group, self.clock_of(actor), &LIMITS) };
+                        let (mask, lag) = self.mask_and_lag(actor);
+                        // SAFETY: as in `enqueue`.
+                        unsafe { guard_stand(group, self.clock(), mask, lag, &LIMITS) };
                     }
                     self.enqueue(actor);
                 }
@@ -680,9 +722,9 @@ impl Host {
     /// Whether the thread that runs on the CPU has another turn.
     fn again(&mut self, cpu: usize, actor: usize) -> bool {
         let (group, domain) = (self.group(actor), self.domain_of(cpu));
-        let (_, queue) = self.enter(actor, domain);
+        let (queue, load) = (self.enter(actor, domain), self.load());
         // SAFETY: as in `enqueue`.
-        unsafe { guard_stays(&mut self.actors[actor].thread, group, &queue, 0) };
+        unsafe { guard_stays(&mut self.actors[actor].thread, group, &queue, load, 0) };
         let Ok(first) = self.first_of(cpu) else { return false };
         let first = first.map(|first| self.actors[first].thread.vtime);
         let (thread, kinds) = (&self.actors[actor].thread, Kinds::default());
@@ -708,6 +750,7 @@ impl Host {
             // SAFETY: as in `enqueue`.
             unsafe { guard_mask_start(mask, &one.thread, self.now) };
         }
+        self.started[cpu] = (one.thread.vtime, self.now);
         if let Some((_, weight)) = head {
             to.weight = weight;
         }
@@ -718,7 +761,7 @@ impl Host {
     }
 
     /// The thread, which waited, starts in its turn.
-    fn start(&mut self, actor: usize, domain: usize, first: bool) {
+    fn start(&mut self, actor: usize, cpu: usize, domain: usize, first: bool) {
         let (group, weight) = (self.group(actor), self.weight(actor));
         let (from, one) = (&mut self.domains[domain], &mut self.actors[actor]);
         // SAFETY: as in `enqueue`.
@@ -727,6 +770,7 @@ impl Host {
             // SAFETY: as in `enqueue`.
             unsafe { guard_mask_start(mask, &one.thread, self.now) };
         }
+        self.started[cpu] = (one.thread.vtime, self.now);
         if !group.is_null() {
             // SAFETY: as in `enqueue`.
             unsafe { guard_repay(&mut one.borrowed, group) };
@@ -794,7 +838,7 @@ impl Host {
         }
         let allowed = |&&actor: &&usize| self.actors[actor].mask >> cpu & 1 != 0;
         let next = near.or(queue.iter().find(allowed).copied())?;
-        self.start(next, domain, next == first);
+        self.start(next, cpu, domain, next == first);
         Some(next)
     }
 
@@ -1012,7 +1056,7 @@ fn a_chain_of_short_threads_has_the_share_of_one() {
                     // SAFETY: as above.
                     unsafe {
                         inherited += guard_bequeath(&child, &queue, limits);
-                        guard_place(&mut parent, none, &queue, 0, 200, 1, inherited, limits);
+                        guard_place(&mut parent, none, &queue, 0, 0, 0, 200, 1, inherited, limits);
                     }
                     (is_child, inherited) = (false, 0);
                 }
@@ -1057,7 +1101,7 @@ fn a_chain_whose_threads_start_the_next_one_early_has_the_share_of_one() {
                 now += LIMITS.slice - lead;
                 ran[1] += guard_charge(&mut one, none, now);
                 let mut next = Thread { vtime: queue.vtime + ahead, weight: 100, ..one };
-                guard_place(&mut next, none, &queue, 0, 200, 1, 0, &LIMITS);
+                guard_place(&mut next, none, &queue, 0, 0, 0, 200, 1, 0, &LIMITS);
                 inherited += guard_bequeath(&one, &queue, &LIMITS);
                 one = next;
             }
@@ -1228,6 +1272,66 @@ fn threads_of_one_mask_wait_alike_after_others_ran_there() {
             let wait = actor.longest_wait;
             assert!(actor.ran > 0 && wait < S / 2, "seed {seed}: one waited {} ms", wait / MS);
         }
+    }
+}
+
+/// The vCPUs of a VM have CPUs of their own, of which some are busier.
+#[test]
+fn a_vcpu_on_busy_cpus_wakes_as_soon_as_others_there() {
+    for seed in 0..4 {
+        let mut host = Host::new(8, &[100, 100], seed, true);
+        for _ in 0..3 {
+            host.add_bound(None, 100, Habit::Computes, 0x0f);
+        }
+        for _ in 0..16 {
+            host.add_bound(None, 100, Habit::Computes, 0xf0);
+        }
+        host.add_bound(Some(0), 0, Habit::Computes, 0x0f);
+        host.add_bound(Some(0), 0, Habit::Rests, 0xf0);
+        host.add_bound(Some(1), 0, Habit::Rests, 0xf0);
+        host.run(10 * S);
+        let wait = |actor: usize| host.actors[actor].longest_wait;
+        let (mixed, other) = (wait(20), wait(21));
+        assert!(mixed <= 2 * other + 2 * LIMITS.slice, "{mixed} ns; one of its own VM {other} ns");
+    }
+}
+
+/// Threads of other masks come to CPUs where those that have been there lack a lot.
+#[test]
+fn overlapping_masks_share_the_cpus_that_they_have_in_common() {
+    for seed in 0..4 {
+        for habit in [Habit::Rests, Habit::Computes] {
+            let mut host = Host::new(8, &[], seed, true);
+            for _ in 0..4 {
+                host.add_bound(None, 100, Habit::Computes, 0x0f);
+            }
+            for _ in 0..16 {
+                host.add_bound(None, 100, Habit::Computes, 0xf0);
+            }
+            host.run(3 * S);
+            host.add_bound(None, 100, habit, 0x30);
+            host.run(10 * S);
+            let (one, others) = (&host.actors[20], &host.actors[4..20]);
+            assert!(one.longest_wait < S / 4, "it waited {} ms", one.longest_wait / MS);
+            if habit == Habit::Computes {
+                let mean = others.iter().map(|one| one.ran).sum::<u64>() / 16 * 10 / 13;
+                assert_share(one.ran, mean, 0.25, "a thread on a part of their CPUs");
+            }
+        }
+    }
+}
+
+/// Virtual time passes quickly where a thread of little weight is alone.
+#[test]
+fn weights_count_on_busy_cpus_beside_a_light_thread_elsewhere() {
+    let mut host = Host::new(4, &[], 1, true);
+    host.add_bound(None, 1, Habit::Computes, 0b0011);
+    for weight in [1000; 4].into_iter().chain([100; 40]) {
+        host.add_bound(None, weight, Habit::Computes, 0b1100);
+    }
+    host.run(20 * S);
+    for (actor, weight) in (1..).zip([1000; 4]) {
+        assert_share(host.actors[actor].ran, 2 * 20 * S * weight / 8000, 0.1, "a heavy thread");
     }
 }
 
@@ -1598,7 +1702,7 @@ fn a_sleeper_preempts_and_a_hog_does_not() {
         let none = std::ptr::null();
         // SAFETY: all point to values of their types; no group.
         unsafe {
-            guard_place(&mut woken, none, queue, 0, 100, 1, 0, &LIMITS);
+            guard_place(&mut woken, none, queue, 0, 0, 0, 100, 1, 0, &LIMITS);
             guard_preempts_in(&woken, &running, none, S + after, &LIMITS)
         }
     };
