@@ -5,15 +5,21 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// What apt-get prints then.
 const LOCKED: &str =
     "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 4711 (apt-get)";
 
+/// A child of another test has a script that is being written open until it executes its program,
+/// and such a script is executed by nobody.
+static FORKS: Mutex<()> = Mutex::new(());
+
 /// Runs `scripts/setup build` where every package is missing and apt-get is the script `apt_get`.
 /// `N` holds how often it was called. A `sleep` takes no time. Also returns the calls.
 fn setup(apt_get: &str) -> (Output, Vec<String>) {
+    let alone = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -30,12 +36,17 @@ fn setup(apt_get: &str) -> (Output, Vec<String>) {
     command("sleep", "");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let output = Command::new(root.join("scripts/setup"))
+    let child = Command::new(root.join("scripts/setup"))
         .arg("build")
         .env("PATH", path)
         .env("TMPDIR", dir.path())
-        .output()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
+    drop(alone);
+    let output = child.wait_with_output().unwrap();
     let left = fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 2, "setup leaves a temporary file");
     let calls = fs::read_to_string(calls).unwrap();

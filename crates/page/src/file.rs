@@ -5,7 +5,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::File;
 use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Who may write into the directory may have put a link or a pipe there.
 const NO_LINK: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits() as i32;
@@ -36,16 +36,9 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
         Ok(old) if !old.is_file() && !old.is_dir() => {
             return File::options().write(true).open(path)?.write_all(content);
         }
-        // It reads the links by itself, so the kernel has to have followed them before, to the
-        // same file.
-        Ok(old) => {
-            let path = std::fs::canonicalize(path)?;
-            let found = std::fs::symlink_metadata(&path)?;
-            if (found.dev(), found.ino()) != (old.dev(), old.ino()) {
-                return Err(ErrorKind::PermissionDenied.into());
-            }
-            path
-        }
+        // Whatever has this name by then is replaced, also another writer's file.
+        Ok(_) if !std::fs::symlink_metadata(path)?.is_symlink() => path.to_owned(),
+        Ok(_) => follow(path)?,
         Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
         Err(error) => return Err(error),
     };
@@ -63,6 +56,20 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     put().inspect_err(|_| {
         let _ = std::fs::remove_file(&part);
     })
+}
+
+/// The file to which a link leads. That is found by reading links, so the kernel has to have
+/// followed them to the same file. Another writer may replace that in between.
+fn follow(link: &Path) -> Result<PathBuf> {
+    for _ in 0..100 {
+        let old = std::fs::metadata(link)?;
+        let path = std::fs::canonicalize(link)?;
+        let found = std::fs::symlink_metadata(&path)?;
+        if (found.dev(), found.ino()) == (old.dev(), old.ino()) {
+            return Ok(path);
+        }
+    }
+    Err(ErrorKind::PermissionDenied.into())
 }
 
 fn flushed(mut out: impl Write, content: &[u8]) -> Result<()> {

@@ -79,6 +79,8 @@ impl Browser {
             .args(["--disable-dev-shm-usage", "--disable-default-apps", "--no-pings"])
             .args(["--no-default-browser-check", "--enable-logging=stderr", "--log-level=0"])
             .arg("--host-resolver-rules=MAP * ~NOTFOUND")
+            // In seconds. A child that had no CPU for 15 would give up.
+            .arg("--ipc-connection-timeout=100000")
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg(format!("--log-net-log={}", file("net.json").display()))
             .args(options)
