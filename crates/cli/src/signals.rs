@@ -12,14 +12,15 @@ use std::sync::atomic::AtomicBool;
 pub fn cancel_on_signal() -> Result<Cancel> {
     let cancel = Cancel::default();
     let interrupted = Arc::new(AtomicBool::new(false));
-    // The order matters: the first Ctrl-C finds the flag unset.
-    signal_hook::flag::register_conditional_shutdown(libc::SIGINT, 1, interrupted.clone())?;
-    signal_hook::flag::register(libc::SIGINT, interrupted)?;
+    // The order matters: no SIGINT is caught that sets nothing, and the first one finds
+    // `interrupted` unset.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if signal != libc::SIGHUP || !ignored(signal) {
             signal_hook::flag::register(signal, cancel.flag())?;
         }
     }
+    signal_hook::flag::register_conditional_shutdown(libc::SIGINT, 1, interrupted.clone())?;
+    signal_hook::flag::register(libc::SIGINT, interrupted)?;
     Ok(cancel)
 }
 

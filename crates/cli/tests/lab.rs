@@ -326,7 +326,9 @@ fn measured(out: &Path, seconds: u64) -> Option<String> {
                 missing = Some(format!("no {kind} sample in {phase}"));
             }
         }
-        assert_eq!(phase["result"]["cost"]["trace_lost"], 0);
+        if phase["result"]["cost"]["trace_lost"] != 0 {
+            missing = Some(format!("trace events lost in {phase}"));
+        }
         // The same grace periods as seen from outside, those too short to be seen apart included.
         // The host reads its count a moment after the phase began or ended, on a slow machine
         // seconds later, which is little of a phase that is long enough: a count of something else

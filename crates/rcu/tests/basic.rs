@@ -560,7 +560,8 @@ fn the_cap_holds_while_a_reader_holds_the_grace_period_up() {
             }
             most
         });
-        assert!(writer.join().unwrap() >= 1000);
+        // A sweeper may keep what a buffer has reserved.
+        assert!(writer.join().unwrap() >= 1000 - 64);
         drop(guard);
     });
     domain.barrier().unwrap();

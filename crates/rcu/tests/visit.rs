@@ -75,7 +75,10 @@ fn come_and_go() {
     domains.iter().for_each(rounds);
     // SAFETY: no preconditions.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as usize;
-    assert!(visitors() <= cpus, "one set for all domains");
+    // One that is late may still be about to end beside its successor.
+    while visitors() > cpus {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let status = in_child(|| {
         let none = visitors() == 0;
         domains.iter().for_each(|domain| domain.synchronize());

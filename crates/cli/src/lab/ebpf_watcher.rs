@@ -57,7 +57,8 @@ impl Watched {
         loop {
             match watched.vm().map(|(vm, _)| vm.state) {
                 Ok(VmState::Watching) => return Ok(watched),
-                Ok(VmState::Unreadable(why)) => return Err(why),
+                // It is tried again meanwhile.
+                Ok(VmState::Unreadable(why)) if Instant::now() >= end => return Err(why),
                 Ok(_) | Err(_) if Instant::now() < end => {}
                 Ok(_) => {
                     return Err(format!(

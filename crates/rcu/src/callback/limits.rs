@@ -234,7 +234,13 @@ mod tests {
             while !asleep.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            let buffer = &mut reclaimer.own_buffer().unwrap();
+            // A fork in another test keeps owners out of their buffers for a while.
+            let buffer = &mut loop {
+                match reclaimer.own_buffer() {
+                    Some(buffer) => break buffer,
+                    None => std::thread::yield_now(),
+                }
+            };
             // SAFETY: it outlives the domain's interest in it, and is run below, which does
             // nothing.
             unsafe { reclaimer.lists.push(0, &mut head) };

@@ -190,15 +190,13 @@ mod tests {
         }
         LOCK.unlock();
         let id = ID.load(Ordering::SeqCst);
-        let cpu_time = || sys::cpu_time(id).unwrap();
-        let (stat, start) = (format!("/proc/self/task/{id}/stat"), cpu_time());
+        let stat = format!("/proc/self/task/{id}/stat");
         let sleeps = || {
             let stat = std::fs::read_to_string(&stat).unwrap();
             stat.rsplit(')').next().unwrap().starts_with(" S")
         };
+        // One that spins never does.
         while !sleeps() {
-            // A thread that sleeps uses next to none.
-            assert!(cpu_time() - start < 500_000_000, "spins");
             std::thread::yield_now();
         }
         // SAFETY: prepared above, by this thread.

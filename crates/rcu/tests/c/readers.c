@@ -191,7 +191,8 @@ int main(void)
 	CHECK(stats.waiting == 0 && stats.run > 0 && stats.grace_periods > 0);
 	/* A system that restarts must not run everything in plain sections. */
 	CHECK(!restartable || stats.fallbacks < lookups);
-	CHECK(restartable || stats.restarts == 0);
+	/* A self-test that was not conclusive is run again by later lookups. */
+	CHECK(reprieve_restartable(NULL) || stats.restarts == 0);
 	printf("%s: %llu looks, %llu grace periods, %llu restarts, %llu in plain sections\n", why,
 	       (unsigned long long)lookups, (unsigned long long)stats.grace_periods,
 	       (unsigned long long)stats.restarts, (unsigned long long)stats.fallbacks);

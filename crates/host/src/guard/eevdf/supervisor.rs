@@ -13,10 +13,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// How long the threads of this process may take to end before the fork.
-const SETTLE: Duration = Duration::from_secs(5);
 
 pub struct Supervisor {
     /// `None` after the end.
@@ -78,20 +74,21 @@ impl Drop for Supervisor {
     }
 }
 
-/// Makes sure that this process has one thread. One that was joined is listed for a moment more.
+/// Makes sure that this process has one thread. One that was joined runs nothing of this program
+/// any more, and may be listed for long where it has no CPU to end on.
 fn alone() -> io::Result<()> {
-    let end = Instant::now() + SETTLE;
-    loop {
-        let threads = std::fs::read_dir("/proc/self/task")?.count();
-        if threads == 1 {
-            return Ok(());
-        }
-        if Instant::now() >= end {
-            return Err(io::Error::other(format!(
-                "guard has to begin in a process with one thread, and this one has {threads}"
-            )));
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    const PF_EXITING: u32 = 4;
+    let runs = |task: &std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        let flags = stat.rsplit_once(") ")?.1.split(' ').nth(6)?.parse::<u32>().ok()?;
+        (flags & PF_EXITING == 0).then_some(())
+    };
+    let tasks = std::fs::read_dir("/proc/self/task")?.flatten();
+    match tasks.filter(|task| runs(task).is_some()).count() {
+        1 => Ok(()),
+        threads => Err(io::Error::other(format!(
+            "guard has to begin in a process with one thread, and this one has {threads}"
+        ))),
     }
 }
 

@@ -210,8 +210,10 @@ mod tests {
                     std::thread::park();
                 }
             });
-            // Asleep after a moment.
-            while Stat::of(id.load(SeqCst)).is_none_or(|stat| stat.state != 'S') {
+            // Asleep after a moment. (Its state says so before it has left its CPU.)
+            while Stat::of(id.load(SeqCst)).is_none_or(|stat| stat.state != 'S')
+                || blocked_in(id.load(SeqCst)).is_none_or(|(call, ..)| call < 0)
+            {
                 std::thread::yield_now();
             }
             let found = (on_cpu(id.load(SeqCst)), blocked_in(id.load(SeqCst)));

@@ -220,7 +220,12 @@ impl Watch {
         let mut laggards: Vec<Laggard> = registry
             .records()
             .filter(|r| r.awaited())
-            .filter_map(|r| r.lag().map(|(since, ran)| laggard(r, now.saturating_sub(since), ran)))
+            .filter_map(|r| {
+                let (since, ran) = r.lag()?;
+                let found = laggard(r, now.saturating_sub(since), ran);
+                // It may have left meanwhile, and ended.
+                (r.awaited() && !matches!(found.thread, 0 | SEIZED)).then_some(found)
+            })
             .collect();
         laggards.sort_by_key(|laggard| std::cmp::Reverse(laggard.waiting));
         laggards
