@@ -117,6 +117,13 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     let from = before.snapshot.time_ns;
     let until = after.snapshot.time_ns;
     let elapsed = until - from;
+    // None, unless this thread had no CPU for as long as it takes to fill the buffer.
+    let lost = events.iter().map(|event| match event {
+        Seen::Lost { count, .. } => *count,
+        _ => 0,
+    });
+    let lost: u64 = lost.sum();
+    eprintln!("{} events, {lost} lost", events.len());
     // A vCPU may come or go between the reading of the clock and of its entry.
     let slack = (elapsed / 1000).max(before.took_ns + after.took_ns);
     for (old, new) in before.snapshot.vms[0].vcpus.iter().zip(&after.snapshot.vms[0].vcpus) {
@@ -130,8 +137,8 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
         let edges = began(from..before.end_ns()) + began(until..after.end_ns());
         let (index, error) = (new.index, ended.abs_diff(events));
         assert!(
-            error <= 1 + edges,
-            "vCPU {index}: {ended} ended, {events} events, {edges} at edges"
+            error <= 1 + edges + lost,
+            "vCPU {index}: {ended} ended, {events} events, {edges} at edges, {lost} lost"
         );
         // A host that moves QEMU's pages (between NUMA nodes, say) hides them for a moment.
         let unknown = unknown(new) - unknown(old);
@@ -139,7 +146,6 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     }
     let in_order = events.windows(2).all(|w| time(&w[0]) <= time(&w[1]));
     assert!(in_order, "events come in the order of time");
-    assert!(!events.iter().any(|e| matches!(e, Seen::Lost { .. })));
     let grace = after.snapshot.vms[0].grace.as_ref().unwrap();
     assert!(grace.unseen < count(&grace.durations), "{grace:?}");
 

@@ -65,16 +65,17 @@ impl Load for Holds {
     }
 
     fn stop(&mut self) -> Result<Done> {
-        let user = match &mut self.user {
-            Some(user) => user.stop(),
-            None => Ok(Done { end_ns: now_ns(), operations: 0.0, unit: "hold", notice: None }),
-        };
-        // The kernel's holds must not go on because one of user mode has failed.
+        // First: the kernel's holds must not go on because one of user mode has failed.
         let kernel = match self.commands.is_empty() {
             true => Ok(0),
             false => kmod::hold_command("stop").and_then(|()| kmod::holds(&self.cpus)),
         };
-        let mut done = user?;
+        // After the last hold: until then, this thread may be without a CPU.
+        let end_ns = now_ns();
+        let mut done = match &mut self.user {
+            Some(user) => user.stop()?,
+            None => Done { end_ns, operations: 0.0, unit: "hold", notice: None },
+        };
         done.operations += kernel? as f64;
         Ok(done)
     }
