@@ -449,20 +449,20 @@ long syscall(long number, ...)
 		a[i] = va_arg(arguments, long);
 	va_end(arguments);
 	if (number == SYS_futex && a[3]) {
+		// Of other operations the argument is no time, and nothing if
+		// it was not passed.
 		const struct timespec *limit = (const struct timespec *)a[3];
-		int64_t ns = from_timespec(limit);
 
-		// Of other operations the argument is no time.
 		switch (a[1] & FUTEX_CMD_MASK) {
 		case FUTEX_WAIT:
-			longer = to_timespec(times(ns));
+			longer = to_timespec(times(from_timespec(limit)));
 			a[3] = (long)&longer;
 			break;
 		case FUTEX_WAIT_BITSET:
 			longer = to_timespec(when(a[1] & FUTEX_CLOCK_REALTIME
 							  ? CLOCK_REALTIME
 							  : CLOCK_MONOTONIC,
-						  ns));
+						  from_timespec(limit)));
 			a[3] = (long)&longer;
 			break;
 		}

@@ -4,6 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// What a kernel writes that kills a process, or itself, for lack of memory.
+pub const OUT_OF_MEMORY: &str = "Out of memory";
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,9 @@ pub enum Error {
     /// A VM misbehaved, or reported that it cannot execute a command.
     #[error("VM {vm}: {message}{}{}", log_hint(log), indented(detail))]
     Guest { vm: String, message: String, detail: String, log: Option<PathBuf> },
+    /// The reason of a run in a lab host that ended because a VM died there for the last time.
+    #[error("{0}")]
+    GuestsDied(String),
     /// Results or images that cannot be read.
     #[error("{}: {message}", path.display())]
     Format { path: PathBuf, message: String },
@@ -48,6 +54,11 @@ impl Error {
         matches!(self, Error::Died { .. } | Error::Timeout { .. })
     }
 
+    /// Whether another experiment may succeed.
+    pub fn ends_one_experiment(&self) -> bool {
+        self.is_crash() || matches!(self, Error::GuestsDied(_))
+    }
+
     /// The error of a VM that is of no use any more.
     pub fn into_death(self) -> Error {
         match self {
@@ -61,7 +72,7 @@ impl Error {
         let (Error::Died { detail, .. } | Error::Guest { detail, .. }) = self else { return None };
         // The panic, if there is one, else the process that was killed.
         let line = |part: &str| detail.lines().find(|line| line.contains(part));
-        line("System is deadlocked on memory").or_else(|| line("Out of memory"))
+        line("System is deadlocked on memory").or_else(|| line(OUT_OF_MEMORY))
     }
 
     /// The log that the message names.

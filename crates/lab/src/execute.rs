@@ -98,6 +98,8 @@ pub fn execute(
         sink,
         next: from,
         booting: false,
+        warming: false,
+        warm_alone: false,
         started: false,
         began: Cell::new(None),
         calibrated,
@@ -136,6 +138,10 @@ struct Run<'a> {
     next: u32,
     /// A VM is being booted.
     booting: bool,
+    /// The guest under test warms up.
+    warming: bool,
+    /// It does so without competition: beside it, it ran out of memory.
+    warm_alone: bool,
     /// The record of the start of phase `next` is written.
     started: bool,
     /// The costs of the bed are known.
@@ -151,6 +157,8 @@ impl<'a> Run<'a> {
         let mut tried = 0;
         loop {
             (self.booting, self.started, tried) = (false, false, tried + 1);
+            let was_alone = self.warm_alone;
+            self.warming = false;
             self.began.set(None);
             match self.attempt() {
                 Err(error) if self.is_result(&error) => {
@@ -159,6 +167,12 @@ impl<'a> Run<'a> {
                         return Ok(());
                     }
                     // Not a failure, so all tries are left for those.
+                    tried -= 1;
+                }
+                // No result: the warm-up belongs to no policy. Nor a failure of the bed.
+                Err(error) if self.warming && !was_alone && error.out_of_memory().is_some() => {
+                    self.warm_alone = true;
+                    self.notice("the guest warms up alone from now on".into(), &error)?;
                     tried -= 1;
                 }
                 // `boot` has tried a failed boot again already.
@@ -391,16 +405,17 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.context.progress.timed(&format!("warm-up of {} (discarded)", vm.name), length);
+        self.warming = true;
         vm.resume()?;
-        for competitor in competitors.iter_mut() {
-            competitor.resume()?;
-        }
+        let beside = if self.warm_alone { &mut [] } else { competitors };
+        beside.iter_mut().try_for_each(Vm::resume)?;
         let command = Command::Phase { phase: u32::MAX, duration_ms: self.plan.warmup_ms };
         let limit = phase_limit(length);
         vm.call(&command, limit, self.context.cancel, |_| Ok(()))?;
-        pause_all(competitors)?;
+        pause_all(beside)?;
         vm.pause()?;
-        self.check(competitors, self.plan.warmup_ms)
+        self.warming = false;
+        self.check(beside, self.plan.warmup_ms)
     }
 
     /// Whether all of the competition was there, after `ran_ms` of it. A VM whose load has ended is

@@ -123,8 +123,9 @@ pub fn wait(child: &mut Child, what: &str, limit: Duration, cancel: &Cancel) -> 
 
 /// Kills `child` with its process group and reaps it.
 pub fn kill(child: &mut Child) {
-    // The child is not reaped yet, so its process group is still ours.
-    if let Some(group) = Pid::from_raw(child.id() as i32) {
+    // The process group of a child that is reaped may be another's by now.
+    let alive = matches!(child.try_wait(), Ok(None));
+    if let Some(group) = Pid::from_raw(child.id() as i32).filter(|_| alive) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = child.kill();

@@ -74,7 +74,9 @@ pub fn run(
                 Err(_) => {}
             }
             match measured {
-                Err(error) if error.is_crash() => first_crash = first_crash.and(Err(error)),
+                Err(error) if error.ends_one_experiment() => {
+                    first_crash = first_crash.and(Err(error))
+                }
                 measured => measured?,
             }
         }

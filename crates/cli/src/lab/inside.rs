@@ -36,6 +36,9 @@ pub fn execute(plan: &str, from: u32, images: &str, watch: bool, logs: &Path) ->
             .map_err(Error::io("standard output"))
     });
     logs.send()?;
+    if ran.as_ref().is_err_and(Error::is_crash) {
+        Messages::send(&Message::GuestsDied)?;
+    }
     Ok(ran?)
 }
 

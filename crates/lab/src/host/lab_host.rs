@@ -43,6 +43,8 @@ pub enum Message {
     Record {
         record: Box<Record>,
     },
+    /// A VM died, for the last time.
+    GuestsDied,
     /// A result of a command other than `execute`.
     Result {
         value: serde_json::Value,
@@ -137,7 +139,7 @@ impl LabHost {
     ///
     /// # Errors
     /// [`Error::Died`] or [`Error::Timeout`] when the lab host itself died or hung;
-    /// [`Error::Other`] with the reason when the program inside failed.
+    /// [`Error::GuestsDied`] or [`Error::Other`] with the reason when the program inside failed.
     pub fn execute(
         &mut self,
         plan: &Plan,
@@ -146,7 +148,7 @@ impl LabHost {
         run: &RunContext,
         sink: &mut dyn FnMut(Record) -> Result<()>,
     ) -> Result<()> {
-        let mut reason = None;
+        let (mut reason, mut guests_died) = (None, false);
         let (number, dilation) = (self.number, self.dilation);
         // The lab host's own date falls behind when its time is dilated.
         let begun = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -166,6 +168,7 @@ impl LabHost {
                         sink(record)?;
                     }
                 },
+                Message::GuestsDied => guests_died = true,
                 message => tell(run, number, dilation, message)?,
             }
             Ok(())
@@ -183,6 +186,7 @@ impl LabHost {
         // The same exit statuses as of this program: 2 is bad usage.
         match (outcome?, reason) {
             (Exit { status: 2, .. }, Some(reason)) => Err(Error::Usage(reason)),
+            (Exit { status: 1, .. }, Some(reason)) if guests_died => Err(Error::GuestsDied(reason)),
             (Exit { status: 1, .. }, Some(reason)) => Err(Error::Other(reason)),
             (exit, _) => exit.check("lab execute"),
         }
@@ -278,7 +282,7 @@ fn tell(run: &RunContext, number: u32, dilation: Dilation, message: Message) -> 
             progress.remaining(dilation.outside(Duration::from_millis(ms)));
         }
         Message::Log { name, text } => append_log(&guest_logs(run, number), &name, &text)?,
-        Message::Alive | Message::Record { .. } | Message::Result { .. } => {}
+        Message::Alive | Message::GuestsDied | Message::Record { .. } | Message::Result { .. } => {}
     }
     Ok(())
 }

@@ -288,7 +288,8 @@ fn write_if_changed(path: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());
     }
-    fs::write(path, text).map_err(Error::io(path))
+    // Whole at any time: another run may be about to read it.
+    reprieve_page::write(path, text.as_bytes()).map_err(Error::io(path))
 }
 
 /// Parses deb822 paragraphs. Continuation lines are dropped: the fields that the lab reads have

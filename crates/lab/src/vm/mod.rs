@@ -17,7 +17,7 @@ use region::Region;
 pub use threads::{SchedCounters, Threads, allowed_cpus};
 
 use crate::dilation::Dilation;
-use crate::error::{Error, Result};
+use crate::error::{Error, OUT_OF_MEMORY, Result};
 use crate::images::Qemu;
 use crate::limit::{self, scaled};
 use crate::process::{self, Cancel};
@@ -180,7 +180,12 @@ impl Vm {
 
     /// Sends a command to the guest's init.
     pub fn send(&mut self, command: &Command) -> Result<()> {
-        self.channel.send(command).map_err(|e| self.death(format!("cannot be sent a command: {e}")))
+        let sent = self.channel.send(command);
+        sent.map_err(|e| self.death(format!("cannot be sent a command: {e}")))?;
+        if let Command::Kexec { .. } = command {
+            self.channel.restart();
+        }
+        Ok(())
     }
 
     /// The next event of the guest, at the latest at `deadline`.
@@ -486,8 +491,8 @@ fn kernel_args(config: &Config) -> String {
     all.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The lines of a log that explain why a VM ended: from the kernel's first complaint on, else the
-/// last ones.
+/// The lines of a log that explain why a VM ended: from its last panic on, else from where it last
+/// ran out of memory, else from the kernel's first complaint, else the last ones.
 fn telling_lines(log: &[u8]) -> String {
     const LINES: usize = 6;
     const REGISTERS: [&str; 24] = [
@@ -516,13 +521,17 @@ fn telling_lines(log: &[u8]) -> String {
         "EFER=",
         "FCW=",
     ];
-    const COMPLAINTS: [&str; 4] = ["Kernel panic", "BUG:", "Oops:", "Out of memory"];
+    const COMPLAINTS: [&str; 2] = ["BUG:", "Oops:"];
+    const PANIC: &str = "Kernel panic";
     let text = String::from_utf8_lossy(&log[log.len().saturating_sub(64 << 10)..]).into_owned();
     // Registers at a reset (`-d cpu_reset`) are left out; they stay in the file.
     let dump = |line: &&str| REGISTERS.iter().any(|r| line.starts_with(r));
     let lines = text.lines().map(str::trim_end).filter(|l| !l.is_empty() && !dump(l));
     let all: Vec<&str> = lines.collect();
-    let complaint = all.iter().position(|line| COMPLAINTS.iter().any(|c| line.contains(c)));
+    // A kernel may have complained long before it ended.
+    let last = |part: &str| all.iter().rposition(|line| line.contains(part));
+    let first = || all.iter().position(|line| COMPLAINTS.iter().any(|c| line.contains(c)));
+    let complaint = last(PANIC).or_else(|| last(OUT_OF_MEMORY)).or_else(first);
     let from = complaint.unwrap_or(all.len().saturating_sub(LINES));
     all[from..].iter().take(LINES).map(|line| format!("{line}\n")).collect()
 }
@@ -580,6 +589,13 @@ mod tests {
         let mut log = "booting\n".repeat(50) + "[ 2.3] Kernel panic - not syncing: no init\n";
         log += &"[ 2.4]  call trace\n".repeat(30);
         assert!(telling_lines(log.as_bytes()).starts_with("[ 2.3] Kernel panic"));
+        let lockup = "[ 2.1] watchdog: BUG: soft lockup - CPU#0 stuck for 22s!\n".repeat(2);
+        let stall = "[ 2.2] rcu: INFO: rcu_sched self-detected stall on CPU\n".repeat(9);
+        let log = lockup.clone() + &stall + &log;
+        assert!(telling_lines(log.as_bytes()).starts_with("[ 2.3] Kernel panic"));
+        let log = lockup.clone() + &stall + "[ 2.5] Out of memory: Killed process 1 (init)\n";
+        assert!(telling_lines(log.as_bytes()).starts_with("[ 2.5] Out of memory"));
+        assert!(telling_lines((lockup + &stall).as_bytes()).starts_with("[ 2.1] watchdog"));
         assert_eq!(telling_lines(b"one\r\n\r\ntwo\r\n"), "one\ntwo\n");
         assert_eq!(telling_lines(b""), "");
     }

@@ -30,7 +30,7 @@ pub fn prepare(clients: u32) -> Result<Box<dyn Load>> {
 struct Dbench {
     clients: u32,
     started_ns: u64,
-    /// The program goes before the directory with its files.
+    /// Of this phase or the last; the program goes before the directory with its files.
     running: Option<(PtyProgram, Directory)>,
 }
 
@@ -61,16 +61,15 @@ impl Load for Dbench {
 
     fn stop(&mut self) -> Result<Done> {
         let end_ns = now_ns();
-        let Some((program, directory)) = self.running.take() else {
+        let Some((program, _)) = &self.running else {
             return Err("dbench does not run".into());
         };
         let ended = program.check();
+        // Its files stay until the next phase is made ready: the host counts the CPU time of the
+        // guest until the load has stopped.
         program.signal(libc::SIGKILL);
-        let lines = program.lines();
-        drop(program);
-        drop(directory);
         ended?;
-        let rate = rate(&lines)
+        let rate = rate(&program.lines())
             .ok_or("dbench reported less than two seconds: the phase is too short for it")?;
         let operations = operations(&rate, self.started_ns, end_ns);
         Ok(Done { end_ns, operations, unit: "MB", notice: rate.notice() })

@@ -47,8 +47,7 @@ pub fn prepare(instances: u32, files: u32, seed: u64) -> Result<Box<dyn Load>> {
         running.push(Instance::start(i, files, seed, directory.path())?);
     }
     for instance in &running {
-        let left = limit.saturating_duration_since(Instant::now());
-        instance.program.wait_for(|l| l.contains("Performing transactions"), left)?;
+        instance.program.wait_until(|l| l.contains("Performing transactions"), limit)?;
         instance.program.signal(libc::SIGSTOP);
     }
     let mut load = Postmark { instances: running, counters, started_ns: 0, _directory: directory };

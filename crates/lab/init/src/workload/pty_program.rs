@@ -77,8 +77,12 @@ impl PtyProgram {
     /// Waits until one of its lines satisfies `wanted`; an error if it ends before, or takes longer
     /// than `limit`.
     pub fn wait_for(&self, wanted: impl Fn(&str) -> bool, limit: Duration) -> Result<Line> {
-        let limit = scaled(limit);
-        let deadline = Instant::now() + limit;
+        self.wait_until(wanted, Instant::now() + scaled(limit))
+    }
+
+    /// Does so at most until `deadline`.
+    pub fn wait_until(&self, wanted: impl Fn(&str) -> bool, deadline: Instant) -> Result<Line> {
+        let start = Instant::now();
         let mut seen = 0;
         let mut ended = None;
         let mut lines = self.output.lines.lock().unwrap_or_else(|e| e.into_inner());
@@ -100,7 +104,7 @@ impl PtyProgram {
                     format!(
                         "{} did not print the expected line within {} s{}",
                         self.name,
-                        limit.as_secs(),
+                        start.elapsed().as_secs(),
                         self.tail()
                     )
                 } else {
