@@ -38,12 +38,10 @@ void guard_stand(struct policy_group *group, u64 clock, u64 mask, u64 lag,
 }
 
 u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
-		const struct policy_queue *queue, u64 clock, u64 mask, u64 lag,
-		u64 load, int woken, u64 inherited,
-		const struct policy_limits *limits)
+		const struct policy_queue *queue, u64 mask, u64 lag, u64 load,
+		int woken, u64 inherited, const struct policy_limits *limits)
 {
-	s64 credit =
-		policy_credit(group, queue, clock, mask, lag, 1, woken, limits);
+	s64 credit = policy_credit(group, queue, mask, lag, 1, woken, limits);
 
 	return policy_place(thread, group, queue, load, credit, inherited);
 }
@@ -82,6 +80,16 @@ void guard_mask_view(const struct policy_mask *mask,
 		     const struct policy_queue *queue, struct policy_queue *out)
 {
 	policy_mask_view(mask, queue, out);
+}
+
+void guard_mask_woken(struct policy_queue *view, u64 here)
+{
+	policy_mask_woken(view, here);
+}
+
+u64 guard_part(u64 mask, u32 domain)
+{
+	return policy_part(mask, domain);
 }
 
 void guard_mask_move(const struct policy_mask *mask,

@@ -81,8 +81,8 @@ struct policy_group {
 	u64 rate; /* integral of runnable / weight over time */
 	u64 since; /* the time up to which it is known */
 	u64 vtime; /* run time of all its vCPUs, divided by its weight */
-	/* vtime is as on the CPUs of this mask, where virtual time is so far
-	 * behind that of the queue. */
+	/* vtime is as on the CPUs of this part of the host (policy_part), where
+	 * virtual time is so far behind the host's. */
 	u64 mask;
 	u64 lag;
 	u64 borrowed; /* what they ran out of turn, each since its last turn */
@@ -166,8 +166,15 @@ POLICY_FN void policy_leave(struct policy_group *group, u64 now)
 		group->runnable--;
 }
 
-/* The VM's virtual time as it is on the CPUs of the mask, where that of the
- * queue is less by lag. vCPUs may have different masks: the VM keeps its
+/* The CPUs on which a vCPU competes, as a number: those of a mask, which is
+ * odd, or all of a domain. */
+POLICY_FN u64 policy_part(u64 mask, u32 domain)
+{
+	return mask ? mask : 2 * (u64)domain + 2;
+}
+
+/* The VM's virtual time as it is on the CPUs of the mask, where it is less by
+ * lag than the host's. vCPUs may have different masks: the VM keeps its
  * distance. */
 POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 mask,
 				 u64 lag)
@@ -176,8 +183,8 @@ POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 mask,
 				   : group->vtime + group->lag - lag;
 }
 
-/* Where the VM as a whole stands beside the queue for all CPUs, whose virtual
- * time is clock. What it could not use is kept for a few turns only. */
+/* Where the VM as a whole stands on the CPUs of the mask; clock is the host's
+ * virtual time. What it could not use is kept for a few turns only. */
 POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 mask,
 			    u64 lag, const struct policy_limits *limits)
 {
@@ -276,11 +283,11 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
  * has what its VM as a whole lacks: while it slept, its VM's share was for the
  * others of its VM, which may not have been able to use it. Where the VM had
  * too much, that is negative: else vCPUs that run one after the other would
- * have a whole share each. Both are known for the queue for all CPUs only,
- * whose virtual time is clock. Who did not sleep keeps what it is owed. */
+ * have a whole share each. Both are not known for a CPU's own queue (for_all).
+ * mask and lag: as in policy_stand. Who did not sleep keeps what it is owed. */
 POLICY_FN s64 policy_credit(const struct policy_group *group,
-			    const struct policy_queue *queue, u64 clock,
-			    u64 mask, u64 lag, int for_all, int woken,
+			    const struct policy_queue *queue, u64 mask, u64 lag,
+			    int for_all, int woken,
 			    const struct policy_limits *limits)
 {
 	s64 most = POLICY_CREDIT_SLICES * limits->slice;
@@ -301,7 +308,7 @@ POLICY_FN s64 policy_credit(const struct policy_group *group,
 		return 0;
 	/* Another CPU may write it. */
 	vtime = policy_group_vtime(group, mask, lag);
-	leads = policy_after(vtime, clock - lag);
+	leads = policy_after(vtime, queue->vtime);
 	if (leads > (s64)POLICY_AHEAD_NS)
 		leads = POLICY_AHEAD_NS;
 	if (leads > most)
@@ -439,6 +446,18 @@ POLICY_FN void policy_mask_view(const struct policy_mask *mask,
 	}
 }
 
+/* The same for a thread of the mask that slept: others of the mask may have
+ * slept as well, while virtual time passed on their CPUs, where it is here. */
+POLICY_FN void policy_mask_woken(struct policy_queue *view, u64 here)
+{
+	s64 on = policy_after(here, view->vtime);
+
+	if (on > 0) {
+		view->vtime += on;
+		view->first += on;
+	}
+}
+
 /* The thread is moved on as those of its mask were since. */
 POLICY_FN void policy_mask_move(const struct policy_mask *mask,
 				struct policy_thread *thread, u64 *moved)
@@ -451,8 +470,11 @@ POLICY_FN void policy_mask_move(const struct policy_mask *mask,
 POLICY_FN void policy_mask_start(struct policy_mask *mask,
 				 const struct policy_thread *thread, u64 now)
 {
-	if (policy_after(thread->vtime, mask->vtime) > 0)
-		mask->vtime = thread->vtime;
+	u64 vtime = mask->vtime;
+
+	/* Another CPU may be moving all of them on. */
+	if (policy_after(thread->vtime, vtime) > 0)
+		__sync_val_compare_and_swap(&mask->vtime, vtime, thread->vtime);
 	mask->started = now;
 }
 

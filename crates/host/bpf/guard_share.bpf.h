@@ -6,13 +6,22 @@
  */
 #pragma once
 
-/* How far behind that of its queue virtual time is where the thread may run. */
-static __always_inline u64 lag_of(const struct task *task)
+/* Where the vCPU competes. Virtual time of a CPU's own queue says nothing of
+ * the host's. */
+static __always_inline u64 part_of(const struct task *task)
+{
+	return task->queue ? 0 : policy_part(task->mask, task->domain);
+}
+
+/* How far behind the host's virtual time is there. */
+static __always_inline u64 lag_of(const struct task *task, u64 clock)
 {
 	struct policy_queue at;
 
+	if (task->queue)
+		return 0;
 	seen(task, &at);
-	return queue_of(task)->vtime - at.vtime;
+	return clock - at.vtime;
 }
 
 /* The vCPU is runnable from now on. */
@@ -21,8 +30,7 @@ static __always_inline void join(struct task *task, u64 now)
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
-	u64 lag = lag_of(task), mask = task->mask, clock = virtual_now;
-	u64 weight, more = 0;
+	u64 clock = virtual_now, mask = part_of(task), weight, more = 0, lag;
 
 	/* Who takes it out of a queue may not hold the lock of its CPU. */
 	if (!group || !guest ||
@@ -30,6 +38,7 @@ static __always_inline void join(struct task *task, u64 now)
 		return;
 	weight = guest->weight;
 	limits(&limit);
+	lag = lag_of(task, clock);
 	bpf_spin_lock(&group->lock);
 	policy_join(&group->group, now);
 	policy_stand(&group->group, clock, mask, lag, &limit);
@@ -192,13 +201,14 @@ static __always_inline u64 charge(struct task *task, u64 now)
 	struct group *group = group_of(task);
 	struct guest *guest = guest_of(task);
 	struct policy_limits limit;
-	u64 lag = lag_of(task), mask = task->mask, clock = virtual_now;
-	u64 ran, weight, more = 0;
+	u64 clock = virtual_now, mask = part_of(task), ran, weight, more = 0;
+	u64 lag;
 
 	if (group && guest) {
 		weight = guest->weight;
 		limits(&limit);
 		limit.rescue_share = guest->rescue_share;
+		lag = lag_of(task, clock);
 		bpf_spin_lock(&group->lock);
 		ran = policy_charge(&task->thread, &group->group, now);
 		policy_stand(&group->group, clock, mask, lag, &limit);
@@ -289,7 +299,7 @@ __noinline u64 mask_key(u32 tid, u32 domain)
  * is a CPU on which none did for long. */
 __noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
 {
-	u64 vtime = domain_at(domain)->queue.vtime, least = 0;
+	u64 vtime = domain_at(domain)->queue.vtime, least = 0, started;
 	struct task_struct *p = bpf_task_from_pid(tid);
 	_Bool some = 0;
 	struct cpu *cpu;
@@ -308,11 +318,18 @@ __noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
 		    !kernel_allows(p, i))
 			continue;
 		cpu = cpu_of(i);
-		if (!cpu ||
-		    policy_after(now, cpu->started_at) > (s64)SLICE_FOR_KERNEL)
+		if (!cpu)
 			goto out;
-		if (!some || policy_after(cpu->started, least) > 0)
-			least = cpu->started;
+		started = cpu->started;
+		/* One that is alone does not start again for long. */
+		if (cpu->turn && !cpu->kind)
+			started = cpu->thread.vtime;
+		else if (policy_after(now, cpu->started_at) >
+			 (s64)(cpu->turn ? POLICY_MASK_IDLE_NS
+					 : SLICE_FOR_KERNEL))
+			goto out;
+		if (!some || policy_after(started, least) > 0)
+			least = started;
 		some = 1;
 	}
 	if (some && policy_after(least, vtime) < 0)
@@ -342,7 +359,7 @@ static __always_inline void move_on(struct task *task, const struct mask *mask)
 
 /* The mask whose key the thread has now. */
 static __always_inline void enter_mask(struct task_struct *p, struct task *task,
-				       u64 now)
+				       int woken, u64 now)
 {
 	struct domain *domain = domain_at(task->domain);
 	struct mask *mask = mask_of(task);
@@ -351,10 +368,16 @@ static __always_inline void enter_mask(struct task_struct *p, struct task *task,
 
 	if (!key)
 		return;
-	if (!mask || policy_mask_idle(&mask->mask, now))
+	if (!mask || policy_mask_idle(&mask->mask, now) ||
+	    (woken && policy_after(now, mask->looked) > (s64)settings.slice)) {
 		here = vtime_here(p->pid, task->domain, now);
+		if (mask) {
+			mask->here = here;
+			mask->looked = now;
+		}
+	}
 	if (!mask) {
-		struct mask fresh = {.since = now};
+		struct mask fresh = {.since = now, .here = here, .looked = now};
 
 		policy_mask_begin(&fresh.mask, here, domain->forgot, now);
 		bpf_map_update_elem(&masks, &key, &fresh, BPF_NOEXIST);
@@ -369,9 +392,9 @@ static __always_inline void enter_mask(struct task_struct *p, struct task *task,
 }
 
 /* The thread competes in that queue from now on (0: the domain's, else a CPU's,
- * plus 1), which is for it as to says. */
+ * plus 1), which is for it as to says; woken: it slept until now. */
 static __always_inline void enter(struct task_struct *p, struct task *task,
-				  u32 queue, u32 domain, u64 now,
+				  u32 queue, u32 domain, int woken, u64 now,
 				  struct policy_queue *to)
 {
 	_Bool moves = queue != task->queue;
@@ -393,8 +416,11 @@ static __always_inline void enter(struct task_struct *p, struct task *task,
 	if (moves)
 		task->mask_since = 0;
 	task->mask = key;
-	enter_mask(p, task, now);
+	enter_mask(p, task, woken, now);
 	seen(task, to);
+	mask = woken ? mask_of(task) : 0;
+	if (mask)
+		policy_mask_woken(to, mask->here);
 	if (task->unplaced)
 		task->thread.vtime += to->vtime;
 	else if (moves)
@@ -414,10 +440,11 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	s64 credit;
 
 	limits(&limit);
-	enter(p, task, queue, queue ? task->domain : domain_of(near), now, &at);
-	credit = policy_credit(group ? &group->group : 0, &at, virtual_now,
-			       task->mask, queue_of(task)->vtime - at.vtime,
-			       !queue, woken, &limit);
+	enter(p, task, queue, queue ? task->domain : domain_of(near), woken,
+	      now, &at);
+	credit = policy_credit(group ? &group->group : 0, &at, part_of(task),
+			       queue ? 0 : virtual_now - at.vtime, !queue,
+			       woken, &limit);
 	return policy_place(&task->thread, group ? &group->group : 0, &at,
 			    per_cpu(), credit,
 			    __sync_lock_test_and_set(&task->inherited, 0));

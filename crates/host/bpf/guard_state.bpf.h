@@ -195,6 +195,8 @@ struct {
 struct mask {
 	struct policy_mask mask;
 	u64 since; /* when it was made: the map forgets the oldest */
+	u64 here; /* virtual time of its CPUs, at the time of the look */
+	u64 looked;
 };
 
 /* Of threads that may run on a part of a domain's CPUs, by a hash of it. */

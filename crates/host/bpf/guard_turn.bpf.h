@@ -107,33 +107,39 @@ __noinline int take_shared(u32 domain, u32 where, u64 now)
 	struct policy_limits limit;
 	struct task_struct *p;
 	_Bool taken = 0;
-	u32 n = 0;
+	u32 n = 0, some = 0;
 
 	park_spent(queue, now);
 	if (scx_bpf_dsq_nr_queued(queue) < 2)
 		return kernel_take(queue);
 	limits(&limit);
+	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
 		while ((p = bpf_iter_scx_dsq_next(&it)) && n < LOOK_AHEAD) {
 			struct task *task = task_of(p);
 
 			if (!task)
 				break;
-			if (!n++) {
+			n++;
+			if (!bpf_cpumask_test_cpu(where, p->cpus_ptr))
+				continue;
+			if (!some) {
 				first = task->thread;
 				first.weight = weight(task);
+				some = n;
 			}
 			if (!policy_prefers(&task->thread, weight(task), &first,
 					    first.weight, per_cpu(), &limit))
 				break;
 			if (scx_bpf_task_cpu(p) == (s32)where &&
 			    may_run(p, task, now)) {
-				taken = take_here(&it, p, task, n > 1);
+				taken = take_here(&it, p, task, n > some);
 				break;
 			}
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
 	return taken || kernel_take(queue);
 }
 
@@ -185,7 +191,7 @@ __noinline u32 behind(u32 where, u64 now)
 }
 
 /* Takes a thread of any other domain. */
-__noinline int take_anywhere(u32 where)
+__noinline int take_anywhere(u32 where, u64 now)
 {
 	u32 domain = domain_of(where), i;
 
@@ -195,6 +201,7 @@ __noinline int take_anywhere(u32 where)
 			break;
 		if (++domain >= settings.domains)
 			domain = 0;
+		park_spent(QUEUE_SHARED + domain, now);
 		if ((scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain) > 0 &&
 		     kernel_take(QUEUE_RESCUE + domain)) ||
 		    (scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) > 0 &&
@@ -225,11 +232,14 @@ __noinline int waits_anywhere(u32 where)
  * run elsewhere only. */
 #define FIRST_NONE 0 /* there is none */
 #define FIRST_FOUND 1
-#define FIRST_UNKNOWN 2 /* it is far behind others */
+/* It is far behind others. Most that wait are about where the queue is, as its
+ * virtual time is where the CPU may run them. */
+#define FIRST_UNKNOWN 2
 /* How many are looked at for it. */
 #define LOOK_FIRST 64
 
 static __always_inline u32 first_of(u64 queue, u32 where,
+				    const struct policy_queue *at,
 				    struct policy_thread *first)
 {
 	struct bpf_iter_scx_dsq it;
@@ -245,6 +255,7 @@ static __always_inline u32 first_of(u64 queue, u32 where,
 			if (!p)
 				break;
 			if (n == LOOK_FIRST) {
+				first->vtime = at->vtime;
 				found = FIRST_UNKNOWN;
 				break;
 			}
@@ -266,32 +277,24 @@ static __always_inline u32 first_of(u64 queue, u32 where,
  * hold back one of little weight. The kernel would end guard after 20 s. */
 #define OVERDUE_NS 8000000000LL
 #define LOOK_OVERDUE_NS 200000000ULL
-/* How many of a queue are looked at for that, from its end. */
-#define LOOK_BACK 512
+#define LOOK_OVERDUE_MOST_NS (OVERDUE_NS / 2)
+/* How many of a queue are looked at for that, from either end. */
+#define LOOK_OVERDUE 1024
 
-/* Takes a thread that waits for too long: it is among the last of its queue. */
-__noinline int take_overdue(u64 queue, u32 where, u64 now)
+/* Takes a thread that waits for too long, of those near one end of the queue.
+ */
+__noinline int take_overdue_from(u64 queue, u32 where, u64 flags, u64 now)
 {
-	struct cpu *cpu = cpu_of(where);
 	struct bpf_iter_scx_dsq it;
-	u32 own = queue >= QUEUE_CPU;
 	struct policy_queue at;
 	struct task_struct *p;
 	struct task *task;
 	_Bool taken = 0;
 	u32 n = 0;
 
-	if (!cpu)
-		return 0;
-	if (policy_after(now, cpu->overdue[own]) < 0)
-		return 0;
-	/* Each CPU of a domain looks: some threads may run on few of them. */
-	cpu->overdue[own] =
-		now +
-		LOOK_OVERDUE_NS * (own ? 1 : 1 + cpus_of(domain_of(where)) / 8);
 	bpf_rcu_read_lock();
-	if (!bpf_iter_scx_dsq_new(&it, queue, SCX_DSQ_ITER_REV)) {
-		bpf_for(n, 0, LOOK_BACK)
+	if (!bpf_iter_scx_dsq_new(&it, queue, flags)) {
+		bpf_for(n, 0, LOOK_OVERDUE)
 		{
 			p = bpf_iter_scx_dsq_next(&it);
 			if (!p)
@@ -312,9 +315,33 @@ __noinline int take_overdue(u64 queue, u32 where, u64 now)
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
-	if (taken)
-		cpu->overdue[own] = now; /* there may be more */
 	return taken;
+}
+
+/* Takes a thread that waits for too long. It is among the last of its queue, or
+ * it lacks a lot there and may run on few CPUs, which others keep from it. */
+__noinline int take_overdue(u64 queue, u32 where, u64 now)
+{
+	struct cpu *cpu = cpu_of(where);
+	u32 own = queue >= QUEUE_CPU;
+	u64 pause = LOOK_OVERDUE_NS;
+
+	if (!cpu)
+		return 0;
+	if (policy_after(now, cpu->overdue[own]) < 0)
+		return 0;
+	/* Each CPU of a domain looks: some threads may run on few of them. */
+	if (!own)
+		pause *= 1 + cpus_of(domain_of(where)) / 8;
+	if (pause > LOOK_OVERDUE_MOST_NS)
+		pause = LOOK_OVERDUE_MOST_NS;
+	cpu->overdue[own] = now + pause;
+	if (!take_overdue_from(queue, where, SCX_DSQ_ITER_REV, now) &&
+	    (scx_bpf_dsq_nr_queued(queue) <= LOOK_OVERDUE ||
+	     !take_overdue_from(queue, where, 0, now)))
+		return 0;
+	cpu->overdue[own] = now; /* there may be more */
+	return 1;
 }
 
 /* Whether a thread of the kind waits for this CPU. */
@@ -349,16 +376,16 @@ __noinline int again(u32 where, u64 now)
 		mine = QUEUE_CPU + where;
 	/* It may come from another domain, or have other CPUs. */
 	enter(p, task, task->queue, cpu->kind ? task->domain : domain_of(where),
-	      now, &at);
+	      0, now, &at);
 	group = group_of(task);
 	policy_stays(&task->thread, group ? &group->group : 0, &at, per_cpu(),
 		     __sync_lock_test_and_set(&task->inherited, 0));
 	cpu->thread.vtime = task->thread.vtime;
-	waits = first_of(mine, where, &first);
-	if (waits == FIRST_UNKNOWN ||
-	    !policy_again(&task->thread, waits, first.vtime, &cpu->kinds,
+	waits = first_of(mine, where, &at, &first);
+	if (!policy_again(&task->thread, waits, first.vtime, &cpu->kinds,
 			  cpu->kind, others_wait(cpu, where, !cpu->kind, now)))
 		return 0;
+	waits = waits == FIRST_FOUND;
 	policy_repeat(queue_of(task), &task->thread, waits, first.vtime);
 	if (settings.domains > 1 && waits && !cpu->kind)
 		domain_at(domain_of(where))->weight = first.weight;
@@ -436,8 +463,9 @@ out:
 __noinline int take_woken(u32 where, u64 now)
 {
 	struct bpf_iter_scx_dsq it;
-	struct policy_thread first;
+	struct policy_thread first = {};
 	struct policy_limits limit;
+	struct policy_queue at;
 	struct task_struct *p;
 	struct task *task;
 	struct cpu *cpu = cpu_of(where);
@@ -456,7 +484,8 @@ __noinline int take_woken(u32 where, u64 now)
 		goto out;
 	kind = !!task->queue;
 	limits(&limit);
-	if (first_of(queue_id(task), where, &first) != FIRST_FOUND)
+	seen(task, &at);
+	if (!first_of(queue_id(task), where, &at, &first))
 		goto out;
 	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0)) {
 		if (scx_bpf_task_cpu(p) == (s32)where &&
@@ -590,7 +619,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		return;
 	if (!task) {
 		if (settings.domains > 1)
-			take_anywhere(where);
+			take_anywhere(where, now);
 		return;
 	}
 	if (repeat(prev, task, cpu, where, now))

@@ -90,7 +90,6 @@ unsafe extern "C" {
         thread: *mut Thread,
         group: *const Group,
         queue: *const Queue,
-        clock: u64,
         mask: u64,
         lag: u64,
         load: u64,
@@ -124,6 +123,8 @@ unsafe extern "C" {
         limits: *const Limits,
     );
     fn guard_mask_view(mask: *const Mask, queue: *const Queue, out: *mut Queue);
+    fn guard_mask_woken(view: *mut Queue, here: u64);
+    fn guard_part(mask: u64, domain: u32) -> u64;
     fn guard_mask_move(mask: *const Mask, thread: *mut Thread, moved: *mut u64);
     fn guard_mask_start(mask: *mut Mask, thread: *const Thread, now: u64);
     fn guard_move(thread: *mut Thread, from: *const Queue, to: *const Queue);
@@ -260,7 +261,7 @@ enum Doing {
 }
 
 /// What a thread does.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Habit {
     /// It always has something to compute.
     Computes,
@@ -475,16 +476,18 @@ impl Host {
     /// As `vtime_here` there, of the mask's CPUs of the domain.
     fn here(&self, (domain, mask): (usize, u64)) -> u64 {
         let vtime = self.domains[domain].queue.vtime;
-        let cpus = self.started.iter().enumerate().filter(|(cpu, _)| mask >> cpu & 1 != 0);
-        let started = cpus.map(|(_, started)| *started).collect::<Vec<_>>();
-        if started.iter().any(|(_, at)| self.now - at > 8 * LIMITS.slice) {
-            return vtime;
-        }
-        started.iter().map(|(started, _)| *started).max().unwrap_or(vtime).min(vtime)
+        let cpus = (0..self.cpus.len()).filter(|cpu| mask >> cpu & 1 != 0);
+        let started = cpus.map(|cpu| {
+            let (started, at) = self.started[cpu];
+            (self.cpus[cpu].is_some() || self.now - at <= 8 * LIMITS.slice).then_some(started)
+        });
+        // `None`: one is free.
+        let started: Option<Vec<u64>> = started.collect();
+        started.and_then(|started| started.into_iter().max()).unwrap_or(vtime).min(vtime)
     }
 
-    /// As `place` there, up to the place.
-    fn enter(&mut self, actor: usize, domain: usize) -> Queue {
+    /// As `place` there, up to the place; `woken`: the thread slept.
+    fn enter(&mut self, actor: usize, domain: usize, woken: bool) -> Queue {
         let key = self.key(self.actors[actor].mask, domain);
         self.move_on(actor);
         let (from, now) = (self.seen(actor), self.now);
@@ -506,7 +509,11 @@ impl Host {
             }
             self.move_on(actor);
         }
-        let to = self.seen(actor);
+        let mut to = self.seen(actor);
+        if let Some(key) = key.filter(|_| woken) {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_mask_woken(&mut to, self.here(key)) };
+        }
         let one = &mut self.actors[actor];
         if std::mem::take(&mut one.unplaced) {
             one.thread.vtime += to.vtime;
@@ -522,15 +529,16 @@ impl Host {
         let domain = self.domain_of(self.actors[actor].cpu);
         let (load, clock) = (self.load(), self.clock());
         let alone = self.domains.len() > 1 && self.waiting(domain).is_empty();
-        let seen = self.enter(actor, domain);
-        let (mask, lag) = self.mask_and_lag(actor);
+        let woken = matches!(self.actors[actor].doing, Doing::Sleeps(_));
+        let seen = self.enter(actor, domain, woken);
+        let (mask, lag) = (self.mask_and_lag(actor).0, clock - seen.vtime);
         let queue = &mut self.domains[domain].queue;
         let one = &mut self.actors[actor];
-        let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
+        let woken = i32::from(woken);
         // SAFETY: all point to values of their types, none of which is used elsewhere.
         unsafe {
             let limits = &LIMITS;
-            guard_place(&mut one.thread, group, &seen, clock, mask, lag, load, woken, 0, limits);
+            guard_place(&mut one.thread, group, &seen, mask, lag, load, woken, 0, limits);
         }
         if alone && one.thread.vtime as i64 > queue.first as i64 {
             queue.first = one.thread.vtime;
@@ -539,11 +547,13 @@ impl Host {
         one.waits_since = self.now;
     }
 
-    /// A number of the thread's mask, and how far behind virtual time is there.
+    /// As `part_of` and `lag_of` there.
     fn mask_and_lag(&self, actor: usize) -> (u64, u64) {
         let one = &self.actors[actor];
-        let mask = one.key.map_or(0, |(domain, part)| (domain as u64 + 1) << 32 | part);
-        (mask, self.domains[one.domain].queue.vtime - self.seen(actor).vtime)
+        let mask = one.key.map_or(0, |(domain, part)| (domain as u64 + 1) << 32 | part << 1 | 1);
+        // SAFETY: computes a number.
+        let part = unsafe { guard_part(mask, one.domain as u32) };
+        (part, self.clock() - self.seen(actor).vtime)
     }
 
     fn charge(&mut self, actor: usize) {
@@ -722,11 +732,11 @@ impl Host {
     /// Whether the thread that runs on the CPU has another turn.
     fn again(&mut self, cpu: usize, actor: usize) -> bool {
         let (group, domain) = (self.group(actor), self.domain_of(cpu));
-        let (queue, load) = (self.enter(actor, domain), self.load());
+        let (queue, load) = (self.enter(actor, domain, false), self.load());
         // SAFETY: as in `enqueue`.
         unsafe { guard_stays(&mut self.actors[actor].thread, group, &queue, load, 0) };
-        let Ok(first) = self.first_of(cpu) else { return false };
-        let first = first.map(|first| self.actors[first].thread.vtime);
+        let vtime = |first: usize| self.actors[first].thread.vtime;
+        let first = self.first_of(cpu).map_or(Some(queue.vtime), |first| first.map(vtime));
         let (thread, kinds) = (&self.actors[actor].thread, Kinds::default());
         let (waits, first) = (i32::from(first.is_some()), first.unwrap_or_default());
         // SAFETY: as in `enqueue`.
@@ -1056,7 +1066,7 @@ fn a_chain_of_short_threads_has_the_share_of_one() {
                     // SAFETY: as above.
                     unsafe {
                         inherited += guard_bequeath(&child, &queue, limits);
-                        guard_place(&mut parent, none, &queue, 0, 0, 0, 200, 1, inherited, limits);
+                        guard_place(&mut parent, none, &queue, 0, 0, 200, 1, inherited, limits);
                     }
                     (is_child, inherited) = (false, 0);
                 }
@@ -1101,7 +1111,7 @@ fn a_chain_whose_threads_start_the_next_one_early_has_the_share_of_one() {
                 now += LIMITS.slice - lead;
                 ran[1] += guard_charge(&mut one, none, now);
                 let mut next = Thread { vtime: queue.vtime + ahead, weight: 100, ..one };
-                guard_place(&mut next, none, &queue, 0, 0, 0, 200, 1, 0, &LIMITS);
+                guard_place(&mut next, none, &queue, 0, 0, 200, 1, 0, &LIMITS);
                 inherited += guard_bequeath(&one, &queue, &LIMITS);
                 one = next;
             }
@@ -1237,17 +1247,40 @@ fn threads_share_by_weight_where_they_may_run() {
 /// Many that wait may not run on the CPUs where two share by weight.
 #[test]
 fn weights_count_beside_many_that_wait_for_other_cpus() {
-    for seed in 0..4 {
-        let mut host = Host::new(4, &[], seed, true);
-        for _ in 0..24 {
-            host.add_bound(None, 100, Habit::Computes, 0b1100);
+    // More than the scheduler looks at, too.
+    for others in [24, LOOK_FIRST + 16] {
+        for seed in 0..4 {
+            let mut host = Host::new(4, &[], seed, true);
+            for _ in 0..others {
+                host.add_bound(None, 100, Habit::Computes, 0b1100);
+            }
+            for weight in [300, 100, 300, 100] {
+                host.add_bound(None, weight, Habit::Computes, 0b0011);
+            }
+            host.run(10 * S);
+            for (actor, weight) in (others..).zip([300, 100, 300, 100]) {
+                assert_share(host.actors[actor].ran, 2 * 10 * S * weight / 800, 0.05, "a thread");
+            }
         }
-        for weight in [300, 100, 300, 100] {
-            host.add_bound(None, weight, Habit::Computes, 0b0011);
-        }
-        host.run(10 * S);
-        for (actor, weight) in (24..).zip([300, 100, 300, 100]) {
-            assert_share(host.actors[actor].ran, 2 * 10 * S * weight / 800, 0.05, "a thread");
+    }
+}
+
+/// The only thread of a mask sleeps most of the time, on CPUs that are as busy as others.
+#[test]
+fn who_sleeps_gains_nothing_by_its_mask() {
+    for (habit, vm) in [(Habit::Rests, None), (Habit::Rests, Some(0))] {
+        for seed in 0..4 {
+            let mut host = Host::new(4, &[100], seed, false);
+            for _ in 0..8 {
+                host.add(None, 100, Habit::Computes);
+            }
+            host.add_bound(vm, 100, habit, 0b0011);
+            host.run_on_and_on(20 * S);
+            let before = host.actors[8].ran;
+            host.actors[8].habit = Habit::Computes;
+            host.run_on_and_on(S);
+            let ran = host.actors[8].ran - before;
+            assert!(ran <= S * 6 / 10, "{habit:?}: it ran {ran} ns of the first second");
         }
     }
 }
@@ -1438,6 +1471,25 @@ fn threads_share_by_weight_where_they_cannot_leave() {
         assert!(host.actors[new].ran > 0);
         let wait = host.actors[new].longest_wait;
         assert!(wait <= 3 * 16 * LIMITS.slice / 2, "a new thread waited {wait} ns");
+    }
+}
+
+/// VMs that may not leave their domain, which is busier than the other.
+#[test]
+fn vms_have_their_share_where_they_cannot_leave() {
+    for habit in [Habit::Relays, Habit::Blocks] {
+        for seed in 0..4 {
+            let mut host = Host::new(2, &[100, 100], seed, false).divided(2);
+            let (busy, other) = (0b01, 0b10);
+            for _ in 0..4 {
+                host.add_bound(Some(0), 0, habit, busy);
+            }
+            host.add_bound(Some(1), 0, Habit::Computes, busy);
+            host.add_bound(None, 100, Habit::Computes, other);
+            host.run(20 * S);
+            assert_share(host.vm_ran(0), 10 * S, 0.03, "the VM whose vCPUs sleep");
+            assert_share(host.vm_ran(1), 10 * S, 0.03, "the VM that computes");
+        }
     }
 }
 
@@ -1702,7 +1754,7 @@ fn a_sleeper_preempts_and_a_hog_does_not() {
         let none = std::ptr::null();
         // SAFETY: all point to values of their types; no group.
         unsafe {
-            guard_place(&mut woken, none, queue, 0, 0, 0, 100, 1, 0, &LIMITS);
+            guard_place(&mut woken, none, queue, 0, 0, 100, 1, 0, &LIMITS);
             guard_preempts_in(&woken, &running, none, S + after, &LIMITS)
         }
     };

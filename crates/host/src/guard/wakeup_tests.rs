@@ -97,7 +97,7 @@ impl Cpu {
         let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         let queue = &self.queues[one.kind];
         // SAFETY: all point to values of their types; no group.
-        unsafe { guard_place(&mut one.thread, null_mut(), queue, 0, 0, 0, 400, woken, 0, &LIMITS) };
+        unsafe { guard_place(&mut one.thread, null_mut(), queue, 0, 0, 400, woken, 0, &LIMITS) };
         one.doing = Doing::Waits;
         one.waits_since = self.now;
         if woken != 0 {
