@@ -359,7 +359,7 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
         }))?;
     } else {
         for pid in &restored.active {
-            print(&format!("guard (supervised by process {pid}) is at work: left alone\n"))?;
+            print(&format!("guard (process {pid}) or its supervisor is at work: left alone\n"))?;
         }
         print(&format!("slices given back: {}\n", restored.threads))?;
     }

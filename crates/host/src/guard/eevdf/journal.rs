@@ -27,14 +27,25 @@ pub struct Before {
     pub start_time: u64,
     /// `None`: it had the default.
     pub slice: Option<Duration>,
+    /// What guard sets. A thread that has another slice has been given it by somebody else, or is
+    /// as it was before. `None`: it is not known, from an older guard's journal.
+    pub short: Option<Duration>,
 }
 
 impl Before {
-    /// Thread `tid` as it is; `default` is the slice of threads without a custom one.
-    pub fn of(tid: u32, default: Duration) -> io::Result<Before> {
+    /// Thread `tid` as it is; `default` is the slice of threads without a custom one, `short` what
+    /// it is going to have.
+    pub fn of(tid: u32, default: Duration, short: Duration) -> io::Result<Before> {
         let start_time = start_time(tid).ok_or(io::ErrorKind::NotFound)?;
         let slice = slice::get(tid)?;
-        Ok(Before { tid, start_time, slice: (slice != default).then_some(slice) })
+        let slice = (slice != default).then_some(slice);
+        Ok(Before { tid, start_time, slice, short: Some(short) })
+    }
+
+    /// Whether the thread has the slice that guard sets; an error as of [`slice::get`].
+    pub fn is_short(&self) -> io::Result<bool> {
+        let slice = slice::get(self.tid)?;
+        Ok(self.short.is_none_or(|short| slice == short))
     }
 
     /// Whether the thread has not ended; a later one with its number is another.
@@ -42,13 +53,14 @@ impl Before {
         start_time(self.tid) == Some(self.start_time)
     }
 
-    /// Gives the thread its slice back. One that is gone needs nothing.
+    /// Gives the thread its slice back. One that is gone, or has another slice than guard's, needs
+    /// nothing.
     ///
     /// # Errors
     /// [`Unsupported`](io::ErrorKind::Unsupported) while the thread has another scheduling policy.
     /// The kernel keeps the slice until the thread is an ordinary one again.
     pub fn restore(&self) -> io::Result<()> {
-        if !self.is_there() {
+        if !self.is_there() || matches!(self.is_short(), Ok(false)) {
             return Ok(());
         }
         match slice::set(self.tid, self.slice) {
@@ -59,17 +71,18 @@ impl Before {
 
     /// The line of a journal.
     pub fn line(&self) -> String {
-        let slice = self.slice.map_or(0, |slice| slice.as_nanos());
-        format!("{} {} {slice}\n", self.tid, self.start_time)
+        let ns = |slice: Option<Duration>| slice.map_or(0, |slice| slice.as_nanos());
+        format!("{} {} {} {}\n", self.tid, self.start_time, ns(self.slice), ns(self.short))
     }
 
     pub fn parse(line: &str) -> Option<Before> {
         let mut numbers = line.split_ascii_whitespace();
         let tid = numbers.next()?.parse().ok()?;
         let start_time = numbers.next()?.parse().ok()?;
-        let ns: u64 = numbers.next()?.parse().ok()?;
-        let slice = (ns > 0).then(|| Duration::from_nanos(ns));
-        numbers.next().is_none().then_some(Before { tid, start_time, slice })
+        let duration = |ns: u64| (ns > 0).then(|| Duration::from_nanos(ns));
+        let slice = duration(numbers.next()?.parse().ok()?);
+        let short = numbers.next().map_or(Ok(0), str::parse).ok().map(duration)?;
+        numbers.next().is_none().then_some(Before { tid, start_time, slice, short })
     }
 }
 
@@ -83,8 +96,7 @@ impl Journal {
     /// Creates the journal of this process in `directory`.
     pub fn create(directory: &Path) -> io::Result<Journal> {
         fs::create_dir_all(directory)?;
-        let pid = std::process::id();
-        let path = directory.join(format!("{PREFIX}{pid}"));
+        let path = path_of(directory, std::process::id());
         // One of the same name is of a process that is gone, and was restored before.
         let file = File::create(&path)?;
         Ok(Journal { path, file })
@@ -112,6 +124,11 @@ fn at_work(pid: u32, start: u64) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     start_time(pid) == Some(start) && !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Where the journal of process `pid` is.
+pub fn path_of(directory: &Path, pid: u32) -> PathBuf {
+    directory.join(format!("{PREFIX}{pid}"))
 }
 
 /// What [`restore`] found.
@@ -190,12 +207,15 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written() {
-        for slice in [None, Some(Duration::from_micros(1500))] {
-            let before = Before { tid: 7, start_time: 99, slice };
+        let own = Some(Duration::from_micros(1500));
+        for (slice, short) in [(None, None), (own, None), (None, own), (own, own)] {
+            let before = Before { tid: 7, start_time: 99, slice, short };
             assert_eq!(Before::parse(before.line().trim_end()), Some(before));
         }
+        // An older guard's.
+        assert_eq!(Before::parse("7 99 1500000").unwrap().slice, own);
         // The last line of a writer that was killed in the middle of it.
-        for torn in ["", "7", "7 99", "7 99 x", "7 99 0 1"] {
+        for torn in ["", "7", "7 99", "7 99 x", "7 99 0 x", "7 99 0 0 1"] {
             assert_eq!(Before::parse(torn), None, "{torn:?}");
         }
     }
@@ -214,7 +234,7 @@ mod tests {
         });
         let tid = tid.recv().unwrap();
         let default = slice::default().unwrap();
-        let before = Before::of(tid, default).unwrap();
+        let before = Before::of(tid, default, slice::MIN).unwrap();
         assert_eq!(before.slice, None);
         slice::set(tid, Some(slice::MIN)).unwrap();
 
@@ -238,6 +258,10 @@ mod tests {
         restore_one(journal.path(), &mut Restored::default()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert_eq!(restore(Path::new("/nonexistent/reprieve")).unwrap(), Restored::default());
+        // What somebody else set since stays.
+        slice::set(tid, Some(2 * slice::MIN)).unwrap();
+        before.restore().unwrap();
+        assert_eq!(slice::get(tid).unwrap(), 2 * slice::MIN);
         // A thread with a real-time priority keeps its slice until it is an ordinary one again.
         let class = |policy, sched_priority| {
             let priority = libc::sched_param { sched_priority };

@@ -60,6 +60,8 @@ struct Refused {
     /// Tells it from a later thread with the same ID.
     start_time: Option<u64>,
     why: String,
+    /// It has another scheduling policy, which may change.
+    for_now: bool,
 }
 
 /// What the control thread and the statistics share.
@@ -123,8 +125,14 @@ impl State {
         of.map(|of| of.why.as_str())
     }
 
-    fn refuse(&mut self, tid: u32, why: String) {
-        self.refused.insert(tid, Refused { start_time: start_time(tid), why });
+    fn refused_for_good(&self, tid: u32) -> bool {
+        self.refused(tid).is_some() && self.refused.get(&tid).is_some_and(|of| !of.for_now)
+    }
+
+    fn refuse(&mut self, tid: u32, error: &io::Error) {
+        let (start_time, why) = (start_time(tid), error.to_string());
+        let for_now = error.kind() == io::ErrorKind::Unsupported;
+        self.refused.insert(tid, Refused { start_time, why, for_now });
     }
 }
 
@@ -164,8 +172,9 @@ impl Eevdf {
                 state.touched.insert(before.tid, before);
                 state.later.insert(before.tid);
             }
-            // This guard's journal has what they say.
-            for journal in left.kept {
+            // This guard's journal has what they say. A dead guard may have had its name.
+            let own = journal::path_of(&options.journal, std::process::id());
+            for journal in left.kept.into_iter().filter(|journal| *journal != own) {
                 let _ = std::fs::remove_file(journal);
             }
             Some(Arc::new(Mutex::new(supervisor)))
@@ -340,15 +349,18 @@ impl Control {
         let Some(supervisor) = &self.supervisor else { return };
         for act in acts {
             match *act {
-                Act::Shorten(tid) if state.refused(tid).is_some() => {}
+                Act::Shorten(tid) if state.refused_for_good(tid) => {}
                 Act::Shorten(tid) => {
                     let done = self.know(state, supervisor, tid);
                     match done.and_then(|()| slice::set(tid, Some(self.short))) {
-                        Ok(()) => _ = state.later.remove(&tid),
+                        Ok(()) => {
+                            state.later.remove(&tid);
+                            state.refused.remove(&tid);
+                        }
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {
                             state.touched.remove(&tid);
                         }
-                        Err(error) => state.refuse(tid, error.to_string()),
+                        Err(error) => state.refuse(tid, &error),
                     }
                 }
                 Act::Restore(tid) => state.restore(tid),
@@ -356,17 +368,22 @@ impl Control {
         }
     }
 
-    /// Makes sure that the supervisor knows how thread `tid` was before.
+    /// Makes sure that the supervisor knows how thread `tid`, unless it is short already, is now:
+    /// somebody else may have given it another slice since it was restored.
     fn know(
         &self,
         state: &mut State,
         supervisor: &Mutex<supervisor::Supervisor>,
         tid: u32,
     ) -> io::Result<()> {
-        if state.touched(tid).is_some() {
+        let touched = state.touched(tid).copied();
+        if touched.map_or(Ok(false), |before| before.is_short())? {
             return Ok(());
         }
-        let before = Before::of(tid, self.default)?;
+        let before = Before::of(tid, self.default, self.short)?;
+        if touched == Some(before) {
+            return Ok(());
+        }
         if let Err(error) = lock(supervisor).note(&before) {
             state.ended = Some(format!("the journal cannot be written: {error}"));
             return Err(error);
@@ -403,15 +420,17 @@ mod tests {
         let started = start_time(tid).unwrap();
         let mut state = State::new(0);
         for (start_time, known) in [(started, true), (started - 1, false)] {
-            state.touched.insert(tid, Before { tid, start_time, slice: None });
-            let why = "it is scheduled by another policy".to_owned();
-            state.refused.insert(tid, Refused { start_time: Some(start_time), why });
+            state.touched.insert(tid, Before { tid, start_time, slice: None, short: None });
+            let (start_time, why) = (Some(start_time), "not permitted".to_owned());
+            state.refused.insert(tid, Refused { start_time, why, for_now: false });
             assert_eq!(
                 (state.touched(tid).is_some(), state.refused(tid).is_some()),
                 (known, known)
             );
         }
-        state.refuse(tid, "again".into());
-        assert_eq!(state.refused(tid), Some("again"));
+        state.refuse(tid, &io::Error::other("again"));
+        assert_eq!((state.refused(tid), state.refused_for_good(tid)), (Some("again"), true));
+        state.refuse(tid, &io::ErrorKind::Unsupported.into());
+        assert!(state.refused(tid).is_some() && !state.refused_for_good(tid));
     }
 }
