@@ -4,10 +4,11 @@
 
 use crate::output;
 use anyhow::Result;
+use reprieve_page::plain;
 use reprieve_verify::Report;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -61,7 +62,8 @@ fn examine(file: &Path) -> Outcome<'_> {
 }
 
 fn read(file: &Path) -> std::io::Result<Vec<u8>> {
-    let file = std::fs::File::open(file)?;
+    // The open of a pipe would wait for somebody who writes to it.
+    let file = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
     if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("not a regular file"));
     }
@@ -72,21 +74,23 @@ fn read(file: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Names of files and of what is in them may hold anything: a line is a line, without control
+/// characters.
 fn text(outcomes: &[Outcome<'_>]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
-        let file = outcome.file.display();
-        let _ = match (&outcome.report, &outcome.error) {
-            (Some(r), _) if outcome.clean => writeln!(
-                text,
-                "{file}: clean: {} functions, {} instructions, {} bytes",
+        let lines = match (&outcome.report, &outcome.error) {
+            (Some(r), _) if outcome.clean => vec![format!(
+                "clean: {} functions, {} instructions, {} bytes",
                 r.functions, r.instructions, r.bytes
-            ),
-            (Some(r), _) => {
-                r.findings.iter().try_for_each(|finding| writeln!(text, "{file}: {finding}"))
-            }
-            (None, error) => writeln!(text, "{file}: {}", error.as_deref().unwrap_or_default()),
+            )],
+            (Some(r), _) => r.findings.iter().map(ToString::to_string).collect(),
+            (None, error) => vec![error.clone().unwrap_or_default()],
         };
+        for line in lines {
+            text += &plain(&format!("{}: {line}", outcome.file.display()));
+            text.push('\n');
+        }
     }
     text
 }

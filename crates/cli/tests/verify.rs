@@ -51,3 +51,34 @@ fn json_names_the_rule_and_the_function() {
     assert_eq!(value[0]["findings"][0]["function"], "f");
     assert!(value[1]["error"].as_str().unwrap().contains("regular file"));
 }
+
+#[test]
+fn text_of_a_file_does_not_control_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let body = "return 1; } __attribute__((section(\"reprieve_restart\"), used)) static long gEVIL(void) { __asm__ volatile(\"syscall\"); return 1;";
+    let bad = program(directory.path(), "bad\n\u{1b}[2J", body);
+    let mut bytes = std::fs::read(&bad).unwrap();
+    let at = bytes.windows(6).position(|bytes| bytes == b"gEVIL\0").unwrap();
+    bytes[at + 1..at + 5].copy_from_slice(b"\x1b[2J");
+    std::fs::write(&bad, bytes).unwrap();
+    let none = format!("{bad}-none");
+    let output = verify(&[&bad, &none]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("bad??[2J: g?[2J+0x") && text.contains("bad??[2J-none: No such"),
+        "{text}"
+    );
+    assert!(text.lines().count() == 2 && !text.contains('\u{1b}'), "{text:?}");
+}
+
+/// Nobody writes to it: nothing must wait for that.
+#[test]
+fn a_pipe_is_no_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let output = verify(&[pipe.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("not a regular file"), "{output:?}");
+}

@@ -17,7 +17,7 @@
 //!   handler, which does what the kernel would do there;
 //! - **no system call**, software interrupt, or privileged instruction is there at all, nor one
 //!   that uses what a restart does not restore (x87 and MMX registers, control words such as MXCSR)
-//!   or sets the direction flag;
+//!   or writes a segment register, or sets the direction flag;
 //! - **stores** go to the stack below the function's return address, or to the result: the memory
 //!   the caller passed as the second argument (a copied value's place, or the protection slot);
 //! - **arming** comes first: a function that is entered from outside reads nothing but its stack,

@@ -16,7 +16,8 @@ pub enum Rule {
     Return,
     /// A system call, software interrupt, or privileged instruction.
     System,
-    /// A use of x87 or MMX registers, or a change of a control word or the direction flag.
+    /// A use of x87 or MMX registers, or a change of a control word, the direction flag or a
+    /// segment register.
     State,
     /// A store to something that cannot be shown to be the stack or the result.
     Store,

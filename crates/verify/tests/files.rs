@@ -184,10 +184,17 @@ fn state_that_a_restart_does_not_restore() {
         ("fxrstor", "fxrstor -512(%rsp)"),
         ("direction", "std"),
         ("flags", "popfq"),
+        ("segment", "xor %eax, %eax; mov %eax, %fs"),
+        ("segment-memory", "mov -8(%rsp), %ds"),
+        ("segment-popped", "push %rax; pop %gs"),
+        ("segment-far-fs", "lfs -16(%rsp), %eax"),
+        ("segment-far-gs", "lgs -16(%rsp), %eax"),
+        ("segment-far-ss", "lss -16(%rsp), %eax"),
     ] {
         broken(&c(name, &[], &body(&format!("{asm}; ret"))), Rule::State, "body", "");
     }
-    let kept = "movaps %xmm0, %xmm1; vaddsd %xmm1, %xmm1, %xmm1; cld; stmxcsr -8(%rsp); ret";
+    broken(&c("fs-base", &[], &body("wrfsbase %rax; ret")), Rule::System, "body", "");
+    let kept = "movaps %xmm0, %xmm1; vaddsd %xmm1, %xmm1, %xmm1; cld; stmxcsr -8(%rsp); mov %fs, %eax; push %fs; pop %rax; ret";
     assert_eq!(c("sse", &[], &body(kept)).findings, []);
 }
 
@@ -396,6 +403,23 @@ fn overwritten_return_addresses() {
     stores("joined", joined, "body", "pointer");
     stores("indexed", "mov %rsi, (%rsp,%rcx,8); ret", "body", "pointer");
     stores("repeated", "lea (%rsp), %rdi; rep stosq; ret", "body", "pointer");
+    // Where the index is 0, the displacement leads from the place of %rbx to the return address.
+    for (name, store) in [
+        ("moved-base", "mov %rsi, 8(%rsp,%rcx)"),
+        ("moved-index", "mov %rsp, %rax; mov %rsi, 8(%rcx,%rax)"),
+        ("moved-by-lea", "lea 8(%rsp,%rcx), %rax; mov %rsi, (%rax)"),
+        ("moved-index-by-lea", "mov %rsp, %rax; lea 8(%rcx,%rax), %rax; mov %rsi, (%rax)"),
+    ] {
+        stores(name, &format!("push %rbx; mov (%rdi), %ecx; {store}; pop %rbx; ret"), "body", "");
+    }
+    let half = "movups %xmm0, -8(%rsp,%rcx); ret";
+    stores("longer-than-its-place", half, "body", "return address");
+    // Displacements that stay below it.
+    let below = "sub $24, %rsp; mov %rsp, %rax; mov %rsi, 8(%rsp,%rcx); mov %rsi, 8(%rcx,%rax); lea 8(%rcx,%rax), %rdx; mov %rsi, (%rdx); add $24, %rsp; mov %rsi, -24(%rsp,%rcx); ret";
+    assert_eq!(c("moved-below", &[], &body(below)).findings, []);
+    // Also with the registers in the other order the place of a saved register is lost.
+    let saved = "push %rbx; mov %rsp, %rax; mov %rsi, (%rcx,%rax); pop %rbx; ret";
+    broken(&c("indexes-saved", &[], &body(saved)), Rule::Return, "body", "rbx");
     stores("unknown-size", "xsave -64(%rsp); ret", "body", "return address");
 }
 

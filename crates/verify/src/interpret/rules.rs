@@ -93,6 +93,12 @@ impl<'a> Rules<'a> {
                     Rule::State,
                     "a restart restores no x87 or MMX registers (long double), nor rounding modes",
                 );
+            } else if is_segment_load(i) {
+                self.find(
+                    i,
+                    Rule::State,
+                    "segment registers, which lead to thread-local storage, must stay as they are",
+                );
             } else if let Some(target) = code::target(i) {
                 let call = i.flow_control() == FlowControl::Call;
                 if !call && self.aborts.contains(&target) {
@@ -208,8 +214,9 @@ impl<'a> Rules<'a> {
                 self.check_push(i, state);
                 continue;
             }
-            let mut place = if i.is_ip_rel_memory_operand() {
-                Value::Address(i.ip_rel_memory_address())
+            let (mut place, start) = if i.is_ip_rel_memory_operand() {
+                let place = Value::Address(i.ip_rel_memory_address());
+                (place, place)
             } else {
                 place(state, used.base(), used.index(), used.scale(), used.displacement())
             };
@@ -227,29 +234,16 @@ impl<'a> Rules<'a> {
                     self.find(i, Rule::Store, "it is thread-local storage");
                     continue;
                 }
-                if place == Value::OnStack {
-                    // An array: it begins where its index is 0.
-                    let from = super::transfer::place(
-                        state,
-                        used.base(),
-                        Register::None,
-                        1,
-                        used.displacement(),
-                    );
-                    state.forget_slots(match from {
-                        Value::Stack(at) => Some(at),
-                        _ => None,
-                    });
-                    continue;
+                let size = used.memory_size().size() as i64;
+                match (place, start) {
+                    // An array of which not even the first element does.
+                    (Value::OnStack, Value::Stack(at)) if !spares_return(at, size) => {
+                        self.find(i, Rule::Store, NOT_OWN);
+                    }
+                    (Value::OnStack, Value::Stack(at)) => state.forget_slots(Some(at)),
+                    (Value::OnStack, _) => state.forget_slots(None),
+                    _ => self.check_write(function, i, state, place, value, size),
                 }
-                self.check_write(
-                    function,
-                    i,
-                    state,
-                    place,
-                    value,
-                    used.memory_size().size() as i64,
-                );
             }
         }
     }
@@ -284,10 +278,7 @@ impl<'a> Rules<'a> {
         // The stored value is known for a plain move of a whole word only.
         let value = if i.mnemonic() == Mnemonic::Mov && size == 8 { value } else { Value::Unknown };
         match place {
-            // The decoder gives 0 for a size that it does not know.
-            Value::Stack(at) if size > 0 && at.saturating_add(size) <= 0 => {
-                state.store(at, size, value)
-            }
+            Value::Stack(at) if spares_return(at, size) => state.store(at, size, value),
             Value::Stack(_) => self.find(i, Rule::Store, NOT_OWN),
             Value::Result => {}
             Value::Cs => self.arm(function, i, state, value),
@@ -360,6 +351,12 @@ impl<'a> Rules<'a> {
     }
 }
 
+/// Whether a store to the stack ends below the return address.
+fn spares_return(at: i64, size: i64) -> bool {
+    // The decoder gives 0 for a size that it does not know.
+    size > 0 && at.saturating_add(size) <= 0
+}
+
 fn leaves(i: &Instruction) -> bool {
     i.is_jmp_far()
         || i.is_jmp_far_indirect()
@@ -396,6 +393,13 @@ pub(super) fn is_system(i: &Instruction) -> bool {
 fn is_direction(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(i.mnemonic(), Std | Popf | Popfd | Popfq)
+}
+
+/// Whether it writes a segment register.
+fn is_segment_load(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    let first = matches!(i.mnemonic(), Mov | Pop) && i.op0_register().is_segment_register();
+    first || matches!(i.mnemonic(), Lfs | Lgs | Lss)
 }
 
 /// Whether it uses what neither the abort handler restores nor the caller takes for lost.

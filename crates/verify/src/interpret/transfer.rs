@@ -28,6 +28,7 @@ pub(super) fn address(i: &Instruction, state: &State) -> Value {
         i.memory_index_scale(),
         i.memory_displacement64(),
     )
+    .0
 }
 
 /// What loading the memory operand gives if it is an element of a jump table.
@@ -176,37 +177,46 @@ pub(super) fn write_registers(
     }
 }
 
+/// Where a memory operand is, and where the array begins of which it is an element: where it would
+/// be if its index were 0.
 pub(super) fn place(
     state: &State,
     base: Register,
     indexed: Register,
     scale: u32,
     displacement: u64,
-) -> Value {
+) -> (Value, Value) {
     let value = |register| match index(register) {
         Some(r) => state.registers[r],
         None => Value::Unknown,
     };
+    let whole = |place| (place, place);
     if is_short(base) || is_short(indexed) {
-        return Value::Unknown;
+        return whole(Value::Unknown);
     }
     if base == Register::None && indexed == Register::None {
-        return Value::Address(displacement);
+        return whole(Value::Address(displacement));
     }
+    let moved = |register| value(register).plus(displacement as i64);
     if base == Register::None {
         // An array at a fixed address.
-        return if scale == 1 {
-            value(indexed).plus(displacement as i64)
-        } else {
-            Value::Address(displacement)
-        };
+        return whole(if scale == 1 { moved(indexed) } else { Value::Address(displacement) });
     }
-    let start = value(base).plus(displacement as i64);
-    match (indexed, start) {
-        (Register::None, _) => start,
-        (_, Value::Address(_)) => start,
-        _ if scale == 1 => value(base).add(value(indexed)).plus(displacement as i64),
-        _ => start.somewhere(),
+    let start = moved(base);
+    if indexed == Register::None || matches!(start, Value::Address(_)) {
+        return whole(start);
+    }
+    if scale != 1 {
+        return (start.somewhere(), start);
+    }
+    // Either register may be the index. The other one is moved first: that may lead from below the
+    // return address to it.
+    let is_place =
+        |value| matches!(value, Value::Stack(_) | Value::OnStack | Value::First | Value::Result);
+    if is_place(value(base)) || !is_place(value(indexed)) {
+        (start.add(value(indexed)), start)
+    } else {
+        (moved(indexed).add(value(base)), moved(indexed))
     }
 }
 
