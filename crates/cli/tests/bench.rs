@@ -34,6 +34,27 @@ fn all_benchmarks_end_with_one_table() {
     assert!(std::fs::read_to_string(&page).unwrap().contains("</svg>"));
 }
 
+/// Where a page cannot be written the measurement does not begin, or at least is not lost.
+#[test]
+fn a_page_that_cannot_be_written_costs_no_measurement() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |page: &str| {
+        let short = ["read", "--seconds", "0.1", "--rounds", "1", "--readers", "1"];
+        let mut command = bench(&short);
+        command.args(["--against", "rwlock", "--html"]).arg(dir.path().join(page));
+        let output = command.output().unwrap();
+        let (out, err) = texts(&output);
+        assert!(output.status.code() == Some(1) && err.contains(page), "{err}");
+        out
+    };
+    assert_eq!(run("none/x.html"), "");
+    std::fs::create_dir(dir.path().join("x.html")).unwrap();
+    assert_eq!(run("x.html"), "");
+    // Where the page is made before it gets its name.
+    std::fs::create_dir(dir.path().join(".y.html.part")).unwrap();
+    assert!(run("y.html").contains("restartable"));
+}
+
 /// Whether the process has a handler for SIGINT.
 fn takes_interrupts(pid: libc::pid_t) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

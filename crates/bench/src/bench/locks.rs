@@ -8,6 +8,10 @@
 //! the clock costs as much as the shortest ones. Each section checks that it is alone (or that only
 //! readers are beside it).
 //!
+//! Threads begin at a [`Gate`], and warm up. Then their sections and CPU time are read twice from
+//! outside while all of them run: what a thread does before, or until it sees the end, does not
+//! count.
+//!
 //! *Fairness* is Jain's index of the numbers of sections of the threads, in percent: 100 if all are
 //! equal, 100 / threads if one had all.
 //!
@@ -26,13 +30,14 @@ use crate::error::{Error, Result};
 use crate::locks::{Lock, Style, Subject, Visit};
 use crate::machine;
 use crate::options::Options;
+use crate::readers::Gate;
 use crate::result::{Column, Recorder, Unit, quantile};
 use crate::schedule::Job;
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::scope;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Peers that `--against` takes.
 pub const FAMILIES: [&str; 5] = ["pthread", "parking_lot", "std", "mcs", "futex-spin"];
@@ -46,6 +51,9 @@ pub const HOGS: [usize; 2] = [0, 1];
 const SHORTEST: Duration = Duration::from_nanos(10);
 const LONGEST_SECTION: Duration = Duration::from_millis(10);
 const MOST_HOGS: usize = 64;
+/// The least length of a sample, some slices of the scheduler: in less time one thread may have a
+/// CPU for itself.
+const LEAST: Duration = Duration::from_millis(20);
 
 const RATE: usize = 0;
 const P99: usize = 1;
@@ -204,11 +212,25 @@ struct Crowd<'a> {
 /// What a thread did.
 #[derive(Default)]
 struct Done {
-    sections: u64,
     waits: Vec<u64>,
     overlaps: u64,
-    /// CPU time, in ns.
+}
+
+/// What others read of a thread that works, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Worker {
+    sections: AtomicU64,
+    clock: AtomicI32,
+}
+
+/// What the threads did in the measured time.
+struct Measured {
+    /// Of each.
+    sections: Vec<u64>,
+    /// CPU time of all, in ns.
     cpu: u64,
+    seconds: f64,
 }
 
 impl Visit for Crowd<'_> {
@@ -216,40 +238,40 @@ impl Visit for Crowd<'_> {
     fn visit<L: Lock>(self) -> Self::Output {
         let Scene { threads, hogs, .. } = self.scene;
         let hogs = hogs * machine::cpus();
-        let shared = Shared::<L>::new(threads + hogs + 1);
-        let (done, seconds) = scope(|scope| {
+        let shared = Shared::<L>::new(threads);
+        let (done, measured) = scope(|scope| {
             for _ in 0..hogs {
                 scope.spawn(|| shared.hog());
             }
-            let worker = || shared.work(self.scene);
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-            let seconds = shared.pass(self.length, self.options);
+            let work = |worker| shared.work(self.scene, worker);
+            let workers: Vec<_> =
+                shared.workers.iter().map(|worker| scope.spawn(move || work(worker))).collect();
+            let measured = shared.measure(threads + hogs, self.length, self.options);
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
-            (joined.collect::<Vec<_>>(), seconds)
+            (joined.collect::<Vec<_>>(), measured)
         });
-        self.options.check()?;
+        let measured = measured?;
         shared.check(&done)?;
-        Ok(figures(&done, seconds))
+        Ok(figures(&done, &measured))
     }
 }
 
-fn figures(done: &[Done], seconds: f64) -> Vec<(usize, f64)> {
-    let sections: Vec<f64> = done.iter().map(|d| d.sections as f64).collect();
+fn figures(done: &[Done], measured: &Measured) -> Vec<(usize, f64)> {
+    let sections: Vec<f64> = measured.sections.iter().map(|&n| n as f64).collect();
     let sum: f64 = sections.iter().sum();
     let squares: f64 = sections.iter().map(|n| n * n).sum();
     let waits: Vec<f64> = done.iter().flat_map(|d| &d.waits).map(|&ns| ns as f64).collect();
     let longest = waits.iter().copied().fold(0.0, f64::max);
     let mut found = vec![
-        (RATE, sum / seconds / 1e3),
+        (RATE, sum / measured.seconds / 1e3),
         (P99, quantile(&waits, 0.99) / 1e3),
         (LONGEST, longest / 1e6),
     ];
-    let cpu: u64 = done.iter().map(|d| d.cpu).sum();
-    if cpu > 0 {
-        found.push((PER_CPU, sum * 1e6 / cpu as f64));
+    if measured.cpu > 0 {
+        found.push((PER_CPU, sum * 1e6 / measured.cpu as f64));
     }
     if squares > 0.0 {
-        found.push((FAIRNESS, 100.0 * sum * sum / (squares * done.len() as f64)));
+        found.push((FAIRNESS, 100.0 * sum * sum / (squares * sections.len() as f64)));
     }
     found
 }
@@ -265,51 +287,108 @@ struct Guarded<L> {
 /// What the threads of a sample share.
 struct Shared<L> {
     guarded: Guarded<L>,
-    start: Barrier,
-    stop: AtomicBool,
-    /// Whether a section is over.
-    begun: AtomicBool,
+    start: Gate,
+    workers: Vec<Worker>,
+    /// Threads that have passed the gate.
+    begun: AtomicUsize,
+    phase: AtomicU32,
+    /// Whether a wait has been measured.
+    waited: AtomicBool,
 }
 
 const WRITER: u32 = 1 << 16;
+
+const WARMING: u32 = 0;
+const MEASURING: u32 = 1;
+const STOPPED: u32 = 2;
 
 impl<L: Lock> Shared<L> {
     fn new(threads: usize) -> Shared<L> {
         Shared {
             guarded: Guarded { lock: L::new(), inside: AtomicU32::new(0) },
-            start: Barrier::new(threads),
-            stop: AtomicBool::new(false),
-            begun: AtomicBool::new(false),
+            start: Gate::default(),
+            workers: (0..threads).map(|_| Worker::default()).collect(),
+            begun: AtomicUsize::new(0),
+            phase: AtomicU32::new(WARMING),
+            waited: AtomicBool::new(false),
         }
     }
 
+    fn begin(&self) {
+        self.start.pass();
+        self.begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn stopped(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == STOPPED
+    }
+
     fn hog(&self) {
-        self.start.wait();
-        while !self.stop.load(Ordering::Relaxed) {
+        self.begin();
+        while !self.stopped() {
             work(1_000);
         }
     }
 
-    /// Lets the threads start, and stops them after `length`, on a busy machine later, when there
-    /// is something to count. The seconds that it took.
-    fn pass(&self, length: Duration, options: &Options) -> f64 {
-        self.start.wait();
-        let begun = clock::now();
-        std::thread::sleep(length);
-        while !self.begun.load(Ordering::Relaxed) && options.check().is_ok() {
+    /// Lets `threads` threads start, measures what the workers do for `length` when they have
+    /// warmed up, and stops all.
+    fn measure(&self, threads: usize, length: Duration, options: &Options) -> Result<Measured> {
+        self.start.open(threads);
+        while self.begun.load(Ordering::SeqCst) < threads {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.stop.store(true, Ordering::Relaxed);
-        (clock::now() - begun) as f64 / 1e9
+        let length = length.max(LEAST);
+        let measured = self.count(length, options);
+        self.phase.store(STOPPED, Ordering::SeqCst);
+        measured
     }
 
-    fn work(&self, scene: Scene) -> Done {
+    fn count(&self, length: Duration, options: &Options) -> Result<Measured> {
+        let sections =
+            || self.workers.iter().map(|w| w.sections.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let read = || {
+            let clocks = self.workers.iter().map(|w| w.clock.load(Ordering::Relaxed));
+            (sections(), clocks.map(clock::cpu_of).sum::<u64>(), clock::now())
+        };
+        // Again if this thread lost its CPU in the middle.
+        let read = || {
+            let mut last = read();
+            for _ in 0..10 {
+                let begun = clock::now();
+                last = read();
+                if last.2 - begun < 100_000 {
+                    break;
+                }
+            }
+            last
+        };
+        pass(length / 8, options, || true)?;
+        let (before, cpu_before, start) = read();
+        self.phase.store(MEASURING, Ordering::SeqCst);
+        // On a busy machine longer, until there is something to count.
+        let counts = || self.waited.load(Ordering::SeqCst) && sections() != before;
+        pass(length, options, counts)?;
+        let (after, cpu, end) = read();
+        Ok(Measured {
+            sections: after.iter().zip(&before).map(|(after, before)| after - before).collect(),
+            cpu: cpu - cpu_before,
+            seconds: (end - start) as f64 / 1e9,
+        })
+    }
+
+    fn work(&self, scene: Scene, worker: &Worker) -> Done {
         let mut done = Done::default();
         let steps = steps(scene.length.as_nanos() as u64);
-        self.start.wait();
-        let begun = clock::thread_cpu();
-        while !self.stop.load(Ordering::Relaxed) {
-            let timed = done.sections % 16 == 0;
+        worker.clock.store(clock::of_this_thread(), Ordering::Relaxed);
+        self.begin();
+        let (mut sections, mut untimed, mut measuring) = (0, 0, false);
+        while !self.stopped() {
+            // The first section that begins in the measured time is timed.
+            if !measuring && self.phase.load(Ordering::Relaxed) == MEASURING {
+                (measuring, untimed) = (true, 0);
+            }
+            let timed = untimed == 0;
+            untimed = (untimed + 1) % 16;
             let before = if timed { clock::now() } else { 0 };
             let mut after = 0;
             let mut section = |weight: u32| {
@@ -327,21 +406,23 @@ impl<L: Lock> Shared<L> {
                 }
                 u64::from(inside != 0)
             };
-            done.overlaps += if scene.reads && done.sections % 8 != 0 {
+            done.overlaps += if scene.reads && sections % 8 != 0 {
                 self.guarded.lock.read(|| section(1))
             } else {
                 self.guarded.lock.write(|| section(WRITER))
             };
-            if timed {
+            sections += 1;
+            worker.sections.store(sections, Ordering::Relaxed);
+            // A wait that outlasts the warm-up counts, as does one that outlasts the measured time:
+            // the longest are like that.
+            if timed && (measuring || self.phase.load(Ordering::Relaxed) != WARMING) {
                 done.waits.push(after - before);
-            }
-            done.sections += 1;
-            if done.sections == 1 {
-                self.begun.store(true, Ordering::Relaxed);
+                if done.waits.len() == 1 {
+                    self.waited.store(true, Ordering::SeqCst);
+                }
             }
             work(steps);
         }
-        done.cpu = clock::thread_cpu() - begun;
         done
     }
 
@@ -352,6 +433,19 @@ impl<L: Lock> Shared<L> {
         }
         let what = format!("{overlaps} sections were not alone");
         Err(Error::Broken { subject: "a lock".into(), what })
+    }
+}
+
+/// Sleeps for `length`, and until there is `enough`.
+fn pass(length: Duration, options: &Options, enough: impl Fn() -> bool) -> Result<()> {
+    let end = Instant::now() + length;
+    loop {
+        options.check()?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() && enough() {
+            return Ok(());
+        }
+        std::thread::sleep(left.clamp(Duration::from_micros(500), Duration::from_millis(20)));
     }
 }
 
@@ -391,13 +485,14 @@ impl Visit for Many<'_> {
     type Output = Result<f64>;
     fn visit<L: Lock>(self) -> Result<f64> {
         let other = L::new();
-        let shared = Shared::<L>::new(machine::cpus() + 1);
+        let threads = machine::cpus();
+        let shared = Shared::<L>::new(threads);
         let ready = Barrier::new(2);
         let scene = Scene { threads: 2, length: Duration::from_micros(1), hogs: 0, reads: false };
-        let (done, seconds) = scope(|scope| {
+        let (done, measured) = scope(|scope| {
             scope.spawn(|| {
                 let idle = || {
-                    while !shared.stop.load(Ordering::Relaxed) {
+                    while !shared.stopped() {
                         work(1_000);
                     }
                 };
@@ -412,15 +507,16 @@ impl Visit for Many<'_> {
             if self.held {
                 scope.spawn(|| other.write(|| ()));
             }
-            let worker = || shared.work(scene);
-            let workers: Vec<_> = (0..machine::cpus()).map(|_| scope.spawn(worker)).collect();
-            let seconds = shared.pass(self.length, self.options);
+            let work = |worker| shared.work(scene, worker);
+            let workers: Vec<_> =
+                shared.workers.iter().map(|worker| scope.spawn(move || work(worker))).collect();
+            let measured = shared.measure(threads, self.length, self.options);
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
-            (joined.collect::<Vec<_>>(), seconds)
+            (joined.collect::<Vec<_>>(), measured)
         });
-        self.options.check()?;
+        let measured = measured?;
         shared.check(&done)?;
-        Ok(done.iter().map(|d| d.sections).sum::<u64>() as f64 / seconds / 1e3)
+        Ok(measured.sections.iter().sum::<u64>() as f64 / measured.seconds / 1e3)
     }
 }
 
@@ -429,4 +525,66 @@ fn lowest_class() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: reads the parameter. Whoever may not is not preempted as much.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &none) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            against: vec![],
+            length: LEAST,
+            rounds: 1,
+            readers: vec![],
+            churn: false,
+            lengths: vec![],
+            hogs: vec![],
+            cancel: Default::default(),
+        }
+    }
+
+    /// A thread counts much before and after the measured time.
+    #[test]
+    fn only_the_measured_time_counts() {
+        let shared = Shared::<std::sync::Mutex<()>>::new(1);
+        let worker = &shared.workers[0];
+        let wait_for = |phase: u32| {
+            while shared.phase.load(Ordering::SeqCst) != phase {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let measured = scope(|scope| {
+            scope.spawn(|| {
+                worker.clock.store(clock::of_this_thread(), Ordering::Relaxed);
+                worker.sections.store(1_000, Ordering::Relaxed);
+                shared.begin();
+                wait_for(MEASURING);
+                worker.sections.store(1_005, Ordering::Relaxed);
+                shared.waited.store(true, Ordering::SeqCst);
+                wait_for(STOPPED);
+                worker.sections.store(2_000, Ordering::Relaxed);
+            });
+            shared.measure(1, Duration::ZERO, &options())
+        });
+        let measured = measured.unwrap();
+        assert_eq!(measured.sections, [5]);
+        assert!(measured.seconds >= LEAST.as_secs_f64(), "{}", measured.seconds);
+        let found = figures(&[Done { waits: vec![7_000], overlaps: 0 }], &measured);
+        let figure = |column| found.iter().find(|figure| figure.0 == column).unwrap().1;
+        assert_eq!((figure(RATE), figure(P99)), (5.0 / measured.seconds / 1e3, 7.0));
+        assert_eq!(figure(FAIRNESS), 100.0);
+    }
+
+    #[test]
+    fn a_cancelled_sample_stops_its_threads() {
+        let shared = Shared::<std::sync::Mutex<()>>::new(1);
+        let options = options();
+        options.cancel.store(true, Ordering::Relaxed);
+        let measured = scope(|scope| {
+            scope.spawn(|| shared.hog());
+            shared.measure(1, Duration::from_secs(3600), &options)
+        });
+        assert!(matches!(measured, Err(Error::Cancelled)));
+    }
 }
