@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a program with a library of Reprieve's preloaded, unless the program could not use it.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
-use object::{Endianness, elf};
+use object::{Endianness, ReadCache, ReadRef as _, elf};
 use std::ffi::{CString, OsStr, OsString};
-use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -90,11 +89,20 @@ impl Library {
     }
 }
 
+/// The kernel reads no more of a script's first line or of a loader's name.
+const LONGEST: u64 = libc::PATH_MAX as u64;
+
 /// Fails with the reason if the program's loader would not preload the library.
 fn check(program: &Path, interpreters: u32) -> Result<()> {
     let name = program.display();
-    let file = std::fs::File::open(program).with_context(|| format!("{name}"))?;
+    // The open of a pipe would wait for somebody who writes to it.
+    let mut options = std::fs::File::options();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(program);
+    let file = file.with_context(|| format!("{name}"))?;
     let about = file.metadata().with_context(|| format!("{name}"))?;
+    if !about.is_file() {
+        bail!("{name}: not a regular file");
+    }
     if about.permissions().mode() & 0o6000 != 0 {
         bail!("{name} is set-uid or set-gid: the loader preloads nothing into it");
     }
@@ -106,8 +114,10 @@ fn check(program: &Path, interpreters: u32) -> Result<()> {
     if capabilities > 0 {
         bail!("{name} has file capabilities: the loader preloads nothing into it");
     }
-    let mut head = Vec::new();
-    file.take(1 << 20).read_to_end(&mut head).with_context(|| format!("{name}"))?;
+    // Of a program that tools have changed, anything may be anywhere in the file.
+    let file = ReadCache::new(file);
+    let head = (&file).read_bytes_at(0, about.len().min(LONGEST));
+    let head = head.map_err(|()| anyhow!("{name}: cannot be read"))?;
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
         let mut words = line.split(|b| b" \t".contains(b)).filter(|word| !word.is_empty());
@@ -117,18 +127,18 @@ fn check(program: &Path, interpreters: u32) -> Result<()> {
         return check(Path::new(&OsString::from_vec(interpreter.into())), interpreters - 1)
             .with_context(|| format!("{name} is a script"));
     }
-    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&head[..]) else {
+    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&file) else {
         bail!("{name}: not a 64-bit ELF program, and not a script");
     };
     let endian = header.endian()?;
-    let headers = header.program_headers(endian, &head[..])?;
+    let headers = header.program_headers(endian, &file)?;
     let loader = headers.iter().find(|h| h.p_type(endian) == elf::PT_INTERP);
     let Some(loader) = loader else {
         bail!("{name} is statically linked: it has no loader that could preload the library");
     };
-    let range = loader.p_offset(endian) as usize..;
-    let loader = head.get(range).and_then(|bytes| bytes.split(|&b| b == 0).next());
-    let loader = String::from_utf8_lossy(loader.unwrap_or_default());
+    let (at, size) = (loader.p_offset(endian), loader.p_filesz(endian).min(LONGEST));
+    let loader = (&file).read_bytes_at(at, size).unwrap_or_default();
+    let loader = String::from_utf8_lossy(loader.split(|&b| b == 0).next().unwrap_or_default());
     if !loader.contains("/ld-linux") {
         bail!("{name} is not linked with the GNU C library, which the library needs: {loader}");
     }

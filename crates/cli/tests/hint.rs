@@ -40,12 +40,41 @@ fn programs_get_the_locks_or_a_reason() {
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
     refused(&program, "set-uid");
     refused(&directory.path().join("none"), "No such file");
+    let pipe = directory.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    refused(&pipe, "not a regular file");
     let source = directory.path().join("main.c");
     fs::write(&source, "int main(void) { return 0; }\n").unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     let compiled = Command::new("cc").arg("-static").arg(&source).arg("-o").arg(&program).status();
     assert!(compiled.unwrap().success());
     refused(&program, "statically linked");
+}
+
+/// Tools that change the name of a program's loader put the new one at the end.
+#[test]
+fn the_name_of_the_loader_may_be_anywhere_in_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("cat");
+    let mut bytes = fs::read("/bin/cat").unwrap();
+    let number = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte))
+    };
+    let headers = (0..number(56, 2)).map(|n| number(32, 8) + n * number(54, 2));
+    // PT_INTERP, and in it the place in the file and the size.
+    let header = headers.into_iter().find(|&at| number(at, 4) == 3).unwrap();
+    let (at, size) = (number(header + 8, 8), number(header + 32, 8));
+    let name = bytes[at..at + size].to_vec();
+    bytes[at..at + size].fill(b'x');
+    bytes.resize(bytes.len().max(3 << 20), 0);
+    let at = bytes.len() as u64;
+    bytes[header + 8..header + 16].copy_from_slice(&at.to_le_bytes());
+    bytes.extend(name);
+    fs::write(&program, bytes).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let output = run(&[program.to_str().unwrap(), "/proc/self/maps"]);
+    let maps = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && maps.contains("/libreprieve_locks.so"), "{output:?}");
 }
 
 #[test]

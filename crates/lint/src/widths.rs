@@ -46,7 +46,7 @@ fn kind(file: &Path) -> Option<Text> {
         Some("c" | "h") => Some(Text::Comments(&["/*", "* ", "//"])),
         Some("md") => Some(Text::Markdown),
         Some("toml") => Some(hash),
-        None if name == "Makefile" || file.starts_with("scripts") => Some(hash),
+        None if name == "Makefile" || file.parent()?.iter().any(|of| of == "scripts") => Some(hash),
         _ => None,
     }
 }
@@ -101,9 +101,14 @@ mod tests {
     #[test]
     fn wide_comments_are_found() {
         let wide = "word ".repeat(21);
-        for (name, mark) in
-            [("a.rs", "//"), ("a.rs", "    /// "), ("a.h", " * "), ("Makefile", "# ")]
-        {
+        for (name, mark) in [
+            ("a.rs", "//"),
+            ("a.rs", "    /// "),
+            ("a.h", " * "),
+            ("Makefile", "# "),
+            ("scripts/a", "# "),
+            ("crates/a/scripts/b", "# "),
+        ] {
             assert_eq!(lines(name, &format!("{mark} short\n{mark} {wide}x")), [2], "{name}");
         }
         assert_eq!(lines("a.md", &format!("short\n\n- {wide}x")), [3]);

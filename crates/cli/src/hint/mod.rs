@@ -90,11 +90,16 @@ fn serve(args: ServeArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let mut server = Server::start(&args.socket)?;
     tell(format!("serving hints at {}", args.socket.display()));
-    let end = args.length.map(|length| Instant::now() + length);
+    let end = args.length.and_then(end_after);
     let on = |_: &Server| end.is_none_or(|end| Instant::now() < end);
     server.run(&cancel.flag(), on)?;
     let counts = server.counts();
     if args.json { print_json(&counts) } else { print(&text(&counts)) }
+}
+
+/// When to end; never, if the clock cannot tell a time so late.
+fn end_after(length: Duration) -> Option<Instant> {
+    Instant::now().checked_add(length)
 }
 
 fn text(counts: &Counts) -> String {
@@ -104,4 +109,15 @@ fn text(counts: &Counts) -> String {
          {in_non_preemptable} in non-preemptable sections, {in_preemptable} in preemptable ones, \
          {in_reader} in read-side sections\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_clock_can_tell_is_without_end() {
+        assert!(end_after(Duration::from_secs(1)).is_some());
+        assert_eq!(end_after(Duration::MAX), None);
+    }
 }
