@@ -70,7 +70,7 @@ pub enum Error {
     #[error("guest-physical address {address:#x} is not RAM")]
     NotRam { address: u64 },
 
-    /// A page that the host has swapped out or taken back, or that the guest never touched.
+    /// The host cannot get the page, as it may be in a file.
     #[error("guest-physical address {address:#x} cannot be read now: {source}")]
     Unreadable { address: u64, source: std::io::Error },
 
@@ -112,5 +112,7 @@ impl Error {
 }
 
 fn known(names: &[String]) -> String {
+    // Names are what whoever started a VMM chose: no line feeds.
+    let names: Vec<String> = names.iter().map(|name| name.escape_debug().to_string()).collect();
     if names.is_empty() { String::new() } else { format!("; there are {}", names.join(", ")) }
 }

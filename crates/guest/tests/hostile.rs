@@ -14,8 +14,8 @@ use corpus::{Flat, IMAGE, LAYOUTS, Layout};
 use random::Random;
 use reprieve_guest::error::{Error, Result};
 use reprieve_guest::kernel::btf::Btf;
-use reprieve_guest::kernel::kallsyms;
 use reprieve_guest::kernel::vmcoreinfo::VmCoreInfo;
+use reprieve_guest::kernel::{Reader, kallsyms};
 use reprieve_guest::memory::paging::PageTables;
 use reprieve_guest::memory::{Memory, Physical};
 use reprieve_guest::vmm::Segment;
@@ -109,6 +109,54 @@ fn damaged_kallsyms() {
     }
     assert!(read > 100, "only {read} were read: the damage is too great to get anywhere");
     bounded();
+}
+
+/// Kernel memory with names that have no end: each is two letters, and 32764 tokens that stand for
+/// nothing.
+struct Endless(AtomicUsize);
+
+impl Endless {
+    const INFO: &str = "OSRELEASE=6.1.0-test\nSYMBOL(kallsyms_num_syms)=ffffffff82000000\n\
+        SYMBOL(kallsyms_token_table)=ffffffff82001000\nSYMBOL(kallsyms_token_index)=ffffffff82002000\n\
+        SYMBOL(kallsyms_names)=ffffffff82008000\n";
+    /// Bytes that may be read.
+    const LIMIT: usize = 64 << 20;
+
+    fn byte(address: u64) -> u8 {
+        let offset = (address - IMAGE) as usize;
+        let of = |bytes: &[u8], from: usize| bytes.get(offset - from).copied().unwrap_or(0);
+        match offset {
+            0..0x1000 => of(&(1u32 << 20).to_le_bytes(), 0),
+            0x1000..0x2000 => of(b"\0T\0x\0", 0x1000),
+            0x2000..0x8000 => of(&[0, 0, 1, 0, 3, 0], 0x2000),
+            _ => match offset % 0x8000 {
+                0 => 0xfe,
+                1 => 0xff,
+                2 => 1,
+                3 => 2,
+                _ => 0,
+            },
+        }
+    }
+}
+
+impl Reader for Endless {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()> {
+        if self.0.fetch_add(buffer.len(), Ordering::Relaxed) > Self::LIMIT {
+            return Err(Error::NotMapped { address });
+        }
+        for (at, byte) in (address..).zip(buffer) {
+            *byte = Self::byte(at);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn names_of_empty_tokens_are_not_read_for_ever() {
+    let info = VmCoreInfo::parse(Endless::INFO.as_bytes()).unwrap();
+    let error = kallsyms::read(&Endless(AtomicUsize::new(0)), &info).unwrap_err();
+    assert!(error.to_string().contains("more names than any kernel has"), "{error}");
 }
 
 #[test]

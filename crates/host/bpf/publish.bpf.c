@@ -19,10 +19,15 @@
 #define MAX_THREADS 65536
 #define TASK_DEAD_BIT 0x80
 
-/* An element of the page's threads, and what to write there but the state. */
+/*
+ * An element of the page's threads, and what to write there but the state. key:
+ * of the process that the slot belonged to. A thread may outlive its process's
+ * registration, and the slot may be another's by then.
+ */
 struct place {
 	u32 index;
 	u32 generation;
+	u64 key;
 };
 
 /* What user space wants written to the page, which it can only read. */
@@ -65,12 +70,22 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
+/* Whether it is still a place of its process. */
+static __always_inline _Bool is_own(const struct reprieve_hint_page *to,
+				    const struct place *place)
+{
+	u32 slot = place->index / REPRIEVE_HINT_LINES;
+
+	return slot < REPRIEVE_HINT_PROCESSES && to->keys[slot] == place->key;
+}
+
 static __always_inline void set_state(struct reprieve_hint_page *to,
 				      const struct place *place, u32 state)
 {
 	u32 index = place->index;
 
-	if (index < REPRIEVE_HINT_PROCESSES * REPRIEVE_HINT_LINES)
+	if (index < REPRIEVE_HINT_PROCESSES * REPRIEVE_HINT_LINES &&
+	    is_own(to, place))
 		to->threads[index].state =
 			place->generation << REPRIEVE_HINT_STATE_BITS | state;
 }
@@ -115,7 +130,7 @@ static __always_inline void leave(struct reprieve_hint_page *to,
 				  struct task_struct___hint *thread,
 				  _Bool preempted, _Bool dead)
 {
-	u32 tid = thread->pid, tgid = thread->tgid;
+	u32 tid = thread->pid, tgid = thread->tgid, slot;
 	struct reprieve_hint_line line = {};
 	struct registration *of;
 	struct place place = {};
@@ -135,8 +150,17 @@ static __always_inline void leave(struct reprieve_hint_page *to,
 		return;
 	}
 	count(&line, reading(of, base), preempted);
-	place.index += of->slot * REPRIEVE_HINT_LINES;
+	slot = of->slot;
+	if (slot >= REPRIEVE_HINT_PROCESSES)
+		return;
+	place.index += slot * REPRIEVE_HINT_LINES;
 	place.generation = line.generation;
+	place.key = to->keys[slot];
+	/* The slot gets another key only after its process has been removed: if
+	 * the process is still there, the key is its own. */
+	of = bpf_map_lookup_elem(&processes, &tgid);
+	if (!of || of->slot != slot)
+		return;
 	bpf_map_update_elem(&places, &tid, &place, 0);
 	set_state(to, &place,
 		  preempted ? REPRIEVE_HINT_PREEMPTED : REPRIEVE_HINT_BLOCKED);

@@ -9,6 +9,7 @@ use super::{Check, entry};
 use anyhow::{Context as _, Result};
 use reprieve_guest::{Guest, Model, Paravirt, Preemption, Settings, Use, vmm};
 use reprieve_lab::search::Search;
+use reprieve_page::plain;
 use serde::Serialize;
 
 /// What was found in a VM's guest.
@@ -224,8 +225,8 @@ impl Report {
     }
 
     pub fn text(&self) -> String {
-        let mut out =
-            format!("VM {} (pid {}, {}, {} vCPUs)\n", self.name, self.pid, self.vmm, self.vcpus);
+        let (name, pid, vmm, vcpus) = (plain(&self.name), self.pid, self.vmm, self.vcpus);
+        let mut out = format!("VM {name} (pid {pid}, {vmm}, {vcpus} vCPUs)\n");
         let hz = self.hz.map_or(String::new(), |hz| format!(", {hz} ticks/s"));
         out += &entry("", "guest kernel", &format!("Linux {}{hz}", self.kernel));
         out += &entry("", "preemption", self.preemption);
@@ -274,6 +275,29 @@ mod tests {
             context_tracking,
             command_line: None,
         }
+    }
+
+    #[test]
+    fn a_vm_s_name_makes_no_lines_of_its_own() {
+        let report = Report {
+            pid: 7,
+            name: "a\nyes    fine".into(),
+            vmm: "QEMU with KVM",
+            vcpus: 2,
+            kernel: "6.12.9".into(),
+            hz: None,
+            preemption: "full",
+            rcu: "classic",
+            command_line: None,
+            blind: vec![],
+            checks: vec![],
+            settings: vec![],
+            prescriptions: vec![],
+            no_evidence: None,
+        };
+        let text = report.text();
+        let first = "VM a?yes    fine (pid 7, QEMU with KVM, 2 vCPUs)";
+        assert_eq!(text.lines().next(), Some(first), "{text}");
     }
 
     #[test]

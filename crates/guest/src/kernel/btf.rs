@@ -162,6 +162,9 @@ impl Btf {
             }
             self.types.push(new);
         }
+        // They are kept as long as their guest.
+        self.types.shrink_to_fit();
+        self.structures.shrink_to_fit();
         self.structures.sort_unstable();
         Ok(())
     }

@@ -21,7 +21,8 @@ use std::collections::HashMap;
 /// Symbols of a kernel. Distributions' have 100,000 to 250,000.
 const SYMBOLS_MAX: u32 = 1 << 20;
 
-/// Expanded names, bytes in all. Distributions' have 3 to 7 MB.
+/// Names, bytes in all, each as long as the longer of its forms: it may be made of tokens that
+/// stand for nothing. Distributions' have 3 to 7 MB.
 const NAMES_MAX: usize = 32 << 20;
 
 /// Longest name with its type (`KSYM_NAME_LEN` is 512).
@@ -120,7 +121,7 @@ fn names(
         }
         name.clear();
         tokens.expand(stream.take(len)?, &mut name)?;
-        total += name.len();
+        total += name.len().max(len);
         if total > NAMES_MAX {
             return Err(corrupt("more names than any kernel has"));
         }

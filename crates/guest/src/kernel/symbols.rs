@@ -80,6 +80,9 @@ impl Builder {
 
     pub fn finish(self) -> Symbols {
         let mut table = self.0;
+        // They are kept as long as their guest.
+        table.entries.shrink_to_fit();
+        table.names.shrink_to_fit();
         let mut by_address: Vec<u32> = (0..table.entries.len() as u32).collect();
         by_address.sort_by_key(|&i| table.entries[i as usize].address);
         let hashed = |(entry, index)| (hash(table.name_of(entry).as_bytes()), index);

@@ -115,7 +115,7 @@ fn leaves(kernel: &Kernel, state: u64) -> Result<Vec<Leaf>> {
     for index in 0..count {
         let node = state.wrapping_add(offset).wrapping_add(index * size);
         let number = |field: Field| memory.unsigned(node.wrapping_add(field.offset), field.size);
-        if number(level)? + 1 != u64::from(levels) {
+        if number(level)?.checked_add(1) != Some(levels.into()) {
             continue;
         }
         let (first, last) = (number(low)?, number(high)?);

@@ -132,11 +132,11 @@ fn lock_operation_is(kernel: &Kernel, field: &str, function: &str) -> Result<boo
     let table = match kernel.symbols.address("pv_ops_lock") {
         Ok(address) => address,
         Err(_) => {
-            kernel.symbols.address("pv_ops")?
-                + types.offset_of("paravirt_patch_template", "lock")?
+            let lock = types.offset_of("paravirt_patch_template", "lock")?;
+            kernel.symbols.address("pv_ops")?.wrapping_add(lock)
         }
     };
-    points_to(kernel, table + types.offset_of("pv_lock_ops", field)?, function)
+    points_to(kernel, table.wrapping_add(types.offset_of("pv_lock_ops", field)?), function)
 }
 
 fn tlb_flush(kernel: &Kernel) -> Result<bool> {
@@ -144,12 +144,13 @@ fn tlb_flush(kernel: &Kernel) -> Result<bool> {
     let types = kernel.types()?;
     let field = types.offset_of("paravirt_patch_template", "mmu")?
         + types.offset_of("pv_mmu_ops", "flush_tlb_multi")?;
-    points_to(kernel, table + field, "kvm_flush_tlb_multi")
+    points_to(kernel, table.wrapping_add(field), "kvm_flush_tlb_multi")
 }
 
 fn smp_operation_is(kernel: &Kernel, field: &str, function: &str) -> Result<bool> {
     let table = kernel.symbols.address("smp_ops")?;
-    points_to(kernel, table + kernel.types()?.offset_of("smp_ops", field)?, function)
+    let offset = kernel.types()?.offset_of("smp_ops", field)?;
+    points_to(kernel, table.wrapping_add(offset), function)
 }
 
 /// Whether the pointer at `address` is to `function`, or to the stub that saves registers around
@@ -173,6 +174,36 @@ fn known(found: Result<bool>) -> Use {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::btf::Btf;
+    use crate::kernel::symbols::Builder;
+    use crate::kernel::types::Types;
+    use crate::kernel::vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
+    use crate::memory::Memory;
+    use crate::memory::paging::PageTables;
+    use crate::memory::testing::Image;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_table_at_the_end_of_all_addresses_is_not_mapped() {
+        let strings = b"\0u64\0smp_ops\0kick\0";
+        // An integer of 8 bytes, and a structure of 16 whose second half is a field.
+        let types = [1u32, 1 << 24, 8, 64, 5, 4 << 24 | 1, 16, 13, 1, 64];
+        let lengths = [0, 4 * types.len() as u32, 4 * types.len() as u32, strings.len() as u32];
+        let words = [0x1_eb9f, 24].into_iter().chain(lengths).chain(types);
+        let mut btf: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        btf.extend(strings);
+        let mut symbols = Builder::default();
+        for (address, name) in [(KERNEL_BASE, "_text"), (u64::MAX - 1, "smp_ops")] {
+            symbols.push(address, b'T', name);
+        }
+        let tables = PageTables { root: 0, five_levels: false, ignore: 0 };
+        let memory = Memory::new(Arc::new(Image::new(vec![0; 4096])), tables);
+        let info = VmCoreInfo::parse(b"OSRELEASE=6.12.0\n").unwrap();
+        let types = Types::new(Btf::parse(&btf).unwrap());
+        let kernel = Kernel::new(memory, info, symbols.finish(), Some(types)).unwrap();
+        let found = smp_operation_is(&kernel, "kick", "kvm_kick_cpu");
+        assert!(matches!(found, Err(Error::NotMapped { address: 6 })), "{found:?}");
+    }
 
     #[test]
     fn what_a_kernel_lacks_it_does_not_use() {

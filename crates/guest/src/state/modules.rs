@@ -7,7 +7,9 @@
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::kernel::symbols::{Builder, Resolved, Symbols};
+use crate::kernel::types::Types;
 use crate::memory::printable;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,9 +33,11 @@ const AREA_MAX: u64 = 1 << 30;
 const ELF_SYMBOL: u64 = 24;
 
 /// How soon the list is read again because an address was in no module: if it begins with another
-/// module, and if not. Code that belongs to no module (eBPF programs) is common.
+/// module, and if not. Code that belongs to no module (eBPF programs) is common. After a slow
+/// reading the pause is at least so many times as long.
 const REFRESH: Duration = Duration::from_secs(1);
 const REFRESH_SAME: Duration = Duration::from_secs(30);
+const REST: u32 = 20;
 
 /// A loaded module.
 #[derive(Clone, Debug)]
@@ -49,24 +53,99 @@ pub struct Module {
 #[derive(Default)]
 pub(crate) struct Cache {
     modules: Vec<Arc<Module>>,
-    /// When, and the first entry of the list then: new modules come first.
-    read: Option<(Instant, u64)>,
+    /// When, how long it took, and the first entry of the list then: new modules come first.
+    read: Option<(Instant, Duration, u64)>,
+    /// `Some(None)`: this kernel has none.
+    offsets: Option<Option<Offsets>>,
+}
+
+/// Offsets in `struct module`. Looked up once and not for each module: a guest's types may have so
+/// many fields that it takes long.
+struct Offsets {
+    list: u64,
+    state: u64,
+    /// `None`: this kernel's modules cannot be read.
+    contents: Option<Contents>,
+}
+
+struct Contents {
+    name: u64,
+    name_bytes: u64,
+    /// Base and size of each area.
+    areas: Vec<(u64, u64)>,
+    symbols: Option<SymbolOffsets>,
+}
+
+struct SymbolOffsets {
+    kallsyms: u64,
+    /// In `struct mod_kallsyms`.
+    num_symtab: u64,
+    symtab: u64,
+    typetab: u64,
+    strtab: u64,
+}
+
+impl Offsets {
+    fn new(types: &Types) -> Result<Offsets> {
+        Ok(Offsets {
+            list: types.offset_of("module", "list")?,
+            state: types.offset_of("module", "state")?,
+            contents: Contents::new(types).ok(),
+        })
+    }
+}
+
+impl Contents {
+    fn new(types: &Types) -> Result<Contents> {
+        let offset = |path: &str| types.offset_of("module", path);
+        let name = types.field("module", "name")?;
+        let areas = match types.field("module", "mem") {
+            Ok(all) => {
+                let one = all.size / all.elements.max(1);
+                let (base, size) = (offset("mem.base")?, offset("mem.size")?);
+                (0..all.elements.min(16)).map(|n| (base + n * one, size + n * one)).collect()
+            }
+            // Until 6.3.
+            Err(_) => vec![
+                (offset("core_layout.base")?, offset("core_layout.size")?),
+                (offset("init_layout.base")?, offset("init_layout.size")?),
+            ],
+        };
+        let symbols = SymbolOffsets::new(types).ok();
+        Ok(Contents { name: name.offset, name_bytes: name.size, areas, symbols })
+    }
+}
+
+impl SymbolOffsets {
+    fn new(types: &Types) -> Result<SymbolOffsets> {
+        let field = |name: &str| types.offset_of("mod_kallsyms", name);
+        Ok(SymbolOffsets {
+            kallsyms: types.offset_of("module", "kallsyms")?,
+            num_symtab: field("num_symtab")?,
+            symtab: field("symtab")?,
+            typetab: field("typetab")?,
+            strtab: field("strtab")?,
+        })
+    }
 }
 
 /// The loaded modules, in the order of the kernel's list (the latest first). A module that cannot
 /// be read (it is being unloaded) is left out.
 pub(crate) fn loaded(kernel: &Kernel) -> Result<Vec<Arc<Module>>> {
+    listed(kernel, &Offsets::new(kernel.types()?)?)
+}
+
+fn listed(kernel: &Kernel, offsets: &Offsets) -> Result<Vec<Arc<Module>>> {
     let head = kernel.symbols.address("modules")?;
-    let link = kernel.types()?.offset_of("module", "list")?;
-    let mut modules = Vec::new();
+    let (mut modules, mut seen) = (Vec::new(), HashSet::new());
     let mut at = kernel.memory.u64(head)?;
     let mut budget = SYMBOLS_MAX;
     // Entries are counted, not modules: the list may be a circle of such as are left out.
     for _ in 0..MODULES_MAX {
-        if at == head {
+        if at == head || !seen.insert(at) {
             break;
         }
-        match Module::read(kernel, at.wrapping_sub(link), &mut budget) {
+        match Module::read(kernel, offsets, at.wrapping_sub(offsets.list), &mut budget) {
             Ok(module) => modules.extend(module.map(Arc::new)),
             Err(e @ Error::Gone { .. }) => return Err(e),
             Err(_) => {}
@@ -82,50 +161,45 @@ pub(crate) fn loaded(kernel: &Kernel) -> Result<Vec<Arc<Module>>> {
 impl Module {
     /// The module whose `struct module` is at `address`; `None` if it is not yet in use, or no
     /// longer. `budget`: bytes of symbols that may still be read.
-    fn read(kernel: &Kernel, address: u64, budget: &mut u64) -> Result<Option<Module>> {
-        let (types, memory) = (kernel.types()?, &kernel.memory);
-        let field = |path: &str| types.field("module", path);
+    fn read(
+        kernel: &Kernel,
+        offsets: &Offsets,
+        address: u64,
+        budget: &mut u64,
+    ) -> Result<Option<Module>> {
+        let memory = &kernel.memory;
         let at = |offset: u64| address.wrapping_add(offset);
         // MODULE_STATE_LIVE, COMING, GOING, UNFORMED: /proc/kallsyms shows all but the last.
-        if memory.u32(at(field("state")?.offset))? == 3 {
+        if memory.u32(at(offsets.state))? == 3 {
             return Ok(None);
         }
-        let name = field("name")?;
-        let name = memory.string(at(name.offset), name.size.min(MODULE_NAME_MAX) as usize)?;
+        let unknown = || Error::NoType { name: "module".into() };
+        let contents = offsets.contents.as_ref().ok_or_else(unknown)?;
+        let name_bytes = contents.name_bytes.min(MODULE_NAME_MAX) as usize;
+        let name = memory.string(at(contents.name), name_bytes)?;
         let mut ranges = Vec::new();
-        let mut area = |base: u64, size: u64| -> Result<()> {
+        for &(base, size) in &contents.areas {
             let (base, size) = (memory.u64(at(base))?, u64::from(memory.u32(at(size))?));
             if base != 0 && size != 0 && size <= AREA_MAX {
                 ranges.push(base..base.saturating_add(size));
             }
-            Ok(())
-        };
-        if let Ok(areas) = field("mem") {
-            let one = areas.size / areas.elements.max(1);
-            let (base, size) = (field("mem.base")?.offset, field("mem.size")?.offset);
-            for index in 0..areas.elements.min(16) {
-                area(base + index * one, size + index * one)?;
-            }
-        } else {
-            // Until 6.3.
-            for layout in ["core_layout", "init_layout"] {
-                area(
-                    field(&format!("{layout}.base"))?.offset,
-                    field(&format!("{layout}.size"))?.offset,
-                )?;
-            }
         }
-        let symbols = Arc::new(symbols(kernel, address, budget).unwrap_or_default());
-        Ok(Some(Module { name, ranges, symbols }))
+        let table = contents.symbols.as_ref();
+        let symbols = table.and_then(|table| symbols(kernel, table, address, budget).ok());
+        Ok(Some(Module { name, ranges, symbols: Arc::new(symbols.unwrap_or_default()) }))
     }
 }
 
 /// The symbols of the module whose `struct module` is at `module`.
-fn symbols(kernel: &Kernel, module: u64, budget: &mut u64) -> Result<Symbols> {
-    let (types, memory) = (kernel.types()?, &kernel.memory);
-    let table = memory.u64(module.wrapping_add(types.offset_of("module", "kallsyms")?))?;
-    let field =
-        |name: &str| Ok::<u64, Error>(table.wrapping_add(types.offset_of("mod_kallsyms", name)?));
+fn symbols(
+    kernel: &Kernel,
+    offsets: &SymbolOffsets,
+    module: u64,
+    budget: &mut u64,
+) -> Result<Symbols> {
+    let memory = &kernel.memory;
+    let table = memory.u64(module.wrapping_add(offsets.kallsyms))?;
+    let field = |offset: u64| table.wrapping_add(offset);
     let mut take = |bytes: u64| match budget.checked_sub(bytes) {
         Some(left) => {
             *budget = left;
@@ -133,12 +207,12 @@ fn symbols(kernel: &Kernel, module: u64, budget: &mut u64) -> Result<Symbols> {
         }
         None => Err(Error::corrupt("modules", "more symbols than any kernel has")),
     };
-    let count = u64::from(memory.u32(field("num_symtab")?)?);
-    let entries = memory.bytes(memory.u64(field("symtab")?)?, take(count * ELF_SYMBOL)?)?;
-    let kinds = memory.bytes(memory.u64(field("typetab")?)?, take(count)?)?;
+    let count = u64::from(memory.u32(field(offsets.num_symtab))?);
+    let entries = memory.bytes(memory.u64(field(offsets.symtab))?, take(count * ELF_SYMBOL)?)?;
+    let kinds = memory.bytes(memory.u64(field(offsets.typetab))?, take(count)?)?;
     let entries = entries.chunks_exact(ELF_SYMBOL as usize);
     // All but the last name in one piece: where that one ends is not known.
-    let strings = memory.u64(field("strtab")?)?;
+    let strings = memory.u64(field(offsets.strtab))?;
     let last = entries.clone().map(name_offset).max().unwrap_or(0);
     let mut names = memory.bytes(strings, take(last.into())?)?;
     names.extend(memory.string(strings.wrapping_add(last.into()), NAME_MAX)?.as_bytes());
@@ -178,14 +252,18 @@ impl Cache {
         }
         let head = kernel.symbols.address("modules").ok()?;
         let first = kernel.memory.u64(head).ok()?;
-        let recent = |(at, old): (Instant, u64)| {
-            at.elapsed() < if first == old { REFRESH_SAME } else { REFRESH }
+        let recent = |(at, took, old): (Instant, Duration, u64)| {
+            let pause = if first == old { REFRESH_SAME } else { REFRESH };
+            at.elapsed() < pause.max(took * REST)
         };
         if self.read.is_some_and(recent) {
             return None;
         }
-        self.read = Some((Instant::now(), first));
-        self.modules = loaded(kernel).ok()?;
+        let start = Instant::now();
+        let offsets = self.offsets.get_or_insert_with(|| Offsets::new(kernel.types().ok()?).ok());
+        let modules = offsets.as_ref().and_then(|offsets| listed(kernel, offsets).ok());
+        self.read = Some((Instant::now(), start.elapsed(), first));
+        self.modules = modules?;
         find(&self.modules)
     }
 }
@@ -200,12 +278,28 @@ mod tests {
     use crate::kernel::btf::Btf;
     use crate::kernel::types::Types;
     use crate::kernel::vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
-    use crate::memory::Memory;
     use crate::memory::paging::PageTables;
     use crate::memory::testing::Image;
+    use crate::memory::{Memory, Physical};
+    use crate::vmm::Segment;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Counts reads.
+    struct Counted(Image, AtomicUsize);
+
+    impl Physical for Counted {
+        fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.read(address, buffer)
+        }
+
+        fn segments(&self) -> &[Segment] {
+            self.0.segments()
+        }
+    }
 
     /// A kernel whose list of modules has one entry, in `state`, that is followed by itself.
-    fn circle(state: u32) -> Kernel {
+    fn circle(state: u32) -> (Kernel, Arc<Counted>) {
         let mut image = vec![0; 0x6000];
         let mut put =
             |at: usize, value: u64| image[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -217,7 +311,8 @@ mod tests {
         put(0x5000, state.into());
         put(0x5008, KERNEL_BASE + 0x5008);
         let tables = PageTables { root: 0x1000, five_levels: false, ignore: 0 };
-        let memory = Memory::new(Arc::new(Image::new(image)), tables);
+        let image = Arc::new(Counted(Image::new(image), AtomicUsize::new(0)));
+        let memory = Memory::new(image.clone(), tables);
 
         let strings = b"\0u32\0list_head\0next\0module\0state\0list\0";
         let name = |name: &str| {
@@ -242,15 +337,18 @@ mod tests {
         }
         let info = VmCoreInfo::parse(b"OSRELEASE=6.12.0\n").unwrap();
         let types = Types::new(Btf::parse(&btf).unwrap());
-        Kernel::new(memory, info, symbols.finish(), Some(types)).unwrap()
+        (Kernel::new(memory, info, symbols.finish(), Some(types)).unwrap(), image)
     }
 
     #[test]
     fn a_list_that_never_comes_back_to_its_head_ends() {
         // Not yet in use, and one that cannot be read: these types give it no name.
         for state in [3, 0] {
-            assert!(loaded(&circle(state)).unwrap().is_empty());
+            let (kernel, image) = circle(state);
+            assert!(loaded(&kernel).unwrap().is_empty());
+            let reads = image.1.load(Ordering::Relaxed);
+            assert!(reads < 50, "each entry is read once, and not {reads} words");
         }
-        assert!(Cache::default().resolve(&circle(3), KERNEL_BASE + 0x7000).is_none());
+        assert!(Cache::default().resolve(&circle(3).0, KERNEL_BASE + 0x7000).is_none());
     }
 }

@@ -64,6 +64,7 @@ struct Client {
     connection: Connection,
     pid: u32,
     slot: usize,
+    hello: Hello,
 }
 
 pub struct Server {
@@ -178,7 +179,7 @@ impl Server {
             pad: 0,
             key: self.keys,
         };
-        let client = Client { connection, pid, slot };
+        let client = Client { connection, pid, slot, hello };
         if self.program.reset(slot, self.keys).is_ok()
             && self.program.register(pid, slot, &hello).is_ok()
             && client.connection.welcome(&welcome, self.program.page()).is_ok()
@@ -191,12 +192,18 @@ impl Server {
         }
     }
 
+    /// The eBPF program relies on this order: a slot gets another key only when nobody is
+    /// registered with it.
     fn forget(&mut self, client: &Client) {
-        let _ = self.program.reset(client.slot, 0);
-        // It may have registered again, over another connection.
-        if !self.clients.iter().any(|other| other.pid == client.pid) {
+        // It may have another connection, whose slot its threads have from now on.
+        let other = self.clients.iter().find(|other| other.pid == client.pid);
+        let restored = other.is_some_and(|other| {
+            self.program.register(other.pid, other.slot, &other.hello).is_ok()
+        });
+        if !restored {
             self.program.forget(client.pid);
         }
+        let _ = self.program.reset(client.slot, 0);
         self.program.set_registered(self.clients.len());
     }
 }
@@ -287,7 +294,69 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::without_caller;
+    use super::*;
+    use reprieve_hint::abi::hello;
+    use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+    use std::os::fd::OwnedFd;
+
+    /// Connects this process, and says hello.
+    fn connect(path: &Path) -> OwnedFd {
+        let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        let hello = hello();
+        // SAFETY: integers without gaps between them, that stay until the call returns.
+        let bytes =
+            unsafe { std::slice::from_raw_parts((&raw const hello).cast(), size_of::<Hello>()) };
+        net::send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        socket
+    }
+
+    #[test]
+    fn a_process_that_ends_one_of_two_connections_keeps_the_other_ones_slot() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hint.sock");
+        let mut server = Server::start(&path).unwrap();
+        let serve = |server: &mut Server, clients: usize| {
+            while server.clients.len() != clients {
+                server.step().unwrap();
+            }
+            server.program.slot_of(std::process::id())
+        };
+        let first = connect(&path);
+        assert_eq!(serve(&mut server, 1), Some(0));
+        let second = connect(&path);
+        assert_eq!(serve(&mut server, 2), Some(1));
+        drop(second);
+        assert_eq!(serve(&mut server, 1), Some(0), "another process may get slot 1");
+        drop(first);
+        assert_eq!(serve(&mut server, 0), None);
+    }
+
+    #[test]
+    fn a_thread_writes_nothing_into_a_slot_that_is_another_process_s_by_now() {
+        let mut program = Program::load().unwrap();
+        let page = PageView::map(program.page()).unwrap();
+        // SAFETY: mapped until the end of this test.
+        let threads = unsafe { &page.0.as_ref().threads[..LINES] };
+        let known = || threads.iter().any(|thread| thread.state.load(Ordering::Relaxed) != 0);
+        let sleep = || std::thread::sleep(Duration::from_millis(1));
+        let pid = std::process::id();
+        // The thread has a line from now on.
+        drop(reprieve_hint::non_preemptable());
+        program.reset(0, 7).unwrap();
+        program.register(pid, 0, &hello()).unwrap();
+        program.set_registered(1);
+        while !known() {
+            sleep();
+        }
+        program.forget(pid);
+        program.reset(0, 8).unwrap();
+        // Switches of this thread, of whose place the program knows.
+        for _ in 0..50 {
+            sleep();
+            assert!(!known(), "the slot is another's");
+        }
+    }
 
     #[test]
     fn a_thread_that_counts_does_not_count_itself() {

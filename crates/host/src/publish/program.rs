@@ -83,6 +83,14 @@ impl Program {
         let _ = self.skel.maps.processes.delete(&pid.to_ne_bytes());
     }
 
+    /// The slot that the process's threads have.
+    #[cfg(test)]
+    pub fn slot_of(&self, pid: u32) -> Option<usize> {
+        let at = std::mem::offset_of!(types::registration, slot);
+        let bytes = self.skel.maps.processes.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok()??;
+        Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize)
+    }
+
     /// The registered processes, and the page, for programs that share them.
     pub fn shared_maps(&self) -> [BorrowedFd<'_>; 2] {
         [self.skel.maps.processes.as_fd(), self.page()]

@@ -199,15 +199,17 @@ impl VmActivity {
 }
 
 /// Whether the counters of `new` are not a continuation of those of `old`: another VM has the
-/// process ID, or it was attached to again.
+/// process ID, or it was attached to again. Only counts tell: times fall where the program noticed
+/// late that a vCPU had gone.
 fn restarted(old: &VmSnapshot, new: &VmSnapshot) -> bool {
     let fell = |old: &Histogram, new: &Histogram| count(new) < count(old);
+    let preemptions = |v: &Vcpu| v.preemptions.iter().map(|p| count(&p.off_cpu)).sum::<u64>();
     old.name != new.name
         || old.vcpus.iter().any(|o| {
             new.vcpus
                 .iter()
                 .filter(|n| n.index == o.index && n.tid == o.tid)
-                .any(|n| fell(&o.blocks, &n.blocks) || n.on_cpu_ns < o.on_cpu_ns)
+                .any(|n| fell(&o.blocks, &n.blocks) || preemptions(n) < preemptions(o))
         })
         || match (&old.grace, &new.grace) {
             (Some(old), Some(new)) => fell(&old.durations, &new.durations),
@@ -271,12 +273,25 @@ mod tests {
     #[test]
     fn a_reused_pid_is_another_vm() {
         let mut old = vcpu(0);
-        old.on_cpu_ns = 900 * MS;
+        (old.on_cpu_ns, old.blocks) = (900 * MS, histogram(&[MS, MS]));
         let first = snapshot(1000 * MS, vec![vm(1, "a", vec![old.clone()])]);
         let mut new = vcpu(0);
-        new.on_cpu_ns = 50 * MS;
+        (new.on_cpu_ns, new.blocks) = (50 * MS, histogram(&[MS]));
         let second = snapshot(2000 * MS, vec![vm(1, "a", vec![new])]);
         let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);
         assert_eq!(seen.all.on_ns, 50 * MS);
+    }
+
+    #[test]
+    fn a_vcpu_that_left_unseen_is_no_new_vm() {
+        let mut one = vcpu(0);
+        (one.on_cpu_ns, one.blocks) = (900 * MS, histogram(&[7 * MS]));
+        one.now = VcpuNow::Running { since_ns: 990 * MS, cpu: 0 };
+        let first = snapshot(1000 * MS, vec![vm(1, "a", vec![one.clone()])]);
+        // It had gone before the first snapshot.
+        (one.on_cpu_ns, one.now) = (896 * MS, VcpuNow::Halted { since_ns: 996 * MS });
+        let second = snapshot(2000 * MS, vec![vm(1, "a", vec![one])]);
+        let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);
+        assert_eq!((seen.all.on_ns, seen.all.halted_ns), (0, 1004 * MS));
     }
 }

@@ -38,14 +38,14 @@ pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
 pub use waits::{GraceSampler, GraceWait, GraceWaits, Sampled};
 
 use model::{Cost, Event, Snapshot, VmSnapshot};
-use processes::Processes;
+use processes::Inspector;
 use raw::{Program, Settings, Times, clock, types};
 use snapshot::events::Events;
 use snapshot::view;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use vms::discovery::{DiscoveryThread, Machines};
 use vms::finder::Key;
@@ -71,7 +71,8 @@ pub struct Watch {
     kvm: Kvm,
     /// Who holds up late grace periods is counted.
     counts_held: bool,
-    processes: Arc<Mutex<Processes>>,
+    /// `None`: they were not asked for.
+    processes: Option<Inspector>,
     events: Option<Events>,
     /// The kernel counts the run time of eBPF programs while this is open.
     statistics: Option<OwnedFd>,
@@ -81,6 +82,8 @@ pub struct Watch {
 
 /// The shortest interval.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// The longest time between two looks at processes, so that a snapshot shows them as they are.
+const INSPECT_MAX: Duration = Duration::from_secs(1);
 const VMS: usize = 1024;
 /// vCPUs: this many per CPU of the host, within bounds. One takes 3 KiB of the kernel's memory.
 const VCPUS_PER_CPU: usize = 32;
@@ -130,17 +133,20 @@ impl Watch {
             let machine = Machine::stand_in(&slots, stand_in);
             machines.lock().insert(machine.key, machine);
         }
-        let processes = Arc::new(Mutex::new(Processes::default()));
+        let thread = |source| Error::Io { what: "starting a thread".into(), source };
+        let interval = options.interval.max(INTERVAL_MIN);
+        let processes = match options.vms {
+            Which::All => Some(Inspector::start(interval.min(INSPECT_MAX)).map_err(thread)?),
+            Which::Named(_) => None,
+        };
         let discovery = DiscoveryThread::start(
             machines.clone(),
             slots.clone(),
             kvm.clone(),
             options.vms.clone(),
-            options.interval.max(INTERVAL_MIN),
-            processes.clone(),
+            interval,
         );
-        let discovery =
-            discovery.map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
+        let discovery = discovery.map_err(thread)?;
         Ok(Watch {
             _discovery: discovery,
             machines,
@@ -173,7 +179,7 @@ impl Watch {
             time_ns,
             wall: clock::wall_ns(),
             vms,
-            processes: self.processes.lock().unwrap_or_else(|e| e.into_inner()).view(),
+            processes: self.processes.as_ref().map(Inspector::latest).unwrap_or_default(),
             cost: self.cost(time_ns),
         })
     }

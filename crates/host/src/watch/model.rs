@@ -255,6 +255,7 @@ pub struct Grace {
     pub durations: Histogram,
     /// Those that ended too fast for both ends to be seen; not in `durations`.
     pub unseen: u64,
+    /// `None` as well while the VM is paused.
     pub current: Option<CurrentGrace>,
 }
 
@@ -294,7 +295,7 @@ pub struct Domain {
     pub bytes_waiting: u64,
     /// How long the grace period in progress has taken.
     pub current_age_ns: Option<u64>,
-    /// Threads that it waits for.
+    /// Threads that it waits for: at most 1024 in all domains of a process.
     pub laggards: Vec<u32>,
 }
 

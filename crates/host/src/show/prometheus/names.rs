@@ -5,15 +5,42 @@ use crate::show::text::plain;
 use std::collections::HashMap;
 
 /// A name for each VM, by its process ID and its own name. Prometheus refuses a page on which two
-/// series are the same, so VMs that share a name get their process ID appended.
-pub fn unique<'a>(vms: impl Iterator<Item = (u32, &'a str)> + Clone) -> Vec<String> {
-    let mut uses: HashMap<String, u32> = HashMap::new();
-    for (_, name) in vms.clone() {
-        *uses.entry(plain(name)).or_default() += 1;
+/// series are the same, so VMs that share a name get their process ID appended. Whose own name is
+/// one that was made so shares it as well.
+pub fn unique<'a>(vms: impl Iterator<Item = (u32, &'a str)>) -> Vec<String> {
+    let vms: Vec<(u32, String)> = vms.map(|(pid, name)| (pid, plain(name))).collect();
+    let mut shares = vec![false; vms.len()];
+    loop {
+        let name = |((pid, name), shares): (&(u32, String), &bool)| match shares {
+            true => format!("{name} (pid {pid})"),
+            false => name.clone(),
+        };
+        let names: Vec<String> = vms.iter().zip(&shares).map(name).collect();
+        let mut uses: HashMap<&str, u32> = HashMap::new();
+        names.iter().for_each(|name| *uses.entry(name).or_default() += 1);
+        let mut done = true;
+        for (name, shares) in names.iter().zip(&mut shares) {
+            if uses[name.as_str()] > 1 && !*shares {
+                (*shares, done) = (true, false);
+            }
+        }
+        if done {
+            return names;
+        }
     }
-    vms.map(|(pid, name)| match plain(name) {
-        name if uses.get(&name).is_some_and(|n| *n > 1) => format!("{name} (pid {pid})"),
-        name => name,
-    })
-    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unique;
+
+    #[test]
+    fn no_name_is_used_twice() {
+        let names = |vms: &[(u32, &str)]| unique(vms.iter().copied());
+        assert_eq!(names(&[(1, "a"), (2, "b")]), ["a", "b"]);
+        assert_eq!(
+            names(&[(1, "a"), (2, "a"), (3, "a (pid 2)"), (4, "b")]),
+            ["a (pid 1)", "a (pid 2)", "a (pid 2) (pid 3)", "b"]
+        );
+    }
 }

@@ -4,7 +4,9 @@
 //!
 //! Module `inspect` of the runtime is the other side: the note has the address of a descriptor,
 //! which has the layout of everything else. A process may lie, so its figures are no bounds here:
-//! each process is read within a budget, and all together within another.
+//! each process is read within a budget, and all together within another. A read may also take
+//! until this process ends, for a page of a file system that does not answer. So one thread does it
+//! that nobody waits for, and snapshots show what it saw last.
 
 mod reader;
 
@@ -16,6 +18,8 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A process is inspected when it is this old, as it has started its program by then; and again
@@ -30,9 +34,67 @@ const MAPPINGS: usize = 4096;
 /// Bytes read of all processes together, per look and per view: those of a few that lie.
 const TOTAL: usize = 4 * BUDGET;
 
+/// What was seen so long ago is not shown any more: the thread waits for a page.
+const STALE: Duration = Duration::from_secs(30);
+
+/// What was seen last, and when.
+type Latest = Mutex<Option<(Instant, Vec<Process>)>>;
+
+/// Looks at the processes again and again, until it is dropped.
+pub struct Inspector {
+    latest: Arc<Latest>,
+    stop: Arc<AtomicBool>,
+    /// The thread ends when this is closed.
+    _end: Sender<()>,
+}
+
+impl Inspector {
+    pub fn start(interval: Duration) -> std::io::Result<Inspector> {
+        let mut processes = Processes::default();
+        Inspector::with(interval, move |stop| {
+            processes.look(stop);
+            processes.view()
+        })
+    }
+
+    fn with(
+        interval: Duration,
+        mut see: impl FnMut(&AtomicBool) -> Vec<Process> + Send + 'static,
+    ) -> std::io::Result<Inspector> {
+        let (end, ended) = channel::<()>();
+        let (latest, stop) = (Arc::<Latest>::default(), Arc::new(AtomicBool::new(false)));
+        let (to, stopped) = (latest.clone(), stop.clone());
+        let run = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let seen = see(&stopped);
+                *to.lock().unwrap_or_else(|e| e.into_inner()) = Some((Instant::now(), seen));
+                if ended.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+        };
+        // Never joined: it may wait for a page.
+        std::thread::Builder::new().name("watch-processes".into()).spawn(run)?;
+        Ok(Inspector { latest, stop, _end: end })
+    }
+
+    /// The processes that use the runtime, as they were a moment ago.
+    pub fn latest(&self) -> Vec<Process> {
+        let latest = self.latest.lock().unwrap_or_else(|e| e.into_inner());
+        let fresh = latest.as_ref().filter(|(at, _)| at.elapsed() < STALE);
+        fresh.map(|(_, seen)| seen.clone()).unwrap_or_default()
+    }
+}
+
+impl Drop for Inspector {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The processes that use the runtime, and those that do not.
 #[derive(Default)]
-pub struct Processes {
+struct Processes {
     seen: HashMap<u32, Seen>,
     /// The distance from the start of a file's mapping to the descriptor; `None` without one.
     files: HashMap<File, Option<u64>>,
@@ -58,7 +120,7 @@ struct Seen {
 
 impl Processes {
     /// Looks for new ones. Inspects none any more once `stop` is set.
-    pub fn look(&mut self, stop: &AtomicBool) {
+    fn look(&mut self, stop: &AtomicBool) {
         let Ok(entries) = std::fs::read_dir("/proc") else { return };
         let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
         let mut seen = HashMap::new();
@@ -128,7 +190,7 @@ impl Processes {
     }
 
     /// Those that use the runtime, as they are now.
-    pub fn view(&self) -> Vec<Process> {
+    fn view(&self) -> Vec<Process> {
         let mut all: Vec<(u32, u64)> = self
             .seen
             .iter()
@@ -207,6 +269,28 @@ mod tests {
         let quiet = |d: &&Domain| d.grace_periods > 0 && d.laggards.is_empty();
         let after = process.domains.iter().find(quiet).expect("the domain is still there");
         assert_eq!((after.readers, after.current_age_ns, after.callbacks_waiting), (0, None, 0));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_process_that_cannot_be_read() {
+        let ((tell, told), (release, released)) = (channel(), channel::<()>());
+        let mut looks = 0;
+        let see = move |_: &AtomicBool| {
+            looks += 1;
+            if looks > 1 {
+                tell.send(()).unwrap();
+                let _ = released.recv();
+            }
+            vec![Process { pid: looks, name: "first".into(), domains: vec![] }]
+        };
+        let inspector = Inspector::with(Duration::ZERO, see).unwrap();
+        // The second look does not end.
+        told.recv().unwrap();
+        let latest = inspector.latest();
+        assert!(latest.iter().all(|process| process.pid == 1), "{latest:?}");
+        drop(inspector);
+        assert!(told.try_recv().is_err(), "the second look has not ended");
+        drop(release);
     }
 
     /// What looks like a program with 70 segments of notes.

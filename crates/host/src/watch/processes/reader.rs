@@ -16,7 +16,12 @@ const PRICE: usize = 256;
 /// Bytes read of an ELF file's headers, and of a segment of notes.
 const HEADERS: usize = 4096;
 const NOTES: usize = 16 << 10;
+/// More than the runtime has (`MAX_DOMAINS`).
 const DOMAINS: u32 = 4096;
+/// Domains that are shown, and their laggards in all. A process may claim any number of them, and
+/// each domain is several series.
+const SHOWN: usize = 256;
+const LAGGARDS: usize = 1024;
 
 type Header = elf::FileHeader64<object::Endianness>;
 
@@ -153,15 +158,21 @@ impl Reader {
         let Ok(cores) = self.bytes(layout.cores, layout.domains as usize * 8) else {
             return Vec::new();
         };
-        let mut domains = Vec::new();
+        let (mut domains, mut room) = (Vec::new(), LAGGARDS);
         for index in 0..layout.domains {
+            if domains.len() == SHOWN {
+                break;
+            }
             let core = u64_at(&cores, index as usize * 8);
             // While a domain comes or goes its place is reserved by a small number.
             if core < 4096 {
                 continue;
             }
-            match self.domain(layout, index, core) {
-                Ok(domain) => domains.push(domain),
+            match self.domain(layout, index, core, room) {
+                Ok(domain) => {
+                    room -= domain.laggards.len();
+                    domains.push(domain);
+                }
                 // It has just gone; or this is not what it says it is.
                 Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => break,
                 Err(_) => {}
@@ -170,7 +181,14 @@ impl Reader {
         domains
     }
 
-    fn domain(&mut self, layout: &Layout, index: u32, core: u64) -> io::Result<Domain> {
+    /// With at most `laggards` of them.
+    fn domain(
+        &mut self,
+        layout: &Layout,
+        index: u32,
+        core: u64,
+        laggards: usize,
+    ) -> io::Result<Domain> {
         let at = |offset: u32| core.wrapping_add(offset.into());
         let sequence = self.u64(at(layout.core_sequence))?;
         let since = self.u64(at(layout.core_since))?;
@@ -187,6 +205,7 @@ impl Reader {
         };
         let registry = u64::from(layout.registry_bytes) * u64::from(index);
         self.readers(layout, layout.registries.wrapping_add(registry), running, &mut domain)?;
+        domain.laggards.truncate(laggards);
         let load = self.waiting(layout, at(layout.core_lanes))?;
         (domain.callbacks_waiting, domain.bytes_waiting) = (load & 0xffff_ffff, (load >> 32) * 16);
         Ok(domain)
@@ -209,16 +228,18 @@ impl Reader {
             let records = self.bytes(chunk.wrapping_add(layout.chunk_records.into()), length)?;
             for record in records.chunks_exact(layout.record_bytes.max(1) as usize) {
                 let owner = u32_at(record, layout.record_owner as usize);
-                if owner == 0 || owner > i32::MAX as u32 {
+                if owner == 0 || owner == u32::MAX {
                     continue;
                 }
+                // A thread that has ended and leaked a guard.
+                let (thread, left) = (owner & i32::MAX as u32, owner > i32::MAX as u32);
                 let word = u64_at(record, layout.record_word as usize);
                 let snapshot = u64_at(record, layout.record_snapshot as usize);
                 let inside = word & 0xffff_ffff != 0;
-                domain.threads += 1;
+                domain.threads += u32::from(!left);
                 domain.readers += u32::from(inside);
                 if running && inside && snapshot != 0 && snapshot >> 32 == word >> 32 {
-                    domain.laggards.push(owner);
+                    domain.laggards.push(thread);
                 }
             }
             next = follow(chunk, distance);
@@ -270,6 +291,44 @@ mod tests {
             current_age_ns: None,
             laggards: vec![],
         }
+    }
+
+    #[test]
+    fn a_process_cannot_fill_a_page_of_metrics() {
+        // Any number of domains, all with the same core and the same 2000 laggards.
+        const CORE: usize = 6100;
+        let mut memory = vec![0u64; 8192];
+        let start = memory.as_ptr().addr() as u64;
+        let at = |word: usize| start + 8 * word as u64;
+        // A registry, and its chunk behind it.
+        memory[0] = 8;
+        for record in memory[2..].chunks_exact_mut(3).take(2000) {
+            record.copy_from_slice(&[1, 7, 1]);
+        }
+        memory[CORE] = 1;
+        memory[CORE + 8..].fill(at(CORE));
+        let layout = Layout {
+            registries: start,
+            cores: at(CORE + 8),
+            domains: 2000,
+            registry_bytes: 0,
+            chunk_records: 8,
+            records: 2000,
+            record_bytes: 24,
+            record_word: 0,
+            record_owner: 8,
+            record_snapshot: 16,
+            core_sequence: 0,
+            core_completed: 16,
+            core_since: 8,
+            core_lanes: 24,
+            lane_bytes: 0,
+            lane_registered: 0,
+            lane_finished: 0,
+        };
+        let domains = Reader::new(std::process::id(), BUDGET).domains(&layout);
+        assert_eq!((domains.len(), domains[SHOWN - 1].threads), (SHOWN, 2000));
+        assert_eq!(domains.iter().map(|d| d.laggards.len()).sum::<usize>(), LAGGARDS);
     }
 
     #[test]

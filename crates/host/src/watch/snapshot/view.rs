@@ -128,8 +128,10 @@ pub fn function(guest: &Guest, class: Class, rip: u64) -> Option<String> {
 fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
     let rcu = attached.guest.rcu().ok()?;
     let entry = machine.entry()?;
-    let running = machine.state == VmState::Watching || machine.state == VmState::Paused;
-    let owing = rcu.owing().ok().filter(|owing| running && owing.seq & 3 != 0);
+    // That of a paused VM does not age: its guest's time stands still.
+    let running = machine.state == VmState::Watching;
+    let owing = if running { rcu.owing().ok() } else { None };
+    let owing = owing.filter(|owing| owing.seq & 3 != 0);
     let current = owing.map(|owing| {
         let seen = entry.began_seq != NO_SEQ && entry.began_seq >> 2 == owing.seq >> 2;
         let (began_ns, began_earlier) = if seen {

@@ -3,18 +3,20 @@
 //! notices reboots, pauses and ends.
 //!
 //! Steps that may take long or hang (asking a VMM, searching a guest's memory) run in a thread per
-//! VM, a few at a time, so that a bad VM can only delay attempts to attach to others. Results come
-//! back as messages; only the discovery thread changes the list. When it ends, it does not wait for
-//! attempts that hang: such a thread has only its VM's `/proc` files open, and its message is
-//! dropped.
+//! VM, a few at a time, so that a bad VM can only delay attempts to attach to others. Two more
+//! threads read the command lines of all processes and look for VMs' regions: both are memory of a
+//! process, which may be a file on a file system that does not answer, and then a read takes until
+//! this process ends. Results come back as messages; only the discovery thread changes the list.
+//! When it ends, it does not wait for threads that hang: such a thread has only `/proc` files open,
+//! and its message is dropped.
 
 use super::finder::{self, Finder, Key};
 use super::machine::{Attached, Kvm, Machine};
 use super::slots::Slots;
 use crate::watch::options::Which;
-use crate::watch::processes::Processes;
+use crate::watch::region::Region;
 use reprieve_guest::{Error, Guest, Liveness, Options, vmm};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,6 +29,8 @@ const ATTEMPTS: usize = 4;
 const HURRY: Duration = Duration::from_millis(50);
 /// Time for which a VM that ended is still shown.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the thread is waited for when it is to end.
+const END: Duration = Duration::from_secs(5);
 
 /// All VMs, by process.
 #[derive(Default)]
@@ -39,6 +43,10 @@ impl Machines {
 }
 
 enum Message {
+    /// The VMMs that run and were not known.
+    Found(Vec<(Key, Option<String>)>),
+    /// The VM's region was looked for.
+    Region(Key, Option<Region>),
     /// The VMM has answered.
     Described(Key, vmm::Vm, Sender<bool>),
     Attached(Key, Box<Attached>),
@@ -50,11 +58,43 @@ enum Message {
     Stop,
 }
 
-/// Ends the thread, and waits for it, when dropped.
+/// A thread that answers one request at a time, and that nobody waits for.
+struct Helper<T> {
+    requests: Sender<T>,
+    /// Its answer is awaited.
+    busy: bool,
+}
+
+impl<T: Send + 'static> Helper<T> {
+    /// `answer` gives each request's answer.
+    fn start(
+        name: &str,
+        messages: &Sender<Message>,
+        mut answer: impl FnMut(T) -> Message + Send + 'static,
+    ) -> std::io::Result<Helper<T>> {
+        let ((requests, inbox), messages) = (channel(), messages.clone());
+        // Ends when the requests are closed.
+        let run = move || {
+            for request in inbox {
+                let _ = messages.send(answer(request));
+            }
+        };
+        std::thread::Builder::new().name(name.into()).spawn(run)?;
+        Ok(Helper { requests, busy: false })
+    }
+
+    fn ask(&mut self, request: T) {
+        self.busy = self.requests.send(request).is_ok();
+    }
+}
+
+/// Ends the thread when dropped, and waits for it, unless it hangs.
 pub struct DiscoveryThread {
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// Closed by the thread.
+    ended: Receiver<()>,
 }
 
 impl DiscoveryThread {
@@ -64,25 +104,32 @@ impl DiscoveryThread {
         kvm: Kvm,
         which: Which,
         interval: Duration,
-        processes: Arc<Mutex<Processes>>,
     ) -> std::io::Result<DiscoveryThread> {
-        let (messages, inbox) = channel();
+        let ((messages, inbox), (end, ended)) = (channel(), channel());
         let (own, stop) = (messages.clone(), Arc::new(AtomicBool::new(false)));
+        let mut finder = Finder::default();
+        let find =
+            move |known: HashSet<u32>| Message::Found(finder.find(|pid| known.contains(&pid)));
+        let region = |key: Key| Message::Region(key, Region::find(key.pid));
         let mut state = State {
             machines,
             slots,
             kvm,
             which,
             interval,
-            finder: Finder::default(),
-            processes,
+            finder: Helper::start("watch-finder", &messages, find)?,
+            regions: Helper::start("watch-regions", &messages, region)?,
             messages: own,
             stop: stop.clone(),
             attempts: Vec::new(),
         };
-        let run = move || state.run(inbox);
+        let run = move || {
+            state.run(inbox);
+            drop(state);
+            drop::<Sender<()>>(end);
+        };
         let thread = std::thread::Builder::new().name("watch-discovery".into()).spawn(run)?;
-        Ok(DiscoveryThread { messages, stop, thread: Some(thread) })
+        Ok(DiscoveryThread { messages, stop, thread: Some(thread), ended })
     }
 }
 
@@ -90,7 +137,9 @@ impl Drop for DiscoveryThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.messages.send(Message::Stop);
-        if let Some(thread) = self.thread.take() {
+        // A guest's memory may be a file that cannot be read: the thread ends with the process.
+        let hangs = self.ended.recv_timeout(END) == Err(RecvTimeoutError::Timeout);
+        if let Some(thread) = self.thread.take().filter(|_| !hangs) {
             let _ = thread.join();
         }
     }
@@ -103,8 +152,8 @@ struct State {
     kvm: Kvm,
     which: Which,
     interval: Duration,
-    finder: Finder,
-    processes: Arc<Mutex<Processes>>,
+    finder: Helper<HashSet<u32>>,
+    regions: Helper<Key>,
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
     attempts: Vec<JoinHandle<()>>,
@@ -130,24 +179,13 @@ impl State {
     }
 
     fn discover(&mut self) {
-        if self.which == Which::All {
-            self.processes.lock().unwrap_or_else(|e| e.into_inner()).look(&self.stop);
-        }
         let mut machines = self.machines.lock();
-        let known = |pid| {
-            machines
-                .range(Key { pid, start_time: 0 }..)
-                .next()
-                .is_some_and(|(k, m)| k.pid == pid && m.ended.is_none())
-        };
-        let found = self.finder.find(known);
-        for (key, name) in found {
-            if self.which.wants(key.pid, name.as_deref()) {
-                machines.entry(key).or_insert_with(|| Machine::new(key, name));
-            }
-        }
         let over = |m: &Machine| m.ended.is_some_and(|at| at.elapsed() >= FAREWELL);
         machines.retain(|_, machine| !over(machine));
+        if !self.finder.busy {
+            let run = machines.values().filter(|machine| machine.ended.is_none());
+            self.finder.ask(run.map(|machine| machine.key.pid).collect());
+        }
     }
 
     fn tend(&mut self) {
@@ -205,7 +243,14 @@ impl State {
     fn hurry(&mut self) -> bool {
         self.attempts.retain(|attempt| !attempt.is_finished());
         let mut hurried = false;
-        for machine in self.machines.lock().values_mut() {
+        let mut machines = self.machines.lock();
+        if !self.regions.busy {
+            if let Some(machine) = machines.values_mut().find(|machine| machine.region_due()) {
+                machine.begin_look_for_region();
+                self.regions.ask(machine.key);
+            }
+        }
+        for machine in machines.values_mut() {
             machine.search();
             if self.attempts.len() < ATTEMPTS && machine.begin_attempt() {
                 let (key, messages, stop) = (machine.key, self.messages.clone(), self.stop.clone());
@@ -226,6 +271,20 @@ impl State {
     fn handle(&mut self, message: Message) {
         let mut machines = self.machines.lock();
         match message {
+            Message::Found(found) => {
+                self.finder.busy = false;
+                for (key, name) in found {
+                    if self.which.wants(key.pid, name.as_deref()) {
+                        machines.entry(key).or_insert_with(|| Machine::new(key, name));
+                    }
+                }
+            }
+            Message::Region(key, region) => {
+                self.regions.busy = false;
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.set_region(region);
+                }
+            }
             Message::Described(key, vm, go_on) => {
                 let Some(machine) = machines.get_mut(&key) else { return };
                 let current = machine.is_current(&vm);

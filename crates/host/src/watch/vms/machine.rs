@@ -28,6 +28,15 @@ use std::time::{Duration, Instant};
 const RETRY: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// A boot that lasted for so long may end without being held against the guest.
+const STABLE: Duration = Duration::from_secs(60);
+/// The wait after the second of several boots that did not last, doubled after each more, up to
+/// [`RETRY_MAX`].
+const REBOOT: Duration = Duration::from_secs(1);
+
+/// Longer names of VMs are cut: they are a label of every series.
+const NAME_MAX: usize = 100;
+
 /// A VM without a kernel counts as starting for so long.
 const STARTING: Duration = Duration::from_secs(10);
 
@@ -69,10 +78,12 @@ pub struct Machine {
     stand_in: Option<BpfLayout>,
     /// Where programs of the guest announce their sections.
     pub region: Option<Region>,
+    region_due: Instant,
     /// An attempt to attach is under way.
     busy: bool,
     retry: Option<Instant>,
     delay: Duration,
+    reboots: Reboots,
     found: Instant,
     /// Threads of the process that are no vCPUs, as of the last look.
     others: Vec<u32>,
@@ -140,12 +151,36 @@ impl Look {
     }
 }
 
+/// How long to wait after a reboot before the guest's memory is searched. It may look as if it
+/// rebooted whenever it likes, and each search takes much of a host's CPU time.
+#[derive(Default)]
+struct Reboots {
+    next: Duration,
+}
+
+impl Reboots {
+    /// `lasted`: for how long the boot before was watched.
+    fn wait(&mut self, lasted: Duration) -> Duration {
+        let wait = if lasted >= STABLE { Duration::ZERO } else { self.next };
+        self.next = (wait * 2).clamp(REBOOT, RETRY_MAX);
+        wait
+    }
+}
+
+/// A VM's name, whose length its command line chooses.
+fn shortened(mut name: String) -> String {
+    if let Some((at, _)) = name.char_indices().nth(NAME_MAX) {
+        name.truncate(at);
+    }
+    name
+}
+
 impl Machine {
     pub fn new(key: Key, name: Option<String>) -> Machine {
         let now = Instant::now();
         Machine {
             key,
-            name,
+            name: name.map(shortened),
             state: VmState::Attaching,
             vm: None,
             vcpus: Vec::new(),
@@ -154,9 +189,11 @@ impl Machine {
             attached: None,
             stand_in: None,
             region: None,
+            region_due: now,
             busy: false,
             retry: Some(now),
             delay: RETRY,
+            reboots: Reboots::default(),
             found: now,
             others: Vec::new(),
             threads_due: now,
@@ -259,9 +296,9 @@ impl Machine {
             }
         }
         self.vcpus.sort_by_key(|v| v.index);
-        self.look_for_region();
+        self.region_due = Instant::now();
         self.others = other_threads(vm.pid, &vm);
-        self.name = vm.name.clone();
+        self.name = vm.name.clone().map(shortened);
         self.vm = Some(vm);
     }
 
@@ -336,14 +373,22 @@ impl Machine {
             Ok(Liveness::Paused) => self.state = VmState::Paused,
             Ok(Liveness::Gone) => self.end(),
             Ok(Liveness::Rebooted) => {
-                self.detach();
-                self.state = VmState::Attaching;
-                (self.found, self.delay) = (Instant::now(), RETRY);
-                self.retry = Some(Instant::now());
+                let since = self.attached.as_ref().map_or(0, |attached| attached.since_ns);
+                let lasted = Duration::from_nanos(now_ns().saturating_sub(since));
+                self.rebooted(lasted);
             }
             // It is searched, or will be. Or a page is not there at the moment.
             Ok(Liveness::Doubtful) | Err(_) => {}
         }
+    }
+
+    /// `lasted`: for how long the boot before was watched.
+    fn rebooted(&mut self, lasted: Duration) {
+        self.detach();
+        self.state = VmState::Attaching;
+        // It starts when it is looked for.
+        let at = Instant::now() + self.reboots.wait(lasted);
+        (self.found, self.delay, self.retry) = (at, RETRY, Some(at));
     }
 
     /// Whether its memory may be searched for another kernel; if so that counts as begun.
@@ -373,9 +418,18 @@ impl Machine {
         look
     }
 
-    /// The region is a device of the VM's, which may come and go.
-    fn look_for_region(&mut self) {
-        self.region = Region::find(self.key.pid);
+    /// Whether the region is to be looked for: it is a device of the VM's, which may come and go.
+    /// Whoever looks reads the VMM's memory, which may be slow: the list of VMs must not be locked.
+    pub fn region_due(&self) -> bool {
+        self.ended.is_none() && Instant::now() >= self.region_due
+    }
+
+    pub fn begin_look_for_region(&mut self) {
+        self.region_due = Instant::now() + THREADS_AGAIN;
+    }
+
+    pub fn set_region(&mut self, region: Option<Region>) {
+        self.region = region;
         if let Some(slot) = &self.slot {
             slot.set_region(self.region.as_ref().map_or(0, Region::address));
         }
@@ -387,7 +441,6 @@ impl Machine {
             return None;
         }
         self.threads_due = Instant::now() + THREADS_AGAIN;
-        self.look_for_region();
         let vm = self.vm.as_ref()?;
         let others = other_threads(vm.pid, vm);
         let new = others.iter().any(|tid| !self.others.contains(tid));
@@ -447,9 +500,10 @@ impl Machine {
     /// Whether an attempt or a search is in progress that should go on soon.
     pub fn hurried(&self) -> bool {
         let young = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < SEARCH_REMARK);
+        // A pause after a reboot is longer than the delay.
+        let soon = |at| Instant::now() + self.delay >= at && self.delay < Duration::from_secs(2);
         self.ended.is_none()
-            && (self.retry.is_some_and(|_| self.delay < Duration::from_secs(2))
-                || self.vcpus.iter().any(|v| young(&v.searching)))
+            && (self.retry.is_some_and(soon) || self.vcpus.iter().any(|v| young(&v.searching)))
     }
 
     /// The last grace period that was seen to begin, as the program keeps it, and when.
@@ -490,6 +544,40 @@ mod tests {
     use super::*;
     use crate::watch::raw::{Program, Settings};
     use crate::watch::snapshot::view;
+
+    #[test]
+    fn a_guest_that_reboots_all_the_time_is_searched_ever_more_rarely() {
+        let (short, mut reboots) = (Duration::from_secs(2), Reboots::default());
+        let mut waits = |lasted, n: usize| -> Vec<u64> {
+            (0..n).map(|_| reboots.wait(lasted).as_secs()).collect()
+        };
+        assert_eq!(waits(short, 8), [0, 1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(waits(STABLE, 2), [0, 0], "reboots that are far apart are seen at once");
+        assert_eq!(waits(short, 2), [1, 2]);
+    }
+
+    #[test]
+    fn the_pause_after_a_reboot_is_no_part_of_the_start() {
+        let mut machine = Machine::new(Key { pid: 1, start_time: 1 }, None);
+        let lasted = Duration::from_secs(2);
+        machine.rebooted(lasted);
+        assert!(machine.hurried(), "none after the first");
+        for _ in 0..7 {
+            machine.rebooted(lasted);
+            assert!(!machine.hurried());
+        }
+        assert!(machine.retry.is_some_and(|at| machine.found >= at));
+        machine.fail(&Error::NoKernel { reason: String::new() });
+        assert_eq!(machine.state, VmState::Attaching);
+        assert!(machine.hurried());
+    }
+
+    #[test]
+    fn a_name_has_a_longest_length() {
+        let key = Key { pid: 1, start_time: 1 };
+        let name = |length| Machine::new(key, Some("ä".repeat(length))).name.unwrap();
+        assert_eq!([NAME_MAX, 5000].map(|length| name(length).chars().count()), [NAME_MAX; 2]);
+    }
 
     #[test]
     fn counters_do_not_fall_when_a_vcpu_is_taken_out() {
