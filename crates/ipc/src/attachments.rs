@@ -4,13 +4,16 @@
 //! A child's attachments must count from the moment of the fork, whoever of the two dies first. So
 //! the parent reserves a name for its child before it forks and adds that name's attachments;
 //! the child takes the name. Should it never live, or never come to that, the name goes with
-//! the parent, or with the child's number once the parent has told it ([`forked`]).
+//! the parent, or with the child's number once the parent has told it ([`forked`]). A child whose
+//! parent died in between may have been taken for dead: it looks whether it counts.
 
 use crate::namespace::Namespace;
 use crate::peers;
-use std::cell::UnsafeCell;
+use crate::signals::Call;
+use crate::sys::SignalsBlocked;
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// A segment in this process's address space.
@@ -27,8 +30,8 @@ pub(crate) struct Attachments {
     list: UnsafeCell<Vec<Attachment>>,
     /// Names for a child, while a fork is under way, by namespace. Under the same lock.
     embryos: UnsafeCell<Vec<(Namespace, u64)>>,
-    /// The last embryo's name, for [`forked`]. Only one namespace can be told.
-    last: AtomicU64,
+    /// As long as a fork holds the lock: a handler may attach or detach. Under the same lock.
+    signals: UnsafeCell<Option<SignalsBlocked>>,
 }
 
 // SAFETY: the cells are touched under the lock only.
@@ -38,8 +41,13 @@ static ATTACHMENTS: Attachments = Attachments {
     locked: AtomicBool::new(false),
     list: UnsafeCell::new(Vec::new()),
     embryos: UnsafeCell::new(Vec::new()),
-    last: AtomicU64::new(0),
+    signals: UnsafeCell::new(None),
 };
+
+thread_local! {
+    /// The names of this thread's last child, for [`forked`].
+    static LAST: Cell<Vec<(Namespace, u64)>> = const { Cell::new(Vec::new()) };
+}
 
 fn lock() {
     while ATTACHMENTS.locked.swap(true, Acquire) {
@@ -51,8 +59,10 @@ fn unlock() {
     ATTACHMENTS.locked.store(false, Release);
 }
 
-/// Runs `f` on the list, alone.
-pub(crate) fn with<R>(f: impl FnOnce(&mut Vec<Attachment>) -> R) -> R {
+/// Hands attachments on from the next fork on. The preload library calls it before the program can
+/// register handlers for forks, so that these run while the list is not locked: ours run last
+/// before a fork and first after it.
+pub fn watch_forks() {
     static HANDLERS: std::sync::Once = std::sync::Once::new();
     HANDLERS.call_once(|| {
         // Its handler is to run before ours: a child's run in the order in which they were given.
@@ -60,6 +70,11 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Vec<Attachment>) -> R) -> R {
         // SAFETY: functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
+}
+
+/// Runs `f` on the list, alone. In a call: a handler of this thread would wait for it.
+pub(crate) fn with<R>(_call: &Call, f: impl FnOnce(&mut Vec<Attachment>) -> R) -> R {
+    watch_forks();
     lock();
     // SAFETY: under the lock.
     let result = f(unsafe { &mut *ATTACHMENTS.list.get() });
@@ -68,67 +83,126 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Vec<Attachment>) -> R) -> R {
 }
 
 unsafe extern "C" fn before_fork() {
+    let signals = SignalsBlocked::new();
     lock();
     // SAFETY: under the lock, which is held until after the fork.
-    let (list, embryos) = unsafe { (&*ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get()) };
+    let (list, embryos) = unsafe {
+        *ATTACHMENTS.signals.get() = Some(signals);
+        (&*ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get())
+    };
     embryos.clear();
-    ATTACHMENTS.last.store(0, Relaxed);
     for attachment in list {
+        let Ok((_call, local)) = attachment.namespace.begin() else { continue };
         let space = attachment.namespace.space;
         let known = embryos.iter().find(|(known, _)| std::ptr::eq(known.space, space));
         let embryo = match known {
             Some(&(_, embryo)) => embryo,
             None => {
-                let Ok((_call, local)) = attachment.namespace.begin() else { continue };
                 let Ok(embryo) = peers::embryo(space, local.process) else { continue };
                 embryos.push((attachment.namespace, embryo));
-                ATTACHMENTS.last.store(embryo, Relaxed);
                 embryo
             }
         };
-        let _ = attachment.namespace.attach_for(attachment.id, embryo);
+        let _ = attachment.namespace.attach_for(local, attachment.id, embryo);
+    }
+}
+
+/// After a fork, in both: lets go of what [`before_fork`] has taken. `errno` is the fork's.
+fn after_fork() {
+    // SAFETY: under the lock, which the thread that forked holds.
+    let signals = unsafe { (*ATTACHMENTS.signals.get()).take() };
+    unlock();
+    // SAFETY: this thread's own.
+    unsafe {
+        let errno = *libc::__errno_location();
+        drop(signals);
+        *libc::__errno_location() = errno;
     }
 }
 
 unsafe extern "C" fn in_parent() {
-    unlock();
+    // SAFETY: under the lock, which this thread holds.
+    let embryos = unsafe { std::mem::take(&mut *ATTACHMENTS.embryos.get()) };
+    let _ = LAST.try_with(|last| last.set(embryos));
+    after_fork();
 }
 
 unsafe extern "C" fn in_child() {
     // SAFETY: the lock is held, by the thread that forked.
-    let (list, embryos) =
-        unsafe { (&mut *ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get()) };
+    let (list, embryos) = unsafe { (&*ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get()) };
     for (namespace, embryo) in embryos.drain(..) {
-        if !peers::adopt(namespace.space, embryo) {
-            // Our attachments were given up: register, and count them again.
-            for attachment in
-                list.iter().filter(|a| std::ptr::eq(a.namespace.space, namespace.space))
-            {
-                if let Ok((_call, local)) = namespace.begin() {
-                    let _ = namespace.attach_for(attachment.id, local.process);
-                }
-            }
+        peers::adopt(namespace.space, embryo);
+    }
+    let is = |a: &Attachment, b: &Attachment| {
+        std::ptr::eq(a.namespace.space, b.namespace.space) && a.id == b.id
+    };
+    for (i, attachment) in list.iter().enumerate() {
+        if list[..i].iter().any(|before| is(before, attachment)) {
+            continue;
+        }
+        let times = list[i..].iter().filter(|other| is(other, attachment)).count();
+        // Registers, if it is the first in its namespace.
+        if let Ok((_call, local)) = attachment.namespace.begin() {
+            let _ = attachment.namespace.inherit(local, attachment.id, times as u64);
         }
     }
-    unlock();
+    after_fork();
 }
 
-/// In the parent: tells what `fork` returned. The preload library does so. Without it a child that
-/// dies in its first moments, before it could say who it is, counts as a user of its parent's
-/// segments until the parent ends.
+/// In the parent, by the thread that forked: tells what `fork` returned. The preload library does
+/// so. Without it a child that dies in its first moments, before it could say who it is, counts as
+/// a user of its parent's segments until the parent ends.
 pub fn forked(pid: i32) {
-    let embryo = ATTACHMENTS.last.swap(0, Relaxed);
-    if embryo == 0 {
-        return;
+    for (namespace, embryo) in LAST.try_with(Cell::take).unwrap_or_default() {
+        if pid < 0 {
+            peers::remove_embryo(namespace.space, embryo);
+        } else {
+            peers::name_embryo(namespace.space, embryo, pid as u32);
+        }
     }
-    lock();
-    // SAFETY: under the lock.
-    let found = unsafe { &*ATTACHMENTS.embryos.get() }.iter().find(|e| e.1 == embryo).copied();
-    unlock();
-    let Some((namespace, embryo)) = found else { return };
-    if pid < 0 {
-        peers::remove_embryo(namespace.space, embryo);
-    } else {
-        peers::name_embryo(namespace.space, embryo, pid as u32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::layout::{EMBRYO, MAX_PROCESSES};
+
+    #[test]
+    fn each_thread_names_its_own_child() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.shmget(libc::IPC_PRIVATE, 4096, 0o600).unwrap();
+        // SAFETY: nothing is remapped, and nothing used.
+        let at = unsafe { n.shmat(id, 0, 0) }.unwrap();
+        let children = || {
+            let states = (0..MAX_PROCESSES.into()).map(|index| {
+                let place = n.space.process_at(index).unwrap();
+                place.generation_state.load(SeqCst) & 0xffff_ffff
+            });
+            states.filter(|&state| state == EMBRYO).count()
+        };
+        // Around a fork that makes no child.
+        // SAFETY: in that order.
+        let forks = || unsafe {
+            before_fork();
+            in_parent();
+        };
+        forks();
+        assert_eq!(children(), 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                forks();
+                assert_eq!(children(), 2);
+                forked(-1);
+                assert_eq!(children(), 1);
+                // That of the other thread.
+                forked(-1);
+                assert_eq!(children(), 1);
+            });
+        });
+        forked(-1);
+        assert_eq!(children(), 0);
+        // SAFETY: nothing in it is used.
+        unsafe { Namespace::shmdt(at as usize) }.unwrap();
     }
 }

@@ -24,8 +24,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::fence;
 
-/// Slots of ids (the kernel's IPCMNI): the width of a slot's number in an id.
-pub(crate) const SLOTS: u64 = 1 << 15;
 const SEQUENCES: u64 = 1 << 16;
 const FIRST_LENGTH: u64 = 126;
 

@@ -46,6 +46,8 @@ mod space;
 mod sys;
 
 pub use attachments::forked;
+#[doc(hidden)]
+pub use attachments::watch_forks;
 pub use error::{Errno, OpenError, Result};
 pub use limits::Limits;
 pub use msg::{MsgInfo, MsgStatus};

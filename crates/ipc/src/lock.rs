@@ -25,7 +25,9 @@
 //! the barrier for both (membarrier), after it has said so.
 //!
 //! A holder that is alive but does not name the lock cannot be: somebody wrote into the file. After
-//! a hundred looks the lock is taken from it.
+//! a hundred looks the lock is taken from it. A thread never takes a lock from itself: one that it
+//! holds already is reported as damage. (A handler does not come here in the middle of a call; see
+//! `signals`.)
 
 use crate::error::{CORRUPT, Result};
 use crate::peers::{Local, OWNER_DIED, gone_unmarked, own_namespace, thread_dead};
@@ -67,10 +69,20 @@ impl Local {
         self.thread.held[depth].store(self.space.offset_of(lock), Relaxed);
         compiler_fence(SeqCst);
         if lock.word.compare_exchange(0, self.mark, Acquire, Relaxed).is_err() {
+            if self.holds(lock) {
+                self.thread.held[depth].store(0, Relaxed);
+                return Err(CORRUPT);
+            }
             self.lock_slowly(lock);
         }
         self.depth.set(depth + 1);
         Ok(Held { local: self, lock })
+    }
+
+    #[cold]
+    fn holds(&self, lock: &Lock) -> bool {
+        let (at, depth) = (self.space.offset_of(lock), self.depth.get());
+        self.thread.held[..depth].iter().any(|held| held.load(Relaxed) == at)
     }
 
     #[cold]
@@ -379,6 +391,20 @@ mod tests {
         local.mend(place);
         assert_eq!(word.load(Relaxed), 0);
         assert_eq!(place.changes.load(Relaxed), 1);
+    }
+
+    /// As where an offset was written over: the object's lock is that of the ids.
+    #[test]
+    fn a_thread_does_not_take_a_lock_from_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let (_call, local) = n.begin().unwrap();
+        let ids = local.ids(crate::space::layout::Kind::Sem);
+        let _held = local.lock(&ids.lock).unwrap();
+        local.set(&ids.used, 5).unwrap();
+        assert_eq!(local.lock(&ids.lock).err(), Some(CORRUPT));
+        assert_eq!((local.depth.get(), local.thread.held[1].load(Relaxed)), (1, 0));
+        assert_eq!(ids.used.load(Relaxed), 5);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::object::{Is, Object};
 use crate::peers::{self, Local};
 use crate::queue::Queue;
 use crate::signals::Call;
-use crate::space::layout::Thread;
+use crate::space::layout::{SLOTS, Thread};
 use crate::space::{Space, default_directory};
 use crate::sys;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Status {
             cuid: creator as u32,
             cgid: (creator >> 32) as u32,
             mode: object.mode.load(Relaxed) as u32,
-            sequence: (id / ids::SLOTS) as u32,
+            sequence: (id / SLOTS) as u32,
             ctime: object.ctime.load(Relaxed),
         }
     }
@@ -68,6 +68,9 @@ pub struct Owner {
     pub gid: u32,
     pub mode: u32,
 }
+
+/// Places of the dead that one thread clears.
+const MOST_MENDED: usize = 256;
 
 static OPEN: Mutex<Vec<Namespace>> = Mutex::new(Vec::new());
 
@@ -110,15 +113,23 @@ impl Namespace {
         &self.limits
     }
 
-    /// Begins a call: signals are put off, this thread is known.
+    /// Begins a call: signals are put off, this thread is known. Fails in a handler that runs in
+    /// the middle of another call.
     #[inline]
     pub(crate) fn begin(&self) -> Result<(Call, &'static Local)> {
         let call = Call::begin();
+        let local = self.begin_in(&call)?;
+        Ok((call, local))
+    }
+
+    /// This thread here, in a call that has begun.
+    #[inline]
+    pub(crate) fn begin_in(&self, call: &Call) -> Result<&'static Local> {
         let (local, new) = peers::local(call.here(), self.space)?;
         if new {
             self.mend_the_dead(local);
         }
-        Ok((call, local))
+        Ok(local)
     }
 
     /// Undoes what dead threads were in the middle of, and frees their places.
@@ -126,7 +137,9 @@ impl Namespace {
     fn mend_the_dead(&self, local: &Local) {
         let mut mended = false;
         local.mark_the_unmarked();
-        local.clear_the_dead(|number, dead| {
+        // Each looks at all threads. More places than the one that this thread has taken are
+        // enough: they cannot all fill up.
+        local.clear_the_dead(MOST_MENDED, |number, dead| {
             mended = true;
             self.mend_one(local, number, dead)
         });
@@ -197,6 +210,24 @@ impl Namespace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a handler of a fault would make it.
+    #[test]
+    fn a_call_in_the_middle_of_another_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let inside = Err(Errno(libc::EDEADLK));
+        let id = {
+            let (_call, _) = n.begin().unwrap();
+            assert_eq!(n.semget(libc::IPC_PRIVATE, 1, 0o600), inside);
+            // SAFETY: nothing is attached.
+            assert_eq!(unsafe { Namespace::shmdt(4096) }, Err(Errno(libc::EDEADLK)));
+            assert_eq!(n.semget(libc::IPC_PRIVATE, 1, 0o600), inside);
+            // Another thread is not in it.
+            std::thread::spawn(move || n.semget(libc::IPC_PRIVATE, 1, 0o600)).join().unwrap()
+        };
+        assert_eq!(n.sem_value(id.unwrap(), 0), Ok(0));
+    }
 
     #[test]
     fn a_dead_waiter_keeps_its_place_until_it_is_out_of_its_queue() {

@@ -22,7 +22,7 @@ use crate::error::{CORRUPT, Errno, Result};
 use crate::ids::complete_removals;
 use crate::object::Is;
 use crate::peers::{Local, thread_dead};
-use crate::signals::{handled, put_off};
+use crate::signals::{Sleeping, WAITING, handled, put_off};
 use crate::space::layout::*;
 use crate::sys;
 use std::mem::MaybeUninit;
@@ -30,8 +30,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-/// In a waiter's status.
-pub(crate) const WAITING: u32 = 1;
+/// In a waiter's status, with those of `signals`.
 const POKED: u32 = 3;
 const REMOVED: u32 = 4;
 
@@ -291,6 +290,7 @@ impl Local {
         let time = left.map_or(look, |left| left.min(look));
         // One that came earlier in the call is blocked until the call ends.
         let came = || handled() != began || put_off();
+        let _sleeping = Sleeping::on(status);
         let error = if came() { 0 } else { sys::futex_wait(status, WAITING, time) };
         let signal = error == libc::EINTR || came();
         match status.load(Acquire) {
@@ -358,11 +358,31 @@ pub(crate) fn failure(woken: Woken) -> Option<Errno> {
 pub(crate) mod tests {
     use super::*;
     use crate::namespace::Namespace;
+    use crate::signals::INTERRUPTED;
 
     /// Has a thread find that its object was removed.
     pub fn tell(thread: &Thread) {
         thread.status.store(REMOVED, Relaxed);
         wake(thread);
+    }
+
+    /// It has looked whether one came, and not gone to sleep yet.
+    #[test]
+    fn a_signal_keeps_who_is_about_to_sleep_from_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let (_call, local) = n.begin().unwrap();
+        let status = &local.thread.status;
+        for (before, after) in [(WAITING, INTERRUPTED), (POKED, POKED), (REMOVED, REMOVED)] {
+            let sleeping = Sleeping::on(status);
+            status.store(before, SeqCst);
+            assert!(crate::signals::arrived());
+            assert_eq!(status.load(SeqCst), after);
+            drop(sleeping);
+        }
+        local.prepare();
+        assert!(crate::signals::arrived());
+        assert_eq!(status.load(SeqCst), WAITING);
     }
 
     /// Which of the threads in a queue are poked, first come first.

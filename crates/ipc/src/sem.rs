@@ -28,6 +28,7 @@ use crate::permission::{READ, WRITE};
 use crate::queue::{Queue, Wait, Wakes, failure};
 use crate::space::layout::{Kind, MAX_PROCESSES, Shared, Thread};
 use crate::sys;
+use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -646,10 +647,12 @@ impl Namespace {
             most_weight: limits.semmns,
             most: limits.semmni,
         };
+        let there = Cell::new(None);
         let fits = |set: &Set| {
+            there.set(Some(set.count.load(Relaxed)));
             if count > set.count.load(Relaxed) { Err(Errno(libc::EINVAL)) } else { Ok(()) }
         };
-        ids::get::<Set>(local, &request, fits, |local, heap, set, _| {
+        let id = ids::get::<Set>(local, &request, fits, |local, heap, set, _| {
             if count == 0 {
                 return Err(Errno(libc::EINVAL));
             }
@@ -659,7 +662,13 @@ impl Namespace {
             set.object.block.store(block, Relaxed);
             set.count.store(count, Relaxed);
             Ok(())
-        })
+        })?;
+        let told = &self.space.told;
+        match there.get() {
+            Some(count) => told.check(Kind::Sem, id, count)?,
+            None => told.tell(Kind::Sem, id, count),
+        }
+        Ok(id)
     }
 
     /// `semop`, and `semtimedop` with a time limit.
@@ -894,12 +903,16 @@ impl Namespace {
 
     /// How many semaphores a set has, for whoever may change them all.
     pub fn sem_count(&self, id: i32) -> Result<usize> {
-        self.with_set(id, WRITE, |_, open, _| Ok(open.semaphores.len()))
+        self.with_set(id, WRITE, |_, open, _| {
+            self.space.told.check(Kind::Sem, id, open.semaphores.len() as u64)?;
+            Ok(open.semaphores.len())
+        })
     }
 
     /// `semctl(GETALL)`.
     pub fn sem_values(&self, id: i32) -> Result<Vec<u16>> {
         self.with_set(id, READ, |_, open, _| {
+            self.space.told.check(Kind::Sem, id, open.semaphores.len() as u64)?;
             Ok(open.semaphores.iter().map(|semaphore| semaphore.value() as u16).collect())
         })
     }
@@ -965,7 +978,7 @@ impl Namespace {
 
     /// `semctl(IPC_STAT)`.
     pub fn sem_status(&self, id: i32) -> Result<SemStatus> {
-        self.with_set(id, READ, |_, open, _| Ok(status(open.set)))
+        self.with_set(id, READ, |_, open, _| Ok(self.status_told(open.set)))
     }
 
     /// `semctl(SEM_STAT)`, with `any` `SEM_STAT_ANY`: of what is in a slot. Its id, too.
@@ -976,7 +989,18 @@ impl Namespace {
         if !any {
             set.object.permits(READ)?;
         }
-        Ok((set.object.id.load(Relaxed) as i32, status(set)))
+        let status = self.status_told(set);
+        Ok((status.status.id, status))
+    }
+
+    fn status_told(&self, set: &Set) -> SemStatus {
+        let status = SemStatus {
+            status: Status::of(&set.object),
+            otime: set.otime.load(Relaxed),
+            count: set.count.load(Relaxed),
+        };
+        self.space.told.tell(Kind::Sem, status.status.id, status.count);
+        status
     }
 
     /// `semctl(IPC_SET)`.
@@ -999,14 +1023,6 @@ impl Namespace {
             semaphores: ids.total.load(Relaxed),
             highest: ids.high.load(Relaxed).saturating_sub(1) as i32,
         })
-    }
-}
-
-fn status(set: &Set) -> SemStatus {
-    SemStatus {
-        status: Status::of(&set.object),
-        otime: set.otime.load(Relaxed),
-        count: set.count.load(Relaxed),
     }
 }
 
@@ -1057,6 +1073,21 @@ mod tests {
                 assert_eq!(found, message);
             }
         }
+    }
+
+    /// Its values would go over what lies behind the program's array.
+    #[test]
+    fn a_set_that_has_grown_is_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.semget(5, 1, libc::IPC_CREAT | 0o600).unwrap();
+        let queue = |set: &'static Set| &set.queue;
+        with_waiters(&n, id, queue, 0, |_, set, _| set.count.store(3, Relaxed));
+        assert_eq!(n.sem_values(id), Err(CORRUPT));
+        assert_eq!(n.sem_count(id), Err(CORRUPT));
+        assert_eq!(n.semget(5, 0, 0), Err(CORRUPT));
+        assert_eq!(n.sem_status(id).map(|status| status.count), Ok(3));
+        assert_eq!(n.sem_values(id).map(|values| values.len()), Ok(3));
     }
 
     #[test]

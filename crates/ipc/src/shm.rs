@@ -16,8 +16,10 @@ use crate::namespace::{Namespace, Owner, Status};
 use crate::object::{Is, Object};
 use crate::peers::{self, Local};
 use crate::permission::{CAP_IPC_LOCK, READ, WRITE, capable};
+use crate::signals::Call;
 use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -229,8 +231,9 @@ pub struct ShmInfo {
 impl Namespace {
     /// `shmget`.
     pub fn shmget(&self, key: i32, size: usize, flags: i32) -> Result<i32> {
-        let _cancel = sys::CancelDisabled::new();
         let (_call, local) = self.begin()?;
+        // Ends before the call, whose end may run a handler that jumps out.
+        let _cancel = sys::CancelDisabled::new();
         self.sweep(local);
         let _section = local.enter();
         let size = size as u64;
@@ -243,14 +246,16 @@ impl Namespace {
             most_weight: self.limits.shmall,
             most: self.limits.shmmni,
         };
+        let there = Cell::new(None);
         let fits = |segment: &Segment| {
+            there.set(Some(segment.size.load(Relaxed)));
             if size > segment.size.load(Relaxed) { Err(INVALID) } else { Ok(()) }
         };
         let valid = (1..=self.limits.shmmax.min(1 << 46)).contains(&size);
         let check = || if valid { Ok(()) } else { Err(INVALID) };
         // The kernel looks at the size of a new segment before it looks at the limits.
         let request = if valid { request } else { Request { weight: 0, ..request } };
-        ids::get::<Segment>(local, &request, fits, |local, _, segment, id| {
+        let id = ids::get::<Segment>(local, &request, fits, |local, _, segment, id| {
             check()?;
             if flags & libc::SHM_HUGETLB != 0 {
                 // As in a kernel that has no huge pages left.
@@ -260,7 +265,13 @@ impl Namespace {
             segment.size.store(size, Relaxed);
             segment.cpid.store(local.pid.into(), Relaxed);
             make_file(local, id, size, flags & libc::SHM_NORESERVE == 0)
-        })
+        })?;
+        let told = &self.space.told;
+        match there.get() {
+            Some(size) => told.check(Kind::Shm, id, size)?,
+            None => told.tell(Kind::Shm, id, size),
+        }
+        Ok(id)
     }
 
     /// `shmat`: where the segment is attached.
@@ -268,8 +279,9 @@ impl Namespace {
     /// # Safety
     /// With `SHM_REMAP`: nothing that is mapped there is used any more.
     pub unsafe fn shmat(&self, id: i32, address: usize, flags: i32) -> Result<*mut u8> {
+        let (call, local) = self.begin()?;
+        // As in `shmget`.
         let _cancel = sys::CancelDisabled::new();
-        let (_call, local) = self.begin()?;
         if id < 0 {
             return Err(INVALID);
         }
@@ -293,10 +305,12 @@ impl Namespace {
             wanted |= 0o111;
             protection |= libc::PROT_EXEC;
         }
-        let size = self.with_segment(id, |local, segment| {
+        let size = self.with_living(local, id, |local, segment| {
             segment.object.permits(wanted)?;
+            let size = segment.size.load(Relaxed);
+            self.space.told.check(Kind::Shm, id, size)?;
             segment.attach(local, local.process, local.pid)?;
-            Ok(segment.size.load(Relaxed) as usize)
+            Ok(size as usize)
         })?;
         let length = size.next_multiple_of(page);
         let fixed = match (address, has(libc::SHM_REMAP)) {
@@ -334,7 +348,7 @@ impl Namespace {
         };
         // Segments that the new mapping has replaced.
         let (start, end) = (pointer as usize, pointer as usize + length);
-        let replaced = attachments::with(|list| {
+        let replaced = attachments::with(&call, |list| {
             let (gone, kept): (Vec<_>, Vec<_>) =
                 list.drain(..).partition(|a| start <= a.address && a.address + a.length <= end);
             *list = kept;
@@ -342,7 +356,9 @@ impl Namespace {
             gone
         });
         for attachment in replaced {
-            let _ = attachment.namespace.detach(local, attachment.id);
+            if let Ok(local) = attachment.namespace.begin_in(&call) {
+                let _ = attachment.namespace.detach(local, attachment.id);
+            }
         }
         Ok(pointer)
     }
@@ -352,20 +368,25 @@ impl Namespace {
     /// # Safety
     /// Nothing in the segment is used any more.
     pub unsafe fn shmdt(address: usize) -> Result<()> {
-        let found = attachments::with(|list| {
+        // Before the list is locked: a handler may want it.
+        let call = Call::begin();
+        if !call.here().is_one_call() {
+            return Err(Errno(libc::EDEADLK));
+        }
+        let found = attachments::with(&call, |list| {
             list.iter().position(|a| a.address == address).map(|i| list.swap_remove(i))
         });
         let attachment = found.ok_or(INVALID)?;
         // SAFETY: the caller's promise; it was mapped by `shmat`.
         unsafe { libc::munmap(address as *mut _, attachment.length) };
-        let (_call, local) = attachment.namespace.begin()?;
+        let local = attachment.namespace.begin_in(&call)?;
         // A segment that is gone has nobody to tell.
         let _ = attachment.namespace.detach(local, attachment.id);
         Ok(())
     }
 
     fn detach(&self, local: &Local, id: i32) -> Result<()> {
-        let removed = self.with_segment(id, |local, segment| {
+        let removed = self.with_segment(local, id, |local, segment| {
             segment.detach(local)?;
             Ok(segment.mode() & SHM_DEST != 0)
         })?;
@@ -375,17 +396,50 @@ impl Namespace {
         Ok(())
     }
 
-    /// For the child of a fork.
-    pub(crate) fn attach_for(&self, id: i32, process: u64) -> Result<()> {
-        self.with_segment(id, |local, segment| segment.attach(local, process, local.pid))
+    /// For the child of a fork, by its parent.
+    pub(crate) fn attach_for(&self, local: &Local, id: i32, process: u64) -> Result<()> {
+        self.with_segment(local, id, |local, segment| segment.attach(local, process, local.pid))
     }
 
-    fn with_segment<R>(&self, id: i32, f: impl FnOnce(&Local, &Segment) -> Result<R>) -> Result<R> {
-        let (_call, local) = self.begin()?;
+    /// By the child: it has the segment attached so many times, whether or not it still counts. (It
+    /// may have been taken for dead before it could say that it lives.)
+    pub(crate) fn inherit(&self, local: &Local, id: i32, times: u64) -> Result<()> {
+        self.with_segment(local, id, |local, segment| {
+            let user = segment.user(local, local.process)?;
+            let counts = user.map_or(0, |user| user.count.load(Relaxed));
+            (counts..times).try_for_each(|_| segment.attach(local, local.process, local.pid))
+        })
+    }
+
+    fn with_segment<R>(
+        &self,
+        local: &Local,
+        id: i32,
+        f: impl FnOnce(&Local, &Segment) -> Result<R>,
+    ) -> Result<R> {
         local.mark_the_unmarked();
         let _section = local.enter();
         let (segment, _, _held) = local.find_locked::<Segment>(id)?;
         f(local, segment)
+    }
+
+    /// [`Namespace::with_segment`], unless it was removed and its last user has died.
+    fn with_living<R>(
+        &self,
+        local: &Local,
+        id: i32,
+        f: impl FnOnce(&Local, &Segment) -> Result<R>,
+    ) -> Result<R> {
+        let done = self.with_segment(local, id, |local, segment| {
+            if segment.mode() & SHM_DEST != 0 && segment.attached(local)? == 0 {
+                return Ok(None);
+            }
+            f(local, segment).map(Some)
+        })?;
+        done.ok_or_else(|| {
+            self.destroy_unused(local, id);
+            INVALID
+        })
     }
 
     /// Destroys a segment that was removed, if nobody has attached it.
@@ -462,7 +516,8 @@ impl Namespace {
 
     /// `shmctl(IPC_STAT)`.
     pub fn shm_status(&self, id: i32) -> Result<ShmStatus> {
-        self.with_segment(id, |local, segment| {
+        let (_call, local) = self.begin()?;
+        self.with_living(local, id, |local, segment| {
             segment.object.permits(READ)?;
             status(local, segment)
         })
@@ -488,7 +543,8 @@ impl Namespace {
     /// `shmctl(SHM_LOCK)` and `SHM_UNLOCK`. The segment only says so: pages of a file stay in
     /// memory as long as a process has locked them, not a segment.
     pub fn lock_shm(&self, id: i32, lock: bool) -> Result<()> {
-        self.with_segment(id, |local, segment| {
+        let (_call, local) = self.begin()?;
+        self.with_living(local, id, |local, segment| {
             if !capable(CAP_IPC_LOCK) {
                 segment.object.belongs_to_caller()?;
                 let most = sys::most_locked();
@@ -523,9 +579,11 @@ impl Namespace {
 
 fn status(local: &Local, segment: &Segment) -> Result<ShmStatus> {
     let attached = segment.attached(local)?;
+    let (status, size) = (Status::of(&segment.object), segment.size.load(Relaxed));
+    local.space.told.tell(Kind::Shm, status.id, size);
     Ok(ShmStatus {
-        status: Status::of(&segment.object),
-        size: segment.size.load(Relaxed),
+        status,
+        size,
         attached,
         atime: segment.atime.load(Relaxed),
         dtime: segment.dtime.load(Relaxed),
@@ -540,6 +598,10 @@ fn failed(error: std::io::Error) -> Errno {
 
 fn make_file(local: &Local, id: i32, size: u64, reserve: bool) -> Result<()> {
     own_directory(local)?;
+    let length = size.next_multiple_of(page_size() as u64);
+    if length > sys::longest_file() {
+        return Err(Errno(libc::ENOMEM));
+    }
     let path = path(local, id);
     let mode = local.space.file_mode;
     let create = || {
@@ -565,7 +627,7 @@ fn make_file(local: &Local, id: i32, size: u64, reserve: bool) -> Result<()> {
         if reserve && free_bytes(&file).is_some_and(|free| free < size) {
             return Err(Errno(libc::ENOMEM));
         }
-        file.set_len(size.next_multiple_of(page_size() as u64)).map_err(|_| Errno(libc::ENOMEM))
+        file.set_len(length).map_err(|_| Errno(libc::ENOMEM))
     })();
     if made.is_err() {
         let _ = std::fs::remove_file(&path);
@@ -599,4 +661,53 @@ fn open_file(local: &Local, id: i32, write: bool, size: u64) -> Result<File> {
     // Access beyond a file's end is a SIGBUS.
     let found = file.metadata().map_err(failed)?;
     if found.is_file() && found.len() >= size { Ok(file) } else { Err(CORRUPT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_own<R>(n: &Namespace, id: i32, f: impl FnOnce(&Local, &Segment) -> R) -> R {
+        let (_call, local) = n.begin().unwrap();
+        n.with_segment(local, id, |local, segment| Ok(f(local, segment))).unwrap()
+    }
+
+    /// With `SHM_REMAP` it would take the place of what is mapped behind it.
+    #[test]
+    fn a_segment_that_has_grown_is_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.shmget(5, 4096, libc::IPC_CREAT | 0o600).unwrap();
+        // SAFETY: nothing is used.
+        let attach = |address, flags| unsafe { n.shmat(id, address, flags) };
+        let at = attach(0, 0).unwrap() as usize;
+        with_own(&n, id, |_, segment| segment.size.store(1 << 20, Relaxed));
+        let file = OpenOptions::new().write(true).open(directory.path().join(file_name(id)));
+        file.unwrap().set_len(1 << 20).unwrap();
+        assert_eq!(attach(at, libc::SHM_REMAP), Err(CORRUPT));
+        assert_eq!(n.shmget(5, 0, 0), Err(CORRUPT));
+        assert_eq!(n.shm_status(id).map(|status| (status.size, status.attached)), Ok((1 << 20, 1)));
+        // The program knows by now.
+        attach(0, 0).unwrap();
+    }
+
+    /// Its parent was dead, and its number not known, when somebody looked.
+    #[test]
+    fn a_child_that_was_taken_for_dead_counts_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.shmget(libc::IPC_PRIVATE, 4096, 0o600).unwrap();
+        for before in 0..3 {
+            {
+                let (_call, local) = n.begin().unwrap();
+                n.inherit(local, id, before).unwrap();
+                n.inherit(local, id, 2).unwrap();
+            }
+            assert_eq!(n.shm_status(id).unwrap().attached, 2);
+            with_own(&n, id, |local, segment| {
+                (0..2).for_each(|_| segment.detach(local).unwrap());
+            });
+            assert_eq!(n.shm_status(id).unwrap().attached, 0);
+        }
+    }
 }

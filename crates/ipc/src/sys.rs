@@ -44,6 +44,14 @@ pub(crate) fn most_locked() -> u64 {
     limit.rlim_cur
 }
 
+/// How long a file this process may make: beyond that the kernel sends a SIGXFSZ.
+pub(crate) fn longest_file() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if known { limit.rlim_cur } else { u64::MAX }
+}
+
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: gettid has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }

@@ -219,6 +219,54 @@ fn the_descriptor_that_stays_open_is_no_standard_one() {
     .succeeds();
 }
 
+/// Another thread of who registers waits for a lock of this program's: no deadlock.
+#[test]
+fn a_deadlock_that_the_kernel_sees_is_none() {
+    fn lock(file: &std::fs::File) -> i32 {
+        use std::os::fd::AsRawFd;
+        // SAFETY: plain data, a file that is open, and data that outlives the call.
+        unsafe {
+            let mut whole: libc::flock = std::mem::zeroed();
+            whole.l_type = libc::F_WRLCK as libc::c_short;
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const whole)
+        }
+    }
+    let (directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let open = |name| {
+        let mut options = std::fs::File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        options.open(directory.path().join(name)).unwrap()
+    };
+    let own = open("own");
+    assert_eq!(lock(&own), 0);
+    let step = shared();
+    let other = Child::run(|| {
+        let registry = open("lock");
+        assert_eq!(lock(&registry), 0);
+        std::thread::spawn({
+            let own = open("own");
+            move || {
+                step.store(1, SeqCst);
+                lock(&own);
+            }
+        });
+        common::until(|| step.load(SeqCst) == 2);
+        drop(registry);
+        step.store(3, SeqCst);
+        common::forever();
+    });
+    common::until(|| step.load(SeqCst) == 1);
+    // Only to see it: whoever is first, nobody fails.
+    std::thread::sleep(Duration::from_millis(50));
+    let registers = std::thread::spawn(move || n.semop(id, &[op(0, 1, 0)], None));
+    std::thread::sleep(Duration::from_millis(50));
+    step.store(2, SeqCst);
+    assert_eq!(registers.join().unwrap(), Ok(()));
+    common::until(|| step.load(SeqCst) == 3);
+    other.kill();
+}
+
 /// Whether this is root; else says what only root can do.
 fn is_root(does: &str) -> bool {
     // SAFETY: no preconditions.

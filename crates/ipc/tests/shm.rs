@@ -295,3 +295,57 @@ fn processes_that_have_attached_a_segment_leave_no_memory_behind() {
     assert_eq!(run(10), run(6000));
     assert_eq!(attached(&n, id), 0);
 }
+
+#[test]
+fn children_that_inherit_a_segment_leave_no_memory_behind() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let id = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let at = attach(&n, id, 0, 0).unwrap();
+    let run = |times| {
+        (0..times).for_each(|_| Child::run(|| ()).succeeds());
+        common::memory(&n)
+    };
+    assert_eq!(run(10), run(50));
+    assert_eq!(attached(&n, id), 1);
+    detach(at).unwrap();
+}
+
+#[test]
+fn a_removed_segment_whose_users_have_died_does_not_come_back() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let flag = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let flag = attach(&n, flag, 0, 0).unwrap();
+    let id = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let child = Child::run(|| {
+        attach(&n, id, 0, 0).unwrap();
+        word(flag).store(1, SeqCst);
+        common::forever();
+    });
+    common::until(|| word(flag).load(SeqCst) == 1);
+    n.remove_shm(id).unwrap();
+    assert_eq!(attached(&n, id), 1);
+    child.kill();
+    assert_eq!(errno(attach(&n, id, 0, 0)), libc::EINVAL);
+    assert_eq!(files(&n), 1);
+    detach(flag).unwrap();
+}
+
+/// The kernel would end who makes a file beyond the limit.
+#[test]
+fn a_limit_on_files_is_a_limit_on_segments() {
+    let _one = one();
+    let (directory, n) = namespace();
+    Child::run(|| {
+        let most = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
+        // SAFETY: this process; `most` outlives the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &most) }, 0);
+        assert_eq!(errno(n.shmget(IPC_PRIVATE, 8193, 0o600)), libc::ENOMEM);
+        let other = Namespace::open(directory.path().join("other")).unwrap_err();
+        assert_eq!(other.errno().0, libc::EFBIG);
+        let id = n.shmget(IPC_PRIVATE, 8192, 0o600).unwrap();
+        n.remove_shm(id).unwrap();
+    })
+    .succeeds();
+}

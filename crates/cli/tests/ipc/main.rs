@@ -151,6 +151,20 @@ fn handlers_may_use_what_they_interrupt() {
     assert!(handled.is_some() && handled == value, "{out}");
 }
 
+#[test]
+fn handlers_are_put_off_however_they_were_installed_and_leave_a_call() {
+    let n = Namespace::new();
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("signals");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ipc/signals.c");
+    let flags = ["-O2", "-Wall", "-Wno-deprecated-declarations"];
+    done(Command::new("cc").args(flags).arg(source).arg("-o").arg(&program));
+    let handlers = ["sigset", "ssignal", "__sigaction", "siginterrupt"];
+    for how in handlers.into_iter().chain(["jump", "cancel", "first", "forks", "daemon"]) {
+        assert_eq!(done(&mut n.run(&[program.to_str().unwrap(), how])), "fine\n", "{how}");
+    }
+}
+
 /// What Perl's modules do, and calls by number; dies where something is wrong.
 const PERL: &str = r#"
 use strict; use warnings;

@@ -5,6 +5,7 @@
 use crate::next::next;
 use crate::structures::{self, MsgInfo, ShmInfo, ShmLimits};
 use libc::{c_int, c_long, c_ulong, c_void, key_t, sembuf, seminfo, size_t, ssize_t, timespec};
+use reprieve_ipc_core::signals::in_a_call;
 use reprieve_ipc_core::{Errno, Namespace, OpenError, Owner, Result};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -31,13 +32,24 @@ const MSGMNB: c_int = 16384;
 const INVALID: Errno = Errno(libc::EINVAL);
 const FAULT: Errno = Errno(libc::EFAULT);
 
+static NAMESPACE: OnceLock<std::result::Result<Namespace, OpenError>> = OnceLock::new();
+
 /// The namespace, opened on first use. A process that cannot open it is told why, once.
 #[inline]
 fn namespace() -> Result<&'static Namespace> {
-    static NAMESPACE: OnceLock<std::result::Result<Namespace, OpenError>> = OnceLock::new();
+    let opened = match NAMESPACE.get() {
+        Some(opened) => opened,
+        None => open()?,
+    };
+    opened.as_ref().map_err(OpenError::errno)
+}
+
+/// In a call: a handler that needs the namespace would wait for its own thread to open it.
+#[cold]
+fn open() -> Result<&'static std::result::Result<Namespace, OpenError>> {
     let open =
         || Namespace::open_default().inspect_err(|error| eprintln!("libreprieve_ipc: {error}"));
-    NAMESPACE.get_or_init(open).as_ref().map_err(OpenError::errno)
+    in_a_call(|| NAMESPACE.get_or_init(open)).ok_or(Errno(libc::EDEADLK))
 }
 
 /// Returns as the C library does.

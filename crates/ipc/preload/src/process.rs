@@ -2,16 +2,76 @@
 //! Forks, and changes of who the process is.
 
 use crate::next::next;
+use crate::signals::FAULTS;
 use libc::{c_int, gid_t, pid_t, uid_t};
-use reprieve_ipc_core::{credentials_changed, forked};
+use reprieve_ipc_core::{credentials_changed, forked, watch_forks};
 
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+/// When the library is loaded.
+extern "C" fn loaded() {
+    // Some allocators register handlers for forks when they are first used. Before a fork these
+    // must run after ours, which allocate.
+    // SAFETY: frees what it has allocated.
+    unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
+    watch_forks();
+}
+
+/// With signals blocked: a handler that forks would have [`forked`] told of its child. Not those of
+/// faults, which would end a process whose own handlers for forks rely on them.
 #[unsafe(no_mangle)]
 extern "C" fn fork() -> pid_t {
+    // SAFETY: plain data that the calls fill in.
+    let before = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        FAULTS.iter().for_each(|&fault| _ = libc::sigdelset(&mut all, fault));
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        before
+    };
     let pid = next!(c"fork", fn() -> pid_t,);
     if pid != 0 {
         forked(pid);
     }
+    // SAFETY: the signals that were blocked before. It leaves errno alone, which is the fork's.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     pid
+}
+
+/// The C library's forks past ours, and its parent ends before the child may have said who it is.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
+    match fork() {
+        -1 => return -1,
+        0 => {}
+        // SAFETY: the parent's end.
+        _ => unsafe { libc::_exit(0) },
+    }
+    // SAFETY: strings, and descriptors of this process, which has asked for that.
+    unsafe {
+        if libc::setsid() == -1 {
+            return -1;
+        }
+        if no_chdir == 0 {
+            libc::chdir(c"/".as_ptr());
+        }
+        if no_close == 0 {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if null < 0 {
+                return -1;
+            }
+            (0..3).for_each(|standard| _ = libc::dup2(null, standard));
+            if null > 2 {
+                libc::close(null);
+            }
+        }
+    }
+    0
 }
 
 /// Functions after which permissions are checked against new credentials.

@@ -4,14 +4,15 @@
 //!
 //! The kernel is given one function for all signals. In a section it keeps the signal's
 //! information, blocks the signal in the context to which it returns, and the section's end
-//! queues it again and lifts the block. Signals of faults are left alone.
+//! queues it again and lifts the block. Signals of faults are left alone: their handlers run at
+//! once, and may make no calls in a section.
 
 use crate::next::next;
 use libc::{c_int, c_void, sighandler_t, siginfo_t};
-use reprieve_ipc_core::signals::{arrived, deliver_with};
+use reprieve_ipc_core::signals::{arrived, deliver_with, delivered};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 
 const SIGNALS: usize = 65;
 
@@ -24,6 +25,9 @@ struct Wanted {
 static WANTED: [Wanted; SIGNALS] =
     [const { Wanted { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
 
+/// Signals that [`siginterrupt`] was asked to have interrupt calls.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+
 /// Signals that were put off, and what came with each.
 struct PutOff {
     mask: u64,
@@ -35,10 +39,8 @@ thread_local! {
         const { UnsafeCell::new(PutOff { mask: 0, information: [MaybeUninit::uninit(); SIGNALS] }) };
 }
 
-fn is_fault(signal: c_int) -> bool {
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS]
-        .contains(&signal)
-}
+pub const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 fn next_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     next!(
@@ -87,21 +89,22 @@ extern "C" fn handle(signal: c_int, information: *mut siginfo_t, context: *mut c
     }
 }
 
-/// Delivers what was put off.
+/// Delivers what was put off, as if it had been blocked until now: all is queued again before the
+/// first handler runs. That one may jump out of here, and the kernel keeps the others.
 fn deliver() {
-    // SAFETY: this thread's; a handler may change it between the looks only.
+    // SAFETY: plain data that the calls fill in; this thread's places. With all signals blocked no
+    // handler changes them.
     PUT_OFF.with(|put_off| unsafe {
-        loop {
-            let (signal, mut information) = {
-                let put_off = &mut *put_off.get();
-                if put_off.mask == 0 {
-                    return;
-                }
-                let signal = put_off.mask.trailing_zeros() as c_int + 1;
-                put_off.mask &= put_off.mask - 1;
-                (signal, put_off.information[signal as usize].assume_init())
-            };
-            let errno = *libc::__errno_location();
+        let errno = *libc::__errno_location();
+        let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+        delivered();
+        let put_off = &mut *put_off.get();
+        while put_off.mask != 0 {
+            let signal = put_off.mask.trailing_zeros() as c_int + 1;
+            put_off.mask &= put_off.mask - 1;
+            let mut information = put_off.information[signal as usize].assume_init();
             libc::syscall(
                 libc::SYS_rt_tgsigqueueinfo,
                 libc::getpid(),
@@ -109,11 +112,10 @@ fn deliver() {
                 signal,
                 &raw mut information,
             );
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigaddset(&mut set, signal);
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-            *libc::__errno_location() = errno;
+            libc::sigdelset(&mut mask, signal);
         }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+        *libc::__errno_location() = errno;
     });
 }
 
@@ -123,7 +125,8 @@ unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let Some(wanted) = WANTED.get(signal as usize).filter(|_| signal > 0 && !is_fault(signal))
+    let Some(wanted) =
+        WANTED.get(signal as usize).filter(|_| signal > 0 && !FAULTS.contains(&signal))
     else {
         return next_sigaction(signal, new, old);
     };
@@ -158,9 +161,27 @@ unsafe extern "C" fn sigaction(
     }
 }
 
+/// The same by the name that is the C library's own.
+///
+/// # Safety
+/// As for `sigaction`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { sigaction(signal, new, old) }
+}
+
 fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
-    // SAFETY: plain data; the handler is the caller's.
+    // SAFETY: plain data; the handler is the caller's; errno is this thread's own.
     unsafe {
+        if handler == libc::SIG_ERR {
+            *libc::__errno_location() = libc::EINVAL;
+            return libc::SIG_ERR;
+        }
         let (mut new, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
         new.sa_sigaction = handler;
         new.sa_flags = flags;
@@ -171,14 +192,75 @@ fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler
     }
 }
 
+fn set_restarting(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    let interrupts = INTERRUPTING.load(Relaxed) & bit(signal) != 0;
+    set_handler(signal, handler, if interrupts { 0 } else { libc::SA_RESTART })
+}
+
+/// 0 for what is no signal.
+fn bit(signal: c_int) -> u64 {
+    if (1..SIGNALS as c_int).contains(&signal) { 1 << (signal - 1) } else { 0 }
+}
+
+/// The C library's tells only its own `signal`, and calls `sigaction` past ours.
+#[unsafe(no_mangle)]
+extern "C" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
+    // SAFETY: plain data that the call fills in, and the handler that there is.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if sigaction(signal, std::ptr::null(), &mut action) != 0 {
+            return -1;
+        }
+        if interrupt != 0 {
+            INTERRUPTING.fetch_or(bit(signal), Relaxed);
+            action.sa_flags &= !libc::SA_RESTART;
+        } else {
+            INTERRUPTING.fetch_and(!bit(signal), Relaxed);
+            action.sa_flags |= libc::SA_RESTART;
+        }
+        sigaction(signal, &action, std::ptr::null_mut())
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    set_handler(signal, handler, libc::SA_RESTART)
+    set_restarting(signal, handler)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    set_handler(signal, handler, libc::SA_RESTART)
+    set_restarting(signal, handler)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    set_restarting(signal, handler)
+}
+
+/// The C library's calls `sigaction` past ours.
+#[unsafe(no_mangle)]
+extern "C" fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    /// Blocks the signal, and leaves its handler as it is.
+    const SIG_HOLD: sighandler_t = 2;
+    // SAFETY: plain data that the calls fill in; the handler is the caller's.
+    unsafe {
+        let (mut one, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+        new.sa_sigaction = handler;
+        let (how, new) = match handler {
+            SIG_HOLD => (libc::SIG_BLOCK, std::ptr::null()),
+            _ => (libc::SIG_UNBLOCK, &raw const new),
+        };
+        if handler == libc::SIG_ERR || libc::sigaddset(&mut one, signal) != 0 {
+            *libc::__errno_location() = libc::EINVAL;
+            return libc::SIG_ERR;
+        }
+        if sigaction(signal, new, &mut old) != 0 || libc::sigprocmask(how, &one, &mut before) != 0 {
+            return libc::SIG_ERR;
+        }
+        let held = libc::sigismember(&before, signal) == 1;
+        if held { SIG_HOLD } else { old.sa_sigaction }
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -167,7 +167,12 @@ pub(crate) fn still_maps(space: &Space, process: u64, name: &str) -> bool {
 /// number, if it is there.
 fn embryo_alive(space: &Space, embryo: &Process) -> bool {
     match embryo.pid.load(Acquire) {
-        0 => image_alive(space, embryo.parent.load(Relaxed)),
+        0 => {
+            // Who reserves a name has one itself.
+            let parent = embryo.parent.load(Relaxed);
+            let state = |p: &Process| p.generation_state.load(Acquire) & 0xffff_ffff;
+            place(space, parent).is_some_and(|p| state(p) == LIVE) && image_alive(space, parent)
+        }
         _ => !gone(embryo),
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::*;
 use std::sync::atomic::fence;
 
 const FULL: Errno = Errno(libc::ENOSPC);
+const MOST_THREADS: u64 = (MAX_THREADS - SPARE_THREADS) as u64;
 
 fn start_time(pid: u32) -> u64 {
     match sys::process(pid) {
@@ -102,11 +103,17 @@ pub(crate) fn embryo(space: &Space, parent: u64) -> Result<u64> {
     let _signals = sys::SignalsBlocked::new();
     let _registry = space.registry().map_err(|_| FULL)?;
     let used = space.header().processes.load(SeqCst).min(MAX_PROCESSES.into());
-    let free = (0..used).find(|&index| {
-        space
-            .process_at(index)
-            .is_ok_and(|p| p.generation_state.load(Relaxed) & 0xffff_ffff == FREE)
-    });
+    let find = |is_free: fn(&Space, u64, u64) -> bool| {
+        (0..used).find(|&index| {
+            let process = space.process_at(index);
+            process.is_ok_and(|p| is_free(space, index, p.generation_state.load(Acquire)))
+        })
+    };
+    let mut free = find(|_, _, word| word & 0xffff_ffff == FREE);
+    if free.is_none() && used >= MAX_PROCESSES.into() {
+        // Of the dead, as in `own_process`; it takes longer.
+        free = find(|space, index, word| !super::process_alive(space, name(index, word >> 32)));
+    }
     let index = claim_index(space, free)?;
     let process = space.process_at(index)?;
     let generation = fill(space, process, 0, own_namespace(), 0, parent);
@@ -114,16 +121,16 @@ pub(crate) fn embryo(space: &Space, parent: u64) -> Result<u64> {
     Ok(name(index, generation))
 }
 
-/// What became of a name reserved by the parent.
-pub(crate) enum Adopted {
-    Yes,
-    /// It was given up: the parent died, or took the child for dead.
-    Lost,
-}
-
-/// In the child: takes the name.
-pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
-    let Some(process) = place(space, embryo) else { return Adopted::Lost };
+/// In the child: takes the name, unless it was given up: the parent died, or took the child for
+/// dead.
+pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) {
+    // Else the place might become another process's as this one writes there.
+    let Ok(_registry) = space.registry() else { return };
+    let Some(process) = place(space, embryo) else { return };
+    let generation = embryo >> 32;
+    if process.generation_state.load(Acquire) != generation << 32 | EMBRYO {
+        return;
+    }
     let pid = sys::process_id();
     // Not the parent's if that was about to have its children in another one. First: the number
     // that follows means somebody else in the parent's.
@@ -134,19 +141,9 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) -> Adopted {
     process.pid.store(pid.into(), SeqCst);
     space.register();
     process.unfenced.store(space.unfenced.load(SeqCst).into(), SeqCst);
-    let generation = embryo >> 32;
-    let taken = process.generation_state.compare_exchange(
-        generation << 32 | EMBRYO,
-        generation << 32 | LIVE,
-        SeqCst,
-        SeqCst,
-    );
-    if taken.is_err() {
-        return Adopted::Lost;
-    }
+    process.generation_state.store(generation << 32 | LIVE, SeqCst);
     space.epoch.store(epoch, Release);
     space.process.store(embryo, Release);
-    Adopted::Yes
 }
 
 /// In the parent: the child's number, by which its death is seen if it dies before it registers.
@@ -178,6 +175,11 @@ pub(super) fn own_thread(space: &Space, process: u64) -> Result<u64> {
     let free = space
         .thread_numbers()
         .find(|&number| space.thread(number).is_ok_and(|thread| thread.process.load(Acquire) == 0));
+    // The last ones are for who is to clear those of the dead: that takes a place.
+    let spare = free.unwrap_or(header.threads.load(SeqCst).saturating_add(1)) > MOST_THREADS;
+    if spare && dead_threads(space).next().is_none() {
+        return Err(FULL);
+    }
     let number = match free {
         Some(number) => number,
         None => {
@@ -250,7 +252,8 @@ pub(super) fn clear_processes(space: &Space) {
         let unused = match word & 0xffff_ffff {
             FREE => false,
             EMBRYO => !super::embryo_alive(space, process),
-            _ => gone(process) && !super::process_alive(space, name(index, word >> 32)),
+            // The first asks the kernel nothing about a process that lives, as most do.
+            _ => !super::process_alive(space, name(index, word >> 32)) && gone(process),
         };
         if unused {
             let _ = process.generation_state.compare_exchange(
@@ -260,5 +263,56 @@ pub(super) fn clear_processes(space: &Space) {
                 SeqCst,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Namespace;
+
+    #[test]
+    fn who_finds_all_places_taken_clears_those_of_the_dead() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let space = n.space;
+        let registers = || std::thread::spawn(move || n.begin().map(|_| ())).join().unwrap();
+        let own = n.begin().unwrap().1.process;
+        for number in 2..=MOST_THREADS {
+            let thread = space.thread(number).unwrap();
+            thread.robust.store(1, Relaxed);
+            thread.life[0].store(super::super::OWNER_DIED, Relaxed);
+            thread.tid.store(1, Relaxed);
+            thread.process.store(own, Relaxed);
+        }
+        space.header().threads.store(MOST_THREADS, SeqCst);
+        assert_eq!(registers(), Ok(()));
+        assert_eq!(space.thread(2).unwrap().process.load(Relaxed), 0);
+        // Of the living.
+        for number in 2..=MOST_THREADS {
+            let thread = space.thread(number).unwrap();
+            thread.life[0].store(1, Relaxed);
+            thread.process.store(own, Relaxed);
+        }
+        let last = space.thread(MOST_THREADS + 1).unwrap();
+        last.process.store(0, Relaxed);
+        assert_eq!(registers(), Err(FULL));
+    }
+
+    #[test]
+    fn a_child_to_be_gets_a_place_of_the_dead() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let own = n.begin().unwrap().1.process;
+        let space = n.space;
+        for index in 1..u64::from(MAX_PROCESSES) {
+            let place = space.process_at(index).unwrap();
+            let dead = fill(space, place, 0, 0, 0, 0);
+            place.generation_state.store(dead << 32 | EMBRYO, SeqCst);
+        }
+        space.header().processes.store(MAX_PROCESSES.into(), SeqCst);
+        let child = embryo(space, own).unwrap();
+        assert_eq!(place(space, child).unwrap().parent.load(Relaxed), own);
+        assert_eq!(child >> 32, 2);
     }
 }

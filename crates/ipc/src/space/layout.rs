@@ -16,10 +16,15 @@ pub(crate) unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"reprvipc");
-pub(crate) const VERSION: u64 = 5;
+pub(crate) const VERSION: u64 = 6;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
-pub(crate) const MAX_THREADS: u32 = 1 << 14;
+pub(crate) const MAX_THREADS: u32 = (1 << 14) + SPARE_THREADS;
+/// Of these, for threads that find all others taken, and some of them by the dead.
+pub(crate) const SPARE_THREADS: u32 = 64;
+
+/// Slots of ids (the kernel's IPCMNI): the width of a slot's number in an id.
+pub(crate) const SLOTS: u64 = 1 << 15;
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const PROCESSES: u64 = 1 << 16;

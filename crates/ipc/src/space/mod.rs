@@ -3,6 +3,7 @@
 
 pub(crate) mod layout;
 mod path;
+mod told;
 
 pub use path::default_directory;
 
@@ -17,6 +18,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, compiler_fence, fence};
+use told::Told;
 
 /// An open namespace. Lives as long as the process: threads' robust mutexes lie in it.
 pub(crate) struct Space {
@@ -34,6 +36,8 @@ pub(crate) struct Space {
     pub process: AtomicU64,
     /// In which process that is its place: a number that changes with a fork.
     pub epoch: AtomicU64,
+    /// The sizes of its objects, as this process knows them.
+    pub told: Told,
 }
 
 // SAFETY: the mapping is shared by design, and looked at through atomics only.
@@ -78,6 +82,7 @@ impl Space {
             unfenced: AtomicBool::new(false),
             process: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            told: Told::default(),
         };
         let header = space.header();
         let (magic, version) = (header.magic.load(Acquire), header.version.load(Acquire));
@@ -325,6 +330,10 @@ fn map(file: &File, length: u64) -> io::Result<*mut u8> {
 
 /// Makes the file under another name first: whoever opens it finds it whole.
 fn create(directory: &Path, mode: u32) -> io::Result<File> {
+    if sys::longest_file() < SIZE {
+        // The kernel would send a SIGXFSZ.
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     let new = directory.join("space.new");
     // A creator that was killed left it; we hold the lock.
     let _ = std::fs::remove_file(&new);
@@ -420,8 +429,12 @@ fn lock_whole(file: &File, how: libc::c_int) -> io::Result<()> {
     // SAFETY: a file that is open, and data that outlives the call.
     while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const whole) } != 0 {
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // The kernel takes all threads of a process for one: another thread of the holder may
+            // wait for a lock of this program's. The holder itself waits for nobody.
+            Some(libc::EDEADLK) => sys::pause(std::time::Duration::from_micros(200)),
+            _ => return Err(error),
         }
     }
     Ok(())
