@@ -75,6 +75,9 @@ pub fn current_thread() -> ThreadId {
 
 /// The thread's line, unless another thread has it now.
 fn line_of(thread: ThreadId) -> Option<&'static Line> {
+    if thread.index as usize >= thread::LINES {
+        return None;
+    }
     let line = thread::line(thread.index);
     (line.generation.load(Relaxed) == thread.generation).then_some(line)
 }

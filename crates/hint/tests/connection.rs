@@ -3,7 +3,7 @@
 //! place of the server; at first its page has no beat, so every call of `connect` connects again.
 
 use reprieve_hint::abi::{Hello, MAGIC, Page, VERSION, Welcome};
-use reprieve_hint::{connect, preemptable};
+use reprieve_hint::{ThreadId, connect, preemptable, state};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -205,6 +205,7 @@ fn the_programs_descriptors_stay() {
     connect(FOR_EVER).unwrap();
     let was = inode(other_than(&known));
     let registers = || {
+        drop(preemptable());
         let others = others_than(&known);
         assert!(others.len() <= 1 && others.iter().all(|&fd| inode(fd) != was), "{others:?}");
         !others.is_empty()
@@ -224,7 +225,11 @@ fn the_programs_descriptors_stay() {
     connect(FOR_EVER).unwrap();
     let connection = other_than(&known);
     let was = inode(connection);
-    in_child(|| assert_ne!(inode(connection), was));
+    in_child(|| {
+        assert!(others_than(&known).is_empty(), "registered by the fork itself");
+        drop(preemptable());
+        assert_ne!(inode(connection), was);
+    });
 
     // A fork is no cancellation point, although it ends the child's connection.
     std::thread::scope(|scope| {
@@ -258,7 +263,10 @@ fn the_programs_descriptors_stay() {
     assert_eq!(inode(connection), own, "closed by a second connection");
     let connection = other_than(&known);
     known.push(take(connection));
-    in_child(|| assert_eq!(inode(connection), own, "closed in the child of a fork"));
+    in_child(|| {
+        drop(preemptable());
+        assert_eq!(inode(connection), own, "closed in the child of a fork");
+    });
 
     // Where there are no high numbers.
     // SAFETY: plain data; only this process is limited.
@@ -282,6 +290,13 @@ fn the_programs_descriptors_stay() {
     let was = inode(same);
     connect(FOR_EVER).unwrap();
     assert_eq!(inode(same), was);
+    // C may name any number as a thread. (The server's key says that the page's place is ours.)
+    let (key, at) = (1u64, std::mem::offset_of!(Page, keys) as libc::off_t);
+    // SAFETY: as above.
+    check(unsafe { libc::pwrite(page, (&raw const key).cast(), 8, at) } as i64);
+    for number in [u64::from(u32::MAX), u64::MAX] {
+        assert_eq!(state(ThreadId::from_number(number)), None);
+    }
     // SAFETY: as a program that closes what it does not know.
     check(unsafe { libc::close(same) }.into());
     connect(FOR_EVER).unwrap();

@@ -5,7 +5,7 @@
 mod beside;
 
 use beside::beside;
-use reprieve_hint::{FairLock, Mutex, RwLock, RwSemaphore, SpinLock};
+use reprieve_hint::{FairLock, Mutex, RwLock, RwSemaphore, SpinLock, current_thread, preemptable};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 use std::time::Duration;
@@ -31,6 +31,20 @@ fn in_child(f: impl FnOnce()) {
         assert_eq!(libc::waitpid(child, &mut status, 0), child);
         assert_eq!(status, 0);
     }
+}
+
+/// Its hints and its locks go on in the child, and in a child of a child that gives no hint.
+#[test]
+fn the_forking_thread_stays_itself() {
+    let section = preemptable();
+    let me = current_thread();
+    in_child(|| {
+        in_child(|| assert_eq!(current_thread(), me));
+        // Another thread first.
+        scope(|scope| scope.spawn(|| assert_ne!(current_thread(), me)).join().unwrap());
+        assert_eq!(current_thread(), me);
+        drop(section);
+    });
 }
 
 /// A lock with a counter that is not atomic.

@@ -20,6 +20,7 @@
 //! - A thread that goes to sleep counts itself in `parked`, executes the heavy half of the fence,
 //!   and tries once more. A releaser clears `owner`, executes the light half, and reads `parked`.
 //!   So the thread finds the lock free, or the releaser finds the thread (`platform/barrier.rs`).
+//!   Where the heavy half fails, the thread sleeps a short time only, and looks again.
 //! - A releaser that finds `active` not 0 wakes nobody. A thread that stops spinning without the
 //!   lock leaves `active`, executes the heavy half and tries once more: it finds the lock free, or
 //!   the releaser finds it gone.
@@ -42,6 +43,9 @@ use std::time::Duration;
 
 const FREE: u32 = 0;
 const NO_HEIR: u32 = 0;
+
+/// How long a sleeper waits before it looks again, where the asymmetric fence fails.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// No thread is woken, or on its way after it was.
 const NOBODY: u32 = 0;
@@ -182,11 +186,13 @@ impl Core {
     /// it returns false, the thread is counted in `active`.
     fn sleep(&self, me: u32, time: Option<Duration>) -> bool {
         self.parked.add();
-        broken!(SleepsWithoutFence, (), barrier::heavy());
+        let fenced = broken!(SleepsWithoutFence, true, barrier::heavy());
         let turn = self.turn.load(Ordering::SeqCst);
         let taken = broken!(SleepsWithoutTrying, false, self.try_lock(me));
         let turn = broken!(TurnReadLate, self.turn.load(Ordering::SeqCst), turn);
         if !taken {
+            // A releaser may not have seen us: then nobody wakes us.
+            let time = if fenced { time } else { Some(time.map_or(AGAIN, |t| t.min(AGAIN))) };
             self.turn.wait(turn, time);
             self.active.add();
             self.clear_waking();
@@ -197,10 +203,15 @@ impl Core {
 
     /// The time is over. The thread has left `active`, where a releaser may have counted on it.
     fn give_up(&self, me: u32) -> bool {
-        barrier::heavy();
+        let fenced = barrier::heavy();
         if self.parked.get() != 0 && self.try_lock(me) {
             // Whoever releases wakes the next; and it is ours after all.
             return true;
+        }
+        if !fenced {
+            // The lock may be free without our seeing it. A sleeper looks in our place.
+            self.turn.fetch_add(1, Ordering::SeqCst);
+            self.turn.wake(1);
         }
         false
     }
@@ -360,6 +371,79 @@ mod raw {
 
         fn try_lock_until(&self, timeout: Instant) -> bool {
             self.try_lock_for(timeout.saturating_duration_since(Instant::now()))
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::platform::sys;
+    use crate::thread;
+
+    /// From here on the kernel refuses membarrier to this thread and those that it starts.
+    fn refuse_membarrier() {
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut steps = [
+            // BPF_LD | BPF_W | BPF_ABS: the number of the call.
+            step(0x20, 0, 0, 0),
+            // BPF_JMP | BPF_JEQ | BPF_K.
+            step(0x15, 0, 1, libc::SYS_membarrier as u32),
+            // BPF_RET | BPF_K.
+            step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: the filter outlives the call, which copies it.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter), 0);
+        }
+    }
+
+    fn asleep(thread: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().starts_with(" S"))
+    }
+
+    /// A release that has not seen the sleeper, since its light half was no fence.
+    fn lose_a_release() {
+        let me = || thread::me().index() | wait::HELD;
+        let core = Core::new();
+        core.lock(me());
+        if !barrier::uses_membarrier() {
+            return;
+        }
+        refuse_membarrier();
+        let sleeper = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sleeper.store(sys::thread_id(), Ordering::SeqCst);
+                core.lock(me());
+            });
+            while core.parked.get() == 0 || !asleep(sleeper.load(Ordering::SeqCst)) {
+                std::thread::yield_now();
+            }
+            core.owner.store(FREE, Ordering::Release);
+        });
+    }
+
+    /// membarrier fails after the first locks. If nobody looks again, the test hangs. In a process
+    /// of its own: the filter stays.
+    #[test]
+    fn without_the_heavy_half_sleepers_look_again() {
+        thread::me();
+        // SAFETY: the child ends, without running what the parent would on its way out.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let done = std::panic::catch_unwind(lose_a_release);
+                libc::_exit(i32::from(done.is_err()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert_eq!(status, 0);
         }
     }
 }

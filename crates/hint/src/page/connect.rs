@@ -8,8 +8,8 @@
 //! mounted into them.
 //!
 //! > **Invariant.** Only the thread that stands in [`CONNECTING`] changes the registration (and the
-//! > only thread of a forked child, in its handler): the place in the page, the page, and the
-//! > connection. So all of them are of one registration.
+//! > only thread of a forked child, which ends it in its handler): the place in the page, the page,
+//! > and the connection. So all of them are of one registration.
 //!
 //! The word has the epoch of its process, so the child of a fork does not wait for a thread that it
 //! has not. A signal handler does not wait for the thread that it interrupts.
@@ -20,12 +20,12 @@ use super::{KEY, PAGE, PROCESS};
 use crate::platform::cancel::CancelDisabled;
 use crate::platform::{fork, sys};
 use crate::thread::{self, LINES, block_offset, table_address};
-use std::ffi::OsString;
+use std::ffi::{CStr, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The socket, unless `REPRIEVE_HINT` names another. `REPRIEVE_HINT=off`: none.
@@ -107,13 +107,13 @@ pub(crate) fn set_reader(offset: isize) {
 /// # Errors
 /// Without effect: locks wait by what they find out themselves.
 pub fn connect(time: Duration) -> Result<(), Error> {
-    // So that a child of this process registers, too, if this one gives no hint before it forks.
+    // So that a child of this process does not take our connection for its own.
     thread::begin();
     connect_now(time)
 }
 
 fn connect_now(time: Duration) -> Result<(), Error> {
-    // A process does this at its first lock, and at a fork: neither is a cancellation point.
+    // A process does this at its first lock, which is no cancellation point.
     let _whole = CancelDisabled::new();
     let begun = Instant::now();
     let left = || time.saturating_sub(begun.elapsed());
@@ -176,19 +176,54 @@ impl Drop for Connecting {
 /// Without effect, as above.
 pub fn connect_host() -> Result<(), Missing> {
     let _whole = CancelDisabled::new();
-    let named = variable("REPRIEVE_HINT_REGION");
-    let off = |value: &Option<OsString>| value.as_deref().is_some_and(|value| value == "off");
-    if off(&named) || off(&variable("REPRIEVE_HINT")) {
+    let named = REGION.get();
+    if named == Some("off".as_ref()) || SOCKET.get() == Some("off".as_ref()) {
         return Err(Missing::Off);
     }
-    region::map(named.as_deref().map(Path::new))
+    region::map(named.map(Path::new))
 }
 
-/// An environment variable. A program with more privileges than its caller ignores them.
-fn variable(name: &str) -> Option<OsString> {
-    // SAFETY: no preconditions.
-    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    std::env::var_os(name).filter(|_| !secure)
+/// An environment variable, as it was when it was first asked for. Read without the lock of the
+/// standard library, which another thread may hold for ever in the child of a fork.
+struct Variable {
+    name: &'static CStr,
+    value: AtomicPtr<Option<OsString>>,
+}
+
+static SOCKET: Variable = Variable::new(c"REPRIEVE_HINT");
+static REGION: Variable = Variable::new(c"REPRIEVE_HINT_REGION");
+
+impl Variable {
+    const fn new(name: &'static CStr) -> Variable {
+        Variable { name, value: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    fn get(&self) -> Option<&'static OsStr> {
+        // SAFETY: null, or published below and never freed.
+        let known = unsafe { self.value.load(Ordering::Acquire).as_ref() };
+        known.unwrap_or_else(|| self.read()).as_deref()
+    }
+
+    fn read(&self) -> &'static Option<OsString> {
+        // SAFETY: who changes the environment answers for those who read it at that moment; getenv
+        // returns null or a string. A program with more privileges than its caller ignores it.
+        let found = unsafe {
+            let secure = libc::getauxval(libc::AT_SECURE) != 0;
+            let found = libc::getenv(self.name.as_ptr());
+            (!secure && !found.is_null()).then(|| CStr::from_ptr(found).to_bytes())
+        };
+        let value = Box::into_raw(Box::new(found.map(|value| OsStr::from_bytes(value).to_owned())));
+        let (null, order) = (std::ptr::null_mut(), Ordering::AcqRel);
+        match self.value.compare_exchange(null, value, order, Ordering::Acquire) {
+            // SAFETY: never freed from here on.
+            Ok(_) => unsafe { &*value },
+            // SAFETY: ours is not published; the first is never freed.
+            Err(first) => unsafe {
+                drop(Box::from_raw(value));
+                &*first
+            },
+        }
+    }
 }
 
 fn serve_me(path: &Path, left: &dyn Fn() -> Duration) -> Result<(), Error> {
@@ -282,7 +317,7 @@ fn move_up(socket: OwnedFd) -> io::Result<OwnedFd> {
 }
 
 fn socket_path() -> Option<PathBuf> {
-    let path = variable("REPRIEVE_HINT").unwrap_or_else(|| OsString::from(DEFAULT));
+    let path = SOCKET.get().unwrap_or(DEFAULT.as_ref());
     (path != "off").then(|| path.into())
 }
 

@@ -57,7 +57,8 @@ pub(crate) fn mapped() -> bool {
 /// What the thread with that line does. In a guest without a page only [`State::Preempted`] is
 /// known: a vCPU that runs may run another thread.
 pub(crate) fn state(index: u32, now: u64) -> Option<State> {
-    if index == thread::NOBODY {
+    // C may name any number as a thread.
+    if index == thread::NOBODY || index as usize >= LINES {
         return None;
     }
     let Some(page) = page(now) else {

@@ -8,6 +8,11 @@
 //! half makes every running thread of the process execute a fence, and one that does not run has
 //! executed one when it was switched. Without membarrier both are fences. In a model both are.
 //! Which of the two is decided once, before the first heavy half: until then [`light`] is a fence.
+//!
+//! membarrier may fail later, by a seccomp filter that the program sets up. From then on both
+//! halves are fences, but a thread may be in a light half that began before and was none. So
+//! [`heavy`] says that the guarantee does not hold, and a waiter looks again after a while instead
+//! of sleeping until it is woken.
 
 #[cfg(loom)]
 pub(crate) fn light() {
@@ -15,8 +20,9 @@ pub(crate) fn light() {
 }
 
 #[cfg(loom)]
-pub(crate) fn heavy() {
+pub(crate) fn heavy() -> bool {
     super::sync::fence(super::sync::Ordering::SeqCst);
+    true
 }
 
 #[cfg(not(loom))]
@@ -30,6 +36,8 @@ mod real {
     const UNKNOWN: u32 = 0;
     const MEMBARRIER: u32 = 1;
     const FENCE: u32 = 2;
+    /// membarrier worked, and failed later.
+    const FAILED: u32 = 3;
     static MODE: AtomicU32 = AtomicU32::new(UNKNOWN);
 
     /// The releaser's half. Threads are registered (`thread`) before they take a lock, and the mode
@@ -43,13 +51,22 @@ mod real {
         }
     }
 
-    /// The waiter's half: 1 to 5 us, where sleeping costs as much again.
-    pub(crate) fn heavy() {
-        if MODE.load(Ordering::Relaxed) != MEMBARRIER
-            || sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED) != 0
-        {
-            fence(Ordering::SeqCst);
+    /// The waiter's half: 1 to 5 us, where sleeping costs as much again. False: no guarantee.
+    pub(crate) fn heavy() -> bool {
+        if MODE.load(Ordering::Relaxed) == MEMBARRIER {
+            if sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED) == 0 {
+                return true;
+            }
+            MODE.store(FAILED, Ordering::Relaxed);
         }
+        fence(Ordering::SeqCst);
+        MODE.load(Ordering::Relaxed) != FAILED
+    }
+
+    /// Whether membarrier is in use.
+    #[cfg(test)]
+    pub(crate) fn uses_membarrier() -> bool {
+        MODE.load(Ordering::Relaxed) == MEMBARRIER
     }
 
     /// Finds the mode out. Of several threads all find the same. The child of a fork inherits the
@@ -66,3 +83,5 @@ mod real {
 }
 #[cfg(not(loom))]
 pub(crate) use real::find_out;
+#[cfg(all(test, not(loom)))]
+pub(crate) use real::uses_membarrier;

@@ -8,9 +8,7 @@
 use super::Line;
 use super::table;
 use crate::platform::fork;
-#[cfg(not(target_arch = "x86_64"))]
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
@@ -102,6 +100,17 @@ pub(crate) fn me() -> &'static Line {
 
 /// Which process has begun to register. Not a `Once`: a child that is forked meanwhile would wait.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// In the child of a fork, until the forking thread's next hint: that thread, as the C library
+/// names it, which a fork does not change; and its line.
+static FORKER: AtomicUsize = AtomicUsize::new(0);
+static FORKED: AtomicPtr<Line> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The line that this thread had when it forked this process, if it has given no hint since.
+fn forked() -> *const Line {
+    // SAFETY: no preconditions.
+    let mine = FORKER.load(Ordering::Relaxed) == unsafe { libc::pthread_self() } as usize;
+    if mine { FORKED.load(Ordering::Relaxed) } else { std::ptr::null() }
+}
 
 /// [`me`], but the caller registers the process.
 pub(crate) fn begin() {
@@ -115,11 +124,22 @@ fn register() -> &'static Line {
     static HANDLER: AtomicBool = AtomicBool::new(false);
     crate::platform::sys::keep_errno(|| {
         crate::platform::barrier::find_out();
-        let line = table::claim();
+        // SAFETY: lines are static.
+        let line = match unsafe { forked().as_ref() } {
+            Some(line) => {
+                // If that thread has ended, and this one has its name: as with a line of the table.
+                line.thread.store(crate::platform::sys::thread_id(), Ordering::Release);
+                line
+            }
+            None => table::claim(),
+        };
         let _ = line.enable_slices();
         // A signal handler may have registered the thread meanwhile: its line is lost until the
         // table is full and it is found that the thread has another.
         store(line);
+        if std::ptr::eq(forked(), line) {
+            FORKER.store(0, Ordering::Relaxed);
+        }
         if !HANDLER.swap(true, Ordering::Relaxed) {
             // SAFETY: the function lives as long as the image that has this crate. A shared object
             // with it is not to be unloaded (the C library and the shim are linked so).
@@ -134,18 +154,21 @@ fn register() -> &'static Line {
 }
 
 /// In the child: the forking thread has a new number, and the others do not exist.
+///
+/// The process is registered by the thread's next hint, which finds its block empty, and not here:
+/// registration uses the heap, files and the environment, and a fork may be in any state of the
+/// program.
 extern "C" fn after_fork() {
     // A fork is no cancellation point, and the end of a connection is one.
     let _whole = crate::platform::cancel::CancelDisabled::new();
     fork::forget();
-    PROCESS.store(fork::epoch(), Ordering::Relaxed);
     // The page tells about the parent's threads.
     crate::page::forget();
     let line = load();
+    let line = if line.is_null() { forked() } else { line };
     table::forget_others(line);
-    crate::page::register();
-    // SAFETY: lines are static; null before the thread's first hint.
-    if let Some(line) = unsafe { line.as_ref() } {
-        crate::page::give_slot(line);
-    }
+    FORKED.store(line.cast_mut(), Ordering::Relaxed);
+    // SAFETY: no preconditions.
+    FORKER.store(unsafe { libc::pthread_self() } as usize, Ordering::Relaxed);
+    store(std::ptr::null());
 }

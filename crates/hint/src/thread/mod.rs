@@ -12,8 +12,12 @@
 //! > suffice: a signal handler that marks sections of its own has undone them when it returns.
 //!
 //! # Registration
-//! Happens at a thread's first hint or lock, allocates nothing, and needs no rights. There is no
-//! destructor: a thread's exit runs none of our code, and locks may be taken in other
+//! Happens at a thread's first hint or lock, and needs no rights. A thread's allocates nothing;
+//! that of the process, with its first thread's, reads the environment, connects
+//! (`page/connect.rs`), and uses the heap. So the first hint of a process is not for a signal
+//! handler. A child of a fork registers at its own first hint: the handler only forgets the parent.
+//!
+//! There is no destructor: a thread's exit runs none of our code, and locks may be taken in other
 //! destructors. A line whose thread is gone is taken over when no fresh one is left (`claim`).
 //! Threads beyond the table share line 0, which has no thread: they are never hinted at, and
 //! nothing is known of them.

@@ -4,7 +4,6 @@
 use lock_api::{RawMutex as _, RawRwLock as _};
 use reprieve_hint::{RawFairLock, RawMutex, RawRwLock, Sleeps, Spins, ThreadId};
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Once;
 use std::time::Duration;
 
 // As `hint.h` has it.
@@ -14,10 +13,10 @@ const _: () = assert!(
         && size_of::<RawRwLock<Spins>>() == 24
 );
 
-/// The runtime's readers are hinted at from the first registration on.
+/// The runtime's readers are hinted at from the first registration on. One store each time: a
+/// `Once` would hang in the child of a fork in its middle, and in a handler that interrupts it.
 fn with_readers() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| reprieve_hint::set_reader_block(reprieve_core::abi::reader_offset()));
+    reprieve_hint::set_reader_block(reprieve_core::abi::reader_offset());
 }
 
 #[unsafe(no_mangle)]

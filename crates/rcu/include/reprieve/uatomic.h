@@ -96,7 +96,8 @@
 #ifndef caa_min
 #define caa_min(a, b) ((a) < (b) ? (a) : (b))
 #endif
-#define CAA_BUILD_BUG_ON_ZERO(cond) (sizeof(struct { int : -!!(cond); }))
+/* An array of a negative size if cond. C++ allows no new type inside of sizeof. */
+#define CAA_BUILD_BUG_ON_ZERO(cond) (sizeof(char[1 - 2 * !!(cond)]) - 1)
 #define CAA_BUILD_BUG_ON(cond) ((void)CAA_BUILD_BUG_ON_ZERO(cond))
 /* Versions of clang-format differ here. */
 /* clang-format off */
