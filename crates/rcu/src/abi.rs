@@ -8,6 +8,8 @@
 
 use crate::domain::Cookie;
 use crate::domain::default::DefaultDomain;
+use crate::platform::barrier::light;
+use crate::platform::facts;
 use crate::read::restart::{RESTARTS, count, find_restart};
 use crate::thread::head::Head;
 use crate::thread::id::DomainId;
@@ -21,7 +23,7 @@ const _: () = assert!(
     offset_of!(Thread, stack) == 0
         && Thread::CS == 8
         && offset_of!(Thread, saved) == 16
-        && offset_of!(Thread, fast) == 64
+        && offset_of!(Thread, shared) == 64
         && offset_of!(Thread, online) == 112
         && Record::WORD == 0
         && offset_of!(Record, restart) == 8
@@ -41,9 +43,19 @@ pub fn index(domain: DomainId) -> usize {
     domain.index()
 }
 
-/// Enters a plain section of the domain; registers the thread if need be.
+/// Enters a plain section of the domain; registers the thread if need be. Unlike a guard's, it ends
+/// with the thread, if the thread has used no guards of the domain.
 pub fn enter(index: usize) {
-    thread::enter(index);
+    thread::unguarded(index).enter();
+    begin();
+}
+
+/// A section begins.
+fn begin() {
+    if facts::fenced() {
+        fence(Ordering::SeqCst);
+    }
+    light();
 }
 
 /// Leaves one. Ignored outside of any.
@@ -60,13 +72,13 @@ pub fn nesting(index: usize) -> u32 {
 
 /// Registers this thread.
 pub fn register(index: usize) {
-    thread::record(index);
+    thread::unguarded(index);
 }
 
 /// From now on C announces this thread's quiescent states of the domain in line, where announcing
 /// takes no fence: it calls [`quiesce`] only if a grace period waits for the thread.
 pub fn announce_in_line(index: usize) {
-    let record = thread::fast(index).map_or(std::ptr::null(), std::ptr::from_ref);
+    let record = thread::fast_unguarded(index).map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the block is this thread's own.
     unsafe { (*thread::this()).online = record };
 }
@@ -75,17 +87,14 @@ pub fn announce_in_line(index: usize) {
 pub fn quiesce(index: usize) {
     if let Some(record) = thread::existing(index).filter(|r| r.nesting() == 1) {
         record.quiesce();
-        if crate::platform::facts::fenced() {
-            fence(Ordering::SeqCst);
-        }
-        crate::platform::barrier::light();
+        begin();
     }
 }
 
 /// This thread's `rseq_cs` field for another attempt at a lookup in the default domain, or 0: use a
 /// plain section. `attempt` counts the attempts that were sent back.
 pub fn restart(attempt: u32) -> usize {
-    let record = thread::record(0);
+    let record = thread::unguarded(0);
     if attempt != 0 {
         count(&record.restarts);
     }
@@ -103,12 +112,12 @@ pub fn restart(attempt: u32) -> usize {
 
 /// A lookup runs in a plain section instead.
 pub fn count_fallback() {
-    count(&thread::record(0).fallbacks);
+    count(&thread::unguarded(0).fallbacks);
 }
 
 /// A free slot of this thread in the default domain.
 pub fn slot() -> *const AtomicUsize {
-    thread::record(0).slots.free()
+    thread::unguarded(0).slots.free()
 }
 
 /// The node that a callback waits for, or whatever `retire` was given in its place.

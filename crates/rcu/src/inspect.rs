@@ -41,7 +41,8 @@ pub(crate) struct Descriptor {
     record_bytes: u32,
     /// u64: nesting in the low half, sections ended in the high half.
     record_word: u32,
-    /// u32: the owner's thread id, 0 when free, above 2^31 while it is being cleared.
+    /// u32: the owner's thread id, 0 when free; above 2^31 while it is being cleared, or for good
+    /// if the owner has ended and left guards.
     record_owner: u32,
     /// u64: the word as the leader of the grace period found it; 0: nothing to wait for.
     record_snapshot: u32,

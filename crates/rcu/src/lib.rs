@@ -99,9 +99,11 @@
 //! `model` checks the same source with loom.
 //!
 //! # What happens when
-//! - **A thread exits**, at any point: its sections and protections end. (Leaked guards included.)
-//!   One that is killed without its destructors, by a bare `exit` system call, is noticed and
-//!   forgotten: [`Domain::set_forget_dead`].
+//! - **A thread exits**, at any point: its guards are dropped, and its place is free. What it has
+//!   leaked stays open until the domain is dropped: other threads may have references from there.
+//!   (Sections that C leaves open end, in threads that read from C alone.) A thread that is killed
+//!   without its destructors, by a bare `exit` system call, is noticed and forgotten:
+//!   [`Domain::set_forget_dead`].
 //! - **A section does not end**: the reader is reported, see [`Domain::set_stall_timeout`].
 //! - **The process forks**: the child goes on with the forking thread's sections; waiting callbacks
 //!   run in both. See `domain/fork.rs`.

@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Cell, FOR_EVER, Never};
-use reprieve::{Cap, Domain, Engine};
-use std::sync::Arc;
+use reprieve::{Cap, Domain, Engine, Guard, Protected, Qsbr, QsbrGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -192,29 +192,111 @@ fn a_quiescent_state_inside_another_section_is_none() {
     this.offline(|| domain.cond_synchronize(cookie));
 }
 
+/// C leaves sections open, and has no references that outlive a thread.
 #[test]
-fn a_thread_that_exits_inside_a_section_is_not_waited_for() {
+fn a_thread_that_exits_inside_a_section_of_c_is_not_waited_for() {
     let domain = Arc::new(domain(Engine::Restart));
     // Threads of other tests may be registered under the same index from an earlier domain.
     let before = domain.stats().threads;
     let other = domain.clone();
-    thread::spawn(move || std::mem::forget(other.read_lock())).join().unwrap();
+    thread::spawn(move || reprieve::abi::enter(reprieve::abi::index(other.id()))).join().unwrap();
     domain.synchronize();
     assert!(domain.stats().threads <= before);
 }
 
 #[test]
-fn a_protection_ends_with_its_thread() {
-    let domain = Arc::new(domain(Engine::Restart));
+fn a_protection_by_c_ends_with_its_thread() {
     let cell = Arc::new(Cell::new(1));
-    let (other, its_cell) = (domain.clone(), cell.clone());
+    let its_cell = cell.clone();
+    thread::spawn(move || {
+        // SAFETY: a free slot of this thread, and no address of a node that could be freed yet.
+        unsafe { (*reprieve::abi::slot()).store(its_cell.address(), Release) };
+    })
+    .join()
+    .unwrap();
     // SAFETY: the cell is replaced through this domain only.
-    let leak = move || std::mem::forget(unsafe { other.protect(&its_cell.node()) });
-    thread::spawn(leak).join().unwrap();
-    // SAFETY: as above.
-    unsafe { cell.replace(&domain, 2) };
-    domain.barrier().unwrap();
-    assert_eq!(domain.stats().waiting, 0);
+    unsafe { cell.replace(Domain::global(), 2) };
+    reprieve::rcu_barrier().unwrap();
+}
+
+/// A value that says when it is dropped.
+struct Told(u64, Arc<AtomicBool>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.1.store(true, SeqCst);
+    }
+}
+
+type ToldCell<'d> = reprieve::structures::Cell<Told, &'d Domain>;
+
+/// A thread leaks what it reads by, and gives the reference away: all in safe code. The reference
+/// is good until the domain ends.
+#[test]
+fn a_reference_outlives_the_thread_that_leaked_its_guard() {
+    type Read = for<'a> fn(&'a Domain, &'a ToldCell<'a>) -> &'a Told;
+    let section: Read = |domain, cell| {
+        let guard: &Guard<'_> = Box::leak(Box::new(domain.read_lock()));
+        cell.load(guard)
+    };
+    let online: Read = |domain, cell| {
+        let online: &Qsbr<'_> = Box::leak(Box::new(domain.qsbr()));
+        let guard: &QsbrGuard<'_> = Box::leak(Box::new(online.read_lock()));
+        cell.load(guard)
+    };
+    let protection: Read = |_, cell| {
+        let held: &Protected<'_, Told> = Box::leak(Box::new(cell.protect()));
+        held
+    };
+    // In a thread that C registered.
+    let after_c: Read = |domain, cell| {
+        reprieve::abi::register(reprieve::abi::index(domain.id()));
+        let guard: &Guard<'_> = Box::leak(Box::new(domain.read_lock()));
+        cell.load(guard)
+    };
+    for (read, waited_for) in
+        [(section, true), (online, true), (protection, false), (after_c, true)]
+    {
+        let domain = Domain::builder().single_list(true).build().unwrap();
+        let threads = domain.stats().threads;
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let sink = reports.clone();
+        domain.set_stall_timeout(Some(Duration::from_millis(1)));
+        domain.on_stall(move |stall| sink.lock().unwrap().push(stall.to_string()));
+        let dropped = Arc::new(AtomicBool::new(false));
+        let told = |value| Told(value, dropped.clone());
+        let cell = ToldCell::new_in(told(1), &domain);
+        let value = thread::scope(|scope| scope.spawn(|| read(&domain, &cell)).join().unwrap());
+        cell.store(Told(2, Arc::default()));
+        for _ in 0..3 {
+            if waited_for {
+                // Until the grace period ends, or is reported to wait.
+                let cookie = domain.start_poll();
+                reports.lock().unwrap().clear();
+                while !domain.poll(cookie) && reports.lock().unwrap().is_empty() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                assert!(!domain.poll(cookie), "a grace period ended");
+                let report = reports.lock().unwrap()[0].clone();
+                assert!(report.contains("dead, and it leaked a guard"), "{report}");
+            } else {
+                // The worker has looked at the callbacks that were registered before.
+                for _ in 0..2 {
+                    let (sender, receiver) = std::sync::mpsc::channel();
+                    domain.defer(move || sender.send(()).unwrap());
+                    receiver.recv().unwrap();
+                }
+            }
+            assert!(!dropped.load(SeqCst));
+            assert_eq!(value.0, 1);
+            assert_eq!(domain.forget_dead_threads(), 0);
+        }
+        // This thread has registered.
+        assert!(domain.stats().threads <= threads + 1);
+        drop(cell);
+        drop(domain);
+        assert!(dropped.load(SeqCst), "the domain's end is that of its guards");
+    }
 }
 
 #[test]

@@ -466,10 +466,6 @@ fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool)
                             }
                         }
                         ARENA.set(std::ptr::null());
-                        // Some leave a section open.
-                        if random.below(8) == 0 {
-                            std::mem::forget(arena.domain.read_lock());
-                        }
                     };
                     thread::spawn(body).join().unwrap();
                 }

@@ -38,6 +38,8 @@ struct reprieve_record {
 /*
  * stack: REPRIEVE_IDLE_ when a lookup may begin; what an entered attempt's abort returns to; or 0:
  * call the library. cs: address of the rseq_cs field. saved: rbx, rbp, r13, r14.
+ * fast: the first is the record of the default domain, null: call the library; the others are the
+ * library's own.
  * online: the record of the QSBR domain, null: call the library.
  */
 struct reprieve_thread_block {

@@ -78,7 +78,7 @@ pub(crate) struct PerCpuLists {
 pub(crate) enum Swept {
     /// No buffer had callbacks.
     Nothing,
-    /// A buffer that is in use has callbacks: sweep again later.
+    /// A buffer that is in use has callbacks, or another thread sweeps: sweep again later.
     Later,
     /// Callbacks were put on a list.
     Some,
@@ -250,10 +250,37 @@ impl PerCpuLists {
     pub(crate) fn sweep(
         &self,
         registry: &Registry,
+        choose: impl FnMut(&Buffer) -> Option<bool>,
+    ) -> Swept {
+        self.sweep.lock();
+        let swept = self.sweep_locked(registry, choose);
+        self.sweep.unlock();
+        swept
+    }
+
+    /// The same, but later if another thread sweeps: that may be the worker of a CPU that a
+    /// real-time thread never gives up.
+    pub(crate) fn try_sweep(
+        &self,
+        registry: &Registry,
+        choose: impl FnMut(&Buffer) -> Option<bool>,
+    ) -> Swept {
+        const LONGEST: Duration = Duration::from_millis(1);
+        if !self.sweep.lock_for(Some(LONGEST)) {
+            // It may have the callbacks of our lane in hand.
+            return Swept::Later;
+        }
+        let swept = self.sweep_locked(registry, choose);
+        self.sweep.unlock();
+        swept
+    }
+
+    fn sweep_locked(
+        &self,
+        registry: &Registry,
         mut choose: impl FnMut(&Buffer) -> Option<bool>,
     ) -> Swept {
         let mut choose = |buffer: &Buffer| if buffer.pending() { choose(buffer) } else { None };
-        self.sweep.lock();
         let mut swept = Swept::Nothing;
         let chosen: Vec<&Buffer> = registry
             .records()
@@ -287,7 +314,6 @@ impl PerCpuLists {
                 swept = Swept::Some;
             }
         }
-        self.sweep.unlock();
         swept
     }
 
@@ -329,7 +355,8 @@ impl PerCpuLists {
 
     /// Empties the buffers, keeps all owners out, and subtracts from the pending count of `phase`
     /// the callbacks that `count` does not find. `count` returns the two numbers. Does nothing if
-    /// an owner is inside or registers under this phase, or if `count` fails.
+    /// another thread sweeps, if an owner is inside or registers under this phase, or if `count`
+    /// fails.
     pub(super) fn settle(
         &self,
         registry: &Registry,
@@ -338,7 +365,9 @@ impl PerCpuLists {
     ) {
         /// How long to wait for owners that are inside.
         const PATIENCE: Duration = Duration::from_millis(1);
-        self.sweep.lock();
+        if !self.sweep.try_lock() {
+            return;
+        }
         // Buffers of records that are new from here on are neither revoked nor seized.
         let buffers: Vec<&Buffer> = registry.records().map(|r| &r.buffer).collect();
         buffers.iter().for_each(|s| s.revoke());

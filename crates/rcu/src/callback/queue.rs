@@ -18,7 +18,7 @@
 use super::per_cpu_lists::{Lane, add_up};
 use super::reclaimer::Reclaimer;
 use super::worker_wait::WorkerWait;
-use crate::grace::sequence::GpSeq;
+use crate::grace::sequence::{Bound, GpSeq};
 use crate::platform::fork;
 use crate::platform::lock::Lock;
 use crate::thread::head::{Head, LEAF, PHASE};
@@ -27,7 +27,7 @@ use crate::thread::load::Load;
 use crate::thread::slots::{ProtectedNodes, Slots};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Chains of heads that have been taken from the list. Under the queue's lock.
@@ -61,6 +61,8 @@ pub(crate) struct Queue {
     index: usize,
     pub(crate) worker: WorkerWait,
     pub(crate) started: AtomicBool,
+    /// The worker's id if it is bound to the queue's CPU, else 0.
+    pub(super) bound: AtomicU32,
     pub(crate) lock: Lock,
     /// The fork that is being prepared could not take the lock.
     pub(crate) missed: AtomicBool,
@@ -83,6 +85,8 @@ unsafe impl Send for Queue {}
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Worker,
+    /// A thread that waits for the callbacks, in place of a worker.
+    Barrier,
     /// A registering thread: until the deadline, and only callbacks that are mere frees.
     Helper(Instant),
 }
@@ -106,6 +110,7 @@ impl Queue {
             index,
             worker: WorkerWait::new(),
             started: AtomicBool::new(false),
+            bound: AtomicU32::new(0),
             lock: Lock::new(),
             missed: AtomicBool::new(false),
             loaded: AtomicBool::new(false),
@@ -177,11 +182,13 @@ impl Queue {
         #[cfg(reprieve_fault)]
         let early = crate::platform::fault::is(crate::platform::fault::Fault::ScanFirst)
             .then(|| reclaimer.scan());
-        let deadline = match who {
-            Who::Worker => None,
-            Who::Helper(deadline) => Some(deadline),
+        let grace = &reclaimer.grace;
+        let grace_period = || match who {
+            Who::Worker => grace.run_for_worker(cookie, self.bound_worker()),
+            Who::Barrier => grace.run_until(cookie, None),
+            Who::Helper(deadline) => grace.run_until(cookie, Some(deadline)),
         };
-        if waiting && !reclaimer.grace.run_until(cookie, deadline) || !self.lock_for(who) {
+        if waiting && !grace_period() || !self.lock_for(who) {
             return Step::Stuck;
         }
         // SAFETY: under the lock.
@@ -237,9 +244,14 @@ impl Queue {
         found
     }
 
+    fn bound_worker(&self) -> Option<Bound> {
+        let thread = self.bound.load(Ordering::Relaxed);
+        (thread != 0).then_some(Bound { thread, cpu: self.index })
+    }
+
     fn lock_for(&self, who: Who) -> bool {
         match who {
-            Who::Worker => {
+            Who::Worker | Who::Barrier => {
                 self.lock.lock();
                 true
             }
@@ -253,6 +265,7 @@ impl Queue {
         /// Update the pending count after so many: other threads look at it.
         const OFTEN: u64 = 64;
         let thread = crate::thread::this();
+        let helper = matches!(who, Who::Helper(_));
         let mut kept = null_mut();
         let mut ran = 0;
         // SAFETY: under the lock, which is given up and taken again in between, so the batch is
@@ -270,7 +283,7 @@ impl Queue {
                     self.held.fetch_add(Load::one(head.units).bits(), Ordering::Relaxed);
                     continue;
                 }
-                if who != Who::Worker && head.flags & LEAF == 0 {
+                if helper && head.flags & LEAF == 0 {
                     head.next = kept;
                     kept = head;
                     continue;
@@ -286,7 +299,7 @@ impl Queue {
                 if ran % OFTEN == 0 {
                     self.settle(reclaimer);
                 }
-                if fork::waiting() && who == Who::Worker {
+                if fork::waiting() && !helper {
                     fork::let_pass(&self.lock);
                     // The thread that had the lock meanwhile may have made another batch ready,
                     // whose grace period ended after our look.
@@ -319,6 +332,8 @@ impl Queue {
     /// which are in the pending count (see `domain/fork.rs`).
     pub(crate) fn after_fork(&self, reclaimer: &Reclaimer, recount: bool) {
         self.started.store(false, Ordering::Relaxed);
+        // A callback that forked goes on in the child, in a thread of another id.
+        self.bound.store(0, Ordering::Relaxed);
         self.worker.after_fork();
         // SAFETY: the only thread.
         let batch = unsafe { &mut *self.batch.get() };

@@ -22,7 +22,7 @@ use crate::thread::slots::ProtectedNodes;
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Shared by all users of a domain. Lives as long as its `Domain` and its workers.
@@ -167,6 +167,8 @@ impl Reclaimer {
 
     /// Some callbacks have run.
     pub(crate) fn notice_progress(&self) {
+        // After the pending count shows it: pairs with the sleepers'.
+        fence(Ordering::SeqCst);
         if self.progress.awaited() {
             self.progress.happen();
         }
@@ -239,7 +241,7 @@ impl Reclaimer {
                 } else {
                     // The system refused a thread for the worker. The caller waits for the
                     // callbacks anyway, so it may run them.
-                    queue.step(self, Who::Worker);
+                    queue.step(self, Who::Barrier);
                 }
             }
             self.progress.sleep_unless(look, || self.lists.waiting(phase) == Load::NONE);
@@ -303,7 +305,10 @@ impl Reclaimer {
             forgotten: self.grace.watch.forgotten.load(Ordering::Relaxed),
             boosted: self.grace.watch.boost.count.load(Ordering::Relaxed),
             visits: self.grace.visits(),
-            threads: registry.records().filter(|r| r.owner() != 0).count() as u64,
+            threads: registry
+                .records()
+                .filter(|r| r.owner() != 0 && r.left_behind().is_none())
+                .count() as u64,
         }
     }
 

@@ -38,7 +38,7 @@ impl Reclaimer {
         unsafe {
             head.write(Head { next: null_mut(), function: Some(function), node, units, flags })
         };
-        if let Some(record) = thread::fast(self.index()) {
+        if let Some(record) = thread::fast_unguarded(self.index()) {
             let mut buffer = record.buffer.enter(false);
             if let Some(buffer) = &mut buffer {
                 // SAFETY: as above; the caller keeps it valid.
@@ -72,7 +72,7 @@ impl Reclaimer {
     /// This thread's buffer, if it may use it now.
     pub(super) fn own_buffer(&self) -> Option<Access<'static>> {
         // An exiting thread does not take a record again.
-        let record = if thread::exiting() { None } else { Some(thread::record(self.index())) };
+        let record = (!thread::exiting()).then(|| thread::unguarded(self.index()));
         record.and_then(|r| r.buffer.enter(facts::fenced()))
     }
 
@@ -211,22 +211,22 @@ impl Reclaimer {
     }
 
     /// Empties the buffers of a lane whose owners have not used them since the last call, or all of
-    /// its buffers.
+    /// its buffers. Does not wait for another sweeper.
     pub(super) fn sweep_lane(&self, index: usize, all: bool) -> Swept {
-        self.lists.sweep(self.registry(), |buffer| {
+        self.lists.try_sweep(self.registry(), |buffer| {
             (buffer.home() == index || buffer.abandoned()).then(|| buffer.rests() || all)
         })
     }
 
     /// Finds callbacks of dead threads, in any lane, and corrects the pending counts. At most once
-    /// in a while.
+    /// in a while, and not while another thread sweeps.
     #[cold]
     pub(super) fn recover_from_dead(&self) {
         if self.grace.time_to_look_for_dead() {
             // A handler may fork, and the fork waits for the sweepers' lock.
             let _blocked = sys::SignalsBlocked::new();
             self.grace.forget_dead_owners();
-            self.lists.sweep(self.registry(), |buffer| buffer.abandoned().then_some(true));
+            self.lists.try_sweep(self.registry(), |buffer| buffer.abandoned().then_some(true));
             self.recount();
             self.wake_workers();
         }
@@ -271,6 +271,25 @@ fn current_cpu() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A sweeper that has no CPU, for as long as it may be: without `try_sweep` the test hangs.
+    #[test]
+    fn workers_and_registering_threads_do_not_wait_for_a_sweeper() {
+        let domain = crate::Domain::builder().build().unwrap();
+        let reclaimer = domain.reclaimer();
+        // A fork in another test may be the sweeper.
+        while !reclaimer.lists.hold(reclaimer.registry(), None, std::time::Duration::ZERO) {
+            std::thread::yield_now();
+        }
+        assert_eq!(reclaimer.sweep_lane(0, true), Swept::Later);
+        reclaimer.lists.lose();
+        reclaimer.recount();
+        // It is not done more often.
+        std::thread::sleep(std::time::Duration::from_millis(101));
+        reclaimer.recover_from_dead();
+        reclaimer.lists.release(reclaimer.registry());
+        domain.barrier().unwrap();
+    }
 
     /// For all caps and sizes, a reservation fits a `Load`, and is no larger than `Cap` says.
     #[test]

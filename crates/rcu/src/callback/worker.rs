@@ -7,6 +7,10 @@
 //! all signals, so that handlers run on the program's own threads. It has no real-time policy,
 //! whoever started it: with that it would run before readers that its grace periods wait for, and
 //! callbacks before the program's own work.
+//!
+//! So a real-time thread may keep it from its CPU for ever. Then the callbacks of that CPU wait,
+//! and nothing else: as the leader of a grace period it is unbound (`grace/sequence.rs`), and
+//! nobody but a caller of `barrier` waits for a sweep.
 
 use super::per_cpu_lists::Swept;
 use super::queue::{Step, Who};
@@ -14,6 +18,7 @@ use super::reclaimer::Reclaimer;
 use crate::platform::sys;
 use crate::thread::load::Load;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a small batch gathers.
@@ -40,21 +45,20 @@ pub(crate) fn start(reclaimer: &Arc<Reclaimer>, index: usize) -> bool {
 }
 
 /// Binds this thread to the CPU, if its creator was allowed to run there: queues are numbered as
-/// CPUs are, and queue 0 has a worker even if the program may not run on CPU 0.
-fn bind(cpu: usize) {
+/// CPUs are, and queue 0 has a worker even if the program may not run on CPU 0. Tells whether it is
+/// bound.
+fn bind(cpu: usize) -> bool {
     // SAFETY: numbers that do not fit are not looked up.
     let allowed = |set| cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, &set) };
-    if sys::affinity().is_some_and(allowed) {
-        sys::bind(cpu);
-    }
+    sys::affinity().is_some_and(allowed) && sys::bind(cpu)
 }
 
 fn work(reclaimer: &Reclaimer, index: usize) {
     sys::give_up_real_time();
-    if reclaimer.queues.len() > 1 {
-        bind(index);
-    }
     let queue = &reclaimer.queues[index];
+    if reclaimer.queues.len() > 1 && bind(index) {
+        queue.bound.store(sys::thread_id(), Ordering::Relaxed);
+    }
     let in_a_hurry = || reclaimer.grace.urgency.any() || reclaimer.stopping();
     let gather = || {
         let enough = || full(reclaimer.lists.lane(index).pending.here());

@@ -7,6 +7,7 @@ use crate::grace::engine::{self, GraceEngine};
 use crate::grace::periods::GracePeriods;
 use crate::platform::{facts, sys};
 use crate::thread::id::DomainId;
+use crate::thread::load::Load;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,13 @@ pub enum Engine {
     },
 }
 
+/// The cap, with limits that the load can exceed.
+fn reachable(cap: Cap) -> Cap {
+    let limit = |value: u64, most| if value == u64::MAX { value } else { value.min(most) };
+    let (bytes, callbacks) = Load::HIGHEST_CAP;
+    Cap { bytes: limit(cap.bytes, bytes), callbacks: limit(cap.callbacks, callbacks) }
+}
+
 /// Settings of a domain, fixed when it is built.
 #[derive(Clone, Debug)]
 pub struct Builder {
@@ -48,17 +56,18 @@ impl Builder {
     }
 
     /// The cap on waiting callbacks: a registration that exceeds it waits, some 20 ms at most,
-    /// until enough of them have run. Default: [`Cap::default`].
+    /// until enough of them have run. Default: [`Cap::default`]. Limits beyond 32 GiB or 2^31
+    /// callbacks (but `u64::MAX`) count as these: a load that is far higher looks like a low one.
     pub fn cap(mut self, cap: Cap) -> Builder {
-        self.cap = cap;
+        self.cap = reachable(cap);
         self
     }
 
     /// Beyond this, grace periods are hurried, and threads that register mere frees help, as long
     /// as grace periods are a matter of microseconds. The lower of this and the cap counts.
-    /// Default: [`Cap::SOFT`].
+    /// Default: [`Cap::SOFT`]. Very high limits as in [`cap`](Builder::cap).
     pub fn soft_cap(mut self, cap: Cap) -> Builder {
-        self.soft_cap = cap;
+        self.soft_cap = reachable(cap);
         self
     }
 
@@ -94,5 +103,29 @@ impl Builder {
         let lanes = if self.single_list { 1 } else { sys::cpus() };
         let reclaimer = Arc::new(Reclaimer::new(grace, lanes, self.cap, self.soft_cap));
         Domain { id, engine: self.engine, reclaimer }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The highest load that is told from a low one exceeds every cap but none.
+    #[test]
+    fn no_cap_is_out_of_reach() {
+        let most = Load::from_bits(u64::MAX);
+        for cap in [
+            Cap { bytes: most.bytes(), callbacks: u64::MAX },
+            Cap { bytes: u64::MAX - 1, callbacks: u64::MAX },
+            Cap { bytes: u64::MAX, callbacks: most.callbacks() },
+            Cap { bytes: u64::MAX, callbacks: u64::MAX - 1 },
+        ] {
+            let domain = Domain::builder().cap(cap).soft_cap(cap).build().unwrap();
+            for set in [domain.reclaimer().cap(), domain.reclaimer().soft_cap()] {
+                assert!(most.bytes() > set.bytes || most.callbacks() > set.callbacks, "{cap:?}");
+            }
+        }
+        let none = Domain::builder().cap(Cap::NONE).soft_cap(Cap::NONE).build().unwrap();
+        assert_eq!(none.reclaimer().cap(), &Cap::NONE);
     }
 }

@@ -2,9 +2,11 @@
 //! What a fork does with the domains: the child can use them at once.
 //!
 //! Only the forking thread exists in the child. Its own sections and protections go on there; those
-//! of the parent's other threads are forgotten. A grace period that was running counts as not
-//! begun. Callbacks that were waiting run in both processes (each frees its own copy): in the child
-//! once it registers a callback or waits for one. The child has no workers until then.
+//! of the parent's other threads are forgotten, so references from their guards must not be used
+//! there (those from guards that a thread leaked before it ended may). A grace period that was
+//! running counts as not begun. Callbacks that were waiting run in both processes (each frees its
+//! own copy): in the child once it registers a callback or waits for one. The child has no workers
+//! until then.
 //!
 //! To find every queue and every buffer consistent, a fork waits until no callback is being run or
 //! registered, at most [`LONGEST`]. A queue whose lock it could not take by then (its callback may

@@ -426,15 +426,17 @@ impl Domain {
     }
 
     /// Whether grace periods forget readers whose threads are dead, and go on. Default: yes. A
-    /// thread that exits or is cancelled ends its sections itself; this is about those killed by a
-    /// bare `exit` system call, and about threads that the C library does not know.
+    /// thread that exits or is cancelled ends its sections itself, except those of leaked guards,
+    /// which nobody ends; this is about those killed by a bare `exit` system call, and about
+    /// threads that the C library does not know. References from their guards must not be in use.
     pub fn set_forget_dead(&self, forget: bool) {
         self.reclaimer.grace.watch.set_forget_dead(forget);
     }
 
     /// Looks for dead threads among all that are registered, and gives up their sections, protected
-    /// nodes and places. Returns how many there were. (Grace periods do so for those that they wait
-    /// for; nodes that a dead thread protected wait for this call.)
+    /// nodes and places (not those of guards that a thread leaked). Returns how many there were.
+    /// (Grace periods do so for those that they wait for; nodes that a dead thread protected wait
+    /// for this call.)
     pub fn forget_dead_threads(&self) -> usize {
         self.reclaimer.grace.forget_dead_threads()
     }

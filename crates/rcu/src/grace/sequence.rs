@@ -18,6 +18,17 @@
 //! A leader may give up (a deadline, or a fork in whose child it does not exist): `seq` goes back
 //! to the even value before. Cookies taken in between then ask for one grace period more than they
 //! need, and never for too few.
+//!
+//! # A leader without a CPU
+//! A worker of the runtime is bound to a CPU. If a real-time thread takes that CPU for good while
+//! the worker leads, no grace period would end any more. So such a leader notes its id, and a
+//! thread that has waited long for it lets it run on any CPU. The worker binds itself again when it
+//! no longer leads. Threads of the program note nothing: their CPUs are the program's.
+//!
+//! > **Invariant.** Who takes the note unbinds the thread, under a lock; a leader that finds its
+//! > note taken takes that lock before it binds itself. So it is unbound before, not after; and a
+//! > thread that was noted lives until it has looked for its note. It looks when it no longer leads:
+//! > the next leader may have written its own note by then, which says as little.
 
 use super::engine::{Attempt, GraceEngine};
 use super::stats::GraceStats;
@@ -25,7 +36,34 @@ use crate::platform::cancel::CancelDisabled;
 use crate::platform::event::Event;
 use crate::platform::lock::Lock;
 use crate::platform::sync::{AtomicU64, Ordering, const_unless_loom, fence};
+#[cfg(not(loom))]
+use crate::platform::sys;
 use std::time::Instant;
+
+/// How long threads wait for a bound leader before they unbind it.
+#[cfg(not(loom))]
+const PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// A thread of the runtime that is bound to a CPU.
+#[cfg(not(loom))]
+#[derive(Clone, Copy)]
+pub(crate) struct Bound {
+    /// Its id; not 0.
+    pub(crate) thread: u32,
+    pub(crate) cpu: usize,
+}
+
+#[cfg(not(loom))]
+impl Bound {
+    /// As one word, not 0.
+    fn note(self) -> u64 {
+        (self.cpu as u64) << 32 | u64::from(self.thread)
+    }
+
+    fn noted(note: u64) -> Option<Bound> {
+        (note != 0).then_some(Bound { thread: note as u32, cpu: (note >> 32) as usize })
+    }
+}
 
 /// Names a grace period that has not ended yet when the cookie is taken. The public one names its
 /// domain as well.
@@ -35,6 +73,12 @@ pub(crate) struct GpSeq(pub(crate) u64);
 pub(crate) struct Sequence {
     seq: AtomicU64,
     leader: Lock,
+    /// The note of a leader that is [`Bound`], if nobody has unbound it, else 0.
+    #[cfg(not(loom))]
+    bound: AtomicU64,
+    /// Held by a thread that takes the note and unbinds the leader.
+    #[cfg(not(loom))]
+    unbinding: Lock,
     /// A leader steps down.
     stepped_down: Event,
 }
@@ -49,6 +93,10 @@ impl Sequence {
             Sequence {
                 seq: AtomicU64::new(0),
                 leader: Lock::new(),
+                #[cfg(not(loom))]
+                bound: AtomicU64::new(0),
+                #[cfg(not(loom))]
+                unbinding: Lock::new(),
                 stepped_down: Event::new()
             }
         }
@@ -83,15 +131,26 @@ impl Sequence {
         stats: &GraceStats,
     ) -> bool {
         let _cancel = CancelDisabled::new();
+        // Since when no leader has stepped down.
+        #[cfg(not(loom))]
+        let mut waits: Option<(u32, Instant)> = None;
         loop {
             let count = self.stepped_down.count();
             if self.done(cookie) {
                 return true;
             }
             if self.leader.try_lock() {
+                #[cfg(not(loom))]
+                if let Some(bound) = attempt.bound {
+                    self.bound.store(bound.note(), Ordering::Release);
+                }
                 let done = self.done(cookie) || self.lead(attempt, engine, stats);
                 self.leader.unlock();
                 self.stepped_down.happen();
+                #[cfg(not(loom))]
+                if let Some(bound) = attempt.bound {
+                    self.bind_again(bound);
+                }
                 if !done {
                     return false;
                 }
@@ -100,7 +159,52 @@ impl Sequence {
                 if left.is_some_and(|l| l.is_zero()) {
                     return false;
                 }
+                #[cfg(not(loom))]
+                {
+                    // Signals may end the sleep early, again and again.
+                    let since = waits.filter(|waits| waits.0 == count).map(|waits| waits.1);
+                    let since = since.unwrap_or_else(Instant::now);
+                    waits = Some((count, since));
+                    let time = left.map_or(PATIENCE, |l| l.min(PATIENCE));
+                    self.await_leader(count, since, time);
+                }
+                #[cfg(loom)]
                 self.stepped_down.sleep(count, left);
+            }
+        }
+    }
+
+    /// Sleeps until the leader steps down, at most `time`. Lets a bound leader run on other CPUs if
+    /// none has stepped down `since` then, for [`PATIENCE`].
+    #[cfg(not(loom))]
+    fn await_leader(&self, count: u32, since: Instant, time: std::time::Duration) {
+        self.stepped_down.sleep(count, Some(time));
+        let stays = since.elapsed() >= PATIENCE && self.stepped_down.count() == count;
+        // A thread that has the lock does the same.
+        if stays && self.bound.load(Ordering::Relaxed) != 0 && self.unbinding.try_lock() {
+            let note = self.bound.load(Ordering::Acquire);
+            // Somebody may have given it other CPUs since, which are left as they are.
+            let helps = |bound: &Bound| sys::is_bound(bound.thread, bound.cpu);
+            if let Some(bound) = Bound::noted(note).filter(helps) {
+                let taken =
+                    self.bound.compare_exchange(note, 0, Ordering::AcqRel, Ordering::Relaxed);
+                if taken.is_ok() {
+                    sys::unbind(bound.thread);
+                }
+            }
+            self.unbinding.unlock();
+        }
+    }
+
+    /// A worker that was the leader: on its CPU again, if its note is taken.
+    #[cfg(not(loom))]
+    fn bind_again(&self, bound: Bound) {
+        let note = bound.note();
+        if self.bound.compare_exchange(note, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.unbinding.lock();
+            self.unbinding.unlock();
+            if sys::is_unbound() {
+                sys::bind(bound.cpu);
             }
         }
     }
@@ -124,7 +228,75 @@ impl Sequence {
     #[cfg(not(loom))]
     pub(crate) fn after_fork(&self) {
         self.leader.reset();
+        self.bound.store(0, Ordering::Relaxed);
+        self.unbinding.reset();
         self.seq.store(self.seq.load(Ordering::Relaxed) & !1, Ordering::Relaxed);
         self.stepped_down.after_fork();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::urgency::Urgency;
+    use super::super::watch::Watch;
+    use super::*;
+    use crate::platform::barrier::Kind;
+    use crate::thread::id::DomainId;
+    use crate::thread::registry::Registry;
+    use std::sync::atomic::AtomicBool;
+
+    fn cpus() -> usize {
+        let allowed = sys::affinity().unwrap();
+        // SAFETY: plain data.
+        unsafe { libc::CPU_COUNT(&allowed) as usize }
+    }
+
+    /// A grace period that ends when its leader may run on more than one CPU.
+    struct Unbound(AtomicBool);
+
+    impl GraceEngine for Unbound {
+        fn grace_period(&self, _: &Attempt<'_>) -> bool {
+            self.0.store(true, Ordering::SeqCst);
+            while cpus() == 1 {
+                sys::sleep(std::time::Duration::from_millis(1));
+            }
+            true
+        }
+    }
+
+    /// As if a real-time thread had the CPU of a worker that leads: without help the test hangs.
+    #[test]
+    fn a_bound_leader_is_unbound_and_binds_itself_again() {
+        crate::platform::start::ensure();
+        if cpus() == 1 {
+            return println!("one CPU: skipped");
+        }
+        let (sequence, engine) = (Sequence::new(), Unbound(AtomicBool::new(false)));
+        let (registry, urgency, stats) = (Registry::new(), Urgency::new(), GraceStats::new());
+        let (watch, visits) = (Watch::new(DomainId::GLOBAL), AtomicU64::new(0));
+        let attempt = |bound| Attempt {
+            registry: &registry,
+            barrier: Kind::Fence,
+            urgency: &urgency,
+            deadline: None,
+            watch: &watch,
+            visits: &visits,
+            bound,
+        };
+        let cookie = sequence.cookie();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let cpu = sys::current_cpu().unwrap();
+                assert!(sys::bind(cpu));
+                let bound = Bound { thread: sys::thread_id(), cpu };
+                assert!(sequence.run_until(cookie, &attempt(Some(bound)), &engine, &stats));
+                assert_eq!(cpus(), 1, "bound again");
+                assert_eq!(sequence.bound.load(Ordering::SeqCst), 0);
+            });
+            while !engine.0.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            assert!(sequence.run_until(cookie, &attempt(None), &engine, &stats));
+        });
     }
 }

@@ -5,9 +5,7 @@
 //! > kernel has found the count as it was read. A thread that makes the event happen changes the
 //! > count, then looks for sleepers. So it wakes the sleeper, or the kernel does not let it sleep.
 
-#[cfg(loom)]
-use super::sync::fence;
-use super::sync::{AtomicU32, Ordering, const_unless_loom};
+use super::sync::{AtomicU32, Ordering, const_unless_loom, fence};
 #[cfg(not(loom))]
 use super::sync::{wait, wake_all};
 use std::time::Duration;
@@ -46,11 +44,13 @@ impl Event {
 
     /// Sleeps until it happens, at most `time`, unless `found` finds what the event announces.
     /// Looks after it has said that it sleeps, so a thread that finds [no sleeper](Event::awaited)
-    /// need not make the event happen.
+    /// need not make the event happen. Each of the two has a fence between its store and its look:
+    /// one of them sees the other's store.
     #[cfg(not(loom))]
     pub(crate) fn sleep_unless(&self, time: Duration, found: impl FnOnce() -> bool) {
         let count = self.count();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if !found() {
             self.wait(count, Some(time));
         }
@@ -64,7 +64,8 @@ impl Event {
         let _ = self.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 
-    /// Whether threads sleep.
+    /// Whether threads sleep. The caller has changed what the event announces, and then executed a
+    /// sequentially consistent fence.
     #[cfg(not(loom))]
     pub(crate) fn awaited(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) != 0

@@ -244,8 +244,15 @@ pub(crate) fn end_self_test(test: SelfTest, result: Restartable) {
     let state = if again { UNTESTED } else { result as u32 };
     let noted = RESTARTABLE.compare_exchange(test.0, state, Ordering::AcqRel, Ordering::Relaxed);
     // Another test took the place of this one. A failure counts whoever saw it.
-    if noted.is_err() && result == Restartable::SelfTestFailed {
-        RESTARTABLE.store(state, Ordering::Release);
+    if noted.is_err()
+        && result == Restartable::SelfTestFailed
+        && RESTARTABLE.swap(state, Ordering::AcqRel) == Restartable::Yes as u32
+    {
+        // Other threads may be inside restartable sections now.
+        sys::die(
+            "a self-test saw an interrupted restartable section go on, after another self-test had \
+             seen such sections start over",
+        );
     }
     sys::futex_wake(&RESTARTABLE, i32::MAX);
 }
@@ -317,6 +324,26 @@ mod tests {
             i32::from(!forced && start.elapsed() < PATIENCE)
         });
         assert_eq!(status, 0);
+    }
+
+    /// A self-test that comes late fails. If threads use restartable sections already, the process
+    /// ends.
+    #[test]
+    fn a_late_failure_counts() {
+        ensure();
+        for noted in [Restartable::SelfTestInconclusive, Restartable::Yes] {
+            let status = in_child(&|| {
+                // Without its message.
+                // SAFETY: the child has no other use for standard error.
+                unsafe { libc::close(2) };
+                RESTARTABLE.store(noted as u32, Ordering::Relaxed);
+                end_self_test(SelfTest(TESTING), Restartable::SelfTestFailed);
+                i32::from(restartable() != Some(Restartable::SelfTestFailed))
+            });
+            let died = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
+            assert_eq!(died, noted == Restartable::Yes, "{status:#x}");
+            assert!(died || status == 0, "{status:#x}");
+        }
     }
 
     /// The thread that ran the self-test is gone: another one takes its place.

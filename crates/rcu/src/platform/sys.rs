@@ -77,30 +77,62 @@ pub(crate) fn affinity() -> Option<libc::cpu_set_t> {
     }
 }
 
-/// The first 64 CPUs that the process might use when it started.
-static USABLE: AtomicU64 = AtomicU64::new(0);
+/// How many CPUs a `cpu_set_t` has.
+const CPU_SET: usize = libc::CPU_SETSIZE as usize;
+
+/// The CPUs that the process might use when it started, 64 in each word.
+static USABLE: [AtomicU64; CPU_SET / 64] = [const { AtomicU64::new(0) }; CPU_SET / 64];
 
 /// Called at start-up.
 pub(crate) fn note_usable() {
     let Some(set) = affinity() else { return };
-    // SAFETY: numbers within the set.
-    let bits = (0..64).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
-    USABLE.store(bits.fold(0, |bits, cpu| bits | 1 << cpu), Ordering::Relaxed);
+    for (cpu, word) in (0..CPU_SET).map(|cpu| (cpu, &USABLE[cpu / 64])) {
+        // SAFETY: a number within the set.
+        let usable = unsafe { libc::CPU_ISSET(cpu, &set) };
+        word.fetch_or(u64::from(usable) << (cpu % 64), Ordering::Relaxed);
+    }
 }
 
-/// Whether the process might use that CPU, one of the first 64, when it started.
+/// Whether the process might use that CPU when it started.
 pub(crate) fn usable_at_start(cpu: usize) -> bool {
-    cpu < 64 && USABLE.load(Ordering::Relaxed) >> cpu & 1 != 0
+    USABLE.get(cpu / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (cpu % 64) & 1 != 0)
+}
+
+/// The CPUs that the process might use when it started.
+fn usable_set() -> libc::cpu_set_t {
+    // SAFETY: plain data; numbers within the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let usable = (0..CPU_SET).filter(|&cpu| usable_at_start(cpu));
+        usable.for_each(|cpu| libc::CPU_SET(cpu, &mut set));
+        set
+    }
 }
 
 /// Lets another thread of the process run on all CPUs that the process might use when it started.
 pub(crate) fn unbind(thread: u32) {
-    // SAFETY: plain data of the size given; numbers within the set.
+    let set = usable_set();
+    // SAFETY: plain data of the size given.
+    unsafe { libc::sched_setaffinity(thread as libc::pid_t, size_of_val(&set), &set) };
+}
+
+/// Whether a thread may run on that CPU only.
+pub(crate) fn is_bound(thread: u32, cpu: usize) -> bool {
+    // SAFETY: as in `affinity`; a number within the set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        (0..64).filter(|&cpu| usable_at_start(cpu)).for_each(|cpu| libc::CPU_SET(cpu, &mut set));
-        libc::sched_setaffinity(thread as libc::pid_t, size_of_val(&set), &set);
+        let thread = thread as libc::pid_t;
+        cpu < CPU_SET
+            && libc::sched_getaffinity(thread, size_of_val(&set), &mut set) == 0
+            && libc::CPU_COUNT(&set) == 1
+            && libc::CPU_ISSET(cpu, &set)
     }
+}
+
+/// Whether this thread may run on more than one CPU.
+pub(crate) fn is_unbound() -> bool {
+    // SAFETY: plain data.
+    affinity().is_some_and(|set| unsafe { libc::CPU_COUNT(&set) } > 1)
 }
 
 /// This thread's real-time priority, if it has one.
@@ -338,20 +370,124 @@ impl Thread {
     }
 }
 
-/// Prints to standard error, without a lock that another thread may hold. Text that a full pipe
-/// does not take in time is lost: the caller leads a grace period, and the pipe may have no reader.
+/// Prints to standard error, without a lock that another thread may hold. Text that a full pipe or
+/// terminal does not take in time is lost: the caller leads a grace period, and there may be no
+/// reader. No signal tells that.
 pub(crate) fn print(text: &str) {
     /// A pipe that is ready takes this many bytes at once.
     const CHUNK: usize = 4096;
     const LONGEST_MS: i32 = 100;
-    for part in text.as_bytes().chunks(CHUNK) {
-        let mut stderr = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one descriptor, and a buffer that is valid for its length.
+    let _blocked = PipeSignalBlocked::new();
+    let stderr = Stderr::open();
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let mut ready = libc::pollfd { fd: stderr.fd, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one descriptor.
+        if unsafe { libc::poll(&mut ready, 1, LONGEST_MS) } != 1 || ready.revents != libc::POLLOUT {
+            return;
+        }
+        let written = stderr.write(&rest[..rest.len().min(CHUNK)]);
+        // SAFETY: errno's location is this thread's own.
+        match written.try_into().map_err(|_| unsafe { *libc::__errno_location() }) {
+            Ok(0) => return,
+            Ok(written) => rest = &rest[written..],
+            // Another writer was quicker: wait again.
+            Err(libc::EAGAIN | libc::EINTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Standard error, to be written to without sleeping.
+struct Stderr {
+    fd: i32,
+    socket: bool,
+}
+
+impl Stderr {
+    /// A pipe or a terminal that is ready may still make a writer sleep: it is full again, or has
+    /// room for less. So it is opened once more, not to sleep: a flag of descriptor 2 itself would
+    /// change for all who share it. If it cannot be opened, descriptor 2 has to do.
+    fn open() -> Stderr {
+        // SAFETY: plain data that the call fills in; a string. A bare system call, which is no
+        // cancellation point.
         unsafe {
-            if libc::poll(&mut stderr, 1, LONGEST_MS) != 1 {
-                return;
+            let mut file: libc::stat = std::mem::zeroed();
+            let kind = if libc::fstat(2, &mut file) == 0 { file.st_mode & libc::S_IFMT } else { 0 };
+            let mut fd = -1;
+            if kind == libc::S_IFIFO || kind == libc::S_IFCHR && libc::isatty(2) == 1 {
+                let flags = libc::O_WRONLY | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+                let path = c"/proc/self/fd/2".as_ptr();
+                fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags) as i32;
             }
-            libc::write(2, part.as_ptr().cast(), part.len());
+            Stderr { fd: if fd >= 0 { fd } else { 2 }, socket: kind == libc::S_IFSOCK }
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> isize {
+        let (start, length) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: a buffer that is valid for its length.
+        unsafe {
+            if self.socket {
+                libc::send(self.fd, start, length, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+            } else {
+                libc::write(self.fd, start, length)
+            }
+        }
+    }
+}
+
+impl Drop for Stderr {
+    fn drop(&mut self) {
+        if self.fd != 2 {
+            // SAFETY: opened by `open`.
+            unsafe { libc::syscall(libc::SYS_close, self.fd) };
+        }
+    }
+}
+
+/// Keeps SIGPIPE from this thread while it lives, except one that was pending before.
+struct PipeSignalBlocked {
+    old: libc::sigset_t,
+    pending: bool,
+}
+
+impl PipeSignalBlocked {
+    fn set() -> libc::sigset_t {
+        // SAFETY: plain data that the calls fill in.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGPIPE);
+            set
+        }
+    }
+
+    fn new() -> PipeSignalBlocked {
+        // SAFETY: plain data that the calls fill in.
+        unsafe {
+            let (mut old, mut pending): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &PipeSignalBlocked::set(), &mut old);
+            libc::sigpending(&mut pending);
+            PipeSignalBlocked { old, pending: libc::sigismember(&pending, libc::SIGPIPE) == 1 }
+        }
+    }
+}
+
+impl Drop for PipeSignalBlocked {
+    fn drop(&mut self) {
+        /// The kernel's signal set.
+        const BYTES: usize = 8;
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: plain data; `old` was filled in by `new`. A bare system call, which is no
+        // cancellation point: takes the signal if there is one.
+        unsafe {
+            if !self.pending {
+                let (set, none) =
+                    (PipeSignalBlocked::set(), std::ptr::null_mut::<libc::siginfo_t>());
+                libc::syscall(libc::SYS_rt_sigtimedwait, &set, none, &now, BYTES);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut());
         }
     }
 }
@@ -395,6 +531,110 @@ mod tests {
         match libc::WEXITSTATUS(status) {
             SKIPPED => println!("no right to mount: skipped"),
             status => assert_eq!(status, 0),
+        }
+    }
+
+    /// Prints in a child whose standard error is `fd`, and in which SIGPIPE ends the process; its
+    /// wait status. It exits with 0 if `check` says so.
+    fn print_to(fd: i32, text: &str, check: &dyn Fn() -> bool) -> i32 {
+        super::super::start::tests::in_child(&|| {
+            // SAFETY: the child has no other use for standard error.
+            unsafe {
+                libc::dup2(fd, 2);
+                libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            }
+            print(text);
+            i32::from(!check())
+        })
+    }
+
+    fn pair(make: impl FnOnce(*mut i32) -> i32) -> [i32; 2] {
+        let mut ends = [-1; 2];
+        assert_eq!(make(ends.as_mut_ptr()), 0);
+        ends
+    }
+
+    fn close(fd: i32) {
+        // SAFETY: the test's own.
+        unsafe { libc::close(fd) };
+    }
+
+    #[test]
+    fn a_reader_of_messages_that_has_gone_ends_nobody() {
+        // SAFETY: room for two descriptors.
+        let pipe = pair(|ends| unsafe { libc::pipe2(ends, libc::O_CLOEXEC) });
+        let stream = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        // SAFETY: as above.
+        let sockets = pair(|ends| unsafe { libc::socketpair(libc::AF_UNIX, stream, 0, ends) });
+        for [reader, writer] in [pipe, sockets] {
+            close(reader);
+            assert_eq!(print_to(writer, "text", &|| true), 0);
+            close(writer);
+        }
+    }
+
+    /// A SIGPIPE of the program's stays pending, one of the write does not.
+    #[test]
+    fn a_signal_of_the_program_is_left_alone() {
+        let status = super::super::start::tests::in_child(&|| {
+            let pending = || PipeSignalBlocked::new().pending;
+            // SAFETY: signals of this thread alone.
+            unsafe {
+                libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                let blocked = PipeSignalBlocked::new();
+                libc::raise(libc::SIGPIPE);
+                drop(blocked);
+                if pending() {
+                    return 1;
+                }
+                let set = PipeSignalBlocked::set();
+                libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+                libc::raise(libc::SIGPIPE);
+                drop(PipeSignalBlocked::new());
+            }
+            i32::from(!pending())
+        });
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn a_reader_of_messages_gets_all() {
+        let text = "0123456789".repeat(1000);
+        // SAFETY: room for two descriptors.
+        let [reader, writer] = pair(|ends| unsafe { libc::pipe2(ends, libc::O_CLOEXEC) });
+        assert_eq!(print_to(writer, &text, &|| true), 0);
+        close(writer);
+        // SAFETY: the test's own, and nobody else closes it.
+        let mut reader: std::fs::File = unsafe { std::os::fd::FromRawFd::from_raw_fd(reader) };
+        let mut read = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut read).unwrap();
+        assert_eq!(read, text);
+    }
+
+    /// A terminal that has room for a few bytes is ready, and makes a writer of more sleep. (If
+    /// `print` sleeps, the test hangs.) The flags that other writers share stay.
+    #[test]
+    fn a_terminal_that_is_full_holds_nobody_up() {
+        // SAFETY: descriptors of the test's own; a buffer that is valid for its length.
+        unsafe {
+            let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+            let screen = libc::posix_openpt(flags);
+            if screen < 0 || libc::grantpt(screen) != 0 || libc::unlockpt(screen) != 0 {
+                return println!("no terminals here: skipped");
+            }
+            let mut name = [0; 64];
+            assert_eq!(libc::ptsname_r(screen, name.as_mut_ptr(), name.len()), 0);
+            let terminal = libc::open(name.as_ptr(), flags | libc::O_NONBLOCK);
+            assert!(terminal >= 0);
+            let mut bytes = [b'x'; 1000];
+            while libc::write(terminal, bytes.as_ptr().cast(), 1) == 1 {}
+            assert!(libc::read(screen, bytes.as_mut_ptr().cast(), bytes.len()) > 0);
+            libc::fcntl(terminal, libc::F_SETFL, libc::O_RDWR);
+            let text = "0123456789".repeat(10000);
+            let sleeps = || libc::fcntl(2, libc::F_GETFL) & libc::O_NONBLOCK == 0;
+            assert_eq!(print_to(terminal, &text, &sleeps), 0);
+            close(terminal);
+            close(screen);
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 ///
 /// # Safety
 /// From the moment the value exists until it is dropped, no grace period of the domain that began
-/// in between ends.
+/// in between ends; if it is never dropped, none does until the domain is.
 pub unsafe trait ReadSide {
     /// The loads that are sound in this section.
     fn section(&self) -> &Section;
@@ -28,7 +28,9 @@ pub unsafe trait ReadSide {
 /// A plain section: it ends when the guard is dropped. Nestable; guards may be dropped in any
 /// order.
 ///
-/// A guard that is leaked (`mem::forget`) keeps its section open until the thread exits.
+/// A guard that is leaked (`mem::forget`, `Box::leak`) keeps its section open until the domain is
+/// dropped, also when its thread ends: references from it may be anywhere. Grace periods of the
+/// domain wait for it until then, those of the default domain for ever, and report it.
 #[must_use = "the section ends when the guard is dropped"]
 pub struct Guard<'d> {
     record: &'static Record,
@@ -68,7 +70,8 @@ impl Drop for Guard<'_> {
 /// A thread that is inside a section except when it announces that it is not. Its reads then cost
 /// nothing.
 ///
-/// While it is online and announces no quiescent states, no grace period of the domain ends.
+/// While it is online and announces no quiescent states, no grace period of the domain ends. If it
+/// is leaked, none does after the thread has ended, as with a leaked [`Guard`].
 #[must_use = "the thread goes offline when this is dropped"]
 pub struct Qsbr<'d> {
     record: &'static Record,
@@ -150,7 +153,8 @@ unsafe impl ReadSide for QsbrGuard<'_> {
 }
 
 /// A reference to one node that a restartable lookup found. Keeps this node alive, and nothing
-/// else; may be held for any time, across blocking calls. No grace period waits for it.
+/// else; may be held for any time, across blocking calls. No grace period waits for it. One that is
+/// leaked keeps the node alive until the domain is dropped.
 ///
 /// References taken from it cannot outlive it, and it cannot leave its thread:
 ///

@@ -20,7 +20,8 @@ pub struct Support {
     /// A thread that exits is unregistered. Not if the program had no thread-specific key left
     /// when the library was loaded: then its records are given up as those of a dead thread, and
     /// those that no grace period waits for at
-    /// [`forget_dead_threads`](crate::Domain::forget_dead_threads).
+    /// [`forget_dead_threads`](crate::Domain::forget_dead_threads). Those with open sections or
+    /// protections of guards are not given up.
     pub exits_noticed: bool,
 }
 

@@ -8,21 +8,37 @@
 //! same fast path.
 //!
 //! # Slow path and fences
-//! The fast path is taken if and only if the record's pointer is in [`Thread::fast`] (or `spill`).
-//! A thread that has not registered yet has null there, and so have all threads where membarrier is
-//! missing: those take the slow path each time and execute a fence. That choice costs the fast path
-//! nothing.
+//! The fast path is taken if and only if the record's pointer is in [`Thread::fast`] (or `spill`;
+//! for C: in [`Thread::shared`]). A thread that has not registered yet has null there, and so have
+//! all threads where membarrier is missing: those take the slow path each time and execute a fence.
+//! That choice costs the fast path nothing.
 //!
 //! # Registration and exit
 //! A thread registers itself the first time it enters a section of a domain, with all signals
 //! blocked, without allocating from the heap or taking a lock (except where the library was loaded
 //! late: see `exit::allocates`). A thread-specific key's destructor gives its records back: after
 //! the destructors of `thread_local!` and C++ objects, in the first round in which no section or
-//! protection of the thread is open. Guards that other keys' destructors drop must not be dropped
-//! when the record is another thread's already. What is open in the last round ends there. A
-//! destructor that enters a section when the records have been given back registers anew, until the
-//! next round; after the last one, the record is lost until `forget_dead_threads` finds the owner
-//! dead, or a grace period that waits for its section.
+//! protection of the thread is open. A destructor that enters a section when the records have been
+//! given back registers anew, until the next round. (After the last one, C's record is lost until
+//! `forget_dead_threads` finds the owner dead, or a grace period that waits for its section.)
+//!
+//! # What is open in the last round
+//! A Rust guard may be leaked, and references from it may be in other threads and have no end
+//! (`'static`). So:
+//!
+//! > **Invariant.** Sections and protections of a thread that has used a domain from Rust do not
+//! > end with the thread: its record in the domain is left behind, with what is open, and is nobody
+//! > else's ([`Record::leave_behind`]). (Except by a bare `exit` system call, which safe Rust does
+//! > not make.)
+//!
+//! Grace periods wait for such a section for ever, and report it. What is open in the record of a
+//! thread that has used the domain from C alone ends here: C knows no such references, and
+//! liburcu's programs leave sections open.
+//!
+//! How the two are told apart without cost to readers: Rust and C have pointers of their own for
+//! the fast path. Rust's is null until the thread takes Rust's slow path, which notes the use in
+//! the record. The price is that nobody knows who opened which section in a thread that has done
+//! both in one domain: there C's sections do not end with the thread either.
 
 use super::id::MAX_DOMAINS;
 use super::record::Record;
@@ -34,7 +50,7 @@ use crate::platform::{facts, start, sys};
 use std::sync::atomic::{Ordering, fence};
 
 /// Domains whose records are found without a second load.
-const NEAR: usize = 6;
+const NEAR: usize = 5;
 
 /// One per thread, zero at first. The layout is shared with assembly and C.
 #[repr(C, align(64))]
@@ -52,13 +68,17 @@ pub(crate) struct Thread {
     pub(crate) saved: [usize; 4],
     /// Keeps what is written at each attempt on a cache line of its own.
     _pad: [usize; 2],
-    /// Records of the first domains, for the fast path. Null: take the slow path.
-    pub(crate) fast: [*const Record; NEAR],
+    /// The record in the default domain, for C's fast path and for those who look from outside.
+    /// Null: call the library.
+    pub(crate) shared: *const Record,
+    /// Records of the first domains, for Rust's fast path. Null: take the slow path, which notes
+    /// the use.
+    fast: [*const Record; NEAR],
     /// The record whose quiescent states C announces in line (`abi.rs`). Null: call the library.
     pub(crate) online: *const Record,
-    /// The same as `fast` for all domains, as an array; null: take the slow path.
+    /// `table`, if the fast path may use it; else null.
     spill: *const *const Record,
-    /// All records of this thread by domain index, whether or not the fast path may use them.
+    /// All records of this thread by domain index; then the same as `fast` for all domains.
     table: *mut *const Record,
     /// Address of the queue (or buffer) whose callbacks this thread is running, or 0.
     pub(crate) running: usize,
@@ -72,7 +92,7 @@ impl Thread {
     pub(crate) const CS: usize = std::mem::offset_of!(Thread, cs);
 }
 
-const TABLE_BYTES: usize = MAX_DOMAINS * size_of::<*const Record>();
+const TABLE_BYTES: usize = 2 * MAX_DOMAINS * size_of::<*const Record>();
 
 /// This thread's block. Only this thread may use it.
 #[cfg(target_arch = "x86_64")]
@@ -118,6 +138,7 @@ pub(crate) fn this() -> *mut Thread {
                 cs: 0,
                 saved: [0; 4],
                 _pad: [0; 2],
+                shared: std::ptr::null(),
                 fast: [std::ptr::null(); NEAR],
                 online: std::ptr::null(),
                 spill: std::ptr::null(),
@@ -204,35 +225,67 @@ pub(crate) fn set_cs(cs: usize) {
     unsafe { (*this()).cs = cs };
 }
 
-/// The record of this thread in domain `index`, if the fast path may use it.
+/// The record of this thread in domain `index`, for guards, if the fast path may use it.
 #[inline(always)]
 pub(crate) fn fast(index: usize) -> Option<&'static Record> {
     // SAFETY: the block is this thread's own; a pointer in it is null or leads to a record, and
-    // records are never freed. `spill` is null or leads to an array of MAX_DOMAINS pointers, and
-    // `index` is that of a domain.
+    // records are never freed. `spill` is null or leads to a table of two times MAX_DOMAINS
+    // pointers, and `index` is that of a domain.
     unsafe {
         let thread = this();
         if index < NEAR {
             (*thread).fast[index].as_ref()
         } else {
             let spill = (*thread).spill;
-            if spill.is_null() { None } else { (*spill.add(index)).as_ref() }
+            if spill.is_null() { None } else { (*spill.add(MAX_DOMAINS + index)).as_ref() }
         }
     }
 }
 
-/// The record of this thread in domain `index`, registering it if need be.
+/// The record of this thread in domain `index`, not for guards, if no fence is needed.
+#[inline(always)]
+pub(crate) fn fast_unguarded(index: usize) -> Option<&'static Record> {
+    // SAFETY: as in `fast`.
+    unsafe {
+        let thread = this();
+        if index == 0 {
+            return (*thread).shared.as_ref();
+        }
+        let spill = (*thread).spill;
+        if spill.is_null() { None } else { (*spill.add(index)).as_ref() }
+    }
+}
+
+/// The record of this thread in domain `index`, for guards, registering it if need be.
 #[cold]
 #[inline(never)]
 pub(crate) fn slow(index: usize) -> &'static Record {
-    // SAFETY: as in `fast`; `table` is null or an array of MAX_DOMAINS pointers.
-    let known = unsafe {
-        let table = (*this()).table;
-        if table.is_null() { None } else { (*table.add(index)).as_ref() }
-    };
-    known.unwrap_or_else(|| register(index))
+    let record = unguarded(index);
+    record.note_guards();
+    if exiting() {
+        // No round of destructors is sure to come that would find a guard leaked.
+        record.leave_behind(sys::thread_id());
+    }
+    if !facts::fenced() {
+        // SAFETY: the block is this thread's own, and has a table since it is registered.
+        unsafe {
+            let thread = this();
+            *(*thread).table.add(MAX_DOMAINS + index) = record;
+            if index < NEAR {
+                (*thread).fast[index] = record;
+            }
+        }
+    }
+    record
 }
 
+/// The record of this thread in domain `index`, registering it if need be. For C, and for all but
+/// guards: what is open in it ends with the thread.
+pub(crate) fn unguarded(index: usize) -> &'static Record {
+    existing(index).unwrap_or_else(|| register(index))
+}
+
+/// The record of this thread in domain `index`, for guards.
 #[inline(always)]
 pub(crate) fn record(index: usize) -> &'static Record {
     match fast(index) {
@@ -243,7 +296,7 @@ pub(crate) fn record(index: usize) -> &'static Record {
 
 /// The record of this thread in domain `index` if it has one.
 pub(crate) fn existing(index: usize) -> Option<&'static Record> {
-    // SAFETY: as in `slow`.
+    // SAFETY: as in `fast`; `table` is null or such a table.
     unsafe {
         let table = (*this()).table;
         if table.is_null() { None } else { (*table.add(index)).as_ref() }
@@ -260,7 +313,7 @@ pub(crate) fn reader_offset() -> isize {
             std::arch::asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer,
                 options(pure, readonly, nostack, preserves_flags));
         }
-        (this().addr() + std::mem::offset_of!(Thread, fast)).wrapping_sub(pointer) as isize
+        (this().addr() + std::mem::offset_of!(Thread, shared)).wrapping_sub(pointer) as isize
     }
     #[cfg(not(target_arch = "x86_64"))]
     0
@@ -297,8 +350,8 @@ fn register(index: usize) -> &'static Record {
         *(*thread).table.add(index) = record;
         if !facts::fenced() {
             (*thread).spill = (*thread).table;
-            if index < NEAR {
-                (*thread).fast[index] = record;
+            if index == 0 {
+                (*thread).shared = record;
             }
         }
         run_at_thread_exit(const { &(unregister as AtExit) });
@@ -307,7 +360,7 @@ fn register(index: usize) -> &'static Record {
 }
 
 /// Gives all records of this thread back: it exits. Not yet if one is in use, unless this is the
-/// `last` round of destructors.
+/// `last` round of destructors; then it stays behind if guards may have used it.
 fn unregister(last: bool) {
     let _blocked = sys::SignalsBlocked::new();
     let thread = this();
@@ -322,16 +375,28 @@ fn unregister(last: bool) {
         }
         let records = || (0..MAX_DOMAINS).filter_map(|index| (*table.add(index)).as_ref());
         if !last && records().any(Record::in_use) {
+            // Who registers in a destructor may have no last round. What is dropped until the next
+            // one is released there after all.
+            let left = records().filter(|record| record.outlives_owner());
+            left.for_each(|record| record.leave_behind(sys::thread_id()));
             return;
         }
         (*thread).stack = 0;
-        (*thread).spill = std::ptr::null();
+        (*thread).shared = std::ptr::null();
         (*thread).fast = [std::ptr::null(); NEAR];
+        (*thread).spill = std::ptr::null();
         (*thread).online = std::ptr::null();
         (*thread).table = std::ptr::null_mut();
         // It may exit out of a callback.
         (*thread).running = 0;
-        records().for_each(Record::release);
+        records().for_each(|record| {
+            if record.outlives_owner() {
+                record.buffer.abandon();
+                record.leave_behind(sys::thread_id());
+            } else {
+                record.release();
+            }
+        });
         libc::munmap(table.cast(), TABLE_BYTES);
     }
 }
@@ -353,22 +418,23 @@ pub(crate) fn in_callback() -> bool {
     running() != 0
 }
 
-/// In the child of a fork: all threads but this one are gone, and this one has another id.
+/// In the child of a fork: all threads but this one are gone, and this one has another id. What
+/// ended threads left behind stays: this thread may have references from there.
 fn after_fork() {
     for (index, registry) in REGISTRIES.iter().enumerate() {
         let own = existing(index);
         for record in registry.records() {
             if own.is_some_and(|own| std::ptr::eq(own, record)) {
                 record.rename(sys::thread_id());
-            } else if record.owner() != 0 {
+            } else if record.owner() != 0 && record.left_behind().is_none() {
                 record.release();
             }
         }
     }
 }
 
-/// Enters a plain section of domain `index`: everything loaded from here on is protected until the
-/// record's `leave`.
+/// Enters a plain section of domain `index`, for a guard: everything loaded from here on is
+/// protected until the record's `leave`.
 #[inline(always)]
 pub(crate) fn enter(index: usize) -> &'static Record {
     match fast(index) {

@@ -3,7 +3,7 @@
 
 /// Callbacks in the low half, units of 16 bytes in the high half. A sum is one addition, and may
 /// wrap: a difference of two sums is right as long as it fits itself, that is, below 2^32 callbacks
-/// and 64 GiB.
+/// and 64 GiB. Hence the caps end at half of that ([`Load::HIGHEST_CAP`]).
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Load(u64);
 
@@ -11,6 +11,10 @@ impl Load {
     /// The most units that one callback may announce: 16 of them fit.
     #[cfg(not(loom))]
     pub(crate) const MOST_UNITS: u32 = (1 << 28) - 1;
+
+    /// The highest cap: bytes, callbacks. Beyond it there is room for what exceeds it a little.
+    #[cfg(not(loom))]
+    pub(crate) const HIGHEST_CAP: (u64, u64) = (1 << 35, 1 << 31);
 
     pub(crate) const NONE: Load = Load(0);
 

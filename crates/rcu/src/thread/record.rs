@@ -53,7 +53,8 @@ const NESTING: u64 = SECTION - 1;
 /// Far below the limit of the nesting count, and far beyond the depth of any correct program.
 const DEEPEST: u32 = i32::MAX as u32;
 
-/// A thread's place in the registry of one domain. Never freed, only passed on to another thread.
+/// A thread's place in the registry of one domain. Never freed, only passed on to another thread,
+/// or left behind.
 ///
 /// The parts are apart by cache lines: what the owner writes at each section, its protection slots,
 /// the callbacks that it registers, and what registration and reclaimers write.
@@ -78,8 +79,10 @@ pub(crate) struct Record {
 #[repr(C, align(128))]
 struct Part {
     /// Thread id of the owner, 0 when free, [`SEIZED`] while a leader finds out whether the owner
-    /// is dead.
+    /// is dead. With [`LEFT`]: of the last owner there will be.
     owner: AtomicU32,
+    /// Not 0: the owner may have opened what is open by guards of Rust.
+    guards: AtomicU32,
     /// The word as the leader of the grace period found it, 0 when there is nothing to wait for.
     snapshot: AtomicU64,
     /// When the owner took the record, in nanoseconds since boot; 0 if it has just done so. A
@@ -91,6 +94,8 @@ struct Part {
 
 /// No thread has this id: ids are positive and signed.
 pub(crate) const SEIZED: u32 = u32::MAX;
+/// No id has this bit.
+const LEFT: u32 = 1 << 31;
 
 /// What `watch/` keeps about a reader that a grace period waits for. A leader writes; others may
 /// read, and get old and new values mixed at worst.
@@ -127,6 +132,7 @@ impl Record {
             buffer: Buffer::new(),
             part: Part {
                 owner: AtomicU32::new(0),
+                guards: AtomicU32::new(0),
                 snapshot: AtomicU64::new(0),
                 taken: AtomicU64::new(0),
                 lag: Lag::default(),
@@ -188,6 +194,38 @@ impl Record {
     #[cfg(not(loom))]
     pub(crate) fn in_use(&self) -> bool {
         self.nesting() != 0 || !self.slots.empty()
+    }
+
+    /// The owner: from here on it may open sections and protections by guards of Rust.
+    #[cfg(not(loom))]
+    pub(crate) fn note_guards(&self) {
+        // Without membarrier at each section; leaders read the same cache line.
+        if self.part.guards.load(Ordering::Relaxed) == 0 {
+            self.part.guards.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what is open must not end with the owner, which is this thread or no longer exists:
+    /// references from leaked guards may be in use elsewhere.
+    #[cfg(not(loom))]
+    pub(crate) fn outlives_owner(&self) -> bool {
+        self.part.guards.load(Ordering::Relaxed) != 0 && self.in_use()
+    }
+
+    /// The owner, thread `thread`, exits: from here on nobody else gives the record up, and what is
+    /// open in it stays open until the domain ends. A leak for a leak: a record that the owner does
+    /// not release after all is lost for good, for it may drop a guard in its very last destructor.
+    #[cfg(not(loom))]
+    pub(crate) fn leave_behind(&self, thread: u32) {
+        // An exchange, as in `release`: a leader that has seized the record finds that it lost it.
+        self.part.owner.swap(thread | LEFT, Ordering::Release);
+    }
+
+    /// The thread that left the record behind, if one did.
+    #[cfg(not(loom))]
+    pub(crate) fn left_behind(&self) -> Option<u32> {
+        let owner = self.owner();
+        (owner & LEFT != 0 && owner != SEIZED).then_some(owner & !LEFT)
     }
 
     /// Leader, after the heavy barrier: notes and returns whether there is a section to wait for.
@@ -268,6 +306,8 @@ impl Record {
     pub(crate) fn release(&self) {
         self.reset();
         self.buffer.abandon();
+        #[cfg(not(loom))]
+        self.part.guards.store(0, Ordering::Relaxed);
         // Nobody may think that the next owner took the record when this one did.
         self.part.taken.store(0, Ordering::Relaxed);
         // An exchange instead of a store: so it is ordered after a seizure that it overwrites, for
@@ -283,7 +323,7 @@ impl Record {
         }
     }
 
-    /// Thread id of the owner, 0 if there is none.
+    /// Thread id of the owner, 0 if there is none. No id if the record was left behind.
     pub(crate) fn owner(&self) -> u32 {
         self.part.owner.load(Ordering::Relaxed)
     }

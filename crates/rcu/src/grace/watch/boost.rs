@@ -79,12 +79,14 @@ impl Boost {
 
     fn help_all(&self, registry: &Registry) -> bool {
         let Some(_leader) = Raised::this_thread() else {
-            return false;
+            // What is refused to another one need not be refused to an ordinary leader.
+            return Attributes::of(0).is_some_and(|own| !own.is_ordinary());
         };
         let start = Instant::now();
         let mut refused = false;
         let mut boosted: Vec<(&Record, Raised)> = Vec::new();
-        for record in registry.records().filter(|r| r.awaited() && !r.passed()).take(AT_ONCE) {
+        let waited = |r: &&Record| r.awaited() && !r.passed() && r.left_behind().is_none();
+        for record in registry.records().filter(waited).take(AT_ONCE) {
             match Raised::reader(record.owner()) {
                 Ok(raised) => boosted.extend(raised.map(|raised| (record, raised))),
                 Err(NotAllowed) => refused = true,
@@ -130,7 +132,8 @@ impl Raised {
         })
     }
 
-    /// A laggard. `Ok(None)`: it has exited, or has a real-time policy of its own.
+    /// A laggard. `Ok(None)`: it has exited, or has a real-time policy of its own, or it is
+    /// `SCHED_IDLE`, which a thread may not leave without `CAP_SYS_NICE` or `RLIMIT_NICE`.
     fn reader(thread: u32) -> Result<Option<Raised>, NotAllowed> {
         // An exiting reader has no id any more, and 0 would be this thread.
         let Some(old) = (thread != 0).then(|| Attributes::of(thread)).flatten() else {
@@ -144,6 +147,7 @@ impl Raised {
         }
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::ESRCH) => Ok(None),
+            _ if !old.is_ordinary() => Ok(None),
             _ => Err(NotAllowed),
         }
     }
@@ -212,7 +216,11 @@ impl Attributes {
     }
 
     fn is_fair(&self) -> bool {
-        matches!(self.policy, OTHER | BATCH | IDLE)
+        self.is_ordinary() || self.policy == IDLE
+    }
+
+    fn is_ordinary(&self) -> bool {
+        matches!(self.policy, OTHER | BATCH)
     }
 }
 
@@ -273,24 +281,43 @@ mod tests {
         }
     }
 
+    /// Takes `CAP_SYS_NICE` from this thread. False if it cannot.
+    fn lose_the_capability() -> bool {
+        let (mut header, mut sets) = ([0x2008_0522u32, 0], [[0u32; 3]; 2]);
+        const SYS_NICE: u32 = 23;
+        // SAFETY: plain data as the calls take it: a capability set of this thread, version 3.
+        unsafe {
+            let header = header.as_mut_ptr();
+            let got = libc::syscall(libc::SYS_capget, header, sets.as_mut_ptr()) == 0;
+            sets[0][0] &= !(1 << SYS_NICE);
+            got && libc::syscall(libc::SYS_capset, header, sets.as_ptr()) == 0
+        }
+    }
+
+    /// Nobody may take it out of `SCHED_IDLE` here. Others may still be helped.
+    #[test]
+    fn an_idle_reader_or_leader_does_not_turn_boost_off() {
+        std::thread::spawn(|| {
+            assert!(lose_the_capability());
+            let (boost, registry) = (Boost::new(true), Registry::new());
+            assert!(Attributes { policy: IDLE, ..Attributes::of(0).unwrap() }.set(0));
+            assert!(Raised::reader(sys::thread_id()).is_ok());
+            boost.help(&registry);
+            assert!(boost.on.load(Ordering::Relaxed));
+        })
+        .join()
+        .unwrap();
+    }
+
     /// With no more than `RLIMIT_RTPRIO` it may be raised, and keeps the flag afterwards, since it
     /// may not lose it.
     #[test]
     fn without_the_capability_the_flag_stays_and_the_priority_goes() {
         std::thread::spawn(|| {
             let limit = libc::rlimit { rlim_cur: 10, rlim_max: 10 };
-            let (mut header, mut sets) = ([0x2008_0522u32, 0], [[0u32; 3]; 2]);
-            const SYS_NICE: u32 = 23;
-            // SAFETY: plain data as the calls take it: a capability set of this thread, version 3.
-            // The limit is the process's, and allows what the tests want.
-            let lost = unsafe {
-                let raised = libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) == 0;
-                let header = header.as_mut_ptr();
-                let got = libc::syscall(libc::SYS_capget, header, sets.as_mut_ptr()) == 0;
-                sets[0][0] &= !(1 << SYS_NICE);
-                raised && got && libc::syscall(libc::SYS_capset, header, sets.as_ptr()) == 0
-            };
-            if !lost {
+            // SAFETY: reads the limit. It is the process's, and allows what the tests want.
+            let raised = unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) == 0 };
+            if !raised || !lose_the_capability() {
                 println!("no real-time priority allowed here: skipped");
                 return;
             }

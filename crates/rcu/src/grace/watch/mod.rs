@@ -21,7 +21,9 @@
 //! section would hold up grace periods for ever. When a section is known for longer than 100 ms,
 //! the leader looks for its owner. If that thread is provably dead (`task::dead`), its record is
 //! released as at a thread's exit, unless the program has forbidden it. That is sound: only the
-//! section's own thread may use the nodes that it protects.
+//! section's own thread may use the nodes that it protects. (Safe Rust may give references from a
+//! guard to other threads, but makes no such system call. A record that a thread left behind with a
+//! leaked guard is never released, only reported.)
 
 #[cfg(not(loom))]
 pub(crate) mod boost;

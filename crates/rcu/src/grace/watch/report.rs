@@ -59,12 +59,15 @@ pub enum State {
     },
     /// It has been stopped, by a signal or a debugger.
     Stopped,
-    /// The thread no longer exists. It ended without its destructors (a bare `exit` system call, a
-    /// bare thread), inside a section.
+    /// The thread no longer exists. It ended inside a section, without its destructors (a bare
+    /// `exit` system call, a bare thread), or with a guard leaked.
     #[non_exhaustive]
     Dead {
         /// Its section, its protected nodes and its place were given up: the grace period goes on.
         forgotten: bool,
+        /// It leaked a guard ([`Guard`](crate::Guard), [`Qsbr`](crate::Qsbr)), whose references may
+        /// still be in use: its section never ends.
+        leaked: bool,
     },
     /// The system does not tell.
     Unknown,
@@ -117,8 +120,11 @@ impl Display for State {
                 function.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
             }
             State::Stopped => f.write_str("stopped"),
-            State::Dead { forgotten: true } => f.write_str("dead; its section is forgotten"),
-            State::Dead { forgotten: false } => f.write_str("dead, and waited for"),
+            State::Dead { forgotten: true, .. } => f.write_str("dead; its section is forgotten"),
+            State::Dead { leaked: true, .. } => {
+                f.write_str("dead, and it leaked a guard: its section never ends")
+            }
+            State::Dead { .. } => f.write_str("dead, and waited for"),
             State::Unknown => f.write_str("in an unknown state"),
         }
     }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::platform::fork::{self, Handlers, Part};
 use crate::platform::lock::Lock;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Frames of one stack.
@@ -34,14 +34,19 @@ static ANSWERS: [Answer; THREADS] = [const { Answer::new() }; THREADS];
 
 /// States of an answer. A slow thread's entry stays at `WRITING` until the thread is done, even if
 /// the report has been made without it.
-const FREE: u32 = 0;
-const WANTED: u32 = 1;
-const WRITING: u32 = 2;
-const WRITTEN: u32 = 3;
+const FREE: u64 = 0;
+const WANTED: u64 = 1;
+const WRITING: u64 = 2;
+const WRITTEN: u64 = 3;
+
+/// The state of a thread's answer. One word: a thread that comes late does not answer for another.
+fn word(thread: u32, state: u64) -> u64 {
+    u64::from(thread) << 32 | state
+}
 
 struct Answer {
-    state: AtomicU32,
-    thread: AtomicU32,
+    /// See [`word`].
+    word: AtomicU64,
     depth: AtomicUsize,
     frames: [AtomicUsize; DEPTH],
 }
@@ -49,8 +54,7 @@ struct Answer {
 impl Answer {
     const fn new() -> Answer {
         Answer {
-            state: AtomicU32::new(FREE),
-            thread: AtomicU32::new(0),
+            word: AtomicU64::new(FREE),
             depth: AtomicUsize::new(0),
             frames: [const { AtomicUsize::new(0) }; DEPTH],
         }
@@ -58,23 +62,43 @@ impl Answer {
 
     /// Reporter: asks `thread`. False if a slow thread still uses the entry.
     fn want(&self, thread: u32) -> bool {
-        if self.state.load(Ordering::Acquire) == WRITING {
-            return false;
-        }
-        self.thread.store(thread, Ordering::Relaxed);
-        self.state.store(WANTED, Ordering::Release);
-        true
+        let before = self.word.load(Ordering::Acquire);
+        // The thread that was asked before may begin to write now.
+        before as u32 as u64 != WRITING
+            && self
+                .word
+                .compare_exchange(before, word(thread, WANTED), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    fn state(&self) -> u64 {
+        self.word.load(Ordering::Acquire) as u32 as u64
+    }
+
+    /// `thread`: makes the entry its own, if the reporter asks it there.
+    fn begin(&self, thread: u32) -> bool {
+        let (wanted, writing) = (word(thread, WANTED), word(thread, WRITING));
+        self.word.compare_exchange(wanted, writing, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// The end of [`begin`](Self::begin).
+    fn end(&self, thread: u32) {
+        self.word.store(word(thread, WRITTEN), Ordering::Release);
     }
 
     /// Reporter: takes the answer, or withdraws the question.
     fn take(&self) -> Vec<usize> {
-        let _ = self.state.compare_exchange(WANTED, FREE, Ordering::Relaxed, Ordering::Relaxed);
-        if self.state.load(Ordering::Acquire) != WRITTEN {
+        let before = self.word.load(Ordering::Relaxed);
+        if before as u32 as u64 == WANTED {
+            let free = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.word.compare_exchange(before, FREE, free.0, free.1);
+        }
+        if self.state() != WRITTEN {
             return Vec::new();
         }
         let depth = self.depth.load(Ordering::Relaxed).min(DEPTH);
         let frames = self.frames[..depth].iter().map(|f| f.load(Ordering::Relaxed)).collect();
-        self.state.store(FREE, Ordering::Relaxed);
+        self.word.store(FREE, Ordering::Relaxed);
         frames
     }
 }
@@ -130,7 +154,7 @@ pub(crate) fn capture(threads: &[u32]) -> Vec<Vec<usize>> {
         })
         .collect();
     let end = Instant::now() + LONGEST;
-    let pending = |a: &Answer| matches!(a.state.load(Ordering::Acquire), WANTED | WRITING);
+    let pending = |a: &Answer| matches!(a.state(), WANTED | WRITING);
     while asked.iter().flatten().copied().any(pending) && Instant::now() < end {
         crate::platform::sys::sleep(Duration::from_millis(1));
     }
@@ -142,7 +166,7 @@ pub(crate) fn capture(threads: &[u32]) -> Vec<Vec<usize>> {
 /// In the child of a fork: nobody writes.
 fn after_fork() {
     REPORTER.reset();
-    ANSWERS.iter().for_each(|a| a.state.store(FREE, Ordering::Relaxed));
+    ANSWERS.iter().for_each(|a| a.word.store(FREE, Ordering::Relaxed));
 }
 
 #[repr(C)]
@@ -179,13 +203,7 @@ extern "C" fn frame(context: *mut UnwindContext, walk: *mut c_void) -> i32 {
 
 extern "C" fn answer(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
     let thread = crate::platform::sys::thread_id();
-    let mine = ANSWERS.iter().find(|a| {
-        a.thread.load(Ordering::Relaxed) == thread
-            && a.state
-                .compare_exchange(WANTED, WRITING, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-    });
-    let Some(answer) = mine else {
+    let Some(answer) = ANSWERS.iter().find(|a| a.begin(thread)) else {
         return;
     };
     let mut walk = Walk { answer, interrupted: interrupted(context), depth: 0 };
@@ -196,7 +214,7 @@ extern "C" fn answer(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
         *libc::__errno_location() = errno;
     }
     answer.depth.store(walk.depth, Ordering::Relaxed);
-    answer.state.store(WRITTEN, Ordering::Release);
+    answer.end(thread);
 }
 
 /// The instruction pointer of the interrupted thread.

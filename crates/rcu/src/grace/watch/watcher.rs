@@ -4,7 +4,7 @@
 use super::report::{Laggard, Stall, State};
 use super::{boost::Boost, stack, task};
 use crate::platform::cancel::CancelDisabled;
-use crate::platform::sys;
+use crate::platform::{exit, sys};
 use crate::thread::id::DomainId;
 use crate::thread::record::{Record, SEIZED};
 use crate::thread::registry::Registry;
@@ -179,7 +179,7 @@ impl Watch {
             name: String::new(),
             waiting: Duration::from_nanos(waiting),
             ran: None,
-            state: State::Dead { forgotten: true },
+            state: State::Dead { forgotten: true, leaked: false },
             cpu: None,
             stack: Vec::new(),
         })
@@ -191,8 +191,12 @@ impl Watch {
         // A first look that changes nothing. The time may already be another owner's: only the
         // second look counts.
         let dead = !matches!(thread, 0 | SEIZED)
+            && record.left_behind().is_none()
             && task::dead(thread, record.taken())
-            && record.release_if(thread, |taken| task::dead(thread, taken));
+            && record.release_if(thread, |taken| {
+                // Where exits are not noticed, the thread may have left guards.
+                task::dead(thread, taken) && (exit::noticed() || !record.outlives_owner())
+            });
         dead.then(|| {
             self.forgotten.fetch_add(1, Ordering::Relaxed);
             thread
@@ -276,12 +280,24 @@ impl Drop for Watch {
 }
 
 fn laggard(record: &Record, waiting: u64, ran: u64) -> Laggard {
+    if let Some(thread) = record.left_behind() {
+        // Another thread may have its id now.
+        return Laggard {
+            thread,
+            name: String::new(),
+            waiting: Duration::from_nanos(waiting),
+            ran: None,
+            state: State::Dead { forgotten: false, leaked: true },
+            cpu: None,
+            stack: Vec::new(),
+        };
+    }
     let thread = record.owner();
     let stat = task::Stat::of(thread);
     let cpu_time = sys::cpu_time(thread);
     let mut stack = Vec::new();
     let state = match &stat {
-        _ if task::dead(thread, record.taken()) => State::Dead { forgotten: false },
+        _ if task::dead(thread, record.taken()) => State::Dead { forgotten: false, leaked: false },
         Some(stat) if matches!(stat.state, 'T' | 't') => State::Stopped,
         Some(stat) if stat.state != 'R' => {
             let blocked = task::blocked_in(thread);
