@@ -27,8 +27,8 @@
 //!
 //! > **Invariant.** Who takes the note unbinds the thread, under a lock; a leader that finds its
 //! > note taken takes that lock before it binds itself. So it is unbound before, not after; and a
-//! > thread that was noted lives until it has looked for its note. It looks when it no longer leads:
-//! > the next leader may have written its own note by then, which says as little.
+//! > thread that was noted lives until it has looked for its note. It looks when it no longer
+//! > leads: the next leader may have written its own note by then, which says as little.
 
 use super::engine::{Attempt, GraceEngine};
 use super::stats::GraceStats;
