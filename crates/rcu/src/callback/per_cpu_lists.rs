@@ -265,7 +265,7 @@ impl PerCpuLists {
         registry: &Registry,
         choose: impl FnMut(&Buffer) -> Option<bool>,
     ) -> Swept {
-        const LONGEST: Duration = Duration::from_millis(1);
+        const LONGEST: std::time::Duration = std::time::Duration::from_millis(1);
         if !self.sweep.lock_for(Some(LONGEST)) {
             // It may have the callbacks of our lane in hand.
             return Swept::Later;
