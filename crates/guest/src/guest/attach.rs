@@ -175,14 +175,14 @@ fn direct_map(kernel: &Kernel) -> Result<u64> {
     }
 }
 
-/// The consistent kernels, each with the best layout of RAM, and what is wrong with another.
-/// `pages`: addresses in the VMM.
 /// CPU time of this thread.
 fn cpu_time() -> Duration {
     let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
 }
 
+/// The consistent kernels, each with the best layout of RAM, and what is wrong with another.
+/// `pages`: addresses in the VMM.
 fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Option<Error>)> {
     let mut rams: Vec<Arc<dyn Physical>> = Vec::new();
     for layout in std::iter::once(&vm.memory).chain(&vm.alternatives) {
