@@ -17,6 +17,7 @@ use samples::Samples;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -328,6 +329,40 @@ fn a_guard_in_a_thread_specific_key() {
         other.join().unwrap();
     }
     // A count that went below zero would look like a section without end.
+    reprieve::synchronize_rcu();
+}
+
+/// A thread forks while another one is in its destructors, of which the last ends a section.
+#[test]
+fn a_section_that_a_destructor_ends_does_not_go_on_in_a_child() {
+    type Held = (reprieve::Guard<'static>, Sender<()>, Receiver<()>);
+    unsafe extern "C" fn end(held: *mut libc::c_void) {
+        // SAFETY: the box made below.
+        let (guard, exiting, go_on) = *unsafe { Box::from_raw(held.cast::<Held>()) };
+        exiting.send(()).unwrap();
+        go_on.recv().unwrap();
+        drop(guard);
+    }
+    // The library's key comes first, and with it its destructor.
+    reprieve::synchronize_rcu();
+    drop(reprieve::read_lock());
+    let mut key = 0;
+    // SAFETY: the destructor stays.
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(end)) }, 0);
+    let ((exiting, exits), (release, go_on)) = (channel(), channel());
+    let thread = thread::spawn(move || {
+        let held: Box<Held> = Box::new((reprieve::read_lock(), exiting, go_on));
+        // SAFETY: the key exists.
+        unsafe { libc::pthread_setspecific(key, Box::into_raw(held).cast()) };
+    });
+    exits.recv().unwrap();
+    let status = in_child(|| {
+        reprieve::synchronize_rcu();
+        true
+    });
+    release.send(()).unwrap();
+    thread.join().unwrap();
+    assert_eq!(status, 0);
     reprieve::synchronize_rcu();
 }
 

@@ -18,7 +18,7 @@
 use super::per_cpu_lists::{Lane, add_up};
 use super::reclaimer::Reclaimer;
 use super::worker_wait::WorkerWait;
-use crate::grace::sequence::{Bound, GpSeq};
+use crate::grace::sequence::GpSeq;
 use crate::platform::fork;
 use crate::platform::lock::Lock;
 use crate::thread::head::{Head, LEAF, PHASE};
@@ -27,7 +27,7 @@ use crate::thread::load::Load;
 use crate::thread::slots::{ProtectedNodes, Slots};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Chains of heads that have been taken from the list. Under the queue's lock.
@@ -61,8 +61,6 @@ pub(crate) struct Queue {
     index: usize,
     pub(crate) worker: WorkerWait,
     pub(crate) started: AtomicBool,
-    /// The worker's id if it is bound to the queue's CPU, else 0.
-    pub(super) bound: AtomicU32,
     pub(crate) lock: Lock,
     /// The fork that is being prepared could not take the lock.
     pub(crate) missed: AtomicBool,
@@ -110,7 +108,6 @@ impl Queue {
             index,
             worker: WorkerWait::new(),
             started: AtomicBool::new(false),
-            bound: AtomicU32::new(0),
             lock: Lock::new(),
             missed: AtomicBool::new(false),
             loaded: AtomicBool::new(false),
@@ -184,8 +181,7 @@ impl Queue {
             .then(|| reclaimer.scan());
         let grace = &reclaimer.grace;
         let grace_period = || match who {
-            Who::Worker => grace.run_for_worker(cookie, self.bound_worker()),
-            Who::Barrier => grace.run_until(cookie, None),
+            Who::Worker | Who::Barrier => grace.run_until(cookie, None),
             Who::Helper(deadline) => grace.run_until(cookie, Some(deadline)),
         };
         if waiting && !grace_period() || !self.lock_for(who) {
@@ -242,11 +238,6 @@ impl Queue {
         let found = held.into_iter().any(ours);
         self.lock.unlock();
         found
-    }
-
-    fn bound_worker(&self) -> Option<Bound> {
-        let thread = self.bound.load(Ordering::Relaxed);
-        (thread != 0).then_some(Bound { thread, cpu: self.index })
     }
 
     fn lock_for(&self, who: Who) -> bool {
@@ -332,8 +323,6 @@ impl Queue {
     /// which are in the pending count (see `domain/fork.rs`).
     pub(crate) fn after_fork(&self, reclaimer: &Reclaimer, recount: bool) {
         self.started.store(false, Ordering::Relaxed);
-        // A callback that forked goes on in the child, in a thread of another id.
-        self.bound.store(0, Ordering::Relaxed);
         self.worker.after_fork();
         // SAFETY: the only thread.
         let batch = unsafe { &mut *self.batch.get() };

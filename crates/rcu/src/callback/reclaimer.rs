@@ -276,6 +276,8 @@ impl Reclaimer {
             let run = move || {
                 // As workers do.
                 sys::give_up_real_time();
+                // A worker's callback, whose CPU it has, may have started it.
+                thread::note_bound();
                 reclaimer.grace.serve_background(|| reclaimer.stopping());
             };
             let thread = sys::Thread::start("reprieve-gp".into(), sys::STACK, run);

@@ -16,9 +16,9 @@ use super::per_cpu_lists::Swept;
 use super::queue::{Step, Who};
 use super::reclaimer::Reclaimer;
 use crate::platform::sys;
+use crate::thread;
 use crate::thread::load::Load;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a small batch gathers.
@@ -45,20 +45,22 @@ pub(crate) fn start(reclaimer: &Arc<Reclaimer>, index: usize) -> bool {
 }
 
 /// Binds this thread to the CPU, if its creator was allowed to run there: queues are numbered as
-/// CPUs are, and queue 0 has a worker even if the program may not run on CPU 0. Tells whether it is
-/// bound.
-fn bind(cpu: usize) -> bool {
+/// CPUs are, and queue 0 has a worker even if the program may not run on CPU 0.
+fn bind(cpu: usize) {
     // SAFETY: numbers that do not fit are not looked up.
     let allowed = |set| cpu < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(cpu, &set) };
-    sys::affinity().is_some_and(allowed) && sys::bind(cpu)
+    if sys::affinity().is_some_and(allowed) {
+        sys::bind(cpu);
+    }
 }
 
 fn work(reclaimer: &Reclaimer, index: usize) {
     sys::give_up_real_time();
     let queue = &reclaimer.queues[index];
-    if reclaimer.queues.len() > 1 && bind(index) {
-        queue.bound.store(sys::thread_id(), Ordering::Relaxed);
+    if reclaimer.queues.len() > 1 {
+        bind(index);
     }
+    thread::note_bound();
     let in_a_hurry = || reclaimer.grace.urgency.any() || reclaimer.stopping();
     let gather = || {
         let enough = || full(reclaimer.lists.lane(index).pending.here());

@@ -29,6 +29,7 @@
 
 use super::table::all;
 use crate::callback::reclaimer::Reclaimer;
+use crate::grace::watch;
 use crate::platform::fork::Handlers;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,6 +50,7 @@ fn queues(mut f: impl FnMut(&'static Reclaimer, usize, bool)) {
 }
 
 fn prepare() {
+    watch::note_alive();
     for reclaimer in all() {
         reclaimer.hold_buffers(LONGEST);
     }

@@ -4,7 +4,7 @@
 
 use super::background::Background;
 use super::engine::{self, Attempt, GraceEngine};
-use super::sequence::{Bound, GpSeq, Sequence};
+use super::sequence::{GpSeq, Sequence};
 use super::stats::{GraceStats, Latency, uptime};
 use super::urgency::Urgency;
 use super::watch::{Stall, Watch};
@@ -68,7 +68,7 @@ impl GracePeriods {
         self.sequence.done(cookie)
     }
 
-    fn attempt(&self, deadline: Option<Instant>, bound: Option<Bound>) -> Attempt<'_> {
+    fn attempt(&self, deadline: Option<Instant>) -> Attempt<'_> {
         Attempt {
             registry: self.registry,
             barrier: self.barrier,
@@ -76,22 +76,13 @@ impl GracePeriods {
             deadline,
             watch: &self.watch,
             visits: &self.visits,
-            bound,
         }
     }
 
     /// See [`Sequence::run_until`].
     pub(crate) fn run_until(&self, cookie: GpSeq, deadline: Option<Instant>) -> bool {
-        self.run(cookie, &self.attempt(deadline, None))
-    }
-
-    /// The same for a worker, without a deadline.
-    pub(crate) fn run_for_worker(&self, cookie: GpSeq, bound: Option<Bound>) -> bool {
-        self.run(cookie, &self.attempt(None, bound))
-    }
-
-    fn run(&self, cookie: GpSeq, attempt: &Attempt<'_>) -> bool {
-        self.sequence.run_until(cookie, attempt, &*self.engine, &self.stats)
+        let attempt = self.attempt(deadline);
+        self.sequence.run_until(cookie, &attempt, &*self.engine, &self.stats)
     }
 
     /// Whether the last grace periods were quick.

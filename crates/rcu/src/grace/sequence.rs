@@ -21,49 +21,36 @@
 //!
 //! # A leader without a CPU
 //! A worker of the runtime is bound to a CPU. If a real-time thread takes that CPU for good while
-//! the worker leads, no grace period would end any more. So such a leader notes its id, and a
-//! thread that has waited long for it lets it run on any CPU. The worker binds itself again when it
-//! no longer leads. Threads of the program note nothing: their CPUs are the program's.
+//! the worker leads, no grace period would end any more. So such a leader takes the leader's lock
+//! by a note of its id, and a thread that has waited long for it lets it run on any CPU. The worker
+//! binds itself again when it no longer leads. Threads of the program note nothing: their CPUs are
+//! the program's.
 //!
-//! > **Invariant.** Who takes the note unbinds the thread, under a lock; a leader that finds its
-//! > note taken takes that lock before it binds itself. So it is unbound before, not after; and a
-//! > thread that was noted lives until it has looked for its note. It looks when it no longer
-//! > leads: the next leader may have written its own note by then, which says as little.
+//! > **Invariant.** Who takes the note out of the lock unbinds the thread, under another lock; a
+//! > leader that finds its note taken when it steps down takes that other lock before it binds
+//! > itself. So it is unbound before, not after; and a thread that was noted lives until it has
+//! > stepped down.
 
 use super::engine::{Attempt, GraceEngine};
 use super::stats::GraceStats;
 use crate::platform::cancel::CancelDisabled;
 use crate::platform::event::Event;
+#[cfg(not(loom))]
 use crate::platform::lock::Lock;
 use crate::platform::sync::{AtomicU64, Ordering, const_unless_loom, fence};
 #[cfg(not(loom))]
 use crate::platform::sys;
+#[cfg(not(loom))]
+use crate::thread::{self, Bound};
 use std::time::Instant;
 
 /// How long threads wait for a bound leader before they unbind it.
 #[cfg(not(loom))]
 const PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// A thread of the runtime that is bound to a CPU.
-#[cfg(not(loom))]
-#[derive(Clone, Copy)]
-pub(crate) struct Bound {
-    /// Its id; not 0.
-    pub(crate) thread: u32,
-    pub(crate) cpu: usize,
-}
-
-#[cfg(not(loom))]
-impl Bound {
-    /// As one word, not 0.
-    fn note(self) -> u64 {
-        (self.cpu as u64) << 32 | u64::from(self.thread)
-    }
-
-    fn noted(note: u64) -> Option<Bound> {
-        (note != 0).then_some(Bound { thread: note as u32, cpu: (note >> 32) as usize })
-    }
-}
+/// In the leader's lock: it is held. The lower bits are the note of a leader that is [`Bound`], until
+/// somebody unbinds it.
+const HELD: u64 = 1 << 63;
 
 /// Names a grace period that has not ended yet when the cookie is taken. The public one names its
 /// domain as well.
@@ -72,10 +59,8 @@ pub(crate) struct GpSeq(pub(crate) u64);
 
 pub(crate) struct Sequence {
     seq: AtomicU64,
-    leader: Lock,
-    /// The note of a leader that is [`Bound`], if nobody has unbound it, else 0.
-    #[cfg(not(loom))]
-    bound: AtomicU64,
+    /// The leader's lock: 0, or [`HELD`] with a note.
+    leader: AtomicU64,
     /// Held by a thread that takes the note and unbinds the leader.
     #[cfg(not(loom))]
     unbinding: Lock,
@@ -92,9 +77,7 @@ impl Sequence {
         pub(crate) fn new() -> Sequence {
             Sequence {
                 seq: AtomicU64::new(0),
-                leader: Lock::new(),
-                #[cfg(not(loom))]
-                bound: AtomicU64::new(0),
+                leader: AtomicU64::new(0),
                 #[cfg(not(loom))]
                 unbinding: Lock::new(),
                 stepped_down: Event::new()
@@ -131,6 +114,12 @@ impl Sequence {
         stats: &GraceStats,
     ) -> bool {
         let _cancel = CancelDisabled::new();
+        #[cfg(not(loom))]
+        let bound = thread::bound();
+        #[cfg(not(loom))]
+        let held = HELD | bound.map_or(0, Bound::note);
+        #[cfg(loom)]
+        let held = HELD;
         // Since when no leader has stepped down.
         #[cfg(not(loom))]
         let mut waits: Option<(u32, Instant)> = None;
@@ -139,16 +128,12 @@ impl Sequence {
             if self.done(cookie) {
                 return true;
             }
-            if self.leader.try_lock() {
-                #[cfg(not(loom))]
-                if let Some(bound) = attempt.bound {
-                    self.bound.store(bound.note(), Ordering::Release);
-                }
+            if self.leader.compare_exchange(0, held, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 let done = self.done(cookie) || self.lead(attempt, engine, stats);
-                self.leader.unlock();
+                let _noted = self.leader.swap(0, Ordering::AcqRel);
                 self.stepped_down.happen();
                 #[cfg(not(loom))]
-                if let Some(bound) = attempt.bound {
+                if let Some(bound) = bound.filter(|_| _noted != held) {
                     self.bind_again(bound);
                 }
                 if !done {
@@ -180,14 +165,18 @@ impl Sequence {
     fn await_leader(&self, count: u32, since: Instant, time: std::time::Duration) {
         self.stepped_down.sleep(count, Some(time));
         let stays = since.elapsed() >= PATIENCE && self.stepped_down.count() == count;
+        let noted = |leader: u64| Bound::noted(leader & !HELD);
         // A thread that has the lock does the same.
-        if stays && self.bound.load(Ordering::Relaxed) != 0 && self.unbinding.try_lock() {
-            let note = self.bound.load(Ordering::Acquire);
+        if stays
+            && noted(self.leader.load(Ordering::Relaxed)).is_some()
+            && self.unbinding.try_lock()
+        {
+            let leader = self.leader.load(Ordering::Acquire);
             // Somebody may have given it other CPUs since, which are left as they are.
             let helps = |bound: &Bound| sys::is_bound(bound.thread, bound.cpu);
-            if let Some(bound) = Bound::noted(note).filter(helps) {
+            if let Some(bound) = noted(leader).filter(helps) {
                 let taken =
-                    self.bound.compare_exchange(note, 0, Ordering::AcqRel, Ordering::Relaxed);
+                    self.leader.compare_exchange(leader, HELD, Ordering::AcqRel, Ordering::Relaxed);
                 if taken.is_ok() {
                     sys::unbind(bound.thread);
                 }
@@ -196,16 +185,13 @@ impl Sequence {
         }
     }
 
-    /// A worker that was the leader: on its CPU again, if its note is taken.
+    /// A worker that was the leader, whose note was taken: on its CPU again.
     #[cfg(not(loom))]
     fn bind_again(&self, bound: Bound) {
-        let note = bound.note();
-        if self.bound.compare_exchange(note, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.unbinding.lock();
-            self.unbinding.unlock();
-            if sys::is_unbound() {
-                sys::bind(bound.cpu);
-            }
+        self.unbinding.lock();
+        self.unbinding.unlock();
+        if sys::is_unbound() {
+            sys::bind(bound.cpu);
         }
     }
 
@@ -227,8 +213,7 @@ impl Sequence {
     /// for.
     #[cfg(not(loom))]
     pub(crate) fn after_fork(&self) {
-        self.leader.reset();
-        self.bound.store(0, Ordering::Relaxed);
+        self.leader.store(0, Ordering::Relaxed);
         self.unbinding.reset();
         self.seq.store(self.seq.load(Ordering::Relaxed) & !1, Ordering::Relaxed);
         self.stepped_down.after_fork();
@@ -274,29 +259,28 @@ mod tests {
         let (sequence, engine) = (Sequence::new(), Unbound(AtomicBool::new(false)));
         let (registry, urgency, stats) = (Registry::new(), Urgency::new(), GraceStats::new());
         let (watch, visits) = (Watch::new(DomainId::GLOBAL), AtomicU64::new(0));
-        let attempt = |bound| Attempt {
+        let attempt = || Attempt {
             registry: &registry,
             barrier: Kind::Fence,
             urgency: &urgency,
             deadline: None,
             watch: &watch,
             visits: &visits,
-            bound,
         };
         let cookie = sequence.cookie();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let cpu = sys::current_cpu().unwrap();
                 assert!(sys::bind(cpu));
-                let bound = Bound { thread: sys::thread_id(), cpu };
-                assert!(sequence.run_until(cookie, &attempt(Some(bound)), &engine, &stats));
+                thread::note_bound();
+                assert!(sequence.run_until(cookie, &attempt(), &engine, &stats));
                 assert_eq!(cpus(), 1, "bound again");
-                assert_eq!(sequence.bound.load(Ordering::SeqCst), 0);
+                assert_eq!(sys::current_cpu(), Some(cpu));
             });
             while !engine.0.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            assert!(sequence.run_until(cookie, &attempt(None), &engine, &stats));
+            assert!(sequence.run_until(cookie, &attempt(), &engine, &stats));
         });
     }
 }

@@ -2,7 +2,7 @@
 //! System calls. All are async-signal-safe: registration may happen in a signal handler.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const MEMBARRIER_QUERY: i32 = 0;
 pub(crate) const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
@@ -133,6 +133,16 @@ pub(crate) fn is_bound(thread: u32, cpu: usize) -> bool {
 pub(crate) fn is_unbound() -> bool {
     // SAFETY: plain data.
     affinity().is_some_and(|set| unsafe { libc::CPU_COUNT(&set) } > 1)
+}
+
+/// The CPU that this thread is bound to, if [`unbind`] would give it others.
+pub(crate) fn only_cpu() -> Option<usize> {
+    let (set, usable) = (affinity()?, usable_set());
+    // SAFETY: plain data; numbers within the set.
+    unsafe {
+        let one = libc::CPU_COUNT(&set) == 1 && libc::CPU_COUNT(&usable) > 1;
+        (0..CPU_SET).find(|&cpu| one && libc::CPU_ISSET(cpu, &set))
+    }
 }
 
 /// This thread's real-time priority, if it has one.
@@ -371,19 +381,23 @@ impl Thread {
 }
 
 /// Prints to standard error, without a lock that another thread may hold. Text that a full pipe or
-/// terminal does not take in time is lost: the caller leads a grace period, and there may be no
-/// reader. No signal tells that.
+/// terminal does not take within a second is lost: the caller leads a grace period, and there may
+/// be no reader. No signal tells that.
 pub(crate) fn print(text: &str) {
     /// A pipe that is ready takes this many bytes at once.
     const CHUNK: usize = 4096;
-    const LONGEST_MS: i32 = 100;
+    const LONGEST: Duration = Duration::from_secs(1);
+    /// A terminal that is ready may not have room for a line's end.
+    const PAUSE: Duration = Duration::from_millis(1);
+    let deadline = Instant::now() + LONGEST;
     let _blocked = PipeSignalBlocked::new();
     let stderr = Stderr::open();
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
         let mut ready = libc::pollfd { fd: stderr.fd, events: libc::POLLOUT, revents: 0 };
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
         // SAFETY: one descriptor.
-        if unsafe { libc::poll(&mut ready, 1, LONGEST_MS) } != 1 || ready.revents != libc::POLLOUT {
+        if unsafe { libc::poll(&mut ready, 1, left) } != 1 || ready.revents != libc::POLLOUT {
             return;
         }
         let written = stderr.write(&rest[..rest.len().min(CHUNK)]);
@@ -391,8 +405,9 @@ pub(crate) fn print(text: &str) {
         match written.try_into().map_err(|_| unsafe { *libc::__errno_location() }) {
             Ok(0) => return,
             Ok(written) => rest = &rest[written..],
-            // Another writer was quicker: wait again.
-            Err(libc::EAGAIN | libc::EINTR) => {}
+            // Or another writer was quicker.
+            Err(libc::EAGAIN) if Instant::now() < deadline => sleep(PAUSE),
+            Err(libc::EINTR) if Instant::now() < deadline => {}
             Err(_) => return,
         }
     }

@@ -84,6 +84,27 @@ pub(crate) struct Thread {
     pub(crate) running: usize,
     /// Not 0: the records have been given back for the last time, for the thread exits.
     exiting: usize,
+    /// The note of a thread of the runtime that is [`Bound`], else 0.
+    bound: u64,
+}
+
+/// A thread of the runtime that is bound to a CPU.
+#[derive(Clone, Copy)]
+pub(crate) struct Bound {
+    /// Its id; not 0.
+    pub(crate) thread: u32,
+    pub(crate) cpu: usize,
+}
+
+impl Bound {
+    /// As one word, not 0 and below 2^63.
+    pub(crate) fn note(self) -> u64 {
+        (self.cpu as u64) << 32 | u64::from(self.thread)
+    }
+
+    pub(crate) fn noted(note: u64) -> Option<Bound> {
+        (note != 0).then_some(Bound { thread: note as u32, cpu: (note >> 32) as usize })
+    }
 }
 
 impl Thread {
@@ -145,6 +166,7 @@ pub(crate) fn this() -> *mut Thread {
                 table: std::ptr::null_mut(),
                 running: 0,
                 exiting: 0,
+                bound: 0,
             })
         };
     }
@@ -407,6 +429,19 @@ pub(crate) fn exiting() -> bool {
     unsafe { (*this()).exiting != 0 }
 }
 
+/// This thread is one of the runtime's: notes whether it is bound to one of several CPUs.
+pub(crate) fn note_bound() {
+    let bound = sys::only_cpu().map(|cpu| Bound { thread: sys::thread_id(), cpu });
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).bound = bound.map_or(0, Bound::note) };
+}
+
+/// Whether this thread is one of the runtime's that is bound to a CPU.
+pub(crate) fn bound() -> Option<Bound> {
+    // SAFETY: the block is this thread's own.
+    Bound::noted(unsafe { (*this()).bound })
+}
+
 /// Whose callbacks this thread is running: see [`Thread::running`].
 pub(crate) fn running() -> usize {
     // SAFETY: the block is this thread's own.
@@ -421,12 +456,17 @@ pub(crate) fn in_callback() -> bool {
 /// In the child of a fork: all threads but this one are gone, and this one has another id. What
 /// ended threads left behind stays: this thread may have references from there.
 fn after_fork() {
+    if let Some(bound) = bound() {
+        let own = Bound { thread: sys::thread_id(), ..bound };
+        // SAFETY: the block is this thread's own.
+        unsafe { (*this()).bound = own.note() };
+    }
     for (index, registry) in REGISTRIES.iter().enumerate() {
         let own = existing(index);
         for record in registry.records() {
             if own.is_some_and(|own| std::ptr::eq(own, record)) {
                 record.rename(sys::thread_id());
-            } else if record.owner() != 0 && record.left_behind().is_none() {
+            } else if record.owner() != 0 && !record.goes_on_in_child() {
                 record.release();
             }
         }

@@ -90,6 +90,9 @@ struct Part {
     taken: AtomicU64,
     /// The section that was last seen to hold a grace period up.
     lag: Lag,
+    /// Not 0: when the last fork began, the owner, who had left the record behind, had not ended.
+    #[cfg(not(loom))]
+    alive: AtomicU32,
 }
 
 /// No thread has this id: ids are positive and signed.
@@ -228,6 +231,19 @@ impl Record {
         (owner & LEFT != 0 && owner != SEIZED).then_some(owner & !LEFT)
     }
 
+    /// Before a fork, of a record that was left behind: whether its owner has not ended yet. What
+    /// it may still end does not go on in the child, where the owner does not exist.
+    #[cfg(not(loom))]
+    pub(crate) fn note_alive(&self, alive: bool) {
+        self.part.alive.store(alive.into(), Ordering::Relaxed);
+    }
+
+    /// In the child of a fork: whether an ended thread left the record behind.
+    #[cfg(not(loom))]
+    pub(crate) fn goes_on_in_child(&self) -> bool {
+        self.left_behind().is_some() && self.part.alive.load(Ordering::Relaxed) == 0
+    }
+
     /// Leader, after the heavy barrier: notes and returns whether there is a section to wait for.
     pub(crate) fn look(&self) -> bool {
         let word = self.word.load(Ordering::Acquire);
@@ -307,7 +323,10 @@ impl Record {
         self.reset();
         self.buffer.abandon();
         #[cfg(not(loom))]
-        self.part.guards.store(0, Ordering::Relaxed);
+        {
+            self.part.guards.store(0, Ordering::Relaxed);
+            self.part.alive.store(0, Ordering::Relaxed);
+        }
         // Nobody may think that the next owner took the record when this one did.
         self.part.taken.store(0, Ordering::Relaxed);
         // An exchange instead of a store: so it is ordered after a seizure that it overwrites, for

@@ -28,8 +28,6 @@ pub(crate) mod sched;
 #[cfg(not(loom))]
 use crate::grace::cpu_threads::Reached;
 use crate::grace::heavy;
-#[cfg(not(loom))]
-use crate::grace::sequence::Bound;
 use crate::grace::urgency::Urgency;
 
 use crate::grace::watch::{LeaderWait, Watch};
@@ -51,9 +49,6 @@ pub(crate) struct Attempt<'a> {
     /// Counts grace periods that visited CPUs.
     #[cfg(not(loom))]
     pub(crate) visits: &'a std::sync::atomic::AtomicU64,
-    /// The caller, if it is bound to a CPU by the runtime.
-    #[cfg(not(loom))]
-    pub(crate) bound: Option<Bound>,
 }
 
 /// One way to run a grace period.

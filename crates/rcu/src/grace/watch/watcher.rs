@@ -7,7 +7,7 @@ use crate::platform::cancel::CancelDisabled;
 use crate::platform::{exit, sys};
 use crate::thread::id::DomainId;
 use crate::thread::record::{Record, SEIZED};
-use crate::thread::registry::Registry;
+use crate::thread::registry::{REGISTRIES, Registry};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -269,6 +269,15 @@ impl Watch {
     }
 }
 
+/// Before a fork: which threads that left a record behind have not ended yet.
+pub(crate) fn note_alive() {
+    for record in REGISTRIES.iter().flat_map(Registry::records) {
+        if let Some(thread) = record.left_behind() {
+            record.note_alive(!task::dead(thread, record.taken()));
+        }
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut next = *self.hook.get_mut();
@@ -280,6 +289,8 @@ impl Drop for Watch {
 }
 
 fn laggard(record: &Record, waiting: u64, ran: u64) -> Laggard {
+    // Read first: it is left behind for good.
+    let thread = record.owner();
     if let Some(thread) = record.left_behind() {
         // Another thread may have its id now.
         return Laggard {
@@ -292,7 +303,6 @@ fn laggard(record: &Record, waiting: u64, ran: u64) -> Laggard {
             stack: Vec::new(),
         };
     }
-    let thread = record.owner();
     let stat = task::Stat::of(thread);
     let cpu_time = sys::cpu_time(thread);
     let mut stack = Vec::new();
