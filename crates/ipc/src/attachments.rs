@@ -83,6 +83,9 @@ pub(crate) fn with<R>(_call: &Call, f: impl FnOnce(&mut Vec<Attachment>) -> R) -
 }
 
 unsafe extern "C" fn before_fork() {
+    // What this thread has in thread-local storage is made before the list is locked: making it
+    // takes a lock of the dynamic loader, whose holder may wait for the list.
+    let _ = LAST.try_with(|_| ());
     let signals = SignalsBlocked::new();
     lock();
     // SAFETY: under the lock, which is held until after the fork.
@@ -162,6 +165,25 @@ pub fn forked(pid: i32) {
     }
 }
 
+/// A fork, for the preload library. The thread may be in a handler that has interrupted another
+/// fork: this one keeps the names of that one's child.
+pub struct Fork(Vec<(Namespace, u64)>);
+
+impl Fork {
+    /// A fork is about to begin.
+    pub fn begin() -> Fork {
+        Fork(LAST.try_with(Cell::take).unwrap_or_default())
+    }
+
+    /// It has returned `pid`.
+    pub fn end(self, pid: i32) {
+        if pid != 0 {
+            forked(pid);
+            let _ = LAST.try_with(|last| last.set(self.0));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,6 +223,16 @@ mod tests {
             });
         });
         forked(-1);
+        assert_eq!(children(), 0);
+        // A handler that interrupts a fork forks as well.
+        let outer = Fork::begin();
+        forks();
+        let inner = Fork::begin();
+        forks();
+        assert_eq!(children(), 2);
+        inner.end(-1);
+        assert_eq!(children(), 1);
+        outer.end(-1);
         assert_eq!(children(), 0);
         // SAFETY: nothing in it is used.
         unsafe { Namespace::shmdt(at as usize) }.unwrap();

@@ -47,7 +47,7 @@ mod sys;
 
 pub use attachments::forked;
 #[doc(hidden)]
-pub use attachments::watch_forks;
+pub use attachments::{Fork, watch_forks};
 pub use error::{Errno, OpenError, Result};
 pub use limits::Limits;
 pub use msg::{MsgInfo, MsgStatus};

@@ -978,7 +978,7 @@ impl Namespace {
 
     /// `semctl(IPC_STAT)`.
     pub fn sem_status(&self, id: i32) -> Result<SemStatus> {
-        self.with_set(id, READ, |_, open, _| Ok(self.status_told(open.set)))
+        self.with_set(id, READ, |_, open, _| Ok(self.status_told(open.set, Some(id))))
     }
 
     /// `semctl(SEM_STAT)`, with `any` `SEM_STAT_ANY`: of what is in a slot. Its id, too.
@@ -989,17 +989,19 @@ impl Namespace {
         if !any {
             set.object.permits(READ)?;
         }
-        let status = self.status_told(set);
+        let status = self.status_told(set, None);
         Ok((status.status.id, status))
     }
 
-    fn status_told(&self, set: &Set) -> SemStatus {
+    /// `id`: what the program calls the set; `None`: what the set says, and the program is told.
+    fn status_told(&self, set: &Set, id: Option<i32>) -> SemStatus {
         let status = SemStatus {
             status: Status::of(&set.object),
             otime: set.otime.load(Relaxed),
             count: set.count.load(Relaxed),
         };
-        self.space.told.tell(Kind::Sem, status.status.id, status.count);
+        let id = id.unwrap_or(status.status.id);
+        self.space.told.tell(Kind::Sem, id, status.count);
         status
     }
 

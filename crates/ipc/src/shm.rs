@@ -319,7 +319,7 @@ impl Namespace {
             _ => libc::MAP_FIXED_NOREPLACE,
         };
         let file = open_file(local, id, !has(libc::SHM_RDONLY), size as u64);
-        let mapped = file.and_then(|file| {
+        let map = |file: std::fs::File| {
             // SAFETY: replaces a mapping only where the caller allows it.
             unsafe {
                 let flags = libc::MAP_SHARED | fixed;
@@ -338,23 +338,27 @@ impl Namespace {
                     error => Err(error),
                 }
             }
+        };
+        // In one step for a fork: what its child has mapped is in its list.
+        let mapped = file.and_then(|file| {
+            attachments::with(&call, |list| {
+                let pointer = map(file)?;
+                // Segments that the new mapping has replaced.
+                let (start, end) = (pointer as usize, pointer as usize + length);
+                let (gone, kept): (Vec<_>, Vec<_>) =
+                    list.drain(..).partition(|a| start <= a.address && a.address + a.length <= end);
+                *list = kept;
+                list.push(Attachment { namespace: *self, id, address: start, length });
+                Ok((pointer, gone))
+            })
         });
-        let pointer = match mapped {
-            Ok(pointer) => pointer,
+        let (pointer, replaced) = match mapped {
+            Ok(mapped) => mapped,
             Err(error) => {
                 let _ = self.detach(local, id);
                 return Err(error);
             }
         };
-        // Segments that the new mapping has replaced.
-        let (start, end) = (pointer as usize, pointer as usize + length);
-        let replaced = attachments::with(&call, |list| {
-            let (gone, kept): (Vec<_>, Vec<_>) =
-                list.drain(..).partition(|a| start <= a.address && a.address + a.length <= end);
-            *list = kept;
-            list.push(Attachment { namespace: *self, id, address: start, length });
-            gone
-        });
         for attachment in replaced {
             if let Ok(local) = attachment.namespace.begin_in(&call) {
                 let _ = attachment.namespace.detach(local, attachment.id);
@@ -374,11 +378,13 @@ impl Namespace {
             return Err(Errno(libc::EDEADLK));
         }
         let found = attachments::with(&call, |list| {
-            list.iter().position(|a| a.address == address).map(|i| list.swap_remove(i))
+            let at = list.iter().position(|a| a.address == address)?;
+            let attachment = list.swap_remove(at);
+            // SAFETY: the caller's promise; it was mapped by `shmat`.
+            unsafe { libc::munmap(address as *mut _, attachment.length) };
+            Some(attachment)
         });
         let attachment = found.ok_or(INVALID)?;
-        // SAFETY: the caller's promise; it was mapped by `shmat`.
-        unsafe { libc::munmap(address as *mut _, attachment.length) };
         let local = attachment.namespace.begin_in(&call)?;
         // A segment that is gone has nobody to tell.
         let _ = attachment.namespace.detach(local, attachment.id);
@@ -519,7 +525,7 @@ impl Namespace {
         let (_call, local) = self.begin()?;
         self.with_living(local, id, |local, segment| {
             segment.object.permits(READ)?;
-            status(local, segment)
+            status(local, segment, Some(id))
         })
     }
 
@@ -532,7 +538,7 @@ impl Namespace {
         if !any {
             segment.object.permits(READ)?;
         }
-        status(local, segment)
+        status(local, segment, None)
     }
 
     /// `shmctl(IPC_SET)`.
@@ -577,10 +583,11 @@ impl Namespace {
     }
 }
 
-fn status(local: &Local, segment: &Segment) -> Result<ShmStatus> {
+/// `id`: what the program calls the segment; `None`: what the segment says, and the program is told.
+fn status(local: &Local, segment: &Segment, id: Option<i32>) -> Result<ShmStatus> {
     let attached = segment.attached(local)?;
     let (status, size) = (Status::of(&segment.object), segment.size.load(Relaxed));
-    local.space.told.tell(Kind::Shm, status.id, size);
+    local.space.told.tell(Kind::Shm, id.unwrap_or(status.id), size);
     Ok(ShmStatus {
         status,
         size,

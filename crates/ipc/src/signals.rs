@@ -75,11 +75,11 @@ pub fn arrived() -> bool {
             // SAFETY: in the mapping, which is never unmapped.
             let _ = unsafe { &*status }.compare_exchange(WAITING, INTERRUPTED, AcqRel, Relaxed);
         }
-        let inside = here.inside.get() != 0;
-        if inside {
-            here.put_off.set(true);
-        }
-        inside
+        // With what was put off before: a handler that began before that is delivered would have it
+        // delivered in the middle of itself.
+        let later = here.inside.get() != 0 || here.put_off.get();
+        here.put_off.set(later);
+        later
     })
 }
 

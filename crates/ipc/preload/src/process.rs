@@ -2,9 +2,8 @@
 //! Forks, and changes of who the process is.
 
 use crate::next::next;
-use crate::signals::FAULTS;
 use libc::{c_int, gid_t, pid_t, uid_t};
-use reprieve_ipc_core::{credentials_changed, forked, watch_forks};
+use reprieve_ipc_core::{Fork, credentials_changed, watch_forks};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -19,24 +18,11 @@ extern "C" fn loaded() {
     watch_forks();
 }
 
-/// With signals blocked: a handler that forks would have [`forked`] told of its child. Not those of
-/// faults, which would end a process whose own handlers for forks rely on them.
 #[unsafe(no_mangle)]
 extern "C" fn fork() -> pid_t {
-    // SAFETY: plain data that the calls fill in.
-    let before = unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        FAULTS.iter().for_each(|&fault| _ = libc::sigdelset(&mut all, fault));
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-        before
-    };
+    let fork = Fork::begin();
     let pid = next!(c"fork", fn() -> pid_t,);
-    if pid != 0 {
-        forked(pid);
-    }
-    // SAFETY: the signals that were blocked before. It leaves errno alone, which is the fork's.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    fork.end(pid);
     pid
 }
 

@@ -156,6 +156,8 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
     let _signals = sys::SignalsBlocked::new();
     let epoch = epoch();
     let epoch_now = epoch_now();
+    // It may be one that is forgotten now, and this thread may not get another one.
+    here.current.set(std::ptr::null());
     let known = OWNED.try_with(|owned| {
         let mut owned = owned.try_borrow_mut().ok()?;
         owned.0.retain(|local| local.epoch == epoch);

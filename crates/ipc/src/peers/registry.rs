@@ -148,10 +148,13 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) {
 
 /// In the parent: the child's number, by which its death is seen if it dies before it registers.
 pub(crate) fn name_embryo(space: &Space, embryo: u64, pid: u32) {
+    let start = start_time(pid);
+    // As in `adopt_embryo`.
+    let Ok(_registry) = space.registry() else { return };
     let Some(process) = place(space, embryo) else { return };
     if process.generation_state.load(Acquire) & 0xffff_ffff == EMBRYO {
         // Not if the child has said it meanwhile: it may be in another time namespace.
-        let _ = process.start.compare_exchange(0, start_time(pid), SeqCst, SeqCst);
+        let _ = process.start.compare_exchange(0, start, SeqCst, SeqCst);
         let _ = process.pid.compare_exchange(0, pid.into(), SeqCst, SeqCst);
     }
 }
