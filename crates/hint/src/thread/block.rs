@@ -166,6 +166,8 @@ extern "C" fn after_fork() {
     crate::page::forget();
     let line = load();
     let line = if line.is_null() { forked() } else { line };
+    // The child has room for it in the table.
+    let line = if std::ptr::eq(line, table::line(table::NOBODY)) { std::ptr::null() } else { line };
     table::forget_others(line);
     FORKED.store(line.cast_mut(), Ordering::Relaxed);
     // SAFETY: no preconditions.
