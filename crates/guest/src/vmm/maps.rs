@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A process's memory mappings, from `/proc/PID/maps`.
 
+use super::process;
 use crate::error::{Error, Result};
-use std::fs;
+
+/// Bytes of the list that are read at most: Linux allows 65,530 mappings unless told otherwise, and
+/// the process chooses how long their files' names are.
+pub const LIST_MAX: u64 = 32 << 20;
 
 /// A mapping, or several that are adjacent and alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +67,8 @@ impl Mapping {
 
 /// The mappings of process `pid`, by address.
 pub fn read(pid: u32) -> Result<Vec<Mapping>> {
-    let path = format!("/proc/{pid}/maps");
-    let text = fs::read(&path).map_err(Error::io(path))?;
+    let text = process::file(pid, "maps", LIST_MAX);
+    let text = text.map_err(Error::io(format!("/proc/{pid}/maps")))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect())
 }
 

@@ -128,29 +128,30 @@ pub fn list() -> Result<Vec<Vm>> {
 /// [`Error::NotFound`], [`Error::Ambiguous`], [`Error::NotVmm`], or what keeps that VM from being
 /// described.
 pub fn find(query: &str) -> Result<Vm> {
-    let processes = process::all()?;
     let owner = |p: &process::Process| kinds().iter().find(|kind| kind.owns(p)).copied();
     if let Ok(pid) = query.parse::<u32>() {
-        let Some(process) = processes.iter().find(|p| p.pid == pid) else {
-            return Err(Error::Gone { pid });
-        };
-        return match owner(process) {
-            Some(kind) => kind.describe(process),
+        let process = process::Process::read(pid).ok_or(Error::Gone { pid })?;
+        return match owner(&process) {
+            Some(kind) => kind.describe(&process),
             None => Err(Error::NotVmm { pid, program: process.program() }),
         };
     }
-    let vms = processes.iter().filter_map(|p| owner(p).map(|kind| (p, kind, kind.name_of(p))));
-    let vms: Vec<_> = vms.collect();
-    let named: Vec<_> = vms.iter().filter(|(_, _, name)| name.as_deref() == Some(query)).collect();
+    let mut vms = Vec::new();
+    for process in process::all()? {
+        if let Some(kind) = owner(&process) {
+            vms.push((kind.name_of(&process), kind, process));
+        }
+    }
+    let named: Vec<_> = vms.iter().filter(|(name, ..)| name.as_deref() == Some(query)).collect();
     match named.as_slice() {
-        [(process, kind, _)] => kind.describe(process),
+        [(_, kind, process)] => kind.describe(process),
         [] => Err(Error::NotFound {
             query: query.into(),
-            names: vms.iter().filter_map(|(.., name)| name.clone()).collect(),
+            names: vms.iter().filter_map(|(name, ..)| name.clone()).collect(),
         }),
         several => Err(Error::Ambiguous {
             query: query.into(),
-            pids: several.iter().map(|(process, ..)| process.pid).collect(),
+            pids: several.iter().map(|(.., process)| process.pid).collect(),
         }),
     }
 }

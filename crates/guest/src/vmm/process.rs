@@ -2,8 +2,13 @@
 //! Processes, from `/proc`.
 
 use crate::error::{Error, Result};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
+
+/// Bytes of a command line that are read at most. A program that starts may have more, but no VMM
+/// has; and a process can have any number, since it chooses where its command line is.
+const COMMAND_LINE_MAX: u64 = 1 << 20;
 
 /// A process and how it was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,10 +20,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// `None` if it is gone, is a kernel thread, or this process may not see it.
+    /// `None` if it is gone, is a kernel thread, has a command line of more than 1 MiB, or this
+    /// process may not see it.
     pub fn read(pid: u32) -> Option<Process> {
         let start_time = start_time(pid)?;
-        let raw = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let raw = file(pid, "cmdline", COMMAND_LINE_MAX).ok()?;
         let argv: Vec<String> = raw
             .strip_suffix(b"\0")
             .unwrap_or(&raw)
@@ -39,12 +45,23 @@ impl Process {
 }
 
 /// All processes with a command line, by process id.
-pub fn all() -> Result<Vec<Process>> {
+pub fn all() -> Result<impl Iterator<Item = Process>> {
     let entries = fs::read_dir("/proc").map_err(Error::io("/proc"))?;
     let mut pids: Vec<u32> =
         entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
-    Ok(pids.into_iter().filter_map(Process::read).collect())
+    Ok(pids.into_iter().filter_map(Process::read))
+}
+
+/// File `name` of process `pid` in `/proc`, whose length the process chooses.
+///
+/// # Errors
+/// [`FileTooLarge`](io::ErrorKind::FileTooLarge) if it is longer than `most` bytes; those of
+/// opening and reading it.
+pub fn file(pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(format!("/proc/{pid}/{name}"))?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
 /// When process `pid` started, clock ticks since the host's boot.
@@ -62,9 +79,18 @@ mod tests {
     fn sees_itself_and_nobody_who_is_gone() {
         let me = Process::read(std::process::id()).unwrap();
         assert_eq!(me, Process::read(me.pid).unwrap());
-        assert!(me.start_time > 0 && all().unwrap().contains(&me));
+        assert!(me.start_time > 0 && all().unwrap().any(|process| process == me));
         let exe = std::env::current_exe().unwrap();
         assert_eq!(me.program(), exe.file_name().unwrap().to_str().unwrap());
         assert_eq!(Process::read(u32::MAX), None);
+    }
+
+    #[test]
+    fn no_more_is_read_than_was_asked_for() {
+        let own = std::process::id();
+        let length = file(own, "cmdline", COMMAND_LINE_MAX).unwrap().len() as u64;
+        assert_eq!(file(own, "cmdline", length).unwrap().len() as u64, length);
+        let error = file(own, "cmdline", length - 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -4,9 +4,13 @@
 //! called and whether it still has a name.
 
 use super::raw::read_process;
+use reprieve_guest::vmm::{maps, process};
 use reprieve_hint::abi::region::{BYTES, MAGIC, VERSION, View, is_region, publish};
 use std::fs::{File, OpenOptions};
 use std::io;
+
+/// Mappings of a region's size that are looked at: a process may have thousands.
+const CANDIDATES: usize = 64;
 
 /// A VM's region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,13 +23,15 @@ pub struct Region {
 impl Region {
     /// The region that the process has mapped. `None`: it has none, or it may not be looked for.
     pub fn find(pid: u32) -> Option<Region> {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+        let maps = process::file(pid, "maps", maps::LIST_MAX).ok()?;
+        let maps = String::from_utf8_lossy(&maps);
         let is_one = |address| {
             let mut head = [0; 8];
             read_process(pid, address, &mut head).is_ok()
                 && head == *[MAGIC.to_ne_bytes(), VERSION.to_ne_bytes()].as_flattened()
         };
-        let address = maps.lines().filter_map(shared_mapping).find(|&address| is_one(address))?;
+        let mut candidates = maps.lines().filter_map(shared_mapping).take(CANDIDATES);
+        let address = candidates.find(|&address| is_one(address))?;
         Some(Region { pid, address })
     }
 

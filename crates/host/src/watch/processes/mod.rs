@@ -11,10 +11,11 @@
 mod reader;
 
 use crate::watch::model::Process;
-use reader::{BUDGET, Reader};
+use reader::{BUDGET, Reader, SHOWN};
 use reprieve_guest::vmm::maps::{self, Mapping};
 use reprieve_guest::vmm::process;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,9 @@ const MAPPINGS: usize = 4096;
 
 /// Bytes read of all processes together, per look and per view: those of a few that lie.
 const TOTAL: usize = 4 * BUDGET;
+
+/// Domains that are shown of all processes together, unless there are more processes.
+const DOMAINS: usize = 16 * SHOWN;
 
 /// What was seen so long ago is not shown any more: the thread waits for a page.
 const STALE: Duration = Duration::from_secs(30);
@@ -98,6 +102,7 @@ struct Processes {
     seen: HashMap<u32, Seen>,
     /// The distance from the start of a file's mapping to the descriptor; `None` without one.
     files: HashMap<File, Option<u64>>,
+    paths: RandomState,
 }
 
 /// A file as a user's processes see it. Other users' count for nothing: a process may change what
@@ -107,7 +112,8 @@ struct File {
     user: u32,
     device: (u32, u32),
     inode: u64,
-    path: String,
+    /// The hash of its path: of thousands of files, each path may be long.
+    path: u64,
 }
 
 struct Seen {
@@ -166,7 +172,8 @@ impl Processes {
     fn descriptor_in(&mut self, maps: &[Mapping], user: u32, reader: &mut Reader) -> Option<u64> {
         let files = maps.iter().filter(|m| m.inode != 0 && m.offset == 0).take(MAPPINGS);
         for mapping in files {
-            let (device, inode, path) = (mapping.device, mapping.inode, mapping.path.clone());
+            let (device, inode) = (mapping.device, mapping.inode);
+            let path = self.paths.hash_one(&mapping.path);
             let file = File { user, device, inode, path };
             let behind = match self.files.get(&file) {
                 Some(known) => *known,
@@ -199,13 +206,15 @@ impl Processes {
             .map(|(pid, _, descriptor)| (pid, descriptor))
             .collect();
         all.sort_unstable();
-        let (mut left, mut others) = (TOTAL, all.len());
+        let (mut left, mut domains, mut others) = (TOTAL, DOMAINS, all.len());
         let view = |(pid, descriptor)| {
             // An equal share of what those before have left: nobody can use up all.
             let share = (left / others).min(BUDGET);
             let mut reader = Reader::new(pid, share);
-            let process = view(pid, &mut reader, descriptor);
+            let shown = (domains / others).clamp(1, SHOWN);
+            let process = view(pid, &mut reader, descriptor, shown);
             left -= share - reader.left();
+            domains -= process.as_ref().map_or(0, |process| process.domains.len()).min(domains);
             others -= 1;
             process
         };
@@ -213,10 +222,10 @@ impl Processes {
     }
 }
 
-/// The domains of process `pid`, whose descriptor is at `descriptor`.
-fn view(pid: u32, reader: &mut Reader, descriptor: u64) -> Option<Process> {
+/// The first domains of process `pid`, so many, whose descriptor is at `descriptor`.
+fn view(pid: u32, reader: &mut Reader, descriptor: u64, shown: usize) -> Option<Process> {
     let layout = reader.layout(descriptor).ok()?;
-    let domains = reader.domains(&layout);
+    let domains = reader.domains(&layout, shown);
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = String::from_utf8_lossy(&name);
     Some(Process { pid, name: reprieve_page::plain(name.trim_end()), domains })
@@ -235,7 +244,7 @@ mod tests {
         let mut reader = Reader::new(own, BUDGET);
         let descriptor = Processes::default().descriptor_of(own, &mut reader);
         let descriptor = descriptor.expect("the note is found");
-        let view = || view(own, &mut Reader::new(own, BUDGET), descriptor).unwrap();
+        let view = || view(own, &mut Reader::new(own, BUDGET), descriptor, SHOWN).unwrap();
         let domain = reprieve::Domain::builder().build().unwrap();
         std::thread::scope(|scope| {
             let ((tell, told), (release, wait)) = (channel(), channel::<()>());

@@ -18,9 +18,9 @@ const HEADERS: usize = 4096;
 const NOTES: usize = 16 << 10;
 /// More than the runtime has (`MAX_DOMAINS`).
 const DOMAINS: u32 = 4096;
-/// Domains that are shown, and their laggards in all. A process may claim any number of them, and
-/// each domain is several series.
-const SHOWN: usize = 256;
+/// Domains of a process that are shown, and their laggards in all. A process may claim any number
+/// of them, and each domain is several series.
+pub const SHOWN: usize = 256;
 const LAGGARDS: usize = 1024;
 
 type Header = elf::FileHeader64<object::Endianness>;
@@ -154,13 +154,14 @@ impl Reader {
         })
     }
 
-    pub fn domains(&mut self, layout: &Layout) -> Vec<Domain> {
+    /// The first domains, so many.
+    pub fn domains(&mut self, layout: &Layout, shown: usize) -> Vec<Domain> {
         let Ok(cores) = self.bytes(layout.cores, layout.domains as usize * 8) else {
             return Vec::new();
         };
         let (mut domains, mut room) = (Vec::new(), LAGGARDS);
         for index in 0..layout.domains {
-            if domains.len() == SHOWN {
+            if domains.len() == shown {
                 break;
             }
             let core = u64_at(&cores, index as usize * 8);
@@ -204,8 +205,8 @@ impl Reader {
             laggards: Vec::new(),
         };
         let registry = u64::from(layout.registry_bytes) * u64::from(index);
-        self.readers(layout, layout.registries.wrapping_add(registry), running, &mut domain)?;
-        domain.laggards.truncate(laggards);
+        let registry = layout.registries.wrapping_add(registry);
+        self.readers(layout, registry, running, laggards, &mut domain)?;
         let load = self.waiting(layout, at(layout.core_lanes))?;
         (domain.callbacks_waiting, domain.bytes_waiting) = (load & 0xffff_ffff, (load >> 32) * 16);
         Ok(domain)
@@ -218,6 +219,7 @@ impl Reader {
         layout: &Layout,
         registry: u64,
         running: bool,
+        laggards: usize,
         domain: &mut Domain,
     ) -> io::Result<()> {
         let follow = |at: u64, distance: u64| (distance != 0).then(|| at.wrapping_add(distance));
@@ -238,7 +240,8 @@ impl Reader {
                 let inside = word & 0xffff_ffff != 0;
                 domain.threads += u32::from(!left);
                 domain.readers += u32::from(inside);
-                if running && inside && snapshot != 0 && snapshot >> 32 == word >> 32 {
+                let waited_for = snapshot != 0 && snapshot >> 32 == word >> 32;
+                if running && inside && waited_for && domain.laggards.len() < laggards {
                     domain.laggards.push(thread);
                 }
             }
@@ -326,7 +329,7 @@ mod tests {
             lane_registered: 0,
             lane_finished: 0,
         };
-        let domains = Reader::new(std::process::id(), BUDGET).domains(&layout);
+        let domains = Reader::new(std::process::id(), BUDGET).domains(&layout, SHOWN);
         assert_eq!((domains.len(), domains[SHOWN - 1].threads), (SHOWN, 2000));
         assert_eq!(domains.iter().map(|d| d.laggards.len()).sum::<usize>(), LAGGARDS);
     }
@@ -360,14 +363,14 @@ mod tests {
         for distance in [8u64, 0u64.wrapping_sub(8), u64::MAX] {
             memory[8] = distance;
             memory[128..].fill(start);
-            let _ = reader().domains(&layout);
-            let _ = reader().readers(&layout, start, true, &mut empty());
+            let _ = reader().domains(&layout, SHOWN);
+            let _ = reader().readers(&layout, start, true, LAGGARDS, &mut empty());
             let _ = reader().waiting(&layout, start);
         }
         // Two chunks that name each other as the next one.
         (memory[8], memory[9]) = (8, 0u64.wrapping_sub(8));
         let mut bounded = reader();
-        let error = bounded.readers(&layout, start, true, &mut empty()).unwrap_err();
+        let error = bounded.readers(&layout, start, true, LAGGARDS, &mut empty()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
         assert!(bounded.left < PRICE, "the budget is used up, and nothing was read beyond it");
         assert!(reader().layout(start).is_err());

@@ -29,6 +29,10 @@ const ATTEMPTS: usize = 4;
 const HURRY: Duration = Duration::from_millis(50);
 /// Time for which a VM that ended is still shown.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// A process whose memory takes longer to read than this is given up when its region is looked for,
+/// with the thread that looks; and after so many threads no more regions are looked for.
+const HANGS: Duration = Duration::from_secs(10);
+const GIVEN_UP_MOST: u32 = 16;
 /// How long the thread is waited for when it is to end.
 const END: Duration = Duration::from_secs(5);
 
@@ -45,8 +49,8 @@ impl Machines {
 enum Message {
     /// The VMMs that run and were not known.
     Found(Vec<(Key, Option<String>)>),
-    /// The VM's region was looked for.
-    Region(Key, Option<Region>),
+    /// The VM's region was looked for, by the helper with that number, for that long.
+    Region(u32, Key, Option<Region>, Duration),
     /// The VMM has answered.
     Described(Key, vmm::Vm, Sender<bool>),
     Attached(Key, Box<Attached>),
@@ -61,11 +65,11 @@ enum Message {
 /// A thread that answers one request at a time, and that nobody waits for.
 struct Helper<T> {
     requests: Sender<T>,
-    /// Its answer is awaited.
-    busy: bool,
+    /// The request whose answer is awaited, and since when.
+    busy: Option<(T, Instant)>,
 }
 
-impl<T: Send + 'static> Helper<T> {
+impl<T: Clone + Send + 'static> Helper<T> {
     /// `answer` gives each request's answer.
     fn start(
         name: &str,
@@ -80,12 +84,24 @@ impl<T: Send + 'static> Helper<T> {
             }
         };
         std::thread::Builder::new().name(name.into()).spawn(run)?;
-        Ok(Helper { requests, busy: false })
+        Ok(Helper { requests, busy: None })
     }
 
     fn ask(&mut self, request: T) {
-        self.busy = self.requests.send(request).is_ok();
+        self.busy = Some((request.clone(), Instant::now()));
+        if self.requests.send(request).is_err() {
+            self.busy = None;
+        }
     }
+}
+
+/// Looks for regions, as the helper with that number.
+fn look_for_regions(messages: &Sender<Message>, number: u32) -> std::io::Result<Helper<Key>> {
+    Helper::start("watch-regions", messages, move |key: Key| {
+        let start = Instant::now();
+        let found = Region::find(key.pid);
+        Message::Region(number, key, found, start.elapsed())
+    })
 }
 
 /// Ends the thread when dropped, and waits for it, unless it hangs.
@@ -110,7 +126,6 @@ impl DiscoveryThread {
         let mut finder = Finder::default();
         let find =
             move |known: HashSet<u32>| Message::Found(finder.find(|pid| known.contains(&pid)));
-        let region = |key: Key| Message::Region(key, Region::find(key.pid));
         let mut state = State {
             machines,
             slots,
@@ -118,7 +133,8 @@ impl DiscoveryThread {
             which,
             interval,
             finder: Helper::start("watch-finder", &messages, find)?,
-            regions: Helper::start("watch-regions", &messages, region)?,
+            regions: look_for_regions(&messages, 0)?,
+            given_up: 0,
             messages: own,
             stop: stop.clone(),
             attempts: Vec::new(),
@@ -154,6 +170,8 @@ struct State {
     interval: Duration,
     finder: Helper<HashSet<u32>>,
     regions: Helper<Key>,
+    /// Helpers before that one, which hang.
+    given_up: u32,
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
     attempts: Vec<JoinHandle<()>>,
@@ -182,7 +200,7 @@ impl State {
         let mut machines = self.machines.lock();
         let over = |m: &Machine| m.ended.is_some_and(|at| at.elapsed() >= FAREWELL);
         machines.retain(|_, machine| !over(machine));
-        if !self.finder.busy {
+        if self.finder.busy.is_none() {
             let run = machines.values().filter(|machine| machine.ended.is_none());
             self.finder.ask(run.map(|machine| machine.key.pid).collect());
         }
@@ -199,9 +217,13 @@ impl State {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            let Some(changed) = look.changed() else { continue };
-            if let Some(machine) = self.machines.lock().get_mut(&key) {
-                machine.looked(&look, changed);
+            let start = Instant::now();
+            let changed = look.changed();
+            let mut machines = self.machines.lock();
+            let vms = machines.len();
+            if let Some(machine) = machines.get_mut(&key) {
+                machine.look_took(start.elapsed(), vms);
+                changed.into_iter().for_each(|changed| machine.looked(&look, changed));
             }
         }
         for (key, guest) in guests {
@@ -213,8 +235,11 @@ impl State {
             if matches!(found, Ok(Liveness::Doubtful)) {
                 self.look_for_another_kernel(key, &guest);
             }
-            if let Some(machine) = self.machines.lock().get_mut(&key) {
-                machine.checked(&guest, &found, start.elapsed());
+            let mut machines = self.machines.lock();
+            let vms = machines.len();
+            if let Some(machine) = machines.get_mut(&key) {
+                machine.check_took(start.elapsed(), vms);
+                machine.checked(&guest, &found);
             }
         }
     }
@@ -244,10 +269,19 @@ impl State {
         self.attempts.retain(|attempt| !attempt.is_finished());
         let mut hurried = false;
         let mut machines = self.machines.lock();
-        if !self.regions.busy {
-            if let Some(machine) = machines.values_mut().find(|machine| machine.region_due()) {
-                machine.begin_look_for_region();
-                self.regions.ask(machine.key);
+        let hangs = self.regions.busy.filter(|(_, since)| since.elapsed() >= HANGS);
+        if let Some((key, _)) = hangs.filter(|_| self.given_up < GIVEN_UP_MOST) {
+            if let Ok(regions) = look_for_regions(&self.messages, self.given_up + 1) {
+                self.regions = regions;
+                self.given_up += 1;
+                machines.get_mut(&key).into_iter().for_each(Machine::give_up_region);
+            }
+        }
+        if self.regions.busy.is_none() {
+            // The one that has waited for longest.
+            let due = machines.values().filter_map(|m| Some((m.region_due()?, m.key)));
+            if let Some((_, key)) = due.min() {
+                self.regions.ask(key);
             }
         }
         for machine in machines.values_mut() {
@@ -272,17 +306,22 @@ impl State {
         let mut machines = self.machines.lock();
         match message {
             Message::Found(found) => {
-                self.finder.busy = false;
+                self.finder.busy = None;
                 for (key, name) in found {
                     if self.which.wants(key.pid, name.as_deref()) {
+                        // One with that process ID has ended, and is not shown beside this one.
+                        machines.retain(|k, m| k.pid != key.pid || *k == key || m.ended.is_none());
                         machines.entry(key).or_insert_with(|| Machine::new(key, name));
                     }
                 }
             }
-            Message::Region(key, region) => {
-                self.regions.busy = false;
+            Message::Region(number, key, region, took) => {
+                if number == self.given_up {
+                    self.regions.busy = None;
+                }
+                let vms = machines.len();
                 if let Some(machine) = machines.get_mut(&key) {
-                    machine.set_region(region);
+                    machine.set_region(region, took, vms);
                 }
             }
             Message::Described(key, vm, go_on) => {

@@ -35,7 +35,7 @@ const STABLE: Duration = Duration::from_secs(60);
 const REBOOT: Duration = Duration::from_secs(1);
 
 /// Longer names of VMs are cut: they are a label of every series.
-const NAME_MAX: usize = 100;
+const NAME_MAX: usize = 256;
 
 /// A VM without a kernel counts as starting for so long.
 const STARTING: Duration = Duration::from_secs(10);
@@ -43,8 +43,14 @@ const STARTING: Duration = Duration::from_secs(10);
 /// New threads are looked at this often at most: QEMU makes and ends helpers all the time.
 const THREADS_AGAIN: Duration = Duration::from_secs(5);
 
-/// A check is followed by a pause of this many times its own duration.
-const CHECK_REST: u32 = 10;
+/// Of the time of the thread that asks VMMs, or of that which looks for regions, those that are slow
+/// to answer have one part in so many, all together.
+const REST: u32 = 10;
+
+/// How long to leave a VMM alone that took so long to answer, one of `vms`.
+fn rest(took: Duration, vms: usize) -> Duration {
+    took.saturating_mul(REST.saturating_mul(u32::try_from(vms).unwrap_or(u32::MAX)))
+}
 
 /// A search for QEMU's registers that takes longer than this is reported.
 pub const SEARCH_REMARK: Duration = Duration::from_secs(5);
@@ -361,10 +367,13 @@ impl Machine {
         self.attached.as_ref().filter(|_| due).map(|attached| attached.guest.clone())
     }
 
-    /// Takes the result of a check, and how long the check took.
-    pub fn checked(&mut self, guest: &Arc<Guest>, found: &Result<Liveness, Error>, took: Duration) {
-        // A VMM that is slow to answer is asked less often.
-        self.check_due = Instant::now() + took * CHECK_REST;
+    /// A check took so long; there are so many VMs.
+    pub fn check_took(&mut self, took: Duration, vms: usize) {
+        self.check_due = Instant::now() + rest(took, vms);
+    }
+
+    /// Takes the result of a check.
+    pub fn checked(&mut self, guest: &Arc<Guest>, found: &Result<Liveness, Error>) {
         if !self.attached.as_ref().is_some_and(|attached| Arc::ptr_eq(&attached.guest, guest)) {
             return;
         }
@@ -399,7 +408,7 @@ impl Machine {
     pub fn searched(&mut self, guest: &Arc<Guest>, replaced: bool) {
         self.busy = false;
         if replaced {
-            self.checked(guest, &Ok(Liveness::Rebooted), Duration::ZERO);
+            self.checked(guest, &Ok(Liveness::Rebooted));
         }
     }
 
@@ -420,15 +429,13 @@ impl Machine {
 
     /// Whether the region is to be looked for: it is a device of the VM's, which may come and go.
     /// Whoever looks reads the VMM's memory, which may be slow: the list of VMs must not be locked.
-    pub fn region_due(&self) -> bool {
-        self.ended.is_none() && Instant::now() >= self.region_due
+    pub fn region_due(&self) -> Option<Instant> {
+        (self.ended.is_none() && Instant::now() >= self.region_due).then_some(self.region_due)
     }
 
-    pub fn begin_look_for_region(&mut self) {
-        self.region_due = Instant::now() + THREADS_AGAIN;
-    }
-
-    pub fn set_region(&mut self, region: Option<Region>) {
+    /// `took`: how long the look lasted; there are so many VMs.
+    pub fn set_region(&mut self, region: Option<Region>, took: Duration, vms: usize) {
+        self.region_due = Instant::now() + THREADS_AGAIN.max(rest(took, vms));
         self.region = region;
         if let Some(slot) = &self.slot {
             slot.set_region(self.region.as_ref().map_or(0, Region::address));
@@ -457,6 +464,16 @@ impl Machine {
         Some(Look { guest: attached.guest.clone(), present: attached.present.clone() })
     }
 
+    /// A look took so long; there are so many VMs.
+    pub fn look_took(&mut self, took: Duration, vms: usize) {
+        self.threads_due = Instant::now() + THREADS_AGAIN.max(rest(took, vms));
+    }
+
+    /// Whoever looks for the region has waited for longer than this process is worth.
+    pub fn give_up_region(&mut self) {
+        self.region_due = Instant::now() + Duration::from_secs(24 * 3600);
+    }
+
     /// Takes what a look found.
     pub fn looked(&mut self, look: &Look, changed: Changed) {
         let same = |attached: &&mut Attached| Arc::ptr_eq(&attached.guest, &look.guest);
@@ -471,10 +488,12 @@ impl Machine {
         self.attached.is_some() && self.vm.as_ref().is_some_and(|known| known.vcpus == vm.vcpus)
     }
 
-    /// An attempt ended without anything to do.
+    /// An attempt ended without anything to do, unless the guest has rebooted since it asked.
     pub fn settle(&mut self) {
         self.busy = false;
-        self.retry = None;
+        if self.attached.is_some() {
+            self.retry = None;
+        }
     }
 
     /// Looks for QEMU's registers among the candidates.
@@ -563,10 +582,12 @@ mod tests {
         machine.rebooted(lasted);
         assert!(machine.hurried(), "none after the first");
         for _ in 0..7 {
+            let before = Instant::now();
             machine.rebooted(lasted);
-            assert!(!machine.hurried());
+            assert!(machine.retry.is_some_and(|at| at >= before + REBOOT && machine.found >= at));
         }
-        assert!(machine.retry.is_some_and(|at| machine.found >= at));
+        machine.settle();
+        assert!(machine.retry.is_some(), "an attempt asked before the reboot");
         machine.fail(&Error::NoKernel { reason: String::new() });
         assert_eq!(machine.state, VmState::Attaching);
         assert!(machine.hurried());
