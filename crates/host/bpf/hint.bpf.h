@@ -33,9 +33,18 @@ struct sched_entity___hint {
 	struct cfs_rq *cfs_rq;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live; /* threads */
+};
+
 struct task_struct___hint {
 	s32 pid;
 	s32 tgid;
+	struct signal_struct *signal;
 	struct sched_entity___hint se;
 	struct thread_struct___hint thread;
 };

@@ -269,4 +269,33 @@ int BPF_PROG(publish_wakeup_new, struct task_struct *thread)
 	return 0;
 }
 
+/*
+ * What a process has said of its memory is no longer true with another program,
+ * perhaps with more rights, or of another process that gets its ID. Its
+ * connection may be open still.
+ */
+static __always_inline void forget(struct task_struct___hint *thread)
+{
+	u32 tgid = thread->tgid;
+
+	bpf_map_delete_elem(&processes, &tgid);
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(publish_exec, struct task_struct *thread)
+{
+	forget((void *)thread);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(publish_exit, struct task_struct *thread)
+{
+	struct task_struct___hint *exits = (void *)thread;
+
+	if (exits->signal->live.counter == 0)
+		forget(exits);
+	return 0;
+}
+
 char LICENSE[] SEC("license") = "GPL";

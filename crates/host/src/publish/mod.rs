@@ -182,6 +182,8 @@ impl Server {
         let client = Client { connection, pid, slot, hello };
         if self.program.reset(slot, self.keys).is_ok()
             && self.program.register(pid, slot, &hello).is_ok()
+            // From here on the eBPF program notices.
+            && client.connection.is_still(pid)
             && client.connection.welcome(&welcome, self.program.page()).is_ok()
         {
             self.clients.push(client);
@@ -199,6 +201,7 @@ impl Server {
         let other = self.clients.iter().find(|other| other.pid == client.pid);
         let restored = other.is_some_and(|other| {
             self.program.register(other.pid, other.slot, &other.hello).is_ok()
+                && other.connection.is_still(other.pid)
         });
         if !restored {
             self.program.forget(client.pid);
@@ -297,7 +300,9 @@ mod tests {
     use super::*;
     use reprieve_hint::abi::hello;
     use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+    use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
 
     /// Connects this process, and says hello.
     fn connect(path: &Path) -> OwnedFd {
@@ -309,6 +314,58 @@ mod tests {
             unsafe { std::slice::from_raw_parts((&raw const hello).cast(), size_of::<Hello>()) };
         net::send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
         socket
+    }
+
+    /// A child connects by a descriptor that this process has, too: nobody hangs up when it ends,
+    /// or executes another program.
+    #[test]
+    fn a_registration_ends_with_the_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hint.sock");
+        let mut server = Server::start(&path).unwrap();
+        for executes in [false, true] {
+            let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+            let (mut go_on, mut told) = UnixStream::pair().unwrap();
+            let address = SocketAddrUnix::new(&path).unwrap();
+            let hello = hello();
+            // SAFETY: as in `connect`.
+            let bytes = unsafe {
+                std::slice::from_raw_parts((&raw const hello).cast(), size_of::<Hello>())
+            };
+            // SAFETY: the child makes system calls, and ends or executes a program.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let _ = net::connect(&socket, &address);
+                let _ = net::send(&socket, bytes, SendFlags::NOSIGNAL);
+                let _ = told.read(&mut [0]);
+                // SAFETY: as above.
+                unsafe {
+                    if executes {
+                        let arguments = [c"sleep".as_ptr(), c"1000000".as_ptr(), std::ptr::null()];
+                        libc::execvp(arguments[0], arguments.as_ptr());
+                    }
+                    libc::_exit(0);
+                }
+            }
+            let pid = child as u32;
+            while server.program.slot_of(pid).is_none() {
+                server.step().unwrap();
+            }
+            go_on.write_all(&[0]).unwrap();
+            while server.program.slot_of(pid).is_some() {
+                server.step().unwrap();
+            }
+            assert_eq!(server.clients.len(), 1, "the connection is there still");
+            drop(socket);
+            // SAFETY: our child.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+            }
+            while !server.clients.is_empty() {
+                server.step().unwrap();
+            }
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Program {
     /// Borrows `storage`; dropped before it.
     skel: ManuallyDrop<PublishSkel<'static>>,
     storage: *mut MaybeUninit<OpenObject>,
-    _links: [Link; 3],
+    _links: [Link; 5],
 }
 
 // SAFETY: `storage` is a box of this alone; everything else may be sent.
@@ -138,7 +138,7 @@ impl Drop for Program {
     }
 }
 
-type Parts = (PublishSkel<'static>, [Link; 3]);
+type Parts = (PublishSkel<'static>, [Link; 5]);
 
 fn load(storage: &'static mut MaybeUninit<OpenObject>) -> Result<Parts, Error> {
     let open = PublishSkelBuilder::default().open(storage).map_err(refused("open"))?;
@@ -151,6 +151,8 @@ fn load(storage: &'static mut MaybeUninit<OpenObject>) -> Result<Parts, Error> {
         skel.progs.publish_switch.attach().map_err(refused("attach"))?,
         skel.progs.publish_wakeup.attach().map_err(refused("attach"))?,
         skel.progs.publish_wakeup_new.attach().map_err(refused("attach"))?,
+        skel.progs.publish_exec.attach().map_err(refused("attach"))?,
+        skel.progs.publish_exit.attach().map_err(refused("attach"))?,
     ];
     Ok((skel, links))
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,11 @@ pub struct Listener {
 }
 
 /// A process.
-pub struct Connection(OwnedFd);
+pub struct Connection {
+    socket: OwnedFd,
+    /// Its user when it connected.
+    user: u32,
+}
 
 /// Processes that connected and said nothing yet, the oldest first.
 #[derive(Default)]
@@ -39,7 +43,7 @@ impl AsFd for Listener {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -106,7 +110,8 @@ impl Listener {
             let to = (&raw mut peer).cast();
             check(libc::getsockopt(fd.as_raw_fd(), level, name, to, &mut size).into()).ok()?;
             // 0: a process that this one cannot see.
-            (peer.pid > 0).then_some((Connection(fd), peer.pid as u32))
+            let connection = Connection { socket: fd, user: peer.uid };
+            (peer.pid > 0).then_some((connection, peer.pid as u32))
         }
     }
 }
@@ -141,10 +146,17 @@ fn remove_dead(path: &Path) -> Result<(), Error> {
 }
 
 impl Connection {
+    /// Whether process `pid` is still its user's to tell about: not one with more rights, into which
+    /// it has turned, or of another user, which has its ID now.
+    pub fn is_still(&self, pid: u32) -> bool {
+        // Root's, if its user may not read its memory.
+        fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == self.user)
+    }
+
     /// What the process says of itself, if it has: it sends that before anything else.
     pub fn hello(&self) -> Option<Hello> {
         let mut hello = Hello::default();
-        let (fd, to) = (self.0.as_raw_fd(), (&raw mut hello).cast());
+        let (fd, to) = (self.socket.as_raw_fd(), (&raw mut hello).cast());
         // SAFETY: a buffer of integers that is valid for its size.
         let got = unsafe { libc::recv(fd, to, size_of::<Hello>(), libc::MSG_DONTWAIT) };
         (got as usize == size_of::<Hello>()).then_some(hello)
@@ -171,7 +183,7 @@ impl Connection {
             (*header).cmsg_type = libc::SCM_RIGHTS;
             (*header).cmsg_len = libc::CMSG_LEN(4) as _;
             libc::CMSG_DATA(header).cast::<i32>().write_unaligned(page.as_raw_fd());
-            check(libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) as i64)?;
+            check(libc::sendmsg(self.socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) as i64)?;
         }
         Ok(())
     }
