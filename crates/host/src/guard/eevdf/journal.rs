@@ -9,6 +9,7 @@
 
 use super::slice;
 use reprieve_guest::vmm::process::start_time;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -185,8 +186,11 @@ pub fn restore_one(path: &Path, restored: &mut Restored) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
     let missing = |restored: &Restored| restored.failed.len() + restored.later.len();
     let before_this = missing(restored);
-    // The first line names the processes.
-    for before in text.lines().skip(1).filter_map(Before::parse) {
+    // The first line names the processes. Of a thread's lines the last one counts: somebody gave it
+    // another slice after the one before.
+    let lines = text.lines().skip(1).filter_map(Before::parse);
+    let last: BTreeMap<_, _> = lines.map(|b| ((b.tid, b.start_time), b)).collect();
+    for before in last.into_values() {
         match before.restore() {
             Ok(()) => restored.threads += 1,
             Err(error) if error.kind() == io::ErrorKind::Unsupported => restored.later.push(before),
@@ -258,6 +262,13 @@ mod tests {
         restore_one(journal.path(), &mut Restored::default()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert_eq!(restore(Path::new("/nonexistent/reprieve")).unwrap(), Restored::default());
+        // The last of a thread's lines counts.
+        let later = Before { slice: Some(3 * slice::MIN), ..before };
+        slice::set(tid, Some(slice::MIN)).unwrap();
+        let lines = [before, later].map(|before| before.line()).concat();
+        fs::write(&path, format!("1 18446744073709551615 1 7\n{lines}")).unwrap();
+        assert_eq!(restore(dir.path()).unwrap().threads, 1);
+        assert_eq!(slice::get(tid).unwrap(), 3 * slice::MIN);
         // What somebody else set since stays.
         slice::set(tid, Some(2 * slice::MIN)).unwrap();
         before.restore().unwrap();
