@@ -52,6 +52,7 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	     u64 wake_flags)
 {
 	struct task *task = task_of(p);
+	struct cpu *runs;
 	_Bool idle = 0;
 	u64 now;
 	s32 cpu;
@@ -71,6 +72,13 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	if (idle && task) {
 		place(p, task, cpu, 1, now);
 		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, 0);
+		/* The thread of this CPU may go on for long after all. */
+		if (wake_flags & SCX_WAKE_SYNC &&
+		    cpu == (s32)bpf_get_smp_processor_id()) {
+			runs = cpu_of(cpu);
+			if (runs && runs->turn)
+				end_turn(runs, cpu, LOOK_EXTENDED_NS, now);
+		}
 	}
 	return cpu;
 }
@@ -105,8 +113,8 @@ static __always_inline void preempt(struct task_struct *p, struct task *task,
 				    s32 where, u64 now)
 {
 	_Bool here = where == (s32)bpf_get_smp_processor_id();
+	u64 left, less = settings.slice / 2;
 	struct cpu *cpu = cpu_of(where);
-	u64 left;
 
 	if (!cpu || !cpu->turn)
 		return;
@@ -128,8 +136,9 @@ static __always_inline void preempt(struct task_struct *p, struct task *task,
 		left = LOOK_EXTENDED_NS;
 	/* No timer can be started for another CPU. Where its own would come
 	 * too late, who was woken runs at once if it has had less. */
-	if (!here && policy_after(cpu->look, now + left) > 0 &&
-	    left < settings.slice / 2)
+	if (cpu->kind == !!task->queue)
+		less = less * cpu->thread.weight / POLICY_WEIGHT;
+	if (!here && policy_after(cpu->look, now + left) > 0 && left < less)
 		left = 0;
 	if (left)
 		end_turn(cpu, where, left, now);
@@ -141,9 +150,10 @@ SEC("struct_ops/guard_enqueue")
 void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
-	struct cpu *runs;
-	u64 vtime, now;
+	u64 vtime, now, comes = 0;
+	struct domain *domain;
 	s32 cpu, idle = -1;
+	struct cpu *runs;
 
 	if (!task) {
 		kernel_insert(p, SCX_DSQ_GLOBAL, SLICE_FOR_KERNEL, enq_flags);
@@ -182,8 +192,17 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 	} else {
 		cpu = idle;
-		if (cpu < 0)
+		if (cpu < 0) {
+			/* It is in the queue only after this: a CPU may have
+			 * looked there, and be idle in a moment. */
+			domain = domain_at(task->domain);
+			comes = domain->comes;
+			domain->comes = now;
 			cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+			if (cpu >= 0)
+				__sync_val_compare_and_swap(&domain->comes, now,
+							    comes);
+		}
 		if (cpu >= 0) {
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 			return;
@@ -197,6 +216,22 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	runs = cpu_of(cpu);
 	if (runs && runs->turn)
 		look_for_one(runs, cpu, now);
+}
+
+/* How long a thread that comes may take to be in its queue. */
+#define COMES_NS 50000
+
+SEC("struct_ops/guard_update_idle")
+void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
+{
+	struct cpu *cpu = cpu_of(where);
+	u64 comes = domain_at(domain_of(where))->comes;
+
+	if (!cpu)
+		return;
+	cpu->idle = idle;
+	if (idle && policy_after(bpf_ktime_get_ns(), comes) < COMES_NS)
+		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 }
 
 /* The thread leaves its queue: since Linux 7.1 also because it gets a CPU. */
@@ -678,6 +713,7 @@ struct sched_ext_ops guard_ops = {
 	.quiescent = (void *)guard_quiescent,
 	.set_weight = (void *)guard_set_weight,
 	.set_cpumask = (void *)guard_set_cpumask,
+	.update_idle = (void *)guard_update_idle,
 	.init_task = (void *)guard_init_task,
 	.exit_task = (void *)guard_exit_task,
 	.enable = (void *)guard_enable,
@@ -687,6 +723,7 @@ struct sched_ext_ops guard_ops = {
 	.cgroup_set_bandwidth = (void *)guard_set_bandwidth,
 	.init = (void *)guard_init,
 	.exit = (void *)guard_exit,
+	.flags = SCX_OPS_KEEP_BUILTIN_IDLE,
 	.timeout_ms = 20000,
 	.name = "reprieve_guard",
 };

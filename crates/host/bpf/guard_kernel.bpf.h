@@ -27,6 +27,7 @@
 #define SCX_KICK_IDLE 1ULL
 #define SCX_KICK_PREEMPT 2ULL
 #define SCX_TASK_QUEUED 1
+#define SCX_OPS_KEEP_BUILTIN_IDLE 1
 #define SCX_OPS_SWITCH_PARTIAL 8
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), \
@@ -92,6 +93,7 @@ struct sched_ext_ops {
 	_Bool (*yield)(struct task_struct *from, struct task_struct *to);
 	void (*set_weight)(struct task_struct *p, u32 weight);
 	void (*set_cpumask)(struct task_struct *p, const struct cpumask *mask);
+	void (*update_idle)(s32 cpu, _Bool idle);
 	s32 (*init_task)(struct task_struct *p,
 			 struct scx_init_task_args *args);
 	void (*exit_task)(struct task_struct *p,

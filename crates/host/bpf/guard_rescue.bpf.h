@@ -437,7 +437,7 @@ __noinline int rescue_pending(u64 now)
 	u32 zero = 0, n;
 	struct pass *pass = bpf_map_lookup_elem(&passes, &zero);
 
-	if (!pass)
+	if (!pass || !owing)
 		return 0;
 	pass->left = LOOK_OWING;
 	bpf_for(n, 0, LOOK_STEPS)

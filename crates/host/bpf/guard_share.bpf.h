@@ -56,10 +56,12 @@ static __always_inline void join(struct task *task, u64 now)
 /* The same for an ordinary thread. */
 static __always_inline void load_thread(struct task *task, u32 weight)
 {
-	u32 before = __sync_lock_test_and_set(&task->load, weight);
+	u32 before;
 
-	if (weight != before)
-		add(&load, (u64)weight - before);
+	if (task->load == weight)
+		return;
+	before = __sync_lock_test_and_set(&task->load, weight);
+	add(&load, (u64)weight - before);
 }
 
 /* Brings the VM's entitlement up to now: while it has something to run, what
@@ -295,8 +297,8 @@ __noinline u64 mask_key(u32 tid, u32 domain)
 }
 
 /* The virtual time of those CPUs of the domain where the thread may run: the
- * latest at which one started that is not bound there, or the queue's if there
- * is a CPU on which none did for long. */
+ * latest at which another one started that is not bound there, in its turn, or
+ * the queue's if there is a CPU on which none did for long. */
 __noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
 {
 	u64 vtime = domain_at(domain)->queue.vtime, least = 0, started;
@@ -322,12 +324,16 @@ __noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
 			goto out;
 		started = cpu->started;
 		/* One that is alone does not start again for long. */
-		if (cpu->turn && !cpu->kind)
+		if (cpu->turn && !cpu->kind && !cpu->why && cpu->pid != tid) {
 			started = cpu->thread.vtime;
-		else if (policy_after(now, cpu->started_at) >
-			 (s64)(cpu->turn ? POLICY_MASK_IDLE_NS
-					 : SLICE_FOR_KERNEL))
+		} else if (policy_after(now, cpu->started_at) >
+			   (s64)(cpu->turn ? POLICY_MASK_IDLE_NS
+					   : SLICE_FOR_KERNEL)) {
+			/* A thread of a higher class has it. */
+			if (!cpu->turn && !cpu->idle)
+				continue;
 			goto out;
+		}
 		if (!some || policy_after(started, least) > 0)
 			least = started;
 		some = 1;
@@ -357,9 +363,9 @@ static __always_inline void move_on(struct task *task, const struct mask *mask)
 	policy_mask_move(&mask->mask, &task->thread, &task->moved);
 }
 
-/* The mask whose key the thread has now. */
+/* The mask whose key the thread has now. moves: since now. */
 static __always_inline void enter_mask(struct task_struct *p, struct task *task,
-				       int woken, u64 now)
+				       int woken, int moves, u64 now)
 {
 	struct domain *domain = domain_at(task->domain);
 	struct mask *mask = mask_of(task);
@@ -368,7 +374,7 @@ static __always_inline void enter_mask(struct task_struct *p, struct task *task,
 
 	if (!key)
 		return;
-	if (!mask || policy_mask_idle(&mask->mask, now) ||
+	if (!mask || moves || policy_mask_idle(&mask->mask, now) ||
 	    (woken && policy_after(now, mask->looked) > (s64)settings.slice)) {
 		here = vtime_here(p->pid, task->domain, now);
 		if (mask) {
@@ -416,9 +422,9 @@ static __always_inline void enter(struct task_struct *p, struct task *task,
 	if (moves)
 		task->mask_since = 0;
 	task->mask = key;
-	enter_mask(p, task, woken, now);
+	enter_mask(p, task, woken, moves, now);
 	seen(task, to);
-	mask = woken ? mask_of(task) : 0;
+	mask = woken || moves ? mask_of(task) : 0;
 	if (mask)
 		policy_mask_woken(to, mask->here);
 	if (task->unplaced)
@@ -426,6 +432,13 @@ static __always_inline void enter(struct task_struct *p, struct task *task,
 	else if (moves)
 		policy_move(&task->thread, &from, to);
 	task->unplaced = 0;
+}
+
+/* What the thread inherited, for it to pay. */
+static __always_inline u64 inherits(struct task *task)
+{
+	return task->inherited ? __sync_lock_test_and_set(&task->inherited, 0)
+			       : 0;
 }
 
 /* Where the thread stands in its queue: its CPU's, if it may run there only,
@@ -446,8 +459,7 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 			       queue ? 0 : virtual_now - at.vtime, !queue,
 			       woken, &limit);
 	return policy_place(&task->thread, group ? &group->group : 0, &at,
-			    per_cpu(), credit,
-			    __sync_lock_test_and_set(&task->inherited, 0));
+			    per_cpu(), credit, inherits(task));
 }
 
 static __always_inline _Bool may_yield_to(const struct task *task,
@@ -509,8 +521,8 @@ __noinline u64 pays(u32 pid)
 		return 0;
 	limits(&limit);
 	task = task_of(p);
-	if (task && task->inherited)
-		owed = __sync_lock_test_and_set(&task->inherited, 0);
+	if (task)
+		owed = inherits(task);
 	paid = policy_owed(owed, &limit);
 	if (task && owed > paid)
 		add(&task->inherited, owed - paid);

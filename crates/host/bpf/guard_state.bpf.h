@@ -133,6 +133,7 @@ struct cpu {
 	u32 kind; /* of who runs: 1 if it may run here only */
 	u32 extends; /* who runs is in an extension */
 	u32 watched; /* what who runs does may end its turn */
+	u32 idle;
 	u64 wanted; /* a thread to run next, and why in the upper half */
 	u32 woken; /* a thread that was woken, and may run out of its turn */
 };
@@ -211,7 +212,8 @@ struct domain {
 	struct policy_queue queue;
 	u64 weight; /* of the thread that was the first last */
 	u64 forgot; /* when what masks lack was forgotten */
-	u64 pad[12]; /* two lines of a processor's cache */
+	u64 comes; /* when a thread came for which no CPU was idle */
+	u64 pad[11]; /* two lines of a processor's cache */
 };
 
 static struct domain domains[MAX_DOMAINS];

@@ -379,7 +379,7 @@ __noinline int again(u32 where, u64 now)
 	      0, now, &at);
 	group = group_of(task);
 	policy_stays(&task->thread, group ? &group->group : 0, &at, per_cpu(),
-		     __sync_lock_test_and_set(&task->inherited, 0));
+		     inherits(task));
 	cpu->thread.vtime = task->thread.vtime;
 	waits = first_of(mine, where, &at, &first);
 	if (!policy_again(&task->thread, waits, first.vtime, &cpu->kinds,
@@ -550,7 +550,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 				 u32 where, u64 now)
 {
 	struct task *task = 0;
-	_Bool yields = cpu->yields, ran = 0;
+	_Bool yields = cpu->yields, ran = 0, may_repeat;
 	u32 own = domain_of(where), other;
 	u32 kind;
 
@@ -595,13 +595,12 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 		cpu->elsewhere = now + LOOK_ELSEWHERE_NS;
 		other = own;
 	}
-	if (ran) {
-		if (!yields && !cpu->why && !task->awaits && other == own) {
-			park_spent(QUEUE_SHARED + own, now);
-			if (again(where, now) &&
-			    repeat(prev, task, cpu, where, now))
-				return;
-		}
+	may_repeat =
+		ran && !yields && !cpu->why && !task->awaits && other == own;
+	if (may_repeat) {
+		park_spent(QUEUE_SHARED + own, now);
+		if (again(where, now) && repeat(prev, task, cpu, where, now))
+			return;
 	}
 	if (kind && kernel_take(QUEUE_CPU + where))
 		return;
@@ -610,8 +609,13 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (take_shared(own, where, now))
 		return;
 	/* They may run elsewhere only. */
-	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + own) > 0)
+	if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + own) > 0) {
 		cpu->apart = now + LOOK_ELSEWHERE_NS;
+		/* It gave way to those, and has its own queue's turns again. */
+		if (may_repeat && cpu->kind && again(where, now) &&
+		    repeat(prev, task, cpu, where, now))
+			return;
+	}
 	/* Again, since one may have come while the CPU's lock was dropped. */
 	if (kernel_take(QUEUE_CPU + where))
 		return;
