@@ -261,7 +261,8 @@ void BPF_PROG(guard_dispatch, s32 where, struct task_struct *prev)
 SEC("struct_ops/guard_yield")
 _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 {
-	struct cpu *cpu = cpu_of(bpf_get_smp_processor_id());
+	u32 here = bpf_get_smp_processor_id(), there;
+	struct cpu *cpu = cpu_of(here);
 	struct task *waits = task_of(from), *task;
 	struct policy_limits limit;
 	struct group *group;
@@ -283,7 +284,13 @@ _Bool BPF_PROG(guard_yield, struct task_struct *from, struct task_struct *to)
 			add(&guest->yielded.refused, 1);
 			return 0;
 		}
-		want(cpu, to->pid, WHY_YIELDED);
+		there = task->queue ? task->queue - 1 : here;
+		if (!kernel_allows(to, there))
+			return 0;
+		if (there == here)
+			want(cpu, to->pid, WHY_YIELDED);
+		else if (!yield_there(there, to->pid, bpf_ktime_get_ns()))
+			return 0;
 	}
 	cpu->yields = 1;
 	kernel_set_slice(from, 0);

@@ -92,6 +92,21 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here)
 	return found;
 }
 
+/* Another CPU is to run the vCPU next, which waits in that CPU's own queue:
+ * soon, if who runs there has had a part of its turn. Whether it will. */
+static __always_inline _Bool yield_there(u32 where, u32 tid, u64 now)
+{
+	struct cpu *cpu = cpu_of(where);
+
+	if (!cpu || cpu->wanted || cpu->why)
+		return 0;
+	want(cpu, tid, WHY_YIELDED);
+	if (cpu->turn && !cpu->extends &&
+	    policy_after(now, cpu->turn + settings.slice / 2) >= 0)
+		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
+	return 1;
+}
+
 /* Whether the vCPU, which is current, spins for one that can run here instead:
  * then task->awaits is that one. One that runs elsewhere only is run there. */
 static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
@@ -123,14 +138,7 @@ static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
 		task->awaits = found;
 		return 1;
 	}
-	cpu = cpu_of(where);
-	if (cpu && !cpu->wanted && !cpu->why) {
-		want(cpu, found, WHY_YIELDED);
-		/* Who runs there has had a part of its turn. */
-		if (cpu->turn && !cpu->extends &&
-		    policy_after(now, cpu->turn + settings.slice / 2) >= 0)
-			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-	}
+	yield_there(where, found, now);
 	return 0;
 }
 

@@ -993,7 +993,7 @@ impl Namespace {
         Ok((status.status.id, status))
     }
 
-    /// `id`: what the program calls the set; `None`: what the set says, and the program is told.
+    /// `id`: what the program calls the set. `None`: what the set says, which the program is told.
     fn status_told(&self, set: &Set, id: Option<i32>) -> SemStatus {
         let status = SemStatus {
             status: Status::of(&set.object),

@@ -583,7 +583,8 @@ impl Namespace {
     }
 }
 
-/// `id`: what the program calls the segment; `None`: what the segment says, and the program is told.
+/// `id`: what the program calls the segment. `None`: what the segment says, which the program is
+/// told.
 fn status(local: &Local, segment: &Segment, id: Option<i32>) -> Result<ShmStatus> {
     let attached = segment.attached(local)?;
     let (status, size) = (Status::of(&segment.object), segment.size.load(Relaxed));

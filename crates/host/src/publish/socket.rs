@@ -146,8 +146,8 @@ fn remove_dead(path: &Path) -> Result<(), Error> {
 }
 
 impl Connection {
-    /// Whether process `pid` is still its user's to tell about: not one with more rights, into which
-    /// it has turned, or of another user, which has its ID now.
+    /// Whether process `pid` is still its user's to tell about: not one with more rights, into
+    /// which it has turned, or of another user, which has its ID now.
     pub fn is_still(&self, pid: u32) -> bool {
         // Root's, if its user may not read its memory.
         fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == self.user)

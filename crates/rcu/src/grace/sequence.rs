@@ -48,8 +48,8 @@ use std::time::Instant;
 #[cfg(not(loom))]
 const PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// In the leader's lock: it is held. The lower bits are the note of a leader that is [`Bound`], until
-/// somebody unbinds it.
+/// In the leader's lock: it is held. The lower bits are the note of a leader that is [`Bound`],
+/// until somebody unbinds it.
 const HELD: u64 = 1 << 63;
 
 /// Names a grace period that has not ended yet when the cookie is taken. The public one names its

@@ -43,8 +43,8 @@ const STARTING: Duration = Duration::from_secs(10);
 /// New threads are looked at this often at most: QEMU makes and ends helpers all the time.
 const THREADS_AGAIN: Duration = Duration::from_secs(5);
 
-/// Of the time of the thread that asks VMMs, or of that which looks for regions, those that are slow
-/// to answer have one part in so many, all together.
+/// Of the time of the thread that asks VMMs, or of that which looks for regions, those that are
+/// slow to answer have one part in so many, all together.
 const REST: u32 = 10;
 
 /// How long to leave a VMM alone that took so long to answer, one of `vms`.
