@@ -335,6 +335,9 @@ mod tests {
             // SAFETY: the child makes system calls, and ends or executes a program.
             let child = unsafe { libc::fork() };
             if child == 0 {
+                // It goes with its parent, should the test fail.
+                // SAFETY: no memory is passed.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 let _ = net::connect(&socket, &address);
                 let _ = net::send(&socket, bytes, SendFlags::NOSIGNAL);
                 let _ = told.read(&mut [0]);
