@@ -366,6 +366,21 @@ fn a_section_that_a_destructor_ends_does_not_go_on_in_a_child() {
     reprieve::synchronize_rcu();
 }
 
+/// The kernel may still know a thread that was joined.
+#[test]
+fn what_a_joined_thread_leaked_is_protected_in_a_child() {
+    let domain: &Domain = Box::leak(Box::new(Domain::builder().build().unwrap()));
+    thread::spawn(|| std::mem::forget(domain.read_lock())).join().unwrap();
+    let status = in_child(|| {
+        let cookie = domain.start_poll();
+        (0..20).all(|_| {
+            thread::sleep(Duration::from_millis(1));
+            !domain.poll(cookie)
+        })
+    });
+    assert_eq!(status, 0);
+}
+
 /// What a thread leaves to a key of its own: a guard, and rounds of destructors in each of which it
 /// uses a further domain.
 struct LastActs {
@@ -626,6 +641,40 @@ fn bound_workers() {
     })
     .join()
     .unwrap();
+}
+
+/// A callback has its worker's CPU, but not the thread for grace periods that it starts: a real-time
+/// thread may take that CPU, and nobody who only polls lets a thread run elsewhere.
+#[test]
+fn grace_periods_that_a_callback_starts() {
+    passes(&mut this_program("started_by_a_callback"));
+}
+
+#[test]
+#[ignore = "run by grace_periods_that_a_callback_starts"]
+fn started_by_a_callback() {
+    let domain = Arc::new(Domain::builder().build().unwrap());
+    let (send, receive) = channel();
+    let starts = domain.clone();
+    domain.defer(move || send.send(starts.start_poll()).unwrap());
+    domain.barrier().unwrap();
+    let cookie = receive.recv().unwrap();
+    // When it has led a grace period it has its name and its CPUs.
+    while !domain.poll(cookie) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let list = std::fs::read_to_string("/proc/self/status").unwrap();
+    let of = |status: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:\t"));
+        line.unwrap_or_default().to_string()
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let background = tasks.flatten().filter_map(|task| {
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        (name.trim() == "reprieve-gp").then(|| of(&status))
+    });
+    assert_eq!(background.collect::<Vec<_>>(), [of(&list)]);
 }
 
 /// A real-time thread's workers are ordinary threads, as is the one for grace periods in the

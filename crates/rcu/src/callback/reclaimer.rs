@@ -273,10 +273,15 @@ impl Reclaimer {
     fn ensure_background(self: &Arc<Reclaimer>) -> bool {
         self.grace.background.ensure(|| {
             let reclaimer = self.clone();
+            // By a worker's callback: it would have no CPU but that worker's, and nobody who only
+            // polls lets it run elsewhere.
+            let by_bound = thread::bound().is_some();
             let run = move || {
                 // As workers do.
                 sys::give_up_real_time();
-                // A worker's callback, whose CPU it has, may have started it.
+                if by_bound {
+                    sys::unbind(sys::thread_id());
+                }
                 thread::note_bound();
                 reclaimer.grace.serve_background(|| reclaimer.stopping());
             };

@@ -29,7 +29,6 @@
 
 use super::table::all;
 use crate::callback::reclaimer::Reclaimer;
-use crate::grace::watch;
 use crate::platform::fork::Handlers;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,7 +49,6 @@ fn queues(mut f: impl FnMut(&'static Reclaimer, usize, bool)) {
 }
 
 fn prepare() {
-    watch::note_alive();
     for reclaimer in all() {
         reclaimer.hold_buffers(LONGEST);
     }

@@ -116,6 +116,22 @@ pub(crate) fn unbind(thread: u32) {
     unsafe { libc::sched_setaffinity(thread as libc::pid_t, size_of_val(&set), &set) };
 }
 
+/// Whether this process has a thread of that id, dead or not. True when in doubt.
+pub(crate) fn exists_here(thread: u32) -> bool {
+    // SAFETY: signal 0 is not delivered.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 || !no_such_process() }
+}
+
+/// The same of any thread and process.
+pub(crate) fn exists(thread: u32) -> bool {
+    // SAFETY: as above.
+    unsafe { libc::kill(thread as libc::pid_t, 0) == 0 || !no_such_process() }
+}
+
+fn no_such_process() -> bool {
+    std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Whether a thread may run on that CPU only.
 pub(crate) fn is_bound(thread: u32, cpu: usize) -> bool {
     // SAFETY: as in `affinity`; a number within the set.
@@ -396,9 +412,11 @@ pub(crate) fn print(text: &str) {
     while !rest.is_empty() {
         let mut ready = libc::pollfd { fd: stderr.fd, events: libc::POLLOUT, revents: 0 };
         let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
-        // SAFETY: one descriptor.
-        if unsafe { libc::poll(&mut ready, 1, left) } != 1 || ready.revents != libc::POLLOUT {
-            return;
+        // SAFETY: one descriptor; errno's location is this thread's own.
+        match unsafe { (libc::poll(&mut ready, 1, left), *libc::__errno_location()) } {
+            (1, _) if ready.revents == libc::POLLOUT => {}
+            (-1, libc::EINTR) if Instant::now() < deadline => continue,
+            _ => return,
         }
         let written = stderr.write(&rest[..rest.len().min(CHUNK)]);
         // SAFETY: errno's location is this thread's own.

@@ -42,7 +42,7 @@
 
 use super::id::MAX_DOMAINS;
 use super::record::Record;
-use super::registry::REGISTRIES;
+use super::registry::{REGISTRIES, Registry};
 use crate::platform::exit::{AtExit, run_at_thread_exit};
 use crate::platform::fork::{self, Handlers, Part};
 use crate::platform::{facts, start, sys};
@@ -286,7 +286,7 @@ pub(crate) fn slow(index: usize) -> &'static Record {
     record.note_guards();
     if exiting() {
         // No round of destructors is sure to come that would find a guard leaked.
-        record.leave_behind(sys::thread_id());
+        record.leave_behind(sys::thread_id(), false);
     }
     if !facts::fenced() {
         // SAFETY: the block is this thread's own, and has a table since it is registered.
@@ -349,7 +349,8 @@ pub(crate) fn show_readers() {
 fn register(index: usize) -> &'static Record {
     start::ensure();
     show_readers();
-    fork::enter(Part::Threads, const { &Handlers::in_child(after_fork) });
+    let handlers = const { &Handlers { prepare: before_fork, parent: || (), child: after_fork } };
+    fork::enter(Part::Threads, handlers);
     let _blocked = sys::SignalsBlocked::new();
     if let Some(record) = existing(index) {
         // A signal handler came first.
@@ -400,7 +401,7 @@ fn unregister(last: bool) {
             // Who registers in a destructor may have no last round. What is dropped until the next
             // one is released there after all.
             let left = records().filter(|record| record.outlives_owner());
-            left.for_each(|record| record.leave_behind(sys::thread_id()));
+            left.for_each(|record| record.leave_behind(sys::thread_id(), false));
             return;
         }
         (*thread).stack = 0;
@@ -414,7 +415,7 @@ fn unregister(last: bool) {
         records().for_each(|record| {
             if record.outlives_owner() {
                 record.buffer.abandon();
-                record.leave_behind(sys::thread_id());
+                record.leave_behind(sys::thread_id(), true);
             } else {
                 record.release();
             }
@@ -453,6 +454,14 @@ pub(crate) fn in_callback() -> bool {
     running() != 0
 }
 
+/// Before a fork: finds the threads that had no last round and have ended. No more than a system
+/// call that is no cancellation point: an allocator's locks may be held.
+fn before_fork() {
+    for record in REGISTRIES.iter().flat_map(Registry::records) {
+        record.settle(|thread| !sys::exists_here(thread));
+    }
+}
+
 /// In the child of a fork: all threads but this one are gone, and this one has another id. What
 /// ended threads left behind stays: this thread may have references from there.
 fn after_fork() {
@@ -466,7 +475,7 @@ fn after_fork() {
         for record in registry.records() {
             if own.is_some_and(|own| std::ptr::eq(own, record)) {
                 record.rename(sys::thread_id());
-            } else if record.owner() != 0 && !record.goes_on_in_child() {
+            } else if record.owner() != 0 && !record.stays_in_child() {
                 record.release();
             }
         }

@@ -90,9 +90,9 @@ struct Part {
     taken: AtomicU64,
     /// The section that was last seen to hold a grace period up.
     lag: Lag,
-    /// Not 0: when the last fork began, the owner, who had left the record behind, had not ended.
+    /// Not 0: the owner, who left the record behind, may still end what is open in it.
     #[cfg(not(loom))]
-    alive: AtomicU32,
+    goes_on: AtomicU32,
 }
 
 /// No thread has this id: ids are positive and signed.
@@ -218,8 +218,10 @@ impl Record {
     /// The owner, thread `thread`, exits: from here on nobody else gives the record up, and what is
     /// open in it stays open until the domain ends. A leak for a leak: a record that the owner does
     /// not release after all is lost for good, for it may drop a guard in its very last destructor.
+    /// `last`: not before the last round of destructors.
     #[cfg(not(loom))]
-    pub(crate) fn leave_behind(&self, thread: u32) {
+    pub(crate) fn leave_behind(&self, thread: u32, last: bool) {
+        self.part.goes_on.store((!last).into(), Ordering::Relaxed);
         // An exchange, as in `release`: a leader that has seized the record finds that it lost it.
         self.part.owner.swap(thread | LEFT, Ordering::Release);
     }
@@ -231,17 +233,22 @@ impl Record {
         (owner & LEFT != 0 && owner != SEIZED).then_some(owner & !LEFT)
     }
 
-    /// Before a fork, of a record that was left behind: whether its owner has not ended yet. What
-    /// it may still end does not go on in the child, where the owner does not exist.
+    /// Before a fork: the record was left behind for good if the thread that did so has `ended`.
     #[cfg(not(loom))]
-    pub(crate) fn note_alive(&self, alive: bool) {
-        self.part.alive.store(alive.into(), Ordering::Relaxed);
+    pub(crate) fn settle(&self, ended: impl FnOnce(u32) -> bool) {
+        if let Some(thread) = self.left_behind()
+            && self.part.goes_on.load(Ordering::Relaxed) != 0
+            && ended(thread)
+        {
+            self.part.goes_on.store(0, Ordering::Relaxed);
+        }
     }
 
-    /// In the child of a fork: whether an ended thread left the record behind.
+    /// In the child of a fork: whether the record was left behind for good. If not, its owner, who
+    /// does not exist in the child, was about to end what is open in it.
     #[cfg(not(loom))]
-    pub(crate) fn goes_on_in_child(&self) -> bool {
-        self.left_behind().is_some() && self.part.alive.load(Ordering::Relaxed) == 0
+    pub(crate) fn stays_in_child(&self) -> bool {
+        self.left_behind().is_some() && self.part.goes_on.load(Ordering::Relaxed) == 0
     }
 
     /// Leader, after the heavy barrier: notes and returns whether there is a section to wait for.
@@ -325,7 +332,7 @@ impl Record {
         #[cfg(not(loom))]
         {
             self.part.guards.store(0, Ordering::Relaxed);
-            self.part.alive.store(0, Ordering::Relaxed);
+            self.part.goes_on.store(0, Ordering::Relaxed);
         }
         // Nobody may think that the next owner took the record when this one did.
         self.part.taken.store(0, Ordering::Relaxed);

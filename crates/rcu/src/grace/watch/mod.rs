@@ -43,7 +43,7 @@ pub use report::{Laggard, Stall, State};
 #[cfg(not(loom))]
 pub use stack::enable_stacks;
 #[cfg(not(loom))]
-pub(crate) use watcher::{Watch, note_alive};
+pub(crate) use watcher::Watch;
 
 /// A model's grace periods end, or it fails.
 #[cfg(loom)]

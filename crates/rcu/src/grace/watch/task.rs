@@ -83,23 +83,8 @@ pub(crate) fn dead(thread: u32, taken: u64) -> bool {
         Some(_) => false,
         // Gone, or no /proc of ours, or one that hides other users' processes. A process that
         // shares our memory and is not a thread of ours would answer to kill.
-        None => !exists_here(thread) && !exists(thread),
+        None => !sys::exists_here(thread) && !sys::exists(thread),
     }
-}
-
-/// Whether this process has a thread of that id, dead or not.
-pub(crate) fn exists_here(thread: u32) -> bool {
-    // SAFETY: signal 0 is not delivered.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 || !no_such_process() }
-}
-
-fn exists(thread: u32) -> bool {
-    // SAFETY: as above.
-    unsafe { libc::kill(thread as libc::pid_t, 0) == 0 || !no_such_process() }
-}
-
-fn no_such_process() -> bool {
-    std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 /// Whether the thread is on a CPU now. `None`: no such thread.

@@ -7,7 +7,7 @@ use crate::platform::cancel::CancelDisabled;
 use crate::platform::{exit, sys};
 use crate::thread::id::DomainId;
 use crate::thread::record::{Record, SEIZED};
-use crate::thread::registry::{REGISTRIES, Registry};
+use crate::thread::registry::Registry;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -171,7 +171,7 @@ impl Watch {
         }
         let waiting = record.lag().map_or(0, |(since, _)| now.saturating_sub(since));
         // The cheap question first: most laggards are merely preempted.
-        if waiting < nanoseconds(DOUBT) && task::exists_here(record.owner()) {
+        if waiting < nanoseconds(DOUBT) && sys::exists_here(record.owner()) {
             return None;
         }
         self.forget(record).map(|thread| Laggard {
@@ -265,15 +265,6 @@ impl Watch {
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&stall)));
             }
             None => sys::print(&format!("reprieve: {stall}\n")),
-        }
-    }
-}
-
-/// Before a fork: which threads that left a record behind have not ended yet.
-pub(crate) fn note_alive() {
-    for record in REGISTRIES.iter().flat_map(Registry::records) {
-        if let Some(thread) = record.left_behind() {
-            record.note_alive(!task::dead(thread, record.taken()));
         }
     }
 }
