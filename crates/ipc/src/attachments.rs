@@ -86,6 +86,7 @@ unsafe extern "C" fn before_fork() {
     // What this thread has in thread-local storage is made before the list is locked: making it
     // takes a lock of the dynamic loader, whose holder may wait for the list.
     let _ = LAST.try_with(|_| ());
+    peers::make_local();
     let signals = SignalsBlocked::new();
     lock();
     // SAFETY: under the lock, which is held until after the fork.

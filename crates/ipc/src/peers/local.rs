@@ -124,6 +124,11 @@ pub(crate) fn watch_forks() {
     epoch_now();
 }
 
+/// Makes what this thread has in thread-local storage: that takes a lock of the dynamic loader.
+pub(crate) fn make_local() {
+    let _ = OWNED.try_with(|_| ());
+}
+
 /// In the child of a fork: takes the name that the parent has reserved, unless it was given up.
 pub(crate) fn adopt(space: &'static Space, embryo: u64) {
     let _signals = sys::SignalsBlocked::new();

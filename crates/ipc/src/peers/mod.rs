@@ -21,7 +21,7 @@
 mod local;
 mod registry;
 
-pub(crate) use local::{Local, Remembered, Section, adopt, local, watch_forks};
+pub(crate) use local::{Local, Remembered, Section, adopt, local, make_local, watch_forks};
 pub(crate) use registry::{embryo, name_embryo, remove_embryo};
 
 use crate::space::Space;

@@ -148,6 +148,8 @@ pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) {
 
 /// In the parent: the child's number, by which its death is seen if it dies before it registers.
 pub(crate) fn name_embryo(space: &Space, embryo: u64, pid: u32) {
+    // A handler that forks would wait for the registry.
+    let _signals = sys::SignalsBlocked::new();
     let start = start_time(pid);
     // As in `adopt_embryo`.
     let Ok(_registry) = space.registry() else { return };
