@@ -51,8 +51,9 @@ SEC("struct_ops/guard_select_cpu")
 s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	     u64 wake_flags)
 {
+	u32 here = bpf_get_smp_processor_id();
 	struct task *task = task_of(p);
-	struct cpu *runs;
+	struct cpu *runs = cpu_of(here);
 	_Bool idle = 0;
 	u64 now;
 	s32 cpu;
@@ -65,7 +66,7 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	 * that wait for it have their turn first: two threads that wake each
 	 * other would keep it, since it asks for no other as long as one is in
 	 * its local queue. */
-	if (wake_flags & SCX_WAKE_SYNC && waits(bpf_get_smp_processor_id()))
+	if (wake_flags & SCX_WAKE_SYNC && waits(here, now))
 		wake_flags &= ~SCX_WAKE_SYNC;
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 
@@ -73,12 +74,9 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 		place(p, task, cpu, 1, now);
 		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, 0);
 		/* The thread of this CPU may go on for long after all. */
-		if (wake_flags & SCX_WAKE_SYNC &&
-		    cpu == (s32)bpf_get_smp_processor_id()) {
-			runs = cpu_of(cpu);
-			if (runs && runs->turn)
-				end_turn(runs, cpu, LOOK_EXTENDED_NS, now);
-		}
+		if (wake_flags & SCX_WAKE_SYNC && cpu == (s32)here && runs &&
+		    runs->turn)
+			end_turn(runs, here, LOOK_EXTENDED_NS, now);
 	}
 	return cpu;
 }
@@ -103,8 +101,8 @@ static __always_inline u64 preempts_in(const struct task *task,
 	ran = policy_after(now, served) > 0 ? now - served : 0;
 	return policy_kind_preempts_in(
 		&cpu->kinds, kind,
-		policy_scaled(ran, of_kind(cpu->kind, where)), now - cpu->turn,
-		&limit);
+		policy_scaled(ran, of_kind(cpu, cpu->kind, where)),
+		now - cpu->turn, &limit);
 }
 
 /* The CPU drops whom it runs for the thread, which was woken, if and as soon as
@@ -150,8 +148,7 @@ SEC("struct_ops/guard_enqueue")
 void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task *task = task_of(p);
-	u64 vtime, now, comes = 0;
-	struct domain *domain;
+	u64 vtime, now;
 	s32 cpu, idle = -1;
 	struct cpu *runs;
 
@@ -194,14 +191,11 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		cpu = idle;
 		if (cpu < 0) {
 			/* It is in the queue only after this: a CPU may have
-			 * looked there, and be idle in a moment. */
-			domain = domain_at(task->domain);
-			comes = domain->comes;
-			domain->comes = now;
+			 * looked there, and be idle in a moment. Full barrier:
+			 * it says so first. */
+			__sync_lock_test_and_set(
+				&domain_at(task->domain)->comes, now);
 			cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-			if (cpu >= 0)
-				__sync_val_compare_and_swap(&domain->comes, now,
-							    comes);
 		}
 		if (cpu >= 0) {
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -210,10 +204,12 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		cpu = scx_bpf_task_cpu(p);
 	}
 	hints_publish(cpu);
+	runs = cpu_of(cpu);
+	if (runs && runs->apart && !task->queue && kernel_allows(p, cpu))
+		runs->apart = 0;
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		preempt(p, task, cpu, now);
 	/* Another CPU looks at its next tick. */
-	runs = cpu_of(cpu);
 	if (runs && runs->turn)
 		look_for_one(runs, cpu, now);
 }
@@ -226,12 +222,17 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 {
 	struct cpu *cpu = cpu_of(where);
 	u64 comes = domain_at(domain_of(where))->comes;
+	u64 now = bpf_ktime_get_ns();
 
 	if (!cpu)
 		return;
 	cpu->idle = idle;
-	if (idle && policy_after(bpf_ktime_get_ns(), comes) < COMES_NS)
-		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
+	if (!idle || policy_after(now, comes) >= COMES_NS)
+		return;
+	scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
+	/* The kernel tells once that it is idle: again when it must be there.
+	 */
+	look_in(cpu, where, COMES_NS, now);
 }
 
 /* The thread leaves its queue: since Linux 7.1 also because it gets a CPU. */
@@ -316,9 +317,10 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 
 	if (!task)
 		return;
-	task->why = WHY_TURN;
-	/* Its turn goes on where only its mask or its priority changes. */
+	/* Its turn or its rescue goes on where only its mask or its priority
+	 * changes. */
 	if (deq_flags & SCX_DEQ_SLEEP) {
+		task->why = WHY_TURN;
 		task->used = 0;
 		task->waits = 0;
 	}
@@ -332,12 +334,16 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	u32 where = scx_bpf_task_cpu(p);
 	struct cpu *cpu = cpu_of(where);
 	struct task *task = task_of(p);
+	_Bool bound;
 	u64 now;
 
 	if (!task || !cpu)
 		return;
 	now = bpf_ktime_get_ns();
 	count_in(p, task, now);
+	/* It comes back from a higher class while it runs. */
+	if (task->unplaced)
+		place_thread(p->pid, 0, now);
 	task->queued = 0;
 	task->waits = 0;
 	task->ticked = 0;
@@ -354,17 +360,19 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
 	cpu->kind = !!task->queue;
+	bound = p->nr_cpus_allowed == 1;
+	cpu->settles = bound && task->home != where + 1;
+	if (cpu->settles)
+		policy_settles(&cpu->kinds, 1);
+	task->home = bound ? where + 1 : 0;
 	cpu->extends = 0;
 	cpu->watched = does(task, DOES_EXTEND | DOES_RESCUE);
-	/* Who comes back after a higher class goes on with its turn. One whose
-	 * turn was over comes back from an extension, or exits, for which the
-	 * kernel does not enqueue it. */
-	if (task->used < settings.slice) {
-		cpu->slice = settings.slice - task->used;
-	} else {
-		cpu->slice = OVERDUE_SLICE_NS;
-		task->used = 0;
-	}
+	/* Who comes back after a higher class goes on with its turn, as after a
+	 * change of its CPUs or its priority. One whose turn was over comes
+	 * back from an extension, or exits, for which the kernel does not
+	 * enqueue it. */
+	cpu->slice = policy_left(task->used ? task->length : settings.slice,
+				 task->used, OVERDUE_SLICE_NS);
 	cpu->limited = 0;
 	if (keeps_limits) {
 		if (task->why == WHY_RESCUED)
@@ -403,7 +411,8 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	if (keeps_limits)
 		settle(task, now);
 	task->overdue = 0;
-	serve(cpu, where, now);
+	serve(where, now);
+	task->length = task->used + cpu->slice;
 	task->used = cpu->turn ? task->used + now - cpu->turn : 0;
 	guest = guest_of(task);
 	group = group_of(task);
@@ -566,12 +575,13 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 	if (task->extension.began)
 		due = now - task->extension.began >= settings.max_extend;
 	else if (cpu->why == WHY_RESCUED)
-		due = rescue_over(ran) || (cpu->limited && ran >= cpu->slice);
+		due = rescue_over(task->used + ran) ||
+		      (cpu->limited && ran >= cpu->slice);
 	else
-		due = ran >= cpu->slice && (cpu->limited || waits(where));
+		due = ran >= cpu->slice && (cpu->limited || waits(where, now));
 	if (due)
 		return 1;
-	if (!task->extension.began && !waits(where))
+	if (!task->extension.began && !waits(where, now))
 		return 0;
 	section = current_in_section(now);
 	return task->awaits || (task->extension.began && !section);
@@ -596,7 +606,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	if (cpu->turn) {
 		_Bool ends = 0;
 
-		if (cpu->limited || waits(where))
+		survey_if_due(cpu, where, now);
+		if (cpu->limited || waits(where, now))
 			timer->next = until(cpu, now);
 		if (cpu->slot && cpu->pid == (u32)p->pid) {
 			struct task *task = task_of(p);
@@ -620,7 +631,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			struct task *task = 0;
 
 			ends = now - cpu->turn >= cpu->slice &&
-			       (cpu->limited || waits(where));
+			       (cpu->limited || waits(where, now));
 			if (cpu->pid == (u32)p->pid)
 				task = task_of(p);
 			if (task && !task->slot) {
@@ -631,12 +642,12 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			}
 		}
 		/* It runs alone here, and others wait for longer elsewhere. */
-		if (!ends && settings.domains > 1 && !waits(where) &&
+		if (!ends && settings.domains > 1 && !waits(where, now) &&
 		    now - cpu->turn >= cpu->slice)
 			ends = behind(where, now) != domain_of(where);
 		if (ends)
 			scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
-	} else if (waits_anywhere(where)) {
+	} else if (waits_anywhere(where, now)) {
 		/* Only if it is idle: one may have come as it went idle. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	}
@@ -679,6 +690,7 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 
 	if (!cpu || !cpu->turn)
 		return;
+	survey_if_due(cpu, where, now);
 	look_soon(cpu, where, now);
 	/* While it is alone, its timer rarely looks whom its guest waits for.
 	 */

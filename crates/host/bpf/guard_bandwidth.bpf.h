@@ -423,7 +423,7 @@ __noinline int unpark(u64 now)
 			if (!may_run(p, task, now))
 				continue;
 			count_again(task, now);
-			vtime = place_parked(p->pid, now);
+			vtime = place_thread(p->pid, 1, now);
 			task->queued = 1;
 			if (!kernel_move_vtime(&it, p, queue_id(task),
 					       SLICE_FOR_KERNEL, vtime))

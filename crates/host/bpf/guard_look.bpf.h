@@ -74,7 +74,7 @@ static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 /* The same, if it is not. */
 static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 {
-	if (cpu->why == WHY_RESCUED || cpu->limited || waits(where))
+	if (cpu->why == WHY_RESCUED || cpu->limited || waits(where, now))
 		look_for_one(cpu, where, now);
 }
 

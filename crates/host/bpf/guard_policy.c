@@ -227,6 +227,16 @@ int guard_may_lead(const struct policy_thread *woken,
 	return policy_may_lead(woken, first, kinds, kind, other_waits, limits);
 }
 
+void guard_settles(struct policy_kinds *kinds, u32 kind)
+{
+	policy_settles(kinds, kind);
+}
+
+u64 guard_left(u64 length, u64 used, u64 grace)
+{
+	return policy_left(length, used, grace);
+}
+
 void guard_served(struct policy_kinds *kinds, u32 kind, u64 ran, u64 count,
 		  const struct policy_limits *limits)
 {

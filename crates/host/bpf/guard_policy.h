@@ -822,6 +822,27 @@ POLICY_FN int policy_may_lead(const struct policy_thread *woken,
 	return !other_waits || policy_kind_lacks(kinds, kind, 0) >= -half;
 }
 
+/* A thread of the kind runs here for the first time since it was bound to this
+ * CPU. Its kind had nobody perhaps, and has no credit for that: one that is
+ * bound to another CPU again and again would have it everywhere. */
+POLICY_FN void policy_settles(struct policy_kinds *kinds, u32 kind)
+{
+	u64 *mine = &kinds->served[kind & 1], *other = &kinds->served[!kind];
+
+	if (policy_after(*other, *mine) > 0)
+		*mine = *other;
+}
+
+/* What is left of a turn that was to be so long, for a thread that has used so
+ * much of it and was off its CPU. If nothing is, it has what is left of grace:
+ * it may be changed again and again, and has no more for that. */
+POLICY_FN u64 policy_left(u64 length, u64 used, u64 grace)
+{
+	if (used < length)
+		return length - used;
+	return used - length < grace ? length + grace - used : 1;
+}
+
 /* A thread of the kind ran; count is how many of its kind this CPU has, in
  * hundredths. */
 POLICY_FN void policy_served(struct policy_kinds *kinds, u32 kind, u64 ran,

@@ -326,12 +326,14 @@ __noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
 		/* One that is alone does not start again for long. */
 		if (cpu->turn && !cpu->kind && !cpu->why && cpu->pid != tid) {
 			started = cpu->thread.vtime;
+		} else if (!cpu->turn && !cpu->idle) {
+			/* A thread of a higher class has it: time stands still
+			 * there. */
+			if (!cpu->started_at)
+				continue;
 		} else if (policy_after(now, cpu->started_at) >
 			   (s64)(cpu->turn ? POLICY_MASK_IDLE_NS
 					   : SLICE_FOR_KERNEL)) {
-			/* A thread of a higher class has it. */
-			if (!cpu->turn && !cpu->idle)
-				continue;
 			goto out;
 		}
 		if (!some || policy_after(started, least) > 0)
@@ -442,11 +444,14 @@ static __always_inline u64 inherits(struct task *task)
 }
 
 /* Where the thread stands in its queue: its CPU's, if it may run there only,
- * else that of the domain of the CPU near, one where it may run. */
+ * else that of the domain of the CPU near, one where it may run. The first turn
+ * on a CPU to which it was bound is one of the domain's queue: there it pays
+ * for what it had on others. */
 static __always_inline u64 place(struct task_struct *p, struct task *task,
 				 s32 near, int woken, u64 now)
 {
-	u32 queue = p->nr_cpus_allowed == 1 ? scx_bpf_task_cpu(p) + 1 : 0;
+	u32 own = scx_bpf_task_cpu(p) + 1;
+	u32 queue = p->nr_cpus_allowed == 1 && task->home == own ? own : 0;
 	struct group *group = group_of(task);
 	struct policy_limits limit;
 	struct policy_queue at;
@@ -595,9 +600,9 @@ static __always_inline s32 near(struct task_struct *p)
 	return cpu;
 }
 
-/* As place(), of a thread that was parked. Not inlined in the loop over those:
- * Linux 6.18's verifier would look at more than it is allowed to. */
-__noinline u64 place_parked(u32 tid, u64 now)
+/* As place(), not inlined: Linux 6.18's verifier would look at more than it is
+ * allowed to. */
+__noinline u64 place_thread(u32 tid, int woken, u64 now)
 {
 	struct task_struct *p = bpf_task_from_pid(tid);
 	struct task *task;
@@ -611,7 +616,7 @@ __noinline u64 place_parked(u32 tid, u64 now)
 		cpu = scx_bpf_task_cpu(p);
 		if (settings.domains > 1 && !kernel_allows(p, cpu))
 			cpu = kernel_any_cpu(p);
-		vtime = place(p, task, cpu, 1, now);
+		vtime = place(p, task, cpu, woken, now);
 	}
 	bpf_task_release(p);
 	return vtime;

@@ -73,6 +73,7 @@ struct task {
 	u64 limits_generation;
 	u64 took; /* when it took what it runs on */
 	u64 used; /* of its turn, before a higher class took its CPU */
+	u64 length; /* of that turn */
 	struct taken taken[MAX_NESTED_LIMITS];
 	u32 limits[MAX_NESTED_LIMITS]; /* indexes in budgets */
 	u32 limited; /* how many */
@@ -89,6 +90,7 @@ struct task {
 	u32 counted; /* among the runnable vCPUs of its VM */
 	u32 load; /* its part of the load */
 	u32 queue; /* 0: its domain's, else the CPU plus 1 */
+	u32 home; /* it ran on this CPU, plus 1, while it was bound to it */
 	u32 domain;
 	u32 queued;
 	u32 why;
@@ -122,6 +124,10 @@ struct cpu {
 	u64 elsewhere; /* when it looks at other domains again */
 	u64 apart; /* those in its domain's queue may not run here, until then
 		    */
+	u64 competes; /* as survey() says */
+	u64 surveyed; /* when it looks at that again */
+	u64 survey_sum; /* meanwhile */
+	u64 survey_looked;
 	/* When it looks for threads that wait too long again: in the queue of
 	 * its domain, and in its own. */
 	u64 overdue[2];
@@ -130,7 +136,8 @@ struct cpu {
 	u32 why; /* also of the last, while nobody runs */
 	u32 yields; /* who runs gives up its CPU */
 	u32 limited; /* who runs has a budget: the slice */
-	u32 kind; /* of who runs: 1 if it may run here only */
+	u32 kind; /* of who runs: 1 if it comes from this CPU's queue */
+	u32 settles; /* who runs was bound to this CPU since its last turn */
 	u32 extends; /* who runs is in an extension */
 	u32 watched; /* what who runs does may end its turn */
 	u32 idle;
@@ -338,14 +345,23 @@ static __always_inline void grant(struct granted *granted, u64 ns)
 		granted->max_ns = ns;
 }
 
-/* Exiting threads, and those that may not migrate now, wait in the CPU's local
- * queue. */
-static __always_inline _Bool waits(u32 cpu)
+/* Whether threads wait in the domain's queue, of which one may run here as far
+ * as is known. */
+static __always_inline _Bool share(const struct cpu *cpu, u32 where, u64 now)
 {
-	u32 domain = domain_of(cpu);
+	return policy_after(now, cpu->apart) >= 0 &&
+	       scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain_of(where)) > 0;
+}
 
-	return scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | cpu) > 0 ||
-	       scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) > 0 ||
-	       scx_bpf_dsq_nr_queued(QUEUE_CPU + cpu) > 0 ||
-	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain) > 0;
+/* Exiting threads, and those that may not migrate now, wait in the CPU's local
+ * queue. Not inlined: the verifier would follow each place where it is asked.
+ */
+__noinline int waits(u32 where, u64 now)
+{
+	struct cpu *cpu = cpu_of(where);
+
+	return !cpu || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | where) > 0 ||
+	       share(cpu, where, now) ||
+	       scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0 ||
+	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain_of(where)) > 0;
 }

@@ -212,11 +212,11 @@ __noinline int take_anywhere(u32 where, u64 now)
 }
 
 /* Whether one waits that this CPU, which is idle, could run. */
-__noinline int waits_anywhere(u32 where)
+__noinline int waits_anywhere(u32 where, u64 now)
 {
 	u32 domain;
 
-	if (waits(where))
+	if (waits(where, now))
 		return 1;
 	bpf_for(domain, 0, MAX_DOMAINS)
 	{
@@ -350,8 +350,7 @@ static __always_inline _Bool others_wait(const struct cpu *cpu, u32 where,
 {
 	if (kind)
 		return scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0;
-	return policy_after(now, cpu->apart) >= 0 &&
-	       scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain_of(where)) > 0;
+	return share(cpu, where, now);
 }
 
 /* Whether the current thread, whose turn is over and was charged, has another
@@ -502,27 +501,90 @@ out:
 	return taken;
 }
 
-/* How many of the kind that runs on the CPU it has, in hundredths. */
-static __always_inline u64 of_kind(u32 kind, u32 where)
+#define SURVEY_NS LOOK_ELSEWHERE_NS
+#define SURVEY_ONE 65536
+
+/* How many CPUs' worth of this one a thread in its domain's queue competes for,
+ * on the average, in parts of SURVEY_ONE: those bound elsewhere, for none of
+ * it; those bound to a few CPUs, for more of it than others. */
+__noinline int survey(u32 where, u64 now)
 {
-	u32 domain = domain_of(where);
+	u32 domain = domain_of(where), may, n;
+	u64 cpus = cpus_of(domain), sum, looked;
+	struct cpu *cpu = cpu_of(where);
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	s32 waiting;
+
+	if (!cpu)
+		return 0;
+	waiting = scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain);
+	if (waiting <= 0)
+		return 0;
+	/* In memory: the verifier would tell each value from the others. */
+	cpu->survey_sum = 0;
+	cpu->survey_looked = 0;
+	bpf_rcu_read_lock();
+	if (!bpf_iter_scx_dsq_new(&it, QUEUE_SHARED + domain, 0)) {
+		bpf_for(n, 0, LOOK_FIRST)
+		{
+			p = bpf_iter_scx_dsq_next(&it);
+			if (!p)
+				break;
+			cpu->survey_looked++;
+			may = p->nr_cpus_allowed;
+			if (may && bpf_cpumask_test_cpu(where, p->cpus_ptr))
+				cpu->survey_sum +=
+					SURVEY_ONE / (may < cpus ? may : cpus);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
+	sum = cpu->survey_sum;
+	looked = cpu->survey_looked;
+	if (!looked)
+		return 0;
+	cpu->competes = sum / looked;
+	cpu->surveyed = now + SURVEY_NS;
+	if (!sum && looked >= (u64)waiting)
+		cpu->apart = now + LOOK_ELSEWHERE_NS;
+	return 0;
+}
+
+static __always_inline void survey_if_due(const struct cpu *cpu, u32 where,
+					  u64 now)
+{
+	if (policy_after(now, cpu->surveyed) >= 0)
+		survey(where, now);
+}
+
+/* How many of the kind that runs on the CPU it has, in hundredths. */
+static __always_inline u64 of_kind(const struct cpu *cpu, u32 kind, u32 where)
+{
 	u64 count = kind ? crowd(QUEUE_CPU + where)
-			 : crowd(QUEUE_SHARED + domain) / cpus_of(domain);
+			 : crowd(QUEUE_SHARED + domain_of(where)) *
+				    cpu->competes / SURVEY_ONE;
 
 	return count + POLICY_WEIGHT;
 }
 
 /* What the thread that runs on this CPU has run is counted for its kind. */
-static __always_inline void serve(struct cpu *cpu, u32 where, u64 now)
+__noinline int serve(u32 where, u64 now)
 {
+	struct cpu *cpu = cpu_of(where);
 	struct policy_limits limit;
 
-	if (policy_after(now, cpu->served) <= 0)
-		return;
+	if (!cpu || policy_after(now, cpu->served) <= 0)
+		return 0;
 	limits(&limit);
 	policy_served(&cpu->kinds, cpu->kind, now - cpu->served,
-		      of_kind(cpu->kind, where), &limit);
+		      of_kind(cpu, cpu->kind, where), &limit);
+	/* It is of this CPU's from now on, and had that. */
+	if (cpu->settles && !cpu->kind)
+		policy_served(&cpu->kinds, 1, now - cpu->served,
+			      of_kind(cpu, 1, where), &limit);
 	cpu->served = now;
+	return 0;
 }
 
 /* The thread that ran last on this CPU has another turn, if it has budget. */
@@ -555,14 +617,15 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	u32 kind;
 
 	cpu->yields = 0;
+	survey_if_due(cpu, where, now);
 	other = behind(where, now);
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		task = task_of(prev);
 	/* With core scheduling, a sibling may choose for this CPU. */
 	if (task && prev == bpf_get_current_task_btf()) {
-		serve(cpu, where, now);
+		serve(where, now);
 		ran = 1;
-		if (yields || (other == own && !waits(where))) {
+		if (yields || (other == own && !waits(where, now))) {
 			end_extension(task, 0, now);
 		} else if (extend_current(now) == POLICY_STAY) {
 			keep(prev, task, cpu, where, settings.max_extend, now);

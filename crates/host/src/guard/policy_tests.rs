@@ -207,6 +207,8 @@ unsafe extern "C" {
         other_waits: i32,
         limits: *const Limits,
     ) -> i32;
+    pub(super) fn guard_settles(kinds: *mut Kinds, kind: u32);
+    pub(super) fn guard_left(length: u64, used: u64, grace: u64) -> u64;
     pub(super) fn guard_served(
         kinds: *mut Kinds,
         kind: u32,

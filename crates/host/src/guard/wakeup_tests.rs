@@ -4,8 +4,8 @@
 
 use super::policy_tests::{
     Kinds, LIMITS, MS, Queue, Random, S, Thread, US, guard_begin, guard_charge, guard_kind,
-    guard_kind_preempts_in, guard_may_lead, guard_place, guard_preempts_in, guard_served,
-    guard_start,
+    guard_kind_preempts_in, guard_left, guard_may_lead, guard_place, guard_preempts_in,
+    guard_served, guard_settles, guard_start,
 };
 use std::ptr::null_mut;
 
@@ -17,6 +17,8 @@ enum Habit {
     Wakes(usize),
     /// It runs for 50 us and sleeps for 1 to 10 ms.
     Naps,
+    /// It is bound to this CPU, computes for so many turns, and is bound elsewhere for 0.1 s.
+    Hops(u64),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -29,12 +31,17 @@ enum Doing {
 struct Actor {
     thread: Thread,
     kind: usize,
+    /// It was bound to this CPU since its last turn.
+    settles: bool,
+    /// The virtual time of its queue when it came or left.
+    came_at: u64,
     habit: Habit,
     doing: Doing,
     waits_since: u64,
     sleeps_at: u64,
     ran: u64,
     turns: u64,
+    waited: u64,
     longest_wait: u64,
     /// Of more than half a slice.
     long_waits: u64,
@@ -60,12 +67,15 @@ impl Cpu {
         let actors = threads.iter().map(|&(kind, habit)| Actor {
             thread: Thread { weight: 100, ..Thread::default() },
             kind,
+            settles: false,
+            came_at: 0,
             habit,
             doing: Doing::Sleeps(now),
             waits_since: now,
             sleeps_at: u64::MAX,
             ran: 0,
             turns: 0,
+            waited: 0,
             longest_wait: 0,
             long_waits: 0,
         });
@@ -94,7 +104,16 @@ impl Cpu {
 
     fn enqueue(&mut self, actor: usize) {
         let one = &mut self.actors[actor];
-        let woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
+        let mut woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
+        if matches!(one.habit, Habit::Hops(_)) {
+            // Its first turn is one of the domain's queue. It keeps its distance from the virtual
+            // time of what it comes from, and a change of CPUs gives no credit.
+            let kind = usize::from(woken == 0);
+            let ahead = one.thread.vtime.wrapping_sub(one.came_at);
+            one.thread.vtime = self.queues[kind].vtime.wrapping_add(ahead);
+            one.came_at = self.queues[kind].vtime;
+            (one.settles, one.kind, woken) = (kind == 0, kind, 0);
+        }
         let queue = &self.queues[one.kind];
         // SAFETY: all point to values of their types; no group.
         unsafe { guard_place(&mut one.thread, null_mut(), queue, 0, 0, 400, woken, 0, &LIMITS) };
@@ -144,6 +163,10 @@ impl Cpu {
         let count = self.count(kind);
         // SAFETY: as in `enqueue`.
         unsafe { guard_served(&mut self.kinds, kind as u32, ran, count, &LIMITS) };
+        if self.actors[actor].settles {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_served(&mut self.kinds, 1, ran, self.count(1), &LIMITS) };
+        }
         actor
     }
 
@@ -170,13 +193,18 @@ impl Cpu {
             guard_start(&mut self.queues[one.kind], &one.thread, early);
             guard_begin(&mut one.thread, null_mut(), self.now);
         }
+        if one.settles {
+            // SAFETY: as in `enqueue`.
+            unsafe { guard_settles(&mut self.kinds, 1) };
+        }
         one.doing = Doing::Runs;
         let waited = self.now - one.waits_since;
         one.turns += 1;
+        one.waited += waited;
         one.longest_wait = one.longest_wait.max(waited);
         one.long_waits += u64::from(waited > LIMITS.slice / 2 + 2 * STEP);
         one.sleeps_at = match one.habit {
-            Habit::Computes => u64::MAX,
+            Habit::Computes | Habit::Hops(_) => u64::MAX,
             Habit::Wakes(_) => self.now + 20 * US,
             Habit::Naps => self.now + 50 * US,
         };
@@ -201,13 +229,21 @@ impl Cpu {
                     }
                     let until = match self.actors[actor].habit {
                         Habit::Naps => self.now + MS + self.random.below(9 * MS),
-                        Habit::Computes | Habit::Wakes(_) => u64::MAX,
+                        Habit::Computes | Habit::Wakes(_) | Habit::Hops(_) => u64::MAX,
                     };
                     self.stop();
                     self.actors[actor].doing = Doing::Sleeps(until);
                 } else if self.now - self.turn >= self.slice {
                     self.stop();
-                    self.enqueue(actor);
+                    let one = &mut self.actors[actor];
+                    one.came_at = self.queues[one.kind].vtime;
+                    match one.habit {
+                        Habit::Hops(turns) if one.turns % turns == 0 => {
+                            one.doing =
+                                Doing::Sleeps(self.now + 50 * MS + self.random.below(100 * MS));
+                        }
+                        _ => self.enqueue(actor),
+                    }
                 }
             }
             if self.runs.is_none() {
@@ -241,6 +277,40 @@ fn threads_that_wake_each_other_leave_others_their_share() {
         assert!((45..=70).contains(&(ran * 100 / (30 * S))), "{all}");
         assert!(waited <= 20 * LIMITS.slice, "{all}");
     }
+}
+
+/// Else it would have nearly a whole CPU of a host of many, each of which gives credit to threads
+/// that are bound to it.
+#[test]
+fn who_is_bound_to_one_cpu_after_another_has_no_more_than_its_share() {
+    for (turns, shared, own) in [(1, 4, 0), (2, 4, 0), (3, 4, 0), (1, 4, 2), (2, 4, 2)] {
+        let hogs = std::iter::repeat_n((0, Habit::Computes), shared)
+            .chain(std::iter::repeat_n((1, Habit::Computes), own));
+        let threads: Vec<_> = std::iter::once((0, Habit::Hops(turns))).chain(hogs).collect();
+        let mut cpu = Cpu::new(&threads);
+        cpu.run(30 * S);
+        let Actor { ran, waited, turns: had, .. } = cpu.actors[0];
+        let share = 100 * ran / (ran + waited);
+        let due = 100 / (1 + shared + own) as u64;
+        let what = format!("{turns} turns beside {shared} and {own}: {share} %, {due} % are due");
+        // Where it comes between two rounds of those that wait, it gains half a round.
+        assert!(had > 100 && (due / 2..=due * 2).contains(&share), "{what}");
+    }
+}
+
+/// Whoever changes its CPUs or its niceness all the time has one turn for that.
+#[test]
+fn what_is_left_of_a_turn_ends() {
+    let grace = 100 * US;
+    let mut used = 0;
+    while used < LIMITS.slice + grace {
+        // SAFETY: no pointers.
+        let left = unsafe { guard_left(LIMITS.slice, used, grace) };
+        assert!(left > 0 && left <= LIMITS.slice + grace - used, "{left} of {used}");
+        used += left.min(7 * US);
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { guard_left(LIMITS.slice, used + S, grace) }, 1);
 }
 
 #[test]
