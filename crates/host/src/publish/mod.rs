@@ -14,6 +14,7 @@ use program::Program;
 use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, Page, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
+pub(crate) use socket::make_directory;
 use socket::{Connection, Listener, Silent};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -171,6 +172,9 @@ impl Server {
         let taken = |slot: &usize| self.clients.iter().any(|client| client.slot == *slot);
         let free = (0..PROCESSES).find(|slot| !taken(slot));
         let (Some(slot), true) = (free, sensible(&hello)) else { return };
+        if !connection.is_still(pid) {
+            return;
+        }
         self.keys += 1;
         let welcome = Welcome {
             magic: MAGIC,
@@ -301,7 +305,8 @@ mod tests {
     use reprieve_hint::abi::hello;
     use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketType};
     use std::io::{Read, Write};
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
 
     /// Connects this process, and says hello.
@@ -369,6 +374,50 @@ mod tests {
                 server.step().unwrap();
             }
         }
+    }
+
+    /// As a set-uid program, or one with capabilities: its user may not read its memory.
+    #[test]
+    fn who_has_given_up_rights_is_not_registered() {
+        // SAFETY: no preconditions.
+        assert_eq!(unsafe { libc::geteuid() }, 0, "as for all tests with eBPF programs");
+        let directory = tempfile::tempdir().unwrap();
+        let everyone = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), everyone).unwrap();
+        let path = directory.path().join("hint.sock");
+        let mut server = Server::start(&path).unwrap();
+        let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let hello = hello();
+        // SAFETY: as in `connect`.
+        let bytes =
+            unsafe { std::slice::from_raw_parts((&raw const hello).cast(), size_of::<Hello>()) };
+        // SAFETY: the child makes system calls, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no memory is passed but a buffer that is valid for its size. It goes with its
+            // parent, should the test fail: that ends with the change of user.
+            unsafe {
+                let (mut answer, nobody) = ([0u8; size_of::<Welcome>()], 65534);
+                libc::syscall(libc::SYS_setresgid, nobody, nobody, nobody);
+                libc::syscall(libc::SYS_setresuid, nobody, nobody, nobody);
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let said = net::connect(&socket, &address).is_ok()
+                    && net::send(&socket, bytes, SendFlags::NOSIGNAL).is_ok();
+                let (fd, to) = (socket.as_raw_fd(), answer.as_mut_ptr().cast());
+                // The server hangs up, or says welcome.
+                let got = libc::recv(fd, to, answer.len(), 0);
+                libc::_exit(if said && got == 0 { 0 } else { 1 });
+            }
+        }
+        drop(socket);
+        let mut status = 0;
+        // SAFETY: our child.
+        while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+            server.step().unwrap();
+        }
+        assert_eq!(status, 0, "welcome, or not heard");
+        assert!(server.clients.is_empty());
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Listener {
     pub fn bind(path: &Path) -> Result<Listener, Error> {
         let io = |source| Error::Io { what: path.display().to_string(), source };
         if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-            fs::create_dir_all(directory).map_err(io)?;
+            make_directory(directory).map_err(io)?;
         }
         remove_dead(path)?;
         let (socket, address) = (socket().map_err(io)?, address(path).map_err(io)?);
@@ -122,6 +122,16 @@ impl Drop for Listener {
     }
 }
 
+/// Makes the directory, which others may enter whatever the umask is: programs of all users connect
+/// there.
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(directory)?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+}
+
 /// Removes the socket of a server that was killed.
 fn remove_dead(path: &Path) -> Result<(), Error> {
     let io = |source| Error::Io { what: path.display().to_string(), source };
@@ -149,8 +159,8 @@ impl Connection {
     /// Whether process `pid` is still its user's to tell about: not one with more rights, into
     /// which it has turned, or of another user, which has its ID now.
     pub fn is_still(&self, pid: u32) -> bool {
-        // Root's, if its user may not read its memory.
-        fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == self.user)
+        // Root's, if its user may not read its memory. The directory is its user's all the same.
+        fs::metadata(format!("/proc/{pid}/mem")).is_ok_and(|memory| memory.uid() == self.user)
     }
 
     /// What the process says of itself, if it has: it sends that before anything else.

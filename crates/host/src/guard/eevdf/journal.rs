@@ -8,6 +8,7 @@
 //! `guard --restore`.
 
 use super::slice;
+use crate::publish::make_directory;
 use reprieve_guest::vmm::process::start_time;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -96,7 +97,7 @@ pub struct Journal {
 impl Journal {
     /// Creates the journal of this process in `directory`.
     pub fn create(directory: &Path) -> io::Result<Journal> {
-        fs::create_dir_all(directory)?;
+        make_directory(directory)?;
         let path = path_of(directory, std::process::id());
         // One of the same name is of a process that is gone, and was restored before.
         let file = File::create(&path)?;
