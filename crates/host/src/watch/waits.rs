@@ -138,7 +138,8 @@ impl Watch {
     /// Begins to sample what grace periods wait for, `hz` times per second on average.
     ///
     /// # Errors
-    /// Without `CAP_SYS_NICE`: the thread that samples has to be a real-time one.
+    /// Without `CAP_SYS_NICE`, or in a cgroup that may have no real-time threads: the thread that
+    /// samples has to be one.
     pub fn sample_grace_periods(&self, hz: u32) -> io::Result<GraceSampler> {
         let (stop, waits) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let (until, to, machines) = (stop.clone(), Arc::clone(&waits), self.machines.clone());
@@ -179,7 +180,14 @@ fn become_real_time() -> io::Result<()> {
     // SAFETY: changes this thread only; the parameters are a local variable.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &lowest) } {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        _ => {
+            let error = io::Error::last_os_error();
+            let why = format!(
+                "a real-time priority, without which samples would say nothing: {error} \
+                 (CAP_SYS_NICE is needed, and in a cgroup of version 1 some cpu.rt_runtime_us)"
+            );
+            Err(io::Error::new(error.kind(), why))
+        }
     }
 }
 

@@ -219,10 +219,11 @@ impl State {
             }
             let start = Instant::now();
             let changed = look.changed();
+            let took = start.elapsed();
             let mut machines = self.machines.lock();
             let vms = machines.len();
             if let Some(machine) = machines.get_mut(&key) {
-                machine.look_took(start.elapsed(), vms);
+                machine.look_took(took, vms);
                 changed.into_iter().for_each(|changed| machine.looked(&look, changed));
             }
         }
@@ -232,13 +233,14 @@ impl State {
             }
             let start = Instant::now();
             let found = guest.alive();
+            let took = start.elapsed();
             if matches!(found, Ok(Liveness::Doubtful)) {
                 self.look_for_another_kernel(key, &guest);
             }
             let mut machines = self.machines.lock();
             let vms = machines.len();
             if let Some(machine) = machines.get_mut(&key) {
-                machine.check_took(start.elapsed(), vms);
+                machine.check_took(took, vms);
                 machine.checked(&guest, &found);
             }
         }

@@ -47,9 +47,15 @@ const THREADS_AGAIN: Duration = Duration::from_secs(5);
 /// slow to answer have one part in so many, all together.
 const REST: u32 = 10;
 
+/// Who took no longer than this may have waited for a CPU.
+const SLOW: Duration = Duration::from_millis(100);
+/// And is left alone for no longer than this: its guest may start anew meanwhile.
+const LONGEST_REST: Duration = Duration::from_secs(30);
+
 /// How long to leave a VMM alone that took so long to answer, one of `vms`.
 fn rest(took: Duration, vms: usize) -> Duration {
-    took.saturating_mul(REST.saturating_mul(u32::try_from(vms).unwrap_or(u32::MAX)))
+    let rest = took.saturating_mul(REST.saturating_mul(u32::try_from(vms).unwrap_or(u32::MAX)));
+    if took > SLOW { rest } else { rest.min(LONGEST_REST) }
 }
 
 /// A search for QEMU's registers that takes longer than this is reported.
