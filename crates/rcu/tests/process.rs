@@ -643,7 +643,7 @@ fn bound_workers() {
     .unwrap();
 }
 
-/// A callback has its worker's CPU, but not the thread for grace periods that it starts: a real-time
+/// A callback has the CPU of its worker, but not the thread for grace periods that it starts: a
 /// thread may take that CPU, and nobody who only polls lets a thread run elsewhere.
 #[test]
 fn grace_periods_that_a_callback_starts() {

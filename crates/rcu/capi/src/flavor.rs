@@ -2,7 +2,7 @@
 //! Flavors as objects (`struct rcu_flavor_struct`), for libraries that take one: liburcu-cds, as it
 //! is installed, calls this runtime through them.
 
-use crate::helper::{reprieve_defer, reprieve_qsbr_defer};
+use crate::helper::{self, reprieve_defer, reprieve_qsbr_defer};
 use crate::{qsbr, reprieve_barrier, reprieve_read_lock_slow, reprieve_read_ongoing};
 use crate::{reprieve_read_unlock_slow, reprieve_register_thread, reprieve_synchronize};
 use reprieve_core::{Function, Head};
@@ -149,4 +149,5 @@ pub extern "C" fn reprieve_after_fork_parent() {
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_after_fork_child() {
     at_fork(|a| a.after_child);
+    helper::after_fork_child();
 }

@@ -25,6 +25,13 @@ thread_local! {
     static MINE: Cell<*mut Helper> = const { Cell::new(null_mut()) };
 }
 
+/// In the child of a fork: its parent's helper threads do not exist, and nothing is assigned.
+pub(crate) fn after_fork_child() {
+    PER_CPU.iter().for_each(|helper| helper.store(null_mut(), Ordering::Relaxed));
+    let _ = MINE.try_with(|mine| mine.set(null_mut()));
+    DEFAULT.thread.store(0, Ordering::Relaxed);
+}
+
 fn cpus() -> usize {
     // SAFETY: no preconditions. -1 if unknown.
     (unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize).min(CPUS)
@@ -151,7 +158,7 @@ unsafe extern "C" fn note_thread(head: *mut Head) {
 /// A worker's thread.
 ///
 /// # Safety
-/// `helper` is alive. Not for callbacks and sections.
+/// `helper` is alive. Not for sections.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_helper_thread(helper: *const Helper) -> libc::pthread_t {
     // SAFETY: the caller's promise.
@@ -160,7 +167,11 @@ pub unsafe extern "C" fn reprieve_helper_thread(helper: *const Helper) -> libc::
         let probe = Box::into_raw(Box::new(Probe(Head::new(), helper)));
         // SAFETY: the head is fresh, heads its allocation, and is freed by `note_thread`.
         unsafe { Domain::global().call_rcu(probe.cast(), note_thread, 0) };
-        let _ = Domain::global().barrier();
+        if Domain::global().barrier().is_err() {
+            // In a callback, which a worker runs.
+            // SAFETY: no preconditions.
+            return unsafe { libc::pthread_self() };
+        }
     }
     thread.load(Ordering::Acquire) as libc::pthread_t
 }

@@ -278,6 +278,59 @@ fn two_flavors_for_the_names_without_one_are_refused() {
     assert!(!output.status.success() && error.contains("another flavor was chosen"), "{error}");
 }
 
+/// A header of one flavor chooses none for `<urcu.h>`: readers of other files use what that means
+/// there.
+#[test]
+fn what_names_without_a_flavor_mean() {
+    for (headers, option, flavor) in [
+        (["urcu/urcu-qsbr.h", "urcu.h"], "-O0", Some("memb")),
+        (["urcu/urcu-bp.h", "urcu/urcu.h"], "-O0", Some("memb")),
+        (["urcu.h", "urcu/urcu-qsbr.h"], "-O0", Some("memb")),
+        (["urcu/urcu-qsbr.h", "urcu-bp.h"], "-O0", Some("bp")),
+        (["urcu/urcu-bp.h", "urcu-qsbr.h"], "-O0", Some("qsbr")),
+        (["urcu.h", "urcu-pointer.h"], "-DRCU_QSBR", Some("memb")),
+        (["urcu.h", "urcu-pointer.h"], "-DRCU_MB", Some("mb")),
+        (["urcu-qsbr.h", "urcu.h"], "-O0", None),
+    ] {
+        let source = scratch().join("meaning.c");
+        let includes = headers.map(|header| format!("#include <{header}>\n")).concat();
+        fs::write(&source, includes + "meaning: rcu_read_lock\n").unwrap();
+        let output = Command::new("cc")
+            .args(["-E", "-P", option, "-I"])
+            .arg(prefix().join("include"))
+            .arg(format!("-I{}", prefix().join("include/reprieve/compat").display()))
+            .arg(&source)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let found = text.lines().find_map(|line| line.strip_prefix("meaning: "));
+        let expected = flavor.map(|flavor| format!("urcu_{flavor}_read_lock"));
+        let found = found.filter(|_| output.status.success());
+        assert_eq!(found, expected.as_deref(), "{headers:?} {option}");
+    }
+}
+
+/// Two files become one before the assembler sees them, and counting for profiles stays out of
+/// restartable code.
+#[test]
+fn optimized_together_and_instrumented() {
+    let second = scratch().join("second.c");
+    fs::write(&second, "#include <reprieve/restart.h>\n").unwrap();
+    let options = ["-O2", "-flto", second.to_str().unwrap()];
+    let program = compile("cc", &source("readers.c"), "readers-lto", &options, Link::Shared);
+    run(&mut Command::new(&program));
+    verify(&program);
+    let callback = scratch().join("callback.c");
+    let text = "void __sanitizer_cov_trace_pc(void);\nvoid __sanitizer_cov_trace_pc(void) {}\n";
+    fs::write(&callback, text).unwrap();
+    for option in ["--coverage", "-fprofile-generate", "-fsanitize-coverage=trace-pc"] {
+        let options = ["-O2", option, callback.to_str().unwrap()];
+        let name = format!("readers{option}");
+        // It does not run: it would leave its counters behind.
+        verify(&compile("cc", &source("readers.c"), &name, &options, Link::Shared));
+    }
+}
+
 /// Lines of the comment behind ` * Example:`, as far as the comment goes.
 fn example(header: &Path) -> Option<String> {
     let text = fs::read_to_string(header).unwrap();

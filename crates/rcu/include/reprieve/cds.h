@@ -60,8 +60,8 @@
 
 #define cds_hlist_head reprieve_hlist_head
 #define cds_hlist_node reprieve_hlist_node
-#define CDS_HLIST_HEAD_INIT REPRIEVE_HLIST_HEAD_INIT(0)
-#define CDS_HLIST_HEAD(name) struct cds_hlist_head name = CDS_HLIST_HEAD_INIT
+#define CDS_HLIST_HEAD_INIT(name) REPRIEVE_HLIST_HEAD_INIT(name)
+#define CDS_HLIST_HEAD(name) struct cds_hlist_head name = CDS_HLIST_HEAD_INIT(name)
 #define CDS_INIT_HLIST_HEAD(ptr) reprieve_hlist_init(ptr)
 #define cds_hlist_empty reprieve_hlist_empty
 #define cds_hlist_entry reprieve_hlist_entry

@@ -81,16 +81,33 @@
 #ifndef REPRIEVE_NO_PROTECTOR_
 #define REPRIEVE_NO_PROTECTOR_
 #endif
+/* Counting for a profile calls functions, and writes. */
+#if defined(__has_attribute)
+#if __has_attribute(no_profile_instrument_function)
+#define REPRIEVE_NO_PROFILE_ , no_profile_instrument_function
+#endif
+#if __has_attribute(no_sanitize_coverage)
+#define REPRIEVE_NO_COVERAGE_ , no_sanitize_coverage
+#endif
+#endif
+#ifndef REPRIEVE_NO_PROFILE_
+#define REPRIEVE_NO_PROFILE_
+#endif
+#ifndef REPRIEVE_NO_COVERAGE_
+#define REPRIEVE_NO_COVERAGE_
+#endif
 #ifdef __clang__
-#define REPRIEVE_UNCHECKED_                                                             \
-	no_instrument_function, no_sanitize("address", "thread", "memory", "undefined", \
-					    "coverage") REPRIEVE_NO_PROTECTOR_
+#define REPRIEVE_UNCHECKED_                                                                        \
+	no_instrument_function, no_sanitize("address", "thread", "memory", "undefined", "integer", \
+					    "implicit-conversion", "coverage")                     \
+					REPRIEVE_NO_PROTECTOR_ REPRIEVE_NO_PROFILE_
 #define REPRIEVE_RESTARTABLE \
 	__attribute__((section("reprieve_restart"), noinline, REPRIEVE_UNCHECKED_))
 #else
-#define REPRIEVE_UNCHECKED_                                              \
-	no_instrument_function, no_sanitize_address, no_sanitize_thread, \
-		no_sanitize_undefined REPRIEVE_NO_PROTECTOR_
+#define REPRIEVE_UNCHECKED_                                                       \
+	no_instrument_function, no_sanitize_address, no_sanitize_thread,          \
+		no_sanitize_undefined REPRIEVE_NO_PROTECTOR_ REPRIEVE_NO_PROFILE_ \
+			REPRIEVE_NO_COVERAGE_
 #define REPRIEVE_RESTARTABLE \
 	__attribute__((section("reprieve_restart"), noinline, noclone, noipa, REPRIEVE_UNCHECKED_))
 #endif
@@ -113,10 +130,12 @@ extern "C" {
 
 /*
  * Each program and shared object has a section and a descriptor of its own, whichever library it is
- * linked with. The linker keeps one of each group. The abort handler does what the library's does:
- * back to the stack pointer in the thread's block, with 0 in r12.
+ * linked with. The linker keeps one of each group; link-time optimization may make one file of
+ * several first. The abort handler does what the library's does: back to the stack pointer in the
+ * thread's block, with 0 in r12.
  */
-__asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_cs,comdat\n"
+__asm__(".ifndef reprieve_image_cs\n"
+	".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_cs,comdat\n"
 	".weak reprieve_image_cs\n"
 	".hidden reprieve_image_cs\n"
 	".hidden __start_reprieve_restart\n"
@@ -163,7 +182,8 @@ __asm__(".pushsection .data.rel.reprieve_image,\"awG\",@progbits,reprieve_image_
 	".type reprieve_image_end, @function\n"
 	"reprieve_image_end: ud2\n"
 	".size reprieve_image_end, . - reprieve_image_end\n"
-	".popsection\n");
+	".popsection\n"
+	".endif\n");
 
 extern uint64_t reprieve_image_cs[5] __attribute__((visibility("hidden")));
 extern const char __start_reprieve_restart[] __attribute__((visibility("hidden")));
@@ -186,10 +206,18 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 #ifdef __AVX512F__
 #define REPRIEVE_LOST_AVX512_                                                                    \
 	, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24",       \
-		"xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2", "k3", \
-		"k4", "k5", "k6", "k7"
+		"xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k0", "k1", "k2", \
+		"k3", "k4", "k5", "k6", "k7"
 #else
 #define REPRIEVE_LOST_AVX512_
+#endif
+/* And the general registers of APX. */
+#ifdef __APX_F__
+#define REPRIEVE_LOST_APX_                                                                    \
+	, "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", \
+		"r28", "r29", "r30", "r31"
+#else
+#define REPRIEVE_LOST_APX_
 #endif
 
 /*
@@ -222,7 +250,7 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 			 : "rcx", "r8", "r9", "r10", "r11", "r14", "r15", "xmm0", "xmm1", "xmm2", \
 			   "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
 			   "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory",                 \
-			   "cc" REPRIEVE_LOST_AVX512_)
+			   "cc" REPRIEVE_LOST_AVX512_ REPRIEVE_LOST_APX_)
 
 #define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value) \
 	REPRIEVE_ATTEMPT_(f, a, b, thread, cs, value, "jmp %P[body]\n\t")

@@ -12,9 +12,19 @@
  *   compiled with liburcu's headers, and has heads of its own, must be given update_call_rcu of a
  *   flavor, which takes heads of either size, and allocates. (liburcu-cds's queue, which takes
  *   call_rcu, is replaced by `compat`: see <urcu/rculfqueue.h> there);
- * - a `struct call_rcu_data` is a name: callbacks always run on a worker of the CPU that registered
- *   them;
- * - synchronize_rcu inside a read-side section ends the program with a message instead of hanging;
+ * - a `struct call_rcu_data` is a name, common to all flavors: callbacks always run on a worker of
+ *   the CPU that registered them. So callbacks that were registered on several CPUs run at the same
+ *   time, and callbacks of one CPU in no order. liburcu has one thread and one order for all, until
+ *   a program asks for more threads;
+ * - rcu_defer_barrier, rcu_defer_unregister_thread, call_rcu_data_free (of one that is not the
+ *   default), and get_call_rcu_thread the first time, wait for all callbacks that are registered.
+ *   Do not call them with a lock that a callback takes, or inside a read-side section, which ends
+ *   the program;
+ * - in a callback those, and rcu_barrier, wait for nothing: what was deferred there has not run
+ *   when they return. liburcu's rcu_barrier prints an error, and waits where the callback is one of
+ *   another flavor;
+ * - synchronize_rcu and rcu_barrier inside a read-side section end the program with a message
+ *   instead of hanging, or of returning with an error message;
  * - fork handlers are the library's own; liburcu's calls for them do nothing but call what was
  *   registered with register_rculfhash_atfork.
  *
@@ -56,6 +66,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <reprieve/list.h>
 #include <reprieve/uatomic.h>
 
@@ -421,9 +432,10 @@ REPRIEVE_INLINE_ void *rcu_cmpxchg_pointer_sym(void **p, void *old, void *v)
  */
 #if defined(URCU_API_MAP) && !defined(REPRIEVE_URCU_MAPPED) && !defined(REPRIEVE_URCU_NO_MAP_)
 #define REPRIEVE_URCU_MAPPED
-#if defined(RCU_QSBR)
+#if defined(RCU_QSBR) && !defined(REPRIEVE_URCU_PLAIN_)
+#define REPRIEVE_URCU_IS_QSBR_
 #define REPRIEVE_URCU_(name) urcu_qsbr_##name
-#elif defined(RCU_BP)
+#elif defined(RCU_BP) && !defined(REPRIEVE_URCU_PLAIN_)
 #define REPRIEVE_URCU_(name) urcu_bp_##name
 #elif defined(RCU_MB)
 #define REPRIEVE_URCU_(name) urcu_mb_##name

@@ -26,7 +26,7 @@ struct node {
 };
 
 static CDS_LIST_HEAD(list);
-static struct cds_hlist_head bucket;
+static struct cds_hlist_head bucket = CDS_HLIST_HEAD_INIT(bucket);
 static struct node *current;
 static long freed, deferred, reads;
 static int stop;
@@ -245,6 +245,14 @@ static void readers_in_callbacks(void)
 	}
 }
 
+static struct call_rcu_data *asked;
+
+static void ask_in_a_callback(struct rcu_head *head)
+{
+	CHECK(pthread_equal(get_call_rcu_thread(asked), pthread_self()));
+	node_free(head);
+}
+
 static void helpers(void)
 {
 	struct call_rcu_data *data = create_call_rcu_data(0, -1);
@@ -262,7 +270,10 @@ static void helpers(void)
 	CHECK(set_cpu_call_rcu_data(0, data) == 0);
 	CHECK(get_cpu_call_rcu_data(0) == data);
 	CHECK(set_cpu_call_rcu_data(0, NULL) == 0);
+	asked = create_call_rcu_data(0, -1);
+	call_rcu(&node_new(1)->rcu, ask_in_a_callback);
 	rcu_barrier();
+	call_rcu_data_free(asked);
 	call_rcu_data_free(data);
 	CHECK(get_default_call_rcu_data());
 	CHECK(create_all_cpu_call_rcu_data(0) == 0);
@@ -345,17 +356,20 @@ int main(void)
 #ifdef QSBR
 	rcu_thread_online();
 #endif
+	CHECK(create_all_cpu_call_rcu_data(0) == 0);
 	call_rcu_before_fork();
 	child = fork();
 	CHECK(child >= 0);
 	if (!child) {
 		call_rcu_after_fork_child();
+		CHECK(!get_cpu_call_rcu_data(0));
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		call_rcu(&node_new(3)->rcu, node_free);
 		rcu_barrier();
 		_exit(0);
 	}
 	call_rcu_after_fork_parent();
+	free_all_cpu_call_rcu_data();
 #ifdef QSBR
 	rcu_thread_offline();
 #endif

@@ -3,7 +3,9 @@
 #ifndef REPRIEVE_COMPAT_URCU_URCU_QSBR_H
 #define REPRIEVE_COMPAT_URCU_URCU_QSBR_H
 
-#if !defined(RCU_MB) && !defined(RCU_QSBR) && !defined(RCU_BP) && !defined(RCU_SIGNAL)
+/* Else it chooses nothing for <urcu.h>, which may come later. */
+#if defined(URCU_API_MAP) && !defined(RCU_MB) && !defined(RCU_QSBR) && !defined(RCU_BP) && \
+	!defined(RCU_SIGNAL)
 #define RCU_QSBR
 #endif
 #include <reprieve/urcu.h>

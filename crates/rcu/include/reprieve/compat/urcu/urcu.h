@@ -6,6 +6,12 @@
 #ifndef URCU_API_MAP
 #define URCU_API_MAP
 #endif
+/* Its flavors are mb, signal and memb, as liburcu's. */
+#define REPRIEVE_URCU_PLAIN_
 #include <reprieve/urcu.h>
+#undef REPRIEVE_URCU_PLAIN_
+#ifdef REPRIEVE_URCU_IS_QSBR_
+#error "<urcu/urcu.h>, and the flavor qsbr was chosen before"
+#endif
 
 #endif
