@@ -2,9 +2,19 @@
 
 CARGO ?= cargo
 CARGO_TARGET_DIR ?= $(CURDIR)/target
-export CARGO_TARGET_DIR
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Neither make nor libbpf's build, which the eBPF programs need, can have them in names.
+ifneq ($(words $(CURDIR)|$(CARGO_TARGET_DIR)|$(PREFIX)|$(DESTDIR)),1)
+$(error a blank is in the path of this directory, CARGO_TARGET_DIR, PREFIX or DESTDIR: take another)
+endif
+# Tests run in other directories.
+override CARGO_TARGET_DIR := $(abspath $(CARGO_TARGET_DIR))
+export CARGO_TARGET_DIR
+unexport CARGO_BUILD_TARGET
+ifeq ($(HOME),)
+export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
+endif
 
 OUT = $(CARGO_TARGET_DIR)/release
 INIT = $(OUT)/reprieve-init
@@ -51,6 +61,7 @@ help:
 	@echo 'make lib       the C library alone; needs Rust and a C compiler, nothing else'
 	@echo 'make install-lib  the C library alone, to DESTDIR= PREFIX=, after make lib'
 	@echo 'make install   to DESTDIR=$(DESTDIR) PREFIX=$(PREFIX), after make build'
+	@echo 'make uninstall what make install put there; end units first: systemctl disable --now reprieve-guard'
 	@echo 'make clean     remove what was built; `reprieve lab images clean` removes kernels and programs'
 
 demo: build
@@ -74,8 +85,8 @@ setup:
 setup-test:
 	@scripts/setup test
 
-setup-slice:
-	@scripts/setup slice
+setup-lab:
+	@scripts/setup lab
 
 build: setup init
 	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi -p reprieve-ipc-preload -p reprieve-shim
@@ -83,9 +94,11 @@ build: setup init
 lib:
 	$(CARGO) build --locked --release -p reprieve-capi
 
-# Static, because it is the first and often the only program in a guest.
+# Static, because it is the first and often the only program in a guest. RUSTFLAGS would replace
+# that.
 init: setup
-	$(CARGO) build --locked --profile guest -p reprieve-init --target $(GUEST_TARGET) \
+	env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS \
+		$(CARGO) build --locked --profile guest -p reprieve-init --target $(GUEST_TARGET) \
 		--config 'target.$(GUEST_TARGET).rustflags=["-C","target-feature=+crt-static"]'
 	@mkdir -p $(OUT)
 	@new=$(INIT).$$$$ && cp $(CARGO_TARGET_DIR)/$(GUEST_TARGET)/guest/reprieve-init $$new && mv $$new $(INIT)
@@ -106,15 +119,21 @@ test: lint test-run
 # The tests alone, without the set-up and the checks of the sources: scripts/repeat-tests runs them
 # again and again. Those of virtual machines wait much, so the rest runs beside them, and is printed
 # when it is done. A test that a signal ends leaves its files: they go with the directories, the
-# second of which is in memory.
+# second of which is in memory. The tests are a process group of their own, in the background: a
+# shell handles no signal while it waits for a command.
 test-run: init setup-test
-	@scratch='' TEST_SHM='' && trap 'rm -rf "$$scratch" "$$TEST_SHM"' EXIT && trap 'exit 129' HUP && \
-		trap 'exit 130' INT && trap 'exit 143' TERM && \
+	@scratch='' TEST_SHM='' job='' && \
+		end() { \
+			[ -z "$$job" ] || { kill -- "-$$job" 2>/dev/null || kill "$$job" 2>/dev/null; wait "$$job"; }; \
+			rm -rf "$$scratch" "$$TEST_SHM"; \
+		} && \
+		trap end EXIT && trap 'exit 129' HUP && trap 'exit 130' INT && trap 'exit 143' TERM && \
 		scratch=$$(mktemp -d) && chmod 1777 "$$scratch" && export TMPDIR="$$scratch" && \
 		if [ -d /dev/shm ]; then \
 			TEST_SHM=$$(mktemp -d -p /dev/shm tests.XXXXXX) && chmod 1777 "$$TEST_SHM" && export TEST_SHM; \
 		fi && \
-		$(MAKE) --no-print-directory -j2 PARALLEL=yes test-beside test-workspace
+		{ setsid $(MAKE) --no-print-directory -j2 PARALLEL=yes test-beside test-workspace </dev/null & \
+			job=$$!; status=0; wait "$$job" || status=$$?; job=''; exit "$$status"; }
 
 # Cargo would ask the make of this recipe for its jobs.
 test-workspace:
@@ -177,20 +196,24 @@ test-oldest:
 	fi
 
 # Builds a kernel from Debian's source once (minutes, 2 GB meanwhile); the lab's cache keeps it.
-test-slice: setup-slice
+test-slice: setup-lab
 	$(CARGO_TEST) -p reprieve-lab --test slice -- --ignored --nocapture
 
-test-lab: setup-slice init
+test-lab: setup-lab init
 	REPRIEVE_INIT=$(INIT) $(CARGO_TEST) --workspace -- --ignored
 
 fmt: setup-test
 	$(CARGO) fmt --all
 	$(if $(C_FILES),clang-format -i $(C_FILES))
 
+# The dynamic linker looks for libraries in /usr/local by way of its cache only.
+TELL_LINKER = [ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ! command -v ldconfig >/dev/null || ldconfig
+
 # No prerequisites: installing as root should not build as root.
 install-lib:
 	@test -f $(OUT)/libreprieve.a || { echo 'make lib (or make build) first' >&2; exit 1; }
 	crates/rcu/scripts/install-c $(OUT) $(PREFIX) $(DESTDIR)
+	@$(TELL_LINKER)
 
 install:
 	@test -x $(OUT)/reprieve && test -x $(INIT) || { echo 'make build first' >&2; exit 1; }
@@ -208,6 +231,19 @@ install:
 		to=$(DESTDIR)$(PREFIX)/$$to/$${file##*/} && \
 		sed 's,@PREFIX@,$(PREFIX),' $$file >$$to && chmod 644 $$to || exit 1; \
 	done
+	@$(TELL_LINKER)
+
+# What this version would install. Needs what was built.
+uninstall:
+	@stage=$$(mktemp -d) && trap 'rm -rf "$$stage"' EXIT && trap 'exit 129' HUP && \
+		trap 'exit 130' INT && trap 'exit 143' TERM && \
+		$(MAKE) --no-print-directory -s install DESTDIR="$$stage" >/dev/null && cd "$$stage" && \
+		find . -type f -o -type l | while read -r file; do rm -f "$(DESTDIR)/$$file"; done && \
+		find . -depth -type d -path '*/reprieve*' | while read -r directory; do \
+			rmdir "$(DESTDIR)/$$directory" 2>/dev/null || [ ! -d "$(DESTDIR)/$$directory" ] || \
+				echo "left: $(DESTDIR)/$${directory#./}, which holds other files"; \
+		done
+	@$(TELL_LINKER)
 
 clean:
 	$(CARGO) clean
@@ -217,4 +253,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-slice build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-oldest test-slice test-lab fmt install install-lib clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-oldest test-slice test-lab fmt install install-lib uninstall clean

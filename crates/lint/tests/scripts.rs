@@ -65,7 +65,7 @@ fn suites_that_are_not_fetched_leave_nothing() {
         fs::create_dir(&bin).unwrap();
         // The script is the parent. In the lists of apt its releases stand by name.
         let script = format!(
-            "#!/bin/sh\ncase $1 in\nindextargets) sed -n 's/^VERSION_CODENAME=/Packages deb /p' /etc/os-release | sed 's|$| http://localhost/|' ;;\n*) kill -{signal} $PPID ;;\nesac\n"
+            "#!/bin/sh\ncase $1 in\nindextargets) sed -n 's/^VERSION_CODENAME=/Origin:  Packages deb /p' /etc/os-release | sed 's|$| http://localhost/|' ;;\n*) kill -{signal} $PPID ;;\nesac\n"
         );
         let apt_get = bin.join("apt-get");
         // Written by another process: a child of another test might have it open for writing.

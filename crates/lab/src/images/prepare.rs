@@ -29,6 +29,9 @@ const LAYOUT: &str = "2";
 
 /// An initramfs that was not used for this long is dropped.
 const INITRD_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// So many stay that long, the others for this long: each build of the command makes new ones.
+const INITRDS: usize = 16;
+const INITRD_KEPT_SURELY: Duration = Duration::from_secs(3600);
 
 /// Kernel modules of the lab's channel to a VM.
 const CHANNEL_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
@@ -244,10 +247,13 @@ impl<'a> Images<'a> {
     }
 
     fn drop_unused(&self) -> Result<()> {
-        for entry in self.cache.list()? {
+        let mut images = self.cache.list()?;
+        images.retain(|entry| entry.kind == Kind::Initrd);
+        images.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        for (newer, entry) in images.iter().enumerate() {
             let age = entry.used.elapsed().unwrap_or_default();
-            if entry.kind == Kind::Initrd && age > INITRD_KEPT {
-                self.cache.drop_item(&entry)?;
+            if age > INITRD_KEPT || newer >= INITRDS && age > INITRD_KEPT_SURELY {
+                self.cache.drop_item(entry)?;
             }
         }
         Ok(())

@@ -87,6 +87,9 @@ impl Browser {
             .arg(url)
             // Where it would leave files of its own.
             .env("TMPDIR", profile.path())
+            .env("HOME", profile.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_CACHE_HOME")
             .stdin(Stdio::null())
             .stdout(File::create(file("stdout")).unwrap())
             .stderr(File::create(file("stderr")).unwrap())
