@@ -29,7 +29,7 @@ pub(crate) struct Attachments {
     locked: AtomicBool,
     list: UnsafeCell<Vec<Attachment>>,
     /// Names for a child, while a fork is under way, by namespace. Under the same lock.
-    embryos: UnsafeCell<Vec<(Namespace, u64)>>,
+    embryos: UnsafeCell<Names>,
     /// As long as a fork holds the lock: a handler may attach or detach. Under the same lock.
     signals: UnsafeCell<Option<SignalsBlocked>>,
 }
@@ -44,9 +44,13 @@ static ATTACHMENTS: Attachments = Attachments {
     signals: UnsafeCell::new(None),
 };
 
+/// The children of a fork: a name in each namespace.
+type Names = Vec<(Namespace, u64)>;
+
 thread_local! {
     /// The names of this thread's last child, for [`forked`].
-    static LAST: Cell<Vec<(Namespace, u64)>> = const { Cell::new(Vec::new()) };
+    /// One word: a handler that forks between two would find a part of them.
+    static LAST: Cell<Option<Box<Names>>> = const { Cell::new(None) };
 }
 
 fn lock() {
@@ -127,7 +131,8 @@ fn after_fork() {
 unsafe extern "C" fn in_parent() {
     // SAFETY: under the lock, which this thread holds.
     let embryos = unsafe { std::mem::take(&mut *ATTACHMENTS.embryos.get()) };
-    let _ = LAST.try_with(|last| last.set(embryos));
+    let names = (!embryos.is_empty()).then(|| Box::new(embryos));
+    let _ = LAST.try_with(|last| last.set(names));
     after_fork();
 }
 
@@ -157,7 +162,8 @@ unsafe extern "C" fn in_child() {
 /// so. Without it a child that dies in its first moments, before it could say who it is, counts as
 /// a user of its parent's segments until the parent ends.
 pub fn forked(pid: i32) {
-    for (namespace, embryo) in LAST.try_with(Cell::take).unwrap_or_default() {
+    let names = LAST.try_with(Cell::take).unwrap_or_default();
+    for (namespace, embryo) in names.into_iter().flat_map(|names| *names) {
         if pid < 0 {
             peers::remove_embryo(namespace.space, embryo);
         } else {
@@ -168,7 +174,7 @@ pub fn forked(pid: i32) {
 
 /// A fork, for the preload library. The thread may be in a handler that has interrupted another
 /// fork: this one keeps the names of that one's child.
-pub struct Fork(Vec<(Namespace, u64)>);
+pub struct Fork(Option<Box<Names>>);
 
 impl Fork {
     /// A fork is about to begin.
@@ -178,10 +184,12 @@ impl Fork {
 
     /// It has returned `pid`.
     pub fn end(self, pid: i32) {
-        if pid != 0 {
-            forked(pid);
-            let _ = LAST.try_with(|last| last.set(self.0));
+        if pid == 0 {
+            // The fork that this one interrupted may be about to take them, too.
+            return std::mem::forget(self.0);
         }
+        forked(pid);
+        let _ = LAST.try_with(|last| last.set(self.0));
     }
 }
 
