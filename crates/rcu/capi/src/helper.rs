@@ -167,8 +167,8 @@ pub unsafe extern "C" fn reprieve_helper_thread(helper: *const Helper) -> libc::
         let probe = Box::into_raw(Box::new(Probe(Head::new(), helper)));
         // SAFETY: the head is fresh, heads its allocation, and is freed by `note_thread`.
         unsafe { Domain::global().call_rcu(probe.cast(), note_thread, 0) };
-        if Domain::global().barrier().is_err() {
-            // In a callback, which a worker runs.
+        if let Err(reprieve_core::Error::InCallback) = Domain::global().barrier() {
+            // Which a worker runs.
             // SAFETY: no preconditions.
             return unsafe { libc::pthread_self() };
         }

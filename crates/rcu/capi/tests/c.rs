@@ -285,7 +285,10 @@ fn what_names_without_a_flavor_mean() {
     for (headers, option, flavor) in [
         (["urcu/urcu-qsbr.h", "urcu.h"], "-O0", Some("memb")),
         (["urcu/urcu-bp.h", "urcu/urcu.h"], "-O0", Some("memb")),
-        (["urcu.h", "urcu/urcu-qsbr.h"], "-O0", Some("memb")),
+        (["urcu.h", "urcu/urcu-qsbr.h"], "-O0", None),
+        (["urcu.h", "urcu-qsbr.h"], "-DRCU_QSBR", None),
+        (["urcu/urcu-mb.h", "urcu-qsbr.h"], "-O0", Some("qsbr")),
+        (["urcu/urcu-signal.h", "urcu.h"], "-O0", Some("memb")),
         (["urcu/urcu-qsbr.h", "urcu-bp.h"], "-O0", Some("bp")),
         (["urcu/urcu-bp.h", "urcu-qsbr.h"], "-O0", Some("qsbr")),
         (["urcu.h", "urcu-pointer.h"], "-DRCU_QSBR", Some("memb")),
@@ -328,6 +331,12 @@ fn optimized_together_and_instrumented() {
         let name = format!("readers{option}");
         // It does not run: it would leave its counters behind.
         verify(&compile("cc", &source("readers.c"), &name, &options, Link::Shared));
+    }
+    let lookup = scratch().join("lookup.cc");
+    fs::write(&lookup, example(&rcu().join("include/reprieve/restart.h")).unwrap()).unwrap();
+    for level in ["-O0", "-O2"] {
+        let name = format!("lookup-coverage{level}");
+        verify(&compile("c++", &lookup, &name, &[level, "--coverage"], Link::Shared));
     }
 }
 

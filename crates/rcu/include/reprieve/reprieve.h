@@ -111,18 +111,11 @@ void reprieve_register_thread(void);
  * Publishing and following pointers. What was written before reprieve_assign_pointer is seen by
  * whoever gets the pointer from reprieve_dereference.
  */
+#define reprieve_dereference(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
 #ifdef __cplusplus
-} /* extern "C" */
-template <typename T> REPRIEVE_INLINE_ T reprieve_load_(T const volatile *from)
-{
-	return __atomic_load_n(const_cast<T *>(from), __ATOMIC_ACQUIRE);
-}
-#define reprieve_dereference(p) reprieve_load_(&(p))
 #define reprieve_assign_pointer(p, value) \
 	__atomic_store_n(&(p), (__typeof__(p))(value), __ATOMIC_RELEASE)
-extern "C" {
 #else
-#define reprieve_dereference(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
 #define reprieve_assign_pointer(p, value) __atomic_store_n(&(p), (value), __ATOMIC_RELEASE)
 #endif
 

@@ -112,7 +112,10 @@
 	__attribute__((section("reprieve_restart"), noinline, noclone, noipa, REPRIEVE_UNCHECKED_))
 #endif
 
-/* A function for use in restartable ones. */
+/*
+ * A function for use in restartable ones, and in no others: GCC inlines no function into one that
+ * is counted differently for a profile.
+ */
 #define REPRIEVE_RESTARTABLE_INLINE \
 	static inline __attribute__((always_inline, unused, REPRIEVE_UNCHECKED_))
 
@@ -212,7 +215,7 @@ static __attribute__((constructor(101), unused)) void reprieve_image_init_(void)
 #define REPRIEVE_LOST_AVX512_
 #endif
 /* And the general registers of APX. */
-#ifdef __APX_F__
+#if defined(__APX_F__) || defined(__EGPR__)
 #define REPRIEVE_LOST_APX_                                                                    \
 	, "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", \
 		"r28", "r29", "r30", "r31"

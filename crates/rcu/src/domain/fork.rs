@@ -3,9 +3,12 @@
 //!
 //! Only the forking thread exists in the child. Its own sections and protections go on there; those
 //! of the parent's other threads are forgotten, so references from their guards must not be used
-//! there (those from guards that a thread leaked before it ended may). A grace period that was
-//! running counts as not begun. Callbacks that were waiting run in both processes (each frees its
-//! own copy): in the child once it registers a callback or waits for one. The child has no workers
+//! there (those from guards that a thread leaked before it ended may). Two exceptions, both of
+//! threads that use guards in the last of their destructors: what a thread leaked that entered its
+//! first section there, and was joined a moment before the fork, is forgotten; and a section that
+//! the very last destructor was about to end goes on in the child. A grace period that was running
+//! counts as not begun. Callbacks that were waiting run in both processes (each frees its own
+//! copy): in the child once it registers a callback or waits for one. The child has no workers
 //! until then.
 //!
 //! To find every queue and every buffer consistent, a fork waits until no callback is being run or

@@ -43,8 +43,7 @@ static HANDLERS: [AtomicPtr<Handlers>; PARTS] = [const { AtomicPtr::new(null_mut
 
 /// Enters the handlers of a part. Any number of times, in a signal handler too.
 ///
-/// A part with more than [`Handlers::in_child`] enters them while forks are [`excluded`]: none may
-/// run `parent` without `prepare`.
+/// A part whose `parent` needs `prepare` enters them while forks are [`excluded`].
 pub(crate) fn enter(part: Part, handlers: &'static Handlers) {
     let (entry, handlers) = (&HANDLERS[part as usize], std::ptr::from_ref(handlers).cast_mut());
     if entry.load(Ordering::Relaxed) != handlers {

@@ -236,9 +236,11 @@ impl Record {
     /// Before a fork: the record was left behind for good if the thread that did so has `ended`.
     #[cfg(not(loom))]
     pub(crate) fn settle(&self, ended: impl FnOnce(u32) -> bool) {
-        if let Some(thread) = self.left_behind()
-            && self.part.goes_on.load(Ordering::Relaxed) != 0
+        let Some(thread) = self.left_behind() else { return };
+        if self.part.goes_on.load(Ordering::Relaxed) != 0
             && ended(thread)
+            // It may have gone on to another thread, until that one's end.
+            && self.left_behind() == Some(thread)
         {
             self.part.goes_on.store(0, Ordering::Relaxed);
         }
@@ -357,7 +359,9 @@ impl Record {
     /// The owner has a new thread id (it is the child of a fork).
     #[cfg(not(loom))]
     pub(crate) fn rename(&self, thread: u32) {
-        self.part.owner.store(thread, Ordering::Relaxed);
+        // What it has left behind in its destructors stays left behind.
+        let left = if self.left_behind().is_some() { LEFT } else { 0 };
+        self.part.owner.store(thread | left, Ordering::Relaxed);
         self.stamp();
     }
 

@@ -9,7 +9,7 @@
 #define RCU_QSBR
 #endif
 #include <reprieve/urcu.h>
-#if defined(URCU_API_MAP) && !defined(RCU_QSBR)
+#if defined(URCU_API_MAP) && !defined(REPRIEVE_URCU_IS_QSBR_)
 #error "<urcu/urcu-qsbr.h> with URCU_API_MAP, and another flavor was chosen before"
 #endif
 

@@ -3,7 +3,9 @@
 #ifndef REPRIEVE_COMPAT_URCU_URCU_SIGNAL_H
 #define REPRIEVE_COMPAT_URCU_URCU_SIGNAL_H
 
-#if !defined(RCU_MB) && !defined(RCU_QSBR) && !defined(RCU_BP) && !defined(RCU_SIGNAL)
+/* Else it chooses nothing for headers that come later. */
+#if defined(URCU_API_MAP) && !defined(RCU_MB) && !defined(RCU_QSBR) && !defined(RCU_BP) && \
+	!defined(RCU_SIGNAL)
 #define RCU_SIGNAL
 #endif
 #include <reprieve/urcu.h>
