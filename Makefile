@@ -237,11 +237,12 @@ install:
 uninstall:
 	@stage=$$(mktemp -d) && trap 'rm -rf "$$stage"' EXIT && trap 'exit 129' HUP && \
 		trap 'exit 130' INT && trap 'exit 143' TERM && \
-		$(MAKE) --no-print-directory -s install DESTDIR="$$stage" >/dev/null && cd "$$stage" && \
-		find . -type f -o -type l | while read -r file; do rm -f "$(DESTDIR)/$$file"; done && \
+		$(MAKE) --no-print-directory -s install DESTDIR="$$stage" PREFIX="$(abspath $(PREFIX))" >/dev/null && \
+		from='$(if $(DESTDIR),$(abspath $(DESTDIR)))' && cd "$$stage" && \
+		find . -type f -o -type l | { while read -r file; do rm -f "$$from/$$file" || exit 1; done; } && \
 		find . -depth -type d -path '*/reprieve*' | while read -r directory; do \
-			rmdir "$(DESTDIR)/$$directory" 2>/dev/null || [ ! -d "$(DESTDIR)/$$directory" ] || \
-				echo "left: $(DESTDIR)/$${directory#./}, which holds other files"; \
+			rmdir "$$from/$$directory" 2>/dev/null || [ ! -d "$$from/$$directory" ] || \
+				echo "left: $$from/$${directory#./}, which holds other files"; \
 		done
 	@$(TELL_LINKER)
 
