@@ -71,6 +71,8 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 
 	if (idle && task) {
+		task->used = 0;
+		task->why = WHY_TURN;
 		place(p, task, cpu, 1, now);
 		kernel_insert(p, SCX_DSQ_LOCAL, SLICE_FOR_KERNEL, 0);
 		/* The thread of this CPU may go on for long after all. */
@@ -223,6 +225,7 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 	struct cpu *cpu = cpu_of(where);
 	u64 comes = domain_at(domain_of(where))->comes;
 	u64 now = bpf_ktime_get_ns();
+	s64 ahead;
 
 	if (!cpu)
 		return;
@@ -232,7 +235,9 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 	scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	/* The kernel tells once that it is idle: again when it must be there.
 	 */
-	look_in(cpu, where, COMES_NS, now);
+	ahead = policy_after(cpu->look, now);
+	if (ahead > COMES_NS || ahead < -LOOK_BUSY_NS)
+		look_in(cpu, where, COMES_NS, now);
 }
 
 /* The thread leaves its queue: since Linux 7.1 also because it gets a CPU. */
@@ -334,7 +339,6 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	u32 where = scx_bpf_task_cpu(p);
 	struct cpu *cpu = cpu_of(where);
 	struct task *task = task_of(p);
-	_Bool bound;
 	u64 now;
 
 	if (!task || !cpu)
@@ -360,11 +364,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
 	cpu->kind = !!task->queue;
-	bound = p->nr_cpus_allowed == 1;
-	cpu->settles = bound && task->home != where + 1;
-	if (cpu->settles)
-		policy_settles(&cpu->kinds, 1);
-	task->home = bound ? where + 1 : 0;
+	task->home = p->nr_cpus_allowed == 1 ? where + 1 : 0;
 	cpu->extends = 0;
 	cpu->watched = does(task, DOES_EXTEND | DOES_RESCUE);
 	/* Who comes back after a higher class goes on with its turn, as after a
@@ -412,7 +412,9 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		settle(task, now);
 	task->overdue = 0;
 	serve(where, now);
-	task->length = task->used + cpu->slice;
+	/* What is left, after its end, is not part of it. */
+	if (!task->used || task->used + cpu->slice < task->length)
+		task->length = task->used + cpu->slice;
 	task->used = cpu->turn ? task->used + now - cpu->turn : 0;
 	guest = guest_of(task);
 	group = group_of(task);

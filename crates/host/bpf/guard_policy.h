@@ -822,8 +822,8 @@ POLICY_FN int policy_may_lead(const struct policy_thread *woken,
 	return !other_waits || policy_kind_lacks(kinds, kind, 0) >= -half;
 }
 
-/* A thread of the kind runs here for the first time since it was bound to this
- * CPU. Its kind had nobody perhaps, and has no credit for that: one that is
+/* The only thread of its kind comes, which was bound to this CPU and had its
+ * first turn. Its kind had nobody, and has no credit for that: one that is
  * bound to another CPU again and again would have it everywhere. */
 POLICY_FN void policy_settles(struct policy_kinds *kinds, u32 kind)
 {

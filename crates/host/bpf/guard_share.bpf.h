@@ -455,8 +455,13 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	struct group *group = group_of(task);
 	struct policy_limits limit;
 	struct policy_queue at;
+	struct cpu *cpu;
 	s64 credit;
 
+	/* Not where others of that queue wait: the credit is theirs. */
+	cpu = queue && task->queue != queue ? cpu_of(own - 1) : 0;
+	if (cpu && scx_bpf_dsq_nr_queued(QUEUE_CPU + own - 1) <= 0)
+		policy_settles(&cpu->kinds, 1);
 	limits(&limit);
 	enter(p, task, queue, queue ? task->domain : domain_of(near), woken,
 	      now, &at);

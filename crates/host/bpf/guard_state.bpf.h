@@ -137,7 +137,6 @@ struct cpu {
 	u32 yields; /* who runs gives up its CPU */
 	u32 limited; /* who runs has a budget: the slice */
 	u32 kind; /* of who runs: 1 if it comes from this CPU's queue */
-	u32 settles; /* who runs was bound to this CPU since its last turn */
 	u32 extends; /* who runs is in an extension */
 	u32 watched; /* what who runs does may end its turn */
 	u32 idle;

@@ -544,9 +544,15 @@ __noinline int survey(u32 where, u64 now)
 	looked = cpu->survey_looked;
 	if (!looked)
 		return 0;
+	/* The first are those that lag, of few masks perhaps. Of the others
+	 * nothing is known. */
+	if (looked < (u64)waiting) {
+		sum += (waiting - looked) * (SURVEY_ONE / cpus);
+		looked = waiting;
+	}
 	cpu->competes = sum / looked;
 	cpu->surveyed = now + SURVEY_NS;
-	if (!sum && looked >= (u64)waiting)
+	if (!sum)
 		cpu->apart = now + LOOK_ELSEWHERE_NS;
 	return 0;
 }
@@ -579,10 +585,6 @@ __noinline int serve(u32 where, u64 now)
 	limits(&limit);
 	policy_served(&cpu->kinds, cpu->kind, now - cpu->served,
 		      of_kind(cpu, cpu->kind, where), &limit);
-	/* It is of this CPU's from now on, and had that. */
-	if (cpu->settles && !cpu->kind)
-		policy_served(&cpu->kinds, 1, now - cpu->served,
-			      of_kind(cpu, 1, where), &limit);
 	cpu->served = now;
 	return 0;
 }
@@ -600,6 +602,12 @@ static __always_inline _Bool repeat(struct task_struct *prev, struct task *task,
 	}
 	if (!ns)
 		return 0;
+	/* Its first turn since it was bound to this CPU is over. */
+	if (!task->queue && prev->nr_cpus_allowed == 1 &&
+	    task->home == where + 1) {
+		place_thread(prev->pid, 0, now);
+		cpu->kind = !!task->queue;
+	}
 	keep(prev, task, cpu, where, ns, now);
 	/* It was no part of its queue. */
 	task->early = 1;

@@ -31,8 +31,6 @@ enum Doing {
 struct Actor {
     thread: Thread,
     kind: usize,
-    /// It was bound to this CPU since its last turn.
-    settles: bool,
     /// The virtual time of its queue when it came or left.
     came_at: u64,
     habit: Habit,
@@ -67,7 +65,6 @@ impl Cpu {
         let actors = threads.iter().map(|&(kind, habit)| Actor {
             thread: Thread { weight: 100, ..Thread::default() },
             kind,
-            settles: false,
             came_at: 0,
             habit,
             doing: Doing::Sleeps(now),
@@ -103,6 +100,7 @@ impl Cpu {
     }
 
     fn enqueue(&mut self, actor: usize) {
+        let alone = self.waiting(1).is_empty();
         let one = &mut self.actors[actor];
         let mut woken = i32::from(matches!(one.doing, Doing::Sleeps(_)));
         if matches!(one.habit, Habit::Hops(_)) {
@@ -112,7 +110,12 @@ impl Cpu {
             let ahead = one.thread.vtime.wrapping_sub(one.came_at);
             one.thread.vtime = self.queues[kind].vtime.wrapping_add(ahead);
             one.came_at = self.queues[kind].vtime;
-            (one.settles, one.kind, woken) = (kind == 0, kind, 0);
+            let moves = one.kind == 0 && kind == 1;
+            (one.kind, woken) = (kind, 0);
+            if moves && alone {
+                // SAFETY: as below.
+                unsafe { guard_settles(&mut self.kinds, 1) };
+            }
         }
         let queue = &self.queues[one.kind];
         // SAFETY: all point to values of their types; no group.
@@ -163,10 +166,6 @@ impl Cpu {
         let count = self.count(kind);
         // SAFETY: as in `enqueue`.
         unsafe { guard_served(&mut self.kinds, kind as u32, ran, count, &LIMITS) };
-        if self.actors[actor].settles {
-            // SAFETY: as in `enqueue`.
-            unsafe { guard_served(&mut self.kinds, 1, ran, self.count(1), &LIMITS) };
-        }
         actor
     }
 
@@ -192,10 +191,6 @@ impl Cpu {
         unsafe {
             guard_start(&mut self.queues[one.kind], &one.thread, early);
             guard_begin(&mut one.thread, null_mut(), self.now);
-        }
-        if one.settles {
-            // SAFETY: as in `enqueue`.
-            unsafe { guard_settles(&mut self.kinds, 1) };
         }
         one.doing = Doing::Runs;
         let waited = self.now - one.waits_since;
