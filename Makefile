@@ -124,6 +124,7 @@ test: lint test-run
 test-run: init setup-test
 	@scratch='' TEST_SHM='' job='' && \
 		end() { \
+			trap '' HUP INT TERM; \
 			[ -z "$$job" ] || { kill -- "-$$job" 2>/dev/null || kill "$$job" 2>/dev/null; wait "$$job"; }; \
 			rm -rf "$$scratch" "$$TEST_SHM"; \
 		} && \
