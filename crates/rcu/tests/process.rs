@@ -14,6 +14,7 @@ use child::in_child;
 use common::{Cell, FOR_EVER};
 use reprieve::{Domain, Engine, Restartable};
 use samples::Samples;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
@@ -586,6 +587,20 @@ fn no_membarrier() {
     domain.barrier().unwrap();
 }
 
+/// The list of CPUs on which a task may run.
+fn allowed_cpus(task: &Path) -> String {
+    let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:\t"));
+    line.unwrap_or_default().to_string()
+}
+
+/// Of each thread of this process.
+fn names_and_cpus() -> Vec<(String, String)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+    let name = |task: &Path| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+    tasks.map(|task| (name(&task).trim().to_string(), allowed_cpus(&task))).collect()
+}
+
 /// A process that was bound to some CPUs stays there. In a process of its own: the workers of other
 /// tests have the same names.
 #[test]
@@ -627,14 +642,7 @@ fn bound_workers() {
             thread::sleep(Duration::from_millis(1));
         }
         domain.barrier().unwrap();
-        let mut found = Vec::new();
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        for task in tasks.flatten() {
-            let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
-            let status = read("status");
-            let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:\t"));
-            found.push((read("comm").trim().to_string(), line.unwrap_or_default().to_string()));
-        }
+        let found = names_and_cpus();
         for name in ["reprieve-gp".into(), format!("reprieve-cb/{last}")] {
             assert!(found.contains(&(name, last.to_string())), "{found:?}");
         }
@@ -644,7 +652,7 @@ fn bound_workers() {
 }
 
 /// A callback has the CPU of its worker, but not the thread for grace periods that it starts: a
-/// thread may take that CPU, and nobody who only polls lets a thread run elsewhere.
+/// real-time thread may take that CPU, and nobody who only polls lets a thread run elsewhere.
 #[test]
 fn grace_periods_that_a_callback_starts() {
     passes(&mut this_program("started_by_a_callback"));
@@ -663,18 +671,9 @@ fn started_by_a_callback() {
     while !domain.poll(cookie) {
         thread::sleep(Duration::from_millis(1));
     }
-    let list = std::fs::read_to_string("/proc/self/status").unwrap();
-    let of = |status: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:\t"));
-        line.unwrap_or_default().to_string()
-    };
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let background = tasks.flatten().filter_map(|task| {
-        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
-        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
-        (name.trim() == "reprieve-gp").then(|| of(&status))
-    });
-    assert_eq!(background.collect::<Vec<_>>(), [of(&list)]);
+    let all = allowed_cpus("/proc/self".as_ref());
+    let background = names_and_cpus().into_iter().filter(|thread| thread.0 == "reprieve-gp");
+    assert_eq!(background.map(|thread| thread.1).collect::<Vec<_>>(), [all]);
 }
 
 /// A real-time thread's workers are ordinary threads, as is the one for grace periods in the

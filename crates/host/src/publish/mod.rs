@@ -309,15 +309,16 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
 
+    fn bytes(hello: &Hello) -> &[u8] {
+        // SAFETY: integers without gaps between them.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(hello).cast(), size_of::<Hello>()) }
+    }
+
     /// Connects this process, and says hello.
     fn connect(path: &Path) -> OwnedFd {
         let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-        let hello = hello();
-        // SAFETY: integers without gaps between them, that stay until the call returns.
-        let bytes =
-            unsafe { std::slice::from_raw_parts((&raw const hello).cast(), size_of::<Hello>()) };
-        net::send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        net::send(&socket, bytes(&hello()), SendFlags::NOSIGNAL).unwrap();
         socket
     }
 
@@ -333,10 +334,6 @@ mod tests {
             let (mut go_on, mut told) = UnixStream::pair().unwrap();
             let address = SocketAddrUnix::new(&path).unwrap();
             let hello = hello();
-            // SAFETY: as in `connect`.
-            let bytes = unsafe {
-                std::slice::from_raw_parts((&raw const hello).cast(), size_of::<Hello>())
-            };
             // SAFETY: the child makes system calls, and ends or executes a program.
             let child = unsafe { libc::fork() };
             if child == 0 {
@@ -344,7 +341,7 @@ mod tests {
                 // SAFETY: no memory is passed.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 let _ = net::connect(&socket, &address);
-                let _ = net::send(&socket, bytes, SendFlags::NOSIGNAL);
+                let _ = net::send(&socket, bytes(&hello), SendFlags::NOSIGNAL);
                 let _ = told.read(&mut [0]);
                 // SAFETY: as above.
                 unsafe {
@@ -389,9 +386,6 @@ mod tests {
         let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         let address = SocketAddrUnix::new(&path).unwrap();
         let hello = hello();
-        // SAFETY: as in `connect`.
-        let bytes =
-            unsafe { std::slice::from_raw_parts((&raw const hello).cast(), size_of::<Hello>()) };
         // SAFETY: the child makes system calls, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -403,7 +397,7 @@ mod tests {
                 libc::syscall(libc::SYS_setresuid, nobody, nobody, nobody);
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 let said = net::connect(&socket, &address).is_ok()
-                    && net::send(&socket, bytes, SendFlags::NOSIGNAL).is_ok();
+                    && net::send(&socket, bytes(&hello), SendFlags::NOSIGNAL).is_ok();
                 let (fd, to) = (socket.as_raw_fd(), answer.as_mut_ptr().cast());
                 // The server hangs up, or says welcome.
                 let got = libc::recv(fd, to, answer.len(), 0);

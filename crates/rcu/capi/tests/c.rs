@@ -262,18 +262,23 @@ fn full_barriers_on_aarch64() {
     }
 }
 
+/// What the C compiler says of a program for liburcu.
+fn cc_compat(options: &[&str], source: &Path) -> Output {
+    Command::new("cc")
+        .args(options)
+        .arg(format!("-I{}", prefix().join("include").display()))
+        .arg(format!("-I{}", prefix().join("include/reprieve/compat").display()))
+        .arg(source)
+        .output()
+        .unwrap()
+}
+
 /// The names without a flavor can mean one only: the second header says so.
 #[test]
 fn two_flavors_for_the_names_without_one_are_refused() {
     let source = scratch().join("flavors.c");
     fs::write(&source, "#include <urcu-bp.h>\n#include <urcu/urcu-qsbr.h>\n").unwrap();
-    let output = Command::new("cc")
-        .args(["-fsyntax-only", "-I"])
-        .arg(prefix().join("include"))
-        .arg(format!("-I{}", prefix().join("include/reprieve/compat").display()))
-        .arg(&source)
-        .output()
-        .unwrap();
+    let output = cc_compat(&["-fsyntax-only"], &source);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("another flavor was chosen"), "{error}");
 }
@@ -298,13 +303,7 @@ fn what_names_without_a_flavor_mean() {
         let source = scratch().join("meaning.c");
         let includes = headers.map(|header| format!("#include <{header}>\n")).concat();
         fs::write(&source, includes + "meaning: rcu_read_lock\n").unwrap();
-        let output = Command::new("cc")
-            .args(["-E", "-P", option, "-I"])
-            .arg(prefix().join("include"))
-            .arg(format!("-I{}", prefix().join("include/reprieve/compat").display()))
-            .arg(&source)
-            .output()
-            .unwrap();
+        let output = cc_compat(&["-E", "-P", option], &source);
         let text = String::from_utf8_lossy(&output.stdout);
         let found = text.lines().find_map(|line| line.strip_prefix("meaning: "));
         let expected = flavor.map(|flavor| format!("urcu_{flavor}_read_lock"));

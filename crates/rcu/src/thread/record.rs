@@ -92,7 +92,7 @@ struct Part {
     lag: Lag,
     /// Not 0: the owner, who left the record behind, may still end what is open in it.
     #[cfg(not(loom))]
-    goes_on: AtomicU32,
+    unsettled: AtomicU32,
 }
 
 /// No thread has this id: ids are positive and signed.
@@ -221,7 +221,7 @@ impl Record {
     /// `last`: not before the last round of destructors.
     #[cfg(not(loom))]
     pub(crate) fn leave_behind(&self, thread: u32, last: bool) {
-        self.part.goes_on.store((!last).into(), Ordering::Relaxed);
+        self.part.unsettled.store((!last).into(), Ordering::Relaxed);
         // An exchange, as in `release`: a leader that has seized the record finds that it lost it.
         self.part.owner.swap(thread | LEFT, Ordering::Release);
     }
@@ -237,12 +237,12 @@ impl Record {
     #[cfg(not(loom))]
     pub(crate) fn settle(&self, ended: impl FnOnce(u32) -> bool) {
         let Some(thread) = self.left_behind() else { return };
-        if self.part.goes_on.load(Ordering::Relaxed) != 0
+        if self.part.unsettled.load(Ordering::Relaxed) != 0
             && ended(thread)
             // It may have gone on to another thread, until that one's end.
             && self.left_behind() == Some(thread)
         {
-            self.part.goes_on.store(0, Ordering::Relaxed);
+            self.part.unsettled.store(0, Ordering::Relaxed);
         }
     }
 
@@ -250,7 +250,7 @@ impl Record {
     /// does not exist in the child, was about to end what is open in it.
     #[cfg(not(loom))]
     pub(crate) fn stays_in_child(&self) -> bool {
-        self.left_behind().is_some() && self.part.goes_on.load(Ordering::Relaxed) == 0
+        self.left_behind().is_some() && self.part.unsettled.load(Ordering::Relaxed) == 0
     }
 
     /// Leader, after the heavy barrier: notes and returns whether there is a section to wait for.
@@ -334,7 +334,7 @@ impl Record {
         #[cfg(not(loom))]
         {
             self.part.guards.store(0, Ordering::Relaxed);
-            self.part.goes_on.store(0, Ordering::Relaxed);
+            self.part.unsettled.store(0, Ordering::Relaxed);
         }
         // Nobody may think that the next owner took the record when this one did.
         self.part.taken.store(0, Ordering::Relaxed);
