@@ -65,6 +65,9 @@ pub struct Options<'a> {
     pub through: Option<&'a Through<'a>>,
     /// Gives up soon after this is set, with [`Error::Stopped`].
     pub stop: Option<&'a AtomicBool>,
+    /// Does without the search that comes last: of memory that the host has swapped out, which it
+    /// then reads in.
+    pub resident_only: bool,
 }
 
 impl Options<'_> {
@@ -107,7 +110,7 @@ impl Guest {
         };
         let mut scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false, &check)?;
         let (mut found, mut why) = kernels(vm, &scanned.found, options)?;
-        if found.is_empty() && scanned.swapped > 0 {
+        if found.is_empty() && scanned.swapped > 0 && !options.resident_only {
             scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, true, &check)?;
             (found, why) = kernels(vm, &scanned.found, options)?;
         }
@@ -116,6 +119,12 @@ impl Guest {
             let reason = match why {
                 Some(why) => format!("a page looks like VMCOREINFO, but {why}"),
                 None => format!("no VMCOREINFO in {mib} MiB of used memory"),
+            };
+            let reason = match scanned.swapped * 4 / 1024 {
+                swapped if swapped > 0 && options.resident_only => {
+                    format!("{reason}; {swapped} MiB that are swapped out were not searched")
+                }
+                _ => reason,
             };
             return Err(Error::NoKernel { reason });
         };

@@ -13,6 +13,7 @@ use crate::kernel::btf::Btf;
 use crate::kernel::symbols::{Builder, Symbols};
 use crate::kernel::types::Types;
 use crate::kernel::vmcoreinfo::{KERNEL_BASE, VmCoreInfo};
+use crate::memory::printable;
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -159,6 +160,7 @@ fn elf<'a>(path: &Path, bytes: &'a [u8], info: &VmCoreInfo) -> Result<object::Fi
         .map(|id| id.iter().map(|b| format!("{b:02x}")).collect::<String>());
     match (id, info.build_id()) {
         (Some(here), Some(there)) if here != there => {
+            let there = printable(there.as_bytes());
             Err(wrong(format!("is build {here}; the guest runs build {there}")))
         }
         _ => Ok(file),

@@ -10,6 +10,7 @@ use super::raw;
 use crate::error::{Error, Result};
 use crate::vmm::Segment;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
 /// Bits of an entry of pagemap.
@@ -22,8 +23,9 @@ const WINDOW: u64 = 16384;
 /// Pages per system call.
 const BATCH: usize = 1024;
 
-/// Found pages that are kept. A guest could write the mark everywhere.
-const FOUND_MAX: usize = 256;
+/// Found pages that are kept. A guest could write the mark everywhere, and so could any program in
+/// it, to hide the guest: so many are kept that this takes it 256 MiB.
+const FOUND_MAX: usize = 1 << 16;
 
 /// Result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +52,10 @@ pub fn pages<const WIDTH: usize>(
     check: &(dyn Fn() -> Result<()> + Sync),
 ) -> Result<Scan> {
     let path = format!("/proc/{pid}/pagemap");
-    let pagemap = File::open(&path).map_err(Error::io(path))?;
+    let pagemap = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Gone { pid }),
+        opened => opened.map_err(Error::io(path))?,
+    };
     let windows = || segments.iter().flat_map(windows);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(4);
     let scan = |lane: usize| -> Result<Scan> {
@@ -109,7 +114,7 @@ fn window<const WIDTH: usize>(
     let mut entries = vec![0; count as usize * 8];
     match pagemap.read_exact_at(&mut entries, start / size * 8) {
         Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(Error::Gone { pid }),
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Err(Error::Gone { pid }),
         Err(e) => return Err(Error::io(format!("/proc/{pid}/pagemap"))(e)),
     }
     let mut pages = Vec::with_capacity(BATCH);

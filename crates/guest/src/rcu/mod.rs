@@ -18,6 +18,7 @@ use crate::state::task::{Task, TaskOffsets};
 use crate::state::vcpu::Cpus;
 use grace::{BlockedReader, GracePeriod, KthreadPlace, KthreadState, Model, Owing, RcuData};
 use map::{Leaf, RcuMap};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Preempted readers that are listed, of all leaves.
@@ -109,7 +110,7 @@ impl Rcu<'_> {
     /// the end of the list, `max` at most.
     fn blocked(&self, leaf: &Leaf, max: usize) -> Result<Vec<BlockedReader>> {
         let memory = &self.kernel.memory;
-        let mut blocked = Vec::new();
+        let (mut blocked, mut seen) = (Vec::new(), HashSet::new());
         let (Some(first), Some(head), Some(entry)) =
             (leaf.gp_tasks, leaf.blkd_tasks, self.map.node_entry)
         else {
@@ -117,8 +118,12 @@ impl Rcu<'_> {
         };
         let mut at = memory.u64(first)?;
         while at != 0 && at != head && blocked.len() < max {
-            // The list changes during this walk: a task that cannot be read has left it.
+            // The list changes during this walk: a task that cannot be read has left it, and one
+            // that was there already has been moved.
             let address = at.wrapping_sub(entry);
+            if !seen.insert(address) {
+                break;
+            }
             let Ok(task) = Task::read(memory, self.tasks, address) else { break };
             let cpu = self.map.task_cpu.and_then(|o| memory.u32(address.wrapping_add(o)).ok());
             blocked.push(BlockedReader { task, cpu });

@@ -124,6 +124,9 @@ pub(crate) struct Cpus {
     online: Option<u64>,
 }
 
+/// The APIC id of a CPU that was never there.
+const NO_APIC: u16 = 0xffff;
+
 /// The variables of one CPU. Guest-physical addresses, as these are read often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {
@@ -214,14 +217,21 @@ impl Cpus {
 
     /// The VMM's number of the guest's CPU `cpu`, given all of the VMM's in order.
     fn vmm_index(&self, cpu: u32, present: &[u32], vmm: &[u32]) -> Option<u32> {
-        let apic = |&cpu: &u32| self.areas.get(cpu as usize)?.apic_id;
-        let ids: Vec<u16> = present.iter().filter_map(apic).collect();
-        if ids.len() < present.len() || ids.is_sorted() {
-            return vmm.contains(&cpu).then_some(cpu);
+        if !present.contains(&cpu) {
+            return None;
         }
-        // The guest numbers CPUs in the order in which they were plugged in, the VMM by APIC id.
-        let mine = apic(&cpu)?;
-        vmm.get(ids.iter().filter(|&&id| id < mine).count()).copied()
+        let apic = |&cpu: &u32| self.areas.get(cpu as usize)?.apic_id.filter(|&id| id != NO_APIC);
+        let ids: Vec<u16> = present.iter().filter_map(apic).collect();
+        let known = ids.len() == present.len();
+        // The guest numbers CPUs without gaps, in the order in which they were plugged in; the VMM
+        // numbers them by APIC id, and has gaps where none is plugged in.
+        if known && present.len() == vmm.len() {
+            let mine = apic(&cpu)?;
+            return vmm.get(ids.iter().filter(|&&id| id < mine).count()).copied();
+        }
+        // Without gaps, and in the same order, the numbers are the same.
+        let plain = vmm.iter().copied().eq(0..vmm.len() as u32) && (!known || ids.is_sorted());
+        (plain && vmm.contains(&cpu)).then_some(cpu)
     }
 }
 
@@ -282,5 +292,14 @@ mod tests {
         assert_eq!(swapped.vmm_index(1, &[0, 1, 2], &[0, 1, 3]), Some(3));
         assert_eq!(swapped.vmm_index(2, &[0, 1, 2], &[0, 1, 3]), Some(1));
         assert_eq!(cpus(&[None, None]).vmm_index(1, &[0, 1], &[0, 1]), Some(1));
+        // One is missing in the middle of the VMM's.
+        let gap = cpus(&[Some(0), Some(2), Some(3), Some(NO_APIC)]);
+        let all = [0, 1, 2].map(|cpu| gap.vmm_index(cpu, &[0, 1, 2], &[0, 2, 3]));
+        assert_eq!(all, [Some(0), Some(2), Some(3)]);
+        // The guest has fewer than the VMM, or does not say yet which one has come.
+        assert_eq!(plain.vmm_index(1, &[0, 1], &[0, 1, 2, 3]), Some(1));
+        assert_eq!(gap.vmm_index(1, &[0, 1], &[0, 2, 3]), None);
+        assert_eq!(gap.vmm_index(3, &[0, 1, 2, 3], &[0, 1, 2, 3]), Some(3));
+        assert_eq!(gap.vmm_index(3, &[0, 1, 2, 3], &[0, 2, 3, 5]), None);
     }
 }

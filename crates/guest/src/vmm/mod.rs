@@ -167,7 +167,7 @@ impl Vm {
 
     /// Whether the VMM's process still is the one described.
     pub fn exists(&self) -> bool {
-        process::start_time(self.pid) == Some(self.start_time)
+        !process::is_gone(self.pid, self.start_time)
     }
 
     /// Whether its owner has paused it; `None` if the VMM cannot be asked.

@@ -74,17 +74,24 @@ impl Read for Bounded {
 }
 
 impl Monitor {
-    /// Connects to the socket at `path`.
+    /// Connects to the socket at `path`, at which process `pid` listens.
     ///
     /// # Errors
-    /// [`Error::Monitor`]: nobody listens, or somebody else is connected.
-    pub fn connect(path: &Path) -> Result<Monitor> {
-        Monitor::connect_within(path, LIMITS)
+    /// [`Error::Monitor`]: nobody listens, another process does, or somebody else is connected.
+    pub fn connect(pid: u32, path: &Path) -> Result<Monitor> {
+        Monitor::connect_within(pid, path, LIMITS)
     }
 
-    fn connect_within(path: &Path, limits: Limits) -> Result<Monitor> {
+    fn connect_within(pid: u32, path: &Path, limits: Limits) -> Result<Monitor> {
         let error = |detail: String| Error::Monitor { path: path.into(), detail };
         let stream = open(path, limits).map_err(|e| error(e.to_string()))?;
+        // The path is whatever the process's command line says: another VM's monitor, or a service
+        // that only this process may reach. Nothing is said to those.
+        let peer = rustix::net::sockopt::socket_peercred(&stream);
+        let peer = peer.map_err(|e| error(e.to_string()))?.pid.as_raw_nonzero().get();
+        if u32::try_from(peer) != Ok(pid) {
+            return Err(error(format!("process {peer} listens there, not {pid}")));
+        }
         let reader = stream.try_clone().map_err(|e| error(e.to_string()))?;
         let mut reader = Bounded { stream: reader, until: Instant::now(), left: 0 };
         reader.begin(limits.greeting);
@@ -165,8 +172,11 @@ mod tests {
         for limit in [stream.read_timeout().unwrap(), stream.write_timeout().unwrap()] {
             assert_eq!(limit, Some(LIMITS.greeting), "no wait for the greeting is longer");
         }
-        let result = Monitor::connect(&path);
+        let own = std::process::id();
+        let [result, of_another] = [own, 1].map(|pid| Monitor::connect(pid, &path));
         let _ = std::fs::remove_file(&path);
+        let Err(error) = of_another else { panic!("took this process for process 1") };
+        assert!(error.to_string().contains(&format!("process {own} listens there")), "{error}");
         let Err(error) = result else { panic!("connected to nobody") };
         assert!(error.to_string().contains("somebody else"), "{error}");
     }
@@ -185,7 +195,7 @@ mod tests {
                     }
                 }
             });
-            Monitor::connect_within(&path, limits).map(drop)
+            Monitor::connect_within(std::process::id(), &path, limits).map(drop)
         });
         let _ = std::fs::remove_file(&path);
         result.unwrap_err().to_string()
@@ -231,7 +241,7 @@ mod tests {
         });
         let day = Duration::from_secs(24 * 3600);
         let limits = Limits { greeting: day, answer: day };
-        let mut monitor = Monitor::connect_within(&path, limits).unwrap();
+        let mut monitor = Monitor::connect_within(std::process::id(), &path, limits).unwrap();
         let _ = std::fs::remove_file(&path);
         assert!(monitor.paused().unwrap());
         assert_eq!(monitor.vcpus().unwrap(), [VcpuThread { index: 1, tid: 77 }]);

@@ -66,9 +66,25 @@ pub fn file(pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
 
 /// When process `pid` started, clock ticks since the host's boot.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything; the 20th field behind it is the start.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    try_start_time(pid).ok()?
+}
+
+/// Whether the process `pid` that started then is gone. One that cannot be looked at, because this
+/// process has no file descriptor or no memory left, is not.
+pub fn is_gone(pid: u32, start_time: u64) -> bool {
+    match try_start_time(pid) {
+        Ok(found) => found != Some(start_time),
+        Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+    }
+}
+
+fn try_start_time(pid: u32) -> io::Result<Option<u64>> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may contain anything, also half a character; the 20th field behind
+    // it is the start.
+    let stat = String::from_utf8_lossy(&stat);
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+    Ok(fields.and_then(|fields| fields.split_ascii_whitespace().nth(19)?.parse().ok()))
 }
 
 #[cfg(test)]
@@ -83,6 +99,8 @@ mod tests {
         let exe = std::env::current_exe().unwrap();
         assert_eq!(me.program(), exe.file_name().unwrap().to_str().unwrap());
         assert_eq!(Process::read(u32::MAX), None);
+        assert!(!is_gone(me.pid, me.start_time));
+        assert!(is_gone(me.pid, me.start_time + 1) && is_gone(u32::MAX, me.start_time));
     }
 
     #[test]

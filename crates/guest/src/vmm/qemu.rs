@@ -17,6 +17,9 @@ pub struct Qemu;
 /// Names of QEMU's programs for x86-64 guests.
 const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "qemu-kvm", "qemu-system-i386", "kvm"];
 
+/// Monitors that are tried: each may take its time to stay silent.
+const MONITORS_MAX: usize = 4;
+
 /// Open files of a VMM that are inspected.
 const DESCRIPTORS_MAX: usize = 65536;
 
@@ -49,10 +52,10 @@ impl Vmm for Qemu {
         let accel = accel(pid)?;
         let mut layouts = ram::layouts(&options, &mappings);
         let (mut vcpus, mut qmp) = (Vec::new(), None);
-        for path in &options.qmp {
+        for path in options.qmp.iter().take(MONITORS_MAX) {
             let path = seen_by(pid, path);
             // A socket that does not answer is no obstacle.
-            let Ok(mut monitor) = Monitor::connect(&path) else { continue };
+            let Ok(mut monitor) = Monitor::connect(pid, &path) else { continue };
             let threads = monitor.vcpus().ok();
             vcpus = threads.and_then(|told| threads::of_process(pid, &told)).unwrap_or_default();
             let told = told(&mut monitor, &options, &mappings);
@@ -93,13 +96,14 @@ impl Vmm for Qemu {
         if !named.is_empty() {
             return named;
         }
-        let asked = vm.qmp.as_ref().and_then(|path| Monitor::connect(path).ok()?.vcpus().ok());
+        let monitor = vm.qmp.as_ref().and_then(|path| Monitor::connect(vm.pid, path).ok());
+        let asked = monitor.and_then(|mut monitor| monitor.vcpus().ok());
         let own = asked.and_then(|told| threads::of_process(vm.pid, &told));
         own.filter(|all| !all.is_empty()).unwrap_or_else(|| vm.vcpus.clone())
     }
 
     fn paused(&self, vm: &Vm) -> Option<bool> {
-        Monitor::connect(vm.qmp.as_ref()?).ok()?.paused().ok()
+        Monitor::connect(vm.pid, vm.qmp.as_ref()?).ok()?.paused().ok()
     }
 }
 
