@@ -17,6 +17,8 @@ static __always_inline struct event *new_event(enum event_kind kind, u64 now,
 		return 0;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
+		__sync_val_compare_and_swap(&lost_first, 0, now);
+		lost_last = now;
 		__sync_fetch_and_add(&lost, 1);
 		return 0;
 	}

@@ -20,6 +20,10 @@ static __always_inline void grace_event(enum event_kind kind, u64 now, u32 tgid,
 	}
 }
 
+/* No more end between two looks. Else the guest has been reset, and other data
+ * is where its gp_seq was. */
+enum { GRACES_MAX = 1 << 20 };
+
 /*
  * Looks whether the guest's gp_seq has changed. Its upper bits count grace
  * periods, its two lower bits say whether one is in progress. Under load they
@@ -42,12 +46,16 @@ static __always_inline void watch_grace(struct vm *vm, u32 tgid)
 	if (seq == old || (old != NO_SEQ && (s64)(seq - old) < 0))
 		return;
 	now = bpf_ktime_get_ns();
+	/* The count of grace periods starts below zero. */
+	ended = ((seq & ~3ULL) - (old & ~3ULL)) >> 2;
+	if (old != NO_SEQ && ended > GRACES_MAX) {
+		__sync_val_compare_and_swap(&vm->seq, old, NO_SEQ);
+		return;
+	}
 	if (__sync_val_compare_and_swap(&vm->seq, old, seq) != old)
 		return;
 	if (old == NO_SEQ)
 		return; /* a grace period in progress began before */
-	/* The count of grace periods starts below zero. */
-	ended = ((seq & ~3ULL) - (old & ~3ULL)) >> 2;
 	if ((old & 3) && ended) {
 		u64 began_seq = vm->began_seq;
 		u64 ns;

@@ -15,7 +15,11 @@ const volatile _Bool with_events = 0;
 /* A bit per thread of a vCPU, by the low bits of its ID. Nearly all other
  * threads are told apart by it. */
 u64 filter[FILTER_BITS / 64];
+/* Events for which the buffer had no room; when the first was lost since user
+ * space last took note (0: none), and when the last. */
 u64 lost;
+u64 lost_first;
+u64 lost_last;
 /* Context switches at which the kernel did not run the program, and whose time
  * could not be found out later. */
 u64 missed;

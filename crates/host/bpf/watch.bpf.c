@@ -51,12 +51,12 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 {
 	u64 away = now - vcpu->since;
 	enum doing doing = vcpu->doing;
+	u32 class = CLASSES;
 	struct event *event;
 
 	begin_change(vcpu);
 	if (doing == DOING_PREEMPTED) {
-		u32 class = late_class(vcpu);
-
+		class = late_class(vcpu);
 		barrier_var(class);
 		if (class < CLASSES) {
 			struct class_times *times = &vcpu->classes[class];
@@ -87,6 +87,7 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 	if (event) {
 		event->vcpu = vcpu->index;
 		event->cpu = cpu;
+		event->class = class;
 		submit(event);
 	}
 }

@@ -183,7 +183,7 @@ struct event {
 	u32 vcpu; /* its number; not for grace periods */
 	u32 cpu;
 	s32 pid; /* of the guest's task, or -1 */
-	u8 class; /* enum class */
+	u8 class; /* enum class; CLASSES: it was not preempted before */
 	u8 reader;
 	u8 pad[2];
 	char comm[COMM_LEN];

@@ -103,7 +103,7 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     let (mut events, after) = observe(&mut watch, &before.snapshot);
     // Events come in order, so one that is younger than the last snapshot is the last to wait for.
     let mut wait = Wait::new("an event after the last snapshot");
-    while events.last().is_none_or(|event| time(event) <= after.end_ns()) {
+    while events.last().is_none_or(|event| event.time_ns() <= after.end_ns()) {
         wait.pause(String::new);
         events.extend(watch.events());
     }
@@ -144,7 +144,7 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
         let unknown = unknown(new) - unknown(old);
         assert!(unknown <= ended / 20, "vCPU {index}: {unknown} of {ended} unknown");
     }
-    let in_order = events.windows(2).all(|w| time(&w[0]) <= time(&w[1]));
+    let in_order = events.windows(2).all(|w| w[0].time_ns() <= w[1].time_ns());
     assert!(in_order, "events come in the order of time");
     let grace = after.snapshot.vms[0].grace.as_ref().unwrap();
     assert!(grace.unseen < count(&grace.durations), "{grace:?}");
@@ -183,15 +183,4 @@ fn waits_are_told_apart(waits: &GraceWaits) -> bool {
             GraceWait::KthreadPreempted,
             GraceWait::KthreadAsleep,
         ])
-}
-
-fn time(event: &Seen) -> u64 {
-    match event {
-        Seen::On { time_ns, .. }
-        | Seen::Preempted { time_ns, .. }
-        | Seen::Blocked { time_ns, .. }
-        | Seen::GraceBegan { time_ns, .. }
-        | Seen::GraceEnded { time_ns, .. }
-        | Seen::Lost { time_ns, .. } => *time_ns,
-    }
 }

@@ -175,5 +175,5 @@ fn memory_shows_what_a_guest_holds() {
             }
         }
     }
-    vm.shut_down();
+    vm.shut_down(&cancel);
 }

@@ -35,7 +35,7 @@ fn record(path: &Path) {
                 reader: true,
                 at,
             },
-            Event::On { time_ns: now, pid, vcpu: on, cpu: 1 },
+            Event::On { time_ns: now, pid, vcpu: on, cpu: 1, was: None },
             Event::GraceEnded { time_ns: now + 9 * MS, pid, seq: 4 * round },
         ] {
             writer.event(event).unwrap();

@@ -194,7 +194,7 @@ impl VmActivity {
 
     /// Grace periods that ended.
     pub fn graces(&self) -> u64 {
-        count(&self.grace) + self.grace_unseen
+        count(&self.grace).saturating_add(self.grace_unseen)
     }
 }
 

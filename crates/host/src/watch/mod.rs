@@ -84,6 +84,8 @@ pub struct Watch {
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The longest time between two looks at processes, so that a snapshot shows them as they are.
 const INSPECT_MAX: Duration = Duration::from_secs(1);
+/// The same for VMs: what a guest's addresses were until it was reset is not read for long.
+const DISCOVER_MAX: Duration = Duration::from_secs(1);
 const VMS: usize = 1024;
 /// vCPUs: this many per CPU of the host, within bounds. One takes 3 KiB of the kernel's memory.
 const VCPUS_PER_CPU: usize = 32;
@@ -144,7 +146,7 @@ impl Watch {
             slots.clone(),
             kvm.clone(),
             options.vms.clone(),
-            interval,
+            interval.min(DISCOVER_MAX),
         );
         let discovery = discovery.map_err(thread)?;
         Ok(Watch {
@@ -236,7 +238,8 @@ fn at_once(machines: &BTreeMap<Key, Machine>) -> (u64, Vec<Vec<types::vcpu>>) {
 fn load(options: &Options) -> Result<(Program, Kvm), Error> {
     let module = |name: &str| Path::new("/sys/module").join(name).exists();
     let (svm, vmx) = (module("kvm_amd"), module("kvm_intel"));
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // All of the host's: this process may be confined to some.
+    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
     let usual = (cpus * VCPUS_PER_CPU).clamp(*VCPUS.start(), *VCPUS.end());
     let stand_ins = &options.stand_ins;
     let settings = Settings {

@@ -4,8 +4,9 @@
 //!
 //! Times are nanoseconds. A point in time is of `CLOCK_MONOTONIC` on the host; [`Snapshot::wall`]
 //! ties it to the calendar. Counters and histograms are totals since `watch` attached to the VM,
-//! and never fall while it does: a rate is a difference of two snapshots. Those of a vCPU that is
-//! taken out of the VM go into [`VmSnapshot::former`].
+//! and never fall while it does: a rate is a difference of two snapshots. The exception is time on
+//! a CPU: of a stay whose end was not seen nothing is left. Those of a vCPU that is taken out of
+//! the VM go into [`VmSnapshot::former`].
 
 use serde::{Deserialize, Serialize};
 
@@ -305,7 +306,16 @@ pub struct Domain {
 #[serde(rename_all = "kebab-case", tag = "event")]
 pub enum Event {
     /// A vCPU came on a CPU.
-    On { time_ns: u64, pid: u32, vcpu: u32, cpu: u32 },
+    On {
+        time_ns: u64,
+        pid: u32,
+        vcpu: u32,
+        cpu: u32,
+        /// The class of the preemption that ends, which may be known only now: before, some hosts
+        /// do not tell user mode from the kernel.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        was: Option<Class>,
+    },
     /// A vCPU was preempted.
     Preempted { time_ns: u64, pid: u32, vcpu: u32, class: Class, reader: bool, at: Location },
     /// A vCPU gave up its CPU.
@@ -314,6 +324,21 @@ pub enum Event {
     GraceBegan { time_ns: u64, pid: u32, seq: u64 },
     /// A grace period was seen to end.
     GraceEnded { time_ns: u64, pid: u32, seq: u64 },
-    /// `count` events before this one are missing.
+    /// Events are missing from here on, `count` of them. Another one, with a count of 0, is where
+    /// the last of them is missing.
     Lost { time_ns: u64, count: u64 },
+}
+
+impl Event {
+    /// When it happened.
+    pub fn time_ns(&self) -> u64 {
+        match self {
+            Event::On { time_ns, .. }
+            | Event::Preempted { time_ns, .. }
+            | Event::Blocked { time_ns, .. }
+            | Event::GraceBegan { time_ns, .. }
+            | Event::GraceEnded { time_ns, .. }
+            | Event::Lost { time_ns, .. } => *time_ns,
+        }
+    }
 }

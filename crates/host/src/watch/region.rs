@@ -8,6 +8,7 @@ use reprieve_guest::vmm::{maps, process};
 use reprieve_hint::abi::region::{BYTES, MAGIC, VERSION, View, is_region, publish};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 /// Mappings of a region's size that are looked at: a process may have thousands.
 const CANDIDATES: usize = 64;
@@ -53,7 +54,7 @@ impl Region {
     /// For writing to it: its file, which no longer needs a name.
     ///
     /// # Errors
-    /// Without root's rights, or if it is no longer mapped there.
+    /// Without root's rights, if it is no longer mapped there, or if somebody holds a lease on it.
     pub fn open(&self) -> io::Result<Writer> {
         let (start, end) = (self.address, self.address + BYTES as u64);
         let path = format!("/proc/{}/map_files/{start:x}-{end:x}", self.pid);
@@ -62,7 +63,9 @@ impl Region {
         if !std::fs::metadata(&path)?.is_file() {
             return Err(refused());
         }
-        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        // Its owner may hold a lease on it, for the end of which an open would wait.
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
         if is_region(&file)? { Ok(Writer(file)) } else { Err(refused()) }
     }
 }

@@ -6,8 +6,8 @@
 //! that script (by its hash) and no request. Names from guests go through [`plain`], then through
 //! maud or, in the data, JSON; the script puts them on the page as text only.
 //!
-//! Large recordings are thinned, and the page says how: shares of time per column are exact
-//! everywhere; single states are kept around the longest grace periods only ([`overview`],
+//! Large recordings are thinned, and the page says how: shares of time per column are
+//! there everywhere, rounded; single states are kept around the longest grace periods only ([`overview`],
 //! [`detail`]).
 
 mod data;
@@ -23,6 +23,7 @@ use maud::{Markup, PreEscaped, html};
 use overview::{Overview, VmOverview};
 use reprieve_page::{Page, document};
 use scan::{Period, Scan};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 const STYLE: &str = include_str!("style.css");
@@ -37,6 +38,8 @@ pub enum Error {
     Empty(String),
     #[error("{path}: {source}")]
     Io { path: String, source: std::io::Error },
+    #[error("{0} is the recording itself: name another file for the page")]
+    Same(String),
     #[error("the data of the page: {0}")]
     Data(#[from] serde_json::Error),
 }
@@ -44,9 +47,13 @@ pub enum Error {
 /// Reads the recording `file` and writes its page to `out`, whole or not at all.
 ///
 /// # Errors
-/// When `file` is no recording or empty, and when `out` cannot be written.
+/// When `file` is no recording or empty, and when `out` is `file`, or cannot be written.
 pub fn write(file: &Path, out: &Path) -> Result<(), Error> {
     let page = page(file)?;
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    if id(file).is_some_and(|recording| id(out) == Some(recording)) {
+        return Err(Error::Same(out.display().to_string()));
+    }
     reprieve_page::write(out, page.as_bytes())
         .map_err(|source| Error::Io { path: out.display().to_string(), source })
 }

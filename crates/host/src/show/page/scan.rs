@@ -140,7 +140,12 @@ impl Scan {
         let plain = |state| (state, false, Location::default());
         let at_most = |time: &u64| (*time).min(LATEST);
         match event {
-            Event::On { time_ns, pid, vcpu, .. } => {
+            Event::On { time_ns, pid, vcpu, was, .. } => {
+                let before = self.lanes.get_mut(&(*pid, *vcpu));
+                let before = before.filter(|segment| is_preempted(segment.state));
+                if let Some((segment, class)) = before.zip(*was) {
+                    segment.state = preempted(class);
+                }
                 self.change((*pid, *vcpu), at_most(time_ns), plain(RUNNING), sink);
             }
             Event::Blocked { time_ns, pid, vcpu } => {
@@ -232,4 +237,53 @@ impl Scan {
 
 fn preempted(class: Class) -> State {
     PREEMPTED + position(class) as State
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Segments(Vec<Segment>);
+
+    impl Sink for Segments {
+        fn segment(&mut self, _: Lane, segment: Segment) {
+            self.0.push(segment);
+        }
+
+        fn period(&mut self, _: u32, _: Period) {}
+
+        fn snapshot(&mut self, _: &Snapshot) {}
+    }
+
+    #[test]
+    fn a_class_that_is_known_late_counts() {
+        let (mut scan, mut seen) = (Scan::default(), Segments::default());
+        let (pid, vcpu) = (1, 0);
+        for (time_ns, was) in [(10, Some(Class::User)), (30, None)] {
+            let class = Class::Kernel;
+            let at = Location::default();
+            for event in [
+                Event::Preempted { time_ns, pid, vcpu, class, reader: false, at },
+                Event::On { time_ns: time_ns + 10, pid, vcpu, cpu: 0, was },
+            ] {
+                scan.feed(&Record::Event(event), &mut seen);
+            }
+        }
+        let states: Vec<State> = seen.0.iter().map(|segment| segment.state).collect();
+        assert_eq!(states, [preempted(Class::User), RUNNING, preempted(Class::Kernel)]);
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_a_gap() {
+        let (mut scan, mut seen) = (Scan::default(), Segments::default());
+        let on = |time_ns| Event::On { time_ns, pid: 1, vcpu: 0, cpu: 0, was: None };
+        let lost = |time_ns, count| Event::Lost { time_ns, count };
+        for event in [on(10), lost(20, 5), on(25), lost(30, 0), on(40), on(50)] {
+            scan.feed(&Record::Event(event), &mut seen);
+        }
+        let states: Vec<_> = seen.0.iter().map(|s| (s.from, s.state)).collect();
+        let wanted = [(10, RUNNING), (20, UNSEEN), (25, RUNNING), (30, UNSEEN), (40, RUNNING)];
+        assert_eq!((states, scan.lost), (wanted.to_vec(), 5));
+    }
 }

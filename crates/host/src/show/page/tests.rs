@@ -43,7 +43,7 @@ fn record(rounds: u64, change: impl Fn(u64) -> Option<Event>) -> (tempfile::Temp
                 reader: long,
                 at: at("__d_lookup_rcu+0x42"),
             },
-            Event::On { time_ns: now, pid, vcpu: on, cpu: 0 },
+            Event::On { time_ns: now, pid, vcpu: on, cpu: 0, was: None },
         ] {
             writer.event(event).unwrap();
         }
@@ -142,7 +142,7 @@ fn a_stall_does_not_fill_the_page_and_its_cause_is_named() {
     let rounds = 60_000;
     for now in (0..rounds).map(|round| BEGIN + round * MS) {
         writer.event(preempted(now, 0, Class::User, false)).unwrap();
-        let on = Event::On { time_ns: now + MS / 2, pid, vcpu: 0, cpu: 0 };
+        let on = Event::On { time_ns: now + MS / 2, pid, vcpu: 0, cpu: 0, was: None };
         writer.event(on).unwrap();
     }
     let end = BEGIN + rounds * MS;
@@ -170,17 +170,19 @@ fn of_a_vm_that_ended_nothing_is_claimed_afterwards() {
     };
     writer.snapshot(snapshot(BEGIN, vec![other.clone(), guest.clone()])).unwrap();
     writer.event(Event::GraceBegan { time_ns: BEGIN, pid: 2, seq: 4 }).unwrap();
-    writer.event(Event::On { time_ns: BEGIN + MS, pid: 2, vcpu: 0, cpu: 0 }).unwrap();
+    writer.event(Event::On { time_ns: BEGIN + MS, pid: 2, vcpu: 0, cpu: 0, was: None }).unwrap();
     let gone = BEGIN + 10 * MS;
     writer.snapshot(snapshot(gone, vec![other.clone(), ended(guest)])).unwrap();
     // A last thread of it still runs, and a VM comes and goes between two snapshots.
     for (pid, seq) in [(2, 8), (3, 12)] {
-        writer.event(Event::On { time_ns: gone + MS, pid, vcpu: 0, cpu: 0 }).unwrap();
+        writer.event(Event::On { time_ns: gone + MS, pid, vcpu: 0, cpu: 0, was: None }).unwrap();
         writer.event(Event::GraceBegan { time_ns: gone + MS, pid, seq }).unwrap();
     }
     let later = BEGIN + 20 * MS;
     writer.snapshot(snapshot(later, vec![other.clone(), ended(vm(2, "db", vec![]))])).unwrap();
-    writer.event(Event::On { time_ns: BEGIN + 500 * MS, pid: 1, vcpu: 0, cpu: 0 }).unwrap();
+    writer
+        .event(Event::On { time_ns: BEGIN + 500 * MS, pid: 1, vcpu: 0, cpu: 0, was: None })
+        .unwrap();
     writer.snapshot(snapshot(BEGIN + 1_000 * MS, vec![other])).unwrap();
     writer.finish().unwrap();
     let page = page(&path).unwrap();
@@ -230,7 +232,7 @@ fn events_in_odd_order_do_no_harm() {
     let mut writer = Writer::create(&path).unwrap();
     for time_ns in [0, u64::MAX, 5, u64::MAX - 1, 0] {
         for event in [
-            Event::On { time_ns, pid: 1, vcpu: u32::MAX, cpu: 0 },
+            Event::On { time_ns, pid: 1, vcpu: u32::MAX, cpu: 0, was: None },
             Event::Blocked { time_ns: time_ns / 2, pid: 1, vcpu: u32::MAX },
             Event::GraceEnded { time_ns, pid: 1, seq: 3 },
             Event::GraceBegan { time_ns, pid: 1, seq: 3 },

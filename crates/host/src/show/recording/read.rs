@@ -142,7 +142,9 @@ mod tests {
         let mut writer = Writer::create(&path).unwrap();
         writer.snapshot(busy(1)).unwrap();
         for n in 0..events {
-            writer.event(Event::On { time_ns: n, pid: 1, vcpu: 0, cpu: n as u32 }).unwrap();
+            writer
+                .event(Event::On { time_ns: n, pid: 1, vcpu: 0, cpu: n as u32, was: None })
+                .unwrap();
         }
         if finish {
             writer.finish().unwrap();

@@ -45,15 +45,21 @@ impl Writer {
         let first = |file: &str| {
             std::fs::read_to_string(file).unwrap_or_default().trim().chars().take(200).collect()
         };
-        writer.line(&Header {
+        let header = Header {
             format: Header::FORMAT.into(),
             version: VERSION,
             by: concat!("reprieve ", env!("CARGO_PKG_VERSION")).into(),
             host: first("/proc/sys/kernel/hostname"),
             kernel: first("/proc/sys/kernel/osrelease"),
-        })?;
-        writer.complete()?;
-        Ok(writer)
+        };
+        match writer.line(&header).and_then(|()| writer.complete()) {
+            Ok(()) => Ok(writer),
+            Err(error) => {
+                // A file without a header is no recording.
+                let _ = std::fs::remove_file(path);
+                Err(error)
+            }
+        }
     }
 
     /// # Errors

@@ -148,6 +148,16 @@ impl Program {
         self.variables.get(offset_of!(types::bss, lost) / size_of::<u64>())
     }
 
+    /// When the first of them was lost since the last call, and when the last.
+    pub fn lost_between(&self) -> (u64, u64) {
+        let first = offset_of!(types::bss, lost_first) / size_of::<u64>();
+        let last = self.variables.get(offset_of!(types::bss, lost_last) / size_of::<u64>());
+        let begun = self.variables.get(first);
+        self.variables.put(first, 0);
+        // One that was lost during the last call is told of now.
+        (if begun == 0 { last } else { begun }, last)
+    }
+
     /// Context switches of watched threads at which the kernel did not run the program, and whose
     /// time could not be found out later.
     pub fn missed(&self) -> u64 {

@@ -20,6 +20,8 @@ pub struct Events {
     waiting: Vec<types::event>,
     /// Time of the last event handed over.
     last: u64,
+    /// Younger than that: when events were lost, and how many.
+    gaps: Vec<(u64, u64)>,
     lost: u64,
 }
 
@@ -35,16 +37,14 @@ impl Events {
         });
         self.waiting.sort_by_key(|event| event.time);
         let ripe = self.waiting.partition_point(|event| event.time <= until);
-        if let Some(event) = self.waiting[..ripe].last() {
-            self.last = event.time;
-        }
-        let mut out = Vec::with_capacity(ripe + 1);
         let lost = program.lost();
         if lost > self.lost {
-            let time_ns = self.waiting.first().map_or(until, |event| event.time);
-            out.push(Event::Lost { time_ns, count: lost - self.lost });
+            let (first, end) = program.lost_between();
+            self.gaps.extend([(first.max(last), lost - self.lost), (end.max(last), 0)]);
+            self.gaps.sort_by_key(|gap| gap.0);
             self.lost = lost;
         }
+        let mut out = Vec::with_capacity(ripe);
         let machines = machines.lock();
         let by_pid: BTreeMap<u32, &Machine> =
             machines.values().map(|machine| (machine.key.pid, machine)).collect();
@@ -53,6 +53,13 @@ impl Events {
                 .drain(..ripe)
                 .filter_map(|event| translate(&event, by_pid.get(&event.tgid).copied())),
         );
+        drop(machines);
+        let ripe = self.gaps.partition_point(|gap| gap.0 <= until);
+        for (time_ns, count) in self.gaps.drain(..ripe) {
+            let at = out.partition_point(|event: &Event| event.time_ns() <= time_ns);
+            out.insert(at, Event::Lost { time_ns, count });
+        }
+        self.last = out.last().map_or(self.last, Event::time_ns);
         out
     }
 }
@@ -60,7 +67,11 @@ impl Events {
 fn translate(event: &types::event, machine: Option<&Machine>) -> Option<Event> {
     let (time_ns, pid, vcpu, seq) = (event.time, event.tgid, event.vcpu, event.seq);
     Some(match event.kind {
-        Kind::EVENT_ON => Event::On { time_ns, pid, vcpu, cpu: event.cpu },
+        Kind::EVENT_ON => {
+            let preempted = u32::from(event.class) < types::class::CLASSES.0;
+            let was = preempted.then(|| view::class(types::class(event.class.into())));
+            Event::On { time_ns, pid, vcpu, cpu: event.cpu, was }
+        }
         Kind::EVENT_PREEMPTED => {
             let class = view::class(types::class(event.class.into()));
             let guest = machine.and_then(|m| m.attached.as_ref()).map(|a| &a.guest);

@@ -11,6 +11,7 @@ use crate::watch::raw::types;
 use crate::watch::vms::machine::{Attached, Kvm, Machine, Vcpu as MachineVcpu};
 use reprieve_guest::Guest;
 use reprieve_guest::vmm::{Accel, Kind};
+use std::collections::HashMap;
 
 const _: () = assert!(Histogram::BUCKETS == BUCKETS, "the program's histograms are shown whole");
 
@@ -131,7 +132,7 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
     // That of a paused VM does not age: its guest's time stands still.
     let running = machine.state == VmState::Watching;
     let owing = if running { rcu.owing().ok() } else { None };
-    let owing = owing.filter(|owing| owing.seq & 3 != 0);
+    let owing = owing.filter(|owing| owing.seq & 3 != 0 && !owing.torn);
     let current = owing.map(|owing| {
         let seen = entry.began_seq != NO_SEQ && entry.began_seq >> 2 == owing.seq >> 2;
         let (began_ns, began_earlier) = if seen {
@@ -150,13 +151,16 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
         // When the guest's scheduler preempts a reader, the reader's CPU has reported. If the
         // reader runs again, the grace period waits for the CPU that runs it.
         let mut blocked_readers = Vec::new();
+        let task = |v: &MachineVcpu| {
+            let view = attached.guest.vcpu(v.cpu?).ok()?;
+            Some((view.current_task_address().ok()?, v.index))
+        };
+        let blocked = !owing.blocked.is_empty();
+        let running: HashMap<u64, u32> =
+            machine.vcpus.iter().filter(|_| blocked).filter_map(task).collect();
         for reader in &owing.blocked {
-            let runs = |v: &&MachineVcpu| {
-                let view = v.cpu.and_then(|cpu| attached.guest.vcpu(cpu).ok());
-                view.and_then(|view| view.current_task_address().ok()) == Some(reader.task.address)
-            };
-            match machine.vcpus.iter().find(runs) {
-                Some(vcpu) if !owed.contains(&vcpu.index) => owed.push(vcpu.index),
+            match running.get(&reader.task.address) {
+                Some(vcpu) if !owed.contains(vcpu) => owed.push(*vcpu),
                 Some(_) => {}
                 None => blocked_readers.push(Location {
                     task: Some(reader.task.comm.clone()),

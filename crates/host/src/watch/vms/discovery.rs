@@ -286,19 +286,25 @@ impl State {
                 self.regions.ask(key);
             }
         }
-        for machine in machines.values_mut() {
-            machine.search();
-            if self.attempts.len() < ATTEMPTS && machine.begin_attempt() {
-                let (key, messages, stop) = (machine.key, self.messages.clone(), self.stop.clone());
-                let attempt = std::thread::Builder::new().name("watch-attach".into());
-                match attempt.spawn(move || attempt_to_attach(key, &messages, &stop)) {
-                    Ok(thread) => self.attempts.push(thread),
-                    Err(source) => {
-                        let what = "starting a thread".into();
-                        machine.fail(&Error::Io { what, source });
-                    }
+        // Those that have waited for longest: none keeps others from being attached for good.
+        let due = machines.values().filter_map(|m| Some((m.attempt_due()?, m.key)));
+        let mut due: Vec<(Instant, Key)> = due.collect();
+        due.sort_unstable();
+        for (_, key) in due.into_iter().take(ATTEMPTS.saturating_sub(self.attempts.len())) {
+            let Some(machine) = machines.get_mut(&key) else { continue };
+            let resident_only = machine.begin_attempt();
+            let (messages, stop) = (self.messages.clone(), self.stop.clone());
+            let attempt = std::thread::Builder::new().name("watch-attach".into());
+            match attempt.spawn(move || attempt_to_attach(key, resident_only, &messages, &stop)) {
+                Ok(thread) => self.attempts.push(thread),
+                Err(source) => {
+                    let what = "starting a thread".into();
+                    machine.fail(&Error::Io { what, source });
                 }
             }
+        }
+        for machine in machines.values_mut() {
+            machine.search();
             hurried |= machine.hurried();
         }
         hurried
@@ -359,7 +365,7 @@ impl State {
     }
 }
 
-fn attempt_to_attach(key: Key, messages: &Sender<Message>, stop: &AtomicBool) {
+fn attempt_to_attach(key: Key, resident_only: bool, messages: &Sender<Message>, stop: &AtomicBool) {
     let described = finder::describe(key);
     let vm = match described {
         Ok(vm) => vm,
@@ -373,7 +379,7 @@ fn attempt_to_attach(key: Key, messages: &Sender<Message>, stop: &AtomicBool) {
     // Closed when the discovery thread ends.
     let result = match go_on.recv() {
         Ok(true) => {
-            let options = Options { stop: Some(stop), ..Options::default() };
+            let options = Options { stop: Some(stop), resident_only, ..Options::default() };
             match Guest::attach_with(&vm, &options).and_then(Attached::new) {
                 Ok(attached) => Message::Attached(key, Box::new(attached)),
                 Err(error) => Message::Failed(key, error),

@@ -91,8 +91,13 @@ pub struct Machine {
     /// Where programs of the guest announce their sections.
     pub region: Option<Region>,
     region_due: Instant,
-    /// An attempt to attach is under way.
+    /// An attempt to attach, or a search, is under way.
     busy: bool,
+    /// When the last attempt began, and how long it took if it failed.
+    attempted: Instant,
+    took: Duration,
+    /// Memory that is swapped out has been searched.
+    resident_only: bool,
     retry: Option<Instant>,
     delay: Duration,
     reboots: Reboots,
@@ -203,6 +208,9 @@ impl Machine {
             region: None,
             region_due: now,
             busy: false,
+            attempted: now,
+            took: Duration::ZERO,
+            resident_only: false,
             retry: Some(now),
             delay: RETRY,
             reboots: Reboots::default(),
@@ -255,14 +263,16 @@ impl Machine {
         self.attached.as_ref().is_some_and(|attached| attached.tracks_user)
     }
 
-    /// Whether an attempt to attach is due; if so it counts as begun.
+    /// Since when an attempt to attach is due.
+    pub fn attempt_due(&self) -> Option<Instant> {
+        let due = self.retry.filter(|&at| Instant::now() >= at);
+        due.filter(|_| !self.busy && self.ended.is_none())
+    }
+
+    /// An attempt to attach begins; returns whether it is to leave swapped memory alone.
     pub fn begin_attempt(&mut self) -> bool {
-        let due = self.retry.is_some_and(|at| Instant::now() >= at);
-        if due && !self.busy && self.ended.is_none() {
-            self.busy = true;
-            return true;
-        }
-        false
+        (self.busy, self.attempted) = (true, Instant::now());
+        self.resident_only
     }
 
     /// The VMM has been asked: its threads are watched from now on.
@@ -317,6 +327,9 @@ impl Machine {
     /// The guest can be read.
     pub fn attach(&mut self, attached: Attached) {
         self.busy = false;
+        if self.ended.is_some() {
+            return;
+        }
         self.retry = None;
         self.delay = RETRY;
         self.state = VmState::Watching;
@@ -340,11 +353,24 @@ impl Machine {
     /// An attempt to attach failed.
     pub fn fail(&mut self, error: &Error) {
         self.busy = false;
-        self.detach();
-        self.retry = Some(Instant::now() + self.delay);
+        if self.ended.is_some() {
+            return;
+        }
+        // One that took long (all of a large guest's memory was searched) is not begun again at
+        // once: others wait for their turns, and it takes CPU time.
+        self.took = self.attempted.elapsed();
+        self.retry = Some(Instant::now() + self.delay.max(self.took));
         self.delay = (self.delay * 2).min(RETRY_MAX);
         match error {
-            Error::Gone { .. } => self.end(),
+            Error::Gone { .. } => return self.end(),
+            // Reading swapped memory in may push out what others need: not again.
+            Error::NoKernel { .. } => self.resident_only = true,
+            // Somebody else may be at the VMM's monitor: its threads cannot be asked for.
+            _ if self.attached.is_some() => return,
+            _ => {}
+        }
+        self.detach();
+        match error {
             Error::NoKernel { .. } if self.found.elapsed() < STARTING => {
                 self.state = VmState::Attaching;
             }
@@ -400,10 +426,12 @@ impl Machine {
     /// `lasted`: for how long the boot before was watched.
     fn rebooted(&mut self, lasted: Duration) {
         self.detach();
+        self.resident_only = false;
         self.state = VmState::Attaching;
         // It starts when it is looked for.
         let at = Instant::now() + self.reboots.wait(lasted);
         (self.found, self.delay, self.retry) = (at, RETRY, Some(at));
+        self.took = Duration::ZERO;
     }
 
     /// Whether its memory may be searched for another kernel; if so that counts as begun.
@@ -424,7 +452,7 @@ impl Machine {
         if self.ended.is_some() {
             return None;
         }
-        if vmm::process::start_time(self.key.pid) != Some(self.key.start_time) {
+        if vmm::process::is_gone(self.key.pid, self.key.start_time) {
             self.end();
             return None;
         }
@@ -526,7 +554,8 @@ impl Machine {
     pub fn hurried(&self) -> bool {
         let young = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < SEARCH_REMARK);
         // A pause after a reboot is longer than the delay.
-        let soon = |at| Instant::now() + self.delay >= at && self.delay < Duration::from_secs(2);
+        let pause = self.delay.max(self.took);
+        let soon = |at| Instant::now() + pause >= at && self.delay < Duration::from_secs(2);
         self.ended.is_none()
             && (self.retry.is_some_and(soon) || self.vcpus.iter().any(|v| young(&v.searching)))
     }
