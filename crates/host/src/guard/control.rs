@@ -135,10 +135,20 @@ fn unexpected(answer: Answer) -> Error {
     }
 }
 
+/// Connects without ever waiting for room in the queue of whoever listens there.
+fn connect(name: &str) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 fn ask(name: &str, request: &Request) -> Result<Answer, Error> {
     let failed = |source| Error::Io { what: "asking guard".into(), source };
-    let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
-    let mut stream = match UnixStream::connect_addr(&address) {
+    let mut stream = match connect(name) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             return Err(Error::NotRunning);
         }
@@ -147,10 +157,18 @@ fn ask(name: &str, request: &Request) -> Result<Answer, Error> {
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     if !trusted(&stream).map_err(failed)? {
-        return Err(Error::NotRunning);
+        let who = rustix::net::sockopt::socket_peercred(&stream).map_err(|e| failed(e.into()))?;
+        let (process, user) = (who.pid.as_raw_nonzero(), who.uid.as_raw());
+        return Err(failed(io::Error::other(format!(
+            "process {process} of user {user} listens at @{name}: end it, and start guard again"
+        ))));
     }
     let line = serde_json::to_string(request).map_err(io::Error::from).map_err(failed)?;
-    stream.write_all((line + "\n").as_bytes()).map_err(failed)?;
+    match stream.write_all((line + "\n").as_bytes()) {
+        // It does not listen to this user, but says so.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        other => other.map_err(failed)?,
+    }
     let mut line = String::new();
     BufReader::new(stream.take(ANSWER)).read_line(&mut line).map_err(failed)?;
     serde_json::from_str(&line)
@@ -251,6 +269,42 @@ mod tests {
             }
             assert!(Control::listen_as(name).is_err());
         });
+    }
+
+    /// Runs `what` as a user without rights. On Linux each thread has a user of its own.
+    fn as_nobody<T: Send>(what: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // SAFETY: no memory is passed. Not the C library's: it is for all threads.
+                let done = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+                assert_eq!(done, 0, "this test needs root");
+                what()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn strangers_are_not_answered_and_not_believed() {
+        beside("strangers", |name| {
+            let answer = as_nobody(|| said(ask(name, &Request::Statistics).unwrap()));
+            assert!(answer.contains("only") && !answer.contains("db"), "{answer}");
+        });
+        let name = format!("reprieve-test-{}-squatter", std::process::id());
+        let squatter = as_nobody(|| Control::listen_as(&name).unwrap());
+        let error = ask(&name, &Request::Statistics).unwrap_err().to_string();
+        assert!(error.contains("of user 65534"), "{error}");
+        drop(squatter);
+    }
+
+    #[test]
+    fn nobody_waits_for_room_in_a_queue() {
+        let name = format!("reprieve-test-{}-full", std::process::id());
+        let full = Control::listen_as(&name).unwrap();
+        rustix::net::listen(&full.0, 0).unwrap();
+        let waits = connect(&name).unwrap();
+        assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(waits);
     }
 
     #[test]

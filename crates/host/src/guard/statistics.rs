@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a backend did: the schema of `guard --json`. Counters are totals since it was attached, or
-//! since the VM was found, and never fall (but for [`LimitStatistics`]); times are nanoseconds.
+//! since the VM was found, and never fall; but for [`LimitStatistics`] and, with eevdf and in a dry
+//! run, time on CPUs, as `watch` counts it. Times are nanoseconds.
 
 use super::{Backend, Policy};
 use crate::publish::Counts;

@@ -223,8 +223,13 @@ impl Drop for Eevdf {
 
 impl Guard for Eevdf {
     fn statistics(&mut self) -> Result<Statistics, Error> {
-        let snapshot = lock(&self.shared.watch).snapshot()?;
+        // Held until `state` is: a look in between would forget VMs that end.
+        let mut watch = lock(&self.shared.watch);
+        let snapshot = watch.snapshot()?;
         let state = lock(&self.shared.state);
+        drop(watch);
+        // Of VMs that ended nothing is known any more.
+        let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
         let now = now_ns();
         Ok(Statistics {
             time_ns: now,
@@ -232,7 +237,7 @@ impl Guard for Eevdf {
             backend: Backend::Eevdf,
             policy: self.policy,
             dry_run: self.dry_run,
-            vms: snapshot.vms.iter().map(|vm| vm_statistics(vm, &state, now)).collect(),
+            vms: vms.map(|vm| vm_statistics(vm, &state, now)).collect(),
             hints: super::HintStatistics::default(),
             limits: Vec::new(),
             decisions: state.looks,

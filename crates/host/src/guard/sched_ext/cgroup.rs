@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Levels of cgroups that are looked at.
 const DEPTH: usize = 256;
@@ -97,15 +98,39 @@ pub fn along(root: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
     all.into_iter()
 }
 
-/// A cgroup with a limit of its CPU time: the file that says so.
-pub fn limited() -> Option<PathBuf> {
-    all_limited().into_iter().next()
+/// A cgroup with a limit of its CPU time that root has set: the file that says so. With a limit of
+/// an own cgroup (`systemd-run --user --property CPUQuota=`) any user could end guard.
+pub fn limited_by_root() -> Option<PathBuf> {
+    all_limited().into_iter().find(|file| is_roots(file))
+}
+
+fn is_roots(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|file| file.uid() == 0)
 }
 
 /// The directories of cgroups with a limit, by ID: that of the directory's inode.
-pub fn by_id() -> BTreeMap<u64, PathBuf> {
-    let directories = all_limited().into_iter().filter_map(|f| f.parent().map(Path::to_owned));
-    directories.filter_map(|path| Some((fs::metadata(&path).ok()?.ino(), path))).collect()
+#[derive(Default)]
+pub struct Limited {
+    known: BTreeMap<u64, PathBuf>,
+    looked: Option<Instant>,
+}
+
+/// All cgroups are looked at this often at most: there may be thousands, also of any user's.
+const AGAIN: Duration = Duration::from_secs(5);
+
+impl Limited {
+    /// At least those of `wanted`, but for some that are new.
+    pub fn paths(&mut self, wanted: &[u64]) -> &BTreeMap<u64, PathBuf> {
+        let new = wanted.iter().any(|id| !self.known.contains_key(id));
+        if new && self.looked.is_none_or(|at| at.elapsed() >= AGAIN) {
+            let files = all_limited().into_iter();
+            let directories = files.filter_map(|file| file.parent().map(Path::to_owned));
+            let id = |path: PathBuf| Some((fs::metadata(&path).ok()?.ino(), path));
+            self.known = directories.filter_map(id).collect();
+            self.looked = Some(Instant::now());
+        }
+        &self.known
+    }
 }
 
 /// All of them.
@@ -117,12 +142,13 @@ pub fn all_limited() -> Vec<PathBuf> {
     found
 }
 
-/// The limit under which a thread is: the file that says so.
+/// The limit, set by root, under which a thread is: the file that says so.
 pub fn limited_thread(tid: u32) -> Option<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{tid}/cgroup")).ok()?;
     hierarchies().iter().find_map(|h| {
         let path = path_of(&text, h.version)?;
-        along(&h.at, &path).find_map(|directory| limit(&directory, h.version))
+        let mut limits = along(&h.at, &path).filter_map(|directory| limit(&directory, h.version));
+        limits.find(|file| is_roots(file))
     })
 }
 
@@ -170,6 +196,10 @@ mod tests {
                 |path| along(root.path(), path).find_map(|directory| limit(&directory, version));
             assert_eq!(above("/a/b/c/vcpu0"), Some(deep.join(version.file())));
             assert_eq!(above("/a/b"), None);
+            let file = deep.join(version.file());
+            assert!(is_roots(&file));
+            std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
+            assert!(!is_roots(&file), "a user's own");
         }
     }
 

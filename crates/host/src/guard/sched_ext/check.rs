@@ -3,7 +3,7 @@
 
 use super::Error;
 use super::cgroup;
-use super::program::{keeps_limits, reach_cpus};
+use super::program::{few_cpus, keeps_limits, reach_cpus};
 use crate::guard::Options;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,18 @@ pub fn host(options: &Options) -> Result<(), Error> {
         let what = format!("the scheduler that is loaded ({})", read("root/ops"));
         return Err(Error::WouldDrop { what, hint: "end it first" });
     }
+    few_cpus()?;
     reach_cpus()?;
-    match unkept_limit(options) {
-        Some(limit) if !options.ignore_cpu_max => Err(bandwidth(&limit)),
-        _ => Ok(()),
+    let matters = !options.ignore_cpu_max && loses_limits(options);
+    match matters.then(cgroup::limited_by_root).flatten() {
+        Some(limit) => Err(bandwidth(&limit)),
+        None => Ok(()),
     }
+}
+
+/// With `--only-vms` only limits of VMs matter, and they are found when the VM is.
+fn loses_limits(options: &Options) -> bool {
+    !options.only_vms && !keeps_limits(options)
 }
 
 /// Whether the stock scheduler is alone.
@@ -52,10 +59,10 @@ pub fn ticks_hidden() -> bool {
     fs::read_to_string(parameter).is_ok_and(|value| value.trim() == "Y")
 }
 
-/// A limit of a cgroup that would not be kept. With `--only-vms` only those of VMs matter, and they
-/// are found when the VM is.
+/// A limit of a cgroup that would not be kept, whoever set it.
 pub fn unkept_limit(options: &Options) -> Option<PathBuf> {
-    if options.only_vms || keeps_limits(options) { None } else { cgroup::limited() }
+    let all = loses_limits(options).then(cgroup::all_limited);
+    all.into_iter().flatten().next()
 }
 
 /// The limits that the scheduler keeps, at this moment: their files.

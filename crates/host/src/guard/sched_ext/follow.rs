@@ -193,7 +193,7 @@ impl State {
             self.limits_changed = changes;
             let kept = self.program.keeps_limits() && self.program.limits_lost() == 0;
             if !self.only_vms && !kept {
-                self.refuse(cgroup::limited());
+                self.refuse(cgroup::limited_by_root());
             }
         }
         let machines = self.machines.clone();

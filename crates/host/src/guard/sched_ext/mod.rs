@@ -45,6 +45,7 @@ pub struct SchedExt {
     /// Before the arrays that it shares with `watch`.
     program: Arc<Program>,
     watch: Watch,
+    limited: cgroup::Limited,
     options: Options,
     started_ns: u64,
     process_ns: u64,
@@ -84,6 +85,7 @@ impl SchedExt {
             follower,
             program,
             watch,
+            limited: cgroup::Limited::default(),
             options,
             started_ns,
             process_ns,
@@ -156,9 +158,10 @@ impl SchedExt {
         }
     }
 
-    fn limits(&self) -> Vec<LimitStatistics> {
+    fn limits(&mut self) -> Vec<LimitStatistics> {
         let all = self.program.bandwidths();
-        let paths = if all.is_empty() { BTreeMap::new() } else { cgroup::by_id() };
+        let ids: Vec<u64> = all.iter().map(|limit| limit.cgroup).collect();
+        let paths = self.limited.paths(&ids);
         let limit = |limit: types::bandwidth| LimitStatistics {
             cgroup: paths.get(&limit.cgroup).map(|path| path.display().to_string()),
             id: limit.cgroup,

@@ -439,13 +439,8 @@ fn open(
     maps: Option<&Maps>,
     storage: &'static mut MaybeUninit<OpenObject>,
 ) -> Result<GuardSkel<'static>, Error> {
-    const TOO_MANY: Error =
-        Error::Missing { what: "a host of at most 1,024 CPUs", hint: "its tables have no more" };
     let mut open = GuardSkelBuilder::default().open(storage).map_err(refused("open"))?;
-    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count CPUs"))?;
-    if cpus > constants::MAX_CPUS {
-        return Err(TOO_MANY);
-    }
+    let cpus = few_cpus()?;
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
@@ -543,6 +538,18 @@ fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
         }
         Error::Bpf { step, message: complaints(&error) }
     }
+}
+
+/// How many CPUs the host may have, which are no more than guard has room for.
+pub fn few_cpus() -> Result<usize, Error> {
+    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count CPUs"))?;
+    if cpus > constants::MAX_CPUS {
+        return Err(Error::Missing {
+            what: "a host of at most 1,024 CPUs",
+            hint: "its tables have no more",
+        });
+    }
+    Ok(cpus)
 }
 
 /// Whether this process may run on each CPU, to start its timer there.

@@ -119,16 +119,18 @@ impl State {
     fn look(&mut self) {
         let machines = self.machines.lock();
         let running = machines.values().filter(|machine| machine.ended.is_none());
+        let with_region = |m: &Machine| Some((m.key.pid, m.region.clone()?, vcpus(m)));
+        let wanted: Vec<_> = running.filter_map(with_region).collect();
+        // Others wait for the list, and a region is opened below: a file of whoever runs the VM.
+        drop(machines);
         let mut before = std::mem::take(&mut self.served);
-        for machine in running {
-            let Some(region) = &machine.region else { continue };
-            let pid = machine.key.pid;
-            let known = before.iter().position(|vm| (vm.pid, &vm.region) == (pid, region));
+        for (pid, region, vcpus) in wanted {
+            let known = before.iter().position(|vm| (vm.pid, &vm.region) == (pid, &region));
             let mut served = match known {
                 Some(known) => before.swap_remove(known),
                 None => Served::new(pid, region),
             };
-            served.vcpus = vcpus(machine);
+            served.vcpus = vcpus;
             self.served.push(served);
         }
     }
@@ -141,11 +143,10 @@ fn vcpus(machine: &Machine) -> Vec<(u32, u32)> {
 }
 
 impl Served {
-    fn new(pid: u32, region: &Region) -> Served {
+    fn new(pid: u32, region: Region) -> Served {
         let mut statistics = RegionStatistics::default();
         let writer = region.open();
         let writer = writer.inspect_err(|error| statistics.trouble = Some(error.to_string())).ok();
-        let region = region.clone();
         Served { pid, region, writer, vcpus: vec![], said: vec![], beat: 0, statistics }
     }
 

@@ -3,6 +3,7 @@
 
 use super::cgroup;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// The normal weight, and the limits of the scheduler's weights.
@@ -10,7 +11,8 @@ pub const NORMAL: u32 = 100;
 const LIMITS: (f64, f64) = (1.0, 10_000.0);
 
 /// The weight of a process's cgroup: along its path, the product of the weights relative to the
-/// normal one. 100 where there is no such cgroup.
+/// normal one. 100 where there is no such cgroup. Below a cgroup that a user administers, the
+/// weights divide what that cgroup has among its own, and none of them counts against other VMs.
 pub fn of_process(pid: u32) -> u32 {
     let Some((root, path)) = cgroup::unified().zip(cgroup::of(pid)) else { return NORMAL };
     product(&root, &path)
@@ -19,7 +21,11 @@ pub fn of_process(pid: u32) -> u32 {
 fn product(root: &Path, path: &str) -> u32 {
     let mut weight = f64::from(NORMAL);
     for directory in cgroup::along(root, path) {
-        let own = fs::read_to_string(directory.join("cpu.weight")).ok();
+        let file = directory.join("cpu.weight");
+        if fs::metadata(&file).is_ok_and(|file| file.uid() != 0) {
+            break;
+        }
+        let own = fs::read_to_string(file).ok();
         if let Some(own) = own.and_then(|text| text.trim().parse::<f64>().ok()) {
             weight *= own / f64::from(NORMAL);
         }
@@ -45,5 +51,17 @@ mod tests {
         fs::write(scope.join("cpu.weight"), "1\n").unwrap();
         fs::write(root.path().join("machine.slice/cpu.weight"), "1\n").unwrap();
         assert_eq!(product(root.path(), "machine.slice/vm.scope/vcpu0"), 1, "never zero");
+    }
+
+    #[test]
+    fn a_users_own_weights_count_for_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("user.slice/user@1000.service/own.scope");
+        fs::create_dir_all(&own).unwrap();
+        for (directory, weight) in [(own.parent().unwrap(), "200"), (&own, "10000")] {
+            fs::write(directory.join("cpu.weight"), weight).unwrap();
+        }
+        std::os::unix::fs::chown(own.join("cpu.weight"), Some(1000), None).unwrap();
+        assert_eq!(product(root.path(), "user.slice/user@1000.service/own.scope"), 200);
     }
 }
