@@ -2,11 +2,11 @@
 //! The statistics of guard as metrics. `docs/guard-statistics.md` lists them.
 
 use super::encode::{Labels, Series, counter, gauge, seconds};
+use super::metrics::Served;
 use super::names::unique;
 use crate::guard::{
     Granted, HeldUp, LimitStatistics, Preempted, PutOff, Statistics, VmStatistics, Would,
 };
-use crate::show::text::plain;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -15,14 +15,29 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub struct Page(pub Arc<Statistics>);
+pub struct Page(Arc<Statistics>);
 
 type Named<'a> = Vec<(String, &'a VmStatistics)>;
+
+impl Page {
+    /// After a page with `served`, which this one joins.
+    pub fn new(mut statistics: Arc<Statistics>, served: &mut Served) -> Page {
+        // It falls where `watch` counts (a dry run, eevdf) and did not see a vCPU leave its CPU.
+        let vms = &mut Arc::make_mut(&mut statistics).vms;
+        for vm in vms.iter_mut() {
+            let earlier = served.on_cpu_ns.get(&vm.pid).copied();
+            vm.on_cpu_ns = vm.on_cpu_ns.max(earlier.unwrap_or_default());
+        }
+        served.on_cpu_ns = vms.iter().map(|vm| (vm.pid, vm.on_cpu_ns)).collect();
+        Page(statistics)
+    }
+}
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
         let out = &mut encoder;
-        let names = unique(self.0.vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
+        let named = self.0.vms.iter().map(|vm| (vm.pid.into(), vm.name.as_str()));
+        let names = unique("pid", named);
         let named: Named = names.into_iter().zip(&self.0.vms).collect();
         vms(out, &named)?;
         preemptions(out, &named)?;
@@ -54,7 +69,8 @@ fn vms(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
             ("pid", own.pid.to_string()),
             ("policy", policies.join(",")),
             ("readable", own.readable.to_string()),
-            ("trouble", own.trouble.as_deref().map_or(String::new(), plain)),
+            // Not the sentence, of which guests choose parts: each would be a series of its own.
+            ("trouble", own.trouble.is_some().to_string()),
         ])?;
     }
     gauge(
@@ -259,12 +275,15 @@ fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
 
 /// Of cgroups with CPU limits.
 fn limits(out: &mut DescriptorEncoder, all: &[LimitStatistics]) -> Result<(), Error> {
+    let paths: Vec<String> = all
+        .iter()
+        .map(|limit| limit.cgroup.clone().unwrap_or_else(|| limit.id.to_string()))
+        .collect();
+    let named = all.iter().zip(&paths).map(|(limit, path)| (limit.id, path.as_str()));
+    let names = unique("id", named);
     let each = |figure: fn(&LimitStatistics) -> f64| {
-        let name = |limit: &LimitStatistics| match &limit.cgroup {
-            Some(path) => plain(path),
-            None => limit.id.to_string(),
-        };
-        Series(all.iter().map(|one| (vec![("cgroup", name(one))], figure(one))).collect())
+        let series = |(one, name): (_, &String)| (vec![("cgroup", name.clone())], figure(one));
+        Series(all.iter().zip(&names).map(series).collect())
     };
     gauge(
         out,
@@ -370,7 +389,7 @@ mod tests {
         let page = text(guarded(10)).unwrap();
         for line in [
             "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\",dry_run=\"false\"} 1",
-            "reprieve_guard_vm_info{vm=\"db-primary\",pid=\"4711\",policy=\"extend,rescue\",readable=\"true\",trouble=\"\"} 1",
+            "reprieve_guard_vm_info{vm=\"db-primary\",pid=\"4711\",policy=\"extend,rescue\",readable=\"true\",trouble=\"false\"} 1",
             "reprieve_guard_vm_weight{vm=\"db-primary\"} 200.0",
             "reprieve_guard_preemptions_avoided_total{vm=\"db-primary\",class=\"reader\"} 300.0",
             "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",

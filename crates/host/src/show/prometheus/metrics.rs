@@ -27,7 +27,11 @@ pub struct Page {
 /// The totals that were served last, by the VMM's process. For Prometheus a counter that falls has
 /// begun anew: it would count all of it once more.
 #[derive(Debug, Default)]
-pub struct Served(HashMap<u32, Activity>);
+pub struct Served {
+    activities: HashMap<u32, Activity>,
+    /// By guard.
+    pub(super) on_cpu_ns: HashMap<u32, u64>,
+}
 
 /// A VM under its unique name, with the totals over its vCPUs.
 struct Named<'a> {
@@ -52,19 +56,20 @@ impl Page {
     pub fn new(snapshot: Arc<Snapshot>, served: &mut Served) -> Page {
         let of = |vm: &VmSnapshot| {
             let mut totals = totals(vm, snapshot.time_ns);
-            if let Some(earlier) = served.0.get(&vm.pid) {
+            if let Some(earlier) = served.activities.get(&vm.pid) {
                 totals.hold(earlier);
             }
             totals
         };
         let totals: Vec<Activity> = snapshot.vms.iter().map(of).collect();
-        served.0 = snapshot.vms.iter().map(|vm| vm.pid).zip(totals.iter().cloned()).collect();
+        served.activities =
+            snapshot.vms.iter().map(|vm| vm.pid).zip(totals.iter().cloned()).collect();
         Page { snapshot, totals }
     }
 
     fn named(&self) -> Vec<Named<'_>> {
         let vms = &self.snapshot.vms;
-        let names = unique(vms.iter().map(|vm| (vm.pid, vm.name.as_str())));
+        let names = unique("pid", vms.iter().map(|vm| (vm.pid.into(), vm.name.as_str())));
         let named = |((name, vm), totals)| Named { name, vm, totals };
         names.into_iter().zip(vms).zip(&self.totals).map(named).collect()
     }

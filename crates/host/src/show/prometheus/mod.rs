@@ -55,7 +55,9 @@ fn text_after(figures: impl Into<Figures>, served: &mut Served) -> Result<String
         Figures::Watch(snapshot) => {
             registry.register_collector(Box::new(metrics::Page::new(snapshot, served)));
         }
-        Figures::Guard(all) => registry.register_collector(Box::new(guard::Page(all))),
+        Figures::Guard(all) => {
+            registry.register_collector(Box::new(guard::Page::new(all, served)));
+        }
     }
     let mut text = String::new();
     encode(&mut text, &registry)?;

@@ -7,15 +7,15 @@ use std::collections::HashMap;
 /// A name for each VM, by its process ID and its own name. Prometheus refuses a page on which two
 /// series are the same, so VMs that share a name get their process ID appended. Whose own name is
 /// one that was made so shares it as well.
-pub fn unique<'a>(vms: impl Iterator<Item = (u32, &'a str)>) -> Vec<String> {
-    let vms: Vec<(u32, String)> = vms.map(|(pid, name)| (pid, plain(name))).collect();
-    let mut shares = vec![false; vms.len()];
+pub fn unique<'a>(what: &str, named: impl Iterator<Item = (u64, &'a str)>) -> Vec<String> {
+    let named: Vec<(u64, String)> = named.map(|(id, name)| (id, plain(name))).collect();
+    let mut shares = vec![false; named.len()];
     loop {
-        let name = |((pid, name), shares): (&(u32, String), &bool)| match shares {
-            true => format!("{name} (pid {pid})"),
+        let name = |((id, name), shares): (&(u64, String), &bool)| match shares {
+            true => format!("{name} ({what} {id})"),
             false => name.clone(),
         };
-        let names: Vec<String> = vms.iter().zip(&shares).map(name).collect();
+        let names: Vec<String> = named.iter().zip(&shares).map(name).collect();
         let mut uses: HashMap<&str, u32> = HashMap::new();
         names.iter().for_each(|name| *uses.entry(name).or_default() += 1);
         let mut done = true;
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn no_name_is_used_twice() {
-        let names = |vms: &[(u32, &str)]| unique(vms.iter().copied());
+        let names = |vms: &[(u64, &str)]| unique("pid", vms.iter().copied());
         assert_eq!(names(&[(1, "a"), (2, "b")]), ["a", "b"]);
         assert_eq!(
             names(&[(1, "a"), (2, "a"), (3, "a (pid 2)"), (4, "b")]),
