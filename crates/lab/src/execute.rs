@@ -268,7 +268,7 @@ impl<'a> Run<'a> {
             (self.next, self.started) = (phase + 1, false);
         }
         for vm in subjects.into_iter().chain(competitors) {
-            vm.shut_down();
+            vm.shut_down(self.context.cancel);
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ impl FromStr for Policy {
                 Some(_) => {}
                 None => {
                     return Err(Error::Usage(format!(
-                        "--policy {text}: give a slice of 0.1ms to 100ms, as in {SLICE}=0.5ms"
+                        "--policy {text}: give a slice of 0.1ms to 100ms in whole microseconds, as in {SLICE}=0.5ms"
                     )));
                 }
             }
@@ -128,7 +128,7 @@ impl FromStr for Policy {
         let late = |time| {
             parse_time(time).filter(|late| LATE.contains(late)).ok_or_else(|| {
                 Error::Usage(format!(
-                    "--policy {text}: give an age of 0.5ms to 1000ms, as in {OWED}=3ms"
+                    "--policy {text}: give an age of 0.5ms to 1000ms in whole microseconds, as in {OWED}=3ms"
                 ))
             })
         };
@@ -156,7 +156,8 @@ impl FromStr for Policy {
     }
 }
 
-/// `0.5ms`, `500us`: with a decimal fraction, which `humantime` does not take.
+/// `0.5ms`, `500us`: with a decimal fraction, which `humantime` does not take. Whole microseconds,
+/// as guard is told.
 fn parse_time(text: &str) -> Option<Duration> {
     let (number, unit_ns) = match text.strip_suffix("ms") {
         Some(number) => (number, 1e6),
@@ -164,7 +165,8 @@ fn parse_time(text: &str) -> Option<Duration> {
     };
     let plain = number.chars().all(|c| c.is_ascii_digit() || c == '.');
     let value: f64 = number.parse().ok().filter(|_| plain)?;
-    Some(Duration::from_nanos((value * unit_ns).round() as u64))
+    let ns = (value * unit_ns).round() as u64;
+    (ns % 1000 == 0).then_some(Duration::from_nanos(ns))
 }
 
 impl fmt::Display for Policy {

@@ -78,7 +78,7 @@ fn a_dilated_guests_clock_runs_slower() {
     let first = read(&mut vm, &cancel);
     cancel.sleep(RUN).unwrap();
     let last = read(&mut vm, &cancel);
-    vm.shut_down();
+    vm.shut_down(&cancel);
     // The guest read its clock between `before` and `after`. On a busy machine its kernel may be
     // wrong about the frequency of its TSC; and uptime is cut to hundredths of a second.
     let guest = last.guest - first.guest;

@@ -104,7 +104,7 @@ fn hold_in_a_guest(kernel: &str, set: &ImageSet, limit: Duration) -> Result<(), 
         };
         assert!(error.contains("reprieve_hold"), "{error}");
     }
-    vm.shut_down();
+    vm.shut_down(&cancel);
     let console = (1..).map(|attempt| config(attempt).console).take_while(|log| log.exists());
     let said = std::fs::read_to_string(console.last().unwrap()).unwrap();
     for complaint in ["BUG", "WARNING"] {

@@ -9,6 +9,7 @@ use crate::children::Process;
 use crate::protocol::{Event, LINE_MAX, OUTPUT_MAX};
 use crate::sys::{self, Result};
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -52,14 +53,18 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
     let mut process = Process::spawn(&mut command)?;
     RUNNING.store(process.pid(), Ordering::Release);
     let (open, output) = output();
+    // To see whether the threads that read them have had a CPU.
+    let mut pipes: Vec<OwnedFd> = Vec::new();
     let to_lab = |stderr| {
         let out = out.clone();
         move |line| out.send(&Event::Output { stderr, line })
     };
     if let Some(pipe) = process.child.stdout.take() {
+        pipes.extend(pipe.as_fd().try_clone_to_owned());
         forward(pipe, open.clone(), to_lab(false))?;
     }
     if let Some(pipe) = process.child.stderr.take() {
+        pipes.extend(pipe.as_fd().try_clone_to_owned());
         forward(pipe, open.clone(), to_lab(true))?;
     }
     drop(open);
@@ -69,7 +74,8 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
         }
     };
     RUNNING.store(0, Ordering::Release);
-    output.wait(sys::scaled(SILENCE), sys::scaled(OUTPUT_LIMIT));
+    let unread = || pipes.iter().any(|pipe| sys::readable(pipe.as_fd(), 0));
+    output.wait(sys::scaled(SILENCE), sys::scaled(OUTPUT_LIMIT), unread);
     Ok(status)
 }
 
@@ -111,22 +117,27 @@ fn output() -> (Open, Output) {
 
 impl Output {
     /// Waits until every pipe is closed, or no line has come for `silence`, or `limit` has passed.
-    /// A line that waits to be sent is no silence: then the lab is slow, not the program.
-    fn wait(&self, silence: Duration, limit: Duration) {
+    /// A line that waits to be read (`unread`) or sent is no silence: then the lab is slow, not the
+    /// program.
+    fn wait(&self, silence: Duration, limit: Duration, unread: impl Fn() -> bool) {
         let deadline = Instant::now() + limit;
-        self.wait_by(|closed| {
+        self.wait_by(unread, |closed| {
             closed.recv_timeout(silence) == Err(mpsc::RecvTimeoutError::Timeout)
                 && Instant::now() < deadline
         });
     }
 
     /// Does so with a `pause` that lets the time of a silence pass, and returns whether to go on.
-    fn wait_by(&self, mut pause: impl FnMut(&mpsc::Receiver<()>) -> bool) {
+    fn wait_by(
+        &self,
+        unread: impl Fn() -> bool,
+        mut pause: impl FnMut(&mpsc::Receiver<()>) -> bool,
+    ) {
         let mut before = None;
         loop {
             let sent = self.lines.sent.load(Ordering::Acquire);
             let idle = self.lines.read.load(Ordering::Acquire) == sent;
-            if idle && before == Some(sent) {
+            if idle && before == Some(sent) && !unread() {
                 return;
             }
             before = Some(sent);
@@ -242,22 +253,25 @@ mod tests {
         let (open, output) = output();
         forward(end, open, move |line| drop(lines.send(line))).unwrap();
         let mut pauses = 0;
-        output.wait_by(|_| {
-            pauses += 1;
-            if pauses <= 20 {
-                writeln!(pipe, "{pauses}").unwrap();
-                assert_eq!(received.recv().unwrap(), pauses.to_string());
-                // It is counted right after it was handed on.
-                while output.lines.sent.load(Ordering::Acquire) < pauses {
-                    std::thread::yield_now();
+        output.wait_by(
+            || false,
+            |_| {
+                pauses += 1;
+                if pauses <= 20 {
+                    writeln!(pipe, "{pauses}").unwrap();
+                    assert_eq!(received.recv().unwrap(), pauses.to_string());
+                    // It is counted right after it was handed on.
+                    while output.lines.sent.load(Ordering::Acquire) < pauses {
+                        std::thread::yield_now();
+                    }
                 }
-            }
-            true
-        });
+                true
+            },
+        );
         assert_eq!(pauses, 21, "a pipe held open ends the wait after one silence");
         drop(pipe);
         // Closed now: no need to wait for a silence.
         let forever = Duration::from_secs(24 * 3600);
-        output.wait(forever, forever);
+        output.wait(forever, forever, || false);
     }
 }

@@ -24,7 +24,7 @@ mod size;
 mod threads;
 
 pub use request::{Options, PREEMPTION_MODELS, Request, calibration};
-pub use size::{Machine, Size};
+pub use size::{MAX_VCPUS, Machine, Size};
 
 use crate::error::{Error, Result};
 use crate::plan::VmPlan;

@@ -4,8 +4,8 @@
 use super::{Machine, Size, find, guests};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, SCHEMA, Scale, Scenario, Variant};
-use crate::policy::Policy;
+use crate::plan::{Plan, SCHEMA, Scale, Scenario, Variant, VmPlan};
+use crate::policy::{Need, Policy};
 use reprieve_init::protocol::{Measure, Namespace, Workload};
 use std::time::Duration;
 
@@ -59,6 +59,15 @@ const MAX_ARGS: usize = 1500;
 /// Samples per second of what grace periods wait for: each one interrupts a vCPU.
 const MAX_SAMPLES: u32 = 10_000;
 
+/// Of the guest's buffer of events, per CPU, KiB.
+fn trace_kb(phase: Duration, subject: &VmPlan) -> u32 {
+    // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that.
+    let wanted = (phase.as_secs() as u32).saturating_mul(1024).clamp(2048, 48 << 10);
+    // All of them together are an eighth of the guest's memory at most.
+    let room = subject.memory_mib * 1024 / 8 / u64::from(subject.vcpus.max(1));
+    wanted.min(u32::try_from(room).unwrap_or(u32::MAX)).max(1024)
+}
+
 /// Kernel preemption models that `--preempt` takes; a kernel may not have all of them.
 pub const PREEMPTION_MODELS: &[&str] = &["none", "voluntary", "full", "lazy"];
 
@@ -85,8 +94,7 @@ impl Request {
             measure: Measure {
                 memory_ms: 20,
                 slow_ms: 1000,
-                // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that.
-                trace_kb: (phase.as_secs() as u32).saturating_mul(1024).clamp(2048, 48 << 10),
+                trace_kb: trace_kb(phase, &subject),
                 callback_probe_hz: experiment.callback_probe_hz(),
             },
             variants: self.variants()?,
@@ -99,6 +107,14 @@ impl Request {
             seed: self.options.seed,
             command: self.command.clone(),
         };
+        let on_host = plan.subject.workload.on_host().is_some();
+        let of_vcpus = |v: &&Variant| v.policy.need() == Need::CustomSlices;
+        if let Some(variant) = plan.variants.iter().filter(|_| on_host).find(of_vcpus) {
+            return Err(Error::Usage(format!(
+                "--policy {}: it is about slices of vCPUs, and {} has no VM",
+                variant.policy, plan.experiment
+            )));
+        }
         size.check_memory(&plan)?;
         Ok(plan)
     }

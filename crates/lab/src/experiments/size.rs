@@ -8,7 +8,7 @@
 //! VMs share all CPUs. That is more overcommitted than in the paper; the report shows it.
 
 use crate::error::{Error, Result};
-use crate::plan::{Plan, Scale};
+use crate::plan::{Plan, Scale, VmPlan};
 
 /// The CPUs and the memory that VMs may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,9 @@ const SPLIT_CPUS: u32 = 8;
 
 /// Memory of QEMU itself per VM, MiB.
 const VMM_MIB: u64 = 96;
+
+/// What QEMU's machine `pc` takes.
+pub const MAX_VCPUS: u32 = 255;
 
 #[derive(Clone, Debug)]
 pub struct Size {
@@ -51,7 +54,7 @@ impl Size {
                 )));
             }
             Scale::Paper => PAPER_CPUS,
-            Scale::Quick | Scale::Machine => machine.cpus,
+            Scale::Quick | Scale::Machine => machine.cpus.min(MAX_VCPUS),
         };
         Ok(Size { scale, machine, cpus })
     }
@@ -111,9 +114,9 @@ impl Size {
     /// Memory of all VMs of `plan` with their VMMs, MiB.
     pub fn memory_of(plan: &Plan) -> u64 {
         let guests = plan.guests().iter().enumerate().filter(|(i, guest)| i == *guest).count();
-        let subjects = guests as u64 * (plan.subject.memory_mib + VMM_MIB);
-        let others = plan.competitors.iter().map(|vm| vm.memory_mib + VMM_MIB);
-        subjects + others.sum::<u64>()
+        let with_vmm = |vm: &VmPlan| vm.memory_mib.saturating_add(VMM_MIB);
+        let subjects = with_vmm(&plan.subject).saturating_mul(guests as u64);
+        plan.competitors.iter().map(with_vmm).fold(subjects, u64::saturating_add)
     }
 
     pub fn check_memory(&self, plan: &Plan) -> Result<()> {
@@ -190,16 +193,19 @@ mod tests {
 
     #[test]
     fn every_experiment_fits_every_machine() {
-        for cpus in [2, 3, 4, 7, 8, 16, 33, 64, 128] {
+        for cpus in [2, 3, 4, 7, 8, 16, 33, 64, 128, 256, 1024] {
             for experiment in ALL {
                 let machine = Machine { cpus, memory_mib: 1 << 20 };
                 let plan = request(experiment.name(), Scale::Machine).plan(&machine).unwrap();
+                let traces = u64::from(plan.measure.trace_kb) * u64::from(plan.subject.vcpus);
+                assert!(traces / 1024 <= plan.subject.memory_mib / 4, "{plan:?}");
                 for vm in plan.competitors.iter().chain([&plan.subject]) {
                     let no_vm = matches!(vm.workload, Workload::Threads { .. });
                     assert!((vm.vcpus > 0) != no_vm && vm.memory_mib >= 128, "{vm:?}");
                     let pinned = vm.pin.iter().flatten().chain(&vm.pin_other);
                     assert!(pinned.copied().all(|cpu| cpu < cpus), "{cpus}: {vm:?}");
                     assert!(vm.pin.is_empty() || vm.pin.len() == vm.vcpus as usize, "{vm:?}");
+                    assert!(vm.vcpus <= MAX_VCPUS, "{vm:?}");
                 }
             }
         }

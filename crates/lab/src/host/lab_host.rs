@@ -10,6 +10,7 @@
 use super::RunContext;
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
+use crate::experiments::MAX_VCPUS;
 use crate::images::{ImageSet, LabHostImage};
 use crate::limit::{self, scaled};
 use crate::plan::Plan;
@@ -114,7 +115,7 @@ impl LabHost {
             dilation,
             // Under TCG a CPU whose SVM is enough for KVM; under KVM the machine's own.
             cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
-            vcpus: super::cpus(),
+            vcpus: super::cpus().min(MAX_VCPUS),
             spare_vcpus: 0,
             memory_mib,
             kernel: host.image.kernel.clone(),
@@ -214,8 +215,8 @@ impl LabHost {
         exit.check(&args.join(" "))
     }
 
-    pub fn shut_down(self) {
-        self.vm.shut_down();
+    pub fn shut_down(self, cancel: &Cancel) {
+        self.vm.shut_down(cancel);
     }
 
     /// The directory for logs of its guests, as text. The program inside uses the same path, so
@@ -330,6 +331,7 @@ fn run_limit(plan: &Plan) -> Duration {
     let boots = (plan.variants.len() + plan.competitors.len()) as u32;
     let phases = plan.repeat.saturating_mul(plan.variants.len() as u32 * 2);
     let phase = Duration::from_millis(plan.phase_ms) * 4 + Duration::from_secs(150);
+    let boot = Duration::from_millis(plan.warmup_ms) * 4 + Duration::from_secs(900);
     let tries = 3;
-    (Duration::from_secs(600) * boots).saturating_add(phase.saturating_mul(phases)) * tries
+    boot.saturating_mul(boots).saturating_add(phase.saturating_mul(phases)).saturating_mul(tries)
 }

@@ -240,7 +240,7 @@ impl<'a> PlanHost<'a> {
     /// Powers the lab host off, if one runs.
     pub fn shut_down(mut self) {
         if let Some(lab_host) = self.lab.take().and_then(|lab| lab.running) {
-            lab_host.shut_down();
+            lab_host.shut_down(self.run.cancel);
         }
     }
 }

@@ -259,7 +259,11 @@ impl Reading {
                 _ => return Err(format!("phase {phase} ends without a start")),
             },
             Record::PhaseDied { phase, death } => match self.phase(phase) {
-                Some(p) if !p.is_over() => p.death = Some(death),
+                // What it sent before is not of a whole phase.
+                Some(p) if !p.is_over() => {
+                    let empty = Phase::new(p.id, p.variant, p.repeat, p.scenario);
+                    *p = Phase { death: Some(death), ..empty };
+                }
                 _ => return Err(format!("a guest dies in phase {phase}, which has not begun")),
             },
             Record::Notice { text } => {

@@ -27,7 +27,7 @@ mod table;
 pub use load::{Callback, Cpu, Fragmentation, GracePeriod, Guest, Memory, Phase, Run, load};
 pub use papers::PaperFigure;
 pub use policies::{Ratio, ToEevdf};
-pub use stats::Spread;
+pub use stats::{Bound, Spread};
 pub use summary::{Cell, Row, SUMMARY_SCHEMA, Summary, VariantSummary, summarize};
 
 /// Name of the summary in a run's directory.

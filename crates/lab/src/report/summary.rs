@@ -242,7 +242,7 @@ fn notices(run: &Run) -> Vec<String> {
                 let longest = Measured::new(run, vec![*phase]).longest();
                 if let Some((open_ms, Some(_))) = longest {
                     notices.push(format!(
-                        "{}, {}, repeat {}: a grace period was in progress at the end of the phase and {} ms old, older than all that ended: the longest takes at least that, and mean and percentiles are too low",
+                        "{}, {}, repeat {}: a grace period was in progress at the end of the phase and at least {} ms old, older than all that ended: the longest takes at least that, and mean and percentiles are too low",
                         variant.label,
                         scenario_name(scenario),
                         phase.repeat + 1,

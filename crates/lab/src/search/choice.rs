@@ -4,7 +4,7 @@
 //! the repeats differ, and costs the guest no more than the user allows.
 
 use crate::policy::Policy;
-use crate::report::Cell;
+use crate::report::{Bound, Cell};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -214,6 +214,13 @@ impl Verdict {
 /// a guest that is alone.
 pub fn judge(candidate: &Tried, best: &Tried, defaults: &Tried, loss: f64) -> Verdict {
     let shorter = || {
+        let at_least = |cell: &Option<Cell>| {
+            cell.as_ref().is_some_and(|cell| cell.bound == Some(Bound::AtLeast))
+        };
+        // One that did not end is not in the mean.
+        if at_least(&candidate.overcommitted.gp_max) || at_least(&candidate.alone.gp_max) {
+            return Some(false);
+        }
         let (_, longest) = range(&candidate.overcommitted.gp_mean)?;
         let (shortest, _) = range(&best.overcommitted.gp_mean)?;
         Some(longest < shortest)

@@ -133,13 +133,14 @@ impl Vm {
         let stderr = qemu_log(&config.console);
         let log = std::fs::File::create(&stderr).map_err(Error::io(&stderr))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = process::spawn(&mut command)?;
-        // QEMU has its copies; with ours closed, its death closes the connections.
-        drop((fds, library));
-
         monitor.set_read_timeout(Some(scaled(QMP_LIMIT))).map_err(Error::io("QMP socket"))?;
         monitor.set_write_timeout(Some(scaled(QMP_LIMIT))).map_err(Error::io("QMP socket"))?;
         let reader = monitor.try_clone().map_err(Error::io("QMP socket"))?;
+        let channel = Channel::new(vec![ctl, serial]).map_err(Error::io("guest channel"))?;
+        // From here on nothing fails before there is a `Vm`, which ends the child.
+        let child = process::spawn(&mut command)?;
+        // QEMU has its copies; with ours closed, its death closes the connections.
+        drop((fds, library));
         let mut vm = Vm {
             name: config.name.clone(),
             info: GuestInfo::default(),
@@ -147,7 +148,7 @@ impl Vm {
             console: config.console.clone(),
             failed: false,
             child,
-            channel: Channel::new(vec![ctl, serial]).map_err(Error::io("guest channel"))?,
+            channel,
             qmp: qapi::Qmp::new(qapi::Stream::new(std::io::BufReader::new(reader), monitor)),
             threads: Threads::new(0, Vec::new()),
             dilation: config.dilation,
@@ -327,11 +328,12 @@ impl Vm {
         &self.threads
     }
 
-    /// Powers the guest off and waits until QEMU ends; kills it when that takes too long.
-    pub fn shut_down(mut self) {
+    /// Powers the guest off and waits until QEMU ends; kills it when that takes too long, or the
+    /// run is cancelled.
+    pub fn shut_down(mut self, cancel: &Cancel) {
         if self.resume().and_then(|()| self.send(&Command::PowerOff)).is_ok() {
             let limit = self.dilation.outside(scaled(Duration::from_secs(10)));
-            let _ = process::wait(&mut self.child, &self.name, limit, &Cancel::default());
+            let _ = process::wait(&mut self.child, &self.name, limit, cancel);
         }
     }
 

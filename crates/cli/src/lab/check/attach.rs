@@ -49,7 +49,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let after = resident_kb(pid)?;
     let (bytes, reading) = read_resident(pid)?;
     let read = resident_kb(pid)?;
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
 
     let growth = after.saturating_sub(before);
     let kept = took <= PROMISE;

@@ -158,7 +158,7 @@ pub fn check(setup: &GuestSetup, preemptions: u64) -> Result<Finding> {
     if lost > 0 {
         let _ = writeln!(text, "  {lost} events lost");
     }
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
     let figures = json!({ "held": figures, "blind": blind, "lost": lost });
     Ok(Finding::new(Check::Classes, passed, text, figures))
 }

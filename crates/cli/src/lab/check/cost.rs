@@ -90,7 +90,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         100.0 * SHARE,
         if met { "kept" } else { "NOT kept" }
     );
-    vms.into_iter().for_each(Vm::shut_down);
+    vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
     let figures = json!({ "promise_kept": met, "modes": figures });
     Ok(Finding::new(Check::Cost, passed, text, figures))
 }

@@ -81,7 +81,7 @@ pub fn check(setup: &GuestSetup, cycles: u32) -> Result<Finding> {
         }
         setup.sleep(Duration::from_millis(100))?;
     };
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
     let lacks = |kind| made.iter().filter(|(of, _)| *of == kind).count() < cycles as usize;
     if let Some((kind, ..)) = KINDS.iter().find(|(kind, ..)| lacks(*kind)) {
         bail!("a `watch` has an eBPF {kind}, and none was seen in /proc/self/fdinfo each time");

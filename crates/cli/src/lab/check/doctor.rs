@@ -69,7 +69,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     } else {
         claim("paravirtualization", json!(checks.len()), json!(0));
     }
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
 
     let mut text = String::new();
     for (what, doctor, guest) in &claims {

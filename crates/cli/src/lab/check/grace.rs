@@ -53,7 +53,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         }
     };
     drop(spinners);
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
     Ok(finding)
 }
 

@@ -217,7 +217,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         }
         setup.sleep(POLL)?;
     }
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
     Ok(judged(tries, &first, last))
 }
 

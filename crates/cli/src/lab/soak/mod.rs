@@ -462,7 +462,7 @@ impl<'a> Soak<'a> {
         }
         // It has to answer first.
         let answered = self.setup.read(&mut vm, "/proc/uptime").map(drop);
-        vm.shut_down();
+        vm.shut_down(self.setup.cancel);
         (format!("{name} powered off"), answered)
     }
 

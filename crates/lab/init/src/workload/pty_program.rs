@@ -8,6 +8,7 @@ use crate::children::Process;
 use crate::sys::{self, Context, Result, now_ns, scaled};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
@@ -38,6 +39,8 @@ pub struct PtyProgram {
     name: String,
     process: Process,
     output: Arc<Output>,
+    /// To see whether the thread that reads it has had a CPU.
+    terminal: File,
 }
 
 impl PtyProgram {
@@ -50,12 +53,13 @@ impl PtyProgram {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let output = Arc::new(Output::default());
         let (into, name) = (output.clone(), name.to_string());
+        let terminal = master.try_clone().context("pseudo-terminal")?;
         std::thread::Builder::new()
             .name("program".into())
             .stack_size(64 << 10)
             .spawn(move || read(master, &into))
             .context(format_args!("starting the reader of {name}"))?;
-        Ok(PtyProgram { name, process, output })
+        Ok(PtyProgram { name, process, output, terminal })
     }
 
     pub fn pid(&self) -> i32 {
@@ -97,7 +101,9 @@ impl PtyProgram {
             if ended.is_none() && self.process.status().is_some() {
                 ended = Some(Instant::now() + scaled(LAST_OUTPUT));
             }
-            let over = |until| self.output.whole.load(Relaxed) || Instant::now() > until;
+            let read = || !sys::readable(self.terminal.as_fd(), 0);
+            let over =
+                |until| self.output.whole.load(Relaxed) || (Instant::now() > until && read());
             if late || ended.is_some_and(over) {
                 drop(lines);
                 return Err(if late {

@@ -257,7 +257,7 @@ fn definitions(items: &[Item]) -> Markup {
         p {
             "GP: grace period, from its start to its end inside the guest. Figures are over the samples of all repeats together; "
             "percentiles are exact, by nearest rank. Ratio: overcommit over baseline. A dash: not measured. "
-            ">= or <=: a bound, since a grace period that was in progress at the end of a phase was older than all that ended. "
+            ">= or <=: a bound, since a grace period that was in progress at the end of a phase was older than all that ended, or since wrk leaves the slowest requests out. "
             "Growth: the most that free memory fell below where it stood when the phase began; largest spike: below any earlier level of the phase. "
             "Unusable for huge pages: the kernel's unusable free space index at order 9. "
             "cv: standard deviation of the repeats' figures over their mean."

@@ -159,7 +159,7 @@ fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
         // A vCPU that guard did not know would be half of it.
         Ok((counted >= all / 10 * 8).then_some(()))
     })?;
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
     Ok("a VM got another vCPU: its time counts as the VM's".into())
 }
 
@@ -236,7 +236,7 @@ fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
             "policies with --only-vms are {during:?}, and {after:?} afterwards: not {expected:?}"
         );
     }
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
     Ok("with --only-vms a vCPU keeps its real-time priority, and another one is given back".into())
 }
 

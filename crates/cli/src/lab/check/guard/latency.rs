@@ -81,7 +81,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         }
         figures.push(json!({ "policy": name, "ms": times, "beside_pairs_percent": shares }));
     }
-    vms.into_iter().for_each(Vm::shut_down);
+    vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
     let figures = json!({
         "stock": stock, "stock_beside_pairs_percent": stock_shares, "guard": figures
     });

@@ -114,7 +114,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     guard.check()?;
     guard.end(setup, End::Signal)?;
     progress(setup, [&vm]).context("after guard ended")?;
-    vm.shut_down();
+    vm.shut_down(setup.cancel);
     Ok(Finding::new(Check::GuardLimits, passed, text, json!({ "shares": figures })))
 }
 

@@ -121,7 +121,7 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     for vm in &mut vms {
         setup.read(vm, "/proc/uptime").context("a guest afterwards")?;
     }
-    vms.into_iter().for_each(Vm::shut_down);
+    vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
     Ok(Finding::new(Check::Guard, true, text, json!({ "runs": figures })))
 }
 

@@ -67,7 +67,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     for vm in &mut vms[2..] {
         vm.resume()?;
     }
-    vms.into_iter().for_each(Vm::shut_down);
+    vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
     Ok(Finding::new(Check::GuardQueues, passed, text, json!({ "shares": figures })))
 }
 
