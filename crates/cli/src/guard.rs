@@ -3,7 +3,7 @@
 
 mod would;
 
-use crate::live::{address, announce, colour, interactive, interval};
+use crate::live::{address, announce, colour, interactive, interval, open_more_files};
 use crate::output::{print, print_json, tell};
 use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -193,6 +193,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         return restore(&args.journal, args.json);
     }
     let cancel = cancel_on_signal()?;
+    open_more_files();
     let options = Options {
         backend: args.backend,
         policy: args.policy,
@@ -262,6 +263,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         })?;
     }
     let mut last: Option<Statistics> = None;
+    let mut prints = args.json;
     // For the summary of `--for`, which is about VMs that ended, too: by process and name.
     let mut seen = BTreeMap::new();
     let (flag, length) = (cancel.flag(), args.length);
@@ -269,8 +271,10 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         if let Some(server) = &server {
             server.update(statistics.clone());
         }
-        if args.json {
-            print_line(&Line::Statistics(statistics))?;
+        // Also without a place for its lines (a full disk), guard schedules on.
+        if let Some(error) = prints.then(|| print_line(&Line::Statistics(statistics)).err()) {
+            prints = error.is_none();
+            error.iter().for_each(|error| tell(format!("no more statistics: {error:#}")));
         }
         if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
             tell("CPUs came or went: guard was loaded again");

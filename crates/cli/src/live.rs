@@ -22,6 +22,15 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "give an IP address and a port, as 127.0.0.1:9977".into())
 }
 
+/// Raises the number of files that this process may have open as far as it may: some are open for
+/// each VM.
+pub fn open_more_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Without it there is room for fewer VMs.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Whether somebody sits at a terminal.
 pub fn interactive() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()

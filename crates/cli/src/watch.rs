@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve watch`.
 
-use crate::live::{address, announce, colour, interactive, interval};
+use crate::live::{address, announce, colour, interactive, interval, open_more_files};
 use crate::output::{print, print_to_reader, width};
 use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow, bail};
@@ -10,6 +10,7 @@ use reprieve_host::show::recording::{Recorded, Writer};
 use reprieve_host::show::{self, Source, lines, page, prometheus, summary, terminal};
 use reprieve_host::watch::model::{Cost, VmSnapshot, VmState};
 use reprieve_host::watch::{Options, Watch, Which};
+use reprieve_lab::process::Cancel;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -66,6 +67,8 @@ pub fn main(args: WatchArgs) -> Result<ExitCode> {
         page::write(&report.file, &report.out)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let cancel = cancel_on_signal()?;
+    open_more_files();
     // Opening the port and the file needs the user's rights, which the collector gives up.
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let writer = args.record.as_deref().map(Writer::create).transpose()?;
@@ -87,9 +90,9 @@ pub fn main(args: WatchArgs) -> Result<ExitCode> {
             return Err(error.into());
         }
     };
-    let Some(writer) = writer else { return present(&args, listener, &mut watch) };
+    let Some(writer) = writer else { return present(&args, &cancel, listener, &mut watch) };
     let mut recorded = Recorded::new(watch, writer);
-    let shown = present(&args, listener, &mut recorded);
+    let shown = present(&args, &cancel, listener, &mut recorded);
     // The view's error is the cause, if both fail.
     let finished = recorded.finish();
     let code = shown?;
@@ -99,6 +102,7 @@ pub fn main(args: WatchArgs) -> Result<ExitCode> {
 
 fn present(
     args: &WatchArgs,
+    cancel: &Cancel,
     listener: Option<TcpListener>,
     source: &mut dyn Source,
 ) -> Result<ExitCode> {
@@ -110,7 +114,6 @@ fn present(
     if let Some(server) = &server {
         announce(server);
     }
-    let cancel = cancel_on_signal()?;
     let (mut seen, mut first, mut last) = (summary::Seen::default(), None, None);
     // The cost at the time when all VMs had been found: finding them is paid once.
     let mut found: Option<Cost> = None;

@@ -2,9 +2,9 @@
 //! Files that are there whole or not at all.
 
 use rustix::fs::{FlockOperation, OFlags, flock};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Result, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Who may write into the directory may have put a link or a pipe there.
@@ -49,6 +49,10 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     let mut file = take(&part)?;
     let mut put = || {
         file.set_len(0)?;
+        // Who may not read the old file may not read the new one.
+        if let Ok(old) = std::fs::metadata(path) {
+            file.set_permissions(Permissions::from_mode(old.mode() & 0o777))?;
+        }
         file.write_all(content)?;
         file.sync_all()?;
         std::fs::rename(&part, path)
@@ -83,14 +87,14 @@ fn take(part: &Path) -> Result<File> {
         let mut options = File::options();
         options.create(true).truncate(false).write(true).custom_flags(NO_LINK);
         let file = options.open(part)?;
-        // Where the file system has no locks, two writers are not kept apart.
-        let _ = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
         let mine = file.metadata()?;
-        // Another's stays another's, who could change the content later.
+        // Another's stays another's, who could change the content later, or hold the lock for ever.
         if !mine.is_file() || mine.uid() != rustix::process::geteuid().as_raw() {
             let what = format!("{} is another's: remove it", part.display());
             return Err(std::io::Error::new(ErrorKind::AlreadyExists, what));
         }
+        // Where the file system has no locks, two writers are not kept apart.
+        let _ = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
         // The writer before has renamed or removed what was opened here.
         let is_mine = |now: std::fs::Metadata| (now.dev(), now.ino()) == (mine.dev(), mine.ino());
         if std::fs::metadata(part).is_ok_and(is_mine) {
@@ -117,6 +121,16 @@ mod tests {
         let mut left: Vec<_> = entries.map(|e| e.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["file", "taken"]);
+    }
+
+    #[test]
+    fn who_could_not_read_the_old_file_cannot_read_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        write(&file, b"old").unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        write(&file, b"new").unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]
