@@ -21,6 +21,18 @@ pub enum Error {
         /// What was seen.
         what: String,
     },
+    /// The system has no thread left.
+    #[error(
+        "starting thread {number} of {of}: {source}; raise the limit (ulimit -u, pids.max), or ask for fewer"
+    )]
+    Thread {
+        /// Which one, from 1 on.
+        number: usize,
+        /// How many were wanted.
+        of: usize,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The runtime could not do what a benchmark needs.
     #[error(transparent)]
     Runtime(#[from] reprieve::Error),

@@ -186,13 +186,20 @@ fn measured(
     // SAFETY: mapped as long as `page` lives.
     let shared = unsafe { &*page.get() };
     let mut children = Children(vec![]);
+    // SAFETY: no memory is passed.
+    let parent = unsafe { libc::getpid() };
     for number in 0..n {
         // SAFETY: the child calls what its work needs, and ends without destructors.
         match unsafe { libc::fork() } {
             -1 => return Err(broken("cannot be forked")),
             0 => {
-                // SAFETY: it goes with its parent.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                // SAFETY: it goes with its parent, which may be gone.
+                unsafe {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    if libc::getppid() != parent {
+                        libc::_exit(1);
+                    }
+                }
                 shared.ready.fetch_add(1, SeqCst);
                 while shared.go.load(SeqCst) == 0 {
                     std::thread::sleep(Duration::from_micros(200));
@@ -207,6 +214,7 @@ fn measured(
     }
     while (shared.ready.load(SeqCst) as usize) < n {
         options.check()?;
+        children.check()?;
         std::thread::sleep(Duration::from_micros(200));
     }
     shared.go.store(1, SeqCst);

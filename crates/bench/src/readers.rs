@@ -16,6 +16,7 @@ use crate::peer::{Peer, Writer};
 use crate::subject::Kind;
 use crate::table::Table;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 /// Operations between two looks at the phase. QSBR readers announce a quiescent state as often.
@@ -91,13 +92,28 @@ const WARMING: u32 = 0;
 const MEASURING: u32 = 1;
 const STOPPED: u32 = 2;
 
-/// Stops the readers when it is dropped, also when the writer panics.
-struct Stop<'a>(&'a AtomicU32);
+/// Stops the readers when it is dropped, also when the writer panics or a reader cannot be started.
+struct Stop<'a>(&'a AtomicU32, &'a Gate);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(STOPPED, Ordering::SeqCst);
+        self.1.open(0);
     }
+}
+
+/// Starts `readers` threads that do `work`, which is told the number of its thread.
+fn start_threads<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    readers: usize,
+    work: impl Fn(usize) -> Totals + Clone + Send + 'scope,
+) -> Result<Vec<ScopedJoinHandle<'scope, Totals>>> {
+    let start = |number| {
+        let work = work.clone();
+        let thread = std::thread::Builder::new().spawn_scoped(scope, move || work(number));
+        thread.map_err(|source| Error::Thread { number: number + 1, of: readers, source })
+    };
+    (0..readers).map(start).collect()
 }
 
 /// Runs `body` on this thread, which is the writer, while `readers` threads do `work`. Returns the
@@ -119,15 +135,13 @@ pub fn run<R>(
     let (start, warm) = (Gate::default(), AtomicUsize::new(0));
     let mut writer = peer.writer(table);
     let (result, totals) = std::thread::scope(|scope| {
-        let stop = Stop(&phase);
+        let stop = Stop(&phase, &start);
         let (start, warm, phase) = (&start, &warm, &phase);
-        let handles: Vec<_> = (0..readers)
-            .map(|i| {
-                scope.spawn(move || {
-                    read(peer, table, i as u64, (work, u64::MAX), (start, warm), phase)
-                })
-            })
-            .collect();
+        let read = move |i| read(peer, table, i as u64, (work, u64::MAX), (start, warm), phase);
+        let handles = match start_threads(scope, readers, read) {
+            Ok(handles) => handles,
+            Err(error) => return (Err(error), Totals::default()),
+        };
         start.open(readers);
         // Each has run before anything counts, however many there are.
         while warm.load(Ordering::SeqCst) < readers {
@@ -147,7 +161,7 @@ pub fn run<R>(
 }
 
 /// The totals of all readers. A reader panics on no input; if one does, so does this thread.
-fn join(handles: Vec<std::thread::ScopedJoinHandle<'_, Totals>>) -> Totals {
+fn join(handles: Vec<ScopedJoinHandle<'_, Totals>>) -> Totals {
     let mut totals = Totals::default();
     for handle in handles {
         totals.add(&handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
@@ -173,7 +187,7 @@ pub fn churn<R>(
     start.open(0);
     let mut writer = peer.writer(table);
     let (result, totals) = std::thread::scope(|scope| {
-        let stop = Stop(&phase);
+        let stop = Stop(&phase, &start);
         let (start, warm, phase) = (&start, &warm, &phase);
         let lives = move |first: usize| {
             let mut totals = Totals::default();
@@ -186,7 +200,10 @@ pub fn churn<R>(
             }
             totals
         };
-        let handles: Vec<_> = (0..readers).map(|i| scope.spawn(move || lives(i))).collect();
+        let handles = match start_threads(scope, readers, lives) {
+            Ok(handles) => handles,
+            Err(error) => return (Err(error), Totals::default()),
+        };
         let result = body(&mut *writer);
         drop(stop);
         (result, join(handles))

@@ -41,6 +41,10 @@ pub fn rounds(
     let mut done = 0.0;
     for mut jobs in parts {
         for round in 1..=options.rounds {
+            // Forth and back: none always follows the same one and what that has left behind.
+            if round > 1 {
+                jobs.reverse();
+            }
             for job in &mut jobs {
                 options.check()?;
                 progress(&format!("round {round}: {}", job.what), done / all);
@@ -59,7 +63,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn all_rounds_of_a_part_come_before_the_next_part() {
+    fn rounds_go_forth_and_back_and_all_of_a_part_come_before_the_next_part() {
         let options = Options {
             against: vec![],
             length: Duration::from_millis(1),
@@ -82,7 +86,7 @@ mod tests {
         let progress = |what: &str, done: f64| told.borrow_mut().push((what.to_owned(), done));
         let parts = [vec![job("a"), job("b")], vec![job("c"), job("d")]];
         rounds(parts, &options, &mut Recorder::new(vec![]), &progress).unwrap();
-        let expected = ["1: a", "1: b", "2: a", "2: b", "1: c", "1: d", "2: c", "2: d"];
+        let expected = ["1: a", "1: b", "2: b", "2: a", "1: c", "1: d", "2: d", "2: c"];
         let expected = expected.iter().enumerate();
         let expected: Vec<_> =
             expected.map(|(i, what)| (format!("round {what}"), i as f64 / 8.0)).collect();

@@ -266,10 +266,19 @@ fn check(options: &Options) -> Result<()> {
     if options.readers.is_empty() || options.readers.iter().any(|&n| n == 0 || n > 512) {
         return usage("--readers: numbers from 1 to 512");
     }
+    if let Some(n) = twice(&options.readers) {
+        return usage(&format!("--readers: {n} is named twice"));
+    }
     if options.rounds == 0 || options.rounds > 1000 {
         return usage("--rounds: from 1 to 1000");
     }
     Ok(())
+}
+
+/// One that is in `numbers` twice.
+fn twice(numbers: &[usize]) -> Option<usize> {
+    let before = |at: usize| &numbers[..at];
+    (0..numbers.len()).find(|&at| before(at).contains(&numbers[at])).map(|at| numbers[at])
 }
 
 pub fn check_length(length: Duration) -> Result<()> {

@@ -29,7 +29,7 @@ impl Seize {
 impl Peer for Seize {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
         self.readers.fetch_add(1, Relaxed);
-        Box::new(Entering(&self.collector, table))
+        Box::new(Entering(self, table))
     }
 
     fn writer<'a>(&'a self, table: &'a Table) -> Box<dyn Writer + 'a> {
@@ -37,18 +37,24 @@ impl Peer for Seize {
     }
 }
 
-struct Entering<'a>(&'a Collector, &'a Table);
+struct Entering<'a>(&'a Seize, &'a Table);
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Relaxed);
+    }
+}
 
 impl Reader for Entering<'_> {
     fn empty(&mut self, n: u64) {
         for _ in 0..n {
-            drop(self.0.enter());
+            drop(self.0.collector.enter());
         }
     }
 
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
         lookups(self.1, seed, n, |head, key| {
-            let guard = self.0.enter();
+            let guard = self.0.collector.enter();
             // SAFETY: loads are protected, and nodes are freed through the collector.
             unsafe { find(head, key, |p| guard.protect(p, Acquire)) }
         })
@@ -57,7 +63,7 @@ impl Reader for Entering<'_> {
     fn gets(&mut self, n: u64) -> u64 {
         let head = self.1.head(0);
         repeat(n, || {
-            let guard = self.0.enter();
+            let guard = self.0.collector.enter();
             // SAFETY: as above.
             unsafe { wrong(head, |p| guard.protect(p, Acquire)) }
         })
@@ -66,7 +72,7 @@ impl Reader for Entering<'_> {
     fn walks(&mut self, n: u64) -> u64 {
         let (head, sum) = (self.1.head(0), self.1.sum());
         repeat(n, || {
-            let guard = self.0.enter();
+            let guard = self.0.collector.enter();
             // SAFETY: as above.
             unsafe { walk(head, |p| guard.protect(p, Acquire)) != sum }
         })
