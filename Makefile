@@ -8,6 +8,8 @@ DESTDIR ?=
 ifneq ($(words $(CURDIR)|$(CARGO_TARGET_DIR)|$(PREFIX)|$(DESTDIR)),1)
 $(error a blank is in the path of this directory, CARGO_TARGET_DIR, PREFIX or DESTDIR: take another)
 endif
+# Units name what is in it by its whole path.
+override PREFIX := $(abspath $(PREFIX))
 # Tests run in other directories.
 override CARGO_TARGET_DIR := $(abspath $(CARGO_TARGET_DIR))
 export CARGO_TARGET_DIR
@@ -238,7 +240,7 @@ install:
 uninstall:
 	@stage=$$(mktemp -d) && trap 'rm -rf "$$stage"' EXIT && trap 'exit 129' HUP && \
 		trap 'exit 130' INT && trap 'exit 143' TERM && \
-		$(MAKE) --no-print-directory -s install DESTDIR="$$stage" PREFIX="$(abspath $(PREFIX))" >/dev/null && \
+		$(MAKE) --no-print-directory -s install DESTDIR="$$stage" PREFIX="$(PREFIX)" >/dev/null && \
 		from='$(if $(DESTDIR),$(abspath $(DESTDIR)))' && cd "$$stage" && \
 		find . -type f -o -type l | { while read -r file; do rm -f "$$from/$$file" || exit 1; done; } && \
 		find . -depth -type d -path '*/reprieve*' | while read -r directory; do \
