@@ -107,6 +107,9 @@ fn present(
     source: &mut dyn Source,
 ) -> Result<ExitCode> {
     if interactive() && !args.json && args.length.is_none() && listener.is_none() {
+        if cancel.is_set() {
+            return Ok(ExitCode::SUCCESS);
+        }
         terminal::run(source, args.interval, colour()).map_err(plain)?;
         return Ok(ExitCode::SUCCESS);
     }

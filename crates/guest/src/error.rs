@@ -46,7 +46,11 @@ pub enum Error {
         "no running Linux kernel found in the guest's memory ({reason}): it is still in its firmware or boot loader, it runs another system, \
         its kernel is built without CONFIG_VMCORE_INFO, or its memory is encrypted"
     )]
-    NoKernel { reason: String },
+    NoKernel {
+        reason: String,
+        /// All of its memory was searched, also what the host has swapped out.
+        whole: bool,
+    },
 
     /// The guest's kernel says that its memory is encrypted (SEV, TDX).
     #[error("the guest's memory is encrypted ({how}): its host cannot read it")]

@@ -49,12 +49,13 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     let mut file = take(&part)?;
     let mut put = || {
         file.set_len(0)?;
-        // Who may not read the old file may not read the new one.
-        if let Ok(old) = std::fs::metadata(path) {
-            file.set_permissions(Permissions::from_mode(old.mode() & 0o777))?;
-        }
         file.write_all(content)?;
         file.sync_all()?;
+        // Who may not read the old file may not read the new one, if it stays its owner's.
+        let (old, new) = (std::fs::metadata(path), file.metadata()?);
+        if let Some(old) = old.ok().filter(|old| (old.uid(), old.gid()) == (new.uid(), new.gid())) {
+            file.set_permissions(Permissions::from_mode(old.mode() & 0o777))?;
+        }
         std::fs::rename(&part, path)
     };
     put().inspect_err(|_| {

@@ -575,19 +575,12 @@ fn torture_everything() {
         }
     }
     println!("{reads} reads, {writes} writes");
+    // Not beside the rest: a fork waits for callbacks that sleep.
+    for engine in &engines[1..] {
+        broken += delayed_stores(*engine, Duration::from_secs_f64(seconds / 16.0));
+    }
     assert_eq!(broken, 0, "REPRIEVE_TORTURE={seconds}:{seed}");
     assert!(FORKS.load(Relaxed) > 0, "no fork took place");
-}
-
-#[test]
-#[cfg(not(reprieve_fault))]
-fn sections_that_the_store_buffer_holds_back_count() {
-    let (seconds, _) = settings();
-    let tick = Duration::from_millis(3);
-    let engines = [Engine::Restart, Engine::Poll, Engine::Ltimer { tick }, Engine::Sched { tick }];
-    for engine in engines {
-        assert_eq!(delayed_stores(engine, Duration::from_secs_f64(seconds / 8.0)), 0, "{engine:?}");
-    }
 }
 
 /// What a process says in which a fault has shown.

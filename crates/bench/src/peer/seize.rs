@@ -15,6 +15,8 @@ use std::time::Duration;
 pub struct Seize {
     collector: Collector,
     readers: AtomicU64,
+    /// At a time: readers may come and go.
+    most: AtomicU64,
 }
 
 impl Seize {
@@ -22,13 +24,18 @@ impl Seize {
     /// many nodes as there are threads, and the rest waits for more nodes to come, which is no
     /// grace period.
     pub fn flushed() -> Seize {
-        Seize { collector: Collector::new().batch_size(1024), readers: AtomicU64::new(0) }
+        Seize {
+            collector: Collector::new().batch_size(1024),
+            readers: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+        }
     }
 }
 
 impl Peer for Seize {
     fn reader<'a>(&'a self, table: &'a Table) -> Box<dyn Reader + 'a> {
-        self.readers.fetch_add(1, Relaxed);
+        let now = self.readers.fetch_add(1, Relaxed) + 1;
+        self.most.fetch_max(now, Relaxed);
         Box::new(Entering(self, table))
     }
 
@@ -103,7 +110,7 @@ impl Writer for Retiring<'_> {
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
         let ledger = self.table.ledger();
         ledger.stamp_frees();
-        let batch = self.peer.readers.load(Relaxed) + 2;
+        let batch = self.peer.most.load(Relaxed) + 2;
         let frees = ledger.freed() + ledger.garbage() + batch;
         self.replace(key);
         for _ in 1..batch {

@@ -104,13 +104,16 @@ impl Guest {
         let (stop, start) = (options.stop, Instant::now());
         let check = || match start.elapsed() {
             long if long > SEARCH => {
-                Err(Error::NoKernel { reason: format!("it was searched for {SEARCH:?}") })
+                let reason = format!("it was searched for {SEARCH:?}");
+                Err(Error::NoKernel { reason, whole: false })
             }
             _ => check(stop),
         };
         let mut scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false, &check)?;
         let (mut found, mut why) = kernels(vm, &scanned.found, options)?;
+        let mut whole = false;
         if found.is_empty() && scanned.swapped > 0 && !options.resident_only {
+            whole = true;
             scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, true, &check)?;
             (found, why) = kernels(vm, &scanned.found, options)?;
         }
@@ -126,7 +129,7 @@ impl Guest {
                 }
                 _ => reason,
             };
-            return Err(Error::NoKernel { reason });
+            return Err(Error::NoKernel { reason, whole });
         };
         Guest::new(vm, found, options)
     }

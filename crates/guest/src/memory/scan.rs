@@ -8,7 +8,7 @@
 
 use super::raw;
 use crate::error::{Error, Result};
-use crate::vmm::Segment;
+use crate::vmm::{Segment, process};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -53,7 +53,8 @@ pub fn pages<const WIDTH: usize>(
 ) -> Result<Scan> {
     let path = format!("/proc/{pid}/pagemap");
     let pagemap = match File::open(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::Gone { pid }),
+        // Some kernels have no such file.
+        Err(_) if process::start_time(pid).is_none() => return Err(Error::Gone { pid }),
         opened => opened.map_err(Error::io(path))?,
     };
     let windows = || segments.iter().flat_map(windows);

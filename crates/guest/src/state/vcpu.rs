@@ -229,9 +229,8 @@ impl Cpus {
             let mine = apic(&cpu)?;
             return vmm.get(ids.iter().filter(|&&id| id < mine).count()).copied();
         }
-        // Without gaps, and in the same order, the numbers are the same.
-        let plain = vmm.iter().copied().eq(0..vmm.len() as u32) && (!known || ids.is_sorted());
-        (plain && vmm.contains(&cpu)).then_some(cpu)
+        // In the same order, and without a gap so far, the numbers are the same.
+        vmm.get(cpu as usize).copied().filter(|&index| index == cpu && ids.is_sorted())
     }
 }
 
@@ -299,7 +298,9 @@ mod tests {
         // The guest has fewer than the VMM, or does not say yet which one has come.
         assert_eq!(plain.vmm_index(1, &[0, 1], &[0, 1, 2, 3]), Some(1));
         assert_eq!(gap.vmm_index(1, &[0, 1], &[0, 2, 3]), None);
-        assert_eq!(gap.vmm_index(3, &[0, 1, 2, 3], &[0, 1, 2, 3]), Some(3));
-        assert_eq!(gap.vmm_index(3, &[0, 1, 2, 3], &[0, 2, 3, 5]), None);
+        let with_new =
+            |vmm: [u32; 4]| [0, 1, 2, 3].map(|cpu| gap.vmm_index(cpu, &[0, 1, 2, 3], &vmm));
+        assert_eq!(with_new([0, 1, 2, 3]), [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(with_new([0, 1, 3, 5]), [Some(0), Some(1), None, None]);
     }
 }

@@ -66,25 +66,30 @@ pub fn file(pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
 
 /// When process `pid` started, clock ticks since the host's boot.
 pub fn start_time(pid: u32) -> Option<u64> {
-    try_start_time(pid).ok()?
+    Some(stat(pid).ok()??.1)
 }
 
-/// Whether the process `pid` that started then is gone. One that cannot be looked at, because this
-/// process has no file descriptor or no memory left, is not.
+/// Whether the process `pid` that started then is gone, or waits for its parent only. One that
+/// cannot be looked at, because this process has no file descriptor or no memory left, is not.
 pub fn is_gone(pid: u32, start_time: u64) -> bool {
-    match try_start_time(pid) {
-        Ok(found) => found != Some(start_time),
+    match stat(pid) {
+        Ok(Some((b'Z' | b'X', _)) | None) => true,
+        Ok(Some((_, found))) => found != start_time,
         Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
     }
 }
 
-fn try_start_time(pid: u32) -> io::Result<Option<u64>> {
+/// State and start.
+fn stat(pid: u32) -> io::Result<Option<(u8, u64)>> {
     let stat = fs::read(format!("/proc/{pid}/stat"))?;
-    // The name, in parentheses, may contain anything, also half a character; the 20th field behind
-    // it is the start.
+    // The name, in parentheses, may contain anything, also half a character; behind it, the first
+    // field is the state, and the 20th the start.
     let stat = String::from_utf8_lossy(&stat);
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
-    Ok(fields.and_then(|fields| fields.split_ascii_whitespace().nth(19)?.parse().ok()))
+    let parse = |stat: &str| {
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        Some((*fields.next()?.as_bytes().first()?, fields.nth(18)?.parse().ok()?))
+    };
+    Ok(parse(&stat))
 }
 
 #[cfg(test)]

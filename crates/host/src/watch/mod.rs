@@ -187,8 +187,8 @@ impl Watch {
     }
 
     /// What happened since the last call, in the order of time; nothing unless [`Options::events`]
-    /// asked for it. Call it a few times per second: the buffer is bounded, and what did not fit is
-    /// one [`Event::Lost`].
+    /// asked for it. Call it a few times per second: the buffer is bounded, and [`Event::Lost`]
+    /// marks the beginning and the end of what did not fit.
     pub fn events(&mut self) -> Vec<Event> {
         match &mut self.events {
             Some(events) => events.take(&self.slots.program, &self.machines),

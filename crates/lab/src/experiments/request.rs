@@ -63,8 +63,8 @@ const MAX_SAMPLES: u32 = 10_000;
 fn trace_kb(phase: Duration, subject: &VmPlan) -> u32 {
     // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that.
     let wanted = (phase.as_secs() as u32).saturating_mul(1024).clamp(2048, 48 << 10);
-    // All of them together are an eighth of the guest's memory at most.
-    let room = subject.memory_mib * 1024 / 8 / u64::from(subject.vcpus.max(1));
+    // All of them together are a quarter of the guest's memory at most.
+    let room = subject.memory_mib * 1024 / 4 / u64::from(subject.vcpus.max(1));
     wanted.min(u32::try_from(room).unwrap_or(u32::MAX)).max(1024)
 }
 

@@ -6,8 +6,8 @@
 //! that script (by its hash) and no request. Names from guests go through [`plain`], then through
 //! maud or, in the data, JSON; the script puts them on the page as text only.
 //!
-//! Large recordings are thinned, and the page says how: shares of time per column are
-//! there everywhere, rounded; single states are kept around the longest grace periods only ([`overview`],
+//! Large recordings are thinned, and the page says how: shares of time per column are there
+//! everywhere, rounded; single states are kept around the longest grace periods only ([`overview`],
 //! [`detail`]).
 
 mod data;

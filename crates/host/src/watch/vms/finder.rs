@@ -44,8 +44,9 @@ impl Finder {
                 others.insert(pid, (first, last));
                 continue;
             }
-            match process_and_kind(pid) {
-                Some((process, kind)) => {
+            let process = Process::read(pid);
+            match process.and_then(|process| Some((kind_of(&process)?, process))) {
+                Some((kind, process)) => {
                     let key = Key { pid, start_time: process.start_time };
                     found.push((key, kind.name_of(&process)));
                 }
@@ -59,18 +60,24 @@ impl Finder {
     }
 }
 
-fn process_and_kind(pid: u32) -> Option<(Process, &'static dyn Vmm)> {
-    let process = Process::read(pid)?;
-    let kind = vmm::kinds().iter().find(|kind| kind.owns(&process))?;
-    Some((process, *kind))
+fn kind_of(process: &Process) -> Option<&'static dyn Vmm> {
+    vmm::kinds().iter().find(|kind| kind.owns(process)).map(|kind| *kind as &dyn Vmm)
 }
 
 /// The VM of a VMM found before. May wait for the VMM, for a bounded time.
 pub fn describe(key: Key) -> reprieve_guest::Result<vmm::Vm> {
-    let gone = reprieve_guest::Error::Gone { pid: key.pid };
-    match process_and_kind(key.pid) {
-        Some((process, kind)) if process.start_time == key.start_time => kind.describe(&process),
-        _ => Err(gone),
+    let (pid, gone) = (key.pid, vmm::process::is_gone(key.pid, key.start_time));
+    match Process::read(pid) {
+        // A process of this program has no descriptor left, say.
+        None if !gone => {
+            let reason = "its command line cannot be read".into();
+            Err(reprieve_guest::Error::Layout { pid, reason })
+        }
+        Some(process) if process.start_time == key.start_time => match kind_of(&process) {
+            Some(kind) => kind.describe(&process),
+            None => Err(reprieve_guest::Error::Gone { pid }),
+        },
+        _ => Err(reprieve_guest::Error::Gone { pid }),
     }
 }
 

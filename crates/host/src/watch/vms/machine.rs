@@ -98,6 +98,8 @@ pub struct Machine {
     took: Duration,
     /// Memory that is swapped out has been searched.
     resident_only: bool,
+    /// Not all of its vCPUs were there when it was attached to.
+    outdated: bool,
     retry: Option<Instant>,
     delay: Duration,
     reboots: Reboots,
@@ -211,6 +213,7 @@ impl Machine {
             attempted: now,
             took: Duration::ZERO,
             resident_only: false,
+            outdated: false,
             retry: Some(now),
             delay: RETRY,
             reboots: Reboots::default(),
@@ -318,6 +321,7 @@ impl Machine {
             }
         }
         self.vcpus.sort_by_key(|v| v.index);
+        self.outdated = true;
         self.region_due = Instant::now();
         self.others = other_threads(vm.pid, &vm);
         self.name = vm.name.clone().map(shortened);
@@ -332,6 +336,7 @@ impl Machine {
         }
         self.retry = None;
         self.delay = RETRY;
+        (self.resident_only, self.outdated) = (false, false);
         self.state = VmState::Watching;
         self.set_layout(&attached.layout, attached.tracks_user);
         self.attached = Some(attached);
@@ -364,7 +369,7 @@ impl Machine {
         match error {
             Error::Gone { .. } => return self.end(),
             // Reading swapped memory in may push out what others need: not again.
-            Error::NoKernel { .. } => self.resident_only = true,
+            Error::NoKernel { whole, .. } => self.resident_only |= whole,
             // Somebody else may be at the VMM's monitor: its threads cannot be asked for.
             _ if self.attached.is_some() => return,
             _ => {}
@@ -512,6 +517,8 @@ impl Machine {
     pub fn looked(&mut self, look: &Look, changed: Changed) {
         let same = |attached: &&mut Attached| Arc::ptr_eq(&attached.guest, &look.guest);
         let Some(attached) = self.attached.as_mut().filter(same) else { return };
+        // Which of the VMM's threads a new CPU is, the guest knows of when it is attached to.
+        (self.outdated, self.retry) = (true, Some(Instant::now()));
         (attached.present, attached.layout) = (changed.present, changed.layout.clone());
         let tracks_user = attached.tracks_user;
         self.set_layout(&changed.layout, tracks_user);
@@ -519,7 +526,8 @@ impl Machine {
 
     /// Whether an attempt that has asked the VMM need not go on: nothing has changed.
     pub fn is_current(&self, vm: &vmm::Vm) -> bool {
-        self.attached.is_some() && self.vm.as_ref().is_some_and(|known| known.vcpus == vm.vcpus)
+        let same = self.vm.as_ref().is_some_and(|known| known.vcpus == vm.vcpus);
+        self.attached.is_some() && !self.outdated && same
     }
 
     /// An attempt ended without anything to do, unless the guest has rebooted since it asked.
@@ -623,7 +631,9 @@ mod tests {
         }
         machine.settle();
         assert!(machine.retry.is_some(), "an attempt asked before the reboot");
-        machine.fail(&Error::NoKernel { reason: String::new() });
+        // However late this thread comes to it.
+        machine.found = Instant::now() + Duration::from_secs(24 * 3600);
+        machine.fail(&Error::NoKernel { reason: String::new(), whole: false });
         assert_eq!(machine.state, VmState::Attaching);
         assert!(machine.hurried());
     }
