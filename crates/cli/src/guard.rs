@@ -272,9 +272,11 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
             server.update(statistics.clone());
         }
         // Also without a place for its lines (a full disk), guard schedules on.
-        if let Some(error) = prints.then(|| print_line(&Line::Statistics(statistics)).err()) {
-            prints = error.is_none();
-            error.iter().for_each(|error| tell(format!("no more statistics: {error:#}")));
+        if prints {
+            if let Err(error) = print_line(&Line::Statistics(statistics)) {
+                prints = false;
+                tell(format!("no more statistics: {error:#}"));
+            }
         }
         if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
             tell("CPUs came or went: guard was loaded again");

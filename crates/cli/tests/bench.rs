@@ -107,6 +107,7 @@ fn what_does_not_exist_is_bad_usage() {
         (&["all", "--against", "kernel"], "kernel"),
         (&["read", "--seconds", "0"], "--seconds"),
         (&["all", "--seconds", "nan"], "--seconds"),
+        (&["read", "--readers", "1,2,1"], "1 is named twice"),
         (&["locks", "--lengths", "0"], "--lengths"),
         (&["locks", "--lengths", "inf"], "--lengths"),
         (&["locks", "--hogs", "1000"], "--hogs"),

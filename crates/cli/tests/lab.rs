@@ -114,6 +114,8 @@ fn bad_usage_is_named_and_exits_with_2() {
         (vec!["lab", "run", "churn", "--host-kernel", "deb:new"], "deb:new"),
         (vec!["lab", "run", "churn", "--policy", "eevdf,fair"], "eevdf-owed"),
         (vec!["lab", "run", "churn", "--policy", "eevdf-slice=1s"], "0.1ms to 100ms"),
+        (vec!["lab", "run", "churn", "--policy", "full-slice=0.1005ms"], "whole microseconds"),
+        (vec!["lab", "run", "threads", "--policy", "eevdf,eevdf-owed"], "has no VM"),
         (vec!["lab", "run", "churn", "--policy", "full,eevdf,full"], "twice"),
         (vec!["lab", "run", "churn", "--policy", "eevdf,full", "--host", "tcg"], "sched_ext"),
         (vec!["lab", "run", "churn", "--phase", "1ms"], "1 s"),

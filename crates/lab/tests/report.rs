@@ -503,7 +503,8 @@ fn a_guest_without_memory_is_a_result() {
     let log = Some("logs/labhost.1/asym.1.log".into());
     records[at] =
         Record::PhaseDied { phase: 1, death: Death { after_ns: 1_500_000_000, line, log } };
-    // It sends its samples at the end of a phase, so there are none.
+    // It sends its samples at the end of a phase, so there are none, or not all.
+    let with_samples = records.clone();
     records.retain(|r| !matches!(r, Record::Sample { phase: 1, .. }));
     let s = summary(&scratch.run("run", &records));
     assert!(s.complete);
@@ -516,6 +517,9 @@ fn a_guest_without_memory_is_a_result() {
     assert_eq!((died.baseline, died.overcommit.unwrap().value), (None, 1.5));
     // The other repeat still counts.
     let mean = row("gp_mean").overcommit.unwrap();
+    assert_eq!((mean.value, mean.repeats), (30.0, vec![None, Some(30.0)]));
+    let s_with = summary(&scratch.run("with_samples", &with_samples));
+    let mean = s_with.variants[0].row("gp_mean").unwrap().overcommit.clone().unwrap();
     assert_eq!((mean.value, mean.repeats), (30.0, vec![None, Some(30.0)]));
     let told = "out of memory after 1.5 s: Kernel panic";
     let named = |n: &String| n.contains(told) && n.ends_with("memory (logs/labhost.1/asym.1.log)");

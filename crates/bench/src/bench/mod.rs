@@ -277,8 +277,7 @@ fn check(options: &Options) -> Result<()> {
 
 /// One that is in `numbers` twice.
 fn twice(numbers: &[usize]) -> Option<usize> {
-    let before = |at: usize| &numbers[..at];
-    (0..numbers.len()).find(|&at| before(at).contains(&numbers[at])).map(|at| numbers[at])
+    (0..).zip(numbers).find(|(at, n)| numbers[..*at].contains(n)).map(|(_, n)| *n)
 }
 
 pub fn check_length(length: Duration) -> Result<()> {

@@ -52,19 +52,17 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = Process::spawn(&mut command)?;
     RUNNING.store(process.pid(), Ordering::Release);
-    let (open, output) = output();
-    // To see whether the threads that read them have had a CPU.
-    let mut pipes: Vec<OwnedFd> = Vec::new();
+    let (open, mut output) = output();
     let to_lab = |stderr| {
         let out = out.clone();
         move |line| out.send(&Event::Output { stderr, line })
     };
     if let Some(pipe) = process.child.stdout.take() {
-        pipes.extend(pipe.as_fd().try_clone_to_owned());
+        output.pipes.extend(pipe.as_fd().try_clone_to_owned());
         forward(pipe, open.clone(), to_lab(false))?;
     }
     if let Some(pipe) = process.child.stderr.take() {
-        pipes.extend(pipe.as_fd().try_clone_to_owned());
+        output.pipes.extend(pipe.as_fd().try_clone_to_owned());
         forward(pipe, open.clone(), to_lab(true))?;
     }
     drop(open);
@@ -74,8 +72,7 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
         }
     };
     RUNNING.store(0, Ordering::Release);
-    let unread = || pipes.iter().any(|pipe| sys::readable(pipe.as_fd(), 0));
-    output.wait(sys::scaled(SILENCE), sys::scaled(OUTPUT_LIMIT), unread);
+    output.wait(sys::scaled(SILENCE), sys::scaled(OUTPUT_LIMIT));
     Ok(status)
 }
 
@@ -107,32 +104,30 @@ impl Open {
 struct Output {
     lines: Arc<Lines>,
     closed: mpsc::Receiver<()>,
+    /// To see whether the threads that read them have had a CPU.
+    pipes: Vec<OwnedFd>,
 }
 
 fn output() -> (Open, Output) {
     let (open, closed) = mpsc::channel();
     let lines = Arc::new(Lines::default());
-    (Open { lines: lines.clone(), _open: open }, Output { lines, closed })
+    (Open { lines: lines.clone(), _open: open }, Output { lines, closed, pipes: Vec::new() })
 }
 
 impl Output {
     /// Waits until every pipe is closed, or no line has come for `silence`, or `limit` has passed.
-    /// A line that waits to be read (`unread`) or sent is no silence: then the lab is slow, not the
-    /// program.
-    fn wait(&self, silence: Duration, limit: Duration, unread: impl Fn() -> bool) {
+    /// A line that waits to be read or sent is no silence: then the lab is slow, not the program.
+    fn wait(&self, silence: Duration, limit: Duration) {
         let deadline = Instant::now() + limit;
-        self.wait_by(unread, |closed| {
+        self.wait_by(|closed| {
             closed.recv_timeout(silence) == Err(mpsc::RecvTimeoutError::Timeout)
                 && Instant::now() < deadline
         });
     }
 
     /// Does so with a `pause` that lets the time of a silence pass, and returns whether to go on.
-    fn wait_by(
-        &self,
-        unread: impl Fn() -> bool,
-        mut pause: impl FnMut(&mpsc::Receiver<()>) -> bool,
-    ) {
+    fn wait_by(&self, mut pause: impl FnMut(&mpsc::Receiver<()>) -> bool) {
+        let unread = || self.pipes.iter().any(|pipe| sys::readable(pipe.as_fd(), 0));
         let mut before = None;
         loop {
             let sent = self.lines.sent.load(Ordering::Acquire);
@@ -244,6 +239,24 @@ mod tests {
         assert_eq!(parts("ab\u{1}c", 7), ["ab", "\u{1}c"]);
     }
 
+    #[test]
+    fn what_waits_to_be_read_is_no_silence() {
+        use std::io::Write;
+        let (mut pipe, end) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (_open, mut output) = output();
+        output.pipes.push(end.try_clone().unwrap().into());
+        pipe.write_all(b"x").unwrap();
+        let mut pauses = 0;
+        output.wait_by(|_| {
+            pauses += 1;
+            if pauses == 10 {
+                (&end).read_exact(&mut [0]).unwrap();
+            }
+            true
+        });
+        assert_eq!(pauses, 10);
+    }
+
     /// Writes a line in each pause but the last, then holds the pipe open.
     #[test]
     fn output_is_waited_for_while_it_goes_on_and_not_longer() {
@@ -253,25 +266,22 @@ mod tests {
         let (open, output) = output();
         forward(end, open, move |line| drop(lines.send(line))).unwrap();
         let mut pauses = 0;
-        output.wait_by(
-            || false,
-            |_| {
-                pauses += 1;
-                if pauses <= 20 {
-                    writeln!(pipe, "{pauses}").unwrap();
-                    assert_eq!(received.recv().unwrap(), pauses.to_string());
-                    // It is counted right after it was handed on.
-                    while output.lines.sent.load(Ordering::Acquire) < pauses {
-                        std::thread::yield_now();
-                    }
+        output.wait_by(|_| {
+            pauses += 1;
+            if pauses <= 20 {
+                writeln!(pipe, "{pauses}").unwrap();
+                assert_eq!(received.recv().unwrap(), pauses.to_string());
+                // It is counted right after it was handed on.
+                while output.lines.sent.load(Ordering::Acquire) < pauses {
+                    std::thread::yield_now();
                 }
-                true
-            },
-        );
+            }
+            true
+        });
         assert_eq!(pauses, 21, "a pipe held open ends the wait after one silence");
         drop(pipe);
         // Closed now: no need to wait for a silence.
         let forever = Duration::from_secs(24 * 3600);
-        output.wait(forever, forever, || false);
+        output.wait(forever, forever);
     }
 }

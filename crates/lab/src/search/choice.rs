@@ -340,6 +340,12 @@ mod tests {
         // One of its repeats is within those of the yardstick, whatever the mean says.
         assert_eq!(judge(&tried(&[2.0, 10.0], 5.0, 100.0)), Verdict::NotBetter);
         assert_eq!(judge(&tried(&[13.0, 14.0], 5.0, 100.0)), Verdict::NotBetter);
+        // One that did not end is in no mean.
+        let mut open = tried(&[9.0, 9.9], 5.0, 100.0);
+        if let Some(longest) = &mut open.overcommitted.gp_max {
+            longest.bound = Some(Bound::AtLeast);
+        }
+        assert_eq!(judge(&open), Verdict::NotBetter);
         // Shorter grace periods that the guest pays for.
         assert_eq!(judge(&tried(&[9.0, 9.9], 5.0, 94.0)), Verdict::TooDear);
         assert_eq!(judge(&tried(&[9.0, 9.9], 5.3, 100.0)), Verdict::TooDear);

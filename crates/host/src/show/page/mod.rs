@@ -49,11 +49,11 @@ pub enum Error {
 /// # Errors
 /// When `file` is no recording or empty, and when `out` is `file`, or cannot be written.
 pub fn write(file: &Path, out: &Path) -> Result<(), Error> {
-    let page = page(file)?;
     let id = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     if id(file).is_some_and(|recording| id(out) == Some(recording)) {
         return Err(Error::Same(out.display().to_string()));
     }
+    let page = page(file)?;
     reprieve_page::write(out, page.as_bytes())
         .map_err(|source| Error::Io { path: out.display().to_string(), source })
 }

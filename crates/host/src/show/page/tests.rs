@@ -96,6 +96,18 @@ fn the_preemption_that_a_grace_period_waited_for_is_named() {
 }
 
 #[test]
+fn a_page_does_not_replace_its_recording() {
+    let (dir, path) = record(20, |_| None);
+    let before = std::fs::read(&path).unwrap();
+    let link = dir.path().join("link");
+    std::fs::hard_link(&path, &link).unwrap();
+    for out in [&path, &link] {
+        assert!(matches!(write(&path, out), Err(Error::Same(_))));
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
 fn nothing_from_a_guest_becomes_markup() {
     let (_dir, path) = record(20, |_| None);
     let page = page(&path).unwrap();

@@ -380,8 +380,10 @@ fn decision_times(out: &mut DescriptorEncoder, statistics: &Statistics) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use crate::guard::LimitStatistics;
+    use crate::show::prometheus::metrics::Served;
     use crate::show::prometheus::testing::{asked, documented, served};
-    use crate::show::prometheus::text;
+    use crate::show::prometheus::{text, text_after};
     use crate::show::testing::{dry_run, guarded};
 
     #[test]
@@ -438,6 +440,34 @@ mod tests {
         // Of a guest that was never read nothing is known.
         let would = |line: &str| line.starts_with("reprieve_guard_would") && line.contains("web");
         assert!(!page.lines().any(would), "{page}");
+    }
+
+    #[test]
+    fn time_on_cpus_does_not_fall() {
+        let (mut statistics, mut served) = (guarded(10), Served::default());
+        for on_cpu_ns in [9_000_000_000, 8_000_000_000] {
+            statistics.vms[0].on_cpu_ns = on_cpu_ns;
+            let page = text_after(statistics.clone(), &mut served).unwrap();
+            let line = "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0";
+            assert!(page.lines().any(|l| l == line), "{page}");
+        }
+    }
+
+    #[test]
+    fn cgroups_whose_names_print_alike_are_told_apart() {
+        let mut statistics = guarded(10);
+        let limit = statistics.limits[0].clone();
+        let named = |(id, path): (u64, &str)| LimitStatistics {
+            cgroup: Some(path.into()),
+            id,
+            ..limit.clone()
+        };
+        statistics.limits = [(1, "/a\x01"), (2, "/a\x02")].map(named).into();
+        let page = text(statistics).unwrap();
+        for name in ["/a? (id 1)", "/a? (id 2)"] {
+            let line = format!("reprieve_guard_limit_cpus{{cgroup=\"{name}\"}} 0.2");
+            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+        }
     }
 
     #[test]

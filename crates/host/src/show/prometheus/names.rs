@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The label `vm`.
+//! Labels that name a series: `vm`, `cgroup`.
 
 use crate::show::text::plain;
 use std::collections::HashMap;
 
-/// A name for each VM, by its process ID and its own name. Prometheus refuses a page on which two
-/// series are the same, so VMs that share a name get their process ID appended. Whose own name is
-/// one that was made so shares it as well.
+/// A name for each of `named`, by its number and its own name. Prometheus refuses a page on which
+/// two series are the same, so those that share a name get their number appended, which is called
+/// `what` (`pid`). Whose own name is one that was made so shares it as well.
 pub fn unique<'a>(what: &str, named: impl Iterator<Item = (u64, &'a str)>) -> Vec<String> {
     let named: Vec<(u64, String)> = named.map(|(id, name)| (id, plain(name))).collect();
     let mut shares = vec![false; named.len()];

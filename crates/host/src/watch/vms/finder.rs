@@ -66,18 +66,16 @@ fn kind_of(process: &Process) -> Option<&'static dyn Vmm> {
 
 /// The VM of a VMM found before. May wait for the VMM, for a bounded time.
 pub fn describe(key: Key) -> reprieve_guest::Result<vmm::Vm> {
-    let (pid, gone) = (key.pid, vmm::process::is_gone(key.pid, key.start_time));
-    match Process::read(pid) {
-        // A process of this program has no descriptor left, say.
-        None if !gone => {
+    let pid = key.pid;
+    let process = Process::read(pid).filter(|process| process.start_time == key.start_time);
+    match process.as_ref().and_then(|process| Some((kind_of(process)?, process))) {
+        Some((kind, process)) => kind.describe(process),
+        // This process has no file descriptor left, say.
+        None if process.is_none() && !vmm::process::is_gone(pid, key.start_time) => {
             let reason = "its command line cannot be read".into();
             Err(reprieve_guest::Error::Layout { pid, reason })
         }
-        Some(process) if process.start_time == key.start_time => match kind_of(&process) {
-            Some(kind) => kind.describe(&process),
-            None => Err(reprieve_guest::Error::Gone { pid }),
-        },
-        _ => Err(reprieve_guest::Error::Gone { pid }),
+        None => Err(reprieve_guest::Error::Gone { pid }),
     }
 }
 
