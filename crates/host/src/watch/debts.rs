@@ -2,12 +2,14 @@
 //! Who owes which grace period now: for whoever schedules by it, many times per second.
 //!
 //! A look is one system call per VM, which reads `gp_seq` and the leaves of the `rcu_node` tree at
-//! addresses that are known since the guest was found; [`Watch::snapshot`] copies everything.
+//! addresses that are known since the guest was found; [`Watch::snapshot`] copies everything. More
+//! reads are needed while a reader that the guest's own scheduler preempted holds the grace period
+//! up. A guest can claim that always, for hundreds of readers: so a look says what it took.
 
 use super::Watch;
 use super::model::VmState;
 use super::raw::constants::NO_SEQ;
-use super::raw::read_words;
+use super::raw::{clock, read_words};
 use super::vms::machine::{Attached, Machine, Vcpu};
 use reprieve_guest::layout::NodeLayout;
 
@@ -26,14 +28,25 @@ pub struct GraceNow {
     /// Since when a vCPU of this VM, the one that is longest, has been off its CPU against its
     /// will.
     pub preempted_since_ns: Option<u64>,
+    /// The CPU time that this look took.
+    pub took_ns: u64,
 }
 
 impl Watch {
-    /// The grace periods of all VMs.
-    pub fn grace_periods(&self) -> Vec<GraceNow> {
+    /// The grace periods of the VMs that `due` accepts. It is asked for each VM that runs, by its
+    /// process.
+    pub fn grace_periods(&self, mut due: impl FnMut(u32) -> bool) -> Vec<GraceNow> {
         let machines = self.machines.lock();
-        machines.values().filter(|machine| machine.ended.is_none()).map(grace_now).collect()
+        let running = machines.values().filter(|machine| machine.ended.is_none());
+        running.filter(|machine| due(machine.key.pid)).map(timed).collect()
     }
+}
+
+fn timed(machine: &Machine) -> GraceNow {
+    let begun = clock::thread_ns();
+    let mut grace = grace_now(machine);
+    grace.took_ns = clock::thread_ns().saturating_sub(begun);
+    grace
 }
 
 fn grace_now(machine: &Machine) -> GraceNow {
@@ -43,6 +56,7 @@ fn grace_now(machine: &Machine) -> GraceNow {
         began_ns: None,
         owing: Vec::new(),
         preempted_since_ns: None,
+        took_ns: 0,
     };
     let Some(debts) = now(machine) else { return grace };
     grace.seq = Some(debts.seq);
@@ -71,18 +85,26 @@ impl Debts<'_> {
     }
 }
 
-/// As of now; `None` where the guest cannot be read, or is paused.
+/// Times that a read is repeated in which the grace period changed.
+const RETRIES: usize = 4;
+
+/// As of now; `None` where the guest cannot be read, is paused, or has one grace period after the
+/// other during the look.
 pub(super) fn now(machine: &Machine) -> Option<Debts<'_>> {
     let attached = machine.attached.as_ref().filter(|_| machine.state == VmState::Watching)?;
     let leaves = &attached.layout.rcu.as_ref()?.leaves;
     let masks = leaves.iter().map(|leaf| leaf.qsmask);
-    let addresses: Vec<u64> = [attached.layout.rcu.as_ref()?.gp_seq]
+    let gp_seq = attached.layout.rcu.as_ref()?.gp_seq;
+    // The words are read in this order: in between, `gp_seq` must not have changed.
+    let addresses: Vec<u64> = [gp_seq]
         .into_iter()
         .chain(masks)
         .chain(leaves.iter().filter_map(|l| l.gp_tasks))
+        .chain([gp_seq])
         .collect();
-    let words = read_words(machine.key.pid, &addresses).ok()?;
-    let (seq, rest) = (words[0], &words[1..]);
+    let read = || read_words(machine.key.pid, &addresses).ok();
+    let words = (0..=RETRIES).map_while(|_| read()).find(|words| words.first() == words.last())?;
+    let (seq, rest) = (words[0], &words[1..words.len() - 1]);
     let (masks, blocked) = rest.split_at(leaves.len());
     let mut debts = Debts { seq, vcpus: Vec::new(), waiting_readers: 0 };
     if seq & 3 == 0 {
@@ -91,7 +113,7 @@ pub(super) fn now(machine: &Machine) -> Option<Debts<'_>> {
     // A list of preempted readers takes more reads, and is there seldom.
     let mut running = Vec::new();
     if blocked.iter().any(|&first| first != 0) {
-        (running, debts.waiting_readers) = blocked_readers(machine, attached);
+        (running, debts.waiting_readers) = blocked_readers(machine, attached, seq);
     }
     let owes = |cpu: u32| owes(leaves, masks, cpu) || running.contains(&cpu);
     let owing = machine.vcpus.iter().filter(|vcpu| vcpu.cpu.is_some_and(owes));
@@ -107,11 +129,14 @@ fn owes(leaves: &[NodeLayout], masks: &[u64], cpu: u32) -> bool {
     })
 }
 
-/// Of the readers that the guest's own scheduler had preempted and for which the grace period
+/// Of the readers that the guest's own scheduler had preempted and for which the grace period `seq`
 /// waits: the guest's CPUs that run one now, and the number of those that run nowhere.
-fn blocked_readers(machine: &Machine, attached: &Attached) -> (Vec<u32>, usize) {
-    let owing = attached.guest.rcu().and_then(|rcu| rcu.owing());
-    let Ok(owing) = owing else { return (Vec::new(), 0) };
+fn blocked_readers(machine: &Machine, attached: &Attached, seq: u64) -> (Vec<u32>, usize) {
+    let owing = attached.guest.rcu().and_then(|rcu| rcu.owing()).ok();
+    // Another one has begun since.
+    let Some(owing) = owing.filter(|owing| owing.seq == seq && !owing.torn) else {
+        return (Vec::new(), 0);
+    };
     let runs = |&cpu: &u32| {
         let task = attached.guest.vcpu(cpu).and_then(|view| view.current_task_address());
         task.is_ok_and(|task| owing.blocked.iter().any(|reader| reader.task.address == task))

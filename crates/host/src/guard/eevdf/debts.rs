@@ -7,8 +7,15 @@
 //! A grace period is late when it is older than a limit. From then on, when the host keeps a vCPU
 //! of this VM waiting, every one that still owes a quiescent state has a short slice, until it owes
 //! nothing any more or the grace period has ended. The next one has to be late on its own account.
+//!
+//! A guest can make the looks at it long. So a VM rests after each of them, for [`REST`] times as
+//! long.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How long a VM is not looked at, as a multiple of what the last look took: the looks at one VM
+/// take a tenth of a CPU at most.
+pub const REST: u64 = 9;
 
 /// What is to be done with a vCPU's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +45,8 @@ struct Vm {
     /// Threads with a short slice, and since when they have it.
     short: BTreeMap<u32, u64>,
     shortened: Shortened,
+    /// Until when it is not looked at.
+    rests_until: u64,
 }
 
 impl Debts {
@@ -57,6 +66,17 @@ impl Debts {
             (Some(number), _) => Some((number, began.unwrap_or(now).min(now))),
         };
         vm.grace.is_some_and(|(_, since)| now - since >= self.late)
+    }
+
+    /// Notes that a look at the VM, which has ended at `now`, took that long.
+    pub fn looked(&mut self, pid: u32, took: u64, now: u64) {
+        self.vms.entry(pid).or_default().rests_until =
+            now.saturating_add(took.saturating_mul(REST));
+    }
+
+    /// Whether the VM may be looked at.
+    pub fn due(&self, pid: u32, now: u64) -> bool {
+        self.vms.get(&pid).is_none_or(|vm| now >= vm.rests_until)
     }
 
     /// Takes the threads of the VM's vCPUs that owe its late grace period (none if it is not late),
@@ -104,9 +124,12 @@ impl Debts {
     /// The time until the next look is worth it: when a grace period may become late, or after
     /// `pace` while one is.
     pub fn next_look(&self, now: u64, pace: u64) -> u64 {
-        let wait = |vm: &Vm| match vm.grace {
-            None => self.late,
-            Some((_, since)) => self.late.saturating_sub(now - since).max(pace),
+        let wait = |vm: &Vm| {
+            let wait = match vm.grace {
+                None => self.late,
+                Some((_, since)) => self.late.saturating_sub(now - since).max(pace),
+            };
+            wait.max(vm.rests_until.saturating_sub(now))
         };
         self.vms.values().map(wait).min().unwrap_or(self.late).max(pace)
     }
@@ -204,5 +227,21 @@ mod tests {
         debts.note(2, Some(8), None, 1000);
         assert_eq!(debts.next_look(1095, 10), 10, "not faster than the pace");
         assert_eq!(debts.next_look(1200, 10), 10, "late: at the pace");
+    }
+
+    #[test]
+    fn a_vm_rests_after_a_long_look() {
+        let mut debts = Debts::new(LATE);
+        assert!(debts.due(1, 1000), "never looked at");
+        assert!(debts.note(1, Some(5), Some(0), 1000));
+        debts.looked(1, 20, 1000);
+        assert!(!debts.due(1, 1000 + 20 * REST - 1) && debts.due(1, 1000 + 20 * REST));
+        assert_eq!(debts.next_look(1000, 10), 20 * REST, "later than its grace period asks for");
+        // Others are looked at as before.
+        assert!(debts.due(2, 1000) && debts.note(2, Some(5), Some(0), 1000));
+        debts.looked(2, 1, 1000);
+        assert_eq!(debts.next_look(1000, 10), 10);
+        debts.looked(1, u64::MAX, 1000);
+        assert!(!debts.due(1, 2000), "no overflow");
     }
 }

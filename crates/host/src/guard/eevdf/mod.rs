@@ -24,12 +24,11 @@ use super::options::{Backend, Options};
 use super::statistics::{Granted, Preempted, Statistics, VmStatistics};
 use super::{Change, Error, Guard};
 use crate::watch::model::{VmSnapshot, VmState};
-use crate::watch::raw::Times;
+use crate::watch::raw::{Times, clock};
 use crate::watch::{self, Watch};
 use debts::{Act, Debts};
 use journal::Before;
 use reprieve_guest::vmm::process::start_time;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +38,10 @@ use std::time::Duration;
 
 /// Time between two looks at a late grace period.
 const PACE_NS: u64 = 1_000_000;
+
+/// How long the control thread sleeps after a look at all VMs, at least, as a multiple of what the
+/// look took: it takes a quarter of a CPU at most, however many VMs there are.
+const REST: u64 = 3;
 
 /// A VM of which a vCPU has waited that long for a CPU is one that the host holds up. Less is what
 /// any other thread's moment on the CPU takes.
@@ -204,7 +207,7 @@ impl Eevdf {
             shared,
             policy: options.policy,
             dry_run: options.dry_run,
-            begun_ns: now_ns(),
+            begun_ns: clock::now_ns(),
             _supervisor: supervisor,
         })
     }
@@ -230,7 +233,7 @@ impl Guard for Eevdf {
         drop(watch);
         // Of VMs that ended nothing is known any more.
         let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
-        let now = now_ns();
+        let now = clock::now_ns();
         Ok(Statistics {
             time_ns: now,
             elapsed_ns: now - self.begun_ns,
@@ -240,12 +243,13 @@ impl Guard for Eevdf {
             vms: vms.map(|vm| vm_statistics(vm, &state, now)).collect(),
             hints: super::HintStatistics::default(),
             limits: Vec::new(),
+            user_limits_lost: 0,
             decisions: state.looks,
             decisions_ns: state.looks_ns,
             decision_times: Times::default(),
             functions: Vec::new(),
             restarts: 0,
-            process_ns: process_ns(),
+            process_ns: clock::process_ns(),
         })
     }
 
@@ -309,12 +313,13 @@ impl Control {
         // It needs little, but soon.
         let _ = slice::set(0, Some(slice::MIN));
         while !self.shared.stop.load(Ordering::Relaxed) {
-            let begun = now_ns();
+            let (begun, used) = (clock::now_ns(), clock::thread_ns());
             let wait = self.look(begun);
+            let wait = wait.max((clock::thread_ns() - used) * REST);
             {
                 let mut state = lock(&self.shared.state);
                 state.looks += 1;
-                state.looks_ns += now_ns().saturating_sub(begun);
+                state.looks_ns += clock::now_ns().saturating_sub(begun);
                 if state.ended.is_some() {
                     break;
                 }
@@ -325,7 +330,7 @@ impl Control {
             }
         }
         let mut state = lock(&self.shared.state);
-        let acts = state.debts.settle(now_ns());
+        let acts = state.debts.settle(clock::now_ns());
         self.act(&mut state, &acts);
     }
 
@@ -333,15 +338,19 @@ impl Control {
     fn look(&self, now: u64) -> u64 {
         let watch = lock(&self.shared.watch);
         let mut state = lock(&self.shared.state);
-        let looks = watch.grace_periods();
+        let mut present = BTreeSet::new();
+        let looks = watch.grace_periods(|pid| {
+            present.insert(pid);
+            state.debts.due(pid, now)
+        });
         for look in &looks {
             let late = state.debts.note(look.pid, look.seq, look.began_ns, now);
             let waits = look.preempted_since_ns.is_some_and(|since| now >= since + CONTENDED_NS);
             let owing: &[u32] = if late { &look.owing } else { &[] };
             let acts = state.debts.owing(look.pid, owing, waits, now);
             self.act(&mut state, &acts);
+            state.debts.looked(look.pid, look.took_ns, clock::now_ns());
         }
-        let present: BTreeSet<u32> = looks.iter().map(|look| look.pid).collect();
         let acts = state.debts.keep(&present, now);
         self.act(&mut state, &acts);
         for tid in state.later.clone() {
@@ -400,19 +409,6 @@ impl Control {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn now_ns() -> u64 {
-    nanoseconds(ClockId::Monotonic)
-}
-
-fn process_ns() -> u64 {
-    nanoseconds(ClockId::ProcessCPUTime)
-}
-
-fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

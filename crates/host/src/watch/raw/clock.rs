@@ -14,6 +14,11 @@ pub fn process_ns() -> u64 {
     read(ClockId::ProcessCPUTime)
 }
 
+/// CPU time of this thread, ns.
+pub fn thread_ns() -> u64 {
+    read(ClockId::ThreadCPUTime)
+}
+
 /// Nanoseconds since 1970.
 pub fn wall_ns() -> u64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
