@@ -4,6 +4,8 @@
 use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// Bytes of a command line that are read at most. A program that starts may have more, but no VMM
@@ -64,6 +66,53 @@ pub fn file(pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > most { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
+/// The user who runs process `pid`, whatever rights it has: its real user ID, or the owner of its
+/// user namespace where that is not root, since such an owner has thousands of IDs in there. (A
+/// process chooses who owns its files in `/proc`, the user or root.)
+pub fn user(pid: u32) -> Option<u32> {
+    if let Some(owner) = namespace_owner(pid).filter(|&owner| owner != 0) {
+        return Some(owner);
+    }
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    user_of(&String::from_utf8_lossy(&status))
+}
+
+const NS_GET_PARENT: libc::c_ulong = 0xb702;
+const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+
+/// Who made the user namespace that `pid` is in, or the outermost of those around it within this
+/// process's own; `None` if `pid` is in the same one.
+fn namespace_owner(pid: u32) -> Option<u32> {
+    let own = fs::metadata("/proc/self/ns/user").ok()?.ino();
+    let mut namespace = File::open(format!("/proc/{pid}/ns/user")).ok()?;
+    if namespace.metadata().ok()?.ino() == own {
+        return None;
+    }
+    loop {
+        // SAFETY: no memory is passed.
+        let parent = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT as _) };
+        if parent < 0 {
+            break;
+        }
+        // SAFETY: a new descriptor of our own.
+        let parent = unsafe { File::from_raw_fd(parent) };
+        if parent.metadata().ok()?.ino() == own {
+            break;
+        }
+        namespace = parent;
+    }
+    let mut owner: libc::uid_t = 0;
+    // SAFETY: `owner` is valid for the write.
+    let done = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut owner) };
+    (done == 0).then_some(owner)
+}
+
+fn user_of(status: &str) -> Option<u32> {
+    // No line before it can begin so: in the process's name, line feeds are escaped.
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// When process `pid` started, clock ticks since the host's boot.
 pub fn start_time(pid: u32) -> Option<u64> {
     Some(stat(pid).ok()??.1)
@@ -106,6 +155,48 @@ mod tests {
         assert_eq!(Process::read(u32::MAX), None);
         assert!(!is_gone(me.pid, me.start_time));
         assert!(is_gone(me.pid, me.start_time + 1) && is_gone(u32::MAX, me.start_time));
+    }
+
+    #[test]
+    fn its_user_is_the_real_one() {
+        // SAFETY: no preconditions.
+        assert_eq!(user(std::process::id()), Some(unsafe { libc::getuid() }));
+        assert_eq!(user_of("Name:\tUid: 7\nUid:\t1000\t0\t0\t0\n"), Some(1000));
+        assert_eq!(user_of("Name:\ta\n"), None);
+        assert_eq!(user(u32::MAX), None);
+    }
+
+    #[test]
+    fn in_a_namespace_it_is_who_made_that() {
+        use std::os::unix::process::CommandExt as _;
+        // SAFETY: no preconditions.
+        if unsafe { libc::getuid() } != 0 {
+            return;
+        }
+        for maker in [0, 4321] {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("1000");
+            let enter = move || {
+                // SAFETY: no memory is passed.
+                let done = unsafe {
+                    // A namespace in another one: the outer one's maker counts.
+                    libc::setresuid(maker, maker, maker) == 0
+                        && libc::unshare(libc::CLONE_NEWUSER) == 0
+                        && libc::unshare(libc::CLONE_NEWUSER) == 0
+                };
+                if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+            };
+            // SAFETY: it only makes system calls.
+            unsafe { command.pre_exec(enter) };
+            // Where users may make none, there is nothing to see.
+            let Ok(mut child) = command.spawn() else { continue };
+            let seen = user(child.id());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            // Without a map of IDs, its own is the overflow ID here as well.
+            let expected = if maker == 0 { Some(0) } else { Some(maker) };
+            assert_eq!(seen, expected);
+        }
     }
 
     #[test]

@@ -338,7 +338,8 @@ impl State {
                 if !current {
                     machine.described(&self.slots, &self.kvm, vm);
                 }
-                let _ = go_on.send(!current);
+                // Without an entry, nothing would be done for it with what is found in the guest.
+                let _ = go_on.send(!current && machine.index().is_some());
             }
             Message::Attached(key, attached) => {
                 if let Some(machine) = machines.get_mut(&key) {

@@ -61,7 +61,7 @@ fn rest(took: Duration, vms: usize) -> Duration {
 /// A search for QEMU's registers that takes longer than this is reported.
 pub const SEARCH_REMARK: Duration = Duration::from_secs(5);
 
-const TOO_MANY_VMS: &str = "too many VMs: this one is not watched";
+const TOO_MANY_VMS: &str = "too many VMs, or too many of its user: this one is not watched";
 
 /// What can be read from this host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,7 +231,7 @@ impl Machine {
         let start_time = vmm::process::start_time(of.pid).unwrap_or_default();
         let mut machine = Machine::new(Key { pid: of.pid, start_time }, Some(of.name.clone()));
         (machine.state, machine.retry) = (VmState::Watching, None);
-        machine.slot = slots.add_vm();
+        machine.slot = vmm::process::user(of.pid).and_then(|user| slots.add_vm(user));
         let Some(slot) = &machine.slot else {
             machine.trouble = Some(TOO_MANY_VMS.into());
             return machine;
@@ -278,13 +278,20 @@ impl Machine {
         self.resident_only
     }
 
+    /// There is no entry for it. There may be one later.
+    fn no_room(&mut self) {
+        self.trouble = Some(TOO_MANY_VMS.into());
+        self.state = VmState::Unreadable(TOO_MANY_VMS.into());
+        self.retry = Some(Instant::now() + RETRY_MAX);
+    }
+
     /// The VMM has been asked: its threads are watched from now on.
     pub fn described(&mut self, slots: &Arc<Slots>, kvm: &Kvm, vm: vmm::Vm) {
         if self.slot.is_none() {
-            self.slot = slots.add_vm();
+            self.slot = vmm::process::user(vm.pid).and_then(|user| slots.add_vm(user));
         }
         let Some(slot) = &self.slot else {
-            self.trouble = Some(TOO_MANY_VMS.into());
+            self.no_room();
             self.vm = Some(vm);
             return;
         };
@@ -643,6 +650,18 @@ mod tests {
         let key = Key { pid: 1, start_time: 1 };
         let name = |length| Machine::new(key, Some("ä".repeat(length))).name.unwrap();
         assert_eq!([NAME_MAX, 5000].map(|length| name(length).chars().count()), [NAME_MAX; 2]);
+    }
+
+    #[test]
+    fn a_vm_for_which_there_is_no_room_is_tried_again_later() {
+        let mut machine = Machine::new(Key { pid: 1, start_time: 1 }, None);
+        assert!(machine.attempt_due().is_some());
+        machine.begin_attempt();
+        let before = Instant::now();
+        machine.no_room();
+        machine.settle();
+        assert!(machine.retry.is_some_and(|at| at >= before + RETRY_MAX));
+        assert!(matches!(&machine.state, VmState::Unreadable(why) if why == TOO_MANY_VMS));
     }
 
     #[test]

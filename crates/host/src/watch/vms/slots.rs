@@ -5,11 +5,12 @@
 //! find it. A copy of a vCPU's entry is consistent only if its version was even and the same before
 //! and after the copy: [`VcpuSlot::get`] checks that.
 
+use super::room::Room;
 use crate::watch::raw::constants::{BUCKETS, MAX_SEGMENTS, NO_SEQ};
 use crate::watch::raw::{Program, types};
 use reprieve_guest::BpfLayout;
 use reprieve_guest::layout::{RcuLayout, VcpuLayout};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::offset_of;
 use std::path::Path;
@@ -48,8 +49,8 @@ pub struct Slots {
 }
 
 struct Free {
-    vms: VecDeque<u32>,
-    vcpus: VecDeque<u32>,
+    vms: Room,
+    vcpus: Room,
     /// All watched threads, with their entries: several may share a bit of the filter.
     threads: BTreeMap<u32, u32>,
 }
@@ -58,6 +59,8 @@ struct Free {
 pub struct VmSlot {
     slots: Arc<Slots>,
     pub index: u32,
+    /// Who runs the VM, and has its entries.
+    user: u32,
 }
 
 /// A vCPU's entry, which the program finds by its thread. Freed on drop.
@@ -65,13 +68,14 @@ pub struct VcpuSlot {
     slots: Arc<Slots>,
     slot: u32,
     tid: u32,
+    user: u32,
 }
 
 impl Slots {
     pub fn new(program: Program) -> Arc<Slots> {
         let free = Free {
-            vms: (0..program.vms.len() as u32).collect(),
-            vcpus: (0..program.vcpus.len() as u32).collect(),
+            vms: Room::new(program.vms.len()),
+            vcpus: Room::new(program.vcpus.len()),
             threads: BTreeMap::new(),
         };
         Arc::new(Slots { program: Arc::new(program), free: Mutex::new(free) })
@@ -81,19 +85,19 @@ impl Slots {
         self.free.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// An entry for a VM; none if all are taken.
-    pub fn add_vm(self: &Arc<Slots>) -> Option<VmSlot> {
-        let index = self.free().vms.pop_front()?;
+    /// An entry for the VM of that user; none if there is no room for it.
+    pub fn add_vm(self: &Arc<Slots>, user: u32) -> Option<VmSlot> {
+        let index = self.free().vms.take(user)?;
         self.program.vms.put(index as usize, types::vm::default());
-        Some(VmSlot { slots: self.clone(), index })
+        Some(VmSlot { slots: self.clone(), index, user })
     }
 
     /// Begins to watch thread `tid` of process `pid`, which is vCPU `index` of `vm`. If the thread
     /// is watched already, that was another one with its number, which has ended.
     ///
     /// # Errors
-    /// When all entries are taken, or when that is no thread of that process: nobody takes another
-    /// VM's vCPUs out of sight.
+    /// When there is no room for another vCPU of this VM's user, or when that is no thread of that
+    /// process: nobody takes another VM's vCPUs out of sight.
     pub fn add_vcpu(
         self: &Arc<Slots>,
         vm: &VmSlot,
@@ -107,8 +111,11 @@ impl Slots {
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         let room = self.program.vcpus.len();
-        let full = || io::Error::other(format!("there is room for {room} on this host"));
-        let slot = self.free().vcpus.pop_front().ok_or_else(full)?;
+        let full = || {
+            let user = vm.user;
+            io::Error::other(format!("of the {room} entries, none is left for user {user}"))
+        };
+        let slot = self.free().vcpus.take(vm.user).ok_or_else(full)?;
         let entry = types::vcpu {
             vm: vm.index,
             tgid: pid,
@@ -119,21 +126,20 @@ impl Slots {
         self.program.vcpus.put(slot as usize, entry);
         self.free().threads.insert(tid, slot);
         if let Err(error) = self.program.watch_thread(tid, slot) {
-            self.forget(tid, slot);
+            self.forget(tid, slot, vm.user);
             return Err(error);
         }
-        Ok(VcpuSlot { slots: self.clone(), slot, tid })
+        Ok(VcpuSlot { slots: self.clone(), slot, tid, user: vm.user })
     }
 
-    fn forget(&self, tid: u32, slot: u32) {
+    fn forget(&self, tid: u32, slot: u32, user: u32) {
         let mut free = self.free();
         // Unless a later thread with its number is watched.
         if free.threads.get(&tid) == Some(&slot) {
             free.threads.remove(&tid);
             self.program.forget_thread(tid, free.threads.keys().copied());
         }
-        // To the end of the queue: an event of the old vCPU may still be in the buffer.
-        free.vcpus.push_back(slot);
+        free.vcpus.give_back(user, slot);
     }
 }
 
@@ -263,7 +269,7 @@ impl VmSlot {
 impl Drop for VmSlot {
     fn drop(&mut self) {
         self.unready();
-        self.slots.free().vms.push_back(self.index);
+        self.slots.free().vms.give_back(self.user, self.index);
     }
 }
 
@@ -345,7 +351,7 @@ impl VcpuSlot {
 
 impl Drop for VcpuSlot {
     fn drop(&mut self) {
-        self.slots.forget(self.tid, self.slot);
+        self.slots.forget(self.tid, self.slot, self.user);
     }
 }
 
@@ -387,7 +393,7 @@ mod tests {
     fn a_thread_is_watched_for_its_own_process() {
         let settings = Settings { vcpus: 4, vms: 2, ..Settings::default() };
         let slots = Slots::new(Program::load(&settings).unwrap());
-        let vm = slots.add_vm().unwrap();
+        let vm = slots.add_vm(0).unwrap();
         let pid = std::process::id();
         // SAFETY: no preconditions.
         let tid = unsafe { libc::gettid() } as u32;
