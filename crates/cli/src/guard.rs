@@ -430,6 +430,9 @@ fn summary(statistics: &Statistics) -> String {
         );
         text += &grants("extended", &hints.extended);
     }
+    if statistics.user_limits_lost > 0 {
+        text += "not all CPU limits that users have set are kept: too many, or nested too deeply\n";
+    }
     for limit in &statistics.limits {
         let id = || format!("cgroup {}", limit.id);
         text += &format!(
@@ -604,6 +607,7 @@ mod tests {
                 throttled_ns: 1_600_000_000,
                 ..LimitStatistics::default()
             }],
+            user_limits_lost: 1,
             decisions: 4,
             decisions_ns: 400,
             decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },
@@ -616,6 +620,7 @@ mod tests {
         };
         let text = summary(&statistics);
         assert!(text.contains("17 avoided, 4 suffered"), "{text}");
+        assert!(text.contains("not all CPU limits that users have set are kept"), "{text}");
         let decisions = "4 decisions of 100 ns on average, 90 ns in the median; 99 % took 132 ns";
         assert!(text.contains(decisions), "{text}");
         assert!(

@@ -14,7 +14,7 @@
 #define MAX_GUEST_CPUS 128
 #define MAX_CPUS 1024
 #define MAX_DOMAINS 128
-#define MAX_LIMITS 256
+#define MAX_LIMITS 512
 #define MAX_NESTED_LIMITS 4
 #define MESSAGE_LEN 128
 
@@ -101,6 +101,7 @@ struct bandwidth {
 			*/
 	u64 throttled_ns;
 	u64 used_ns;
+	u64 users; /* a user has set it, in a cgroup of theirs */
 };
 
 /* Set before loading. */

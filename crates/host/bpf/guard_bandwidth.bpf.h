@@ -11,7 +11,10 @@
 #pragma once
 
 /* Levels of cgroups that are looked at. */
-#define MAX_DEPTH 1024
+#define MAX_DEPTH 256
+/* Entries that limits may take which users set in cgroups of their own. The
+ * rest is root's. */
+#define MAX_USERS_LIMITS (MAX_LIMITS / 2)
 /* How often the parked are looked at if no refill is due. */
 #define LOOK_PARKED_NS 20000000ULL
 /* What a thread gets that has waited for too long. */
@@ -22,10 +25,14 @@
 const volatile _Bool keeps_limits;
 /* How often limits were changed. */
 u64 limits_changed;
-/* Limits that are not kept, for lack of space, or nested too deeply. */
+/* Limits that are not kept, for lack of space, or nested too deeply. Those that
+ * users set in cgroups of their own are counted apart: they may set thousands.
+ */
 u64 limits_lost;
+u64 users_limits_lost;
 /* Entries in use. */
 u64 limits_used;
+u64 users_limits_used;
 /* When the parked are looked at again, at the latest. */
 u64 refill_due;
 /* A CPU looks at the parked. */
@@ -63,25 +70,72 @@ struct {
 	__type(value, u32);
 } limited SEC(".maps");
 
-static __always_inline void lift_limit(u64 cgroup)
+/* Whose directory it is. */
+static __always_inline u32 owner(struct cgroup *cgroup)
 {
-	u32 *index = bpf_map_lookup_elem(&limited, &cgroup);
-	struct bandwidth *of;
+	struct kernfs_iattrs *attributes = BPF_CORE_READ(cgroup, kn, iattr);
 
-	if (!index)
+	return attributes ? BPF_CORE_READ(attributes, ia_uid.val) : 0;
+}
+
+/* Whether a user has set the cgroup's limit. Who is given a cgroup has its
+ * directory, but its limit stays root's; in cgroups below, the files are the
+ * user's. */
+static __always_inline _Bool is_users(struct cgroup *cgroup)
+{
+	return owner(cgroup) &&
+	       owner(BPF_CORE_READ(cgroup, self.parent, cgroup));
+}
+
+static __always_inline void lose_limit(_Bool users)
+{
+	add(users ? &users_limits_lost : &limits_lost, 1);
+}
+
+/* Gives an entry back that the cgroup took. Under its lock, so that no limit is
+ * set in it that was meant for this cgroup. */
+static __always_inline void free_entry(u32 index, u64 cgroup)
+{
+	struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
+	struct budget *budget = bpf_map_lookup_elem(&budgets, &index);
+	_Bool users, had;
+
+	if (!of || !budget)
 		return;
-	of = bpf_map_lookup_elem(&bandwidths, index);
-	bpf_map_delete_elem(&limited, &cgroup);
-	if (of)
+	bpf_spin_lock(&budget->lock);
+	users = of->users;
+	had = of->cgroup == cgroup;
+	if (had)
 		of->cgroup = 0;
+	bpf_spin_unlock(&budget->lock);
+	if (!had)
+		return;
+	if (users)
+		add(&users_limits_used, -1ULL);
 	add(&limits_used, -1ULL);
 }
 
-/* An entry for the cgroup, which has none yet. */
-__noinline u32 new_entry(u64 cgroup)
+/* Several CPUs may change the limit of one cgroup at once: who deletes it from
+ * the map gives the entry back. */
+static __always_inline void lift_limit(u64 cgroup)
+{
+	u32 *known = bpf_map_lookup_elem(&limited, &cgroup);
+	u32 index = known ? *known : MAX_LIMITS;
+
+	if (known && !bpf_map_delete_elem(&limited, &cgroup))
+		free_entry(index, cgroup);
+}
+
+/* An entry for the cgroup. */
+__noinline u32 new_entry(u64 cgroup, _Bool users)
 {
 	u32 i;
 
+	if (users &&
+	    __sync_fetch_and_add(&users_limits_used, 1) >= MAX_USERS_LIMITS) {
+		add(&users_limits_used, -1ULL);
+		return MAX_LIMITS;
+	}
 	bpf_for(i, 0, MAX_LIMITS)
 	{
 		u32 index = i;
@@ -93,16 +147,21 @@ __noinline u32 new_entry(u64 cgroup)
 		of->throttled = 0;
 		of->throttled_ns = 0;
 		of->used_ns = 0;
+		of->users = users;
+		add(&limits_used, 1);
 		return index;
 	}
+	if (users)
+		add(&users_limits_used, -1ULL);
 	return MAX_LIMITS;
 }
 
-__noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us, u64 burst_us)
+__noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us, u64 burst_us,
+			 _Bool users)
 {
 	u64 quota, period, burst, now = bpf_ktime_get_ns();
 	u32 *known = bpf_map_lookup_elem(&limited, &cgroup);
-	_Bool new = !known;
+	_Bool fresh = !known, own;
 	struct bandwidth *of;
 	struct budget *budget;
 	u32 index;
@@ -111,27 +170,38 @@ __noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us, u64 burst_us)
 		lift_limit(cgroup);
 		return 0;
 	}
-	index = known ? *known : new_entry(cgroup);
+	index = known ? *known : new_entry(cgroup, users);
 	of = bpf_map_lookup_elem(&bandwidths, &index);
 	budget = bpf_map_lookup_elem(&budgets, &index);
 	if (!of || !budget) {
-		add(&limits_lost, 1);
+		lose_limit(users);
 		return 0;
 	}
-	quota = of->quota_ns = quota_us * 1000;
-	period = of->period_ns = period_us * 1000;
-	burst = of->burst_ns = burst_us * 1000;
+	quota = quota_us * 1000;
+	period = period_us * 1000;
+	burst = burst_us * 1000;
 	bpf_spin_lock(&budget->lock);
-	if (new) {
-		budget->bandwidth.left = 0;
-		budget->throttled = 0;
+	/* It is another cgroup's if the limit was lifted meanwhile. */
+	own = of->cgroup == cgroup;
+	if (own) {
+		of->quota_ns = quota;
+		of->period_ns = period;
+		of->burst_ns = burst;
+		if (fresh) {
+			budget->bandwidth.left = 0;
+			budget->throttled = 0;
+		}
+		bandwidth_set(&budget->bandwidth, quota, period, burst, now);
 	}
-	bandwidth_set(&budget->bandwidth, quota, period, burst, now);
 	bpf_spin_unlock(&budget->lock);
-	if (new) {
-		bpf_map_update_elem(&limited, &cgroup, &index, 0);
-		add(&limits_used, 1);
+	if (!own) {
+		lose_limit(users);
+		return 0;
 	}
+	/* Another CPU has set it meanwhile: one of the two comes later. */
+	if (fresh &&
+	    bpf_map_update_elem(&limited, &cgroup, &index, BPF_NOEXIST))
+		free_entry(index, cgroup);
 	return 0;
 }
 
@@ -146,7 +216,7 @@ s32 BPF_PROG(guard_cgroup_init, struct cgroup *cgroup,
 	     struct scx_cgroup_init_args *args)
 {
 	set_limit(BPF_CORE_READ(cgroup, kn, id), args->bw_period_us,
-		  args->bw_quota_us, args->bw_burst_us);
+		  args->bw_quota_us, args->bw_burst_us, is_users(cgroup));
 	limit_changed();
 	return 0;
 }
@@ -164,42 +234,51 @@ void BPF_PROG(guard_set_bandwidth, struct cgroup *cgroup, u64 period_us,
 {
 	if (keeps_limits)
 		set_limit(BPF_CORE_READ(cgroup, kn, id), period_us, quota_us,
-			  burst_us);
+			  burst_us, is_users(cgroup));
 	limit_changed();
 }
 
-/* Finds the limits that the thread is under. Several CPUs may do so at once:
- * they write the same, and who sees the generation sees the rest. */
+/* Finds the limits that the thread is under, the outermost first: these are
+ * root's. Several CPUs may do so at once: they write the same, and who sees the
+ * generation sees the rest. */
 static __noinline int find_limits(struct task_struct *p, struct task *task)
 {
 	struct task_struct___grouped *grouped = (void *)p;
-	struct task_group *group, *own;
-	u64 changed = limits_changed;
+	struct task_group *own = BPF_CORE_READ(grouped, sched_task_group);
+	u64 changed = limits_changed, ancestors;
+	struct cgroup *cgroup;
 	u32 i, n = 0;
+	s32 level;
 
-	own = group = BPF_CORE_READ(grouped, sched_task_group);
-	if (task->task_group == (u64)group &&
-	    task->limits_generation == changed)
+	if (task->task_group == (u64)own && task->limits_generation == changed)
 		return 0;
+	/* The group of a session that is in no cgroup but the root has none. */
+	cgroup = BPF_CORE_READ(own, css.cgroup);
+	level = cgroup ? BPF_CORE_READ(cgroup, level) : -1;
+	if (level >= MAX_DEPTH)
+		lose_limit(is_users(cgroup));
+	ancestors = (u64)cgroup + bpf_core_field_offset(cgroup->ancestors);
 	bpf_for(i, 0, MAX_DEPTH)
 	{
-		u64 cgroup;
+		struct cgroup *above = NULL;
 		u32 *index;
+		u64 id;
 
-		if (!group)
+		if ((s32)i > level ||
+		    bpf_probe_read_kernel(&above, sizeof(above),
+					  (void *)(ancestors + i * 8ULL)))
 			break;
-		cgroup = BPF_CORE_READ(group, css.cgroup, kn, id);
-		group = BPF_CORE_READ(group, parent);
-		index = bpf_map_lookup_elem(&limited, &cgroup);
+		id = BPF_CORE_READ(above, kn, id);
+		index = bpf_map_lookup_elem(&limited, &id);
 		if (!index)
 			continue;
-		if (n >= MAX_NESTED_LIMITS)
-			break;
+		if (n >= MAX_NESTED_LIMITS) {
+			lose_limit(is_users(above));
+			continue;
+		}
 		task->limits[n] = *index;
 		n++;
 	}
-	if (group)
-		add(&limits_lost, 1);
 	task->limited = n;
 	barrier();
 	task->task_group = (u64)own;

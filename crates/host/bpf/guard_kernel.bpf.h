@@ -44,19 +44,34 @@ struct scx_exit_info {
 	char *msg;
 };
 
-/* What a cgroup is to the controller `cpu`, with CONFIG_EXT_GROUP_SCHED. */
-struct kernfs_node {
-	u64 id;
+struct kuid {
+	u32 val;
 };
 
-struct cgroup {
-	struct kernfs_node *kn;
+struct kernfs_iattrs {
+	struct kuid ia_uid;
 };
+
+struct kernfs_node {
+	u64 id;
+	struct kernfs_iattrs *iattr;
+};
+
+struct cgroup;
 
 struct cgroup_subsys_state {
 	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
 };
 
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+	s32 level;
+	struct cgroup *ancestors[1];
+};
+
+/* What a cgroup is to the controller `cpu`, with CONFIG_EXT_GROUP_SCHED. */
 struct task_group {
 	struct cgroup_subsys_state css;
 	struct task_group *parent;

@@ -26,6 +26,10 @@ pub struct Statistics {
     /// Cgroups with a CPU limit that the backend keeps.
     #[serde(default)]
     pub limits: Vec<LimitStatistics>,
+    /// Times that a limit was not kept which a user has set in a cgroup of their own: there were
+    /// too many, or it was nested too deeply.
+    #[serde(default)]
+    pub user_limits_lost: u64,
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
@@ -54,6 +58,7 @@ impl Statistics {
             vms: Vec::new(),
             hints: HintStatistics::default(),
             limits: Vec::new(),
+            user_limits_lost: 0,
             decisions: 0,
             decisions_ns: 0,
             decision_times: Times::default(),

@@ -213,6 +213,7 @@ pub fn guarded(seconds: u64) -> Statistics {
             throttled_ns: 800 * seconds * MS,
             used_ns: 200 * seconds * MS,
         }],
+        user_limits_lost: 5,
         decisions: 10_000 * seconds,
         decisions_ns: 4 * seconds * MS,
         decision_times: Times {

@@ -110,6 +110,7 @@ impl Guard for SchedExt {
             vms,
             hints: self.hint_statistics(),
             limits: self.limits(),
+            user_limits_lost: self.program.users_limits_lost(),
             decisions,
             decisions_ns,
             decision_times,

@@ -226,9 +226,16 @@ impl Program {
         self.keeps_limits
     }
 
-    /// How many limits it cannot keep, for lack of space or since they are nested too deeply.
+    /// How often it could not keep a limit that root has set, for lack of space or since it is
+    /// nested too deeply.
     pub fn limits_lost(&self) -> u64 {
         let lost = offset_of!(types::bss, limits_lost);
+        self.loaded().as_ref().map_or(0, |loaded| loaded.get(lost))
+    }
+
+    /// The same of limits that users have set in cgroups of their own.
+    pub fn users_limits_lost(&self) -> u64 {
+        let lost = offset_of!(types::bss, users_limits_lost);
         self.loaded().as_ref().map_or(0, |loaded| loaded.get(lost))
     }
 

@@ -46,7 +46,7 @@ impl Collector for Page {
         if self.0.dry_run {
             would(out, &named)?;
         }
-        limits(out, &self.0.limits)?;
+        limits(out, &self.0)?;
         own(out, &self.0)
     }
 }
@@ -274,7 +274,8 @@ fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
 }
 
 /// Of cgroups with CPU limits.
-fn limits(out: &mut DescriptorEncoder, all: &[LimitStatistics]) -> Result<(), Error> {
+fn limits(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
+    let all = &statistics.limits;
     let paths: Vec<String> = all
         .iter()
         .map(|limit| limit.cgroup.clone().unwrap_or_else(|| limit.id.to_string()))
@@ -314,6 +315,12 @@ fn limits(out: &mut DescriptorEncoder, all: &[LimitStatistics]) -> Result<(), Er
         "reprieve_guard_limit_throttled_seconds",
         "Time of those waits",
         each(|one| seconds(one.throttled_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_user_limits_lost",
+        "Times that a limit was not kept which a user has set in a cgroup of their own",
+        Series(vec![(vec![], statistics.user_limits_lost as f64)]),
     )
 }
 
@@ -404,6 +411,7 @@ mod tests {
             "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
             "reprieve_guard_limit_cpus{cgroup=\"/sys/fs/cgroup/batch\"} 0.2",
             "reprieve_guard_limit_throttled_seconds_total{cgroup=\"/sys/fs/cgroup/batch\"} 8.0",
+            "reprieve_guard_user_limits_lost_total 5.0",
             "reprieve_guard_decision_seconds_total 0.04",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"2.56e-7\"} 0",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"5.12e-7\"} 95000",

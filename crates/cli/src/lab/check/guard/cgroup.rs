@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, anyhow};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A cgroup of version 2 for this check, removed when dropped.
 pub struct Cgroup {
@@ -63,11 +63,17 @@ impl Cgroup {
 
     /// Takes in a process, until the result is dropped.
     pub fn take(&self, pid: u32) -> Result<Moved> {
+        self.move_to(&self.path, pid)
+    }
+
+    /// Moves a process to another cgroup of the hierarchy, until the result is dropped.
+    pub fn move_to(&self, path: &Path, pid: u32) -> Result<Moved> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
         let before = text.lines().find_map(|line| line.strip_prefix("0::/"));
         let before = before.ok_or_else(|| anyhow!("process {pid} has no cgroup"))?;
         let procs = self.root.join(before).join("cgroup.procs");
-        self.write("cgroup.procs", &pid.to_string())?;
+        let file = path.join("cgroup.procs");
+        fs::write(&file, pid.to_string()).with_context(|| file.display().to_string())?;
         Ok(Moved { pid, procs })
     }
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CPU limits of cgroups (`cpu.max`) under `guard`, beside the stock scheduler: two threads that
 //! compute have the limit's share of a CPU, also when it changes, and the rest when it is lifted;
-//! so has a VM. Many threads whose limit is far too small all run, late, and guard stays.
+//! so has a VM, also in a cgroup of a user who sets more limits than guard keeps, and so have the
+//! threads when their limit is set after those. Many threads whose limit is far too small all run,
+//! late, and guard stays. One limit of root's too many ends it.
 
 use super::super::guest_setup::{GuestSetup, few_cpus};
 use super::super::load::Spinner;
 use super::super::{Check, Finding};
 use super::cgroup::Cgroup;
-use super::process::{End, Guard};
+use super::delegated::Delegated;
+use super::process::Guard;
 use super::{progress, wait};
 use anyhow::{Context as _, Result, bail};
 use reprieve_host::guard::{self, Options, Policy};
@@ -15,6 +18,7 @@ use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::{Threads, Vm};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::os::unix::fs::chown;
 use std::time::{Duration, Instant};
 
 const FILE: &str = "cpu.max";
@@ -30,6 +34,13 @@ const OFF: f64 = 2.0;
 const MANY: usize = 40;
 /// 1 ms in a second.
 const TINY: &str = "1000 1000000";
+/// A user's limits, in each other and beside each other: more than guard keeps, and more than it
+/// has entries.
+const NESTED: usize = 6;
+const BESIDE: usize = 600;
+/// Larger than root's limit above them, so that they change nothing.
+const LARGER: &str = "90000 100000";
+
 /// How often each of them has to run.
 const RUNS: u32 = 3;
 
@@ -90,7 +101,6 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     if free.limited < 70.0 {
         bail!("without a limit the threads had {:.1} % of a CPU", free.limited);
     }
-    drop(spinners);
 
     setup.progress.step("a VM in a limited cgroup");
     domain.write(FILE, "30000 100000")?;
@@ -107,15 +117,53 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         let all = line["limits"].as_array().cloned().unwrap_or_default();
         Ok(all.into_iter().find(|limit| measured(limit, &path)))
     })?;
-    figures_of(&mut text, &limit)?;
     drop(moved);
+
+    setup.progress.step(&format!("{} limits of a user", NESTED + BESIDE));
+    let users = Delegated::make(&domain, NESTED, BESIDE, LARGER)?;
+    let moved = domain.move_to(&users.leaf, vm.threads().pid())?;
+    setup.sleep(SETTLE)?;
+    let (began, before) = (Instant::now(), domain.used_ns()?);
+    setup.sleep(WINDOW)?;
+    let share = percent(domain.used_ns()? - before, began.elapsed());
+    note("the VM below a user's limits, root's 30 % above", share, Some(30.0), 0.0)?;
+    let lost = wait(setup, "a user's limit that is not kept", || {
+        let lost = guard.line(setup)?["user_limits_lost"].as_u64();
+        Ok(lost.filter(|&lost| lost > 0))
+    })?;
+    drop(moved);
+    cgroup.write(FILE, "20000 100000")?;
+    let seen = measure(setup, &cgroup, &vm)?;
+    note("20 % again, beside a user's limits", seen.limited, Some(20.0), seen.vm)?;
+    drop((users, spinners));
+    cgroup.write(FILE, "max")?;
+    figures_of(&mut text, &limit)?;
+    writeln!(text, "  of a user's limits, guard has left out {lost}, and goes on")?;
     progress(setup, [&vm]).context("the VM, no longer limited")?;
     text += &many(setup, &cgroup).context("many threads under a small limit")?;
     guard.check()?;
-    guard.end(setup, End::Signal)?;
+    text += &too_many(setup, guard, &domain, &vm)?;
     progress(setup, [&vm]).context("after guard ended")?;
     vm.shut_down(setup.cancel);
     Ok(Finding::new(Check::GuardLimits, passed, text, json!({ "shares": figures })))
+}
+
+/// Root's limits, nested too deeply: guard ends rather than drop one.
+fn too_many(setup: &GuestSetup, guard: Guard, domain: &Cgroup, vm: &Vm) -> Result<String> {
+    setup.progress.step("limits of root's that guard does not keep");
+    let roots = Delegated::make(domain, NESTED, 0, LARGER)?;
+    // Files are root's again, and so are the limits.
+    for path in roots.leaf.ancestors().take(NESTED) {
+        chown(path, Some(0), None)?;
+        chown(path.join(FILE), Some(0), None)?;
+    }
+    let moved = domain.move_to(&roots.leaf, vm.threads().pid())?;
+    let said = guard.gives_up(setup)?;
+    drop((moved, roots));
+    if !said.lines().last().is_some_and(|line| line.contains("the CPU limit in")) {
+        bail!("beside limits that it does not keep, guard said: {said}");
+    }
+    Ok(format!("  {NESTED} nested limits of root's: ended, one named, stock scheduler back\n"))
 }
 
 /// A line of after the measurement.

@@ -6,6 +6,7 @@
 
 mod cgroup;
 mod changes;
+mod delegated;
 mod kept_or_refused;
 pub(super) mod latency;
 pub(super) mod limits;
