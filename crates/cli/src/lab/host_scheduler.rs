@@ -182,6 +182,7 @@ impl GuardChild {
         let mut command = own_command()?;
         command.arg("guard").args(args).arg("--json");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        super::unit::confine(&mut command).map_err(|error| format!("{error:#}"))?;
         let mut child = process::spawn(&mut command).map_err(|error| error.to_string())?;
         let last = Arc::new(Mutex::new(None));
         let (ready, is_ready) = channel();

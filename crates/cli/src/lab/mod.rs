@@ -12,6 +12,7 @@ mod run;
 mod search;
 mod soak;
 mod threads;
+mod unit;
 
 use crate::output::{print, print_json, tell, width};
 use crate::progress;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve guard` in a process of its own.
 
+use super::super::super::unit;
 use super::super::guest_setup::GuestSetup;
 use super::{LIMIT, PROGRESS_NS, STATE, sum, wait};
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -66,6 +67,7 @@ impl Guard {
         command.args(["guard", "--json", "--interval", "200ms", "--policy"]);
         command.arg(policy.name()).args(more).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        unit::confine(&mut command)?;
         let mut child = process::spawn(&mut command)?;
         let (send, lines) = channel();
         let stdout = child.stdout.take().ok_or_else(|| anyhow!("no output of guard"))?;
