@@ -371,7 +371,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	 * change of its CPUs or its priority. One whose turn was over comes
 	 * back from an extension, or exits, for which the kernel does not
 	 * enqueue it. */
-	cpu->slice = policy_left(task->used ? task->length : settings.slice,
+	cpu->slice = policy_left(task->used ? task->length : turn_length(where),
 				 task->used, OVERDUE_SLICE_NS);
 	cpu->limited = 0;
 	if (keeps_limits) {

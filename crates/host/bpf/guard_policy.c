@@ -232,6 +232,11 @@ void guard_settles(struct policy_kinds *kinds, u32 kind)
 	policy_settles(kinds, kind);
 }
 
+u64 guard_turn(u64 count, const struct policy_limits *limits)
+{
+	return policy_turn(count, limits);
+}
+
 u64 guard_left(u64 length, u64 used, u64 grace)
 {
 	return policy_left(length, used, grace);

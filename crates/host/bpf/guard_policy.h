@@ -66,6 +66,12 @@
 #define POLICY_MASK_LAG_NS POLICY_WAIT_NS
 #define POLICY_MASK_IDLE_NS 100000000ULL
 
+/* Where more threads than this compete for a CPU, turns are shorter, so that a
+ * round of turns takes as long as with so many: a preempted vCPU waits for a
+ * round. They are not shorter than this, since each costs a switch. */
+#define POLICY_ROUND 4
+#define POLICY_TURN_LEAST_NS 1000000ULL
+
 struct policy_limits {
 	u64 slice;
 	u64 max_extend;
@@ -831,6 +837,20 @@ POLICY_FN void policy_settles(struct policy_kinds *kinds, u32 kind)
 
 	if (policy_after(*other, *mine) > 0)
 		*mine = *other;
+}
+
+/* How long a turn is on a CPU for which so many threads compete, who runs there
+ * included, in hundredths. */
+POLICY_FN u64 policy_turn(u64 count, const struct policy_limits *limits)
+{
+	u64 most = POLICY_ROUND * POLICY_WEIGHT, turn;
+	u64 least = limits->slice < POLICY_TURN_LEAST_NS ? limits->slice
+							 : POLICY_TURN_LEAST_NS;
+
+	if (count <= most)
+		return limits->slice;
+	turn = limits->slice * most / count;
+	return turn > least ? turn : least;
 }
 
 /* What is left of a turn that was to be so long, for a thread that has used so

@@ -574,6 +574,19 @@ static __always_inline u64 of_kind(const struct cpu *cpu, u32 kind, u32 where)
 	return count + POLICY_WEIGHT;
 }
 
+/* How long a turn is on the CPU now. */
+__noinline u64 turn_length(u32 where)
+{
+	struct cpu *cpu = cpu_of(where);
+	struct policy_limits limit;
+
+	if (!cpu)
+		return settings.slice;
+	limits(&limit);
+	return policy_turn(of_kind(cpu, 0, where) + crowd(QUEUE_CPU + where),
+			   &limit);
+}
+
 /* What the thread that runs on this CPU has run is counted for its kind. */
 __noinline int serve(u32 where, u64 now)
 {
@@ -593,7 +606,7 @@ __noinline int serve(u32 where, u64 now)
 static __always_inline _Bool repeat(struct task_struct *prev, struct task *task,
 				    struct cpu *cpu, u32 where, u64 now)
 {
-	u64 ns = settings.slice;
+	u64 ns = turn_length(where);
 
 	if (keeps_limits) {
 		settle(task, now);

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
     pub(super) slice: u64,
-    max_extend: u64,
-    max_hold: u64,
-    late: u64,
-    rescue_share: u64,
+    pub(super) max_extend: u64,
+    pub(super) max_hold: u64,
+    pub(super) late: u64,
+    pub(super) rescue_share: u64,
 }
 
 #[repr(C)]
@@ -208,6 +208,7 @@ unsafe extern "C" {
         limits: *const Limits,
     ) -> i32;
     pub(super) fn guard_settles(kinds: *mut Kinds, kind: u32);
+    pub(super) fn guard_turn(count: u64, limits: *const Limits) -> u64;
     pub(super) fn guard_left(length: u64, used: u64, grace: u64) -> u64;
     pub(super) fn guard_served(
         kinds: *mut Kinds,

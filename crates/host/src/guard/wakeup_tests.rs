@@ -3,9 +3,9 @@
 //! may run elsewhere as well (kind 0, the queue of a domain) or there only (kind 1, its own queue).
 
 use super::policy_tests::{
-    Kinds, LIMITS, MS, Queue, Random, S, Thread, US, guard_begin, guard_charge, guard_kind,
+    Kinds, LIMITS, Limits, MS, Queue, Random, S, Thread, US, guard_begin, guard_charge, guard_kind,
     guard_kind_preempts_in, guard_left, guard_may_lead, guard_place, guard_preempts_in,
-    guard_served, guard_settles, guard_start,
+    guard_served, guard_settles, guard_start, guard_turn,
 };
 use std::ptr::null_mut;
 
@@ -291,6 +291,29 @@ fn who_is_bound_to_one_cpu_after_another_has_no_more_than_its_share() {
         // Where it comes between two rounds of those that wait, it gains half a round.
         assert!(had > 100 && (due / 2..=due * 2).contains(&share), "{what}");
     }
+}
+
+/// A round takes as long as with four threads, until turns are so short that each is hardly worth
+/// its switch.
+#[test]
+fn turns_are_shorter_where_many_compete() {
+    let turn = |threads: u64, slice| {
+        let limits = Limits { slice, ..LIMITS };
+        // SAFETY: `limits` is valid for the call.
+        unsafe { guard_turn(threads * 100, &limits) }
+    };
+    let slice = 3 * MS;
+    assert_eq!([1, 2, 4].map(|threads| turn(threads, slice)), [slice; 3]);
+    for threads in 5..=12 {
+        let round = turn(threads, slice) * threads;
+        assert!(round.abs_diff(4 * slice) < threads, "{threads} threads: {round} ns");
+    }
+    assert_eq!([13, 1000, u64::MAX / 1000].map(|threads| turn(threads, slice)), [MS; 3]);
+    // One that is chosen shorter than that stays.
+    assert_eq!([1, 1000].map(|threads| turn(threads, MS / 2)), [MS / 2; 2]);
+    // Half a thread: one that may run elsewhere, too.
+    // SAFETY: `LIMITS` is valid for the call.
+    assert!(unsafe { guard_turn(450, &LIMITS) } < LIMITS.slice);
 }
 
 /// Whoever changes its CPUs or its niceness all the time has one turn for that.
