@@ -193,9 +193,7 @@ mod tests {
             let seen = user(child.id());
             child.kill().unwrap();
             child.wait().unwrap();
-            // Without a map of IDs, its own is the overflow ID here as well.
-            let expected = if maker == 0 { Some(0) } else { Some(maker) };
-            assert_eq!(seen, expected);
+            assert_eq!(seen, Some(maker));
         }
     }
 

@@ -229,14 +229,17 @@ impl Program {
     /// How often it could not keep a limit that root has set, for lack of space or since it is
     /// nested too deeply.
     pub fn limits_lost(&self) -> u64 {
-        let lost = offset_of!(types::bss, limits_lost);
-        self.loaded().as_ref().map_or(0, |loaded| loaded.get(lost))
+        self.count(offset_of!(types::bss, limits_lost))
     }
 
     /// The same of limits that users have set in cgroups of their own.
     pub fn users_limits_lost(&self) -> u64 {
-        let lost = offset_of!(types::bss, users_limits_lost);
-        self.loaded().as_ref().map_or(0, |loaded| loaded.get(lost))
+        self.count(offset_of!(types::bss, users_limits_lost))
+    }
+
+    /// A variable of the scheduler's; 0 while none is loaded.
+    fn count(&self, at: usize) -> u64 {
+        self.loaded().as_ref().map_or(0, |loaded| loaded.get(at))
     }
 
     /// The cgroups with limits.
@@ -249,8 +252,7 @@ impl Program {
 
     /// How often the kernel said that a limit of a cgroup was changed: never, if it does not tell.
     pub fn limits_changed(&self) -> u64 {
-        let changed = offset_of!(types::bss, limits_changed);
-        self.loaded().as_ref().map_or(0, |loaded| loaded.get(changed))
+        self.count(offset_of!(types::bss, limits_changed))
     }
 
     /// The functions that the kernel calls, if they are measured.

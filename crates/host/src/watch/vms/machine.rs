@@ -231,7 +231,7 @@ impl Machine {
         let start_time = vmm::process::start_time(of.pid).unwrap_or_default();
         let mut machine = Machine::new(Key { pid: of.pid, start_time }, Some(of.name.clone()));
         (machine.state, machine.retry) = (VmState::Watching, None);
-        machine.slot = vmm::process::user(of.pid).and_then(|user| slots.add_vm(user));
+        machine.slot = slots.add_vm(of.pid);
         let Some(slot) = &machine.slot else {
             machine.trouble = Some(TOO_MANY_VMS.into());
             return machine;
@@ -288,7 +288,7 @@ impl Machine {
     /// The VMM has been asked: its threads are watched from now on.
     pub fn described(&mut self, slots: &Arc<Slots>, kvm: &Kvm, vm: vmm::Vm) {
         if self.slot.is_none() {
-            self.slot = vmm::process::user(vm.pid).and_then(|user| slots.add_vm(user));
+            self.slot = slots.add_vm(vm.pid);
         }
         let Some(slot) = &self.slot else {
             self.no_room();

@@ -10,6 +10,7 @@ use crate::watch::raw::constants::{BUCKETS, MAX_SEGMENTS, NO_SEQ};
 use crate::watch::raw::{Program, types};
 use reprieve_guest::BpfLayout;
 use reprieve_guest::layout::{RcuLayout, VcpuLayout};
+use reprieve_guest::vmm::process;
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::offset_of;
@@ -85,8 +86,9 @@ impl Slots {
         self.free.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// An entry for the VM of that user; none if there is no room for it.
-    pub fn add_vm(self: &Arc<Slots>, user: u32) -> Option<VmSlot> {
+    /// An entry for the VM of process `pid`; none if there is no room for it, or no such process.
+    pub fn add_vm(self: &Arc<Slots>, pid: u32) -> Option<VmSlot> {
+        let user = process::user(pid)?;
         let index = self.free().vms.take(user)?;
         self.program.vms.put(index as usize, types::vm::default());
         Some(VmSlot { slots: self.clone(), index, user })
@@ -393,8 +395,8 @@ mod tests {
     fn a_thread_is_watched_for_its_own_process() {
         let settings = Settings { vcpus: 4, vms: 2, ..Settings::default() };
         let slots = Slots::new(Program::load(&settings).unwrap());
-        let vm = slots.add_vm(0).unwrap();
         let pid = std::process::id();
+        let vm = slots.add_vm(pid).unwrap();
         // SAFETY: no preconditions.
         let tid = unsafe { libc::gettid() } as u32;
         let add = |pid, tid| slots.add_vcpu(&vm, pid, tid, 0, Registers::None);

@@ -34,15 +34,15 @@ const OFF: f64 = 2.0;
 const MANY: usize = 40;
 /// 1 ms in a second.
 const TINY: &str = "1000 1000000";
+/// How often each of them has to run.
+const RUNS: u32 = 3;
+
 /// A user's limits, in each other and beside each other: more than guard keeps, and more than it
 /// has entries.
 const NESTED: usize = 6;
 const BESIDE: usize = 600;
 /// Larger than root's limit above them, so that they change nothing.
 const LARGER: &str = "90000 100000";
-
-/// How often each of them has to run.
-const RUNS: u32 = 3;
 
 /// Of one CPU, in percent.
 #[derive(Clone, Copy)]
@@ -105,11 +105,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     setup.progress.step("a VM in a limited cgroup");
     domain.write(FILE, "30000 100000")?;
     let moved = domain.take(vm.threads().pid())?;
-    setup.sleep(SETTLE)?;
-    let (began, before) = (Instant::now(), domain.used_ns()?);
-    setup.sleep(WINDOW)?;
-    let share = percent(domain.used_ns()? - before, began.elapsed());
-    note("a VM of 2 vCPUs, 30 %", share, Some(30.0), 0.0)?;
+    note("a VM of 2 vCPUs, 30 %", share_of(setup, &domain)?, Some(30.0), 0.0)?;
     setup.read(&mut vm, "/proc/uptime").context("the limited guest")?;
     let path = domain.path.display().to_string();
     let limit = wait(setup, "the limit in guard's statistics", || {
@@ -122,10 +118,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     setup.progress.step(&format!("{} limits of a user", NESTED + BESIDE));
     let users = Delegated::make(&domain, NESTED, BESIDE, LARGER)?;
     let moved = domain.move_to(&users.leaf, vm.threads().pid())?;
-    setup.sleep(SETTLE)?;
-    let (began, before) = (Instant::now(), domain.used_ns()?);
-    setup.sleep(WINDOW)?;
-    let share = percent(domain.used_ns()? - before, began.elapsed());
+    let share = share_of(setup, &domain)?;
     note("the VM below a user's limits, root's 30 % above", share, Some(30.0), 0.0)?;
     let lost = wait(setup, "a user's limit that is not kept", || {
         let lost = guard.line(setup)?["user_limits_lost"].as_u64();
@@ -220,6 +213,14 @@ fn many(setup: &GuestSetup, cgroup: &Cgroup) -> Result<String> {
 
 fn percent(ns: u64, of: Duration) -> f64 {
     100.0 * ns as f64 / of.as_nanos() as f64
+}
+
+/// Of a cgroup.
+fn share_of(setup: &GuestSetup, cgroup: &Cgroup) -> Result<f64> {
+    setup.sleep(SETTLE)?;
+    let (began, before) = (Instant::now(), cgroup.used_ns()?);
+    setup.sleep(WINDOW)?;
+    Ok(percent(cgroup.used_ns()? - before, began.elapsed()))
 }
 
 fn measure(setup: &GuestSetup, cgroup: &Cgroup, vm: &Vm) -> Result<Shares> {

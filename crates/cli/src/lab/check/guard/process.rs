@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve guard` in a process of its own.
 
-use super::super::super::unit;
 use super::super::guest_setup::GuestSetup;
 use super::{LIMIT, PROGRESS_NS, STATE, sum, wait};
+use crate::lab::unit;
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_host::guard::Policy;
 use reprieve_lab::limit::scaled;
