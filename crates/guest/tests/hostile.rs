@@ -258,6 +258,7 @@ fn names_that_overlap_take_no_more_memory() {
     let btf = Btf::parse(&bytes).unwrap();
     assert_eq!(btf.len(), count as usize + 1);
     assert!(matches!(btf.size_of("n"), Err(Error::NoType { .. })));
+    assert!(btf.bytes() >= bytes.len() && btf.bytes() <= PEAK.load(Ordering::Relaxed));
     bounded();
 }
 

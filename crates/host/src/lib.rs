@@ -3,6 +3,7 @@
 //! and who holds up their grace periods; [`guard`] schedules them with regard to both. The eBPF
 //! programs (`bpf/`) are GPL-2.0, everything else MIT OR Apache-2.0.
 
+mod cgroup;
 pub mod guard;
 pub mod publish;
 #[cfg(feature = "show")]

@@ -19,6 +19,7 @@ use crate::kernel::{Kernel, kallsyms};
 use crate::memory::{Memory, Physical, ProcessRam, scan, segment_of};
 use crate::rcu::map::RcuMap;
 use crate::state::clock::Clock;
+use crate::state::modules::Cache;
 use crate::state::spins;
 use crate::state::task::TaskOffsets;
 use crate::state::vcpu::Cpus;
@@ -140,6 +141,7 @@ impl Guest {
         let types = types(&memory, &info, &symbols, &options.sources)?;
         let vm = Vm { memory: memory.segments().to_vec(), alternatives: Vec::new(), ..vm.clone() };
         let kernel = Kernel::new(memory, info, symbols, types)?;
+        let modules = Cache::default();
         // Without the symbol it is a kernel for one CPU.
         let tree_rcu = kernel.known_types().is_some() && kernel.symbols.get("rcu_state").is_some();
         let mut guest = Guest {
@@ -153,7 +155,8 @@ impl Guest {
             clock: Clock::new(&kernel, jiffies)?,
             boot: 0,
             pulse: Mutex::new(Pulse::default()),
-            modules: Mutex::default(),
+            modules_bytes: modules.bytes.clone(),
+            modules: Mutex::new(modules),
             spins: spins::code(&kernel),
             kernel,
         };

@@ -22,6 +22,7 @@ use crate::state::zones::{self, Zone};
 use crate::vmm::{VcpuThread, Vm};
 use liveness::Pulse;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// One boot of one guest. Facts that do not change during a boot are read once; everything else is
@@ -46,6 +47,8 @@ pub struct Guest {
     /// vCPU threads when they were last looked for.
     threads: Mutex<Vec<VcpuThread>>,
     modules: Mutex<modules::Cache>,
+    /// The cache's.
+    modules_bytes: Arc<AtomicUsize>,
     /// Where its kernel spins.
     spins: Vec<Range<u64>>,
 }
@@ -77,6 +80,13 @@ impl Guest {
 
     pub fn memory(&self) -> &Memory {
         &self.kernel.memory
+    }
+
+    /// What is kept of the guest's symbols and types, bytes. The guest chooses how much that is,
+    /// within bounds, and it may grow with its modules.
+    pub fn kept_bytes(&self) -> usize {
+        let types = self.types().map_or(0, Types::bytes);
+        self.symbols().bytes() + types + self.modules_bytes.load(Ordering::Relaxed)
     }
 
     /// A number that changes with every boot.

@@ -173,6 +173,14 @@ impl Btf {
         self.types.len()
     }
 
+    /// Memory that it takes, bytes.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+            + self.strings.len()
+            + self.types.capacity() * size_of::<Type>()
+            + self.structures.capacity() * size_of::<(u64, u32)>()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.types.len() <= 1
     }

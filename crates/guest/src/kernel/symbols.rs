@@ -134,6 +134,14 @@ impl Symbols {
         self.entries.len()
     }
 
+    /// Memory that it takes, bytes.
+    pub fn bytes(&self) -> usize {
+        self.names.capacity()
+            + size_of_val(&self.entries[..])
+            + size_of_val(&self.by_address[..])
+            + size_of_val(&self.by_name[..])
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -185,5 +193,11 @@ mod tests {
         assert_eq!((table.after(0x1000), table.after(0x2000)), (Some(0x1800), None));
         assert_eq!(table.iter().map(|s| s.name).collect::<Vec<_>>(), ["b", "alias", "a", "b"]);
         assert!(Symbols::default().resolve(5).is_none() && Symbols::default().is_empty());
+        let named = |name: &str| {
+            let mut builder = Builder::default();
+            builder.push(0, b't', name);
+            builder.finish().bytes()
+        };
+        assert_eq!((named(&"n".repeat(5000)) - named("n"), Symbols::default().bytes()), (4999, 0));
     }
 }

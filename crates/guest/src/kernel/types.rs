@@ -57,4 +57,9 @@ impl Types {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Memory that they take, bytes.
+    pub fn bytes(&self) -> usize {
+        self.btf.bytes()
+    }
 }

@@ -12,6 +12,7 @@ use crate::memory::printable;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Entries of the list that are looked at.
@@ -53,6 +54,8 @@ pub struct Module {
 #[derive(Default)]
 pub(crate) struct Cache {
     modules: Vec<Arc<Module>>,
+    /// Memory that the modules' symbols take. Shared, since whoever reads the list may be slow.
+    pub bytes: Arc<AtomicUsize>,
     /// When, how long it took, and the first entry of the list then: new modules come first.
     read: Option<(Instant, Duration, u64)>,
     /// `Some(None)`: this kernel has none.
@@ -264,6 +267,8 @@ impl Cache {
         let modules = offsets.as_ref().and_then(|offsets| listed(kernel, offsets).ok());
         self.read = Some((Instant::now(), start.elapsed(), first));
         self.modules = modules?;
+        let bytes = self.modules.iter().map(|module| module.symbols.bytes()).sum();
+        self.bytes.store(bytes, Ordering::Relaxed);
         find(&self.modules)
     }
 }
@@ -282,7 +287,6 @@ mod tests {
     use crate::memory::testing::Image;
     use crate::memory::{Memory, Physical};
     use crate::vmm::Segment;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Counts reads.
     struct Counted(Image, AtomicUsize);

@@ -41,6 +41,9 @@ fn modules_are_the_guests_own(lab: &mut LabGuest, guest: &Guest) {
         let resolved = guest.resolve(function.address + 1).unwrap();
         assert_eq!((resolved.offset, resolved.module.as_ref()), (1, Some(&module.name)));
     }
+    let of_modules: usize = modules.iter().map(|m| m.symbols.bytes()).sum();
+    let kept = guest.symbols().bytes() + guest.types().unwrap().bytes() + of_modules;
+    assert_eq!(guest.kept_bytes(), kept, "to resolve an address keeps the modules' symbols");
 }
 
 /// Compares free blocks per zone and order with the guest's `/proc/buddyinfo`. The guest allocates

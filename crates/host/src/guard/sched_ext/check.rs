@@ -2,8 +2,8 @@
 //! What the host has to have, and must not use, before the scheduler is loaded.
 
 use super::Error;
-use super::cgroup;
 use super::program::{few_cpus, keeps_limits, reach_cpus};
+use crate::cgroup;
 use crate::guard::Options;
 use std::fs;
 use std::path::{Path, PathBuf};

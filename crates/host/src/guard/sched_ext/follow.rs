@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
 
+use super::check;
 use super::program::{Program, constants, types};
 use super::rules::{Rules, bits};
 use super::weight;
-use super::{cgroup, check};
+use crate::cgroup;
 use crate::guard::{Change, Error, Options, Treatment};
 use crate::watch::Which;
 use crate::watch::vms::discovery::Machines;

@@ -9,7 +9,6 @@
 //! The kernel detaches the scheduler when this process ends, however it ends, and then every thread
 //! is scheduled as before.
 
-mod cgroup;
 mod check;
 mod domains;
 mod follow;
@@ -23,6 +22,7 @@ use super::{
     Backend, Change, Error, Granted, Guard, HintStatistics, LimitStatistics, Options, Preempted,
     RegionStatistics, Statistics, VmStatistics,
 };
+use crate::cgroup;
 use crate::publish::Server;
 use crate::watch::model::{Class, VmSnapshot, VmState};
 use crate::watch::raw::clock;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Weights of cgroups, as libvirt and Kubernetes set them (version 2 only).
 
-use super::cgroup;
+use crate::cgroup;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;

@@ -12,7 +12,9 @@
 
 use super::finder::{self, Finder, Key};
 use super::machine::{Attached, Kvm, Machine};
+use super::room;
 use super::slots::Slots;
+use crate::cgroup;
 use crate::watch::options::Which;
 use crate::watch::region::Region;
 use reprieve_guest::{Error, Guest, Liveness, Options, vmm};
@@ -33,6 +35,10 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// with the thread that looks; and after so many threads no more regions are looked for.
 const HANGS: Duration = Duration::from_secs(10);
 const GIVEN_UP_MOST: u32 = 16;
+/// What is kept of all guests' symbols and types takes this part of the host's memory at most, and
+/// this part of what this process may have.
+const OF_HOST: u64 = 16;
+const OF_LIMIT: u64 = 2;
 /// How long the thread is waited for when it is to end.
 const END: Duration = Duration::from_secs(5);
 
@@ -135,6 +141,7 @@ impl DiscoveryThread {
             finder: Helper::start("watch-finder", &messages, find)?,
             regions: look_for_regions(&messages, 0)?,
             given_up: 0,
+            room_for_guests: room_for_guests(),
             messages: own,
             stop: stop.clone(),
             attempts: Vec::new(),
@@ -172,6 +179,8 @@ struct State {
     regions: Helper<Key>,
     /// Helpers before that one, which hang.
     given_up: u32,
+    /// Bytes for what is kept of guests.
+    room_for_guests: usize,
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
     attempts: Vec<JoinHandle<()>>,
@@ -244,6 +253,8 @@ impl State {
                 machine.checked(&guest, &found);
             }
         }
+        // What is kept of a guest's modules grows.
+        keep_within(&mut self.machines.lock(), self.room_for_guests);
     }
 
     /// In a thread, since all of the guest's memory may have to be searched.
@@ -345,6 +356,7 @@ impl State {
                 if let Some(machine) = machines.get_mut(&key) {
                     machine.attach(*attached);
                 }
+                keep_within(&mut machines, self.room_for_guests);
             }
             Message::Failed(key, error) => {
                 if let Some(machine) = machines.get_mut(&key) {
@@ -364,6 +376,23 @@ impl State {
             Message::Stop => {}
         }
     }
+}
+
+/// Gives guests up for whose symbols and types there is no room, the latest first.
+fn keep_within(machines: &mut BTreeMap<Key, Machine>, room: usize) {
+    let kept = machines.iter().filter_map(|(key, machine)| Some((machine.kept()?, *key)));
+    let mut kept: Vec<((u64, u32, usize), Key)> = kept.collect();
+    kept.sort_unstable();
+    for place in room::beyond(kept.iter().map(|&((_, user, bytes), _)| (user, bytes)), room) {
+        machines.get_mut(&kept[place].1).into_iter().for_each(Machine::give_up_guest);
+    }
+}
+
+fn room_for_guests() -> usize {
+    let host = rustix::system::sysinfo();
+    let host = host.totalram.saturating_mul(host.mem_unit.into());
+    let room = (host / OF_HOST).min(cgroup::memory_limit() / OF_LIMIT);
+    room.try_into().unwrap_or(usize::MAX)
 }
 
 fn attempt_to_attach(key: Key, resident_only: bool, messages: &Sender<Message>, stop: &AtomicBool) {

@@ -62,6 +62,8 @@ fn rest(took: Duration, vms: usize) -> Duration {
 pub const SEARCH_REMARK: Duration = Duration::from_secs(5);
 
 const TOO_MANY_VMS: &str = "too many VMs, or too many of its user: this one is not watched";
+const TOO_LARGE: &str = "no room in memory for the symbols and types of its kernel, beside those of \
+                         other VMs";
 
 /// What can be read from this host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,6 +278,20 @@ impl Machine {
     pub fn begin_attempt(&mut self) -> bool {
         (self.busy, self.attempted) = (true, Instant::now());
         self.resident_only
+    }
+
+    /// Who runs it, and what is kept of its guest's symbols and types, bytes; since when it is
+    /// attached to.
+    pub fn kept(&self) -> Option<(u64, u32, usize)> {
+        let (attached, slot) = (self.attached.as_ref()?, self.slot.as_ref()?);
+        Some((attached.since_ns, slot.user, attached.guest.kept_bytes()))
+    }
+
+    /// There is no room for what is kept of its guest. There may be some later.
+    pub fn give_up_guest(&mut self) {
+        self.detach();
+        self.state = VmState::Unreadable(TOO_LARGE.into());
+        self.retry = Some(Instant::now() + RETRY_MAX);
     }
 
     /// There is no entry for it. There may be one later.

@@ -1,10 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which entries of an array are free, and who may have one.
+//! Which entries of an array are free, and who may have one; and whose guests' symbols and types
+//! have room in memory.
 //!
-//! Any user can start processes that look like VMs. So the last quarter of the entries is for root,
-//! and for users who have fewer entries than are free: no user but root takes them all.
+//! Any user can start processes that look like VMs. So the last quarter of each is for root, and
+//! for users who have less than is free: no user but root takes all.
 
 use std::collections::{BTreeMap, VecDeque};
+
+/// Whether `user`, who has so much, may take `more` of what is `free` of `all`.
+fn may_take(user: u32, has: usize, more: usize, free: usize, all: usize) -> bool {
+    let Some(left) = free.checked_sub(more) else { return false };
+    user == 0 || left >= all / 4 || has.saturating_add(more) <= left
+}
+
+/// Of amounts, each with the user who takes it, one after the other: the places of those for which
+/// there is no room in `all`.
+pub fn beyond(amounts: impl IntoIterator<Item = (u32, usize)>, all: usize) -> Vec<usize> {
+    let (mut free, mut users) = (all, BTreeMap::<u32, usize>::new());
+    let taken = |(place, (user, amount)): (usize, (u32, usize))| {
+        let has = users.entry(user).or_default();
+        if !may_take(user, *has, amount, free, all) {
+            return Some(place);
+        }
+        (*has, free) = (*has + amount, free - amount);
+        None
+    };
+    amounts.into_iter().enumerate().filter_map(taken).collect()
+}
 
 pub struct Room {
     entries: usize,
@@ -20,8 +42,7 @@ impl Room {
 
     pub fn take(&mut self, user: u32) -> Option<u32> {
         let has = self.users.get(&user).copied().unwrap_or(0);
-        let scarce = self.free.len() <= self.entries / 4;
-        if user != 0 && scarce && has >= self.free.len() {
+        if !may_take(user, has, 1, self.free.len(), self.entries) {
             return None;
         }
         let entry = self.free.pop_front()?;
@@ -60,6 +81,16 @@ mod tests {
         assert_eq!(takes(&mut room, 1001), 0);
         assert_eq!(takes(&mut room, 0), 32, "root is not held back");
         assert_eq!(takes(&mut room, 1003), 0);
+    }
+
+    #[test]
+    fn no_user_takes_all_memory() {
+        let (alice, bob) = (1000, 1001);
+        assert_eq!(beyond([(alice, 70), (bob, 10)], 100), [0; 0]);
+        assert_eq!(beyond([(alice, 74), (alice, 6), (bob, 13), (0, 13)], 100), [1]);
+        assert_eq!(beyond([(alice, 80), (bob, 60), (bob, 20), (alice, 20)], 100), [0, 2]);
+        assert_eq!(beyond([(0, 101), (0, 100), (bob, 1)], 100), [0, 2]);
+        assert_eq!(beyond([(bob, usize::MAX), (bob, 1)], 100), [0]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub struct VmSlot {
     slots: Arc<Slots>,
     pub index: u32,
     /// Who runs the VM, and has its entries.
-    user: u32,
+    pub user: u32,
 }
 
 /// A vCPU's entry, which the program finds by its thread. Freed on drop.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where cgroups are, and which have a limit of their CPU time.
+//! Where cgroups are, and which have a limit of their CPU time or memory.
 //!
-//! Under sched_ext such limits are the scheduler's to keep, so guard has to know of each of them.
+//! Under sched_ext limits of CPU time are the scheduler's to keep, so guard has to know of each of
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -96,6 +97,18 @@ pub fn along(root: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
         })
         .collect();
     all.into_iter()
+}
+
+/// The memory that this process's cgroups (of version 2) let it have, bytes.
+pub fn memory_limit() -> u64 {
+    let place = unified().zip(of(std::process::id()));
+    place.map_or(u64::MAX, |(root, path)| least(&root, &path, "memory.max"))
+}
+
+/// The least number in a file of the cgroup or of those above.
+fn least(root: &Path, path: &str, file: &str) -> u64 {
+    let texts = along(root, path).filter_map(|at| fs::read_to_string(at.join(file)).ok());
+    texts.filter_map(|text| text.trim().parse().ok()).min().unwrap_or(u64::MAX)
 }
 
 /// A cgroup with a limit of its CPU time that root has set: the file that says so. With a limit of
@@ -201,6 +214,22 @@ mod tests {
             std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
             assert!(!is_roots(&file), "a user's own");
         }
+    }
+
+    #[test]
+    fn a_limit_above_counts_too() {
+        let root = tempfile::tempdir().unwrap();
+        let unit = root.path().join("system.slice/watch.service");
+        fs::create_dir_all(&unit).unwrap();
+        let limit = || least(root.path(), "/system.slice/watch.service", "memory.max");
+        assert_eq!(limit(), u64::MAX);
+        fs::write(unit.join("memory.max"), "max\n").unwrap();
+        assert_eq!(limit(), u64::MAX);
+        fs::write(root.path().join("system.slice/memory.max"), "4096\n").unwrap();
+        assert_eq!(limit(), 4096);
+        fs::write(unit.join("memory.max"), "512\n").unwrap();
+        assert_eq!(limit(), 512);
+        assert!(memory_limit() > 1 << 20);
     }
 
     #[test]
