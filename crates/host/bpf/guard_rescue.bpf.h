@@ -171,12 +171,16 @@ __noinline int rescue_over(u64 ran)
 
 	if (!guest)
 		return 1;
+	if (rescue_done())
+		return 1;
 	limits(&limit);
-	return ran >= policy_rescue_ns(guest->kthread == task->slot
-					       ? POLICY_WORK
-					       : POLICY_DUE_TICK,
-				       &limit) ||
-	       rescue_done();
+	if (ran < policy_rescue_ns(guest->kthread == task->slot
+					   ? POLICY_WORK
+					   : POLICY_DUE_TICK,
+				   &limit))
+		return 0;
+	add(&guest->rescued.expired, 1);
+	return 1;
 }
 
 static __always_inline _Bool may_rescue(const struct task *task,
