@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(100);
 /// How often weights and limits of cgroups are read.
 const CGROUPS: Duration = Duration::from_secs(5);
+/// Any user may change a limit all the time: what is read because of that is one part in so many of
+/// the thread's time.
+const REST: u32 = 10;
 
 /// Ends the thread, and waits for it, when dropped.
 pub struct Follower {
@@ -77,6 +80,7 @@ impl Follower {
             limits_changed: 0,
             known: BTreeMap::new(),
             cgroups_due: Instant::now(),
+            rests_until: Instant::now(),
         };
         let thread = std::thread::Builder::new()
             .name("guard-follow".into())
@@ -155,6 +159,8 @@ struct State {
     limits_changed: u64,
     known: BTreeMap<Key, Known>,
     cgroups_due: Instant,
+    /// Until then no change has the cgroups read.
+    rests_until: Instant,
 }
 
 /// What the scheduler was told of a VM.
@@ -187,12 +193,15 @@ impl State {
     }
 
     fn follow(&mut self) {
+        let start = Instant::now();
+        let kept = self.program.keeps_limits() && self.program.limits_lost() == 0;
         let changes = self.program.limits_changed();
-        let cgroups = Instant::now() >= self.cgroups_due || changes != self.limits_changed;
+        // Where limits are kept, the scheduler needs nobody to tell it of a change.
+        let told = !kept && changes != self.limits_changed && start >= self.rests_until;
+        let cgroups = start >= self.cgroups_due || told;
         if cgroups {
-            self.cgroups_due = Instant::now() + CGROUPS;
+            self.cgroups_due = start + CGROUPS;
             self.limits_changed = changes;
-            let kept = self.program.keeps_limits() && self.program.limits_lost() == 0;
             if !self.only_vms && !kept {
                 self.refuse(cgroup::limited_by_root());
             }
@@ -216,6 +225,9 @@ impl State {
         let running = machines.values().filter(|machine| machine.ended.is_none());
         let short = running.filter_map(|m| Some((m.key.pid, m.trouble.clone()?))).collect();
         *self.shared.short.lock().unwrap_or_else(|e| e.into_inner()) = short;
+        if cgroups {
+            self.rests_until = Instant::now() + start.elapsed() * REST;
+        }
     }
 
     /// Has guard end if there is a limit that it would not keep.
