@@ -280,8 +280,8 @@ impl Machine {
         self.resident_only
     }
 
-    /// Who runs it, and what is kept of its guest's symbols and types, bytes; since when it is
-    /// attached to.
+    /// Since when it is attached to, who runs it, and what is kept of its guest's symbols and
+    /// types, bytes.
     pub fn kept(&self) -> Option<(u64, u32, usize)> {
         let (attached, slot) = (self.attached.as_ref()?, self.slot.as_ref()?);
         Some((attached.since_ns, slot.user, attached.guest.kept_bytes()))
