@@ -49,9 +49,10 @@ pub struct GuardArgs {
     /// slice of vCPUs that owe a late grace period [default: 500us]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     slice: Option<Duration>,
-    /// The age from which on a grace period is late, and who holds it up is helped
-    #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = humantime::parse_duration)]
-    late: Duration,
+    /// The age from which on a grace period is late, and who holds it up is helped [default: 3ms;
+    /// up to 7ms for guests whose grace periods are short anyway]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    late: Option<Duration>,
     /// The most that rescues take of a vCPU's CPU time, unless a grace period is older than
     /// --max-hold: a vCPU that had more is rescued later
     #[arg(long, value_name = "PERCENT", default_value = "40%", value_parser = percent)]
@@ -462,6 +463,13 @@ fn summary(statistics: &Statistics) -> String {
         }
         for (what, granted) in vm.grants() {
             text += &grants(what, granted);
+        }
+        if let Some((mean, late)) = vm.grace_mean_ns.zip(vm.late_ns) {
+            text += &format!(
+                "  grace periods: {:.1} ms in the mean of the last ones; late from {:.1} ms on\n",
+                mean as f64 / 1e6,
+                late as f64 / 1e6,
+            );
         }
         if let Some(trouble) = &vm.trouble {
             text += &format!("  {}\n", plain(trouble));

@@ -57,6 +57,7 @@ struct guest {
 	u64 kthread_state;
 	u64 fqs_due;
 	u64 jiffies;
+	u64 tick_ns; /* 0: not known */
 	struct leaf leaves[MAX_LEAVES];
 	u32 slots[MAX_GUEST_CPUS]; /* index in vcpus, plus 1, by guest CPU */
 	struct spin spins[MAX_SPINS];
@@ -65,6 +66,8 @@ struct guest {
 	u64 seq; /* the grace period that was last seen */
 	u64 seq_since;
 	u64 looked;
+	u64 grace_ns; /* what the last ones took in the mean, 0: none yet */
+	u64 late_ns; /* the age from which on one is late, 0: settings.late */
 	u64 owes[MAX_LEAVES]; /* who holds it up */
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
@@ -110,6 +113,7 @@ struct settings {
 	u64 max_extend;
 	u64 max_hold;
 	u64 late;
+	u64 late_most;
 	u64 look_alone; /* how often, at a CPU for which nobody waits */
 	u64 cpus; /* also those that are off */
 	u64 online;

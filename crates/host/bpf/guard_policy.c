@@ -133,6 +133,16 @@ u32 guard_extend(struct policy_extension *extension,
 	return policy_extend(extension, budget, section, now, limits);
 }
 
+u64 guard_grace_mean(u64 mean, u64 ns)
+{
+	return policy_grace_mean(mean, ns);
+}
+
+u64 guard_late(u64 mean, u64 tick, const struct policy_limits *limits)
+{
+	return policy_late(mean, tick, limits);
+}
+
 u32 guard_rescue(const struct policy_thread *thread,
 		 const struct policy_group *group,
 		 const struct policy_queue *queue, u64 load, u64 age, u64 left,

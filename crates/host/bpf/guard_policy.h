@@ -77,6 +77,7 @@ struct policy_limits {
 	u64 max_extend;
 	u64 max_hold;
 	u64 late; /* a grace period of this age is worth debt */
+	u64 late_most; /* the same, where grace periods are short (policy_late) */
 	u64 rescue_share; /* of a vCPU's run time, in hundredths, for rescues */
 };
 
@@ -641,6 +642,36 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 	budget->left -= used < budget->left ? used : budget->left;
 	extension->began = 0;
 	return verdict;
+}
+
+/* The mean length of a guest's last few grace periods, of which one more took
+ * ns. */
+POLICY_FN u64 policy_grace_mean(u64 mean, u64 ns)
+{
+	return mean ? mean - mean / 16 + ns / 16 : ns;
+}
+
+/*
+ * From which age on grace periods of a guest are late whose grace periods take
+ * mean, and whose ticks take tick (0: not known). With CPUs of its own a guest
+ * needs one or two ticks for a grace period: one at which a CPU notices it, and
+ * one at which it reports. Where grace periods take one and a half in the mean,
+ * the host holds up none, and rescues would only break up turns. They begin
+ * later then, and the sooner, the longer grace periods are.
+ */
+POLICY_FN u64 policy_late(u64 mean, u64 tick,
+			  const struct policy_limits *limits)
+{
+	u64 most = limits->late_most, quarter = tick / 4;
+
+	if (most > 7 * quarter)
+		most = 7 * quarter;
+	if (!mean || most <= limits->late || mean >= 7 * quarter)
+		return limits->late;
+	if (mean <= 6 * quarter)
+		return most;
+	return limits->late +
+	       (most - limits->late) * (7 * quarter - mean) / quarter;
 }
 
 /* How far ahead of its turn, in run time, a vCPU may get when the grace period

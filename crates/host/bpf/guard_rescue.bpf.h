@@ -22,6 +22,20 @@ static __always_inline void set_owing(u32 index, _Bool owes)
 		add(&owing, -1);
 }
 
+/* A grace period of the guest has ended. */
+static __always_inline void grace_ended(struct guest *guest, u64 now)
+{
+	struct policy_limits limit;
+	u64 mean;
+
+	if (policy_after(now, guest->seq_since) <= 0)
+		return;
+	limits(&limit);
+	mean = policy_grace_mean(guest->grace_ns, now - guest->seq_since);
+	guest->grace_ns = mean;
+	guest->late_ns = policy_late(mean, guest->tick_ns, &limit);
+}
+
 /*
  * Looks who holds up the guest's grace period. One of its vCPUs has to be
  * current. What is read changes only while one of them runs, so that the last
@@ -41,6 +55,8 @@ static __always_inline void look(struct task *task, u64 now)
 	guest->looked = now;
 	if (bpf_probe_read_user(&seq, sizeof(seq), (void *)vm->gp_seq))
 		return;
+	if (guest->seq && seq >> 2 != guest->seq >> 2)
+		grace_ended(guest, now);
 	if ((seq & 3) && seq >> 2 != guest->seq >> 2)
 		guest->seq_since = now;
 	guest->seq = seq & 3 ? seq : 0;
@@ -199,6 +215,8 @@ static __always_inline _Bool may_rescue(const struct task *task,
 					    : POLICY_TICK;
 	limits(&limit);
 	limit.rescue_share = guest->rescue_share;
+	if (guest->late_ns)
+		limit.late = guest->late_ns;
 	seen(task, &at);
 	answer = policy_rescue(&task->thread, &group->group, &at, per_cpu(),
 			       age, task->left, need, now, &limit);

@@ -234,6 +234,7 @@ static __always_inline void limits(struct policy_limits *out)
 	out->max_extend = settings.max_extend;
 	out->max_hold = settings.max_hold;
 	out->late = settings.late;
+	out->late_most = settings.late_most;
 	out->rescue_share = POLICY_WEIGHT;
 }
 

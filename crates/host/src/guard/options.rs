@@ -155,6 +155,11 @@ impl Queues {
     }
 }
 
+/// [`Options::late`] where it is not given.
+pub const LATE: Duration = Duration::from_millis(3);
+/// The same for guests with short grace periods.
+pub const LATE_MOST: Duration = Duration::from_millis(7);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub backend: Backend,
@@ -168,8 +173,9 @@ pub struct Options {
     /// vCPUs that owe a late grace period.
     pub slice: Duration,
     /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
-    /// [`Backend::Eevdf`]).
-    pub late: Duration,
+    /// [`Backend::Eevdf`]). `None`: [`LATE`], and with [`Backend::SchedExt`] up to [`LATE_MOST`] for
+    /// a guest whose grace periods are no longer than on CPUs of its own.
+    pub late: Option<Duration>,
     /// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older
     /// than [`max_hold`](Options::max_hold): a vCPU that had more is rescued later (`rescue`).
     pub rescue_share: u8,
@@ -206,7 +212,7 @@ impl Default for Options {
             max_extend: Duration::from_millis(1),
             max_hold: Duration::from_millis(20),
             slice: Duration::from_millis(3),
-            late: Duration::from_millis(3),
+            late: None,
             rescue_share: 40,
             vms: Which::All,
             dry_run: false,
@@ -223,6 +229,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// From which age on grace periods are late: at the least, and where they are short.
+    pub fn late(&self) -> (Duration, Duration) {
+        self.late.map_or((LATE, LATE_MOST), |late| (late, late))
+    }
+
     /// # Errors
     /// [`Error::Option`] for a value that makes no sense.
     pub fn check(&self) -> Result<(), Error> {
@@ -233,7 +244,7 @@ impl Options {
             ("--late", 500, 1_000_000, "from 500us to 1s"),
         ];
         for ((what, least, most, why), value) in
-            LIMITS.into_iter().zip([self.max_extend, self.max_hold, self.slice, self.late])
+            LIMITS.into_iter().zip([self.max_extend, self.max_hold, self.slice, self.late().0])
         {
             if !(u128::from(least)..=u128::from(most)).contains(&value.as_micros()) {
                 return Err(Error::Option { what, why });

@@ -12,6 +12,7 @@ pub(super) struct Limits {
     pub(super) max_extend: u64,
     pub(super) max_hold: u64,
     pub(super) late: u64,
+    pub(super) late_most: u64,
     pub(super) rescue_share: u64,
 }
 
@@ -139,6 +140,8 @@ unsafe extern "C" {
         other_waits: i32,
     ) -> i32;
     fn guard_borrow(own: *mut u64, group: *mut Group, ran: u64);
+    fn guard_grace_mean(mean: u64, ns: u64) -> u64;
+    fn guard_late(mean: u64, tick: u64, limits: *const Limits) -> u64;
     fn guard_spend(thread: *mut Thread, ran: u64, rescued: i32, limits: *const Limits);
     fn guard_repay(own: *mut u64, group: *mut Group);
     pub(super) fn guard_start(queue: *mut Queue, thread: *const Thread, early: i32);
@@ -222,8 +225,14 @@ unsafe extern "C" {
 pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000 * US;
 pub(super) const S: u64 = 1_000 * MS;
-pub(super) const LIMITS: Limits =
-    Limits { slice: 3 * MS, max_extend: MS, max_hold: 20 * MS, late: 2 * MS, rescue_share: 100 };
+pub(super) const LIMITS: Limits = Limits {
+    slice: 3 * MS,
+    max_extend: MS,
+    max_hold: 20 * MS,
+    late: 2 * MS,
+    late_most: 7 * MS,
+    rescue_share: 100,
+};
 /// How long a rescue lasts, and how long a vCPU has to be off its CPU before one.
 const RESCUE: u64 = 300_000;
 /// Of `enum policy_need`.
@@ -1688,6 +1697,53 @@ fn a_rescue_is_no_longer_than_a_turn() {
         assert!((RESCUE..=slice.max(RESCUE)).contains(&rescue(WORK, slice)), "{slice}");
     }
     assert!(rescue(WORK, LIMITS.slice) > RESCUE, "other threads may be before the kthread");
+}
+
+#[test]
+fn rescues_begin_later_where_grace_periods_are_short() {
+    let late = |mean, hz| {
+        let tick = if hz == 0 { 0 } else { S / hz };
+        // SAFETY: reads its arguments only.
+        unsafe { guard_late(mean, tick, &LIMITS) }
+    };
+    for hz in [0, 100, 250, 300, 1000] {
+        assert_eq!(late(0, hz), LIMITS.late, "none has ended");
+        let natural = if hz == 0 { 0 } else { S / hz * 7 / 4 };
+        let mut before = u64::MAX;
+        for mean in (MS / 10..60 * MS).step_by(10_000) {
+            let now = late(mean, hz);
+            assert!(now <= before, "a longer mean of {mean} ns has later rescues at {hz} Hz");
+            let most = natural.min(LIMITS.late_most).max(LIMITS.late);
+            assert!((LIMITS.late..=most).contains(&now), "{now} ns at {hz} Hz");
+            assert!(mean < natural || now == LIMITS.late, "{mean} ns are long at {hz} Hz");
+            before = now;
+        }
+    }
+    assert_eq!(late(6 * MS, 250), LIMITS.late_most);
+    assert_eq!(late(13 * MS / 2, 250), (LIMITS.late + LIMITS.late_most) / 2);
+    assert_eq!(late(MS, 1000), LIMITS.late, "its ticks are shorter than any grace period is late");
+    let fixed = Limits { late_most: LIMITS.late, ..LIMITS };
+    // SAFETY: as above.
+    assert_eq!(unsafe { guard_late(5 * MS, 4 * MS, &fixed) }, LIMITS.late);
+    // A guest may say anything.
+    for (mean, tick) in [(u64::MAX, S / 50), (1, u64::MAX / 8), (u64::MAX, 1), (3, 3)] {
+        // SAFETY: as above.
+        let now = unsafe { guard_late(mean, tick, &LIMITS) };
+        assert!((LIMITS.late..=LIMITS.late_most).contains(&now), "{mean} {tick}: {now}");
+    }
+}
+
+#[test]
+fn the_mean_follows_the_last_grace_periods() {
+    // SAFETY: reads its arguments only.
+    let next = |mean, ns| unsafe { guard_grace_mean(mean, ns) };
+    assert_eq!(next(0, 5 * MS), 5 * MS, "the first");
+    let after = |mean, ns, times| (0..times).fold(mean, |mean, _| next(mean, ns));
+    for (from, to) in [(4 * MS, 12 * MS), (12 * MS, 4 * MS), (S, 5 * MS)] {
+        let (few, many) = (after(from, to, 4), after(from, to, 200));
+        assert!(few.abs_diff(to) > from.abs_diff(to) / 2, "{few} after four of {to}");
+        assert!(many.abs_diff(to) < to / 50, "{many} after many of {to}");
+    }
 }
 
 #[test]

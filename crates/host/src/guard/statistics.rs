@@ -150,6 +150,12 @@ pub struct VmStatistics {
     pub quiesced: Granted,
     /// Turns given to vCPUs that held up a grace period; `refused` for debt.
     pub rescued: Granted,
+    /// How long the guest's last grace periods took in the mean, and the age from which on one is
+    /// late; `None` where none has ended, and where the backend does not know.
+    #[serde(default)]
+    pub grace_mean_ns: Option<u64>,
+    #[serde(default)]
+    pub late_ns: Option<u64>,
     /// Turns given to vCPUs for which another vCPU of the VM gave up its CPU (KVM's directed
     /// yields); `refused` for debt.
     #[serde(default)]

@@ -32,7 +32,7 @@ impl DryRun {
         let watch = Watch::start(&watch::Options {
             vms: options.vms.clone(),
             interval: options.interval,
-            late: options.policy.rescues().then_some(options.late),
+            late: options.policy.rescues().then_some(options.late().0),
             ..watch::Options::default()
         })?;
         let (options, started_ns) = (options.clone(), clock::now_ns());

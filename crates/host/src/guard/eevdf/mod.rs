@@ -150,7 +150,7 @@ impl Eevdf {
             move |source| Error::Io { what, source }
         };
         let default = slice::default().map_err(io("reading the default slice"))?;
-        let late = u64::try_from(options.late.as_nanos()).unwrap_or(u64::MAX);
+        let late = u64::try_from(options.late().0.as_nanos()).unwrap_or(u64::MAX);
         let mut state = State::new(late);
         let supervisor = if options.dry_run {
             None

@@ -12,7 +12,7 @@ use crate::watch::vms::discovery::Machines;
 use crate::watch::vms::finder::Key;
 use crate::watch::vms::machine::Machine;
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
-use reprieve_guest::layout::RcuLayout;
+use reprieve_guest::layout::BpfLayout;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -292,9 +292,8 @@ impl State {
         }
         if let Some(layout) = layout {
             set_spins(&self.program, index as usize, &layout.spins);
-            if let Some(rcu) = &layout.rcu {
-                let (jiffies, tracks) = (layout.jiffies, machine.tracks_user());
-                set_rcu(&self.program, index as usize, (rcu, jiffies), &vcpus, tracks);
+            if layout.rcu.is_some() {
+                set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
             }
         }
         self.program.changed();
@@ -320,10 +319,11 @@ fn set_spins(program: &Program, index: usize, spins: &[Range<u64>]) {
 fn set_rcu(
     program: &Program,
     index: usize,
-    (rcu, jiffies): (&RcuLayout, Option<u64>),
+    layout: &BpfLayout,
     vcpus: &[(u32, u32, Option<u32>)],
     tracks: bool,
 ) {
+    let Some(rcu) = &layout.rcu else { return };
     let mut guest = types::guest::default();
     let leaves = rcu.leaves.iter().take(constants::MAX_LEAVES);
     for (entry, leaf) in guest.leaves.iter_mut().zip(leaves) {
@@ -351,14 +351,17 @@ fn set_rcu(
     for (offset, value) in words {
         guests.set_field(index, offset, value);
     }
-    let longs: [(usize, Option<u64>); 6] = [
+    let longs: [(usize, Option<u64>); 9] = [
         (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
         (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
         (offset_of!(types::guest, kthread_state), rcu.kthread_state),
         (offset_of!(types::guest, fqs_due), rcu.fqs_due),
-        (offset_of!(types::guest, jiffies), jiffies),
+        (offset_of!(types::guest, jiffies), layout.jiffies),
+        (offset_of!(types::guest, tick_ns), layout.hz.map(|hz| 1_000_000_000 / u64::from(hz))),
         // Another boot counts its grace periods anew.
         (offset_of!(types::guest, seq), None),
+        (offset_of!(types::guest, grace_ns), None),
+        (offset_of!(types::guest, late_ns), None),
     ];
     for (offset, value) in longs {
         guests.set_field(index, offset, value.unwrap_or(0));

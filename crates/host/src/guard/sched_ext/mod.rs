@@ -224,6 +224,8 @@ impl SchedExt {
             extended: granted(&guest.extended),
             quiesced: granted(&guest.quiesced),
             rescued: granted(&guest.rescued),
+            grace_mean_ns: Some(guest.grace_ns).filter(|&ns| ns > 0),
+            late_ns: Some(guest.late_ns).filter(|&ns| ns > 0),
             yielded: granted(&guest.yielded),
             ticks_waited: guest.ticks,
             spun: guest.spun,

@@ -461,7 +461,8 @@ fn open(
             slice: ns(options.slice),
             max_extend: ns(options.max_extend),
             max_hold: ns(options.max_hold),
-            late: ns(options.late),
+            late: ns(options.late().0),
+            late_most: ns(options.late().1),
             look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
             cpus: cpus as u64,
             // guard is loaded again when one comes or goes.

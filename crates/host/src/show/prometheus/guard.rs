@@ -173,6 +173,18 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
         "What the VM's weight was worth in the same time",
         each(named, |vm| vm.entitled_ns.map(seconds)),
     )?;
+    gauge(
+        out,
+        "reprieve_guard_mean_grace_period_seconds",
+        "Length of the guest's last few grace periods in the mean",
+        each(named, |vm| vm.grace_mean_ns.map(seconds)),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_late_seconds",
+        "Age from which on a grace period of the guest is late",
+        each(named, |vm| vm.late_ns.map(seconds)),
+    )?;
     counter(
         out,
         "reprieve_guard_ticks_waited",
@@ -409,6 +421,8 @@ mod tests {
             "reprieve_guard_longest_grant_seconds{vm=\"db-primary\",kind=\"rescued\"} 0.0003",
             "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0",
             "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
+            "reprieve_guard_mean_grace_period_seconds{vm=\"db-primary\"} 0.008",
+            "reprieve_guard_late_seconds{vm=\"db-primary\"} 0.003",
             "reprieve_guard_limit_cpus{cgroup=\"/sys/fs/cgroup/batch\"} 0.2",
             "reprieve_guard_limit_throttled_seconds_total{cgroup=\"/sys/fs/cgroup/batch\"} 8.0",
             "reprieve_guard_user_limits_lost_total 5.0",
