@@ -50,7 +50,7 @@ pub struct GuardArgs {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     slice: Option<Duration>,
     /// The age from which on a grace period is late, and who holds it up is helped [default: 3ms;
-    /// up to 7ms for guests whose grace periods are short anyway]
+    /// with sched-ext up to 7ms for guests whose grace periods are short anyway]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     late: Option<Duration>,
     /// The most that rescues take of a vCPU's CPU time, unless a grace period is older than

@@ -69,6 +69,7 @@ struct guest {
 	u64 grace_ns; /* what the last ones took in the mean, 0: none yet */
 	u64 late_ns; /* the age from which on one is late, 0: settings.late */
 	u64 owes[MAX_LEAVES]; /* who holds it up */
+	u32 begins; /* the next grace period, or this one, was seen to begin */
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
 	u64 on_cpu_ns;

@@ -77,7 +77,7 @@ struct policy_limits {
 	u64 max_extend;
 	u64 max_hold;
 	u64 late; /* a grace period of this age is worth debt */
-	u64 late_most; /* the same, where grace periods are short (policy_late) */
+	u64 late_most; /* the same, if they are short (policy_late) */
 	u64 rescue_share; /* of a vCPU's run time, in hundredths, for rescues */
 };
 
@@ -644,10 +644,15 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 	return verdict;
 }
 
+/* One that took longer says no more: its guest may have been paused. */
+#define POLICY_GRACE_MOST_NS 100000000ULL
+
 /* The mean length of a guest's last few grace periods, of which one more took
  * ns. */
 POLICY_FN u64 policy_grace_mean(u64 mean, u64 ns)
 {
+	if (ns > POLICY_GRACE_MOST_NS)
+		ns = POLICY_GRACE_MOST_NS;
 	return mean ? mean - mean / 16 + ns / 16 : ns;
 }
 
@@ -666,6 +671,8 @@ POLICY_FN u64 policy_late(u64 mean, u64 tick,
 
 	if (most > 7 * quarter)
 		most = 7 * quarter;
+	if (most > limits->max_hold)
+		most = limits->max_hold;
 	if (!mean || most <= limits->late || mean >= 7 * quarter)
 		return limits->late;
 	if (mean <= 6 * quarter)

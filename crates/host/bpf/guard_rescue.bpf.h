@@ -22,18 +22,42 @@ static __always_inline void set_owing(u32 index, _Bool owes)
 		add(&owing, -1);
 }
 
-/* A grace period of the guest has ended. */
-static __always_inline void grace_ended(struct guest *guest, u64 now)
+/* The guest's grace period that began at since has ended. */
+static __always_inline void grace_ended(struct guest *guest, u64 since, u64 now)
 {
 	struct policy_limits limit;
 	u64 mean;
 
-	if (policy_after(now, guest->seq_since) <= 0)
+	if (policy_after(now, since) <= 0)
 		return;
 	limits(&limit);
-	mean = policy_grace_mean(guest->grace_ns, now - guest->seq_since);
+	mean = policy_grace_mean(guest->grace_ns, now - since);
 	guest->grace_ns = mean;
 	guest->late_ns = policy_late(mean, guest->tick_ns, &limit);
+}
+
+/* The guest's gp_seq was read. Several CPUs may have done so. */
+static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
+{
+	u64 before = guest->seq, since = guest->seq_since;
+	u64 next = seq & 3 ? seq : 0;
+
+	if (next == before) {
+		if (!next)
+			guest->begins = 1;
+		return;
+	}
+	/* Before the number is there, which says that it is valid. */
+	if (next && next >> 2 != before >> 2)
+		guest->seq_since = now;
+	if (__sync_val_compare_and_swap(&guest->seq, before, next) != before ||
+	    seq >> 2 == before >> 2)
+		return;
+	if (!before)
+		return;
+	if (guest->begins)
+		grace_ended(guest, since, now);
+	guest->begins = 1;
 }
 
 /*
@@ -55,11 +79,7 @@ static __always_inline void look(struct task *task, u64 now)
 	guest->looked = now;
 	if (bpf_probe_read_user(&seq, sizeof(seq), (void *)vm->gp_seq))
 		return;
-	if (guest->seq && seq >> 2 != guest->seq >> 2)
-		grace_ended(guest, now);
-	if ((seq & 3) && seq >> 2 != guest->seq >> 2)
-		guest->seq_since = now;
-	guest->seq = seq & 3 ? seq : 0;
+	note_seq(guest, seq, now);
 	if (seq & 3) {
 		if (guest->kthread_cpu && guest->kthread_on_rq) {
 			bpf_probe_read_user(&on_rq, sizeof(on_rq),

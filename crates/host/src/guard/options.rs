@@ -295,6 +295,15 @@ mod tests {
     }
 
     #[test]
+    fn lateness_is_fixed_by_who_gives_it() {
+        assert_eq!(Options::default().late(), (LATE, LATE_MOST));
+        let (given, long) = (Duration::from_millis(5), Duration::from_secs(2));
+        assert_eq!(Options { late: Some(given), ..Options::default() }.late(), (given, given));
+        let error = Options { late: Some(long), ..Options::default() }.check().unwrap_err();
+        assert_eq!(error.to_string(), "--late: from 500us to 1s");
+    }
+
+    #[test]
     fn a_dry_run_takes_what_it_can_show() {
         let dry = Options { dry_run: true, ..Options::default() };
         let named = Which::Named(vec!["db".into()]);

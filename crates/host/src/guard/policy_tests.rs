@@ -1701,32 +1701,35 @@ fn a_rescue_is_no_longer_than_a_turn() {
 
 #[test]
 fn rescues_begin_later_where_grace_periods_are_short() {
-    let late = |mean, hz| {
-        let tick = if hz == 0 { 0 } else { S / hz };
-        // SAFETY: reads its arguments only.
-        unsafe { guard_late(mean, tick, &LIMITS) }
-    };
-    for hz in [0, 100, 250, 300, 1000] {
-        assert_eq!(late(0, hz), LIMITS.late, "none has ended");
-        let natural = if hz == 0 { 0 } else { S / hz * 7 / 4 };
+    // SAFETY: reads its arguments only.
+    let late = |mean, tick| unsafe { guard_late(mean, tick, &LIMITS) };
+    for tick in [0, 10 * MS, 4 * MS, S / 300 / 4 * 4, MS] {
+        assert_eq!(late(0, tick), LIMITS.late, "none has ended");
+        let natural = tick / 4 * 7;
         let mut before = u64::MAX;
         for mean in (MS / 10..60 * MS).step_by(10_000) {
-            let now = late(mean, hz);
-            assert!(now <= before, "a longer mean of {mean} ns has later rescues at {hz} Hz");
-            let most = natural.min(LIMITS.late_most).max(LIMITS.late);
-            assert!((LIMITS.late..=most).contains(&now), "{now} ns at {hz} Hz");
-            assert!(mean < natural || now == LIMITS.late, "{mean} ns are long at {hz} Hz");
+            let now = late(mean, tick);
+            assert!(now <= before, "a longer mean of {mean} ns has later rescues, ticks {tick}");
+            let most = natural.clamp(LIMITS.late, LIMITS.late_most);
+            assert!((LIMITS.late..=most).contains(&now), "{now} ns, ticks {tick}");
+            assert!(mean < natural || now == LIMITS.late, "{mean} ns are long, ticks {tick}");
             before = now;
         }
     }
-    assert_eq!(late(6 * MS, 250), LIMITS.late_most);
-    assert_eq!(late(13 * MS / 2, 250), (LIMITS.late + LIMITS.late_most) / 2);
-    assert_eq!(late(MS, 1000), LIMITS.late, "its ticks are shorter than any grace period is late");
+    assert_eq!(late(6 * MS, 4 * MS), LIMITS.late_most);
+    assert_eq!(late(13 * MS / 2, 4 * MS), (LIMITS.late + LIMITS.late_most) / 2);
+    assert_eq!(late(MS, MS), LIMITS.late, "its ticks are shorter than any grace period is late");
     let fixed = Limits { late_most: LIMITS.late, ..LIMITS };
     // SAFETY: as above.
     assert_eq!(unsafe { guard_late(5 * MS, 4 * MS, &fixed) }, LIMITS.late);
-    // A guest may say anything.
-    for (mean, tick) in [(u64::MAX, S / 50), (1, u64::MAX / 8), (u64::MAX, 1), (3, 3)] {
+    let held = Limits { max_hold: 5 * MS, ..LIMITS };
+    // SAFETY: as above.
+    assert_eq!(unsafe { guard_late(MS, 4 * MS, &held) }, held.max_hold);
+    // Also for any tick.
+    let huge = u64::MAX / 8;
+    for (mean, tick) in
+        [(u64::MAX, S / 50), (1, huge), (u64::MAX, 1), (3, 3), (26 * MS, 16 * MS), (huge, huge)]
+    {
         // SAFETY: as above.
         let now = unsafe { guard_late(mean, tick, &LIMITS) };
         assert!((LIMITS.late..=LIMITS.late_most).contains(&now), "{mean} {tick}: {now}");
@@ -1739,7 +1742,9 @@ fn the_mean_follows_the_last_grace_periods() {
     let next = |mean, ns| unsafe { guard_grace_mean(mean, ns) };
     assert_eq!(next(0, 5 * MS), 5 * MS, "the first");
     let after = |mean, ns, times| (0..times).fold(mean, |mean, _| next(mean, ns));
-    for (from, to) in [(4 * MS, 12 * MS), (12 * MS, 4 * MS), (S, 5 * MS)] {
+    let paused = next(5 * MS, 3600 * S);
+    assert!(paused < 15 * MS, "{paused} after a pause of an hour");
+    for (from, to) in [(4 * MS, 12 * MS), (12 * MS, 4 * MS), (80 * MS, 5 * MS)] {
         let (few, many) = (after(from, to, 4), after(from, to, 200));
         assert!(few.abs_diff(to) > from.abs_diff(to) / 2, "{few} after four of {to}");
         assert!(many.abs_diff(to) < to / 50, "{many} after many of {to}");

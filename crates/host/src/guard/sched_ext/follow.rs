@@ -268,6 +268,7 @@ impl State {
         }) {
             return;
         }
+        let anew = known.is_none_or(|known| (known.index, known.boot) != (index, boot));
         let guests = &self.program.guests;
         if known.is_none_or(|known| known.index != index) {
             guests.put(index as usize, types::guest::default());
@@ -293,7 +294,15 @@ impl State {
         if let Some(layout) = layout {
             set_spins(&self.program, index as usize, &layout.spins);
             if layout.rcu.is_some() {
-                set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
+                let tracks = machine.tracks_user();
+                set_rcu(&self.program, index as usize, layout, &vcpus, tracks);
+                if anew {
+                    for field in
+                        [offset_of!(types::guest, grace_ns), offset_of!(types::guest, late_ns)]
+                    {
+                        guests.set_field(index as usize, field, 0u64);
+                    }
+                }
             }
         }
         self.program.changed();
@@ -341,17 +350,18 @@ fn set_rcu(
         }
     }
     let guests = &program.guests;
-    let words: [(usize, u32); 5] = [
+    let words: [(usize, u32); 6] = [
         (offset_of!(types::guest, leaves_used), guest.leaves_used),
         (offset_of!(types::guest, tracks_user), tracks.into()),
         (offset_of!(types::guest, node_entry), rcu.node_entry.unwrap_or(0)),
         (offset_of!(types::guest, task_cpu), rcu.task_cpu.unwrap_or(0)),
         (offset_of!(types::guest, kthread), 0),
+        (offset_of!(types::guest, begins), 0),
     ];
     for (offset, value) in words {
         guests.set_field(index, offset, value);
     }
-    let longs: [(usize, Option<u64>); 9] = [
+    let longs: [(usize, Option<u64>); 7] = [
         (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
         (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
         (offset_of!(types::guest, kthread_state), rcu.kthread_state),
@@ -360,8 +370,6 @@ fn set_rcu(
         (offset_of!(types::guest, tick_ns), layout.hz.map(|hz| 1_000_000_000 / u64::from(hz))),
         // Another boot counts its grace periods anew.
         (offset_of!(types::guest, seq), None),
-        (offset_of!(types::guest, grace_ns), None),
-        (offset_of!(types::guest, late_ns), None),
     ];
     for (offset, value) in longs {
         guests.set_field(index, offset, value.unwrap_or(0));

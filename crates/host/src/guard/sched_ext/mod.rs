@@ -198,6 +198,8 @@ impl SchedExt {
         });
         let readable = vm.state == VmState::Watching && guest.ready == 1;
         let treatment = self.follower.treatment(vm.pid, &vm.name);
+        let rescues = treatment.policies.iter().any(|policy| policy.rescues());
+        let of_graces = |ns: u64| Some(ns).filter(|&ns| readable && rescues && ns > 0);
         VmStatistics {
             pid: vm.pid,
             name: vm.name.clone(),
@@ -209,11 +211,7 @@ impl SchedExt {
                 }
                 _ => self.follower.short(vm.pid),
             },
-            rescue_share: treatment
-                .policies
-                .iter()
-                .any(|policy| policy.rescues())
-                .then_some(treatment.rescue_share),
+            rescue_share: rescues.then_some(treatment.rescue_share),
             policies: treatment.policies,
             weight: guest.weight,
             vcpus: vm.vcpus.len() as u32,
@@ -224,8 +222,8 @@ impl SchedExt {
             extended: granted(&guest.extended),
             quiesced: granted(&guest.quiesced),
             rescued: granted(&guest.rescued),
-            grace_mean_ns: Some(guest.grace_ns).filter(|&ns| ns > 0),
-            late_ns: Some(guest.late_ns).filter(|&ns| ns > 0),
+            grace_mean_ns: of_graces(guest.grace_ns),
+            late_ns: of_graces(guest.late_ns),
             yielded: granted(&guest.yielded),
             ticks_waited: guest.ticks,
             spun: guest.spun,

@@ -123,7 +123,7 @@ impl StandIn {
             }),
             jiffies: Some(self.jiffies),
             spins: self.spins.iter().map(|&(start, bytes)| start..start + bytes).collect(),
-            hz: None,
+            hz: Some(250),
         }
     }
 }
