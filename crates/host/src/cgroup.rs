@@ -105,9 +105,11 @@ pub fn memory_limit() -> u64 {
     place.map_or(u64::MAX, |(root, path)| least(&root, &path, "memory.max"))
 }
 
-/// The least number in a file of the cgroup or of those above.
+/// The least number in a file of the cgroup or of those above. The root is one of them: in a
+/// container it is the container's own cgroup.
 fn least(root: &Path, path: &str, file: &str) -> u64 {
-    let texts = along(root, path).filter_map(|at| fs::read_to_string(at.join(file)).ok());
+    let all = std::iter::once(root.to_path_buf()).chain(along(root, path));
+    let texts = all.filter_map(|at| fs::read_to_string(at.join(file)).ok());
     texts.filter_map(|text| text.trim().parse().ok()).min().unwrap_or(u64::MAX)
 }
 
@@ -229,6 +231,8 @@ mod tests {
         assert_eq!(limit(), 4096);
         fs::write(unit.join("memory.max"), "512\n").unwrap();
         assert_eq!(limit(), 512);
+        fs::write(root.path().join("memory.max"), "256\n").unwrap();
+        assert_eq!(limit(), 256);
         assert!(memory_limit() > 1 << 20);
     }
 
