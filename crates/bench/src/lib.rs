@@ -36,6 +36,7 @@ mod subject;
 mod summary;
 mod sysv;
 mod table;
+mod threads;
 
 pub use bench::{Bench, run};
 pub use error::{Error, Result};

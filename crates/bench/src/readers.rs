@@ -2,10 +2,6 @@
 //! Reader threads around a writer: started together, warmed up, measured, stopped, joined, and
 //! their garbage freed.
 //!
-//! They start at a [`Gate`], not at a `std::sync::Barrier`: a barrier hands its mutex from thread
-//! to thread, and with more threads than CPUs each hand-over waits for the threads that have passed
-//! it already and are computing. That took seconds in all.
-//!
 //! A reader counts operations and its own CPU time between the first batch that it begins in the
 //! measured phase and the last that it ends there. So the time per operation does not depend on
 //! what else ran on the CPUs.
@@ -15,8 +11,9 @@ use crate::error::{Error, Result};
 use crate::peer::{Peer, Writer};
 use crate::subject::Kind;
 use crate::table::Table;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::thread::{Scope, ScopedJoinHandle};
+use crate::threads::{self, Gate, Last};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// Operations between two looks at the phase. QSBR readers announce a quiescent state as often.
@@ -58,63 +55,12 @@ impl Totals {
     }
 }
 
-/// Where threads wait for a common start.
-#[derive(Default)]
-pub struct Gate {
-    waiting: AtomicUsize,
-    open: AtomicBool,
-}
-
-impl Gate {
-    const LOOK: Duration = Duration::from_micros(500);
-
-    /// Waits until another thread opens the gate.
-    pub fn pass(&self) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        while !self.open.load(Ordering::SeqCst) {
-            std::thread::sleep(Gate::LOOK);
-        }
-    }
-
-    /// Waits until `threads` threads wait at the gate, then opens it.
-    pub fn open(&self, threads: usize) {
-        while self.waiting.load(Ordering::SeqCst) < threads {
-            std::thread::sleep(Gate::LOOK);
-        }
-        self.open.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Batches in the life of a reader of [`churn`].
 pub const LIFE: u64 = 64;
 
 const WARMING: u32 = 0;
 const MEASURING: u32 = 1;
 const STOPPED: u32 = 2;
-
-/// Stops the readers when it is dropped, also when the writer panics or a reader cannot be started.
-struct Stop<'a>(&'a AtomicU32, &'a Gate);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(STOPPED, Ordering::SeqCst);
-        self.1.open(0);
-    }
-}
-
-/// Starts `readers` threads that do `work`, which is told the number of its thread.
-fn start_threads<'scope, 'env>(
-    scope: &'scope Scope<'scope, 'env>,
-    readers: usize,
-    work: impl Fn(usize) -> Totals + Clone + Send + 'scope,
-) -> Result<Vec<ScopedJoinHandle<'scope, Totals>>> {
-    let start = |number| {
-        let work = work.clone();
-        let thread = std::thread::Builder::new().spawn_scoped(scope, move || work(number));
-        thread.map_err(|source| Error::Thread { number: number + 1, of: readers, source })
-    };
-    (0..readers).map(start).collect()
-}
 
 /// Runs `body` on this thread, which is the writer, while `readers` threads do `work`. Returns the
 /// value of `body` and what the readers did.
@@ -135,10 +81,13 @@ pub fn run<R>(
     let (start, warm) = (Gate::default(), AtomicUsize::new(0));
     let mut writer = peer.writer(table);
     let (result, totals) = std::thread::scope(|scope| {
-        let stop = Stop(&phase, &start);
+        let stop = Last(|| {
+            phase.store(STOPPED, Ordering::SeqCst);
+            start.open(0);
+        });
         let (start, warm, phase) = (&start, &warm, &phase);
         let read = move |i| read(peer, table, i as u64, (work, u64::MAX), (start, warm), phase);
-        let handles = match start_threads(scope, readers, read) {
+        let handles = match threads::start(scope, readers, read) {
             Ok(handles) => handles,
             Err(error) => return (Err(error), Totals::default()),
         };
@@ -187,7 +136,10 @@ pub fn churn<R>(
     start.open(0);
     let mut writer = peer.writer(table);
     let (result, totals) = std::thread::scope(|scope| {
-        let stop = Stop(&phase, &start);
+        let stop = Last(|| {
+            phase.store(STOPPED, Ordering::SeqCst);
+            start.open(0);
+        });
         let (start, warm, phase) = (&start, &warm, &phase);
         let lives = move |first: usize| {
             let mut totals = Totals::default();
@@ -200,7 +152,7 @@ pub fn churn<R>(
             }
             totals
         };
-        let handles = match start_threads(scope, readers, lives) {
+        let handles = match threads::start(scope, readers, lives) {
             Ok(handles) => handles,
             Err(error) => return (Err(error), Totals::default()),
         };

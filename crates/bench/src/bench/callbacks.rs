@@ -15,14 +15,15 @@ use super::{Prepared, column, thread_label};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::readers::Gate;
 use crate::result::{Column, Recorder, Unit, median, quantile};
 use crate::schedule::Job;
 use crate::subject::Class;
 #[cfg(urcu)]
 use crate::subject::Flavor;
 use crate::table::{Node, Table, next_seed};
+use crate::threads::{self, Gate, Last};
 use reprieve::{Cap, Domain, Head};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -128,16 +129,23 @@ fn time<S: Send>(
     barrier: impl FnOnce() -> Result<()>,
 ) -> Result<Duration> {
     let (start_line, threads) = (Gate::default(), slots.len());
-    let start = std::thread::scope(|scope| {
-        let handles: Vec<_> =
-            slots.iter_mut().map(|share| scope.spawn(|| register(share, &start_line))).collect();
+    let shares: Vec<_> = slots.iter_mut().map(Mutex::new).collect();
+    let start = std::thread::scope(|scope| -> Result<Instant> {
+        let (start_line, shares, register) = (&start_line, &shares, &register);
+        let _go = Last(|| start_line.open(0));
+        let register = move |number: usize| {
+            let mut share = shares[number].lock().unwrap_or_else(|e| e.into_inner());
+            register(&mut share, start_line)
+        };
+        let handles = threads::start(scope, threads, register)?;
         start_line.open(threads);
         let starts =
             handles.into_iter().map(|h| h.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
-        starts.min().unwrap_or_else(Instant::now)
+        Ok(starts.min().unwrap_or_else(Instant::now))
     });
+    // Also where a thread could not be started: the others have registered theirs.
     barrier()?;
-    Ok(start.elapsed())
+    Ok(start?.elapsed())
 }
 
 fn check(bad: u64) -> Result<()> {
@@ -214,10 +222,11 @@ fn urcu_run(flavor: Flavor, per_cpu: bool, threads: usize) -> Result<Duration> {
                 (functions.barrier)();
                 Ok(())
             },
-        )?;
+        );
         if per_cpu {
             (functions.no_per_cpu)();
         }
+        let time = time?;
         check(
             slots.iter().map(|s| (functions.check_slots)(s.as_ptr().cast(), share as u64)).sum(),
         )?;
@@ -276,13 +285,14 @@ fn paced(
     table.ledger().stamp_frees();
     let stop = AtomicBool::new(false);
     let times = std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
+        let stop = &stop;
+        let _stop = Last(|| stop.store(true, Ordering::Relaxed));
+        let spin = move |_| {
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        threads::start(scope, threads.saturating_sub(1), spin)?;
         let run = || {
             let end = Instant::now() + length;
             let (mut times, mut seed) = (vec![], 12345);
@@ -300,9 +310,7 @@ fn paced(
                 std::thread::sleep(REST);
             }
         };
-        let times = run();
-        stop.store(true, Ordering::Relaxed);
-        times
+        run()
     });
     if table.ledger().garbage() != 0 {
         // An error, with a callback on its way.

@@ -22,6 +22,7 @@ use crate::result::{Recorder, Unit, median};
 use crate::schedule::Job;
 use crate::subject::Class;
 use crate::table::next_seed;
+use crate::threads::{self, Gate, Last};
 use reprieve::{Cap, Domain, Engine, Head, Lookup, ReadSide, Section};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -350,24 +351,33 @@ struct Sample {
 }
 
 fn sample(cache: &Cache, threads: usize, length: Duration, options: &Options) -> Result<Sample> {
-    let line = Barrier::new(threads + 1);
+    let (line, ready) = (Barrier::new(threads + 1), Gate::default());
     let stop = AtomicBool::new(false);
     let bad = AtomicU64::new(0);
-    let sample = std::thread::scope(|scope| {
-        for thread in 0..threads as u64 {
-            let (line, stop, bad) = (&line, &stop, &bad);
-            scope.spawn(move || {
-                let mut seed = thread * 7919 + 1;
-                loop {
-                    line.wait();
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    bad.fetch_add(cache.iterate(thread, &mut seed), Ordering::Relaxed);
-                    line.wait();
+    let sample = std::thread::scope(|scope| -> Result<Sample> {
+        let (line, ready, stop, bad) = (&line, &ready, &stop, &bad);
+        let work = move |thread: usize| {
+            let mut seed = thread as u64 * 7919 + 1;
+            ready.pass();
+            // One of them could not be started: the line would wait for it.
+            if stop.load(Ordering::SeqCst) {
+                return;
+            }
+            loop {
+                line.wait();
+                if stop.load(Ordering::Relaxed) {
+                    break;
                 }
-            });
-        }
+                bad.fetch_add(cache.iterate(thread as u64, &mut seed), Ordering::Relaxed);
+                line.wait();
+            }
+        };
+        let _end = Last(|| {
+            stop.store(true, Ordering::SeqCst);
+            ready.open(0);
+        });
+        threads::start(scope, threads, work)?;
+        ready.open(threads);
         let iterate = || {
             let start = Instant::now();
             line.wait();
@@ -391,9 +401,10 @@ fn sample(cache: &Cache, threads: usize, length: Duration, options: &Options) ->
         let wall = start.elapsed().as_nanos() as f64 * machine::cpus() as f64;
         stop.store(true, Ordering::Relaxed);
         line.wait();
-        Sample { cpu: 100.0 * cpu / wall, iteration: median(&times) }
+        Ok(Sample { cpu: 100.0 * cpu / wall, iteration: median(&times) })
     });
     cache.domain.barrier()?;
+    let sample = sample?;
     options.check()?;
     let broken = |what: String| Err(Error::Broken { subject: "the dcache".into(), what });
     let bad = bad.load(Ordering::Relaxed);

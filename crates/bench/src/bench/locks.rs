@@ -30,9 +30,9 @@ use crate::error::{Error, Result};
 use crate::locks::{Lock, Style, Subject, Visit};
 use crate::machine;
 use crate::options::Options;
-use crate::readers::Gate;
 use crate::result::{Column, Recorder, Unit, quantile};
 use crate::schedule::Job;
+use crate::threads::{self, Gate, Last};
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -239,18 +239,16 @@ impl Visit for Crowd<'_> {
         let Scene { threads, hogs, .. } = self.scene;
         let hogs = hogs * machine::cpus();
         let shared = Shared::<L>::new(threads);
-        let (done, measured) = scope(|scope| {
-            for _ in 0..hogs {
-                scope.spawn(|| shared.hog());
-            }
-            let work = |worker| shared.work(self.scene, worker);
-            let workers: Vec<_> =
-                shared.workers.iter().map(|worker| scope.spawn(move || work(worker))).collect();
-            let measured = shared.measure(threads + hogs, self.length, self.options);
+        let (scene, all) = (self.scene, &shared);
+        let (done, measured) = scope(|scope| -> Result<_> {
+            let _end = Last(|| all.end());
+            threads::start(scope, hogs, move |_| all.hog())?;
+            let work = move |number: usize| all.work(scene, &all.workers[number]);
+            let workers = threads::start(scope, threads, work)?;
+            let measured = all.measure(threads + hogs, self.length, self.options)?;
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
-            (joined.collect::<Vec<_>>(), measured)
-        });
-        let measured = measured?;
+            Ok((joined.collect::<Vec<_>>(), measured))
+        })?;
         shared.check(&done)?;
         Ok(figures(&done, &measured))
     }
@@ -321,6 +319,12 @@ impl<L: Lock> Shared<L> {
 
     fn stopped(&self) -> bool {
         self.phase.load(Ordering::Relaxed) == STOPPED
+    }
+
+    /// Has all threads end, also those that wait at the gate.
+    fn end(&self) {
+        self.phase.store(STOPPED, Ordering::SeqCst);
+        self.start.open(0);
     }
 
     fn hog(&self) {
@@ -489,10 +493,12 @@ impl Visit for Many<'_> {
         let shared = Shared::<L>::new(threads);
         let ready = Barrier::new(2);
         let scene = Scene { threads: 2, length: Duration::from_micros(1), hogs: 0, reads: false };
-        let (done, measured) = scope(|scope| {
-            scope.spawn(|| {
+        let (all, other, ready) = (&shared, &other, &ready);
+        let (done, measured) = scope(|scope| -> Result<_> {
+            let _end = Last(|| all.end());
+            let holds = move |_| {
                 let idle = || {
-                    while !shared.stopped() {
+                    while !all.stopped() {
                         work(1_000);
                     }
                 };
@@ -502,19 +508,16 @@ impl Visit for Many<'_> {
                     idle();
                 };
                 if self.held { other.write(wait) } else { wait() }
-            });
+            };
+            threads::start(scope, 1, holds)?;
             ready.wait();
-            if self.held {
-                scope.spawn(|| other.write(|| ()));
-            }
-            let work = |worker| shared.work(scene, worker);
-            let workers: Vec<_> =
-                shared.workers.iter().map(|worker| scope.spawn(move || work(worker))).collect();
-            let measured = shared.measure(threads, self.length, self.options);
+            threads::start(scope, usize::from(self.held), move |_| other.write(|| ()))?;
+            let work = move |number: usize| all.work(scene, &all.workers[number]);
+            let workers = threads::start(scope, threads, work)?;
+            let measured = all.measure(threads, self.length, self.options)?;
             let joined = workers.into_iter().map(|w| w.join().unwrap_or_default());
-            (joined.collect::<Vec<_>>(), measured)
-        });
-        let measured = measured?;
+            Ok((joined.collect::<Vec<_>>(), measured))
+        })?;
         shared.check(&done)?;
         Ok(measured.sections.iter().sum::<u64>() as f64 / measured.seconds / 1e3)
     }

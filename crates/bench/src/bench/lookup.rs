@@ -17,6 +17,7 @@ use crate::schedule::Job;
 use crate::subject::Class;
 use crate::sysv::Stage;
 use crate::table::next_seed;
+use crate::threads::{self, Last};
 use reprieve_ipc::Namespace;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -223,10 +224,9 @@ impl Scene<'_> {
             Ok(())
         };
         let rate = std::thread::scope(|scope| {
-            for number in 0..self.threads {
-                scope.spawn(move || work(number));
-            }
-            let changer = scope.spawn(changes);
+            let end = Last(|| stop.store(true, Relaxed));
+            threads::start(scope, self.threads, work)?;
+            let changer = threads::start(scope, 1, |_| changes())?;
             let measured = || -> Result<f64> {
                 pass(self.length / 8, 0)?;
                 let (before, start) = (sum(), clock::now());
@@ -234,8 +234,10 @@ impl Scene<'_> {
                 Ok((sum() - before) as f64 * 1e9 / (clock::now() - start) as f64)
             };
             let rate = measured();
-            stop.store(true, Relaxed);
-            changer.join().unwrap_or_else(|_| Err(broken("a thread failed")))?;
+            drop(end);
+            for changer in changer {
+                changer.join().unwrap_or_else(|_| Err(broken("a thread failed")))?;
+            }
             rate
         })?;
         match wrong.into_inner() {
