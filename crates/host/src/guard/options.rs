@@ -173,8 +173,8 @@ pub struct Options {
     /// vCPUs that owe a late grace period.
     pub slice: Duration,
     /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
-    /// [`Backend::Eevdf`]). `None`: [`LATE`], and with [`Backend::SchedExt`] up to [`LATE_MOST`] for
-    /// a guest whose grace periods are no longer than on CPUs of its own.
+    /// [`Backend::Eevdf`]). `None`: [`LATE`], and with [`Backend::SchedExt`] up to [`LATE_MOST`]
+    /// for a guest whose grace periods are no longer than on CPUs of its own.
     pub late: Option<Duration>,
     /// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older
     /// than [`max_hold`](Options::max_hold): a vCPU that had more is rescued later (`rescue`).
