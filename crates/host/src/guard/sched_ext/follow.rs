@@ -293,17 +293,13 @@ impl State {
         }
         if let Some(layout) = layout {
             set_spins(&self.program, index as usize, &layout.spins);
-            if layout.rcu.is_some() {
-                let tracks = machine.tracks_user();
-                set_rcu(&self.program, index as usize, layout, &vcpus, tracks);
-                if anew {
-                    for field in
-                        [offset_of!(types::guest, grace_ns), offset_of!(types::guest, late_ns)]
-                    {
-                        guests.set_field(index as usize, field, 0u64);
-                    }
+            if anew {
+                for field in [offset_of!(types::guest, grace_ns), offset_of!(types::guest, late_ns)]
+                {
+                    guests.set_field(index as usize, field, 0u64);
                 }
             }
+            set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
         }
         self.program.changed();
         self.known.insert(machine.key, Known { index, vcpus, boot, weight, treatment });
@@ -323,8 +319,8 @@ fn set_spins(program: &Program, index: usize, spins: &[Range<u64>]) {
     program.guests.set_field(index, offset_of!(types::guest, spins_used), used);
 }
 
-/// Tells the scheduler where the guest keeps its RCU's state. What is beyond its tables is not
-/// rescued.
+/// Tells the scheduler where the guest keeps its RCU's state, if that is known. What is beyond its
+/// tables is not rescued.
 fn set_rcu(
     program: &Program,
     index: usize,
