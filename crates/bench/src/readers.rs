@@ -62,6 +62,14 @@ const WARMING: u32 = 0;
 const MEASURING: u32 = 1;
 const STOPPED: u32 = 2;
 
+/// Stops the readers when it is dropped, also when the writer panics or a reader cannot be started.
+fn stop_at_last(phase: &AtomicU32, start: &Gate) -> Last<impl Fn()> {
+    Last(|| {
+        phase.store(STOPPED, Ordering::SeqCst);
+        start.open(0);
+    })
+}
+
 /// Runs `body` on this thread, which is the writer, while `readers` threads do `work`. Returns the
 /// value of `body` and what the readers did.
 ///
@@ -81,10 +89,7 @@ pub fn run<R>(
     let (start, warm) = (Gate::default(), AtomicUsize::new(0));
     let mut writer = peer.writer(table);
     let (result, totals) = std::thread::scope(|scope| {
-        let stop = Last(|| {
-            phase.store(STOPPED, Ordering::SeqCst);
-            start.open(0);
-        });
+        let stop = stop_at_last(&phase, &start);
         let (start, warm, phase) = (&start, &warm, &phase);
         let read = move |i| read(peer, table, i as u64, (work, u64::MAX), (start, warm), phase);
         let handles = match threads::start(scope, readers, read) {
@@ -136,10 +141,7 @@ pub fn churn<R>(
     start.open(0);
     let mut writer = peer.writer(table);
     let (result, totals) = std::thread::scope(|scope| {
-        let stop = Last(|| {
-            phase.store(STOPPED, Ordering::SeqCst);
-            start.open(0);
-        });
+        let stop = stop_at_last(&phase, &start);
         let (start, warm, phase) = (&start, &warm, &phase);
         let lives = move |first: usize| {
             let mut totals = Totals::default();
