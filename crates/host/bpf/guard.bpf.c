@@ -653,9 +653,16 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		/* Only if it is idle: one may have come as it went idle. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	}
+	cpu->due = 0;
 	rescue_pending(now);
 	unpark(now);
 	next = timer->next;
+	if (cpu->due && cpu->turn) {
+		u64 due = cpu->due - now;
+
+		if (due < next)
+			next = due;
+	}
 	if (keeps_limits && scx_bpf_dsq_nr_queued(QUEUE_PARKED) > 0) {
 		s64 due = policy_after(refill_due, now);
 

@@ -143,6 +143,32 @@ u64 guard_late(u64 mean, u64 tick, const struct policy_limits *limits)
 	return policy_late(mean, tick, limits);
 }
 
+void guard_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
+{
+	policy_ticked(ticks, tick, now);
+}
+
+u64 guard_tick_in(const struct policy_ticks *ticks, u64 tick, u64 now)
+{
+	return policy_tick_in(ticks, tick, now);
+}
+
+int guard_two_ticks(u64 in)
+{
+	return policy_two_ticks(in);
+}
+
+u64 guard_two_ticks_in(u64 in, u64 tick)
+{
+	return policy_two_ticks_in(in, tick);
+}
+
+u64 guard_rescue_to_tick(enum policy_need need, u64 in, u64 tick,
+			 const struct policy_limits *limits)
+{
+	return policy_rescue_to_tick(need, in, tick, limits);
+}
+
 u32 guard_rescue(const struct policy_thread *thread,
 		 const struct policy_group *group,
 		 const struct policy_queue *queue, u64 load, u64 age, u64 left,

@@ -681,6 +681,69 @@ POLICY_FN u64 policy_late(u64 mean, u64 tick,
 	       (most - limits->late) * (7 * quarter - mean) / quarter;
 }
 
+/* When a vCPU's ticks are due: its guest's timer expires for each of them, and
+ * for whatever else its guest waits for. */
+struct policy_ticks {
+	u64 at; /* when one was due */
+	u64 sure; /* how many fell in with it lately, less those that did not */
+};
+
+#define POLICY_TICKS_SURE 3 /* from so many on */
+#define POLICY_TICKS_MOST 8
+#define POLICY_TICK_OFF_NS 100000ULL
+
+/* The guest's timer expires at now. */
+POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
+{
+	u64 off;
+
+	if (!tick || (ticks->sure && policy_after(now, ticks->at) < 0))
+		return;
+	off = (now - ticks->at) % tick;
+	if (ticks->sure &&
+	    (off <= POLICY_TICK_OFF_NS || tick - off <= POLICY_TICK_OFF_NS)) {
+		ticks->at = now;
+		if (ticks->sure < POLICY_TICKS_MOST)
+			ticks->sure++;
+	} else if (ticks->sure > 1) {
+		ticks->sure--;
+	} else {
+		ticks->at = now;
+		ticks->sure = 1;
+	}
+}
+
+/* How long it is to the vCPU's next tick; 0 if that is not known. */
+POLICY_FN u64 policy_tick_in(const struct policy_ticks *ticks, u64 tick,
+			     u64 now)
+{
+	if (!tick || ticks->sure < POLICY_TICKS_SURE ||
+	    policy_after(now, ticks->at) < 0)
+		return 0;
+	return tick - (now - ticks->at) % tick;
+}
+
+/* How long before a tick that is to come the one that is due has to be there,
+ * so that the first, at which the guest's CPU notices the grace period, is over
+ * when the second comes, at which it reports. */
+#define POLICY_LEAD_NS 250000ULL
+#define POLICY_LEAD_LEAST_NS 60000ULL
+
+/* Whether a vCPU with a tick due that runs now has two, soon after each other;
+ * the next one comes in so long. */
+POLICY_FN int policy_two_ticks(u64 in)
+{
+	return in >= POLICY_LEAD_LEAST_NS && in <= POLICY_LEAD_NS;
+}
+
+/* In how long that is so. */
+POLICY_FN u64 policy_two_ticks_in(u64 in, u64 tick)
+{
+	return in > POLICY_LEAD_NS	    ? in - POLICY_LEAD_NS
+	       : in + tick > POLICY_LEAD_NS ? in + tick - POLICY_LEAD_NS
+					    : in;
+}
+
 /* How far ahead of its turn, in run time, a vCPU may get when the grace period
  * that it holds up is that old. A young one will end by itself; an old one is
  * worth debt. Nothing is worth more than twice max_hold. */
@@ -739,6 +802,20 @@ POLICY_FN u64 policy_rescue_ns(enum policy_need need,
 		ns = limits->slice;
 	return need == POLICY_WORK && ns > POLICY_RESCUE_NS ? ns
 							    : POLICY_RESCUE_NS;
+}
+
+/* The same where the next tick comes in so long (0: not known): a rescue waits
+ * for it, and for the softirq after it. */
+POLICY_FN u64 policy_rescue_to_tick(enum policy_need need, u64 in, u64 tick,
+				    const struct policy_limits *limits)
+{
+	u64 ns = policy_rescue_ns(need, limits);
+
+	if (in && (in <= POLICY_LEAD_NS || tick - in <= POLICY_LEAD_NS))
+		ns += 2 * POLICY_LEAD_NS;
+	return ns < policy_rescue_ns(POLICY_WORK, limits)
+		       ? ns
+		       : policy_rescue_ns(POLICY_WORK, limits);
 }
 
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,

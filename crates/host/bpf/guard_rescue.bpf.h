@@ -180,12 +180,12 @@ static __always_inline u64 noticed(const struct task *task)
 
 /* Whether the rescue of the current thread, at which was just looked, has done
  * what it can. A tick at which a CPU notices a grace period does no more than
- * that: it is the next one that reports. */
+ * that: it is the next one that reports, and may be near. */
 __noinline int rescue_done(void)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
-	u64 seq;
+	u64 seq, in;
 
 	if (!guest)
 		return 0;
@@ -194,7 +194,10 @@ __noinline int rescue_done(void)
 	if (guest->kthread == task->slot || task->noticed == NO_SEQ)
 		return 0;
 	seq = noticed(task);
-	return seq != task->noticed && seq == guest->seq;
+	if (seq == task->noticed || seq != guest->seq)
+		return 0;
+	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
+	return !in || in > POLICY_LEAD_NS;
 }
 
 /* Whether the rescue of the current thread, which has run for so long, is over:
@@ -204,18 +207,38 @@ __noinline int rescue_over(u64 ran)
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
 	struct policy_limits limit;
+	u64 in;
 
 	if (!guest)
 		return 1;
 	if (rescue_done())
 		return 1;
 	limits(&limit);
-	if (ran < policy_rescue_ns(guest->kthread == task->slot
-					   ? POLICY_WORK
-					   : POLICY_DUE_TICK,
-				   &limit))
+	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
+	if (ran < policy_rescue_to_tick(guest->kthread == task->slot
+						? POLICY_WORK
+						: POLICY_DUE_TICK,
+					in, guest->tick_ns, &limit))
 		return 0;
 	add(&guest->rescued.expired, 1);
+	return 1;
+}
+
+/* Whether the vCPU, which has a tick due, needs another one, since it has yet
+ * to notice the grace period, and should wait until that one is near: so one
+ * rescue is enough. This CPU looks then. */
+static __always_inline _Bool waits_for_tick(const struct task *task,
+					    const struct guest *guest, u64 now)
+{
+	struct cpu *cpu = cpu_of(bpf_get_smp_processor_id());
+	u64 in = policy_tick_in(&task->ticks, guest->tick_ns, now), due;
+
+	if (!in || task->noticed == NO_SEQ || task->noticed == guest->seq ||
+	    policy_two_ticks(in))
+		return 0;
+	due = now + policy_two_ticks_in(in, guest->tick_ns);
+	if (cpu && (!cpu->due || policy_after(cpu->due, due) > 0))
+		cpu->due = due;
 	return 1;
 }
 
@@ -237,6 +260,9 @@ static __always_inline _Bool may_rescue(const struct task *task,
 	limit.rescue_share = guest->rescue_share;
 	if (guest->late_ns)
 		limit.late = guest->late_ns;
+	if (need == POLICY_DUE_TICK && age < limit.max_hold &&
+	    waits_for_tick(task, guest, now))
+		return 0;
 	seen(task, &at);
 	answer = policy_rescue(&task->thread, &group->group, &at, per_cpu(),
 			       age, task->left, need, now, &limit);
@@ -365,10 +391,13 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	if (!p)
 		return 0;
 	task = task_of(p);
-	if (!task || !task->slot || !task->queued || task->why)
+	if (!task || !task->slot)
 		goto out;
 	guest = guest_of(task);
 	if (!guest || !(guest->policies & DOES_RESCUE))
+		goto out;
+	policy_ticked(&task->ticks, guest->tick_ns, now);
+	if (!task->queued || task->why)
 		goto out;
 	task->ticked = 1;
 	add(&guest->ticks, 1);

@@ -84,6 +84,7 @@ struct task {
 	u64 borrowed; /* what it ran out of turn since its last turn */
 	u64 inherited; /* run time of threads that it started, and that ended */
 	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
+	struct policy_ticks ticks;
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
@@ -116,6 +117,7 @@ struct cpu {
 	u64 turn; /* since when it runs, 0: nobody */
 	u64 slice; /* how long it may */
 	u64 look; /* when its timer looks next */
+	u64 due; /* when it has to look for a rescue, 0: not at a set time */
 	u64 served; /* up to when who runs is in kinds */
 	/* Virtual time of the last that is not bound to it, and when it began.
 	 */

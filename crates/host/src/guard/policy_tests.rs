@@ -142,6 +142,11 @@ unsafe extern "C" {
     fn guard_borrow(own: *mut u64, group: *mut Group, ran: u64);
     fn guard_grace_mean(mean: u64, ns: u64) -> u64;
     fn guard_late(mean: u64, tick: u64, limits: *const Limits) -> u64;
+    fn guard_ticked(ticks: *mut Ticks, tick: u64, now: u64);
+    fn guard_tick_in(ticks: *const Ticks, tick: u64, now: u64) -> u64;
+    fn guard_two_ticks(in_ns: u64) -> i32;
+    fn guard_two_ticks_in(in_ns: u64, tick: u64) -> u64;
+    fn guard_rescue_to_tick(need: u32, in_ns: u64, tick: u64, limits: *const Limits) -> u64;
     fn guard_spend(thread: *mut Thread, ran: u64, rescued: i32, limits: *const Limits);
     fn guard_repay(own: *mut u64, group: *mut Group);
     pub(super) fn guard_start(queue: *mut Queue, thread: *const Thread, early: i32);
@@ -1748,6 +1753,87 @@ fn the_mean_follows_the_last_grace_periods() {
         let (few, many) = (after(from, to, 4), after(from, to, 200));
         assert!(few.abs_diff(to) > from.abs_diff(to) / 2, "{few} after four of {to}");
         assert!(many.abs_diff(to) < to / 50, "{many} after many of {to}");
+    }
+}
+
+/// As `struct policy_ticks`.
+#[repr(C)]
+#[derive(Default)]
+struct Ticks {
+    at: u64,
+    sure: u64,
+}
+
+impl Ticks {
+    fn expires(&mut self, tick: u64, now: u64) {
+        // SAFETY: writes its argument only.
+        unsafe { guard_ticked(self, tick, now) };
+    }
+
+    fn next(&self, tick: u64, now: u64) -> Option<u64> {
+        // SAFETY: reads its argument only.
+        Some(unsafe { guard_tick_in(self, tick, now) }).filter(|&ns| ns > 0)
+    }
+}
+
+#[test]
+fn ticks_are_told_from_other_timers() {
+    let (mut random, tick) = (Random(7), 4 * MS);
+    for others in 0..4 {
+        let mut ticks = Ticks::default();
+        assert_eq!(ticks.next(tick, S), None, "none was seen");
+        // A timer between two ticks at most of the time, and ticks a little late.
+        for n in 1..=40 {
+            let at = S + n * tick;
+            ticks.expires(tick, at + random.below(20_000));
+            if random.below(4) < others {
+                ticks.expires(tick, at + MS / 2 + random.below(3 * MS));
+            }
+        }
+        let now = S + 41 * tick + MS;
+        if others == 0 {
+            let next = ticks.next(tick, now).expect("40 ticks and nothing else");
+            assert!(next.abs_diff(3 * MS) <= 20_000, "{next}");
+        }
+        if let Some(next) = ticks.next(tick, now) {
+            assert!((1..=tick).contains(&next), "{next} with {others} of 4");
+        }
+        // They go on elsewhere after a pause.
+        for n in 0..24 {
+            ticks.expires(tick, 2 * S + MS + n * tick);
+        }
+        let next = ticks.next(tick, 2 * S + 24 * tick).expect("24 ticks at the new place");
+        assert_eq!(next, MS);
+    }
+    // A guest says how long its ticks are.
+    for tick in [0, 1, u64::MAX, u64::MAX / 2] {
+        let mut ticks = Ticks::default();
+        for now in [S, S, S + 1, 0, u64::MAX, S + 4 * MS, S + 8 * MS] {
+            ticks.expires(tick, now);
+            let next = ticks.next(tick, now).unwrap_or(0);
+            assert!(next <= tick, "{next} of {tick}");
+        }
+    }
+}
+
+#[test]
+fn two_ticks_come_in_one_rescue() {
+    let tick = 4 * MS;
+    for until in (1..=tick).step_by(997) {
+        // SAFETY: no pointers.
+        let (now, wait) = unsafe { (guard_two_ticks(until) != 0, guard_two_ticks_in(until, tick)) };
+        if !now {
+            let then = if wait < until { until - wait } else { until + tick - wait };
+            // SAFETY: as above.
+            assert!(unsafe { guard_two_ticks(then) } != 0, "{until}: {wait} leads to {then}");
+        }
+        // SAFETY: reads its arguments only.
+        let long = |need, until| unsafe { guard_rescue_to_tick(need, until, tick, &LIMITS) };
+        let most = long(2, 0);
+        for need in 0..3 {
+            assert!((long(need, 0)..=most).contains(&long(need, until)));
+        }
+        assert!(!now || long(1, until) > until, "the rescue sees the second tick");
     }
 }
 
