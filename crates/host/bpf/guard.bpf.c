@@ -351,6 +351,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->queued = 0;
 	task->waits = 0;
 	task->ticked = 0;
+	task->two_at = 0;
 	task->awaits = 0;
 	task->spins_since = 0;
 	begin(task, now);
@@ -658,10 +659,10 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	unpark(now);
 	next = timer->next;
 	if (cpu->due && cpu->turn) {
-		u64 due = cpu->due - now;
+		s64 due = policy_after(cpu->due, bpf_ktime_get_ns());
 
-		if (due < next)
-			next = due;
+		if (due < (s64)next)
+			next = due > 0 ? due : 1;
 	}
 	if (keeps_limits && scx_bpf_dsq_nr_queued(QUEUE_PARKED) > 0) {
 		s64 due = policy_after(refill_due, now);

@@ -69,9 +69,11 @@ struct guest {
 	u64 grace_ns; /* what the last ones took in the mean, 0: none yet */
 	u64 late_ns; /* the age from which on one is late, 0: settings.late */
 	u64 owes[MAX_LEAVES]; /* who holds it up */
+	u64 reports[MAX_LEAVES]; /* of these, those that have to report */
 	u32 begins; /* the next grace period, or this one, was seen to begin */
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
+	u32 kthread_late; /* the same where its timer is to wake it */
 	u64 on_cpu_ns;
 	u64 entitled_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */

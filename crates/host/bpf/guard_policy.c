@@ -153,6 +153,12 @@ u64 guard_tick_in(const struct policy_ticks *ticks, u64 tick, u64 now)
 	return policy_tick_in(ticks, tick, now);
 }
 
+int guard_tick_due(const struct policy_ticks *ticks, u64 tick, u64 left,
+		   u64 now)
+{
+	return policy_tick_due(ticks, tick, left, now);
+}
+
 int guard_two_ticks(u64 in)
 {
 	return policy_two_ticks(in);
@@ -161,6 +167,11 @@ int guard_two_ticks(u64 in)
 u64 guard_two_ticks_in(u64 in, u64 tick)
 {
 	return policy_two_ticks_in(in, tick);
+}
+
+int guard_noticed_only(u64 in, u64 tick, u64 ran)
+{
+	return policy_noticed_only(in, tick, ran);
 }
 
 u64 guard_rescue_to_tick(enum policy_need need, u64 in, u64 tick,

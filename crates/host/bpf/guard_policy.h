@@ -19,7 +19,7 @@
  * extension and all of a VM's together may be (policy_extend).
  *
  * What a guest says about itself only selects who is extended or rescued, and
- * which of two bounds a rescue has. It cannot lengthen either beyond its bound,
+ * which of three bounds a rescue has. It cannot lengthen either beyond its bound,
  * nor lower what is charged.
  */
 #ifndef REPRIEVE_GUARD_POLICY_H
@@ -685,31 +685,34 @@ POLICY_FN u64 policy_late(u64 mean, u64 tick,
  * for whatever else its guest waits for. */
 struct policy_ticks {
 	u64 at; /* when one was due */
-	u64 sure; /* how many fell in with it lately, less those that did not */
+	/* Twice how many expiries fell in with it lately, less the others. */
+	u64 sure;
 };
 
-#define POLICY_TICKS_SURE 3 /* from so many on */
-#define POLICY_TICKS_MOST 8
+#define POLICY_TICKS_SURE 6 /* from so many on */
+#define POLICY_TICKS_MOST 16
 #define POLICY_TICK_OFF_NS 100000ULL
+/* After so many without one that was seen, clocks may have drifted apart. */
+#define POLICY_TICKS_OLD 64
 
 /* The guest's timer expires at now. */
 POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
 {
-	u64 off;
+	u64 since = now - ticks->at, off;
 
 	if (!tick || (ticks->sure && policy_after(now, ticks->at) < 0))
 		return;
-	off = (now - ticks->at) % tick;
-	if (ticks->sure &&
-	    (off <= POLICY_TICK_OFF_NS || tick - off <= POLICY_TICK_OFF_NS)) {
-		ticks->at = now;
-		if (ticks->sure < POLICY_TICKS_MOST)
-			ticks->sure++;
-	} else if (ticks->sure > 1) {
-		ticks->sure--;
-	} else {
+	off = since % tick;
+	if (!ticks->sure || since / tick > POLICY_TICKS_OLD) {
 		ticks->at = now;
 		ticks->sure = 1;
+	} else if (off <= POLICY_TICK_OFF_NS ||
+		   tick - off <= POLICY_TICK_OFF_NS) {
+		ticks->at = now;
+		if (ticks->sure < POLICY_TICKS_MOST)
+			ticks->sure += 2;
+	} else {
+		ticks->sure--;
 	}
 }
 
@@ -717,10 +720,23 @@ POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
 POLICY_FN u64 policy_tick_in(const struct policy_ticks *ticks, u64 tick,
 			     u64 now)
 {
+	u64 since = now - ticks->at;
+
 	if (!tick || ticks->sure < POLICY_TICKS_SURE ||
-	    policy_after(now, ticks->at) < 0)
+	    policy_after(now, ticks->at) < 0 || since / tick > POLICY_TICKS_OLD)
 		return 0;
-	return tick - (now - ticks->at) % tick;
+	return tick - since % tick;
+}
+
+/* Whether the vCPU, which has been off its CPU since left, has a tick due. One
+ * whose timer expired for something else has its next tick all the same. */
+POLICY_FN int policy_tick_due(const struct policy_ticks *ticks, u64 tick,
+			      u64 left, u64 now)
+{
+	if (!tick || policy_after(now, left) <= 0)
+		return 0;
+	return policy_after(ticks->at, left) >= 0 ||
+	       now - left >= tick - (left - ticks->at) % tick;
 }
 
 /* How long before a tick that is to come the one that is due has to be there,
@@ -728,6 +744,12 @@ POLICY_FN u64 policy_tick_in(const struct policy_ticks *ticks, u64 tick,
  * when the second comes, at which it reports. */
 #define POLICY_LEAD_NS 250000ULL
 #define POLICY_LEAD_LEAST_NS 60000ULL
+
+/* Whether rescues may be long enough for two ticks. */
+POLICY_FN int policy_holds_two(u64 longest)
+{
+	return longest >= POLICY_LEAD_NS + POLICY_LEAD_NS;
+}
 
 /* Whether a vCPU with a tick due that runs now has two, soon after each other;
  * the next one comes in so long. */
@@ -804,8 +826,19 @@ POLICY_FN u64 policy_rescue_ns(enum policy_need need,
 							    : POLICY_RESCUE_NS;
 }
 
-/* The same where the next tick comes in so long (0: not known): a rescue waits
- * for it, and for the softirq after it. */
+/* Whether a rescue that has lasted for ran, and in which the guest's CPU
+ * noticed the grace period, is over: the tick at which it reports comes in so
+ * long (0: not known), or came during the rescue, just now. */
+POLICY_FN int policy_noticed_only(u64 in, u64 tick, u64 ran)
+{
+	u64 ago = tick - in;
+
+	return !in ||
+	       (in > POLICY_LEAD_NS && (ago > POLICY_LEAD_NS || ago >= ran));
+}
+
+/* How long a rescue lasts at most where the next tick comes in so long (0: not
+ * known): it waits for that, and for the softirq after it. */
 POLICY_FN u64 policy_rescue_to_tick(enum policy_need need, u64 in, u64 tick,
 				    const struct policy_limits *limits)
 {

@@ -108,6 +108,10 @@ static __always_inline void look(struct task *task, u64 now)
 	guest->kthread = on_rq && kthread < MAX_GUEST_CPUS
 				 ? guest->slots[kthread & (MAX_GUEST_CPUS - 1)]
 				 : 0;
+	guest->kthread_late =
+		late && kthread < MAX_GUEST_CPUS
+			? guest->slots[kthread & (MAX_GUEST_CPUS - 1)]
+			: 0;
 	for (i = 0; i < MAX_LEAVES; i++) {
 		struct leaf *leaf = &guest->leaves[i];
 		u64 mask = 0, tasks = 0, host;
@@ -121,6 +125,7 @@ static __always_inline void look(struct task *task, u64 now)
 				mask = 0;
 			if (leaf->cpus < 64)
 				mask &= (1ULL << (leaf->cpus & 63)) - 1;
+			guest->reports[i] = mask;
 			if (kthread - leaf->first_cpu < leaf->cpus)
 				mask |= 1ULL
 					<< ((kthread - leaf->first_cpu) & 63);
@@ -146,8 +151,9 @@ static __always_inline void look(struct task *task, u64 now)
 	set_owing(index, !!any);
 }
 
-/* Whether the vCPU holds up its guest's grace period, by the last look. */
-static __always_inline _Bool owes(const struct task *task)
+/* Whether the vCPU is in its leaf's mask, of one per leaf: those that hold up
+ * the guest's grace period, or only those that have to report. */
+static __always_inline _Bool in_mask(const struct task *task, _Bool reports)
 {
 	struct guest *guest = guest_of(task);
 	struct vcpu *vcpu = vcpu_of(task);
@@ -160,9 +166,23 @@ static __always_inline _Bool owes(const struct task *task)
 		if (i >= guest->leaves_used || i >= MAX_LEAVES)
 			break;
 		if (guest->leaves[i].qsmask == vcpu->qsmask)
-			return !!(guest->owes[i] & vcpu->qsbit);
+			return !!(
+				(reports ? guest->reports[i] : guest->owes[i]) &
+				vcpu->qsbit);
 	}
 	return 0;
+}
+
+/* Whether the vCPU holds up its guest's grace period, by the last look. */
+static __always_inline _Bool owes(const struct task *task)
+{
+	return in_mask(task, 0);
+}
+
+/* Whether that is since its guest's CPU has yet to report. */
+static __always_inline _Bool has_to_report(const struct task *task)
+{
+	return in_mask(task, 1);
 }
 
 /* The last grace period that the guest's CPU noticed: its gp_seq, or NO_SEQ
@@ -178,10 +198,10 @@ static __always_inline u64 noticed(const struct task *task)
 	return seq;
 }
 
-/* Whether the rescue of the current thread, at which was just looked, has done
- * what it can. A tick at which a CPU notices a grace period does no more than
- * that: it is the next one that reports, and may be near. */
-__noinline int rescue_done(void)
+/* Whether the rescue of the current thread, at which was just looked, and which
+ * has run for so long, has done what it can. A tick at which a CPU notices a
+ * grace period does no more than that: it is the next one that reports. */
+__noinline int rescue_done(u64 ran)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
@@ -197,7 +217,7 @@ __noinline int rescue_done(void)
 	if (seq == task->noticed || seq != guest->seq)
 		return 0;
 	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
-	return !in || in > POLICY_LEAD_NS;
+	return policy_noticed_only(in, guest->tick_ns, ran);
 }
 
 /* Whether the rescue of the current thread, which has run for so long, is over:
@@ -211,7 +231,7 @@ __noinline int rescue_over(u64 ran)
 
 	if (!guest)
 		return 1;
-	if (rescue_done())
+	if (rescue_done(ran))
 		return 1;
 	limits(&limit);
 	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
@@ -224,32 +244,49 @@ __noinline int rescue_over(u64 ran)
 	return 1;
 }
 
-/* Whether the vCPU, which has a tick due, needs another one, since it has yet
- * to notice the grace period, and should wait until that one is near: so one
- * rescue is enough. This CPU looks then. */
-static __always_inline _Bool waits_for_tick(const struct task *task,
-					    const struct guest *guest, u64 now)
-{
-	struct cpu *cpu = cpu_of(bpf_get_smp_processor_id());
-	u64 in = policy_tick_in(&task->ticks, guest->tick_ns, now), due;
+enum { TICK_UNKNOWN, TICK_LATER, TICK_DUE };
 
-	if (!in || task->noticed == NO_SEQ || task->noticed == guest->seq ||
-	    policy_two_ticks(in))
-		return 0;
-	due = now + policy_two_ticks_in(in, guest->tick_ns);
-	if (cpu && (!cpu->due || policy_after(cpu->due, due) > 0))
-		cpu->due = due;
-	return 1;
+/* Whether now is the time for the tick that the vCPU lacks, or when that is. A
+ * vCPU that has yet to notice the grace period lacks two, and waits until one
+ * rescue brings both; once only, since that may be missed. */
+static __always_inline u32 tick_of(struct task *task, const struct guest *guest,
+				   u64 now, u64 *at)
+{
+	u64 tick = guest->tick_ns, in;
+	_Bool reports;
+
+	in = policy_tick_in(&task->ticks, tick, now);
+	if (!in)
+		return TICK_UNKNOWN;
+	reports = has_to_report(task);
+	/* A task that was preempted in a reader needs no tick. */
+	if (!reports && guest->kthread_late != task->slot)
+		return TICK_UNKNOWN;
+	if (!policy_tick_due(&task->ticks, tick, task->left, now)) {
+		*at = now + in;
+		return TICK_LATER;
+	}
+	if (!reports || task->noticed == NO_SEQ ||
+	    task->noticed == guest->seq || policy_two_ticks(in) ||
+	    !policy_holds_two(longest_rescue()))
+		return TICK_DUE;
+	if (!task->two_at)
+		task->two_at = now + policy_two_ticks_in(in, tick);
+	*at = task->two_at;
+	return policy_after(now, *at) < 0 ? TICK_LATER : TICK_DUE;
 }
 
-static __always_inline _Bool may_rescue(const struct task *task,
-					struct guest *guest, u64 age, u64 now)
+/* Whether the vCPU, which would be rescued on the CPU where, is rescued now. If
+ * later is better, and this is that CPU, it looks then. */
+static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
+					u32 where, u64 age, u64 now)
 {
 	struct group *group = group_of(task);
 	struct policy_limits limit;
 	enum policy_answer answer;
 	struct policy_queue at;
 	enum policy_need need;
+	u64 later = 0;
 
 	if (!group)
 		return 0;
@@ -260,15 +297,38 @@ static __always_inline _Bool may_rescue(const struct task *task,
 	limit.rescue_share = guest->rescue_share;
 	if (guest->late_ns)
 		limit.late = guest->late_ns;
-	if (need == POLICY_DUE_TICK && age < limit.max_hold &&
-	    waits_for_tick(task, guest, now))
-		return 0;
+	if (need != POLICY_WORK && age < limit.max_hold) {
+		u32 tick = tick_of(task, guest, now, &later);
+
+		if (tick != TICK_UNKNOWN)
+			need = POLICY_DUE_TICK;
+		if (tick != TICK_LATER)
+			later = 0;
+	}
+	if (later)
+		age += later - now;
 	seen(task, &at);
 	answer = policy_rescue(&task->thread, &group->group, &at, per_cpu(),
 			       age, task->left, need, now, &limit);
+	if (later) {
+		struct cpu *cpu = cpu_of(where);
+
+		if (answer == POLICY_YES && cpu &&
+		    where == bpf_get_smp_processor_id() &&
+		    (!cpu->due || policy_after(cpu->due, later) > 0))
+			cpu->due = later;
+		return 0;
+	}
 	if (answer == POLICY_IN_DEBT)
 		add(&guest->rescued.refused, 1);
 	return answer == POLICY_YES;
+}
+
+/* The CPU where the thread, which waits, ran last, or where alone it may. */
+static __always_inline u32 last_cpu(const struct task *task,
+				    struct task_struct *p)
+{
+	return task->queue ? task->queue - 1 : (u32)scx_bpf_task_cpu(p);
 }
 
 /* How well a rescue fits on the CPU. Another rescue there, or who else runs out
@@ -309,7 +369,7 @@ __noinline u32 rescue_at(u32 tid)
 	task = task_of(p);
 	if (!task)
 		goto out;
-	other = task->queue ? task->queue - 1 : (u32)scx_bpf_task_cpu(p);
+	other = last_cpu(task, p);
 	best = fits(task, p, other);
 	if (best)
 		where = other;
@@ -350,7 +410,8 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	task = task_of(p);
 	if (!task || task->slot != slot + 1 || !task->queued || task->why)
 		goto out;
-	if (!may_run(p, task, now) || !may_rescue(task, guest, age, now))
+	if (!may_run(p, task, now) ||
+	    !may_rescue(task, guest, last_cpu(task, p), age, now))
 		goto out;
 	where = rescue_at(p->pid);
 	if (where == NOWHERE || !favour(task, WHY_RESCUED))
@@ -403,7 +464,8 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	add(&guest->ticks, 1);
 	if (!guest->ready || !guest->seq ||
 	    policy_after(now, guest->seq_since) <= 0 || !owes(task) ||
-	    !may_rescue(task, guest, now - guest->seq_since, now))
+	    !may_rescue(task, guest, last_cpu(task, p), now - guest->seq_since,
+			now))
 		goto out;
 	where = rescue_at(tid);
 	cpu = where == NOWHERE ? 0 : cpu_of(where);

@@ -85,6 +85,7 @@ struct task {
 	u64 inherited; /* run time of threads that it started, and that ended */
 	u64 noticed; /* the gp_seq that its guest's CPU knew when it left */
 	struct policy_ticks ticks;
+	u64 two_at; /* when it should run, to have two ticks, or 0 */
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;

@@ -144,7 +144,9 @@ unsafe extern "C" {
     fn guard_late(mean: u64, tick: u64, limits: *const Limits) -> u64;
     fn guard_ticked(ticks: *mut Ticks, tick: u64, now: u64);
     fn guard_tick_in(ticks: *const Ticks, tick: u64, now: u64) -> u64;
+    fn guard_tick_due(ticks: *const Ticks, tick: u64, left: u64, now: u64) -> i32;
     fn guard_two_ticks(in_ns: u64) -> i32;
+    fn guard_noticed_only(in_ns: u64, tick: u64, ran: u64) -> i32;
     fn guard_two_ticks_in(in_ns: u64, tick: u64) -> u64;
     fn guard_rescue_to_tick(need: u32, in_ns: u64, tick: u64, limits: *const Limits) -> u64;
     fn guard_spend(thread: *mut Thread, ran: u64, rescued: i32, limits: *const Limits);
@@ -1774,37 +1776,44 @@ impl Ticks {
         // SAFETY: reads its argument only.
         Some(unsafe { guard_tick_in(self, tick, now) }).filter(|&ns| ns > 0)
     }
+
+    fn due(&self, tick: u64, left: u64, now: u64) -> bool {
+        // SAFETY: reads its argument only.
+        unsafe { guard_tick_due(self, tick, left, now) != 0 }
+    }
 }
 
 #[test]
 fn ticks_are_told_from_other_timers() {
     let (mut random, tick) = (Random(7), 4 * MS);
-    for others in 0..4 {
+    for others in 0..=3 {
         let mut ticks = Ticks::default();
         assert_eq!(ticks.next(tick, S), None, "none was seen");
-        // A timer between two ticks at most of the time, and ticks a little late.
-        for n in 1..=40 {
+        // Ticks a little late, and up to three quarters as many timers between them.
+        for n in 0..40 {
             let at = S + n * tick;
             ticks.expires(tick, at + random.below(20_000));
             if random.below(4) < others {
                 ticks.expires(tick, at + MS / 2 + random.below(3 * MS));
             }
         }
-        let now = S + 41 * tick + MS;
-        if others == 0 {
-            let next = ticks.next(tick, now).expect("40 ticks and nothing else");
-            assert!(next.abs_diff(3 * MS) <= 20_000, "{next}");
-        }
-        if let Some(next) = ticks.next(tick, now) {
-            assert!((1..=tick).contains(&next), "{next} with {others} of 4");
-        }
-        // They go on elsewhere after a pause.
+        let now = S + 40 * tick + MS;
+        let next = ticks.next(tick, now).expect("40 ticks, and fewer others");
+        assert!(next.abs_diff(3 * MS) <= 40_000, "{next} with {others} of 4");
+        assert_eq!(ticks.next(tick, now + 65 * tick), None, "clocks drift");
+        // They go on elsewhere.
         for n in 0..24 {
-            ticks.expires(tick, 2 * S + MS + n * tick);
+            ticks.expires(tick, now + n * tick);
         }
-        let next = ticks.next(tick, 2 * S + 24 * tick).expect("24 ticks at the new place");
-        assert_eq!(next, MS);
+        assert_eq!(ticks.next(tick, now + 24 * tick - MS), Some(MS));
+        ticks.expires(tick, now + 100 * tick);
+        assert_eq!(ticks.next(tick, now + 101 * tick), None, "one after a pause");
     }
+    let mut ticks = Ticks::default();
+    for _ in 0..200 {
+        ticks.expires(tick, S + random.below(S));
+    }
+    assert!(ticks.sure <= 16, "{}", ticks.sure);
     // A guest says how long its ticks are.
     for tick in [0, 1, u64::MAX, u64::MAX / 2] {
         let mut ticks = Ticks::default();
@@ -1817,23 +1826,68 @@ fn ticks_are_told_from_other_timers() {
 }
 
 #[test]
-fn two_ticks_come_in_one_rescue() {
+fn a_tick_is_due_once_its_time_has_passed() {
     let tick = 4 * MS;
-    for until in (1..=tick).step_by(997) {
-        // SAFETY: no pointers.
-        let (now, wait) = unsafe { (guard_two_ticks(until) != 0, guard_two_ticks_in(until, tick)) };
-        if !now {
-            let then = if wait < until { until - wait } else { until + tick - wait };
-            // SAFETY: as above.
-            assert!(unsafe { guard_two_ticks(then) } != 0, "{until}: {wait} leads to {then}");
+    let mut ticks = Ticks::default();
+    for n in 0..10 {
+        ticks.expires(tick, S + n * tick);
+    }
+    let last = S + 9 * tick;
+    for off in (1..3 * tick).step_by(999) {
+        let left = last + off;
+        let next = last + off.next_multiple_of(tick);
+        assert!(!ticks.due(tick, left, left), "it runs");
+        if next > left {
+            assert!(!ticks.due(tick, left, next - 1), "{off}");
+            assert!(ticks.due(tick, left, next), "{off}");
         }
+        assert!(ticks.due(tick, left, left + tick), "{off}");
+    }
+    // Another timer expires meanwhile, and the guest sets none before it runs.
+    let left = last + MS;
+    ticks.expires(tick, left + MS);
+    assert!(!ticks.due(tick, left, left + 2 * MS));
+    assert!(ticks.due(tick, left, left + 3 * MS));
+    // The tick itself expires.
+    ticks.expires(tick, last + tick);
+    assert!(ticks.due(tick, left, last + tick + 1));
+    for tick in [0, 1, u64::MAX] {
+        ticks.due(tick, 0, u64::MAX);
+        ticks.due(tick, u64::MAX, 0);
+    }
+}
+
+#[test]
+fn two_ticks_come_in_one_rescue() {
+    // SAFETY: no pointers.
+    let two = |until| unsafe { guard_two_ticks(until) != 0 };
+    // SAFETY: as above.
+    let done = |until, tick, ran| unsafe { guard_noticed_only(until, tick, ran) != 0 };
+    for (tick, slice) in [(MS, 3 * MS), (10 * MS / 3, MS), (4 * MS, MS / 2), (10 * MS, MS / 10)] {
+        let limits = Limits { slice, ..LIMITS };
         // SAFETY: reads its arguments only.
-        let long = |need, until| unsafe { guard_rescue_to_tick(need, until, tick, &LIMITS) };
+        let long = |need, until| unsafe { guard_rescue_to_tick(need, until, tick, &limits) };
         let most = long(2, 0);
-        for need in 0..3 {
-            assert!((long(need, 0)..=most).contains(&long(need, until)));
+        for until in (1..=tick).step_by(997) {
+            // SAFETY: no pointers.
+            let wait = unsafe { guard_two_ticks_in(until, tick) };
+            let then = if wait < until { until - wait } else { until + tick - wait };
+            assert!(two(until) || two(then), "{until}: {wait} leads to {then}");
+            for need in 0..3 {
+                assert!((long(need, 0)..=most).contains(&long(need, until)));
+            }
+            if !two(until) {
+                continue;
+            }
+            assert!(!done(until, tick, 50_000), "the second tick is near");
+            // It came, and its softirq has to run.
+            let after = tick - 100_000;
+            assert!(!done(after, tick, until + 100_000), "{until}");
+            assert!(most < MS / 2 || long(1, after) > until + 100_000, "{until}: cut short");
+            assert!(tick < 2 * MS || done(tick - 300_000, tick, until + 300_000), "{until}");
         }
-        assert!(!now || long(1, until) > until, "the rescue sees the second tick");
+        assert!(done(tick - 50_000, tick, 40_000), "the only tick came before the rescue");
+        assert!(done(0, tick, 50_000), "nobody knows");
     }
 }
 
