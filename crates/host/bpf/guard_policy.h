@@ -19,8 +19,8 @@
  * extension and all of a VM's together may be (policy_extend).
  *
  * What a guest says about itself only selects who is extended or rescued, and
- * which of three bounds a rescue has. It cannot lengthen either beyond its bound,
- * nor lower what is charged.
+ * which of three bounds a rescue has. It cannot lengthen either beyond its
+ * bound, nor lower what is charged.
  */
 #ifndef REPRIEVE_GUARD_POLICY_H
 #define REPRIEVE_GUARD_POLICY_H
