@@ -83,7 +83,7 @@ struct guest {
 	struct granted yielded;
 	u64 spun; /* looks at which one spun while another waited for a CPU */
 	u64 gave_way; /* turns that ended for the one that it spun for */
-	u64 ticks; /* due while the vCPU waited for a CPU */
+	u64 ticks; /* expiries of the timer while its vCPU waited for a CPU */
 };
 
 /* No class of preemptions, but of extensions: the vCPU was in no critical

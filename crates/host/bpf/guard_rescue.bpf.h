@@ -427,8 +427,8 @@ out:
 	bpf_task_release(p);
 }
 
-/* KVM's timer function: a tick of the guest is due. This is the best moment for
- * a rescue, since the tick comes with the vCPU. */
+/* KVM's timer function: the guest's timer expires, mostly for a tick. This is
+ * the best moment for a rescue, since the tick comes with the vCPU. */
 SEC("fentry/apic_timer_fn")
 int BPF_PROG(guard_tick, struct hrtimer *timer)
 {

@@ -160,8 +160,8 @@ pub struct VmStatistics {
     /// yields); `refused` for debt.
     #[serde(default)]
     pub yielded: Granted,
-    /// Ticks of the guest that were due while the vCPU waited for a CPU; 0 where nobody says when
-    /// they are.
+    /// Times that the guest's timer expired, mostly for a tick, while its vCPU waited for a CPU; 0
+    /// where the host hides them.
     #[serde(default)]
     pub ticks_waited: u64,
     /// Looks at which a vCPU of the guest spun for another one while another one waited for a CPU.

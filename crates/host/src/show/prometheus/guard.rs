@@ -188,7 +188,7 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     counter(
         out,
         "reprieve_guard_ticks_waited",
-        "Ticks of the guest that were due while their vCPU waited for a CPU",
+        "Times that the guest's timer expired, mostly for a tick, while its vCPU waited for a CPU",
         each(named, |vm| Some(vm.ticks_waited as f64)),
     )?;
     counter(
