@@ -244,36 +244,36 @@ __noinline int rescue_over(u64 ran)
 	return 1;
 }
 
-enum { TICK_UNKNOWN, TICK_LATER, TICK_DUE };
-
-/* Whether now is the time for the tick that the vCPU lacks, or when that is. A
- * vCPU that has yet to notice the grace period lacks two, and waits until one
- * rescue brings both; once only, since that may be missed. */
-static __always_inline u32 tick_of(struct task *task, const struct guest *guest,
-				   u64 now, u64 *at)
+/* Whether it is known when the tick comes that the vCPU lacks. task->later is
+ * when it should be rescued for it, unless that is now. A vCPU that has yet to
+ * notice the grace period lacks two ticks, and waits until one rescue brings
+ * both; once only, since that may be missed. */
+static __always_inline _Bool knows_tick(struct task *task,
+					const struct guest *guest, u64 now)
 {
 	u64 tick = guest->tick_ns, in;
 	_Bool reports;
 
 	in = policy_tick_in(&task->ticks, tick, now);
 	if (!in)
-		return TICK_UNKNOWN;
+		return 0;
 	reports = has_to_report(task);
 	/* A task that was preempted in a reader needs no tick. */
 	if (!reports && guest->kthread_late != task->slot)
-		return TICK_UNKNOWN;
+		return 0;
 	if (!policy_tick_due(&task->ticks, tick, task->left, now)) {
-		*at = now + in;
-		return TICK_LATER;
+		task->later = now + in;
+		return 1;
 	}
 	if (!reports || task->noticed == NO_SEQ ||
 	    task->noticed == guest->seq || policy_two_ticks(in) ||
 	    !policy_holds_two(longest_rescue()))
-		return TICK_DUE;
+		return 1;
 	if (!task->two_at)
 		task->two_at = now + policy_two_ticks_in(in, tick);
-	*at = task->two_at;
-	return policy_after(now, *at) < 0 ? TICK_LATER : TICK_DUE;
+	if (policy_after(now, task->two_at) < 0)
+		task->later = task->two_at;
+	return 1;
 }
 
 /* Whether the vCPU, which would be rescued on the CPU where, is rescued now. If
@@ -285,43 +285,43 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 	struct policy_limits limit;
 	enum policy_answer answer;
 	struct policy_queue at;
-	enum policy_need need;
-	u64 later = 0;
+	struct cpu *cpu;
+	u64 later;
+	u32 need;
 
 	if (!group)
 		return 0;
-	need = guest->kthread == task->slot ? POLICY_WORK
-	       : task->ticked		    ? POLICY_DUE_TICK
-					    : POLICY_TICK;
+	/* In memory: the verifier would tell each value from the others. */
+	task->later = 0;
+	task->need = guest->kthread == task->slot ? POLICY_WORK
+		     : task->ticked		  ? POLICY_DUE_TICK
+						  : POLICY_TICK;
 	limits(&limit);
 	limit.rescue_share = guest->rescue_share;
 	if (guest->late_ns)
 		limit.late = guest->late_ns;
-	if (need != POLICY_WORK && age < limit.max_hold) {
-		u32 tick = tick_of(task, guest, now, &later);
-
-		if (tick != TICK_UNKNOWN)
-			need = POLICY_DUE_TICK;
-		if (tick != TICK_LATER)
-			later = 0;
-	}
+	if (task->need != POLICY_WORK && age < limit.max_hold &&
+	    knows_tick(task, guest, now))
+		task->need = POLICY_DUE_TICK;
+	/* Read once: another CPU may ask the same. */
+	later = *(volatile u64 *)&task->later;
+	need = *(volatile u32 *)&task->need;
 	if (later)
 		age += later - now;
 	seen(task, &at);
 	answer = policy_rescue(&task->thread, &group->group, &at, per_cpu(),
 			       age, task->left, need, now, &limit);
-	if (later) {
-		struct cpu *cpu = cpu_of(where);
-
-		if (answer == POLICY_YES && cpu &&
-		    where == bpf_get_smp_processor_id() &&
-		    (!cpu->due || policy_after(cpu->due, later) > 0))
-			cpu->due = later;
-		return 0;
+	if (!later) {
+		if (answer == POLICY_IN_DEBT)
+			add(&guest->rescued.refused, 1);
+		return answer == POLICY_YES;
 	}
-	if (answer == POLICY_IN_DEBT)
-		add(&guest->rescued.refused, 1);
-	return answer == POLICY_YES;
+	cpu = cpu_of(where);
+	if (answer == POLICY_YES && cpu &&
+	    where == bpf_get_smp_processor_id() &&
+	    (!cpu->due || policy_after(cpu->due, later) > 0))
+		cpu->due = later;
+	return 0;
 }
 
 /* The CPU where the thread, which waits, ran last, or where alone it may. */
