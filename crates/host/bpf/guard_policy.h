@@ -843,12 +843,11 @@ POLICY_FN u64 policy_rescue_to_tick(enum policy_need need, u64 in, u64 tick,
 				    const struct policy_limits *limits)
 {
 	u64 ns = policy_rescue_ns(need, limits);
+	u64 most = policy_rescue_ns(POLICY_WORK, limits);
 
 	if (in && (in <= POLICY_LEAD_NS || tick - in <= POLICY_LEAD_NS))
 		ns += 2 * POLICY_LEAD_NS;
-	return ns < policy_rescue_ns(POLICY_WORK, limits)
-		       ? ns
-		       : policy_rescue_ns(POLICY_WORK, limits);
+	return ns < most ? ns : most;
 }
 
 /* Whether a vCPU that waits for its turn, and has been off its CPU since left,

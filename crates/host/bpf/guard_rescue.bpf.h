@@ -71,7 +71,7 @@ static __always_inline void look(struct task *task, u64 now)
 	u32 index = task->vm;
 	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
 	u64 any = 0, seq = 0, jiffies = 0, due = 0;
-	u32 kthread = MAX_GUEST_CPUS, state, i;
+	u32 kthread = MAX_GUEST_CPUS, slot = 0, state, i;
 	u8 on_rq = 0, late = 0;
 
 	if (!guest || !vm || !guest->ready || !vm->ready || !vm->gp_seq)
@@ -105,13 +105,10 @@ static __always_inline void look(struct task *task, u64 now)
 				kthread = MAX_GUEST_CPUS;
 		}
 	}
-	guest->kthread = on_rq && kthread < MAX_GUEST_CPUS
-				 ? guest->slots[kthread & (MAX_GUEST_CPUS - 1)]
-				 : 0;
-	guest->kthread_late =
-		late && kthread < MAX_GUEST_CPUS
-			? guest->slots[kthread & (MAX_GUEST_CPUS - 1)]
-			: 0;
+	if (kthread < MAX_GUEST_CPUS)
+		slot = guest->slots[kthread & (MAX_GUEST_CPUS - 1)];
+	guest->kthread = on_rq ? slot : 0;
+	guest->kthread_late = late ? slot : 0;
 	for (i = 0; i < MAX_LEAVES; i++) {
 		struct leaf *leaf = &guest->leaves[i];
 		u64 mask = 0, tasks = 0, host;
@@ -199,13 +196,14 @@ static __always_inline u64 noticed(const struct task *task)
 }
 
 /* Whether the rescue of the current thread, at which was just looked, and which
- * has run for so long, has done what it can. A tick at which a CPU notices a
- * grace period does no more than that: it is the next one that reports. */
-__noinline int rescue_done(u64 ran)
+ * has run for so long, has done what it can; the next tick comes in so long. A
+ * tick at which a CPU notices a grace period does no more than that: it is the
+ * next one that reports. */
+__noinline int rescue_done(u64 ran, u64 in)
 {
 	struct task *task = task_of(bpf_get_current_task_btf());
 	struct guest *guest = task ? guest_of(task) : 0;
-	u64 seq, in;
+	u64 seq;
 
 	if (!guest)
 		return 0;
@@ -214,10 +212,8 @@ __noinline int rescue_done(u64 ran)
 	if (guest->kthread == task->slot || task->noticed == NO_SEQ)
 		return 0;
 	seq = noticed(task);
-	if (seq == task->noticed || seq != guest->seq)
-		return 0;
-	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
-	return policy_noticed_only(in, guest->tick_ns, ran);
+	return seq != task->noticed && seq == guest->seq &&
+	       policy_noticed_only(in, guest->tick_ns, ran);
 }
 
 /* Whether the rescue of the current thread, which has run for so long, is over:
@@ -231,10 +227,10 @@ __noinline int rescue_over(u64 ran)
 
 	if (!guest)
 		return 1;
-	if (rescue_done(ran))
+	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
+	if (rescue_done(ran, in))
 		return 1;
 	limits(&limit);
-	in = policy_tick_in(&task->ticks, guest->tick_ns, bpf_ktime_get_ns());
 	if (ran < policy_rescue_to_tick(guest->kthread == task->slot
 						? POLICY_WORK
 						: POLICY_DUE_TICK,
