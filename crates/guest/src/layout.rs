@@ -74,6 +74,8 @@ pub struct RcuLayout {
     pub gp_start: Option<u64>,
     /// Host address of the pointer to the grace-period kthread's task.
     pub gp_kthread: Option<u64>,
+    /// `rcu_state.gp_state` (u16): what the kthread does ([`crate::KthreadState`]).
+    pub gp_state: Option<u64>,
     /// `rcu_state.jiffies_force_qs` (u64): when the kthread next scans for quiescent states.
     pub fqs_due: Option<u64>,
     /// The kthread's CPU (u32), and whether it is runnable (`on_rq`, u32 or u8: not zero).

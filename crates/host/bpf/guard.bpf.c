@@ -329,6 +329,7 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 		task->used = 0;
 		task->waits = 0;
 	}
+	falls_asleep(task);
 	count_out(task, bpf_ktime_get_ns());
 }
 
@@ -425,7 +426,9 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		entitle(group, guest);
 		if (guest->policies & DOES_RESCUE &&
 		    p == bpf_get_current_task_btf()) {
-			look(task, now);
+			if (!runnable)
+				falls_asleep(task);
+			look(now, !runnable);
 			task->noticed = noticed(task);
 		}
 	}
@@ -617,7 +620,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 
 			if (task && task->slot) {
 				if (does(task, DOES_RESCUE))
-					look(task, now);
+					look(now, 0);
 				ends = over(cpu, task, where, now);
 				/* Begun here, it is looked at in time. */
 				if (ends && !task->awaits &&
@@ -710,7 +713,7 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 	guest = task ? guest_of(task) : 0;
 	if (guest && guest->policies & DOES_RESCUE &&
 	    policy_after(now, guest->looked) >= LOOK_BUSY_NS)
-		look(task, now);
+		look(now, 0);
 }
 
 /* Runs once on each CPU. */

@@ -55,6 +55,7 @@ struct guest {
 	u64 kthread_cpu; /* addresses, or 0 */
 	u64 kthread_on_rq;
 	u64 kthread_state;
+	u64 gp_state;
 	u64 fqs_due;
 	u64 jiffies;
 	u64 tick_ns; /* 0: not known */
@@ -70,6 +71,8 @@ struct guest {
 	u64 late_ns; /* the age from which on one is late, 0: settings.late */
 	u64 owes[MAX_LEAVES]; /* who holds it up */
 	u64 reports[MAX_LEAVES]; /* of these, those that have to report */
+	u64 awake[MAX_LEAVES]; /* seen to run, and not asleep since then */
+	u64 idled[MAX_LEAVES]; /* idle at some time in this grace period */
 	u32 begins; /* the next grace period, or this one, was seen to begin */
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */

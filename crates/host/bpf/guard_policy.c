@@ -143,6 +143,12 @@ u64 guard_late(u64 mean, u64 tick, const struct policy_limits *limits)
 	return policy_late(mean, tick, limits);
 }
 
+int guard_kthread_helps(int awaited, int wanted, u64 age,
+			const struct policy_limits *limits)
+{
+	return policy_kthread_helps(awaited, wanted, age, limits);
+}
+
 void guard_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
 {
 	policy_ticked(ticks, tick, now);

@@ -681,6 +681,19 @@ POLICY_FN u64 policy_late(u64 mean, u64 tick,
 	       (most - limits->late) * (7 * quarter - mean) / quarter;
 }
 
+/* From that age of a grace period on RCU's kthread may ask CPUs to report. */
+#define POLICY_ASKS_NS 50000000ULL
+
+/* Whether RCU's kthread can do something for a grace period of that age, while
+ * CPUs are awaited: it reports for those that were idle meanwhile, and may be
+ * wanted for something else. The other CPUs report by themselves. */
+POLICY_FN int policy_kthread_helps(int awaited, int wanted, u64 age,
+				   const struct policy_limits *limits)
+{
+	return !awaited || wanted || age >= limits->max_hold ||
+	       age >= POLICY_ASKS_NS;
+}
+
 /* When a vCPU's ticks are due: its guest's timer expires for each of them, and
  * for whatever else its guest waits for. */
 struct policy_ticks {

@@ -7,6 +7,11 @@
 /* What a guest's task_struct.__state is from the choice of a CPU for a task
  * that is woken until that CPU has queued it. */
 #define GUEST_TASK_WAKING 0x200
+/* The guest's rcu_state.gp_state from when its kthread goes to wait for CPUs to
+ * report until it runs again. */
+#define GUEST_GP_WAIT_FQS 5
+
+#define NO_CPU (~0U)
 
 /* Whether a vCPU of the VM owes its guest something. */
 static __always_inline void set_owing(u32 index, _Bool owes)
@@ -41,6 +46,7 @@ static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 {
 	u64 before = guest->seq, since = guest->seq_since;
 	u64 next = seq & 3 ? seq : 0;
+	u32 i;
 
 	if (next == before) {
 		if (!next)
@@ -53,6 +59,8 @@ static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 	if (__sync_val_compare_and_swap(&guest->seq, before, next) != before ||
 	    seq >> 2 == before >> 2)
 		return;
+	for (i = 0; i < MAX_LEAVES; i++)
+		guest->idled[i] = 0;
 	if (!before)
 		return;
 	if (guest->begins)
@@ -60,92 +68,216 @@ static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 	guest->begins = 1;
 }
 
-/*
- * Looks who holds up the guest's grace period. One of its vCPUs has to be
- * current. What is read changes only while one of them runs, so that the last
- * look before all are preempted stays true.
- */
-static __always_inline void look(struct task *task, u64 now)
+/* What is known of the guest's grace-period kthread. */
+struct kthread {
+	u32 cpu; /* whose vCPU has to run for it, or NO_CPU */
+	u32 ready; /* it waits for that CPU; else the timer that wakes it does
+		    */
+	/* It was woken for more than a look at CPUs, or is in the middle of
+	 * something. */
+	u32 wanted;
+};
+
+static __always_inline void look_at_kthread(const struct guest *guest,
+					    struct kthread *kthread)
+{
+	u64 jiffies, due;
+	u32 state, cpu;
+	_Bool late;
+	u8 on_rq = 0;
+	u16 phase;
+
+	kthread->cpu = NO_CPU;
+	if (!guest->kthread_cpu || !guest->kthread_on_rq)
+		return;
+	bpf_probe_read_user(&on_rq, sizeof(on_rq),
+			    (void *)guest->kthread_on_rq);
+	/* Since Linux 6.12 who sleeps may be there, too. Who was woken for a
+	 * vCPU without a CPU is not, until an interrupt of that vCPU puts it
+	 * there. */
+	if (guest->kthread_state &&
+	    !bpf_probe_read_user(&state, sizeof(state),
+				 (void *)guest->kthread_state))
+		on_rq = state == GUEST_TASK_WAKING || (on_rq && !state);
+	late = guest->jiffies && guest->fqs_due &&
+	       !bpf_probe_read_user(&jiffies, sizeof(jiffies),
+				    (void *)guest->jiffies) &&
+	       !bpf_probe_read_user(&due, sizeof(due),
+				    (void *)guest->fqs_due) &&
+	       (s64)(jiffies - due) >= 0;
+	if (!on_rq && !late)
+		return;
+	kthread->ready = on_rq;
+	kthread->wanted =
+		on_rq && (!late || !guest->gp_state ||
+			  bpf_probe_read_user(&phase, sizeof(phase),
+					      (void *)guest->gp_state) ||
+			  phase != GUEST_GP_WAIT_FQS);
+	if (!bpf_probe_read_user(&cpu, sizeof(cpu), (void *)guest->kthread_cpu))
+		kthread->cpu = cpu;
+}
+
+/* The leaf's CPU where a task runs next that was preempted in a reader for
+ * which the grace period waits, or NO_CPU. */
+static __always_inline u32 blocked_cpu(const struct guest *guest,
+				       const struct vm *vm,
+				       const struct leaf *leaf)
+{
+	u64 tasks = 0, host;
+	u32 cpu;
+
+	if (!leaf->gp_tasks || !guest->task_cpu ||
+	    bpf_probe_read_user(&tasks, sizeof(tasks),
+				(void *)leaf->gp_tasks) ||
+	    !tasks)
+		return NO_CPU;
+	host = host_address(vm, tasks - guest->node_entry, 4096);
+	if (!host || bpf_probe_read_user(&cpu, sizeof(cpu),
+					 (void *)(host + guest->task_cpu)))
+		return NO_CPU;
+	return cpu;
+}
+
+static __always_inline u64 cpu_bit(const struct leaf *leaf, u32 cpu)
+{
+	cpu -= leaf->first_cpu;
+	return cpu < leaf->cpus && cpu < 64 ? 1ULL << cpu : 0;
+}
+
+/* Whether the guest's task on the vCPU, which is current, is the idle task. */
+static __always_inline _Bool in_idle_task(const struct vm *vm,
+					  const struct vcpu *vcpu)
+{
+	u64 task, host;
+	u32 pid = 1;
+
+	if (!vcpu->current_task ||
+	    bpf_probe_read_user(&task, sizeof(task),
+				(void *)vcpu->current_task))
+		return 0;
+	host = host_address(vm, task, 4096);
+	return host &&
+	       !bpf_probe_read_user(&pid, sizeof(pid),
+				    (void *)(host + vm->task_pid)) &&
+	       !pid;
+}
+
+/* Which of the guest's leaves the vCPU belongs to, or MAX_LEAVES. */
+static __always_inline u32 leaf_of(const struct guest *guest,
+				   const struct vcpu *vcpu)
+{
+	u32 i;
+
+	bpf_for(i, 0, MAX_LEAVES)
+	{
+		if (i >= guest->leaves_used || i >= MAX_LEAVES)
+			break;
+		if (guest->leaves[i].qsmask == vcpu->qsmask)
+			return i;
+	}
+	return MAX_LEAVES;
+}
+
+/* The vCPU sleeps, so its guest's CPU is idle. Whatever else takes it out of
+ * its queue, the next look tells that it is awake. */
+static __always_inline void falls_asleep(const struct task *task)
 {
 	struct guest *guest = guest_of(task);
-	u32 index = task->vm;
-	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
-	u64 any = 0, seq = 0, jiffies = 0, due = 0;
-	u32 kthread = MAX_GUEST_CPUS, slot = 0, state, i;
-	u8 on_rq = 0, late = 0;
+	struct vcpu *vcpu = vcpu_of(task);
+	u32 leaf;
 
-	if (!guest || !vm || !guest->ready || !vm->ready || !vm->gp_seq)
+	if (!guest || !vcpu)
 		return;
+	leaf = leaf_of(guest, vcpu);
+	if (leaf < MAX_LEAVES && guest->awake[leaf] & vcpu->qsbit)
+		__sync_fetch_and_and(&guest->awake[leaf], ~vcpu->qsbit);
+}
+
+/* The vCPU, which is current, and does not fall asleep, was seen; a grace
+ * period may be in progress. */
+static __always_inline void is_awake(struct guest *guest, const struct vm *vm,
+				     const struct vcpu *vcpu, u32 leaf,
+				     _Bool grace)
+{
+	_Bool was = !!(guest->awake[leaf] & vcpu->qsbit);
+
+	if (!(guest->idled[leaf] & vcpu->qsbit) &&
+	    (!was || (grace && in_idle_task(vm, vcpu))))
+		__sync_fetch_and_or(&guest->idled[leaf], vcpu->qsbit);
+	if (!was)
+		__sync_fetch_and_or(&guest->awake[leaf], vcpu->qsbit);
+}
+
+/*
+ * Looks who holds up the grace period of the guest whose vCPU is current, and
+ * perhaps about to sleep. What is read changes only while one of the guest's
+ * vCPUs runs, so that the last look before all are preempted stays true.
+ */
+__noinline int look(u64 now, u32 sleeps)
+{
+	struct task *task = task_of(bpf_get_current_task_btf());
+	struct guest *guest = task ? guest_of(task) : 0;
+	struct vcpu *vcpu = task ? vcpu_of(task) : 0;
+	u32 index = task ? task->vm : 0;
+	struct vm *vm = bpf_map_lookup_elem(&vms, &index);
+	struct kthread kthread = {.cpu = NO_CPU};
+	u64 any = 0, seq = 0, age, idled = 0;
+	struct policy_limits limit;
+	u32 slot = 0, i;
+
+	if (!guest || !vcpu || !vm || !guest->ready || !vm->ready ||
+	    !vm->gp_seq)
+		return 0;
 	guest->looked = now;
 	if (bpf_probe_read_user(&seq, sizeof(seq), (void *)vm->gp_seq))
-		return;
+		return 0;
 	note_seq(guest, seq, now);
-	if (seq & 3) {
-		if (guest->kthread_cpu && guest->kthread_on_rq) {
-			bpf_probe_read_user(&on_rq, sizeof(on_rq),
-					    (void *)guest->kthread_on_rq);
-			/* Since Linux 6.12 who sleeps may be there, too. Who
-			 * was woken for a vCPU without a CPU is not, until an
-			 * interrupt of that vCPU puts it there. */
-			if (guest->kthread_state &&
-			    !bpf_probe_read_user(&state, sizeof(state),
-						 (void *)guest->kthread_state))
-				on_rq = state == GUEST_TASK_WAKING ||
-					(on_rq && !state);
-			/* It waits for a CPU, or its timer's tick does. */
-			if (!on_rq && guest->jiffies && guest->fqs_due &&
-			    !bpf_probe_read_user(&jiffies, sizeof(jiffies),
-						 (void *)guest->jiffies) &&
-			    !bpf_probe_read_user(&due, sizeof(due),
-						 (void *)guest->fqs_due))
-				late = (s64)(jiffies - due) >= 0;
-			if ((on_rq || late) &&
-			    bpf_probe_read_user(&kthread, sizeof(kthread),
-						(void *)guest->kthread_cpu))
-				kthread = MAX_GUEST_CPUS;
-		}
-	}
-	if (kthread < MAX_GUEST_CPUS)
-		slot = guest->slots[kthread & (MAX_GUEST_CPUS - 1)];
-	guest->kthread = on_rq ? slot : 0;
-	guest->kthread_late = late ? slot : 0;
 	for (i = 0; i < MAX_LEAVES; i++) {
 		struct leaf *leaf = &guest->leaves[i];
-		u64 mask = 0, tasks = 0, host;
-		u32 blocked = MAX_GUEST_CPUS;
+		u64 mask = 0, awake;
 
 		if (i >= guest->leaves_used)
 			break;
-		if (seq & 3) {
-			if (bpf_probe_read_user(&mask, sizeof(mask),
-						(void *)leaf->qsmask))
-				mask = 0;
-			if (leaf->cpus < 64)
-				mask &= (1ULL << (leaf->cpus & 63)) - 1;
-			guest->reports[i] = mask;
-			if (kthread - leaf->first_cpu < leaf->cpus)
-				mask |= 1ULL
-					<< ((kthread - leaf->first_cpu) & 63);
-			if (leaf->gp_tasks && guest->task_cpu &&
-			    !bpf_probe_read_user(&tasks, sizeof(tasks),
-						 (void *)leaf->gp_tasks) &&
-			    tasks) {
-				host = host_address(
-					vm, tasks - guest->node_entry, 4096);
-				if (host &&
-				    !bpf_probe_read_user(
-					    &blocked, sizeof(blocked),
-					    (void *)(host + guest->task_cpu)) &&
-				    blocked - leaf->first_cpu < leaf->cpus)
-					mask |= 1ULL << ((blocked -
-							  leaf->first_cpu) &
-							 63);
-			}
-		}
+		if (!sleeps && leaf->qsmask == vcpu->qsmask)
+			is_awake(guest, vm, vcpu, i, !!(seq & 3));
+		if (seq & 3 && bpf_probe_read_user(&mask, sizeof(mask),
+						   (void *)leaf->qsmask))
+			mask = 0;
+		if (leaf->cpus < 64)
+			mask &= (1ULL << (leaf->cpus & 63)) - 1;
+		guest->reports[i] = mask;
+		any |= mask;
+		/* In this order: is_awake() changes the other one first. */
+		awake = *(volatile u64 *)&guest->awake[i];
+		idled |= mask & (~awake | *(volatile u64 *)&guest->idled[i]);
+	}
+	if (seq & 3)
+		look_at_kthread(guest, &kthread);
+	limits(&limit);
+	age = guest->seq_since;
+	age = policy_after(now, age) > 0 ? now - age : 0;
+	if (!policy_kthread_helps(!!any,
+				  idled || guest->tracks_user || kthread.wanted,
+				  age, &limit))
+		kthread.cpu = NO_CPU;
+	if (kthread.cpu < MAX_GUEST_CPUS)
+		slot = guest->slots[kthread.cpu & (MAX_GUEST_CPUS - 1)];
+	guest->kthread = kthread.ready ? slot : 0;
+	guest->kthread_late = kthread.ready ? 0 : slot;
+	for (i = 0; i < MAX_LEAVES; i++) {
+		struct leaf *leaf = &guest->leaves[i];
+		u64 mask = 0;
+
+		if (i >= guest->leaves_used)
+			break;
+		if (seq & 3)
+			mask = guest->reports[i] | cpu_bit(leaf, kthread.cpu) |
+			       cpu_bit(leaf, blocked_cpu(guest, vm, leaf));
 		guest->owes[i] = mask;
 		any |= mask;
 	}
 	set_owing(index, !!any);
+	return 0;
 }
 
 /* Whether the vCPU is in its leaf's mask, of one per leaf: those that hold up
@@ -154,20 +286,15 @@ static __always_inline _Bool in_mask(const struct task *task, _Bool reports)
 {
 	struct guest *guest = guest_of(task);
 	struct vcpu *vcpu = vcpu_of(task);
-	u32 i;
+	u32 leaf;
 
 	if (!guest || !vcpu)
 		return 0;
-	bpf_for(i, 0, MAX_LEAVES)
-	{
-		if (i >= guest->leaves_used || i >= MAX_LEAVES)
-			break;
-		if (guest->leaves[i].qsmask == vcpu->qsmask)
-			return !!(
-				(reports ? guest->reports[i] : guest->owes[i]) &
-				vcpu->qsbit);
-	}
-	return 0;
+	leaf = leaf_of(guest, vcpu);
+	if (leaf >= MAX_LEAVES)
+		return 0;
+	return !!((reports ? guest->reports[leaf] : guest->owes[leaf]) &
+		  vcpu->qsbit);
 }
 
 /* Whether the vCPU holds up its guest's grace period, by the last look. */

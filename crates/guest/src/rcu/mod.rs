@@ -209,6 +209,7 @@ impl Rcu<'_> {
             gp_seq: gp_seq.ok_or(Error::NotRam { address: self.map.gp_seq })?,
             gp_start: host(self.map.gp_start)?,
             gp_kthread: host(self.map.gp_kthread)?,
+            gp_state: host(self.map.gp_state)?,
             fqs_due: host(self.map.fqs_due)?,
             kthread_cpu: of_kthread(self.map.task_cpu),
             kthread_on_rq: of_kthread(self.map.task_on_rq),

@@ -145,6 +145,7 @@ unsafe extern "C" {
     fn guard_ticked(ticks: *mut Ticks, tick: u64, now: u64);
     fn guard_tick_in(ticks: *const Ticks, tick: u64, now: u64) -> u64;
     fn guard_tick_due(ticks: *const Ticks, tick: u64, left: u64, now: u64) -> i32;
+    fn guard_kthread_helps(awaited: i32, wanted: i32, age: u64, limits: *const Limits) -> i32;
     fn guard_two_ticks(in_ns: u64) -> i32;
     fn guard_noticed_only(in_ns: u64, tick: u64, ran: u64) -> i32;
     fn guard_two_ticks_in(in_ns: u64, tick: u64) -> u64;
@@ -1855,6 +1856,24 @@ fn a_tick_is_due_once_its_time_has_passed() {
         ticks.due(tick, 0, u64::MAX);
         ticks.due(tick, u64::MAX, 0);
     }
+}
+
+#[test]
+fn the_kthread_runs_for_what_it_can_do() {
+    let limits = |max_hold| Limits { max_hold, ..LIMITS };
+    let asked = |awaited: bool, wanted: bool, age, limits| {
+        // SAFETY: reads its arguments only.
+        unsafe { guard_kthread_helps(awaited.into(), wanted.into(), age, &limits) != 0 }
+    };
+    let helps = |awaited, wanted, age| asked(awaited, wanted, age, LIMITS);
+    for age in [0, LIMITS.late, LIMITS.max_hold - 1] {
+        assert!(helps(false, false, age), "it has to end the grace period");
+        assert!(helps(true, true, age), "it reports for who was idle");
+        assert!(!helps(true, false, age), "who is busy reports itself");
+    }
+    assert!(helps(true, false, LIMITS.max_hold), "the host holds it up for too long");
+    assert!(!asked(true, false, 40 * MS, limits(S)));
+    assert!(asked(true, false, 50 * MS, limits(S)), "it may have to ask");
 }
 
 #[test]

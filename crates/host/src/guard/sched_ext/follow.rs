@@ -357,10 +357,11 @@ fn set_rcu(
     for (offset, value) in words {
         guests.set_field(index, offset, value);
     }
-    let longs: [(usize, Option<u64>); 7] = [
+    let longs: [(usize, Option<u64>); 8] = [
         (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
         (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
         (offset_of!(types::guest, kthread_state), rcu.kthread_state),
+        (offset_of!(types::guest, gp_state), rcu.gp_state),
         (offset_of!(types::guest, fqs_due), rcu.fqs_due),
         (offset_of!(types::guest, jiffies), layout.jiffies),
         (offset_of!(types::guest, tick_ns), layout.hz.map(|hz| 1_000_000_000 / u64::from(hz))),
@@ -376,8 +377,9 @@ fn set_rcu(
         guests.set_field(index, at + offset_of!(types::leaf, gp_tasks), leaf.gp_tasks);
         guests.set_field(index, at + offset_of!(types::leaf, first_cpu), leaf.first_cpu);
         guests.set_field(index, at + offset_of!(types::leaf, cpus), leaf.cpus);
-        let at = offset_of!(types::guest, owes) + n * size_of::<u64>();
-        guests.set_field(index, at, 0u64);
+        for masks in [offset_of!(types::guest, owes), offset_of!(types::guest, awake)] {
+            guests.set_field(index, masks + n * size_of::<u64>(), 0u64);
+        }
     }
     for (n, &slot) in guest.slots.iter().enumerate() {
         let at = offset_of!(types::guest, slots) + n * size_of::<u32>();

@@ -112,6 +112,7 @@ impl StandIn {
                 gp_seq: self.gp_seq,
                 gp_start: None,
                 gp_kthread: None,
+                gp_state: None,
                 fqs_due: Some(self.fqs_due),
                 kthread_cpu: Some(self.kthread_cpu),
                 kthread_on_rq: Some(self.kthread_on_rq),
