@@ -427,7 +427,7 @@ fn command(config: &Config, qemu: &Qemu, fds: [i32; 3]) -> std::process::Command
     // KVM leaves the HPET to QEMU, whose main thread a periodic timer wakes 250 times a second
     // after the guest left it: management software boots Linux guests without one.
     let (machine, accel, cpu) = match config.accel {
-        Accel::Kvm => ("pc,hpet=off", "kvm", "host"),
+        Accel::Kvm => ("pc,hpet=off", "kvm", tsc::processor()),
         Accel::Tcg => ("pc", "tcg,thread=multi", "max"),
     };
     let [ctl, serial, monitor] = fds;

@@ -4,16 +4,38 @@
 //! QEMU emulates it with this machine's counter. A guest's kernel measures its frequency against
 //! other clocks while it boots, and is wrong by factors if its vCPU loses its CPU meanwhile: its
 //! clock then runs too fast or too slow until it ends. So it is told.
+//!
+//! The counter itself is not dilated, so it looks faster by as much, to the guests of a lab host as
+//! well. Faster than any that Linux expects: see [`processor`].
 
 use crate::dilation::Dilation;
 use std::sync::OnceLock;
 
+/// By this machine's other clocks.
+fn khz() -> Option<u64> {
+    static KHZ: OnceLock<Option<u64>> = OnceLock::new();
+    *KHZ.get_or_init(counter::khz)
+}
+
+/// QEMU's `-cpu` for a guest under KVM.
+///
+/// Linux keeps an eighth of the counter's frequency, in Hz, in 32 bits where it sets its timer to a
+/// reading of the counter. From 34 GHz on that overflows: the timer expires too early, and the
+/// kernel sets it again for the rest, 15 to 20 times for each tick. (`setup_APIC_timer` in
+/// `arch/x86/kernel/apic/apic.c`.) Then the guest has to take the local APIC's own count instead.
+pub fn processor() -> &'static str {
+    processor_for(khz())
+}
+
+fn processor_for(khz: Option<u64>) -> &'static str {
+    const MOST_KHZ: u64 = (1 << 32) * 8 / 1000;
+    if khz.is_some_and(|khz| khz > MOST_KHZ) { "host,tsc-deadline=off" } else { "host" }
+}
+
 /// The kernel parameter that tells it, or nothing where it is not known.
 pub fn kernel_parameter(dilation: Dilation) -> String {
-    static KHZ: OnceLock<Option<u64>> = OnceLock::new();
-    let khz = KHZ.get_or_init(counter::khz);
     // The guest's other clocks are slowed, the counter is not.
-    khz.map_or_else(String::new, |khz| {
+    khz().map_or_else(String::new, |khz| {
         format!("tsc_early_khz={}", khz * u64::from(dilation.factor()))
     })
 }
@@ -59,6 +81,14 @@ mod counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_that_is_too_fast_sets_no_timer() {
+        assert_eq!(processor_for(None), "host");
+        assert_eq!(processor_for(Some(3_000_000)), "host");
+        assert_eq!(processor_for(Some(34_000_000)), "host");
+        assert_eq!(processor_for(Some(34_400_000)), "host,tsc-deadline=off");
+    }
 
     #[test]
     fn a_dilated_guests_counter_looks_faster() {
