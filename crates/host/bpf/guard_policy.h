@@ -698,12 +698,18 @@ POLICY_FN int policy_kthread_helps(int awaited, int wanted, u64 age,
  * for whatever else its guest waits for. */
 struct policy_ticks {
 	u64 at; /* when one was due */
-	/* Twice how many expiries fell in with it lately, less the others. */
+	u64 seen; /* when the last expired */
+	/* POLICY_TICKS_HIT times how many expiries fell in with it lately, less
+	 * the others. */
 	u64 sure;
 };
 
-#define POLICY_TICKS_SURE 6 /* from so many on */
-#define POLICY_TICKS_MOST 16
+/* An expiry falls in by chance once in twenty times (4 ms per tick). So a wrong
+ * guess is soon given up, and a right one stays where seven others expire per
+ * tick. */
+#define POLICY_TICKS_HIT 8
+#define POLICY_TICKS_SURE 32 /* from so much on */
+#define POLICY_TICKS_MOST 64
 #define POLICY_TICK_OFF_NS 100000ULL
 /* After so many without one that was seen, clocks may have drifted apart. */
 #define POLICY_TICKS_OLD 64
@@ -711,32 +717,39 @@ struct policy_ticks {
 /* The guest's timer expires at now. */
 POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
 {
-	u64 since = now - ticks->at, off;
+	u64 since = now - ticks->at, late, early;
 
 	if (!tick || (ticks->sure && policy_after(now, ticks->at) < 0))
 		return;
-	off = since % tick;
+	late = since % tick;
+	early = tick - late;
 	if (!ticks->sure || since / tick > POLICY_TICKS_OLD) {
 		ticks->at = now;
-		ticks->sure = 1;
-	} else if (off <= POLICY_TICK_OFF_NS ||
-		   tick - off <= POLICY_TICK_OFF_NS) {
-		ticks->at = now;
-		if (ticks->sure < POLICY_TICKS_MOST)
-			ticks->sure += 2;
-	} else {
-		ticks->sure--;
+		ticks->seen = now;
+		ticks->sure = POLICY_TICKS_HIT;
+		return;
 	}
+	if (late > POLICY_TICK_OFF_NS && early > POLICY_TICK_OFF_NS) {
+		ticks->sure--;
+		return;
+	}
+	/* By a quarter of the way: some fall in by chance. */
+	ticks->at =
+		late <= early ? now - late + late / 4 : now + early - early / 4;
+	ticks->seen = now;
+	ticks->sure += POLICY_TICKS_HIT;
+	if (ticks->sure > POLICY_TICKS_MOST)
+		ticks->sure = POLICY_TICKS_MOST;
 }
 
 /* How long it is to the vCPU's next tick; 0 if that is not known. */
 POLICY_FN u64 policy_tick_in(const struct policy_ticks *ticks, u64 tick,
 			     u64 now)
 {
-	u64 since = now - ticks->at;
+	u64 since = policy_after(now, ticks->at) > 0 ? now - ticks->at : 0;
 
 	if (!tick || ticks->sure < POLICY_TICKS_SURE ||
-	    policy_after(now, ticks->at) < 0 || since / tick > POLICY_TICKS_OLD)
+	    since / tick > POLICY_TICKS_OLD)
 		return 0;
 	return tick - since % tick;
 }
@@ -746,10 +759,12 @@ POLICY_FN u64 policy_tick_in(const struct policy_ticks *ticks, u64 tick,
 POLICY_FN int policy_tick_due(const struct policy_ticks *ticks, u64 tick,
 			      u64 left, u64 now)
 {
+	u64 before = policy_after(left, ticks->at) > 0 ? left - ticks->at : 0;
+
 	if (!tick || policy_after(now, left) <= 0)
 		return 0;
-	return policy_after(ticks->at, left) >= 0 ||
-	       now - left >= tick - (left - ticks->at) % tick;
+	return policy_after(ticks->seen, left) >= 0 ||
+	       now - left >= tick - before % tick;
 }
 
 /* How long before a tick that is to come the one that is due has to be there,

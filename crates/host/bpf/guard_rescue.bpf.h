@@ -13,6 +13,8 @@
 
 #define NO_CPU (~0U)
 
+#define TIMER_LATE_NS 100000000ULL
+
 /* Whether a vCPU of the VM owes its guest something. */
 static __always_inline void set_owing(u32 index, _Bool owes)
 {
@@ -550,6 +552,16 @@ out:
 	bpf_task_release(p);
 }
 
+/* When the timer was to expire: the function may be called a little late. */
+static __always_inline u64 expires(const struct hrtimer *timer, u64 now)
+{
+	u64 at = now;
+
+	if (bpf_core_field_exists(timer->_softexpires))
+		at = BPF_CORE_READ(timer, _softexpires);
+	return now - at < TIMER_LATE_NS ? at : now;
+}
+
 /* KVM's timer function: the guest's timer expires, mostly for a tick. This is
  * the best moment for a rescue, since the tick comes with the vCPU. */
 SEC("fentry/apic_timer_fn")
@@ -566,7 +578,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	u32 where;
 	u32 tid;
 
-	if (!active || !BPF_CORE_READ(lapic, vcpu, ready))
+	if (!active)
 		return 0;
 	tid = BPF_CORE_READ(lapic, vcpu, pid, numbers[0].nr);
 	if (!bpf_map_lookup_elem(&members, &tid))
@@ -580,7 +592,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	guest = guest_of(task);
 	if (!guest || !(guest->policies & DOES_RESCUE))
 		goto out;
-	policy_ticked(&task->ticks, guest->tick_ns, now);
+	policy_ticked(&task->ticks, guest->tick_ns, expires(timer, now));
 	if (!task->queued || task->why)
 		goto out;
 	task->ticked = 1;

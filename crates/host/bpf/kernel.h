@@ -100,7 +100,6 @@ struct pid {
 struct kvm_vcpu {
 	struct preempt_notifier preempt_notifier;
 	struct pid *pid;
-	_Bool ready; /* it was preempted, or woken, and waits for a CPU */
 	struct kvm_vcpu_arch arch;
 };
 
@@ -114,7 +113,9 @@ struct kvm_vcpu___rip {
 	struct kvm_vcpu_arch___rip arch;
 };
 
-struct hrtimer;
+struct hrtimer {
+	s64 _softexpires;
+};
 
 /* A guest's timer, which ticks. */
 struct kvm_timer {
