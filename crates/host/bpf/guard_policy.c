@@ -149,9 +149,9 @@ int guard_kthread_helps(int awaited, int wanted, u64 age,
 	return policy_kthread_helps(awaited, wanted, age, limits);
 }
 
-void guard_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
+void guard_ticked(struct policy_ticks *ticks, u64 tick, u64 due, u64 now)
 {
-	policy_ticked(ticks, tick, now);
+	policy_ticked(ticks, tick, due, now);
 }
 
 u64 guard_tick_in(const struct policy_ticks *ticks, u64 tick, u64 now)

@@ -698,45 +698,90 @@ POLICY_FN int policy_kthread_helps(int awaited, int wanted, u64 age,
  * for whatever else its guest waits for. */
 struct policy_ticks {
 	u64 at; /* when one was due */
-	u64 seen; /* when the last expired */
+	u64 seen; /* when the timer's function ran for the last one */
 	/* POLICY_TICKS_HIT times how many expiries fell in with it lately, less
 	 * the others. */
 	u64 sure;
+	/* The first of the others since the last that fell in, or the last one
+	 * a whole number of ticks after it, and how many there were. */
+	u64 rival;
+	u64 rivals;
 };
 
-/* An expiry falls in by chance once in twenty times (4 ms per tick). So a wrong
- * guess is soon given up, and a right one stays where seven others expire per
- * tick. */
+/* An expiry falls in by chance once in twenty times. So a wrong guess is soon
+ * given up, and a right one stays where seven others expire per tick. */
 #define POLICY_TICKS_HIT 8
 #define POLICY_TICKS_SURE 32 /* from so much on */
 #define POLICY_TICKS_MOST 64
 #define POLICY_TICK_OFF_NS 100000ULL
+#define POLICY_TICK_OFF_PART 40
 /* After so many without one that was seen, clocks may have drifted apart. */
 #define POLICY_TICKS_OLD 64
 
-/* The guest's timer expires at now. */
-POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 now)
+/* How long the time that passed is off a whole number of ticks. */
+POLICY_FN u64 policy_tick_off(u64 since, u64 tick)
 {
-	u64 since = now - ticks->at, late, early;
+	u64 off = since % tick;
 
-	if (!tick || (ticks->sure && policy_after(now, ticks->at) < 0))
+	return off < tick - off ? off : tick - off;
+}
+
+/* Whether an expiry that is off by so much is one of the ticks. */
+POLICY_FN int policy_falls_in(u64 off, u64 tick)
+{
+	return off <= POLICY_TICK_OFF_NS && off <= tick / POLICY_TICK_OFF_PART;
+}
+
+POLICY_FN void policy_ticks_guess(struct policy_ticks *ticks, u64 due, u64 now)
+{
+	ticks->at = due;
+	ticks->seen = now;
+	ticks->sure = POLICY_TICKS_HIT;
+	ticks->rivals = 0;
+}
+
+/* An expiry did not fall in. A timer that expires every few ticks would keep a
+ * wrong guess alive: what comes more often takes its place. */
+POLICY_FN void policy_ticks_missed(struct policy_ticks *ticks, u64 tick,
+				   u64 due, u64 now)
+{
+	u64 since = due - ticks->rival;
+
+	ticks->sure--;
+	if (!ticks->rivals) {
+		ticks->rival = due;
+		ticks->rivals = 1;
+	} else if (since > tick / 2 &&
+		   policy_falls_in(policy_tick_off(since, tick), tick)) {
+		ticks->rival = due;
+		if (++ticks->rivals > 2)
+			policy_ticks_guess(ticks, due, now);
+	}
+}
+
+/* The guest's timer expires, which was due then; now its function runs. */
+POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 due,
+			     u64 now)
+{
+	u64 since = due - ticks->at, late, early;
+
+	if (!tick || (ticks->sure && policy_after(due, ticks->at) < 0))
 		return;
-	late = since % tick;
-	early = tick - late;
 	if (!ticks->sure || since / tick > POLICY_TICKS_OLD) {
-		ticks->at = now;
-		ticks->seen = now;
-		ticks->sure = POLICY_TICKS_HIT;
+		policy_ticks_guess(ticks, due, now);
 		return;
 	}
-	if (late > POLICY_TICK_OFF_NS && early > POLICY_TICK_OFF_NS) {
-		ticks->sure--;
+	if (!policy_falls_in(policy_tick_off(since, tick), tick)) {
+		policy_ticks_missed(ticks, tick, due, now);
 		return;
 	}
 	/* By a quarter of the way: some fall in by chance. */
+	late = since % tick;
+	early = tick - late;
 	ticks->at =
-		late <= early ? now - late + late / 4 : now + early - early / 4;
+		late <= early ? due - late + late / 4 : due + early - early / 4;
 	ticks->seen = now;
+	ticks->rivals = 0;
 	ticks->sure += POLICY_TICKS_HIT;
 	if (ticks->sure > POLICY_TICKS_MOST)
 		ticks->sure = POLICY_TICKS_MOST;

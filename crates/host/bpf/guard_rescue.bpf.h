@@ -61,6 +61,8 @@ static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 	if (__sync_val_compare_and_swap(&guest->seq, before, next) != before ||
 	    seq >> 2 == before >> 2)
 		return;
+	/* A vCPU that another CPU sees idle just now is forgotten: its own tick
+	 * reports for it. */
 	for (i = 0; i < MAX_LEAVES; i++)
 		guest->idled[i] = 0;
 	if (!before)
@@ -587,12 +589,13 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	if (!p)
 		return 0;
 	task = task_of(p);
-	if (!task || !task->slot)
+	/* One that sleeps has no ticks, but is woken by other timers. */
+	if (!task || !task->slot || !task->counted)
 		goto out;
 	guest = guest_of(task);
 	if (!guest || !(guest->policies & DOES_RESCUE))
 		goto out;
-	policy_ticked(&task->ticks, guest->tick_ns, expires(timer, now));
+	policy_ticked(&task->ticks, guest->tick_ns, expires(timer, now), now);
 	if (!task->queued || task->why)
 		goto out;
 	task->ticked = 1;

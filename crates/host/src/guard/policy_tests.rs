@@ -142,7 +142,7 @@ unsafe extern "C" {
     fn guard_borrow(own: *mut u64, group: *mut Group, ran: u64);
     fn guard_grace_mean(mean: u64, ns: u64) -> u64;
     fn guard_late(mean: u64, tick: u64, limits: *const Limits) -> u64;
-    fn guard_ticked(ticks: *mut Ticks, tick: u64, now: u64);
+    fn guard_ticked(ticks: *mut Ticks, tick: u64, due: u64, now: u64);
     fn guard_tick_in(ticks: *const Ticks, tick: u64, now: u64) -> u64;
     fn guard_tick_due(ticks: *const Ticks, tick: u64, left: u64, now: u64) -> i32;
     fn guard_kthread_helps(awaited: i32, wanted: i32, age: u64, limits: *const Limits) -> i32;
@@ -1766,12 +1766,14 @@ struct Ticks {
     at: u64,
     seen: u64,
     sure: u64,
+    rival: u64,
+    rivals: u64,
 }
 
 impl Ticks {
     fn expires(&mut self, tick: u64, now: u64) {
         // SAFETY: writes its argument only.
-        unsafe { guard_ticked(self, tick, now) };
+        unsafe { guard_ticked(self, tick, now, now) };
     }
 
     fn next(&self, tick: u64, now: u64) -> Option<u64> {
@@ -1787,41 +1789,40 @@ impl Ticks {
 
 #[test]
 fn ticks_are_told_from_other_timers() {
-    let (mut random, tick) = (Random(7), 4 * MS);
-    for others in [0, 1, 3, 6] {
+    let mut random = Random(7);
+    for (tick, others) in [1, 4, 10].into_iter().flat_map(|n| [0, 1, 3, 6].map(|o| (n * MS, o))) {
         let mut ticks = Ticks::default();
         assert_eq!(ticks.next(tick, S), None, "none was seen");
         // Ticks a little late, and up to six other timers between two of them.
         for n in 0..400 {
             let at = S + n * tick;
-            ticks.expires(tick, at + random.below(30_000));
-            let mut others: Vec<_> = (0..others).map(|_| at + random.below(4 * MS)).collect();
-            others.sort();
-            for other in others {
-                ticks.expires(tick, other);
-            }
+            let late = random.below(tick / 200);
+            let mut all: Vec<_> = (0..others).map(|_| random.below(tick)).collect();
+            all.push(late);
+            all.sort();
+            all.iter().for_each(|other| ticks.expires(tick, at + other));
         }
-        let now = S + 400 * tick + MS;
+        let now = S + 400 * tick + tick / 4;
         let next = ticks.next(tick, now).expect("400 ticks");
-        assert!(next.abs_diff(3 * MS) <= 60_000, "{next} with {others}");
+        assert!(next.abs_diff(tick * 3 / 4) <= tick / 50, "{next} of {tick} with {others}");
         assert_eq!(ticks.next(tick, now + 66 * tick), None, "clocks drift");
         // They go on elsewhere.
         for n in 0..80 {
             ticks.expires(tick, now + n * tick);
         }
-        assert_eq!(ticks.next(tick, now + 80 * tick - MS), Some(MS));
+        assert_eq!(ticks.next(tick, now + 80 * tick - MS / 2), Some(MS / 2));
         ticks.expires(tick, now + 200 * tick);
         assert_eq!(ticks.next(tick, now + 201 * tick), None, "one after a pause");
+        // No ticks at all.
+        let (mut ticks, mut now, mut sure) = (Ticks::default(), S, 0);
+        for _ in 0..20_000 {
+            now += random.below(tick);
+            ticks.expires(tick, now);
+            assert!(ticks.sure <= 64, "{}", ticks.sure);
+            sure += u32::from(ticks.next(tick, now).is_some());
+        }
+        assert!(sure < 2_000, "sure of ticks that are none, {sure} times of 20,000");
     }
-    // No ticks at all.
-    let (mut ticks, mut now, mut sure) = (Ticks::default(), S, 0);
-    for _ in 0..20_000 {
-        now += random.below(2 * MS);
-        ticks.expires(tick, now);
-        assert!(ticks.sure <= 64, "{}", ticks.sure);
-        sure += u32::from(ticks.next(tick, now).is_some());
-    }
-    assert!(sure < 2_000, "sure of ticks that are none, {sure} times of 20,000");
     // A guest says how long its ticks are.
     for tick in [0, 1, u64::MAX, u64::MAX / 2] {
         let mut ticks = Ticks::default();
@@ -1830,6 +1831,27 @@ fn ticks_are_told_from_other_timers() {
             let next = ticks.next(tick, now).unwrap_or(0);
             assert!(next <= tick, "{next} of {tick}");
         }
+    }
+}
+
+#[test]
+fn a_timer_every_few_ticks_is_not_taken_for_them() {
+    let tick = 4 * MS;
+    for every in 3..=7 {
+        let mut ticks = Ticks::default();
+        // It was there before the ticks.
+        for n in 0..200 {
+            ticks.expires(tick, S + n * every * tick);
+        }
+        let start = S + 200 * every * tick;
+        for n in 0..200 {
+            if n % every == 0 {
+                ticks.expires(tick, start + n * tick);
+            }
+            ticks.expires(tick, start + n * tick + MS);
+        }
+        let now = start + 200 * tick;
+        assert_eq!(ticks.next(tick, now), Some(MS), "with another timer every {every} ticks");
     }
 }
 
