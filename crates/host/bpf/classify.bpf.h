@@ -88,6 +88,18 @@ static __always_inline u32 classify(const struct vm *vm,
 	return CLASS_KERNEL;
 }
 
+/* The guest's current task on the vCPU, and where that lies in this process, or
+ * 0. A task lies in one piece, and a page is more than the fields need. */
+static __always_inline u64 guest_task(const struct vm *vm,
+				      const struct vcpu *vcpu, u64 *task)
+{
+	if (!vcpu->current_task ||
+	    bpf_probe_read_user(task, sizeof(*task),
+				(void *)vcpu->current_task))
+		return 0;
+	return host_address(vm, *task, 4096);
+}
+
 static __always_inline void observe(struct vcpu *vcpu, struct vm *vm,
 				    struct task_struct *thread,
 				    struct observation *seen)
@@ -116,15 +128,11 @@ static __always_inline void observe(struct vcpu *vcpu, struct vm *vm,
 			observe_vmx(kvm, seen);
 	}
 
-	if (!vm || !vm->ready || !vcpu->preempt_count || !vcpu->current_task)
+	if (!vm || !vm->ready || !vcpu->preempt_count ||
+	    bpf_probe_read_user(&count, sizeof(count),
+				(void *)vcpu->preempt_count))
 		return;
-	if (bpf_probe_read_user(&count, sizeof(count),
-				(void *)vcpu->preempt_count) ||
-	    bpf_probe_read_user(&seen->task, sizeof(seen->task),
-				(void *)vcpu->current_task))
-		return;
-	/* A task lies in one piece, and a page is more than the fields need. */
-	seen->task_host = host_address(vm, seen->task, 4096);
+	seen->task_host = guest_task(vm, vcpu, &seen->task);
 	if (!seen->task_host)
 		return;
 	if (bpf_probe_read_user(&seen->pid, sizeof(seen->pid),

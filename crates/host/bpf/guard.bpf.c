@@ -426,8 +426,6 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		entitle(group, guest);
 		if (guest->policies & DOES_RESCUE &&
 		    p == bpf_get_current_task_btf()) {
-			if (!runnable)
-				falls_asleep(task);
 			look(now, !runnable);
 			task->noticed = noticed(task);
 		}

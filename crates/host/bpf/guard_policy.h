@@ -718,18 +718,22 @@ struct policy_ticks {
 /* After so many without one that was seen, clocks may have drifted apart. */
 #define POLICY_TICKS_OLD 64
 
-/* How long the time that passed is off a whole number of ticks. */
-POLICY_FN u64 policy_tick_off(u64 since, u64 tick)
+/* How much more than a whole number of ticks has passed, or less: the nearest.
+ */
+POLICY_FN s64 policy_tick_off(u64 since, u64 tick)
 {
-	u64 off = since % tick;
+	u64 more = since % tick;
 
-	return off < tick - off ? off : tick - off;
+	return more <= tick - more ? (s64)more : -(s64)(tick - more);
 }
 
 /* Whether an expiry that is off by so much is one of the ticks. */
-POLICY_FN int policy_falls_in(u64 off, u64 tick)
+POLICY_FN int policy_falls_in(s64 off, u64 tick)
 {
-	return off <= POLICY_TICK_OFF_NS && off <= tick / POLICY_TICK_OFF_PART;
+	u64 size = off < 0 ? -off : off;
+
+	return size <= POLICY_TICK_OFF_NS &&
+	       size <= tick / POLICY_TICK_OFF_PART;
 }
 
 POLICY_FN void policy_ticks_guess(struct policy_ticks *ticks, u64 due, u64 now)
@@ -763,7 +767,8 @@ POLICY_FN void policy_ticks_missed(struct policy_ticks *ticks, u64 tick,
 POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 due,
 			     u64 now)
 {
-	u64 since = due - ticks->at, late, early;
+	u64 since = due - ticks->at;
+	s64 off;
 
 	if (!tick || (ticks->sure && policy_after(due, ticks->at) < 0))
 		return;
@@ -771,15 +776,14 @@ POLICY_FN void policy_ticked(struct policy_ticks *ticks, u64 tick, u64 due,
 		policy_ticks_guess(ticks, due, now);
 		return;
 	}
-	if (!policy_falls_in(policy_tick_off(since, tick), tick)) {
+	off = policy_tick_off(since, tick);
+	if (!policy_falls_in(off, tick)) {
 		policy_ticks_missed(ticks, tick, due, now);
 		return;
 	}
-	/* By a quarter of the way: some fall in by chance. */
-	late = since % tick;
-	early = tick - late;
-	ticks->at =
-		late <= early ? due - late + late / 4 : due + early - early / 4;
+	/* By a quarter of the way: some fall in by chance. (BPF has no signed
+	 * division.) */
+	ticks->at = due - off + (off >> 2);
 	ticks->seen = now;
 	ticks->rivals = 0;
 	ticks->sure += POLICY_TICKS_HIT;

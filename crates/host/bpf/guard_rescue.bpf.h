@@ -91,7 +91,6 @@ static __always_inline void look_at_kthread(const struct guest *guest,
 	u8 on_rq = 0;
 	u16 phase;
 
-	kthread->cpu = NO_CPU;
 	if (!guest->kthread_cpu || !guest->kthread_on_rq)
 		return;
 	bpf_probe_read_user(&on_rq, sizeof(on_rq),
@@ -152,14 +151,9 @@ static __always_inline u64 cpu_bit(const struct leaf *leaf, u32 cpu)
 static __always_inline _Bool in_idle_task(const struct vm *vm,
 					  const struct vcpu *vcpu)
 {
-	u64 task, host;
+	u64 task = 0, host = guest_task(vm, vcpu, &task);
 	u32 pid = 1;
 
-	if (!vcpu->current_task ||
-	    bpf_probe_read_user(&task, sizeof(task),
-				(void *)vcpu->current_task))
-		return 0;
-	host = host_address(vm, task, 4096);
 	return host &&
 	       !bpf_probe_read_user(&pid, sizeof(pid),
 				    (void *)(host + vm->task_pid)) &&
@@ -182,8 +176,16 @@ static __always_inline u32 leaf_of(const struct guest *guest,
 	return MAX_LEAVES;
 }
 
-/* The vCPU sleeps, so its guest's CPU is idle. Whatever else takes it out of
- * its queue, the next look tells that it is awake. */
+/* The vCPU sleeps, so its guest's CPU is idle. */
+static __always_inline void is_asleep(struct guest *guest,
+				      const struct vcpu *vcpu, u32 leaf)
+{
+	if (guest->awake[leaf] & vcpu->qsbit)
+		__sync_fetch_and_and(&guest->awake[leaf], ~vcpu->qsbit);
+}
+
+/* The vCPU sleeps, whatever is done for its VM. If it leaves its queue for
+ * something else, the next look tells that it is awake. */
 static __always_inline void falls_asleep(const struct task *task)
 {
 	struct guest *guest = guest_of(task);
@@ -193,8 +195,8 @@ static __always_inline void falls_asleep(const struct task *task)
 	if (!guest || !vcpu)
 		return;
 	leaf = leaf_of(guest, vcpu);
-	if (leaf < MAX_LEAVES && guest->awake[leaf] & vcpu->qsbit)
-		__sync_fetch_and_and(&guest->awake[leaf], ~vcpu->qsbit);
+	if (leaf < MAX_LEAVES)
+		is_asleep(guest, vcpu, leaf);
 }
 
 /* The vCPU, which is current, and does not fall asleep, was seen; a grace
@@ -242,8 +244,12 @@ __noinline int look(u64 now, u32 sleeps)
 
 		if (i >= guest->leaves_used)
 			break;
-		if (!sleeps && leaf->qsmask == vcpu->qsmask)
-			is_awake(guest, vm, vcpu, i, !!(seq & 3));
+		if (leaf->qsmask == vcpu->qsmask) {
+			if (sleeps)
+				is_asleep(guest, vcpu, i);
+			else
+				is_awake(guest, vm, vcpu, i, !!(seq & 3));
+		}
 		if (seq & 3 && bpf_probe_read_user(&mask, sizeof(mask),
 						   (void *)leaf->qsmask))
 			mask = 0;
