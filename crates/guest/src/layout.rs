@@ -78,6 +78,8 @@ pub struct RcuLayout {
     pub gp_state: Option<u64>,
     /// `rcu_state.jiffies_force_qs` (u64): when the kthread next scans for quiescent states.
     pub fqs_due: Option<u64>,
+    /// The kthread's `task_struct`.
+    pub kthread_task: Option<u64>,
     /// The kthread's CPU (u32), and whether it is runnable (`on_rq`, u32 or u8: not zero).
     pub kthread_cpu: Option<u64>,
     pub kthread_on_rq: Option<u64>,

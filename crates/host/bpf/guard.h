@@ -52,7 +52,8 @@ struct guest {
 	u32 policies; /* what is done for it: DOES_... */
 	u32 spins_used;
 	u32 rescue_share; /* of its vCPUs' run time, in hundredths */
-	u64 kthread_cpu; /* addresses, or 0 */
+	u64 kthread_task; /* addresses, or 0 */
+	u64 kthread_cpu;
 	u64 kthread_on_rq;
 	u64 kthread_state;
 	u64 gp_state;

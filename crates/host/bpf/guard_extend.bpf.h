@@ -142,9 +142,21 @@ static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
 	return 0;
 }
 
+/* Whether the vCPU's guest runs the thread there that begins and ends its grace
+ * periods, for some 0.1 ms. Most guests charge a thread for the time that its
+ * vCPU has no CPU. So the kthread would wait behind all others of its vCPU when
+ * it is woken for the next grace period, for as long as each of them runs that
+ * time. */
+static __always_inline _Bool runs_kthread(const struct guest *guest,
+					  const struct observation *seen)
+{
+	return guest->policies & DOES_RESCUE && guest->ready &&
+	       guest->kthread_task && seen->task_host == guest->kthread_task;
+}
+
 /* Whether the vCPU, which is current, is in a section that should end before
  * it loses its CPU: a critical one of its kernel's, one that a program of the
- * guest announced, or until its next quiescent point. */
+ * guest announced, RCU's kthread, or until its next quiescent point. */
 static __always_inline _Bool in_section(struct task_struct *p,
 					struct task *task, u32 *class,
 					u32 *quiescing, u64 now)
@@ -158,7 +170,7 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	*class = CLASS_UNKNOWN;
 	*quiescing = 0;
 	task->awaits = 0;
-	if (!vcpu || !guest || !(guest->policies & ~DOES_RESCUE))
+	if (!vcpu || !guest || !guest->policies)
 		return 0;
 	vm = bpf_map_lookup_elem(&vms, &index);
 	observe(vcpu, vm, p, &seen);
@@ -173,6 +185,8 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	if (seen.class == CLASS_USER || seen.class == CLASS_IDLE ||
 	    seen.class == CLASS_UNKNOWN)
 		return 0;
+	if (runs_kthread(guest, &seen))
+		return 1;
 	if (!(guest->policies & DOES_QUIESCE) &&
 	    !(guest->policies & DOES_QUIESCE_TRACKED && guest->tracks_user))
 		return 0;

@@ -211,6 +211,7 @@ impl Rcu<'_> {
             gp_kthread: host(self.map.gp_kthread)?,
             gp_state: host(self.map.gp_state)?,
             fqs_due: host(self.map.fqs_due)?,
+            kthread_task: of_kthread(Some(0)),
             kthread_cpu: of_kthread(self.map.task_cpu),
             kthread_on_rq: of_kthread(self.map.task_on_rq),
             kthread_state: of_kthread(self.map.task_state),

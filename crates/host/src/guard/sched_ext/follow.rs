@@ -357,7 +357,8 @@ fn set_rcu(
     for (offset, value) in words {
         guests.set_field(index, offset, value);
     }
-    let longs: [(usize, Option<u64>); 8] = [
+    let longs: [(usize, Option<u64>); 9] = [
+        (offset_of!(types::guest, kthread_task), rcu.kthread_task),
         (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
         (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
         (offset_of!(types::guest, kthread_state), rcu.kthread_state),

@@ -114,6 +114,7 @@ impl StandIn {
                 gp_kthread: None,
                 gp_state: None,
                 fqs_due: Some(self.fqs_due),
+                kthread_task: None,
                 kthread_cpu: Some(self.kthread_cpu),
                 kthread_on_rq: Some(self.kthread_on_rq),
                 kthread_state: Some(self.kthread_state),
