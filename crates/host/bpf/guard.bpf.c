@@ -355,6 +355,8 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->two_at = 0;
 	task->awaits = 0;
 	task->spins_since = 0;
+	if (task->why != WHY_RESCUED)
+		no_longer_spins(task);
 	begin(task, now);
 	if (!task->why && !task->used)
 		start(task, cpu, now);
@@ -426,6 +428,8 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 		entitle(group, guest);
 		if (guest->policies & DOES_RESCUE &&
 		    p == bpf_get_current_task_btf()) {
+			if (guest->spun_for == task->slot)
+				guest->spun_for = 0;
 			look(now, !runnable);
 			task->noticed = noticed(task);
 		}
@@ -620,6 +624,9 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 				if (does(task, DOES_RESCUE))
 					look(now, 0);
 				ends = over(cpu, task, where, now);
+				/* Another one is to be rescued instead. */
+				if (task->awaits && cpu->why == WHY_RESCUED)
+					look(now, 0);
 				/* Begun here, it is looked at in time. */
 				if (ends && !task->awaits &&
 				    cpu->why != WHY_RESCUED &&

@@ -78,6 +78,11 @@ struct guest {
 	u32 kthread; /* index in vcpus, plus 1, of the one where RCU's kthread
 		      * is ready to run; 0: it is not, or not known */
 	u32 kthread_late; /* the same where its timer is to wake it */
+	/* The same of the one for which another spun in its own rescue, of that
+	 * other, and when. Of several at once one is kept. */
+	u32 spun_for;
+	u32 spinner;
+	u64 spun_at;
 	u64 on_cpu_ns;
 	u64 entitled_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */

@@ -107,8 +107,43 @@ static __always_inline _Bool yield_there(u32 where, u32 tid, u64 now)
 	return 1;
 }
 
+/* How long a vCPU for which another spun in its rescue goes before that one. */
+#define SPUN_FOR_NS 2000000
+
+/* The vCPU for which another one spun in its rescue lately, or 0. */
+static __always_inline u32 spun_for_slot(const struct guest *guest, u64 now)
+{
+	return policy_after(now, guest->spun_at) < SPUN_FOR_NS ? guest->spun_for
+							       : 0;
+}
+
+/* The rescue of the vCPU, which spins, ends for the one that was found. */
+static __always_inline void end_for(struct task *task, struct guest *guest,
+				    u64 found, u64 now)
+{
+	u32 tid = found, *slot = bpf_map_lookup_elem(&members, &tid);
+
+	task->awaits = tid;
+	task->gave_at = now;
+	guest->spun_at = now;
+	guest->spinner = task->slot;
+	guest->spun_for = slot ? *slot : 0;
+}
+
+/* The thread got a CPU: what it spun for, or who spun for it, may be over. */
+static __always_inline void no_longer_spins(const struct task *task)
+{
+	struct guest *guest = guest_of(task);
+
+	if (guest && guest->spun_for &&
+	    (guest->spun_for == task->slot || guest->spinner == task->slot))
+		guest->spun_for = 0;
+}
+
 /* Whether the vCPU, which is current, spins for one that can run here instead:
- * then task->awaits is that one. One that runs elsewhere only is run there. */
+ * then task->awaits is that one. One that runs elsewhere only is run there. In
+ * a rescue that other one is to be rescued itself, before the one that spins
+ * for it: one turn out of turn does not follow another. */
 static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
 				       const struct observation *seen, u64 now)
 {
@@ -120,8 +155,8 @@ static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
 		task->spins_since = 0;
 		return 0;
 	}
-	/* Its turn is out of turn itself: nobody follows at its word. */
-	if (!cpu || cpu->why)
+	/* Who was yielded to yields to nobody. */
+	if (!cpu || cpu->why == WHY_YIELDED)
 		return 0;
 	/* Most spin for a moment. It is found twice, or at its turn's end. */
 	if (!task->spins_since)
@@ -129,10 +164,20 @@ static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
 	if (policy_after(now, task->spins_since) < LOOK_EXTENDED_NS / 2 &&
 	    policy_after(now, cpu->turn + cpu->slice) < 0)
 		return 0;
+	/* The look that ended its rescue has chosen already. */
+	if (cpu->why == WHY_RESCUED &&
+	    policy_after(now, task->gave_at) < LOOK_EXTENDED_NS) {
+		task->awaits = 1;
+		return 1;
+	}
 	found = spun_for(task->vm, task->slot - 1, here);
 	if (!found)
 		return 0;
 	add(&guest->spun, 1);
+	if (cpu->why == WHY_RESCUED) {
+		end_for(task, guest, found, now);
+		return 1;
+	}
 	where = found >> 32;
 	if (where == here) {
 		task->awaits = found;

@@ -72,6 +72,19 @@ static __always_inline void note_seq(struct guest *guest, u64 seq, u64 now)
 	guest->begins = 1;
 }
 
+/* The bit in the leaf of the vCPU for which another spun. */
+static __always_inline u64 spun_for_bit(const struct guest *guest,
+					const struct leaf *leaf, u64 now)
+{
+	u32 index = spun_for_slot(guest, now);
+	struct vcpu *vcpu;
+
+	if (!index--)
+		return 0;
+	vcpu = bpf_map_lookup_elem(&vcpus, &index);
+	return vcpu && vcpu->qsmask == leaf->qsmask ? vcpu->qsbit : 0;
+}
+
 /* What is known of the guest's grace-period kthread. */
 struct kthread {
 	u32 cpu; /* whose vCPU has to run for it, or NO_CPU */
@@ -282,7 +295,8 @@ __noinline int look(u64 now, u32 sleeps)
 			break;
 		if (seq & 3)
 			mask = guest->reports[i] | cpu_bit(leaf, kthread.cpu) |
-			       cpu_bit(leaf, blocked_cpu(guest, vm, leaf));
+			       cpu_bit(leaf, blocked_cpu(guest, vm, leaf)) |
+			       spun_for_bit(guest, leaf, now);
 		guest->owes[i] = mask;
 		any |= mask;
 	}
@@ -344,6 +358,14 @@ __noinline int rescue_done(u64 ran, u64 in)
 
 	if (!guest)
 		return 0;
+	/* Another one spun for it: to handle interrupts takes a moment. A
+	 * section goes on as an extension. */
+	if (guest->spun_for == task->slot) {
+		if (ran < LOOK_EXTENDED_NS / 2)
+			return 0;
+		guest->spun_for = 0;
+		return !has_to_report(task) && guest->kthread != task->slot;
+	}
 	if (!owes(task))
 		return 1;
 	if (guest->kthread == task->slot || task->noticed == NO_SEQ)
@@ -420,13 +442,18 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 	struct policy_queue at;
 	struct cpu *cpu;
 	u64 later;
-	u32 need;
+	u32 need, first;
 
 	if (!group)
+		return 0;
+	/* It would go on spinning. */
+	first = spun_for_slot(guest, now);
+	if (first && guest->spinner == task->slot)
 		return 0;
 	/* In memory: the verifier would tell each value from the others. */
 	task->later = 0;
 	task->need = guest->kthread == task->slot ? POLICY_WORK
+		     : first == task->slot	  ? POLICY_DUE_TICK
 		     : task->ticked		  ? POLICY_DUE_TICK
 						  : POLICY_TICK;
 	limits(&limit);
@@ -434,7 +461,7 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 	if (guest->late_ns)
 		limit.late = guest->late_ns;
 	if (task->need != POLICY_WORK && age < limit.max_hold &&
-	    knows_tick(task, guest, now))
+	    first != task->slot && knows_tick(task, guest, now))
 		task->need = POLICY_DUE_TICK;
 	/* Read once: another CPU may ask the same. */
 	later = *(volatile u64 *)&task->later;

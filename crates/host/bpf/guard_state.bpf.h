@@ -88,6 +88,7 @@ struct task {
 	u64 two_at; /* when it should run, to have two ticks, or 0 */
 	u64 later; /* when it is to be rescued, 0: now; while that is asked */
 	u32 need; /* what for, then: enum policy_need */
+	u64 gave_at; /* when its rescue ended for the one that it spun for */
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;

@@ -346,12 +346,13 @@ fn set_rcu(
         }
     }
     let guests = &program.guests;
-    let words: [(usize, u32); 6] = [
+    let words: [(usize, u32); 7] = [
         (offset_of!(types::guest, leaves_used), guest.leaves_used),
         (offset_of!(types::guest, tracks_user), tracks.into()),
         (offset_of!(types::guest, node_entry), rcu.node_entry.unwrap_or(0)),
         (offset_of!(types::guest, task_cpu), rcu.task_cpu.unwrap_or(0)),
         (offset_of!(types::guest, kthread), 0),
+        (offset_of!(types::guest, spun_for), 0),
         (offset_of!(types::guest, begins), 0),
     ];
     for (offset, value) in words {

@@ -17,9 +17,10 @@ pub enum Behaviour {
     Reader,
     /// Always owing a grace period that never ends.
     Owing,
-    /// Both, with a reader that was preempted and a grace-period kthread that waits for a CPU.
+    /// Both, with a reader that was preempted and a grace-period kthread that CPU 0 runs all the
+    /// time.
     Both,
-    /// Always spinning for another CPU.
+    /// Always spinning for another CPU, and owing a grace period that never ends.
     Spinning,
     /// Any number in any word, all the time.
     Wild,
@@ -49,6 +50,11 @@ impl Behaviour {
         self == Behaviour::Wild
     }
 
+    /// Whether CPU 0 runs the grace-period kthread.
+    pub fn runs_kthread(self) -> bool {
+        self == Behaviour::Both
+    }
+
     /// What the memory says before anybody runs.
     pub fn prepare(self, memory: &Memory) {
         let rcu = memory.rcu();
@@ -58,7 +64,8 @@ impl Behaviour {
             cpu.pid.store(1 + n as u64, Relaxed);
             cpu.task_cpu.store(n as u64, Relaxed);
             cpu.eflags.store(EFLAGS_IF, Relaxed);
-            if matches!(self, Behaviour::Reader | Behaviour::Both) {
+            let kthread = n == 0 && self.runs_kthread();
+            if matches!(self, Behaviour::Reader | Behaviour::Both) && !kthread {
                 cpu.preempt_count.store(1, Relaxed);
                 cpu.nesting.store(1, Relaxed);
             }
@@ -67,7 +74,7 @@ impl Behaviour {
                 cpu.rip.store(SPIN + 0x10, Relaxed);
             }
         }
-        if matches!(self, Behaviour::Reader | Behaviour::Spinning) {
+        if self == Behaviour::Reader {
             return;
         }
         rcu.gp_seq.store(FIRST, Relaxed);
@@ -213,5 +220,8 @@ mod tests {
         assert_eq!(memory.qsmask(0).load(Relaxed), 0xf);
         assert_eq!(memory.cpu(3).preempt_count.load(Relaxed), 1);
         assert_ne!(memory.gp_tasks(0).load(Relaxed), 0);
+        let told = memory.describe("both", &[1, 2, 3, 4], false);
+        let task = told.layout().host_address(memory.cpu(0).current_task.load(Relaxed), 4096);
+        assert_eq!(task, Some(memory.first_task()), "the kthread runs");
     }
 }

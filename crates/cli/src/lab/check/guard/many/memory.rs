@@ -107,6 +107,11 @@ impl Memory {
         DIRECT_MAP + (address(word) - address(&self.words[0]))
     }
 
+    /// Where guard finds the task of CPU 0.
+    pub fn first_task(&self) -> u64 {
+        address(self.cpu(0).pid)
+    }
+
     /// What guard is told of the guest. With `astray`, some of the addresses are of nothing.
     pub fn describe(&self, name: &str, tids: &[u32], astray: bool) -> StandIn {
         let (rcu, first) = (self.rcu(), self.cpu(0));
@@ -145,6 +150,7 @@ impl Memory {
             gp_seq: address(rcu.gp_seq),
             jiffies: address(rcu.jiffies),
             fqs_due: address(rcu.fqs_due),
+            kthread_task: None,
             kthread_cpu: address(rcu.kthread_cpu),
             kthread_on_rq: address(rcu.kthread_on_rq),
             kthread_state: address(rcu.kthread_state),

@@ -48,7 +48,8 @@ pub fn main(args: &PlayArgs) -> Result<()> {
     let mut found: Vec<(usize, u32)> = tids.iter().take(memory.cpus).collect();
     found.sort_unstable();
     let tids: Vec<u32> = found.into_iter().map(|(_, tid)| tid).collect();
-    let told = memory.describe(&args.name, &tids, args.behaviour.astray());
+    let mut told = memory.describe(&args.name, &tids, args.behaviour.astray());
+    told.kthread_task = args.behaviour.runs_kthread().then(|| memory.first_task());
     print(&(serde_json::to_string(&told)? + "\n"))?;
     let mut input = std::io::stdin().lock();
     let mut line = String::new();
