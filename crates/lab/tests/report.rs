@@ -153,6 +153,9 @@ fn what_was_seen_from_outside_has_rows_of_its_own() {
     for (key, baseline, overcommit) in [
         ("reader_preemptions", 1.0, 6.0),
         ("reader_preempted", 50.0, 50.0),
+        ("critical_preemptions", 2.5, 2.5),
+        ("critical_preemptions.reader", 2.5, 2.5),
+        ("critical_preemptions.softirq", 0.0, 0.0),
         ("preempted.user", 75.0, 75.0),
         ("preempted.reader", 25.0, 25.0),
         ("gp_mean_outside", 5.5, 16.5),
@@ -764,6 +767,9 @@ fn policies_are_compared_with_the_stock_scheduler() {
     let full = table.lines().find(|line| line.trim_start().starts_with("full")).unwrap();
     let figures: Vec<&str> = full.split_whitespace().skip(1).take(2).collect();
     assert_eq!(figures, ["1.00", "0.40"], "{text}");
+    let table = &text[text.find("peak mem").unwrap()..];
+    let full = table.lines().find(|line| line.trim_start().starts_with("full")).unwrap();
+    assert_eq!(full.split_whitespace().nth(1), Some("1.00"), "of memory: {text}");
     let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
     assert!(page.contains("Policies against eevdf") && page.contains("data-value=\"0.4\""));
     // A run of one policy has nothing to compare.

@@ -80,88 +80,157 @@ impl Ratio {
     }
 }
 
-/// A column of the table: its heading in two parts, the row of the summary, and which ratio.
-type Column = (&'static str, &'static str, &'static str, fn(&ToEevdf) -> Option<Ratio>);
+/// A table with a row per variant.
+pub struct Comparison {
+    pub title: &'static str,
+    columns: &'static [Column],
+}
 
-const COLUMNS: [Column; 8] = [
-    ("GP mean", "to alone", "gp_mean", |to| to.overcommit_to_alone),
-    ("", "to eevdf", "gp_mean", |to| to.overcommit),
-    ("p50", "to eevdf", "gp_p50", |to| to.overcommit),
-    ("max", "to alone", "gp_max", |to| to.overcommit_to_alone),
-    ("", "to eevdf", "gp_max", |to| to.overcommit),
-    ("thr.put", "to eevdf", "throughput", |to| to.overcommit),
-    ("alone: GP", "to eevdf", "gp_mean", |to| to.baseline),
-    ("thr.put", "to eevdf", "throughput", |to| to.baseline),
+/// A column: its heading in two parts, the row of the summary, which ratio, and how it is shown.
+type Column = (&'static str, &'static str, &'static str, fn(&ToEevdf) -> Option<Ratio>, Form);
+
+#[derive(Clone, Copy)]
+enum Form {
+    Ratio,
+    /// What the ratio lacks to 1, in %.
+    Avoided,
+}
+
+use Form::Avoided;
+
+pub const TABLES: [Comparison; 2] = [
+    Comparison {
+        title: "Policies against eevdf: overcommitted, over alone under eevdf and over overcommitted under it",
+        columns: &[
+            ("GP mean", "to alone", "gp_mean", |to| to.overcommit_to_alone, Form::Ratio),
+            ("", "to eevdf", "gp_mean", |to| to.overcommit, Form::Ratio),
+            ("p50", "to eevdf", "gp_p50", |to| to.overcommit, Form::Ratio),
+            ("max", "to alone", "gp_max", |to| to.overcommit_to_alone, Form::Ratio),
+            ("", "to eevdf", "gp_max", |to| to.overcommit, Form::Ratio),
+            ("thr.put", "to eevdf", "throughput", |to| to.overcommit, Form::Ratio),
+            ("alone: GP", "to eevdf", "gp_mean", |to| to.baseline, Form::Ratio),
+            ("thr.put", "to eevdf", "throughput", |to| to.baseline, Form::Ratio),
+        ],
+    },
+    Comparison {
+        title: "The same of memory, CPU time and the work of a CPU second; critical-section preemptions",
+        columns: &[
+            ("peak mem", "to alone", "memory_peak", |to| to.overcommit_to_alone, Form::Ratio),
+            ("", "to eevdf", "memory_peak", |to| to.overcommit, Form::Ratio),
+            ("CPU", "to eevdf", "host_cpu_subject", |to| to.overcommit, Form::Ratio),
+            ("work/CPU s", "to alone", WORK, |to| to.overcommit_to_alone, Form::Ratio),
+            ("", "to eevdf", WORK, |to| to.overcommit, Form::Ratio),
+            ("critical", "avoided, %", "critical_preemptions", |to| to.overcommit, Avoided),
+        ],
+    },
 ];
 
-/// The title of the table.
-pub const TITLE: &str =
-    "Policies against eevdf: overcommitted, over alone under eevdf and over overcommitted under it";
+const WORK: &str = "work_per_cpu_second";
 
-/// Columns that the table takes besides its labels.
+/// Columns that the wider of the tables takes besides its labels.
 pub const WIDTH: usize = 84;
 
-/// The headings of the columns, in two lines.
-pub fn headings() -> Vec<String> {
-    COLUMNS.iter().map(|(group, part, ..)| format!("{group}\n{part}")).collect()
+/// Whether the variant is compared with anything.
+pub fn compared(variant: &VariantSummary) -> bool {
+    variant.rows.iter().any(|row| row.to_eevdf.is_some())
 }
 
-/// The cells of a variant, with the spread of the repeats in a second line; `None` if it is not
-/// compared with anything.
-pub fn cells(variant: &VariantSummary) -> Option<Vec<String>> {
-    let compared = variant.rows.iter().any(|row| row.to_eevdf.is_some());
-    compared.then(|| {
-        let show = |ratio: Option<Ratio>| {
-            let first = format::bounded_ratio(ratio.map(Ratio::bounded));
-            let spread = ratio.and_then(range).map(|range| format!("\n{range}"));
-            first + &spread.unwrap_or_default()
-        };
-        COLUMNS.iter().map(|(_, _, key, of)| show(pick(variant, key, *of))).collect()
-    })
+impl Comparison {
+    /// The headings of the columns, in two lines.
+    pub fn headings(&self) -> Vec<String> {
+        self.columns.iter().map(|(group, part, ..)| format!("{group}\n{part}")).collect()
+    }
+
+    /// The cells of a variant, with the spread of the repeats in a second line; `None` if there is
+    /// nothing to compare.
+    pub fn cells(&self, variant: &VariantSummary) -> Option<Vec<String>> {
+        let of = |column: &Column| Some((pick(variant, column)?, column.4));
+        let ratios: Vec<_> = self.columns.iter().map(of).collect();
+        ratios.iter().any(Option::is_some).then(|| {
+            let show = |&(ratio, form): &(Ratio, Form)| {
+                let range = range(ratio, form).map(|range| format!("\n{range}"));
+                text(ratio, form) + &range.unwrap_or_default()
+            };
+            let cell = |ratio: &Option<_>| ratio.as_ref().map_or(format::NONE.into(), show);
+            ratios.iter().map(cell).collect()
+        })
+    }
 }
 
-fn pick(variant: &VariantSummary, key: &str, of: fn(&ToEevdf) -> Option<Ratio>) -> Option<Ratio> {
+fn pick(variant: &VariantSummary, (_, _, key, of, _): &Column) -> Option<Ratio> {
     variant.row(key)?.to_eevdf.as_ref().and_then(of)
 }
 
-/// `0.63-0.70`; nothing where all repeats are equal.
-fn range(ratio: Ratio) -> Option<String> {
-    let spread = ratio.spread.filter(|spread| spread.min != spread.max)?;
-    Some(format!("{}-{}", format::ratio(Some(spread.min)), format::ratio(Some(spread.max))))
+fn text(ratio: Ratio, form: Form) -> String {
+    match form {
+        Form::Ratio => format::bounded_ratio(Some(ratio.bounded())),
+        Avoided => format::share(missing(ratio.value)),
+    }
 }
 
-/// The same table for the page: a row per variant, with its letter and its title.
-pub fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a VariantSummary)>) -> Markup {
-    let rows: Vec<_> =
-        rows.filter(|(.., v)| v.rows.iter().any(|row| row.to_eevdf.is_some())).collect();
+fn missing(ratio: f64) -> f64 {
+    100.0 * (1.0 - ratio)
+}
+
+/// `0.63-0.70`; nothing where all repeats are equal.
+fn range(ratio: Ratio, form: Form) -> Option<String> {
+    let spread = ratio.spread.filter(|spread| spread.min != spread.max)?;
+    let [from, to] = match form {
+        Form::Ratio => [spread.min, spread.max].map(|value| format::ratio(Some(value))),
+        Avoided => [spread.max, spread.min].map(|value| format::share(missing(value))),
+    };
+    Some(format!("{from}-{to}"))
+}
+
+/// The same tables for the page: a row per variant, with its letter and its title.
+pub fn tables<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a VariantSummary)>) -> Markup {
+    let rows: Vec<_> = rows.filter(|(.., v)| compared(v)).collect();
     html! {
         @if !rows.is_empty() {
             h3 { "Policies against eevdf" }
             p class="soft" {
                 "Overcommitted figures over those of the same guest under the stock scheduler (eevdf), and over that guest alone under it. "
-                "Below: the least and the greatest ratio of a repeat."
+                "Avoided: critical-section preemptions that the stock scheduler has more. "
+                "Below: the least and the greatest of a repeat."
             }
-            div class="scroll" {
-                table class="policies wide-label" {
-                    thead { tr {
-                        th {}
-                        @for (group, part, ..) in COLUMNS { th { (group) br; (part) } }
-                    } }
-                    tbody {
-                        @for (letter, title, variant) in &rows {
-                            tr data-item=(letter) {
-                                th scope="row" { strong { (letter) } " " (title) }
-                                @for (_, _, key, of) in COLUMNS {
-                                    @let ratio = pick(variant, key, of);
-                                    td class="ratio" data-key=(key) data-value=[ratio.map(|r| r.value)] {
-                                        (format::bounded_ratio(ratio.map(Ratio::bounded)))
-                                        @if let Some(range) = ratio.and_then(range) { span class="spread" { (range) } }
-                                    }
+            @for comparison in &TABLES { (comparison.table(&rows)) }
+        }
+    }
+}
+
+impl Comparison {
+    fn table(&self, rows: &[(&str, &str, &VariantSummary)]) -> Markup {
+        html! {
+            @if rows.iter().any(|(.., variant)| self.cells(variant).is_some()) {
+                div class="scroll" {
+                    table class="policies wide-label" {
+                        thead { tr {
+                            th {}
+                            @for (group, part, ..) in self.columns { th { (group) br; (part) } }
+                        } }
+                        tbody {
+                            @for (letter, title, variant) in rows {
+                                tr data-item=(letter) {
+                                    th scope="row" { strong { (letter) } " " (title) }
+                                    @for column in self.columns { (cell(variant, column)) }
                                 }
                             }
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+fn cell(variant: &VariantSummary, column: &Column) -> Markup {
+    let (_, _, key, _, form) = *column;
+    let ratio = pick(variant, column);
+    html! {
+        td class="ratio" data-key=(key) data-value=[ratio.map(|r| r.value)] {
+            (ratio.map_or(format::NONE.into(), |ratio| text(ratio, form)))
+            @if let Some(range) = ratio.and_then(|ratio| range(ratio, form)) {
+                span class="spread" { (range) }
             }
         }
     }
@@ -183,8 +252,18 @@ mod tests {
         let ratio = ratio(Some(&over), Some(&under)).unwrap();
         assert_eq!(ratio.value, 1.5);
         assert_eq!(ratio.spread.map(|s| (s.min, s.max)), Some((2.0, 2.0)));
-        assert_eq!(range(ratio), None);
+        assert_eq!(range(ratio, Form::Ratio), None);
         assert_eq!(super::ratio(Some(&over), Some(&cell(0.0, &[]))), None);
         assert_eq!(super::ratio(None, Some(&under)), None);
+    }
+
+    #[test]
+    fn avoided_is_what_a_ratio_lacks() {
+        let (over, under) = (cell(1.0, &[Some(2.0), Some(0.0)]), cell(50.0, &[Some(40.0); 2]));
+        let ratio = ratio(Some(&over), Some(&under)).unwrap();
+        assert_eq!(text(ratio, Form::Avoided), "98.0");
+        assert_eq!(range(ratio, Form::Avoided).as_deref(), Some("95.0-100.0"));
+        let more = super::ratio(Some(&under), Some(&over)).unwrap();
+        assert_eq!(text(more, Form::Avoided), "-4900.0");
     }
 }

@@ -32,7 +32,7 @@ use Column::{Baseline, Overcommit, Ratio};
 /// A compact table: title, then heading and content of each column.
 type Compact = (&'static str, &'static [(&'static str, Column)]);
 
-const COMPACT: [Compact; 5] = [
+const COMPACT: [Compact; 6] = [
     (
         "Grace periods, ms, alone and overcommitted; throughput, {throughput}",
         &[
@@ -62,6 +62,17 @@ const COMPACT: [Compact; 5] = [
             ("\nover", Overcommit("gp_cpu")),
             ("\nratio", Ratio("gp_cpu")),
             ("preempt.\nover", Overcommit("vcpu_preemptions")),
+        ],
+    ),
+    (
+        "Critical-section preemptions, overcommitted, 1/s",
+        &[
+            ("all", Overcommit("critical_preemptions")),
+            ("reader", Overcommit("critical_preemptions.reader")),
+            ("no-preempt", Overcommit("critical_preemptions.no-preempt")),
+            ("irqs-off", Overcommit("critical_preemptions.irqs-off")),
+            ("softirq", Overcommit("critical_preemptions.softirq")),
+            ("hardirq", Overcommit("critical_preemptions.hardirq")),
         ],
     ),
     (
@@ -304,7 +315,7 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
     let unit = s.metric("throughput").map_or("1/s", |m| m.unit.as_str());
     // Labels too long for their column go below, under a letter.
     let longest = entries.iter().map(|(l, _)| l.chars().count()).max().unwrap_or(0);
-    let compared = entries.iter().any(|(_, v)| policies::cells(v).is_some());
+    let compared = entries.iter().any(|(_, v)| policies::compared(v));
     let keyed = longest + if compared { policies::WIDTH } else { 66 } > width;
     let show = |i: usize, label: &str| if keyed { letter(i) } else { label.to_owned() };
     for (title, columns) in COMPACT {
@@ -327,16 +338,18 @@ fn compact(s: &Summary, entries: &[(String, &VariantSummary)], width: usize) -> 
         let _ = writeln!(out, "{}", title.replace("{throughput}", &plain(unit)));
         let _ = writeln!(out, "{}\n", trimmed(table));
     }
-    let of_policies = |(i, (label, v)): (usize, &(String, &VariantSummary))| {
-        Some(std::iter::once(show(i, label)).chain(policies::cells(v)?).collect::<Vec<_>>())
-    };
-    let rows: Vec<_> = entries.iter().enumerate().filter_map(of_policies).collect();
-    if !rows.is_empty() {
+    for comparison in &policies::TABLES {
         let mut table = bare(width);
-        table.set_header(std::iter::once(String::new()).chain(policies::headings()));
-        table.add_rows(rows);
-        align(&mut table);
-        let _ = writeln!(out, "{}\n{}\n", policies::TITLE, trimmed(table));
+        table.set_header(std::iter::once(String::new()).chain(comparison.headings()));
+        for (i, (label, v)) in entries.iter().enumerate() {
+            if let Some(cells) = comparison.cells(v) {
+                table.add_row(std::iter::once(show(i, label)).chain(cells));
+            }
+        }
+        if !table.is_empty() {
+            align(&mut table);
+            let _ = writeln!(out, "{}\n{}\n", comparison.title, trimmed(table));
+        }
     }
     if keyed {
         for (i, (label, _)) in entries.iter().enumerate() {

@@ -148,7 +148,7 @@ fn overview(items: &[Item]) -> Result<Markup> {
     Ok(html! {
         h2 { "Side by side" }
         (tables::side_by_side(items))
-        (policies::table(items.iter().map(|i| (i.letter.as_str(), i.title.as_str(), &i.entry.summary.variants[i.variant]))))
+        (policies::tables(items.iter().map(|i| (i.letter.as_str(), i.title.as_str(), &i.entry.summary.variants[i.variant]))))
         @if !distributions.is_empty() {
             h3 { "Distributions" }
             ul class="legend" {

@@ -24,6 +24,9 @@ const CLASSES: [(&str, &str); 9] = [
     ("unknown", "... in an unknown state"),
 ];
 
+/// The classes in which a critical section is interrupted.
+const CRITICAL: [&str; 5] = ["reader", "no-preempt", "irqs-off", "softirq", "hardirq"];
+
 const WAITS_GROUP: &str = "A grace period waits for";
 const LONG_WAITS_GROUP: &str = "Once it is older than 20 ms, it waits for";
 
@@ -78,6 +81,27 @@ pub(super) fn readers() -> Vec<Metric> {
             over(m, |t, _| (100.0 * t.readers.ns as f64, t.preempted().ns as f64))
         }),
     ]
+}
+
+/// [ECS]'s measure: preemptions in critical sections, of which a scheduler can avoid nearly all. A
+/// class that did not occur is a zero, since to have none is the aim.
+fn critical() -> Vec<Metric> {
+    const LABEL: &str = "Critical-section preemptions";
+    let rate = |key: &str, label: &str, classes: &'static [&'static str]| {
+        row(GROUP, key, label, "1/s", Better::Lower, move |m| {
+            over(m, |t, seconds| {
+                let counts = classes.iter().filter_map(|class| t.classes.get(*class));
+                (counts.map(|preempted| preempted.count as f64).sum(), seconds)
+            })
+        })
+    };
+    let label_of = |class| CLASSES.iter().find(|(name, _)| *name == class).map(|(_, label)| *label);
+    let mut rows = vec![rate("critical_preemptions", LABEL, &CRITICAL)];
+    rows.extend(CRITICAL.iter().map(|class| {
+        let key = format!("critical_preemptions.{class}");
+        rate(&key, label_of(*class).unwrap_or(class), std::slice::from_ref(class))
+    }));
+    rows
 }
 
 /// The same of sections that programs of the guest announced.
@@ -147,6 +171,7 @@ pub(super) fn rows(run: &Run) -> Vec<Metric> {
         })
     };
     let mut rows = readers();
+    rows.extend(critical());
     if run.plan.subject.workload.needs_region() {
         rows.extend(announced());
     }
