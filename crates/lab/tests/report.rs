@@ -64,6 +64,7 @@ fn figures_worked_out_by_hand() {
         ("gp_cpu", 50.0, 200.0),
         ("gp_cpu_p50", 40.0, 200.0),
         ("memory_peak", 110.0, 150.0),
+        ("memory_mean", 670.0 / 7.0, 120.0),
         // 300 to 290 and 310 to 305; 300 to 260 and 310 to 250.
         ("memory_growth", 10.0, 60.0),
         // 320 to 295; 310 to 250.

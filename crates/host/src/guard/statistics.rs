@@ -167,8 +167,8 @@ pub struct VmStatistics {
     /// Looks at which a vCPU of the guest spun for another one while another one waited for a CPU.
     #[serde(default)]
     pub spun: u64,
-    /// Turns of a vCPU that ended although it was in a critical section, since it spun there for
-    /// another one, which waited for that CPU: they are among the preemptions suffered.
+    /// Turns and rescues of a vCPU that ended although it was in a critical section, since it spun
+    /// there for another one, which waited for that CPU: they are among the preemptions suffered.
     #[serde(default)]
     pub gave_way: u64,
     /// Times that the slice of a vCPU was shortened (it runs sooner, but no longer), and for how

@@ -94,11 +94,13 @@ impl Size {
     }
 
     /// Memory of a VM that makes garbage as fast as it can: the paper's is too little for a vCPU of
-    /// today's speed, whose garbage of one long grace period would fill it. On a machine without
-    /// that much it may run out of memory, which is then a result.
+    /// today's speed, whose garbage of one long grace period would fill it, and a guest that runs
+    /// out of memory alone cannot be compared. On a machine without that much it may, which is then
+    /// a result.
     pub fn garbage_memory(&self, vcpus: u32) -> u64 {
         let work = self.work_memory(vcpus);
-        if self.machine.memory_mib >= 6 * work { 3 * work } else { work }
+        let room = |times: &u64| self.machine.memory_mib >= 2 * times * work;
+        [6, 3].into_iter().find(room).unwrap_or(1) * work
     }
 
     /// Memory of a VM that only computes.
@@ -232,6 +234,15 @@ mod tests {
         assert!(error(twice, small).contains("twice"));
         let none = Request { repeat: 0, ..request("churn", Scale::Quick) };
         assert!(error(none, small).contains("--repeat"));
+    }
+
+    #[test]
+    fn a_guest_that_makes_garbage_has_what_there_is_room_for() {
+        let memory = |memory_mib| {
+            let size = Size::new(Scale::Quick, Machine { cpus: 2, memory_mib }).unwrap();
+            size.garbage_memory(2)
+        };
+        assert_eq!([16 << 10, 4 << 10, 2 << 10].map(memory), [3072, 1536, 512]);
     }
 
     #[test]

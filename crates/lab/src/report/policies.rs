@@ -116,7 +116,7 @@ pub const TABLES: [Comparison; 2] = [
         title: "The same of memory, CPU time and the work of a CPU second; critical-section preemptions",
         columns: &[
             ("peak mem", "to alone", "memory_peak", |to| to.overcommit_to_alone, Form::Ratio),
-            ("", "to eevdf", "memory_peak", |to| to.overcommit, Form::Ratio),
+            ("mean mem", "to alone", "memory_mean", |to| to.overcommit_to_alone, Form::Ratio),
             ("CPU", "to eevdf", "host_cpu_subject", |to| to.overcommit, Form::Ratio),
             ("work/CPU s", "to alone", WORK, |to| to.overcommit_to_alone, Form::Ratio),
             ("", "to eevdf", WORK, |to| to.overcommit, Form::Ratio),

@@ -200,7 +200,7 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     counter(
         out,
         "reprieve_guard_gave_way",
-        "Turns of vCPUs that ended in a critical section where they spun for another vCPU",
+        "Turns and rescues of vCPUs that ended in a critical section where they spun for another one",
         each(named, |vm| Some(vm.gave_way as f64)),
     )
 }

@@ -198,6 +198,9 @@ fn memory() -> Vec<Metric> {
         row(MEMORY, "memory_peak", "Peak memory used", "MiB", Lower, |m| {
             m.phases.iter().flat_map(|p| &p.memory).map(|s| mib(s.used_kb)).reduce(f64::max)
         }),
+        row(MEMORY, "memory_mean", "Mean memory used", "MiB", Lower, |m| {
+            quotient(m.phases.iter().flat_map(|p| &p.memory).map(|s| (mib(s.used_kb), 1.0)))
+        }),
         row(MEMORY, "memory_growth", "Peak growth in phase", "MiB", Lower, |m| {
             let growth = |p: &&Phase| {
                 let least = p.memory.iter().map(|s| s.free_kb).min()?;
