@@ -175,11 +175,12 @@ fn missing(ratio: f64) -> f64 {
 /// `0.63-0.70`; nothing where all repeats are equal.
 fn range(ratio: Ratio, form: Form) -> Option<String> {
     let spread = ratio.spread.filter(|spread| spread.min != spread.max)?;
-    let [from, to] = match form {
-        Form::Ratio => [spread.min, spread.max].map(|value| format::ratio(Some(value))),
-        Avoided => [spread.max, spread.min].map(|value| format::share(missing(value))),
-    };
-    Some(format!("{from}-{to}"))
+    let (min, max) = (spread.min, spread.max);
+    Some(match form {
+        Form::Ratio => format!("{}-{}", format::ratio(Some(min)), format::ratio(Some(max))),
+        // May be negative.
+        Avoided => format!("{}..{}", format::share(missing(max)), format::share(missing(min))),
+    })
 }
 
 /// The same tables for the page: a row per variant, with its letter and its title.
@@ -262,7 +263,7 @@ mod tests {
         let (over, under) = (cell(1.0, &[Some(2.0), Some(0.0)]), cell(50.0, &[Some(40.0); 2]));
         let ratio = ratio(Some(&over), Some(&under)).unwrap();
         assert_eq!(text(ratio, Form::Avoided), "98.0");
-        assert_eq!(range(ratio, Form::Avoided).as_deref(), Some("95.0-100.0"));
+        assert_eq!(range(ratio, Form::Avoided).as_deref(), Some("95.0..100.0"));
         let more = super::ratio(Some(&under), Some(&over)).unwrap();
         assert_eq!(text(more, Form::Avoided), "-4900.0");
     }
