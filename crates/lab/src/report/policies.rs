@@ -144,16 +144,18 @@ impl Comparison {
     /// The cells of a variant, with the spread of the repeats in a second line; `None` if there is
     /// nothing to compare.
     pub fn cells(&self, variant: &VariantSummary) -> Option<Vec<String>> {
-        let of = |column: &Column| Some((pick(variant, column)?, column.4));
-        let ratios: Vec<_> = self.columns.iter().map(of).collect();
-        ratios.iter().any(Option::is_some).then(|| {
-            let show = |&(ratio, form): &(Ratio, Form)| {
-                let range = range(ratio, form).map(|range| format!("\n{range}"));
-                text(ratio, form) + &range.unwrap_or_default()
+        self.compares(variant).then(|| {
+            let cell = |column: &Column| {
+                let Some(ratio) = pick(variant, column) else { return format::NONE.into() };
+                let range = range(ratio, column.4).map(|range| format!("\n{range}"));
+                text(ratio, column.4) + &range.unwrap_or_default()
             };
-            let cell = |ratio: &Option<_>| ratio.as_ref().map_or(format::NONE.into(), show);
-            ratios.iter().map(cell).collect()
+            self.columns.iter().map(cell).collect()
         })
+    }
+
+    fn compares(&self, variant: &VariantSummary) -> bool {
+        self.columns.iter().any(|column| pick(variant, column).is_some())
     }
 }
 
@@ -202,7 +204,7 @@ pub fn tables<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a VariantSumma
 impl Comparison {
     fn table(&self, rows: &[(&str, &str, &VariantSummary)]) -> Markup {
         html! {
-            @if rows.iter().any(|(.., variant)| self.cells(variant).is_some()) {
+            @if rows.iter().any(|(.., variant)| self.compares(variant)) {
                 div class="scroll" {
                     table class="policies wide-label" {
                         thead { tr {

@@ -95,11 +95,10 @@ fn critical() -> Vec<Metric> {
             })
         })
     };
-    let label_of = |class| CLASSES.iter().find(|(name, _)| *name == class).map(|(_, label)| *label);
     let mut rows = vec![rate("critical_preemptions", LABEL, &CRITICAL)];
-    rows.extend(CRITICAL.iter().map(|class| {
-        let key = format!("critical_preemptions.{class}");
-        rate(&key, label_of(*class).unwrap_or(class), std::slice::from_ref(class))
+    let classes = CLASSES.iter().filter(|(class, _)| CRITICAL.contains(class));
+    rows.extend(classes.map(|(class, label)| {
+        rate(&format!("critical_preemptions.{class}"), label, std::slice::from_ref(class))
     }));
     rows
 }
