@@ -39,6 +39,10 @@ const TRY: Duration = Duration::from_secs(10);
 /// once a second.
 const WATCH: Duration = Duration::from_millis(2500);
 
+/// Consistent kernels that are kept, at most: each with its VMCOREINFO. A guest can make up as many
+/// as are tried.
+const KERNELS_MAX: usize = 64;
+
 /// RAM that the firmware keeps at the end of a stretch of it, at most.
 const FIRMWARE_MAX: u64 = 64 << 20;
 
@@ -231,6 +235,7 @@ fn kernels(vm: &Vm, pages: &[u64], options: &Options) -> Result<(Vec<Found>, Opt
         }
         if let Some(best) = best {
             kernels.iter_mut().for_each(|earlier: &mut Found| earlier.symbols = None);
+            kernels.truncate(KERNELS_MAX - 1);
             kernels.push(best);
         }
     }

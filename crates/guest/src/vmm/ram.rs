@@ -10,6 +10,7 @@
 use super::Segment;
 use super::cmdline::{Machine, Options};
 use super::maps::{self, Mapping};
+use std::cell::LazyCell;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -17,6 +18,10 @@ const FOUR_GIB: u64 = 4 * GIB;
 
 /// The smallest block that is looked for.
 const LEAST: u64 = MIB;
+
+/// Blocks of RAM, at most. QEMU has no more NUMA nodes. A command line may name as many as it
+/// likes, and each is looked for among all mappings.
+const BLOCKS_MAX: usize = 128;
 
 /// A block of RAM in the VMM's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +96,9 @@ pub fn lay_out(blocks: &[Block], low: u64) -> Vec<Segment> {
 
 /// The blocks of the machine's RAM, in the guest's order.
 fn blocks(options: &Options, mappings: &[Mapping]) -> Option<Vec<Block>> {
+    if options.memory_devices.len() > BLOCKS_MAX {
+        return None;
+    }
     let wanted: Vec<(u64, Option<String>)> = if options.memory_devices.is_empty() {
         vec![(options.memory, None)]
     } else {
@@ -101,15 +109,23 @@ fn blocks(options: &Options, mappings: &[Mapping]) -> Option<Vec<Block>> {
         });
         wanted.collect::<Option<_>>()?
     };
+    let joined = LazyCell::new(|| maps::joined(mappings));
     let mut found: Vec<Block> = Vec::new();
     for (size, path) in wanted {
-        found.push(block(mappings, size, path.as_deref(), &found)?);
+        found.push(block(mappings, &joined, size, path.as_deref(), &found)?);
     }
     Some(found)
 }
 
-/// The mapping that is a block of `size` bytes and is none of `taken`.
-fn block(mappings: &[Mapping], size: u64, path: Option<&str>, taken: &[Block]) -> Option<Block> {
+/// The mapping that is a block of `size` bytes and is none of `taken`. `joined`: the same mappings,
+/// neighbours joined.
+fn block<F: FnOnce() -> Vec<Mapping>>(
+    mappings: &[Mapping],
+    joined: &LazyCell<Vec<Mapping>, F>,
+    size: u64,
+    path: Option<&str>,
+    taken: &[Block],
+) -> Option<Block> {
     if size < LEAST {
         return None;
     }
@@ -123,7 +139,6 @@ fn block(mappings: &[Mapping], size: u64, path: Option<&str>, taken: &[Block]) -
         Some(path) => m.path.starts_with(path),
         None => m.inode == 0 && m.path.is_empty() || m.path.starts_with("/memfd:"),
     };
-    let joined = maps::joined(mappings);
     let exact = |all: &[Mapping]| {
         // QEMU's mappings go downwards: of several alike, the first block is the highest.
         all.iter().rev().filter(free).filter(named).find(|m| m.len() == size).map(|m| m.start)
@@ -135,12 +150,13 @@ fn block(mappings: &[Mapping], size: u64, path: Option<&str>, taken: &[Block]) -
         // follows.
         large.flat_map(|m| [m.end - size, m.start]).find(|&hva| aligned(hva))
     };
-    let hva = exact(mappings).or_else(|| exact(&joined)).or_else(within)?;
+    let hva = exact(mappings).or_else(|| exact(joined)).or_else(within)?;
     Some(Block { hva, len: size })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cmdline::Backend;
     use super::*;
 
     #[test]
@@ -188,6 +204,24 @@ mod tests {
             inode: u64::from(!path.is_empty()),
             path: path.into(),
         }
+    }
+
+    #[test]
+    fn a_command_line_with_too_many_blocks_is_not_followed() {
+        let backend = Backend { id: "a".into(), size: MIB, path: None };
+        let base = 0x7f00_0000_0000;
+        let all: Vec<Mapping> =
+            (0..=BLOCKS_MAX as u64).map(|n| mapping(base + 2 * n * MIB, MIB, "")).collect();
+        let layouts = |devices: usize| {
+            let options = Options {
+                backends: vec![backend.clone()],
+                memory_devices: vec!["a".into(); devices],
+                ..Options::default()
+            };
+            layouts(&options, &all)
+        };
+        assert_eq!(layouts(BLOCKS_MAX)[0].len(), BLOCKS_MAX);
+        assert!(layouts(BLOCKS_MAX + 1).is_empty());
     }
 
     #[test]

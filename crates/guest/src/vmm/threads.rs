@@ -17,6 +17,8 @@ const KVM_RUN: &str = "0xae80";
 
 /// A thread in guest mode shows no system call, so each thread is looked at several times.
 const LOOKS: u32 = 50;
+/// vCPUs of a VM, at most. A process may name its threads as it likes.
+const VCPUS_MAX: usize = 8192;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The vCPU threads of process `pid`, by vCPU number; `expected` of them.
@@ -83,6 +85,7 @@ fn by_name(pid: u32, tids: &[u32]) -> Vec<VcpuThread> {
     let mut found: Vec<VcpuThread> = tids.iter().filter_map(thread).collect();
     found.sort_by_key(|t| t.index);
     found.dedup_by_key(|t| t.index);
+    found.truncate(VCPUS_MAX);
     found
 }
 
