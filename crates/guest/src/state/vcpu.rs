@@ -229,8 +229,10 @@ impl Cpus {
             let mine = apic(&cpu)?;
             return vmm.get(ids.iter().filter(|&&id| id < mine).count()).copied();
         }
-        // In the same order, and without a gap so far, the numbers are the same.
-        vmm.get(cpu as usize).copied().filter(|&index| index == cpu && ids.is_sorted())
+        // In the same order, and without a gap so far, the numbers are the same. A crash kernel's
+        // only CPU is 0 to it, and any of the VMM's.
+        let first = ids.first().is_none_or(|&id| id == 0);
+        vmm.get(cpu as usize).copied().filter(|&index| index == cpu && first && ids.is_sorted())
     }
 }
 
@@ -302,5 +304,8 @@ mod tests {
             |vmm: [u32; 4]| [0, 1, 2, 3].map(|cpu| gap.vmm_index(cpu, &[0, 1, 2, 3], &vmm));
         assert_eq!(with_new([0, 1, 2, 3]), [Some(0), Some(1), Some(2), Some(3)]);
         assert_eq!(with_new([0, 1, 3, 5]), [Some(0), Some(1), None, None]);
+        // A crash kernel runs on one CPU, whichever crashed.
+        assert_eq!(cpus(&[Some(3)]).vmm_index(0, &[0], &[0, 1, 2, 3]), None);
+        assert_eq!(cpus(&[Some(0)]).vmm_index(0, &[0], &[0, 1, 2, 3]), Some(0));
     }
 }
