@@ -62,6 +62,8 @@ pub struct VcpuLayout {
     pub rcu_data_address: Option<u64>,
     /// `__per_cpu_offset` of the CPU.
     pub per_cpu_offset: u64,
+    /// The guest tracks user mode on this CPU (`nohz_full`): it is quiescent there to its RCU.
+    pub tracks_user: bool,
 }
 
 /// Grace-period state. Host addresses.

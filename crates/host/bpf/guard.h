@@ -46,7 +46,7 @@ struct guest {
 	u32 ready;
 	u32 weight;
 	u32 leaves_used;
-	u32 tracks_user; /* user mode is quiescent to the guest's RCU */
+	u32 tracks_user; /* user mode is quiescent to its RCU, on some CPUs */
 	u32 node_entry; /* offsets in the guest's task_struct */
 	u32 task_cpu;
 	u32 policies; /* what is done for it: DOES_... */

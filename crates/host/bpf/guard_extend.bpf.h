@@ -233,7 +233,7 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	if (runs_kthread(guest, &seen))
 		return 1;
 	if (!(guest->policies & DOES_QUIESCE) &&
-	    !(guest->policies & DOES_QUIESCE_TRACKED && guest->tracks_user))
+	    !(guest->policies & DOES_QUIESCE_TRACKED && vcpu->tracks_user))
 		return 0;
 	/* The guest switched tasks since: that was a quiescent point. */
 	if (task->extension.began && task->section_task != seen.task)

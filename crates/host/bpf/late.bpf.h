@@ -6,9 +6,9 @@
  * rcu_node is set. The bit is read when the vCPU loses its CPU: when it comes
  * back, its memory is not there to be read. It cannot report meanwhile, so what
  * it owed then it owes until it is back, and so it does a grace period that
- * began while it was away. The exceptions are the idle task and, where the
- * guest tracks it, user mode: RCU's kthread reports for a CPU that is there.
- * They are not counted.
+ * began while it was away. The exceptions are the idle task and, on CPUs where
+ * the guest tracks it, user mode: RCU's kthread reports for a CPU that is
+ * there. They are not counted.
  *
  * The beginning of a grace period is seen late, if anything, so that what is
  * counted here is no more than there was.
@@ -55,7 +55,7 @@ static __always_inline void count_held(const struct vcpu *vcpu, u32 class,
 	if (!vm || !vm->ready || !vcpu->qsmask)
 		return;
 	if (class == CLASS_UNKNOWN || class == CLASS_IDLE ||
-	    (class == CLASS_USER && vm->tracks_user))
+	    (class == CLASS_USER && vcpu->tracks_user))
 		return;
 	seq = vm->seq;
 	/* Of one that began before its guest was watched the age is unknown. */

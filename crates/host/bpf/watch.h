@@ -95,6 +95,7 @@ struct vcpu {
 	u64 qsbit; /* the vCPU's there */
 	u64 noticed; /* address of the gp_seq that the guest's CPU knows, or 0
 		      */
+	u64 tracks_user; /* user mode is quiescent there to the guest's RCU */
 
 	/*
 	 * Written by the program on the CPU where the vCPU's thread comes or
@@ -149,7 +150,7 @@ struct vm {
 	u32 softirq_serving;
 	u32 no_preempt;
 	u32 irqs_off; /* 0 in kernels that do not count it */
-	u32 tracks_user; /* user mode is quiescent to the guest's RCU */
+	u32 unused;
 	struct segment segments[MAX_SEGMENTS];
 	/* Address of the region where programs of the guest announce their
 	 * sections (crates/hint/include/reprieve/hint_region.h), or 0. Changed

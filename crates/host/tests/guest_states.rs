@@ -153,6 +153,10 @@ fn memory_shows_what_a_guest_holds() {
     };
     let mut vm = patience::boot(&config, &set.qemu);
     let guest = Guest::attach(&vmm::find(&vm.threads().pid().to_string()).unwrap()).unwrap();
+    // CPU 0 is never one of `nohz_full`: RCU does not see there that it is in user mode.
+    for vcpu in guest.layout().unwrap().vcpus {
+        assert_eq!(vcpu.tracks_user, vcpu.cpu != 0, "CPU {}", vcpu.cpu);
+    }
     for round in Held::ALL.chunks(ROUND) {
         let holds = round.iter().zip(1..).map(hold).collect();
         let prepare = Command::Prepare { workload: Workload::Hold { holds }, measure: None };

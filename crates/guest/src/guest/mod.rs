@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::rcu::map::RcuMap;
 use crate::rcu::{Rcu, grace::RcuData};
 use crate::state::clock::Clock;
-use crate::state::features::{Paravirt, Settings};
+use crate::state::features::{Paravirt, Settings, Use};
 use crate::state::modules::{self, Module};
 use crate::state::task::{Task, TaskOffsets};
 use crate::state::vcpu::{Area, Cpus, PreemptCount};
@@ -202,6 +202,19 @@ impl Guest {
         Ok(Rcu { kernel, map, clock, cpus, tasks })
     }
 
+    /// Whether the CPU is one of those whose user mode is tracked, in a guest that tracks some.
+    /// Where the kernel does not say of which, all are.
+    fn is_tracked(&self, area: &Area) -> bool {
+        let active = || -> Result<bool> {
+            let types = self.kernel.types()?;
+            let own = self.kernel.symbols.address("context_tracking")?;
+            let offset = types.offset_of("context_tracking", "active")?;
+            let address = own.wrapping_add(area.offset).wrapping_add(offset);
+            Ok(self.kernel.memory.u8(address)? != 0)
+        };
+        active().unwrap_or(true)
+    }
+
     /// The vCPU threads' and the guest's addresses for eBPF programs, as of now.
     ///
     /// # Errors
@@ -213,6 +226,7 @@ impl Guest {
         let host = |physical: u64| {
             self.kernel.memory.host_address(physical).ok_or(Error::NotRam { address: physical })
         };
+        let tracks_user = self.settings().context_tracking == Use::Yes;
         let vcpu = |&cpu: &u32| -> Result<VcpuLayout> {
             let area = self.cpus.area(cpu)?;
             let rcu_data = area.rcu_data.filter(|_| self.rcu.is_some());
@@ -224,6 +238,7 @@ impl Guest {
                 rcu_data: rcu_data.map(|a| self.kernel.memory.host_address_of(a)).transpose()?,
                 rcu_data_address: rcu_data,
                 per_cpu_offset: area.offset,
+                tracks_user: tracks_user && self.is_tracked(area),
             })
         };
         Ok(BpfLayout {

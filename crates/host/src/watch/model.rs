@@ -151,8 +151,8 @@ pub struct VmSnapshot {
     pub former: Option<Vcpu>,
     /// `None` until the guest has been read.
     pub grace: Option<Grace>,
-    /// User mode is quiescent to the guest's RCU (context tracking, as with `nohz_full`); false
-    /// until the guest has been read.
+    /// User mode is quiescent to the guest's RCU on some of its CPUs (context tracking: those of
+    /// `nohz_full`); false until the guest has been read.
     #[serde(default)]
     pub tracks_user: bool,
     /// `None` unless [`Options::late`](super::Options::late) asked for it.

@@ -130,7 +130,7 @@ pub struct Attached {
     pub layout: BpfLayout,
     /// When, on the clock of the snapshots.
     pub since_ns: u64,
-    /// User mode is quiescent to its RCU.
+    /// User mode is quiescent to its RCU on some of its CPUs.
     pub tracks_user: bool,
     present: Vec<u32>,
 }
@@ -143,7 +143,7 @@ impl Attached {
     pub fn new(guest: Guest) -> Result<Attached, Error> {
         let layout = guest.layout()?;
         let present = guest.present().unwrap_or_default();
-        let tracks_user = guest.settings().context_tracking == reprieve_guest::Use::Yes;
+        let tracks_user = layout.vcpus.iter().any(|vcpu| vcpu.tracks_user);
         let (guest, since_ns) = (Arc::new(guest), now_ns());
         Ok(Attached { guest, layout, since_ns, tracks_user, present })
     }
@@ -253,7 +253,7 @@ impl Machine {
             }
         }
         let layout = of.layout();
-        machine.set_layout(&layout, false);
+        machine.set_layout(&layout);
         machine.stand_in = Some(layout);
         machine
     }
@@ -263,7 +263,7 @@ impl Machine {
         self.attached.as_ref().map(|attached| &attached.layout).or(self.stand_in.as_ref())
     }
 
-    /// Whether the guest's RCU sees by itself when a CPU is in user mode.
+    /// Whether the guest's RCU sees by itself when a CPU is in user mode, of some CPUs.
     pub fn tracks_user(&self) -> bool {
         self.attached.as_ref().is_some_and(|attached| attached.tracks_user)
     }
@@ -361,12 +361,12 @@ impl Machine {
         self.delay = RETRY;
         (self.resident_only, self.outdated) = (false, false);
         self.state = VmState::Watching;
-        self.set_layout(&attached.layout, attached.tracks_user);
+        self.set_layout(&attached.layout);
         self.attached = Some(attached);
         self.search();
     }
 
-    fn set_layout(&mut self, layout: &BpfLayout, tracks_user: bool) {
+    fn set_layout(&mut self, layout: &BpfLayout) {
         let Some(slot) = &self.slot else { return };
         slot.unready();
         for vcpu in &mut self.vcpus {
@@ -375,7 +375,7 @@ impl Machine {
             vcpu.cpu = found.map(|v| v.cpu);
             vcpu.slot.set_addresses(found, layout.rcu.as_ref());
         }
-        slot.ready(layout, tracks_user);
+        slot.ready(layout);
     }
 
     /// An attempt to attach failed.
@@ -543,8 +543,7 @@ impl Machine {
         // Which of the VMM's threads a new CPU is, the guest knows of when it is attached to.
         (self.outdated, self.retry) = (true, Some(Instant::now()));
         (attached.present, attached.layout) = (changed.present, changed.layout.clone());
-        let tracks_user = attached.tracks_user;
-        self.set_layout(&changed.layout, tracks_user);
+        self.set_layout(&changed.layout);
     }
 
     /// Whether an attempt that has asked the VMM need not go on: nothing has changed.

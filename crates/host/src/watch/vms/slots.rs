@@ -221,12 +221,12 @@ impl VmSlot {
 
     /// Tells the program the addresses and offsets of the guest that runs now. The addresses of its
     /// vCPUs are set before ([`VcpuSlot::set_addresses`]).
-    pub fn ready(&self, layout: &BpfLayout, tracks_user: bool) {
+    pub fn ready(&self, layout: &BpfLayout) {
         self.unready();
         let bits = &layout.preempt_bits;
         let image = &layout.kernel_image;
         let serving = bits.softirq & bits.softirq.wrapping_neg();
-        let words: [(usize, u32); 9] = [
+        let words: [(usize, u32); 8] = [
             (offset_of!(types::vm, task_pid), layout.task.pid),
             (offset_of!(types::vm, task_comm), layout.task.comm),
             (offset_of!(types::vm, task_nesting), layout.task.rcu_nesting.unwrap_or(0)),
@@ -235,7 +235,6 @@ impl VmSlot {
             (offset_of!(types::vm, no_preempt), bits.preempt | bits.softirq),
             (offset_of!(types::vm, irqs_off), bits.hardirq_disable),
             (offset_of!(types::vm, segments_used), layout.segments.len().min(MAX_SEGMENTS) as u32),
-            (offset_of!(types::vm, tracks_user), tracks_user.into()),
         ];
         for (offset, value) in words {
             self.set(offset, value);
@@ -341,6 +340,8 @@ impl VcpuSlot {
         self.set(offset_of!(types::vcpu, qsbit), bit);
         self.set(offset_of!(types::vcpu, qsmask), mask);
         self.set(offset_of!(types::vcpu, noticed), noticed.unwrap_or(0));
+        let tracks_user = layout.is_some_and(|l| l.tracks_user);
+        self.set(offset_of!(types::vcpu, tracks_user), u64::from(tracks_user));
     }
 
     pub fn set_registers(&self, registers: Registers) {

@@ -85,6 +85,7 @@ impl StandIn {
             rcu_data: None,
             rcu_data_address: None,
             per_cpu_offset: 0,
+            tracks_user: false,
         });
         let leaves = self.leaves.iter().map(|leaf| NodeLayout {
             qsmask: leaf.qsmask,
