@@ -70,7 +70,7 @@ pub fn examine(query: &str, evidence: Option<&Search>) -> Result<Report> {
     };
     Ok(Report {
         pid: vm.pid,
-        name: vm.name.clone().unwrap_or_else(|| vm.pid.to_string()),
+        name: vm.name.as_deref().map_or_else(|| vm.pid.to_string(), plain),
         vmm: if kvm { "QEMU with KVM" } else { "QEMU with TCG" },
         vcpus: guest.vcpus(),
         kernel: guest.release().into(),

@@ -217,10 +217,13 @@ impl State {
 
     fn tend(&mut self) {
         let (mut looks, mut guests) = (Vec::new(), Vec::new());
-        for machine in self.machines.lock().values_mut() {
-            looks.extend(machine.tend().map(|look| (machine.key, look)));
+        let mut machines = self.machines.lock();
+        let vms = machines.len();
+        for machine in machines.values_mut() {
+            looks.extend(machine.tend(vms).map(|look| (machine.key, look)));
             guests.extend(machine.to_check().map(|guest| (machine.key, guest)));
         }
+        drop(machines);
         // Without the lock, because the VMM may be asked and be slow.
         for (key, look) in looks {
             if self.stop.load(Ordering::Relaxed) {

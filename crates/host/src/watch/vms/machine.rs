@@ -21,6 +21,8 @@ use crate::watch::raw::types;
 use crate::watch::region::Region;
 use reprieve_guest::vmm::{self, Accel, Kind};
 use reprieve_guest::{BpfLayout, Error, Guest, Liveness};
+use reprieve_page::plain;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,7 +109,7 @@ pub struct Machine {
     reboots: Reboots,
     found: Instant,
     /// Threads of the process that are no vCPUs, as of the last look.
-    others: Vec<u32>,
+    others: HashSet<u32>,
     threads_due: Instant,
     check_due: Instant,
     /// A problem on the host's side.
@@ -188,12 +190,13 @@ impl Reboots {
     }
 }
 
-/// A VM's name, whose length its command line chooses.
-fn shortened(mut name: String) -> String {
+/// A VM's name as it is shown and written: its command line chooses the length, and may have put
+/// in what steers a terminal.
+fn shown(mut name: String) -> String {
     if let Some((at, _)) = name.char_indices().nth(NAME_MAX) {
         name.truncate(at);
     }
-    name
+    plain(&name)
 }
 
 impl Machine {
@@ -201,7 +204,7 @@ impl Machine {
         let now = Instant::now();
         Machine {
             key,
-            name: name.map(shortened),
+            name: name.map(shown),
             state: VmState::Attaching,
             vm: None,
             vcpus: Vec::new(),
@@ -220,7 +223,7 @@ impl Machine {
             delay: RETRY,
             reboots: Reboots::default(),
             found: now,
-            others: Vec::new(),
+            others: HashSet::new(),
             threads_due: now,
             check_due: now,
             trouble: None,
@@ -347,7 +350,7 @@ impl Machine {
         self.outdated = true;
         self.region_due = Instant::now();
         self.others = other_threads(vm.pid, &vm);
-        self.name = vm.name.clone().map(shortened);
+        self.name = vm.name.clone().map(shown);
         self.vm = Some(vm);
     }
 
@@ -475,8 +478,8 @@ impl Machine {
     }
 
     /// Checks whether the process and its vCPUs still exist. Costs a few reads. Returns the look at
-    /// the guest, if one is due.
-    pub fn tend(&mut self) -> Option<Look> {
+    /// the guest, if one is due. There are so many VMs.
+    pub fn tend(&mut self, vms: usize) -> Option<Look> {
         if self.ended.is_some() {
             return None;
         }
@@ -484,7 +487,10 @@ impl Machine {
             self.end();
             return None;
         }
+        let start = Instant::now();
         let look = self.look_for_vcpus();
+        // A VMM may have as many threads as it likes.
+        self.threads_due = self.threads_due.max(Instant::now() + rest(start.elapsed(), vms));
         self.search();
         look
     }
@@ -512,7 +518,7 @@ impl Machine {
         self.threads_due = Instant::now() + THREADS_AGAIN;
         let vm = self.vm.as_ref()?;
         let others = other_threads(vm.pid, vm);
-        let new = others.iter().any(|tid| !self.others.contains(tid));
+        let new = !others.is_subset(&self.others);
         let lost = self.vcpus.iter().any(|v| {
             !std::path::Path::new(&format!("/proc/{}/task/{}", vm.pid, v.slot.tid())).exists()
         });
@@ -528,7 +534,7 @@ impl Machine {
 
     /// A look took so long; there are so many VMs.
     pub fn look_took(&mut self, took: Duration, vms: usize) {
-        self.threads_due = Instant::now() + THREADS_AGAIN.max(rest(took, vms));
+        self.threads_due = self.threads_due.max(Instant::now() + rest(took, vms));
     }
 
     /// Whoever looks for the region has waited for longer than this process is worth.
@@ -617,10 +623,11 @@ fn not_watched(left_out: usize, of: usize, error: &std::io::Error) -> String {
     format!("{left_out} of its {of} vCPUs are not watched: {error}")
 }
 
-fn other_threads(pid: u32, vm: &vmm::Vm) -> Vec<u32> {
-    let Ok(dir) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+fn other_threads(pid: u32, vm: &vmm::Vm) -> HashSet<u32> {
+    let Ok(dir) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return HashSet::new() };
+    let vcpus: HashSet<u32> = vm.vcpus.iter().map(|v| v.tid).collect();
     let tids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-    tids.filter(|&tid| vm.vcpus.iter().all(|v| v.tid != tid)).collect()
+    tids.filter(|tid| !vcpus.contains(tid)).collect()
 }
 
 #[cfg(test)]
@@ -661,10 +668,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_a_longest_length() {
+    fn a_name_has_a_longest_length_and_steers_no_terminal() {
         let key = Key { pid: 1, start_time: 1 };
         let name = |length| Machine::new(key, Some("ä".repeat(length))).name.unwrap();
         assert_eq!([NAME_MAX, 5000].map(|length| name(length).chars().count()), [NAME_MAX; 2]);
+        let steering = Machine::new(key, Some("x\u{9b}2J\u{202e}\x1b[m".into())).name.unwrap();
+        assert_eq!(steering, "x?2J??[m");
     }
 
     #[test]
