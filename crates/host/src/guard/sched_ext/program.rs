@@ -208,9 +208,19 @@ impl Program {
         self.maps.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
     }
 
+    /// Neither the number of a thread that has ended nor its slot need be free: another vCPU may
+    /// have them by now.
     pub fn remove_vcpu(&self, tid: u32, slot: u32) {
-        let _ = self.maps.members.delete(&tid.to_ne_bytes());
-        let _ = self.maps.tids.update(&slot.to_ne_bytes(), &0u32.to_ne_bytes(), MapFlags::ANY);
+        let (member, own) = (tid.to_ne_bytes(), slot.to_ne_bytes());
+        let is = |found: Result<Option<Vec<u8>>, _>, number: u32| {
+            found.ok().flatten().is_some_and(|bytes| bytes == number.to_ne_bytes())
+        };
+        if is(self.maps.members.lookup(&member, MapFlags::ANY), slot + 1) {
+            let _ = self.maps.members.delete(&member);
+        }
+        if is(self.maps.tids.lookup(&own, MapFlags::ANY), tid) {
+            let _ = self.maps.tids.update(&own, &0u32.to_ne_bytes(), MapFlags::ANY);
+        }
     }
 
     /// Has the program look again which threads are vCPUs.
