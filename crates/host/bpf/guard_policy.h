@@ -71,6 +71,10 @@
  * round. They are not shorter than this, since each costs a switch. */
 #define POLICY_ROUND 4
 #define POLICY_TURN_LEAST_NS 1000000ULL
+/* But where a round would then take longer than this, since the kernel ends a
+ * scheduler that lets a thread wait for 20 s; and these are the shortest. */
+#define POLICY_ROUND_MOST_NS 8000000000ULL
+#define POLICY_TURN_ANY_NS 100000ULL
 
 struct policy_limits {
 	u64 slice;
@@ -1073,6 +1077,9 @@ POLICY_FN u64 policy_turn(u64 count, const struct policy_limits *limits)
 
 	if (count <= most)
 		return limits->slice;
+	turn = POLICY_ROUND_MOST_NS * POLICY_WEIGHT / count;
+	if (turn < least)
+		least = turn > POLICY_TURN_ANY_NS ? turn : POLICY_TURN_ANY_NS;
 	turn = limits->slice * most / count;
 	return turn > least ? turn : least;
 }

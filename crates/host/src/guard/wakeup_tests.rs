@@ -308,7 +308,13 @@ fn turns_are_shorter_where_many_compete() {
         let round = turn(threads, slice) * threads;
         assert!(round.abs_diff(4 * slice) < threads, "{threads} threads: {round} ns");
     }
-    assert_eq!([13, 1000, u64::MAX / 1000].map(|threads| turn(threads, slice)), [MS; 3]);
+    assert_eq!([13, 1000, 8000].map(|threads| turn(threads, slice)), [MS; 3]);
+    // Many thousands each have one before the kernel loses its patience with guard.
+    for threads in [10_000, 20_000, 80_000] {
+        let round = turn(threads, slice) * threads;
+        assert!(round.abs_diff(8 * S) < threads, "{threads} threads: {round} ns");
+    }
+    assert_eq!(turn(u64::MAX / 1000, slice), 100 * US);
     // One that is chosen shorter than that stays.
     assert_eq!([1, 1000].map(|threads| turn(threads, MS / 2)), [MS / 2; 2]);
     // Half a thread: one that may run elsewhere, too.
