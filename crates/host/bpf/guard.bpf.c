@@ -373,8 +373,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->watched = does(task, DOES_EXTEND | DOES_RESCUE);
 	/* Who comes back after a higher class goes on with its turn, as after a
 	 * change of its CPUs or its priority. One whose turn was over comes
-	 * back from an extension, or exits, for which the kernel does not
-	 * enqueue it. */
+	 * back from an extension. */
 	cpu->slice = policy_left(task->used ? task->length : turn_length(where),
 				 task->used, OVERDUE_SLICE_NS);
 	cpu->limited = 0;
@@ -760,7 +759,9 @@ struct sched_ext_ops guard_ops = {
 	.cgroup_set_bandwidth = (void *)guard_set_bandwidth,
 	.init = (void *)guard_init,
 	.exit = (void *)guard_exit,
-	.flags = SCX_OPS_KEEP_BUILTIN_IDLE,
+	/* Threads that exit would wait in the CPU's local queue otherwise, and
+	 * as long as one is there, the kernel asks for no other. */
+	.flags = SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_EXITING,
 	.timeout_ms = 20000,
 	.name = "reprieve_guard",
 };

@@ -344,12 +344,13 @@ __noinline int has_budget(u32 index, u64 now)
 	return !wait;
 }
 
-/* Whether all cgroups of the thread have budget. */
+/* Whether all cgroups of the thread have budget. One that exits is not parked:
+ * it cannot be found by its ID any more, and what it holds is given back. */
 static __noinline int may_run(struct task_struct *p, struct task *task, u64 now)
 {
 	u32 i;
 
-	if (!is_limited(p, task) || task->overdue)
+	if (!is_limited(p, task) || task->overdue || p->flags & PF_EXITING)
 		return 1;
 	bpf_for(i, 0, MAX_NESTED_LIMITS)
 	{

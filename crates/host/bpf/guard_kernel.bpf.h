@@ -28,6 +28,7 @@
 #define SCX_KICK_PREEMPT 2ULL
 #define SCX_TASK_QUEUED 1
 #define SCX_OPS_KEEP_BUILTIN_IDLE 1
+#define SCX_OPS_ENQ_EXITING 4
 #define SCX_OPS_SWITCH_PARTIAL 8
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), \

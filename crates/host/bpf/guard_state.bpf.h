@@ -359,9 +359,8 @@ static __always_inline _Bool share(const struct cpu *cpu, u32 where, u64 now)
 	       scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain_of(where)) > 0;
 }
 
-/* Exiting threads, and those that may not migrate now, wait in the CPU's local
- * queue. Not inlined: the verifier would follow each place where it is asked.
- */
+/* Threads that may not migrate now wait in the CPU's local queue. Not inlined:
+ * the verifier would follow each place where it is asked. */
 __noinline int waits(u32 where, u64 now)
 {
 	struct cpu *cpu = cpu_of(where);

@@ -712,9 +712,8 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	}
 	if (repeat(prev, task, cpu, where, now))
 		return;
-	/* Without budget it is enqueued, and parked there. One that exits is
-	 * not enqueued: the kernel puts it where this CPU does not look unless
-	 * it is asked to. */
+	/* Without budget it is enqueued, and parked there, or has its turn
+	 * again if it exits. This CPU looks for that only if it is asked to. */
 	kernel_set_slice(prev, 0);
 	scx_bpf_kick_cpu(where, 0);
 }

@@ -7,10 +7,12 @@
 //! SRCU for each of 64. Whoever preempts a thread as it starts one, still a reader itself, delays
 //! each by ticks.
 //!
-//! And threads that wake each other all the time leave others their share ([`pairs`]).
+//! And threads that wake each other all the time leave others their share ([`pairs`]), as do
+//! processes that end ([`exits`]).
 
 use super::super::guest_setup::GuestSetup;
 use super::super::{Check, Finding};
+use super::exits;
 use super::pairs::{self, By, SCENES, Where};
 use super::process::{End, Guard};
 use super::{STATE, refusal};
@@ -34,8 +36,9 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// made them a hundred times as long; a vCPU that has to run first may wait for a longer slice.
 const LONGER: f64 = 8.0;
 
-/// The part of its share under the stock scheduler that a thread beside a pair has to have under
-/// guard. Schedulers differ in where they put the pair; starved, the thread has next to nothing.
+/// The part of its share under the stock scheduler that a thread beside a pair, or beside processes
+/// that end, has to have under guard. Schedulers differ in where they put the pair; starved, the
+/// thread has next to nothing.
 const LEAST: f64 = 0.25;
 
 pub fn check(setup: &GuestSetup) -> Result<Finding> {
@@ -49,6 +52,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     setup.progress.step("the stock scheduler");
     let stock = commands(setup, &mut vms)?;
     let stock_shares = shares(setup)?;
+    let stock_exits = exits::share(setup)?;
     let mut text = format!("  stock scheduler: {}\n", told(&stock));
     let (mut passed, mut figures) = (true, Vec::new());
     for policy in [Policy::Plain, Policy::Full] {
@@ -58,6 +62,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         let mut guard = Guard::start(setup, policy, &[])?;
         let times = commands(setup, &mut vms)?;
         let shares = shares(setup)?;
+        let beside_exits = exits::share(setup)?;
         guard.check()?;
         guard.end(setup, End::Signal)?;
         let right = mean(&times) <= LONGER * mean(&stock);
@@ -79,11 +84,23 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
                 mark(right)
             )?;
         }
-        figures.push(json!({ "policy": name, "ms": times, "beside_pairs_percent": shares }));
+        let right = beside_exits >= LEAST * stock_exits;
+        passed &= right;
+        writeln!(
+            text,
+            "  {name}, processes that end on a CPU: a thread that computes there has \
+             {beside_exits:.1} % of it (stock scheduler {stock_exits:.1}){}",
+            mark(right)
+        )?;
+        figures.push(json!({
+            "policy": name, "ms": times, "beside_pairs_percent": shares,
+            "beside_exits_percent": beside_exits,
+        }));
     }
     vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
     let figures = json!({
-        "stock": stock, "stock_beside_pairs_percent": stock_shares, "guard": figures
+        "stock": stock, "stock_beside_pairs_percent": stock_shares,
+        "stock_beside_exits_percent": stock_exits, "guard": figures
     });
     Ok(Finding::new(Check::GuardLatency, passed, text, figures))
 }

@@ -7,6 +7,7 @@
 mod cgroup;
 mod changes;
 mod delegated;
+mod exits;
 mod kept_or_refused;
 pub(super) mod latency;
 pub(super) mod limits;
