@@ -17,6 +17,11 @@
 #define MAX_USERS_LIMITS (MAX_LIMITS / 2)
 /* How often the parked are looked at if no refill is due. */
 #define LOOK_PARKED_NS 20000000ULL
+/* How many threads of a queue are parked at once. The next one without budget
+ * runs for a moment, in debt. */
+#define PARK_MOST 64
+/* Of the time, looks at the parked take one part in so many. */
+#define UNPARK_REST 8
 /* What a thread gets that has waited for too long. */
 #define OVERDUE_SLICE_NS 100000ULL
 
@@ -35,8 +40,11 @@ u64 limits_used;
 u64 users_limits_used;
 /* When the parked are looked at again, at the latest. */
 u64 refill_due;
-/* A CPU looks at the parked. */
+/* And not before: a cgroup may have thousands of threads. */
+static u64 unpark_rest;
+/* A CPU looks at the parked, and how many it has moved. */
 u32 unparking;
+static u32 unparked;
 /* Has the layout in the program's BTF, and so in Rust. */
 const struct bandwidth *bandwidth_layout;
 
@@ -454,13 +462,19 @@ __noinline int park_spent(u64 queue, u64 now)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
+	u32 n;
 
 	if (!keeps_limits || !limits_used)
 		return 0;
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
-		while ((p = bpf_iter_scx_dsq_next(&it))) {
-			struct task *task = task_of(p);
+		bpf_for(n, 0, PARK_MOST)
+		{
+			struct task *task;
 
+			p = bpf_iter_scx_dsq_next(&it);
+			if (!p)
+				break;
+			task = task_of(p);
 			if (!task || may_run(p, task, now))
 				break;
 			/* Once there, another CPU may move it back. */
@@ -477,17 +491,21 @@ __noinline int park_spent(u64 queue, u64 now)
 	return 0;
 }
 
-/* Moves the parked back that have budget again. */
+/* Moves the parked back that have budget again: a few at once, since nobody
+ * knows how long they will run, and the first may use all of it. */
 __noinline int unpark(u64 now)
 {
+	u64 began = bpf_ktime_get_ns(), end;
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 
 	if (!keeps_limits || scx_bpf_dsq_nr_queued(QUEUE_PARKED) <= 0 ||
 	    policy_after(refill_due, now) > 0 ||
+	    policy_after(unpark_rest, now) > 0 ||
 	    __sync_val_compare_and_swap(&unparking, 0, 1))
 		return 0;
 	refill_due = now + LOOK_PARKED_NS;
+	unparked = 0;
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_PARKED, 0)) {
 		while ((p = bpf_iter_scx_dsq_next(&it))) {
@@ -513,10 +531,17 @@ __noinline int unpark(u64 now)
 				      : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 			if (cpu >= 0)
 				scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			if (++unparked >= 2 * settings.online) {
+				refill_due = now;
+				break;
+			}
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
+	end = bpf_ktime_get_ns();
+	unpark_rest = end + UNPARK_REST * (end - began);
+	barrier();
 	unparking = 0;
 	return 0;
 }
