@@ -51,7 +51,7 @@ help:
 	@echo 'make test      format and lint checks, and all tests but the long ones; boots real guests'
 	@echo 'make test-rcu  the tests of the runtime alone: optimized, and built broken on purpose (part of make test)'
 	@echo 'make test-models  the loom models of the runtime and the locks (part of make test)'
-	@echo 'make test-repeat  all tests of make test but the models, 25 times: idle, beside busy loops, on a third of the CPUs'
+	@echo 'make test-repeat  all tests of make test but the models and test-oldest, 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'

@@ -16,7 +16,9 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(
-    after_help = "Exits with 1 if something is missing that has a remedy, or a setting should change."
+    after_help = "Exits with 1 if something is missing that is not optional, if a guest does \
+                        not use one of KVM's features or that cannot be told, or if a boot \
+                        setting should change."
 )]
 pub struct Options {
     /// Look at this VM as well: a name or the VMM's process ID (repeat for several)

@@ -72,7 +72,7 @@ pub struct CheckArgs {
 enum Check {
     /// vCPUs that are kept in a known state are classed right
     Classes,
-    /// A vCPU that is stopped in a reader is named within a second, with the reader's function
+    /// A vCPU that is stopped in a reader is named within 50 looks, with the reader's function
     Stopped,
     /// Grace periods last as long from outside as from inside
     Grace,
@@ -80,7 +80,7 @@ enum Check {
     Attach,
     /// Attaching and detaching again and again leaves nothing behind
     Cycles,
-    /// The cost of watching at ten thousand switches of vCPUs per second, beside the promise
+    /// The cost of watching at ten thousand switches of vCPUs per second, beside its targets
     Cost,
     /// `doctor --vm` and the guest's own kernel say the same about the guest
     Doctor,

@@ -553,7 +553,7 @@ fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
         if lacks_right(&error) {
             return Error::Missing {
                 what: "the right to load a scheduler",
-                hint: "run it as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_ADMIN",
+                hint: "run it as root, or with the capabilities of reprieve-guard.service",
             };
         }
         Error::Bpf { step, message: complaints(&error) }
