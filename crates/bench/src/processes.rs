@@ -200,6 +200,7 @@ fn measured(
                         libc::_exit(1);
                     }
                 }
+                leave_signals_to_parent();
                 shared.ready.fetch_add(1, SeqCst);
                 while shared.go.load(SeqCst) == 0 {
                     std::thread::sleep(Duration::from_micros(200));
@@ -245,6 +246,16 @@ fn measured(
     Ok((after - before) as f64 * 1e9 / time as f64)
 }
 
+/// A terminal sends Ctrl-C to the whole group. A child that takes it is woken from its `semop` with
+/// an error (these calls are never restarted), which would look like a failure of the subject. The
+/// parent ends its children.
+fn leave_signals_to_parent() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// The CPUs that this process may use.
 pub fn cpus() -> Vec<usize> {
     // SAFETY: plain data that the call fills in; numbers within the set.
@@ -262,5 +273,48 @@ pub fn bind(cpu: usize) {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            against: vec![],
+            length: Duration::from_millis(20),
+            rounds: 1,
+            readers: vec![],
+            churn: false,
+            lengths: vec![],
+            hogs: vec![],
+            cancel: Default::default(),
+        }
+    }
+
+    #[test]
+    fn signals_to_the_group_do_not_end_the_work() {
+        let work = |number: usize, shared: &Shared| {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                // SAFETY: this process's own.
+                unsafe { libc::raise(signal) };
+            }
+            while !shared.is_over() {
+                shared.counts[number].add(1);
+            }
+            true
+        };
+        let options = options();
+        let rate = rate_to_the_end(2, options.length, &options, &work, &|_| Ok(()));
+        assert!(rate.is_ok(), "{rate:?}");
+    }
+
+    #[test]
+    fn work_that_fails_is_an_error() {
+        let work = |_: usize, _: &Shared| false;
+        let options = options();
+        let rate = rate_to_the_end(1, options.length, &options, &work, &|_| Ok(()));
+        assert!(matches!(rate, Err(Error::Broken { .. })), "{rate:?}");
     }
 }

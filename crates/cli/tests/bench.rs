@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::Read;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -62,22 +63,34 @@ fn takes_interrupts(pid: libc::pid_t) -> bool {
     u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
 }
 
-#[test]
-fn an_interrupted_run_says_so() {
-    let mut command = bench(&["all", "--seconds", "3600", "--against", "rwlock"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+/// What a run says that gets SIGINT, alone or with its whole process group, as from a terminal.
+fn interrupted(arguments: &[&str], group: bool) {
+    let mut command = bench(arguments);
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
     let pid = libc::pid_t::try_from(child.id()).unwrap();
     while !takes_interrupts(pid) {
         std::thread::sleep(Duration::from_millis(20));
     }
     // Most likely among its measurements; the same must happen before them.
     std::thread::sleep(Duration::from_secs(1));
-    // SAFETY: our child, which has not been waited for.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    // SAFETY: our child, which has not been waited for, and leads its group.
+    assert_eq!(unsafe { libc::kill(if group { -pid } else { pid }, libc::SIGINT) }, 0);
     let output = child.wait_with_output().unwrap();
     let (out, err) = texts(&output);
     assert_eq!((output.status.code(), out.as_str()), (Some(1), ""), "{err}");
     assert!(err.contains("interrupted"), "{err}");
+}
+
+#[test]
+fn an_interrupted_run_says_so() {
+    interrupted(&["all", "--seconds", "3600", "--against", "rwlock"], false);
+}
+
+/// Ctrl-C wakes processes that wait in System V calls: that is no failure of the calls.
+#[test]
+fn an_interrupted_run_of_several_processes_says_so() {
+    interrupted(&["txn", "--seconds", "3600", "--readers", "1"], true);
 }
 
 #[test]
