@@ -2,7 +2,9 @@
 //! What a benchmark returns: one table of figures with their spread. `--json` prints it as it is.
 
 use crate::subject::Class;
+use crate::table::next_seed;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The unit of a column's figures. In JSON: its abbreviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -40,6 +42,15 @@ impl Unit {
             Unit::MegaPerSecond => "M/s",
             Unit::Percent => "%",
             Unit::Count => "",
+        }
+    }
+
+    /// Of a unit of time: how many nanoseconds it has.
+    fn nanoseconds(self) -> f64 {
+        match self {
+            Unit::Microseconds => 1e3,
+            Unit::Milliseconds => 1e6,
+            _ => 1.0,
         }
     }
 }
@@ -139,7 +150,7 @@ fn deviation(samples: &[f64]) -> Option<f64> {
 
 /// The smallest sample that at least a share `q` of them does not exceed; the mean of the middle
 /// two for an even median.
-pub fn quantile(samples: &[f64], q: f64) -> f64 {
+fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
@@ -152,14 +163,99 @@ pub fn quantile(samples: &[f64], q: f64) -> f64 {
     sorted[((n as f64 * q).ceil() as usize).clamp(1, n) - 1]
 }
 
-/// Samples on their way into a table.
-pub struct Recorder {
-    columns: Vec<Column>,
-    rows: Vec<(Row, Vec<Samples>)>,
+/// Samples of which a p99 is shown: of fewer it would be their maximum.
+pub const FEWEST: u64 = 100;
+
+/// A figure of single samples (times in nanoseconds).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistic {
+    Mean,
+    Median,
+    P99,
+    Max,
+    /// How many there are.
+    Samples,
 }
 
+impl Statistic {
+    /// What its column is called.
+    pub fn title(self) -> &'static str {
+        match self {
+            Statistic::Mean => "mean",
+            Statistic::Median => "p50",
+            Statistic::P99 => "p99",
+            Statistic::Max => "max",
+            Statistic::Samples => "samples",
+        }
+    }
+
+    /// Of these samples.
+    fn of(self, samples: &[f64]) -> f64 {
+        match self {
+            Statistic::Mean => samples.iter().sum::<f64>() / samples.len().max(1) as f64,
+            Statistic::Median => median(samples),
+            Statistic::P99 => quantile(samples, 0.99),
+            Statistic::Max => quantile(samples, 1.0),
+            Statistic::Samples => samples.len() as f64,
+        }
+    }
+}
+
+/// The samples of all rounds. Beyond [`Pool::MOST`] those that give quantiles are a random choice
+/// of all (Vitter's algorithm R), so that a long run does not fill the memory.
+#[derive(Default)]
+struct Pool {
+    count: u64,
+    sum: f64,
+    max: f64,
+    kept: Vec<f64>,
+    seed: u64,
+}
+
+impl Pool {
+    const MOST: usize = 1 << 16;
+
+    fn add(&mut self, sample: f64) {
+        self.count += 1;
+        self.sum += sample;
+        self.max = self.max.max(sample);
+        if self.kept.len() < Pool::MOST {
+            self.kept.push(sample);
+            return;
+        }
+        self.seed = next_seed(self.seed);
+        let at = (u128::from(self.seed) * u128::from(self.count)) >> 64;
+        if let Some(kept) = self.kept.get_mut(at as usize) {
+            *kept = sample;
+        }
+    }
+
+    /// None for a p99 of too few.
+    fn figure(&self, statistic: Statistic) -> Option<f64> {
+        match statistic {
+            Statistic::Mean => Some(self.sum / self.count.max(1) as f64),
+            Statistic::Max => Some(self.max),
+            Statistic::Samples => Some(self.count as f64),
+            Statistic::P99 if self.count < FEWEST => None,
+            Statistic::P99 | Statistic::Median => Some(statistic.of(&self.kept)),
+        }
+    }
+}
+
+/// Figures on their way into a table.
+pub struct Recorder {
+    columns: Vec<Column>,
+    rows: Vec<(Row, Vec<Rounds>)>,
+    /// By row and first column, with the columns that show them.
+    pools: BTreeMap<(usize, usize), (Shown, Pool)>,
+}
+
+/// Columns, and the statistic that each shows of the same samples.
+pub type Shown = &'static [(usize, Statistic)];
+
+/// The rounds' figures, and what stands for all of them in place of their median.
 #[derive(Clone, Default)]
-struct Samples {
+struct Rounds {
     rounds: Vec<f64>,
     pooled: Option<f64>,
 }
@@ -167,14 +263,14 @@ struct Samples {
 impl Recorder {
     /// A table without figures.
     pub fn new(columns: Vec<Column>) -> Recorder {
-        Recorder { columns, rows: vec![] }
+        Recorder { columns, rows: vec![], pools: BTreeMap::new() }
     }
 
     /// Adds a row without figures and returns its index.
     pub fn row(&mut self, group: &str, subject: &str, class: Class) -> usize {
-        let samples = vec![Samples::default(); self.columns.len()];
+        let rounds = vec![Rounds::default(); self.columns.len()];
         let (group, subject) = (group.to_owned(), subject.to_owned());
-        self.rows.push((Row { group, subject, class, figures: vec![] }, samples));
+        self.rows.push((Row { group, subject, class, figures: vec![] }, rounds));
         self.rows.len() - 1
     }
 
@@ -183,33 +279,50 @@ impl Recorder {
         self.rows[row].1[column].rounds.push(value);
     }
 
-    /// Adds rounds for each row and column, by group, subject and column.
-    #[cfg(test)]
-    pub fn fill(&mut self, figure: &dyn Fn(&str, &str, &str) -> Vec<f64>) {
-        for (row, samples) in &mut self.rows {
-            for (column, samples) in self.columns.iter().zip(samples) {
-                samples.rounds = figure(&row.group, &row.subject, &column.title);
+    /// Adds one round's samples, in nanoseconds. The figures will be those of all rounds' samples
+    /// together, with the spread of the rounds' own; a p99 of fewer than [`FEWEST`] is left out.
+    pub fn add_samples(&mut self, row: usize, shown: Shown, samples: &[f64]) {
+        for &(column, statistic) in shown {
+            let unit = self.columns[column].unit.nanoseconds();
+            self.add(row, column, statistic.of(samples) / unit);
+        }
+        let first = shown.first().map_or(0, |shown| shown.0);
+        let (_, pool) = self.pools.entry((row, first)).or_insert((shown, Pool::default()));
+        samples.iter().for_each(|&sample| pool.add(sample));
+    }
+
+    fn pool(&mut self) {
+        for (&(row, _), (shown, pool)) in &self.pools {
+            for &(column, statistic) in *shown {
+                let rounds = &mut self.rows[row].1[column];
+                match pool.figure(statistic) {
+                    Some(value) => {
+                        rounds.pooled = Some(value / self.columns[column].unit.nanoseconds());
+                    }
+                    None => *rounds = Rounds::default(),
+                }
             }
         }
     }
 
-    /// Sets the value that stands for all rounds, in place of their median.
-    pub fn pool(&mut self, row: usize, column: usize, value: f64) {
-        self.rows[row].1[column].pooled = Some(value);
-    }
-
-    /// Takes a figure back.
-    pub fn leave_out(&mut self, row: usize, column: usize) {
-        self.rows[row].1[column] = Samples::default();
+    /// Adds rounds for each row and column, by group, subject and column.
+    #[cfg(test)]
+    pub fn fill(&mut self, figure: &dyn Fn(&str, &str, &str) -> Vec<f64>) {
+        for (row, rounds) in &mut self.rows {
+            for (column, rounds) in self.columns.iter().zip(rounds) {
+                rounds.rounds = figure(&row.group, &row.subject, &column.title);
+            }
+        }
     }
 
     /// The table.
-    pub fn finish(self) -> (Vec<Column>, Vec<Row>) {
+    pub fn finish(mut self) -> (Vec<Column>, Vec<Row>) {
+        self.pool();
         let mut rows: Vec<Row> = self
             .rows
             .into_iter()
-            .map(|(mut row, samples)| {
-                row.figures = samples.iter().map(Samples::figure).collect();
+            .map(|(mut row, rounds)| {
+                row.figures = rounds.iter().map(Rounds::figure).collect();
                 row
             })
             .filter(|row| row.figures.iter().any(Option::is_some))
@@ -224,7 +337,7 @@ impl Recorder {
     }
 }
 
-impl Samples {
+impl Rounds {
     fn figure(&self) -> Option<Figure> {
         let value = self.pooled.unwrap_or_else(|| median(&self.rounds));
         (!self.rounds.is_empty()).then(|| Figure {
@@ -303,7 +416,7 @@ mod tests {
                 recorder.add(row, 1, round);
             }
         }
-        recorder.pool(1, 0, 2.5);
+        recorder.rows[1].1[0].pooled = Some(2.5);
         let (_, rows) = recorder.finish();
         assert_eq!(rows.len(), 4, "who has no figures has no row");
         let ratio =
@@ -314,5 +427,54 @@ mod tests {
         assert_eq!((figure.value, figure.min, figure.max), (2.5, 2.0, 6.0));
         assert_eq!(figure.rounds, [2.0, 2.0, 6.0]);
         assert!((figure.sd.unwrap() - (16.0f64 / 3.0).sqrt()).abs() < 1e-9, "{figure:?}");
+    }
+
+    const SHOWN: Shown = &[
+        (1, Statistic::Mean),
+        (2, Statistic::Median),
+        (3, Statistic::P99),
+        (4, Statistic::Max),
+        (5, Statistic::Samples),
+    ];
+
+    #[test]
+    fn samples_of_all_rounds_are_taken_together_and_a_p99_takes_a_hundred() {
+        let mut columns = vec![column(false); 6];
+        for (column, unit) in [(1, Unit::Milliseconds), (3, Unit::Microseconds), (5, Unit::Count)] {
+            columns[column].unit = unit;
+        }
+        let mut recorder = Recorder::new(columns);
+        for (subject, count) in [("few", 49), ("enough", 50)] {
+            let row = recorder.row("", subject, Class::Peer);
+            for round in [1e6, 2e6] {
+                recorder.add_samples(row, SHOWN, &vec![round; count]);
+            }
+        }
+        let (_, rows) = recorder.finish();
+        let values = |row: usize| {
+            let figures = rows[row].figures[1..].iter();
+            figures.map(|f| Some(f.as_ref()?.value)).collect::<Vec<_>>()
+        };
+        assert_eq!(values(0), [Some(1.5), Some(1.5e6), None, Some(2e6), Some(98.0)]);
+        assert_eq!(values(1), [Some(1.5), Some(1.5e6), Some(2e3), Some(2e6), Some(100.0)]);
+        let p99 = rows[1].figures[3].as_ref().unwrap();
+        assert_eq!((p99.min, p99.max), (1e3, 2e3));
+        let count = rows[0].figures[5].as_ref().unwrap();
+        assert_eq!((count.min, count.max, count.to_best_peer), (49.0, 49.0, None));
+    }
+
+    /// The memory for a long run's samples is bounded, and its quantiles are right.
+    #[test]
+    fn many_samples_are_represented_by_some() {
+        let mut pool = Pool::default();
+        let count = 10 * Pool::MOST;
+        (0..count).for_each(|sample| pool.add(sample as f64));
+        assert_eq!(pool.kept.len(), Pool::MOST);
+        let figure = |statistic| pool.figure(statistic).unwrap() / count as f64;
+        assert_eq!(figure(Statistic::Samples), 1.0);
+        assert!((figure(Statistic::Mean) - 0.5).abs() < 1e-5, "{}", figure(Statistic::Mean));
+        assert!((figure(Statistic::P99) - 0.99).abs() < 0.002, "{}", figure(Statistic::P99));
+        assert!((figure(Statistic::Median) - 0.5).abs() < 0.01, "{}", figure(Statistic::Median));
+        assert_eq!(pool.figure(Statistic::Max), Some((count - 1) as f64));
     }
 }

@@ -32,7 +32,8 @@ fn locks_are_compared() {
     assert!(outcome.rows.iter().all(|row| row.subject != "std" && row.subject != "mcs"));
 }
 
-/// Lengths and hogs are those that were asked for, and each has fairness and waits.
+/// Lengths and hogs are those that were asked for, and each has fairness and waits (a p99 of them
+/// where there are enough).
 #[test]
 fn lengths_and_hogs_are_chosen() {
     let lengths = [250, 2_000].map(Duration::from_nanos).into();
@@ -47,10 +48,15 @@ fn lengths_and_hogs_are_chosen() {
     });
     assert_eq!(groups, expected.concat());
     for row in crowds() {
-        for title in ["fairness", "wait, p99", "wait, longest"] {
+        let figure = |title: &str| {
             let column = outcome.columns.iter().position(|column| column.title == title).unwrap();
-            assert!(row.figures[column].is_some(), "{title} of {row:?}");
+            row.figures[column].as_ref()
+        };
+        for title in ["fairness", "wait, longest", "samples"] {
+            assert!(figure(title).is_some(), "{title} of {row:?}");
         }
+        let enough = figure("samples").unwrap().value >= 100.0;
+        assert_eq!(figure("wait, p99").is_some(), enough, "{row:?}");
     }
 }
 

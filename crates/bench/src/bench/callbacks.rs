@@ -9,13 +9,16 @@
 //!
 //! The latency is that of one callback at a time, registered each two milliseconds or so, beside as
 //! many threads that keep the CPUs busy as there are others in the group: from before the call that
-//! registers it to the end of the callback, which frees a node.
+//! registers it to the end of the callback, which frees a node. Mean and p99 are of all rounds'
+//! samples together, and **samples** is their number. There is no p99 of fewer than [`FEWEST`]: of
+//! a library whose callbacks take ten milliseconds a short run has a few dozen, with 64 threads one
+//! or two of each round.
 
 use super::{Prepared, column, thread_label};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::result::{Column, Recorder, Unit, median, quantile};
+use crate::result::{Column, FEWEST, Recorder, Shown, Statistic, Unit, median};
 use crate::schedule::Job;
 use crate::subject::Class;
 #[cfg(urcu)]
@@ -44,13 +47,21 @@ enum Lists {
     },
 }
 
-pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
-    let latency = |title| Column { charted: false, ..column(title, Unit::Milliseconds) };
-    let mut recorder = Recorder::new(vec![
+const RATE: usize = 0;
+const LATENCY: Shown = &[(1, Statistic::Mean), (2, Statistic::P99), (3, Statistic::Samples)];
+
+fn columns() -> Vec<Column> {
+    let other = |title, unit| Column { charted: false, ..column(title, unit) };
+    vec![
         Column { more_is_better: true, ..column("registered and run", Unit::KiloPerSecond) },
-        latency("latency, mean"),
-        latency("latency, p99"),
-    ]);
+        other("latency, mean", Unit::Milliseconds),
+        other("latency, p99", Unit::Milliseconds),
+        other("samples", Unit::Count),
+    ]
+}
+
+pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
+    let mut recorder = Recorder::new(columns());
     #[cfg_attr(not(urcu), allow(unused_mut))]
     let mut subjects = vec![
         ("per-CPU lists", Class::Reprieve, Lists::Reprieve { single: false, cap: Cap::default() }),
@@ -84,11 +95,9 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
                     let rate = sample(lists, n, length / 2, options)?;
-                    recorder.add(row, 0, rate / 1e3);
+                    recorder.add(row, RATE, rate / 1e3);
                     let times = latencies(lists, n, length / 2, options)?;
-                    let mean = times.iter().sum::<f64>() / times.len() as f64;
-                    recorder.add(row, 1, mean);
-                    recorder.add(row, 2, quantile(&times, 0.99));
+                    recorder.add_samples(row, LATENCY, &times);
                     Ok(())
                 }),
             });
@@ -98,6 +107,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
         format!("{CALLBACKS} callbacks per run, from the first registration to the end of the last callback"),
         "liburcu's lists have no bound; the default cap of Reprieve's (64 MiB, 1,048,576 callbacks) is not reached here, 16,384 is".into(),
         "latency: from registering one callback to its end, beside as many busy threads as there are others in the group".into(),
+        format!("latency and samples (callbacks timed) of all rounds together; no p99 of fewer than {FEWEST}"),
     ];
     Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
@@ -234,7 +244,7 @@ fn urcu_run(flavor: Flavor, per_cpu: bool, threads: usize) -> Result<Duration> {
     }
 }
 
-/// How long callbacks took, in milliseconds; at least one.
+/// How long callbacks took, in nanoseconds; at least one.
 fn latencies(
     lists: Lists,
     threads: usize,
@@ -303,7 +313,7 @@ fn paced(
                 let start = clock::now();
                 retire(&table, node);
                 let time = crate::peer::await_frees(table.ledger(), frees + 1, start, || ())?;
-                times.push(time.as_secs_f64() * 1e3);
+                times.push(time.as_nanos() as f64);
                 if Instant::now() >= end {
                     return Ok(times);
                 }
@@ -317,4 +327,29 @@ fn paced(
         std::mem::forget(table);
     }
     times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_p99_of_the_latency_takes_a_hundred_samples_of_all_rounds() {
+        let mut recorder = Recorder::new(columns());
+        for (subject, count) in [("slow", 49), ("quick", 50)] {
+            let row = recorder.row("", subject, Class::Peer);
+            for round in [1e6, 2e6] {
+                recorder.add(row, RATE, 7.0);
+                recorder.add_samples(row, LATENCY, &vec![round; count]);
+            }
+        }
+        let (columns, rows) = recorder.finish();
+        assert_eq!(columns[LATENCY[1].0].title, "latency, p99");
+        let values = |row: usize| {
+            let figures = rows[row].figures.iter();
+            figures.map(|f| Some(f.as_ref()?.value)).collect::<Vec<_>>()
+        };
+        assert_eq!(values(0), [Some(7.0), Some(1.5), None, Some(98.0)]);
+        assert_eq!(values(1), [Some(7.0), Some(1.5), Some(2.0), Some(100.0)]);
+    }
 }

@@ -27,12 +27,10 @@ use crate::error::Result;
 use crate::options::Options;
 use crate::peer::Writer;
 use crate::readers::{self, Work};
-use crate::result::{Column, Recorder, Unit, quantile};
+use crate::result::{Column, FEWEST, Recorder, Shown, Statistic, Unit};
 use crate::schedule::Job;
 use crate::subject::{Class, Kind, choose};
 use crate::table::{Node, Table, next_seed};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A protected reference waits for the same grace periods as a lookup; arc-swap and the floor have
@@ -49,59 +47,17 @@ fn class(kind: Kind) -> Class {
     }
 }
 
-/// All grace periods by row and first column, in milliseconds, and all updates, in microseconds.
-#[derive(Default)]
-pub struct Samples(RefCell<BTreeMap<(usize, usize), Vec<f64>>>);
-
-/// A figure of all samples.
-type Statistic = (&'static str, fn(&[f64]) -> f64);
-
-/// Samples of which a p99 is shown.
-const FEWEST: usize = 100;
-
-const STATISTICS: [Statistic; 5] = [
-    ("mean", |samples| samples.iter().sum::<f64>() / samples.len().max(1) as f64),
-    ("p50", |samples| quantile(samples, 0.5)),
-    ("p99", |samples| quantile(samples, 0.99)),
-    ("max", |samples| quantile(samples, 1.0)),
-    ("samples", |samples| samples.len() as f64),
+const PERIODS: Shown = &[
+    (0, Statistic::Mean),
+    (1, Statistic::Median),
+    (2, Statistic::P99),
+    (3, Statistic::Max),
+    (4, Statistic::Samples),
 ];
-/// The p99 among them.
-const P99: usize = 2;
-/// First columns of grace periods and of updates (which have no maximum: too many are timed for it
-/// to say more than that something was preempted).
-const PERIODS: usize = 0;
-const UPDATES: usize = STATISTICS.len();
-/// How many of them updates have.
-const OF_UPDATES: usize = 3;
+/// No maximum: too many are timed for it to say more than that something was preempted.
+const UPDATES: Shown = &[(5, Statistic::Mean), (6, Statistic::Median), (7, Statistic::P99)];
 
-fn figures(first: usize, samples: &[f64]) -> impl Iterator<Item = (usize, f64)> {
-    let count = if first == UPDATES { OF_UPDATES } else { STATISTICS.len() };
-    STATISTICS[..count].iter().enumerate().map(move |(i, (_, f))| (first + i, f(samples)))
-}
-
-impl Samples {
-    /// Replaces medians of rounds by figures of all their samples.
-    pub fn pool(&self, recorder: &mut Recorder) {
-        for (&(row, first), samples) in self.0.borrow().iter() {
-            for (column, value) in figures(first, samples) {
-                recorder.pool(row, column, value);
-            }
-            if samples.len() < FEWEST {
-                recorder.leave_out(row, first + P99);
-            }
-        }
-    }
-
-    fn add(&self, recorder: &mut Recorder, row: usize, first: usize, round: Vec<f64>) {
-        for (column, value) in figures(first, &round) {
-            recorder.add(row, column, value);
-        }
-        self.0.borrow_mut().entry((row, first)).or_default().extend(round);
-    }
-}
-
-pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepared<'a>> {
+pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let mut recorder = Recorder::new(columns());
     let mut kinds = choose(&Kind::ALL, &options.against)?;
     kinds.retain(takes_part);
@@ -118,7 +74,8 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
                 what: format!("{}, {}", reader_label(n), kind.name()),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
-                    samples.add(recorder, row, PERIODS, periods(kind, n, length, options)?);
+                    let times = periods(kind, n, length, options)?;
+                    recorder.add_samples(row, PERIODS, &times);
                     Ok(())
                 }),
             });
@@ -128,7 +85,8 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
                 what: format!("updates, {}, {}", reader_label(n), kind.name()),
                 weight: 0.25,
                 run: Box::new(move |length, recorder| {
-                    samples.add(recorder, row, UPDATES, updates(kind, n, length, options)?);
+                    let times = updates(kind, n, length, options)?;
+                    recorder.add_samples(row, UPDATES, &times);
                     Ok(())
                 }),
             });
@@ -151,28 +109,31 @@ pub fn prepare<'a>(options: &'a Options, samples: &'a Samples) -> Result<Prepare
 }
 
 fn columns() -> Vec<Column> {
-    let part = |what: &'static str, count, unit, charted: &'static [&'static str]| {
-        STATISTICS[..count].iter().map(move |(title, _)| Column {
-            charted: charted.contains(title),
-            ..column(format!("{what}{title}"), if *title == "samples" { Unit::Count } else { unit })
+    let part = |what: &'static str, shown: Shown, unit, charted: &'static [Statistic]| {
+        shown.iter().map(move |&(_, statistic)| {
+            let unit = if statistic == Statistic::Samples { Unit::Count } else { unit };
+            Column {
+                charted: charted.contains(&statistic),
+                ..column(format!("{what}{}", statistic.title()), unit)
+            }
         })
     };
-    let periods = part("", STATISTICS.len(), Unit::Milliseconds, &["mean", "p99"]);
-    periods.chain(part("update, ", OF_UPDATES, Unit::Microseconds, &["p99"])).collect()
+    let periods = part("", PERIODS, Unit::Milliseconds, &[Statistic::Mean, Statistic::P99]);
+    periods.chain(part("update, ", UPDATES, Unit::Microseconds, &[Statistic::P99])).collect()
 }
 
 /// The writer rests this long between two grace periods, or two bursts of updates.
 const REST: Duration = Duration::from_millis(1);
 
-/// Grace periods of one sample, in milliseconds; at least one.
+/// Grace periods of one sample, in nanoseconds; at least one.
 fn periods(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<Vec<f64>> {
     sample(kind, readers, length, options, |writer, key, times| {
-        times.push(writer.replace_and_wait(key())?.as_secs_f64() * 1e3);
+        times.push(writer.replace_and_wait(key())?.as_nanos() as f64);
         Ok(())
     })
 }
 
-/// Durations of updates of one sample, in microseconds; at least a burst.
+/// Durations of updates of one sample, in nanoseconds; at least a burst.
 fn updates(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<Vec<f64>> {
     /// A writer that finds the CPUs taken gets one rarely: enough updates each time for a p99.
     const BURST: usize = 8;
@@ -181,7 +142,7 @@ fn updates(kind: Kind, readers: usize, length: Duration, options: &Options) -> R
             let key = key();
             let start = clock::now();
             writer.replace(key);
-            times.push((clock::now() - start) as f64 / 1e3);
+            times.push((clock::now() - start) as f64);
         }
         Ok(())
     })
@@ -227,26 +188,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_p99_takes_a_hundred_samples_of_all_rounds() {
-        let samples = Samples::default();
+    fn each_statistic_is_in_its_column() {
         let mut recorder = Recorder::new(columns());
-        for (subject, count) in [("few", 49), ("enough", 50)] {
-            let row = recorder.row("", subject, Class::Peer);
-            for round in [1.0, 2.0] {
-                samples.add(&mut recorder, row, PERIODS, vec![round; count]);
-                samples.add(&mut recorder, row, UPDATES, vec![round; count]);
-            }
-        }
-        samples.pool(&mut recorder);
+        let row = recorder.row("", "a peer", Class::Peer);
+        recorder.add_samples(row, PERIODS, &[1e6, 1e6, 4e6]);
+        recorder.add_samples(row, UPDATES, &[1e3; 100]);
         let (columns, rows) = recorder.finish();
-        let find = |title| columns.iter().position(|c| c.title == title).unwrap();
-        let value = |row: usize, title| Some(rows[row].figures[find(title)].as_ref()?.value);
-        for title in ["p99", "update, p99"] {
-            assert_eq!([value(0, title), value(1, title)], [None, Some(2.0)], "{title}");
-        }
-        assert_eq!([value(0, "max"), value(0, "update, p50")], [Some(2.0), Some(1.5)]);
-        assert_eq!([value(0, "samples"), value(1, "samples")], [Some(98.0), Some(100.0)]);
-        let count = rows[0].figures[find("samples")].as_ref().unwrap();
-        assert_eq!((count.min, count.max, count.to_best_peer), (49.0, 49.0, None));
+        let figures = columns.iter().zip(&rows[0].figures);
+        let found: Vec<_> =
+            figures.map(|(c, f)| (c.title.as_str(), f.as_ref().map(|f| f.value))).collect();
+        let expected = [
+            ("mean", Some(2.0)),
+            ("p50", Some(1.0)),
+            ("p99", None),
+            ("max", Some(4.0)),
+            ("samples", Some(3.0)),
+            ("update, mean", Some(1.0)),
+            ("update, p50", Some(1.0)),
+            ("update, p99", Some(1.0)),
+        ];
+        assert_eq!(found, expected);
     }
 }

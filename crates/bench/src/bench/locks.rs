@@ -8,6 +8,9 @@
 //! the clock costs as much as the shortest ones. Each section checks that it is alone (or that only
 //! readers are beside it).
 //!
+//! The waits of all rounds together give p99 and the longest; **samples** is their number. There is
+//! no p99 of fewer than [`FEWEST`]: of long sections a short run has fewer.
+//!
 //! Threads begin at a [`Gate`], and warm up. Then their sections and CPU time are read twice from
 //! outside while all of them run: what a thread does before, or until it sees the end, does not
 //! count.
@@ -30,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::locks::{Lock, Style, Subject, Visit};
 use crate::machine;
 use crate::options::Options;
-use crate::result::{Column, Recorder, Unit, quantile};
+use crate::result::{Column, FEWEST, Recorder, Shown, Statistic, Unit};
 use crate::schedule::Job;
 use crate::threads::{self, Gate, Last};
 use std::hint::black_box;
@@ -56,11 +59,28 @@ const MOST_HOGS: usize = 64;
 const LEAST: Duration = Duration::from_millis(20);
 
 const RATE: usize = 0;
-const P99: usize = 1;
-const LONGEST: usize = 2;
+const WAITS: Shown = &[(1, Statistic::P99), (2, Statistic::Max), (6, Statistic::Samples)];
 const FAIRNESS: usize = 3;
 const ALONE: usize = 4;
 const PER_CPU: usize = 5;
+
+fn columns() -> Vec<Column> {
+    let more = |title: &str, unit, charted| Column {
+        more_is_better: true,
+        charted,
+        ..column(title, unit)
+    };
+    let uncharted = |title: &str, unit| Column { charted: false, ..column(title, unit) };
+    vec![
+        more("sections", Unit::KiloPerSecond, true),
+        column("wait, p99", Unit::Microseconds),
+        uncharted("wait, longest", Unit::Milliseconds),
+        more("fairness", Unit::Percent, false),
+        column("lock and unlock", Unit::Nanoseconds),
+        more("per CPU second", Unit::KiloPerSecond, false),
+        uncharted("samples", Unit::Count),
+    ]
+}
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let known = |a: &&String| !FAMILIES.contains(&a.as_str());
@@ -77,19 +97,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     if options.hogs.is_empty() || options.hogs.iter().any(|&hogs| hogs > MOST_HOGS) {
         return Err(Error::Usage(format!("--hogs: numbers from 0 to {MOST_HOGS}")));
     }
-    let more = |title: &str, unit, charted| Column {
-        more_is_better: true,
-        charted,
-        ..column(title, unit)
-    };
-    let mut recorder = Recorder::new(vec![
-        more("sections", Unit::KiloPerSecond, true),
-        column("wait, p99", Unit::Microseconds),
-        Column { charted: false, ..column("wait, longest", Unit::Milliseconds) },
-        more("fairness", Unit::Percent, false),
-        column("lock and unlock", Unit::Nanoseconds),
-        more("per CPU second", Unit::KiloPerSecond, false),
-    ]);
+    let mut recorder = Recorder::new(columns());
     let mut jobs = vec![];
     for style in Style::ALL {
         let wanted = |subject: &Subject| {
@@ -114,6 +122,9 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let notes = vec![
         note(
             "threads work outside for as long as inside; hogs: threads that take no lock; waits of every 16th section; fairness: Jain's index",
+        ),
+        format!(
+            "waits and samples (waits timed) of all rounds together; no p99 of fewer than {FEWEST}"
         ),
         note("reader-writer locks: a section in eight writes"),
         if reprieve_hint::connect(Duration::from_millis(100)).is_ok() {
@@ -193,10 +204,7 @@ fn crowd<'a>(
             what: format!("{group}, {}", subject.name()),
             weight: 1.0,
             run: Box::new(move |length, recorder| {
-                let found = subject.visit(Crowd { scene, length, options })?;
-                for (column, value) in found {
-                    recorder.add(row, column, value);
-                }
+                subject.visit(Crowd { scene, length, options })?.record(recorder, row);
                 Ok(())
             }),
         });
@@ -212,6 +220,7 @@ struct Crowd<'a> {
 /// What a thread did.
 #[derive(Default)]
 struct Done {
+    /// In ns.
     waits: Vec<u64>,
     overlaps: u64,
 }
@@ -233,8 +242,15 @@ struct Measured {
     seconds: f64,
 }
 
+/// What a sample found.
+struct Found {
+    figures: Vec<(usize, f64)>,
+    /// In ns.
+    waits: Vec<f64>,
+}
+
 impl Visit for Crowd<'_> {
-    type Output = Result<Vec<(usize, f64)>>;
+    type Output = Result<Found>;
     fn visit<L: Lock>(self) -> Self::Output {
         let Scene { threads, hogs, .. } = self.scene;
         let hogs = hogs * machine::cpus();
@@ -250,28 +266,32 @@ impl Visit for Crowd<'_> {
             Ok((joined.collect::<Vec<_>>(), measured))
         })?;
         shared.check(&done)?;
-        Ok(figures(&done, &measured))
+        Ok(Found::new(&done, &measured))
     }
 }
 
-fn figures(done: &[Done], measured: &Measured) -> Vec<(usize, f64)> {
-    let sections: Vec<f64> = measured.sections.iter().map(|&n| n as f64).collect();
-    let sum: f64 = sections.iter().sum();
-    let squares: f64 = sections.iter().map(|n| n * n).sum();
-    let waits: Vec<f64> = done.iter().flat_map(|d| &d.waits).map(|&ns| ns as f64).collect();
-    let longest = waits.iter().copied().fold(0.0, f64::max);
-    let mut found = vec![
-        (RATE, sum / measured.seconds / 1e3),
-        (P99, quantile(&waits, 0.99) / 1e3),
-        (LONGEST, longest / 1e6),
-    ];
-    if measured.cpu > 0 {
-        found.push((PER_CPU, sum * 1e6 / measured.cpu as f64));
+impl Found {
+    fn new(done: &[Done], measured: &Measured) -> Found {
+        let sections: Vec<f64> = measured.sections.iter().map(|&n| n as f64).collect();
+        let sum: f64 = sections.iter().sum();
+        let squares: f64 = sections.iter().map(|n| n * n).sum();
+        let mut figures = vec![(RATE, sum / measured.seconds / 1e3)];
+        if measured.cpu > 0 {
+            figures.push((PER_CPU, sum * 1e6 / measured.cpu as f64));
+        }
+        if squares > 0.0 {
+            figures.push((FAIRNESS, 100.0 * sum * sum / (squares * sections.len() as f64)));
+        }
+        let waits = done.iter().flat_map(|d| &d.waits).map(|&ns| ns as f64).collect();
+        Found { figures, waits }
     }
-    if squares > 0.0 {
-        found.push((FAIRNESS, 100.0 * sum * sum / (squares * sections.len() as f64)));
+
+    fn record(&self, recorder: &mut Recorder, row: usize) {
+        for &(column, value) in &self.figures {
+            recorder.add(row, column, value);
+        }
+        recorder.add_samples(row, WAITS, &self.waits);
     }
-    found
 }
 
 /// A lock, and behind it what it guards, as in programs; nothing else is in these cache lines,
@@ -533,6 +553,7 @@ fn lowest_class() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subject::Class;
 
     fn options() -> Options {
         Options {
@@ -573,10 +594,31 @@ mod tests {
         let measured = measured.unwrap();
         assert_eq!(measured.sections, [5]);
         assert!(measured.seconds >= LEAST.as_secs_f64(), "{}", measured.seconds);
-        let found = figures(&[Done { waits: vec![7_000], overlaps: 0 }], &measured);
-        let figure = |column| found.iter().find(|figure| figure.0 == column).unwrap().1;
-        assert_eq!((figure(RATE), figure(P99)), (5.0 / measured.seconds / 1e3, 7.0));
-        assert_eq!(figure(FAIRNESS), 100.0);
+        let found = Found::new(&[Done { waits: vec![7_000], overlaps: 0 }], &measured);
+        let figure = |column| found.figures.iter().find(|figure| figure.0 == column).unwrap().1;
+        assert_eq!(figure(RATE), 5.0 / measured.seconds / 1e3);
+        assert_eq!((figure(FAIRNESS), found.waits), (100.0, vec![7e3]));
+    }
+
+    #[test]
+    fn a_p99_of_waits_takes_a_hundred_of_all_rounds() {
+        let mut recorder = Recorder::new(columns());
+        for (subject, count) in [("few", 49), ("enough", 50)] {
+            let row = recorder.row("", subject, Class::Peer);
+            for round in [1_000, 2_000] {
+                let measured = Measured { sections: vec![9], cpu: 0, seconds: 1.0 };
+                let done = [Done { waits: vec![round; count], overlaps: 0 }];
+                Found::new(&done, &measured).record(&mut recorder, row);
+            }
+        }
+        let (columns, rows) = recorder.finish();
+        let value = |row: usize, title: &str| {
+            let column = columns.iter().position(|c| c.title == title).unwrap();
+            Some(rows[row].figures[column].as_ref()?.value)
+        };
+        assert_eq!([value(0, "wait, p99"), value(1, "wait, p99")], [None, Some(2.0)]);
+        assert_eq!([value(0, "wait, longest"), value(1, "wait, longest")], [Some(0.002); 2]);
+        assert_eq!([value(0, "samples"), value(1, "samples")], [Some(98.0), Some(100.0)]);
     }
 
     #[test]

@@ -195,8 +195,7 @@ struct Prepared<'a> {
 pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Result<Outcome> {
     check(options)?;
     let conditions = machine::conditions(options);
-    let grace_samples = grace::Samples::default();
-    let mut prepared = prepare(bench, options, &grace_samples)?;
+    let mut prepared = prepare(bench, options)?;
     if bench.families() == subject::FAMILIES
         && !subject::URCU
         && options.against.iter().any(|a| a == "urcu")
@@ -210,22 +209,17 @@ pub fn run(bench: Bench, options: &Options, progress: &dyn Fn(&str, f64)) -> Res
     }
     let parts = [prepared.jobs, prepared.crowds];
     schedule::rounds(parts, options, &mut prepared.recorder, progress)?;
-    grace_samples.pool(&mut prepared.recorder);
     Ok(finish(bench, prepared.notes, prepared.recorder, conditions))
 }
 
-fn prepare<'a>(
-    bench: Bench,
-    options: &'a Options,
-    grace_samples: &'a grace::Samples,
-) -> Result<Prepared<'a>> {
+fn prepare(bench: Bench, options: &Options) -> Result<Prepared<'_>> {
     match bench {
         _ if bench.families() == ["kernel"] && options.against.iter().any(|p| p != "kernel") => {
             let what = bench.name();
             Err(Error::Usage(format!("--against: {what} runs beside `kernel`, and nothing else")))
         }
         Bench::Read => read::prepare(options),
-        Bench::Grace => grace::prepare(options, grace_samples),
+        Bench::Grace => grace::prepare(options),
         Bench::Flood => flood::prepare(options),
         Bench::Cell => cell::prepare(options),
         Bench::List => list::prepare(options),
@@ -254,8 +248,7 @@ pub fn invented(
     options: &Options,
     figure: &dyn Fn(&str, &str, &str) -> Vec<f64>,
 ) -> Outcome {
-    let samples = grace::Samples::default();
-    let Prepared { notes, mut recorder, .. } = prepare(bench, options, &samples).unwrap();
+    let Prepared { notes, mut recorder, .. } = prepare(bench, options).unwrap();
     recorder.fill(figure);
     finish(bench, notes, recorder, machine::conditions(options))
 }
