@@ -243,18 +243,40 @@ impl Table {
     /// `mark`: sets the lowest bit of the old node's link first, for readers that must know whether
     /// the node they stand on is still linked.
     pub fn replace(&self, key: u64, mark: bool) -> *mut Node {
+        let copy = self.copy(key);
+        if mark {
+            // SAFETY: linked, and the caller is the only one who unlinks.
+            let next = unsafe { &(*copy.old).next };
+            next.store(next.load(Ordering::Relaxed).map_addr(|a| a | 1), Ordering::Release);
+        }
+        copy.publish()
+    }
+
+    /// A copy of a key's node, which readers do not see yet. One writer at a time.
+    pub fn copy(&self, key: u64) -> Replacement<'_> {
         let link = self.link(key);
         let old = link.load(Ordering::Relaxed);
         // SAFETY: linked, and the caller is the only one who unlinks.
-        let next = unsafe { &(*old).next };
-        let after = next.load(Ordering::Relaxed);
-        let new = self.node(key, after);
-        if mark {
-            next.store(after.map_addr(|a| a | 1), Ordering::Release);
-        }
-        link.store(new, Ordering::Release);
-        self.ledger.unlinked();
-        old
+        let after = unsafe { (*old).next.load(Ordering::Relaxed) };
+        Replacement { table: self, link, old, new: self.node(key, after) }
+    }
+}
+
+/// A copy of a node, on its way to take the node's place.
+#[must_use]
+pub struct Replacement<'a> {
+    table: &'a Table,
+    link: &'a AtomicPtr<Node>,
+    old: *mut Node,
+    new: *mut Node,
+}
+
+impl Replacement<'_> {
+    /// Puts the copy in the node's place, and returns the node, which the caller has to have freed.
+    pub fn publish(self) -> *mut Node {
+        self.link.store(self.new, Ordering::Release);
+        self.table.ledger.unlinked();
+        self.old
     }
 }
 

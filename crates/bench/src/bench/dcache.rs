@@ -10,7 +10,8 @@
 //!
 //! Domains have no cap here, so that each engine keeps its own pace; the ticks of `Ltimer` and
 //! `Sched` are 10 ms (HZ=100, as the kernels of 2002). The lock row is what the dcache had before:
-//! a reader-writer lock around each search.
+//! a reader-writer lock around each search. An update holds it for one store: it searches,
+//! allocates and frees outside.
 
 use super::{Prepared, column, thread_label};
 use crate::clock;
@@ -112,7 +113,8 @@ struct Find<'a> {
     name: Name,
 }
 
-// SAFETY: inlined, no panic, loads through the section only; entries are freed through the domain.
+// SAFETY: inlined, no panic, loads through the section only; entries are freed through the domain
+// (or, with the lock, when no reader can have found them).
 unsafe impl Lookup for Find<'_> {
     type Output = u64;
 
@@ -199,7 +201,8 @@ impl Cache {
     fn find(&self, parent: u64, name: &Name) -> u64 {
         let hash = hash(parent, name);
         let find = Find { bucket: self.bucket(hash), parent, hash, name: *name };
-        // SAFETY: entries are freed through the domain, or under the lock.
+        // SAFETY: entries are freed through the domain, or when no reader that may have found them
+        // is in the lock.
         unsafe {
             match self.side {
                 Side::Plain => {
@@ -222,8 +225,6 @@ impl Cache {
         let hash = hash(parent, name);
         let mut updates = self.writer.lock().unwrap_or_else(|e| e.into_inner());
         *updates += 1;
-        let held = matches!(self.side, Side::Lock)
-            .then(|| self.lock.write().unwrap_or_else(|e| e.into_inner()));
         let mut link = self.bucket(hash);
         // SAFETY: only the holder of the writers' lock unlinks.
         let entry = unsafe {
@@ -235,17 +236,26 @@ impl Cache {
                 link = &(*entry).next;
             }
         };
-        // SAFETY: unlinked here, once; readers are out of it after a grace period, or are kept out
-        // by the lock. One store does both, so that no reader misses the file between the two.
-        unsafe {
-            let next = (*entry).next.load(Ordering::Relaxed);
-            link.store(self.entry(parent, name, next), Ordering::Release);
-            match held {
-                Some(_) => free_entry(entry.cast()),
-                None => {
-                    drop(updates);
-                    self.domain.call_rcu(entry.cast(), free_entry, size_of::<Entry>());
-                }
+        // SAFETY: as above.
+        let next = unsafe { (*entry).next.load(Ordering::Relaxed) };
+        let new = self.entry(parent, name, next);
+        // One store unlinks the old entry and links the new one, so that no reader misses the file
+        // between the two.
+        match self.side {
+            Side::Lock => {
+                let held = self.lock.write().unwrap_or_else(|e| e.into_inner());
+                link.store(new, Ordering::Release);
+                drop(held);
+                drop(updates);
+                // SAFETY: unlinked here, once; readers that had found it have left the lock, and
+                // hold no reference.
+                unsafe { free_entry(entry.cast()) };
+            }
+            Side::Plain | Side::Restartable => {
+                link.store(new, Ordering::Release);
+                drop(updates);
+                // SAFETY: unlinked here, once; readers are out of it after a grace period.
+                unsafe { self.domain.call_rcu(entry.cast(), free_entry, size_of::<Entry>()) };
             }
         }
     }

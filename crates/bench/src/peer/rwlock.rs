@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reader-writer locks: what read-copy update replaces. A writer keeps readers out, so what it
-//! unlinks can be freed at once; its "grace period" is the time it takes to get the lock.
+//! Reader-writer locks: what read-copy update replaces. A writer keeps readers out while it unlinks
+//! a node, so that the node can be freed right after; its "grace period" is the time it takes to
+//! get the lock. The writer allocates before it takes the lock, and frees when it has released it.
 
 use super::{Peer, Reader, Writer, find, lookups, repeat, walk, wrong};
 use crate::clock;
@@ -64,7 +65,7 @@ impl<L: Lock> Reader for Locking<'_, L> {
 
     fn lookups(&mut self, seed: &mut u64, n: u64) -> u64 {
         lookups(self.1, seed, n, |head, key| {
-            // SAFETY: nodes are freed under the writer's lock.
+            // SAFETY: a node is freed when it has been unlinked under the writer's lock.
             self.0.read(|| unsafe { find(head, key, |p| p.load(Relaxed)) })
         })
     }
@@ -84,20 +85,62 @@ impl<L: Lock> Reader for Locking<'_, L> {
 
 impl<L: Lock> Writer for Locking<'_, L> {
     fn replace(&mut self, key: u64) {
-        // SAFETY: there are no readers while the lock is held, and none that holds a reference.
-        self.0.write(|| unsafe { free(self.1.replace(key, false)) });
+        let copy = self.1.copy(key);
+        let old = self.0.write(|| copy.publish());
+        // SAFETY: there were no readers while the lock was held, and none holds a reference.
+        unsafe { free(old) };
     }
 
     fn replace_and_wait(&mut self, key: u64) -> Result<Duration> {
+        let copy = self.1.copy(key);
         let start = clock::now();
-        let locked = self.0.write(|| {
-            let locked = clock::now();
-            // SAFETY: as above.
-            unsafe { free(self.1.replace(key, false)) };
-            locked
-        });
+        let (locked, old) = self.0.write(|| (clock::now(), copy.publish()));
+        // SAFETY: as above.
+        unsafe { free(old) };
         Ok(Duration::from_nanos(locked - start))
     }
 
     fn drain(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::{Mutex, OnceLock};
+
+    /// Counts what is freed while it is held.
+    #[derive(Default)]
+    struct Probe {
+        lock: Mutex<()>,
+        table: OnceLock<Table>,
+        freed: AtomicU64,
+    }
+
+    impl Lock for Probe {
+        fn read<R>(&self, f: impl FnOnce() -> R) -> R {
+            self.write(f)
+        }
+
+        fn write<R>(&self, f: impl FnOnce() -> R) -> R {
+            let _held = self.lock.lock().unwrap();
+            let freed = || self.table.get().unwrap().ledger().freed();
+            let before = freed();
+            let result = f();
+            self.freed.fetch_add(freed() - before, Relaxed);
+            result
+        }
+    }
+
+    /// Nobody who locks with care does it there: readers would wait for the allocator.
+    #[test]
+    fn a_writer_frees_nothing_while_it_holds_the_lock() {
+        let probe = Probe::default();
+        let table = probe.table.get_or_init(|| Table::hash(64));
+        let mut writer = Locking(&probe, table);
+        writer.replace(1);
+        writer.replace_and_wait(2).unwrap();
+        assert_eq!((table.ledger().freed(), table.ledger().garbage()), (2, 0));
+        assert_eq!(probe.freed.load(Relaxed), 0);
+    }
 }
