@@ -7,7 +7,8 @@ use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// A lock with sections of two kinds; a mutex makes no difference between them.
+/// A lock with sections of two kinds; a mutex makes no difference between them. It is not
+/// behind a pointer, so that what it guards can be beside it.
 pub trait Lock: Sync + Send + 'static {
     fn new() -> Self;
     fn write<R>(&self, section: impl FnOnce() -> R) -> R;
@@ -223,8 +224,9 @@ impl Lock for std::sync::RwLock<()> {
     }
 }
 
-/// The C library's mutex, with its defaults.
-pub struct Pthread(Box<UnsafeCell<libc::pthread_mutex_t>>);
+/// The C library's mutex, with its defaults. As the other locks of that library here it may move as
+/// long as nobody uses it: a section borrows it.
+pub struct Pthread(UnsafeCell<libc::pthread_mutex_t>);
 
 // SAFETY: that is what a mutex is for.
 unsafe impl Send for Pthread {}
@@ -233,12 +235,13 @@ unsafe impl Sync for Pthread {}
 
 impl Lock for Pthread {
     fn new() -> Self {
-        Pthread(Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)))
+        Pthread(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER))
     }
 
     #[inline(always)]
     fn write<T>(&self, section: impl FnOnce() -> T) -> T {
-        // SAFETY: an initialized mutex that does not move, unlocked by the thread that locked it.
+        // SAFETY: an initialized mutex that is borrowed, so it does not move; unlocked by the
+        // thread that locked it.
         unsafe { libc::pthread_mutex_lock(self.0.get()) };
         let result = section();
         // SAFETY: as above.
@@ -248,7 +251,7 @@ impl Lock for Pthread {
 }
 
 /// The C library's reader-writer lock, with its defaults.
-pub struct PthreadRw(Box<UnsafeCell<libc::pthread_rwlock_t>>);
+pub struct PthreadRw(UnsafeCell<libc::pthread_rwlock_t>);
 
 // SAFETY: that is what a lock is for.
 unsafe impl Send for PthreadRw {}
@@ -257,12 +260,13 @@ unsafe impl Sync for PthreadRw {}
 
 impl Lock for PthreadRw {
     fn new() -> Self {
-        PthreadRw(Box::new(UnsafeCell::new(libc::PTHREAD_RWLOCK_INITIALIZER)))
+        PthreadRw(UnsafeCell::new(libc::PTHREAD_RWLOCK_INITIALIZER))
     }
 
     #[inline(always)]
     fn write<T>(&self, section: impl FnOnce() -> T) -> T {
-        // SAFETY: an initialized lock that does not move, unlocked by the thread that locked it.
+        // SAFETY: an initialized lock that is borrowed, so it does not move; unlocked by the thread
+        // that locked it.
         unsafe { libc::pthread_rwlock_wrlock(self.0.get()) };
         let result = section();
         // SAFETY: as above.
@@ -282,7 +286,7 @@ impl Lock for PthreadRw {
 }
 
 /// The C library's spin lock.
-pub struct PthreadSpin(Box<UnsafeCell<libc::pthread_spinlock_t>>);
+pub struct PthreadSpin(UnsafeCell<libc::pthread_spinlock_t>);
 
 // SAFETY: that is what a lock is for.
 unsafe impl Send for PthreadSpin {}
@@ -292,15 +296,15 @@ unsafe impl Sync for PthreadSpin {}
 impl Lock for PthreadSpin {
     fn new() -> Self {
         // Unlocked is 1 on x86, 0 elsewhere: the library knows.
-        let lock = Box::new(UnsafeCell::new(0));
-        // SAFETY: initializes it in its place.
+        let lock = UnsafeCell::new(0);
+        // SAFETY: initializes it: an integer, which may move.
         unsafe { libc::pthread_spin_init(lock.get(), libc::PTHREAD_PROCESS_PRIVATE) };
         PthreadSpin(lock)
     }
 
     #[inline(always)]
     fn write<T>(&self, section: impl FnOnce() -> T) -> T {
-        // SAFETY: initialized, and unlocked by the thread that locked it.
+        // SAFETY: initialized, and borrowed; unlocked by the thread that locked it.
         unsafe { libc::pthread_spin_lock(self.0.get()) };
         let result = section();
         // SAFETY: as above.

@@ -302,6 +302,12 @@ struct Guarded<L> {
     inside: AtomicU32,
 }
 
+impl<L: Lock> Guarded<L> {
+    fn new() -> Guarded<L> {
+        Guarded { lock: L::new(), inside: AtomicU32::new(0) }
+    }
+}
+
 /// What the threads of a sample share.
 struct Shared<L> {
     guarded: Guarded<L>,
@@ -323,7 +329,7 @@ const STOPPED: u32 = 2;
 impl<L: Lock> Shared<L> {
     fn new(threads: usize) -> Shared<L> {
         Shared {
-            guarded: Guarded { lock: L::new(), inside: AtomicU32::new(0) },
+            guarded: Guarded::new(),
             start: Gate::default(),
             workers: (0..threads).map(|_| Worker::default()).collect(),
             begun: AtomicUsize::new(0),
@@ -508,12 +514,12 @@ struct Many<'a> {
 impl Visit for Many<'_> {
     type Output = Result<f64>;
     fn visit<L: Lock>(self) -> Result<f64> {
-        let other = L::new();
+        let other = Guarded::<L>::new();
         let threads = machine::cpus();
         let shared = Shared::<L>::new(threads);
         let ready = Barrier::new(2);
         let scene = Scene { threads: 2, length: Duration::from_micros(1), hogs: 0, reads: false };
-        let (all, other, ready) = (&shared, &other, &ready);
+        let (all, other, ready) = (&shared, &other.lock, &ready);
         let (done, measured) = scope(|scope| -> Result<_> {
             let _end = Last(|| all.end());
             let holds = move |_| {
@@ -565,6 +571,22 @@ mod tests {
             lengths: vec![],
             hogs: vec![],
             cancel: Default::default(),
+        }
+    }
+
+    /// A hand-over moves one line with the lock and its data, whichever lock it is.
+    #[test]
+    fn each_lock_is_in_the_cache_lines_of_what_it_guards() {
+        struct Fits;
+        impl Visit for Fits {
+            type Output = bool;
+            fn visit<L: Lock>(self) -> bool {
+                // A lock that owns memory elsewhere would have to free it.
+                size_of::<Guarded<L>>() == 128 && !std::mem::needs_drop::<L>()
+            }
+        }
+        for subject in Subject::ALL {
+            assert!(subject.visit(Fits), "{}", subject.name());
         }
     }
 

@@ -121,6 +121,8 @@ impl Lookup for IdsLock {
     }
 }
 
+/// Nothing else is in these cache lines: what lookups read beside the lock would go with it.
+#[repr(align(128))]
 struct Locked<L>(Namespace, L);
 
 impl<L: Lock> Lookup for Locked<L> {
