@@ -282,7 +282,7 @@ static STRUCTURES: [Measure; 20] = [
     Measure { title: "Map, insert and remove", column: "insert and remove", ..MAP },
     Measure { title: "Map, growing, per key", column: "growing, per key", ..MAP },
     Measure { title: "IdTable lookup, protected", subject: "IdTable, protected", ..IDS },
-    Measure { title: "dcache, CPU, {}", column: "CPU", ..DCACHE },
+    Measure { title: "dcache, CPU per iteration, {}", column: "CPU per iteration", ..DCACHE },
     Measure { title: "dcache, iteration, {}", column: "iteration", ..DCACHE },
 ];
 
