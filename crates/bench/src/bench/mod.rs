@@ -20,7 +20,7 @@ mod txn;
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::peer::{Reader, Writer};
-use crate::readers::{self, Work};
+use crate::readers::{self, WARM_UP, Work};
 use crate::result::{Column, Conditions, Outcome, Recorder, Unit, median};
 use crate::schedule::{self, Job};
 use crate::subject::{self, Kind};
@@ -335,7 +335,8 @@ fn alone(length: Duration, mut operation: impl FnMut(u64) -> u64) -> Result<f64>
     Ok(median(&batches))
 }
 
-/// [`alone`] for an operation of a subject's reader.
+/// [`alone`] for an operation of a subject's reader, which has run for [`WARM_UP`] before: a map
+/// that was just filled may still be resizing itself in the background.
 fn reader_alone(
     kind: Kind,
     table: &Table,
@@ -344,7 +345,13 @@ fn reader_alone(
 ) -> Result<f64> {
     let peer = crate::peer::make(kind);
     let mut reader = peer.reader(table);
-    alone(length, |n| operation(&mut *reader, n))
+    let end = Instant::now() + WARM_UP;
+    let mut bad = 0;
+    while Instant::now() < end {
+        bad += operation(&mut *reader, readers::BATCH);
+    }
+    // What went wrong before counts as well.
+    alone(length, |n| operation(&mut *reader, n) + std::mem::take(&mut bad))
 }
 
 /// Replaces a random key each millisecond.
@@ -419,4 +426,21 @@ fn crowded(
         replace_at_times(writer, table, length, options)
     })?;
     Ok(totals.each())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_alone_warms_up_and_is_checked_meanwhile() {
+        let begun = Instant::now();
+        let (table, mut calls) = (Table::cell(), 0);
+        let time = reader_alone(Kind::Floor, &table, Duration::ZERO, |reader, n| {
+            calls += 1;
+            reader.gets(n) + u64::from(calls == 1)
+        });
+        assert!(begun.elapsed() >= WARM_UP);
+        assert!(matches!(time, Err(Error::Broken { .. })), "{time:?}");
+    }
 }
