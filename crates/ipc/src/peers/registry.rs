@@ -29,6 +29,8 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
     }
     // Once for each process: others are told now whether its readers fence.
     space.register();
+    // The parent's name, which is not to be found at the next call if there is none to be had now.
+    space.process.store(0, Release);
     space.epoch.store(epoch, Release);
     let pid = sys::process_id();
     let (namespace, start) = (find_namespace(), start_time(pid));
@@ -302,6 +304,29 @@ mod tests {
         let last = space.thread(MOST_THREADS + 1).unwrap();
         last.process.store(0, Relaxed);
         assert_eq!(registers(), Err(FULL));
+    }
+
+    #[test]
+    fn a_child_that_gets_no_place_does_not_take_its_parents_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let (_call, local) = n.begin().unwrap();
+        let (space, parent) = (n.space, local.process);
+        // As this process would find it as that one's child: the numbers there are another's.
+        let own = place(space, parent).unwrap();
+        own.pid.store(sys::parent_id().into(), Relaxed);
+        own.start.store(0, Relaxed);
+        // All others are taken, in a PID namespace that is not known: none of them is dead.
+        for index in 1..u64::from(MAX_PROCESSES) {
+            let place = space.process_at(index).unwrap();
+            let generation = fill(space, place, 1, 0, 0, 0);
+            place.generation_state.store(generation << 32 | LIVE, SeqCst);
+        }
+        space.header().processes.store(MAX_PROCESSES.into(), SeqCst);
+        let child = space.epoch.load(Relaxed) + 1;
+        for _ in 0..2 {
+            assert_eq!(own_process(space, child), Err(FULL));
+        }
     }
 
     #[test]
