@@ -23,6 +23,8 @@ pub(crate) struct Attachment {
     pub id: i32,
     pub address: usize,
     pub length: usize,
+    /// No other segment has been attached over a part of it.
+    pub whole: bool,
 }
 
 pub(crate) struct Attachments {

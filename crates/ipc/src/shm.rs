@@ -21,6 +21,7 @@ use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
@@ -78,6 +79,52 @@ impl Is for Segment {
             let _ = std::fs::remove_file(path(local, id));
         }
     }
+}
+
+impl Attachment {
+    /// What is left of it, if `/proc` tells.
+    fn parts(&self) -> Option<Vec<Range<usize>>> {
+        sys::mapped_parts(self.address, &format!("/{}", file_name(self.id)))
+    }
+
+    /// Unmaps it. Whether there was something left of it, as far as can be known.
+    ///
+    /// # Safety
+    /// Nothing in it is used any more.
+    unsafe fn unmap(&self) -> bool {
+        let unmap = |part: &Range<usize>| {
+            // SAFETY: the caller's promise; it was mapped by `shmat`.
+            unsafe { libc::munmap(part.start as *mut _, part.len()) };
+        };
+        if self.whole {
+            unmap(&(self.address..self.address + self.length));
+            return true;
+        }
+        // What is not known stays: it may be the program's own, or another segment.
+        let Some(parts) = self.parts() else { return true };
+        parts.iter().for_each(unmap);
+        !parts.is_empty()
+    }
+}
+
+/// Takes off the list what a new mapping has replaced. Of a segment that it covers in part the rest
+/// may be there, or may have gone before (`munmap`), and be somebody else's memory by now.
+fn take_replaced(list: &mut Vec<Attachment>, new: Range<usize>) -> Vec<Attachment> {
+    let mut gone = Vec::new();
+    list.retain_mut(|a| {
+        let end = a.address + a.length;
+        if end <= new.start || new.end <= a.address {
+            return true;
+        }
+        a.whole = false;
+        let covered = new.start <= a.address && end <= new.end;
+        let left = !covered && a.parts().is_none_or(|parts| !parts.is_empty());
+        if !left {
+            gone.push(*a);
+        }
+        left
+    });
+    gone
 }
 
 fn file_name(id: i32) -> String {
@@ -343,12 +390,9 @@ impl Namespace {
         let mapped = file.and_then(|file| {
             attachments::with(&call, |list| {
                 let pointer = map(file)?;
-                // Segments that the new mapping has replaced.
-                let (start, end) = (pointer as usize, pointer as usize + length);
-                let (gone, kept): (Vec<_>, Vec<_>) =
-                    list.drain(..).partition(|a| start <= a.address && a.address + a.length <= end);
-                *list = kept;
-                list.push(Attachment { namespace: *self, id, address: start, length });
+                let address = pointer as usize;
+                let gone = take_replaced(list, address..address + length);
+                list.push(Attachment { namespace: *self, id, address, length, whole: true });
                 Ok((pointer, gone))
             })
         });
@@ -377,18 +421,22 @@ impl Namespace {
         if !call.here().is_one_call() {
             return Err(Errno(libc::EDEADLK));
         }
-        let found = attachments::with(&call, |list| {
-            let at = list.iter().position(|a| a.address == address)?;
-            let attachment = list.swap_remove(at);
-            // SAFETY: the caller's promise; it was mapped by `shmat`.
-            unsafe { libc::munmap(address as *mut _, attachment.length) };
-            Some(attachment)
-        });
-        let attachment = found.ok_or(INVALID)?;
-        let local = attachment.namespace.begin_in(&call)?;
-        // A segment that is gone has nobody to tell.
-        let _ = attachment.namespace.detach(local, attachment.id);
-        Ok(())
+        loop {
+            let found = attachments::with(&call, |list| {
+                // The last one: of those before, it has taken the place of the beginning.
+                let at = list.iter().rposition(|a| a.address == address)?;
+                let attachment = list.remove(at);
+                // SAFETY: the caller's promise.
+                Some((attachment, unsafe { attachment.unmap() }))
+            });
+            let (attachment, was_there) = found.ok_or(INVALID)?;
+            let local = attachment.namespace.begin_in(&call)?;
+            // A segment that is gone has nobody to tell.
+            let _ = attachment.namespace.detach(local, attachment.id);
+            if was_there {
+                return Ok(());
+            }
+        }
     }
 
     fn detach(&self, local: &Local, id: i32) -> Result<()> {

@@ -2,6 +2,7 @@
 //! System calls, and what `/proc` tells.
 
 use crate::error::Errno;
+use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -234,9 +235,35 @@ pub(crate) fn has_mapped(pid: u32, name: &str) -> Option<bool> {
     let maps = tasks.flatten().find_map(|task| {
         std::fs::read(task.path().join("maps")).ok().filter(|maps| !maps.is_empty())
     })?;
-    let is_it =
-        |line: &[u8]| line.strip_suffix(b" (deleted)").unwrap_or(line).ends_with(name.as_bytes());
-    Some(maps.split(|&b| b == b'\n').any(is_it))
+    Some(maps.split(|&b| b == b'\n').any(|line| is_of_file(line, name)))
+}
+
+/// Whether a line of `maps` is of a file of that name, which begins with a slash.
+fn is_of_file(line: &[u8], name: &str) -> bool {
+    line.strip_suffix(b" (deleted)").unwrap_or(line).ends_with(name.as_bytes())
+}
+
+/// Where this process has mapped parts of a file of that name, as [`has_mapped`] takes it, of which
+/// the beginning is, or would be, at `address`. `None`: `/proc` does not tell.
+pub(crate) fn mapped_parts(address: usize, name: &str) -> Option<Vec<Range<usize>>> {
+    let _cancel = CancelDisabled::new();
+    // The first one is empty if the process's first thread has ended.
+    let maps = ["/proc/self/maps", "/proc/thread-self/maps"]
+        .into_iter()
+        .find_map(|path| std::fs::read(path).ok().filter(|maps| !maps.is_empty()))?;
+    let lines = maps.split(|&b| b == b'\n').filter(|line| is_of_file(line, name));
+    let parts = lines.filter_map(parse_mapping);
+    let parts = parts.filter(|(part, offset)| part.start.checked_sub(*offset) == Some(address));
+    Some(parts.map(|(part, _)| part).collect())
+}
+
+/// The addresses of a line of `maps`, and the offset in the file.
+fn parse_mapping(line: &[u8]) -> Option<(Range<usize>, usize)> {
+    let mut fields = line.split(|&b| b == b' ').map(|field| std::str::from_utf8(field).ok());
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let (start, end) = fields.next()??.split_once('-')?;
+    let offset = fields.nth(1)??;
+    Some((number(start)?..number(end)?, number(offset)?))
 }
 
 /// Whether that thread of a process of this PID namespace is gone.
@@ -324,6 +351,15 @@ mod tests {
         let zombie = b"7 (a) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 1 18 4711 20";
         assert_eq!(parse_stat(zombie), Process::Gone);
         assert_eq!(parse_stat(b"7 (a"), Process::Unknown);
+    }
+
+    #[test]
+    fn parts_of_a_mapping_are_found() {
+        let line = b"7f00a000-7f00c000 rw-s 00003000 00:19 42    /dev/shm/my dir/shm.5 (deleted)";
+        assert_eq!(parse_mapping(line), Some((0x7f00_a000..0x7f00_c000, 0x3000)));
+        assert!(is_of_file(line, "/shm.5") && !is_of_file(line, "/hm.5"));
+        assert_eq!(parse_mapping(b""), None);
+        assert_eq!(parse_mapping(b"7f00a000-7f00c000 rw-s"), None);
     }
 
     #[test]

@@ -475,6 +475,86 @@ fn segments_are_the_kernels() {
     compare(40, segments);
 }
 
+/// One page of another segment, or of the program's own, takes the place of one of a segment's
+/// pages; who is detached by which call.
+#[test]
+fn segments_over_parts_of_others_are_the_kernels() {
+    type Call<'f, A, R> = &'f dyn Fn(A) -> R;
+    const PAGES: usize = 16;
+    fn page() -> usize {
+        unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    }
+    fn steps(
+        over: usize,
+        unmapped: bool,
+        attach: Call<(usize, usize), std::result::Result<(), i32>>,
+        detach: Call<usize, std::result::Result<(), i32>>,
+        attached: Call<usize, bool>,
+    ) -> Vec<(std::result::Result<(), i32>, [bool; 2])> {
+        let page = page();
+        let map = |address: usize, pages: usize| {
+            let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+            let at = unsafe {
+                libc::mmap(address as *mut _, pages * page, libc::PROT_READ, flags, -1, 0)
+            };
+            assert_ne!(at, libc::MAP_FAILED);
+            at as usize
+        };
+        let start = map(0, PAGES);
+        let mut told = Vec::new();
+        let mut tell = |result| told.push((result, [attached(0), attached(1)]));
+        tell(attach((0, start)));
+        if unmapped {
+            map(start + page, PAGES - 1);
+        }
+        tell(attach((1, start + over * page)));
+        for address in [start, start, start + over * page, start + page] {
+            tell(detach(address));
+        }
+        told
+    }
+    if !kernel_has_ipc() {
+        return;
+    }
+    let _one = one();
+    let (_directory, n) = namespace();
+    let bytes = [PAGES, 1].map(|pages| pages * page());
+    let kernels = bytes.map(|bytes| unsafe { libc::shmget(IPC_PRIVATE, bytes, 0o600) });
+    let _removed = Removed {
+        ids: kernels.to_vec(),
+        remove: |id| {
+            unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+        },
+    };
+    let own = bytes.map(|bytes| n.shmget(IPC_PRIVATE, bytes, 0o600).unwrap());
+    for (over, unmapped) in [(0, false), (4, false), (15, false), (0, true)] {
+        let flags = libc::SHM_REMAP;
+        let of_kernel = steps(
+            over,
+            unmapped,
+            &|(which, at)| {
+                let result = unsafe { libc::shmat(kernels[which], at as *const _, flags) } as i64;
+                kernel(result, || ())
+            },
+            &|at| kernel(unsafe { libc::shmdt(at as *const _) }.into(), || ()),
+            &|which| {
+                let mut ds: libc::shmid_ds = unsafe { std::mem::zeroed() };
+                assert_eq!(unsafe { libc::shmctl(kernels[which], libc::IPC_STAT, &mut ds) }, 0);
+                ds.shm_nattch != 0
+            },
+        );
+        let of_ours = steps(
+            over,
+            unmapped,
+            &|(which, at)| ours(unsafe { n.shmat(own[which], at, flags) }.map(|_| ())),
+            &|at| ours(unsafe { Namespace::shmdt(at) }),
+            &|which| n.shm_status(own[which]).unwrap().attached != 0,
+        );
+        assert_eq!(of_kernel, of_ours, "the kernel, then ours: {over}, {unmapped}");
+    }
+}
+
 #[test]
 fn a_wait_that_times_out_is_the_kernels() {
     if !kernel_has_ipc() {

@@ -84,6 +84,72 @@ fn addresses_and_flags() {
     detach(again).unwrap();
 }
 
+fn page() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// Maps memory of this program's own: anywhere, or over what it has there.
+fn map(address: usize, length: usize) -> usize {
+    let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+    // SAFETY: what is there, if an address is given, is the test's and not used any more.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(address as *mut _, length, protection, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        at as usize
+    }
+}
+
+#[test]
+fn a_segment_over_a_part_of_another_is_detached_by_itself() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let [large, small] = [16, 1].map(|pages| n.shmget(IPC_PRIVATE, pages * page(), 0o600).unwrap());
+    let both = || (attached(&n, large), attached(&n, small));
+    for at in [0, 4, 15] {
+        // Nothing else comes there meanwhile.
+        let start = map(0, 16 * page());
+        let first = attach(&n, large, start, SHM_REMAP).unwrap();
+        let second = attach(&n, small, start + at * page(), SHM_REMAP).unwrap();
+        let rest = word((start + 7 * page()) as *mut u8);
+        rest.store(7, SeqCst);
+        word(second).store(at as u32, SeqCst);
+        assert_eq!(both(), (1, 1));
+        if at == 0 {
+            // As the kernel: of two that begin there, the one of which the beginning is there.
+            detach(second).unwrap();
+            assert_eq!((both(), rest.load(SeqCst)), ((1, 0), 7));
+            detach(first).unwrap();
+        } else {
+            detach(first).unwrap();
+            assert_eq!((both(), word(second).load(SeqCst)), ((0, 1), at as u32));
+            detach(second).unwrap();
+        }
+        assert_eq!(both(), (0, 0));
+        assert_eq!((errno(detach(first)), errno(detach(second))), (libc::EINVAL, libc::EINVAL));
+    }
+}
+
+/// The program has unmapped a segment by itself, but for its first page, and mapped something else.
+#[test]
+fn what_has_taken_the_place_of_a_segment_stays() {
+    let _one = one();
+    let (_directory, n) = namespace();
+    let [large, small] = [16, 1].map(|pages| n.shmget(IPC_PRIVATE, pages * page(), 0o600).unwrap());
+    let start = map(0, 16 * page());
+    attach(&n, large, start, SHM_REMAP).unwrap();
+    let own = word(map(start + page(), 15 * page()) as *mut u8);
+    own.store(7, SeqCst);
+    let second = attach(&n, small, start, SHM_REMAP).unwrap();
+    assert_eq!((attached(&n, large), attached(&n, small)), (0, 1));
+    detach(second).unwrap();
+    assert_eq!((own.load(SeqCst), attached(&n, small)), (7, 0));
+    assert_eq!(errno(detach(second)), libc::EINVAL);
+    assert_eq!(own.load(SeqCst), 7);
+}
+
 #[test]
 fn a_removed_segment_stays_until_its_last_user_goes() {
     let _one = one();
