@@ -246,6 +246,33 @@ impl Messages {
         })
     }
 
+    /// Pokes the receivers, first come first, for whom there is a message, unless it is one for who
+    /// comes before.
+    #[cold]
+    fn poke_receivers(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
+        let mut left = self.qnum.load(Relaxed);
+        if left == 0 {
+            return Ok(());
+        }
+        // Messages for those before; behind that many, some may be poked in vain.
+        let (mut taken, mut count) = ([0; 16], 0);
+        local.waiters(&self.receivers, offset, |_, thread| {
+            let wanted = Wanted::from_words([0, 1].map(|i| thread.want[i].load(Relaxed)));
+            let Ok(Some(found)) = self.look_beside(local, wanted, &taken[..count]) else {
+                return true;
+            };
+            if count < taken.len() {
+                taken[count] = found.at;
+                count += 1;
+                left -= 1;
+            }
+            if !local.is_poked(thread) && local.poke(thread) {
+                wakes.push(thread);
+            }
+            left != 0
+        })
+    }
+
     /// Has all waiters look for themselves.
     #[cold]
     fn poke_all(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
@@ -266,20 +293,50 @@ impl Messages {
     /// Pokes the senders, first come first, whose messages fit now: also behind one whose does not.
     #[cold]
     fn poke_senders(&self, local: &Local, offset: u64, wakes: &mut Wakes<'static>) -> Result<()> {
-        let mut room = self.qbytes.load(Relaxed).saturating_sub(self.cbytes.load(Relaxed));
+        // As in `fits`: two for whom there is no room would poke each other for ever.
+        let most = self.qbytes.load(Relaxed);
+        let Some(mut room) = most.checked_sub(self.cbytes.load(Relaxed)) else { return Ok(()) };
+        let mut messages = most.saturating_sub(self.qnum.load(Relaxed));
         local.waiters(&self.senders, offset, |_, thread| {
             let size = thread.want[0].load(Relaxed);
-            if size <= room {
+            if messages != 0 && size <= room {
                 room -= size;
+                messages -= 1;
                 if !local.is_poked(thread) && local.poke(thread) {
                     wakes.push(thread);
                 }
             }
-            true
+            messages != 0
         })
     }
 
+    /// What a waiter of that queue was poked for may do for somebody else: it waits again, has
+    /// failed, or is `done`.
+    #[cold]
+    fn hand_on(
+        &self,
+        local: &Local,
+        queue: &Queue,
+        offset: u64,
+        done: bool,
+        wakes: &mut Wakes<'static>,
+    ) -> Result<()> {
+        match (std::ptr::eq(queue, &self.senders), done) {
+            // It has used the room that it was poked for.
+            (true, true) => Ok(()),
+            (true, false) => self.poke_senders(local, offset, wakes),
+            // It may have taken another message.
+            (false, _) => self.poke_receivers(local, offset, wakes),
+        }
+    }
+
     fn look_for(&self, local: &Local, wanted: Wanted) -> Result<Option<Found>> {
+        self.look_beside(local, wanted, &[])
+    }
+
+    /// [`Messages::look_for`], without the messages at these offsets.
+    #[inline]
+    fn look_beside(&self, local: &Local, wanted: Wanted, not: &[u64]) -> Result<Option<Found>> {
         let (mut at, mut before, mut best, mut wanted) =
             (self.object.chains[0].load(Relaxed), 0, None, wanted);
         for number in 0..=self.qnum.load(Relaxed).min(MOST) {
@@ -288,7 +345,7 @@ impl Messages {
             }
             let message: &Message = local.space.view(at)?;
             let kind = message.kind.load(Relaxed) as i64;
-            if wanted.takes(kind) {
+            if wanted.takes(kind) && !not.contains(&at) {
                 let found = Found { message, at, before };
                 match wanted {
                     Wanted::Number(n) if n != number as i64 => {}
@@ -585,11 +642,10 @@ fn until_done<R>(
             Ok(None) => {}
             _ => {
                 wait.as_ref().inspect(|wait| local.waited(wait));
-                let waited = local.waits_on(offset);
+                let poked = local.waits_on(offset) && local.is_poked(local.thread);
                 let left = found.leave(local, queue, offset);
-                if waited && result.is_err() {
-                    // What it was poked for may do for somebody else.
-                    let _ = found.poke_all(local, offset, &mut wakes);
+                if poked {
+                    let _ = found.hand_on(local, queue, offset, result.is_ok(), &mut wakes);
                 }
                 drop(held);
                 drop(section);
@@ -598,11 +654,17 @@ fn until_done<R>(
                 return result.transpose().unwrap_or(Err(CORRUPT));
             }
         }
-        if !local.waits_on(offset) {
+        if local.waits_on(offset) {
+            let poked = local.is_poked(local.thread);
+            local.prepare();
+            if poked {
+                let _ = found.hand_on(local, queue, offset, false, &mut wakes);
+            }
+        } else {
             local.enqueue(queue, offset, want)?;
+            local.prepare();
+            local.commit();
         }
-        local.prepare();
-        local.commit();
         drop(held);
         drop(section);
         wakes.wake();
@@ -626,8 +688,111 @@ fn until_done<R>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::tests::{poked, with_waiters};
+    use crate::queue::tests::{only_pokes, poked, with_waiters};
     use std::thread;
+
+    /// A thread that waits for pokes only, behind so many others.
+    fn waiter<R: Send + 'static>(
+        n: &Namespace,
+        id: i32,
+        queue: fn(&'static Messages) -> &'static Queue,
+        others: usize,
+        call: impl FnOnce() -> R + Send + 'static,
+    ) -> thread::JoinHandle<R> {
+        let waiter = thread::spawn(move || {
+            only_pokes();
+            call()
+        });
+        with_waiters(n, id, queue, others + 1, |_, _, _| ());
+        waiter
+    }
+
+    #[test]
+    fn a_sender_whose_room_was_taken_pokes_who_fits() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
+        let senders = |queue: &'static Messages| &queue.senders;
+        let most = n.msg_status(id).unwrap().most_bytes;
+        with_waiters(&n, id, senders, 0, |_, queue, _| queue.cbytes.store(most, Relaxed));
+        let send = |size| move || n.msgsnd(id, 1, &vec![0; size], 0);
+        let large = waiter(&n, id, senders, 0, send(100));
+        let small = waiter(&n, id, senders, 1, send(50));
+        with_waiters(&n, id, senders, 2, |local, queue, offset| {
+            let mut wakes = Wakes::new();
+            // Room for bytes, and for no message.
+            queue.cbytes.store(most - 100, Relaxed);
+            queue.qnum.store(most, Relaxed);
+            queue.poke_senders(local, offset, &mut wakes).unwrap();
+            assert_eq!(poked(local, &queue.senders, offset), [false, false]);
+            queue.qnum.store(0, Relaxed);
+            queue.poke_senders(local, offset, &mut wakes).unwrap();
+            assert_eq!(poked(local, &queue.senders, offset), [true, false]);
+            // A newcomer's message.
+            queue.cbytes.store(most - 50, Relaxed);
+            wakes.wake();
+        });
+        assert_eq!(small.join().unwrap(), Ok(()));
+        n.remove_msg(id).unwrap();
+        assert_eq!(large.join().unwrap(), Err(Errno(libc::EIDRM)));
+    }
+
+    /// The type of the message that comes.
+    fn receive(n: Namespace, id: i32, kind: i64) -> impl FnOnce() -> Result<i64> + Send {
+        move || n.msgrcv(id, &mut [0; 8], kind, 0).map(|(kind, _)| kind)
+    }
+
+    #[test]
+    fn a_receiver_that_takes_a_lower_type_pokes_who_waits_for_the_other_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
+        let receivers = |queue: &'static Messages| &queue.receivers;
+        let lowest = waiter(&n, id, receivers, 0, receive(n, id, -9));
+        let other = waiter(&n, id, receivers, 1, receive(n, id, 9));
+        with_waiters(&n, id, receivers, 2, |local, queue, offset| {
+            let mut wakes = Wakes::new();
+            for kind in [9, 1] {
+                queue.append(local, offset, kind, b"", &mut wakes).unwrap();
+            }
+            assert_eq!(poked(local, &queue.receivers, offset), [true, false]);
+            wakes.wake();
+        });
+        assert_eq!((lowest.join().unwrap(), other.join().unwrap()), (Ok(1), Ok(9)));
+    }
+
+    /// Who was poked for the other message has taken the first one, or an earlier one of its type.
+    #[test]
+    fn a_receiver_pokes_who_waits_for_what_others_have_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        let id = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
+        let receivers = |queue: &'static Messages| &queue.receivers;
+        for taken in [false, true] {
+            let first = waiter(&n, id, receivers, 0, receive(n, id, 1));
+            let second = waiter(&n, id, receivers, 1, receive(n, id, 2));
+            with_waiters(&n, id, receivers, 2, |local, queue, offset| {
+                let mut wakes = Wakes::new();
+                queue.append(local, offset, 1, b"", &mut wakes).unwrap();
+                // The poke for this one went to somebody who is gone.
+                let waits = local.space.thread(queue.receivers.last.load(Relaxed)).unwrap();
+                waits.want[1].store(3, Relaxed);
+                queue.append(local, offset, 2, b"", &mut wakes).unwrap();
+                waits.want[1].store(2, Relaxed);
+                if taken {
+                    let found = queue.look_for(local, Wanted::Equal(1)).unwrap().unwrap();
+                    queue.unlink(local, &found).unwrap();
+                }
+                assert_eq!(poked(local, &queue.receivers, offset), [true, false]);
+                wakes.wake();
+            });
+            assert_eq!(second.join().unwrap(), Ok(2));
+            if taken {
+                n.msgsnd(id, 1, b"", 0).unwrap();
+            }
+            assert_eq!(first.join().unwrap(), Ok(1));
+        }
+    }
 
     #[test]
     fn a_small_message_is_sent_before_a_large_one_that_does_not_fit() {

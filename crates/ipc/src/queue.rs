@@ -4,7 +4,9 @@
 //! A waiter puts its own place into the object's queue, with what it wants, and sleeps. Who changes
 //! the object *pokes* those whose wish may come true, first come first; each wakes up, takes the
 //! object's lock and tries again. A poke is a hint: one that went to a thread that died costs
-//! another waiter time, not its turn, because all waiters look for themselves now and then.
+//! another waiter time, not its turn, because all waiters look for themselves now and then. Who was
+//! poked and lives pokes others for whom something is left, before it waits again or leaves: a
+//! newcomer may have been quicker, or it has taken something else.
 //!
 //! Before it queues up a waiter looks at the object for a while, without its lock: so whoever
 //! changes it has nobody to wake. What it does between the looks depends on the CPU that the last
@@ -84,9 +86,17 @@ pub(crate) struct Wait {
 
 impl Wait {
     pub fn until(deadline: Option<Duration>) -> Wait {
-        Wait { deadline, began: None, look: FIRST_LOOK, handled: handled(), pokes: 0 }
+        Wait { deadline, began: None, look: first_look(), handled: handled(), pokes: 0 }
     }
 }
+
+#[cfg(not(test))]
+fn first_look() -> Duration {
+    FIRST_LOOK
+}
+
+#[cfg(test)]
+use tests::first_look;
 
 impl Local {
     /// Puts this thread at the end of a queue. Not committed.
@@ -359,6 +369,19 @@ pub(crate) mod tests {
     use super::*;
     use crate::namespace::Namespace;
     use crate::signals::INTERRUPTED;
+
+    thread_local! {
+        static LOOKS: std::cell::Cell<bool> = const { std::cell::Cell::new(true) };
+    }
+
+    /// Has this thread wait for pokes only: a lost one hangs the test.
+    pub fn only_pokes() {
+        LOOKS.set(false);
+    }
+
+    pub(super) fn first_look() -> Duration {
+        if LOOKS.get() { FIRST_LOOK } else { Duration::from_secs(1 << 30) }
+    }
 
     /// Has a thread find that its object was removed.
     pub fn tell(thread: &Thread) {
