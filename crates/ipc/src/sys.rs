@@ -197,15 +197,29 @@ pub(crate) fn process(pid: u32) -> Process {
     let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap_or(c"");
     let read = if proc_has_our_numbers() { read_small(path, &mut stat) } else { -1 };
     if read <= 0 {
-        // SAFETY: signal 0 only asks.
-        let sent = unsafe { libc::kill(pid as libc::pid_t, 0) };
-        return if sent == 0 || Errno::last().0 != libc::ESRCH {
-            Process::Unknown
-        } else {
-            Process::Gone
-        };
+        return process_without_proc(pid);
     }
     parse_stat(&stat[..read as usize])
+}
+
+/// Whether there is a process of that number, or only its exit status is left.
+fn process_without_proc(pid: u32) -> Process {
+    let _cancel = CancelDisabled::new();
+    // SAFETY: signal 0 only asks; the file is ours, and `ended` outlives the call.
+    unsafe {
+        if libc::kill(pid as libc::pid_t, 0) != 0 && Errno::last().0 == libc::ESRCH {
+            return Process::Gone;
+        }
+        // A signal can be sent to a zombie, too. This can be read from once no thread is left.
+        let file = libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int;
+        if file < 0 {
+            return Process::Unknown;
+        }
+        let mut ended = libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 };
+        let found = libc::poll(&mut ended, 1, 0);
+        libc::close(file);
+        if found > 0 { Process::Gone } else { Process::Unknown }
+    }
 }
 
 /// The name may hold anything, brackets too: fields are counted from the last bracket.
@@ -368,7 +382,12 @@ mod tests {
         while process(child.id()) != Process::Gone {
             std::thread::yield_now();
         }
+        while process_without_proc(child.id()) != Process::Gone {
+            std::thread::yield_now();
+        }
         child.wait().unwrap();
         assert_eq!(process(child.id()), Process::Gone);
+        assert_eq!(process_without_proc(child.id()), Process::Gone);
+        assert_eq!(process_without_proc(process_id()), Process::Unknown);
     }
 }

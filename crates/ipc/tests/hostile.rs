@@ -346,6 +346,29 @@ fn who_has_no_proc_any_more_knows_the_living() {
     assert_eq!(n.sem_value(id, 0), Ok(0));
 }
 
+/// Its parent does not reap it before it has got what it owes.
+#[test]
+fn who_has_no_proc_any_more_knows_a_zombie() {
+    if !is_root("move its root") {
+        return;
+    }
+    let (_directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let empty = tempfile::tempdir().unwrap();
+    let empty = std::ffi::CString::new(empty.path().to_str().unwrap()).unwrap();
+    Child::run(|| {
+        assert_eq!(n.sem_value(id, 0), Ok(0));
+        // SAFETY: a string; this process.
+        assert_eq!(unsafe { libc::chroot(empty.as_ptr()) }, 0);
+        let owes = who_owes(&n, id);
+        assert_eq!(n.sem_value(id, 0), Ok(3));
+        owes.dies();
+        n.semop(id, &[op(0, 0, 0)], None).unwrap();
+        assert_eq!(n.sem_value(id, 0), Ok(0));
+    })
+    .succeeds();
+}
+
 /// `unshare` without a mount: the numbers in `/proc` are those of other processes.
 #[test]
 fn another_namespaces_proc_tells_nothing() {
