@@ -62,11 +62,23 @@ fn returns<T: From<i8>>(result: Result<T>) -> T {
     })
 }
 
+/// Whether there may be memory of a program's: below the kernel's half, with whatever page tables.
+const fn may_be_mapped(address: usize) -> bool {
+    4096 <= address && address < 1 << 56
+}
+
+const _: () = {
+    assert!(!may_be_mapped(8) && !may_be_mapped(usize::MAX));
+    // The stack: of x86-64, with five levels of page tables, of arm64, and there with 52 bits.
+    assert!(may_be_mapped(0x7fff_ffff_f000) && may_be_mapped(0xff_ffff_ffff_f000));
+    assert!(may_be_mapped(0xffff_ffff_f000) && may_be_mapped(0xf_ffff_ffff_f000));
+};
+
 /// A pointer that may be one. Those that cannot be are `EFAULT`; a program that passes a wild one
 /// gets a signal, where the kernel would have told it.
 #[inline]
 fn valid<T>(pointer: *const T) -> Result<*const T> {
-    if (4096..1 << 47).contains(&(pointer as usize)) { Ok(pointer) } else { Err(FAULT) }
+    if may_be_mapped(pointer as usize) { Ok(pointer) } else { Err(FAULT) }
 }
 
 /// # Safety
