@@ -3,7 +3,9 @@
 //!
 //! Taking a block and linking it to its object is one transaction, so that a death loses none.
 //! What readers may still see is not freed: it goes to *limbo*, whence it is freed after a grace
-//! period ([`reclaim`](crate::grace)).
+//! period ([`reclaim`](crate::grace)). What readers find without a lock, objects and arrays, begins
+//! there, too: they may see the link before it is committed, and what is rolled back must not be
+//! free then.
 
 use crate::error::{CORRUPT, Errno, Result};
 use crate::lock::Held;
@@ -105,6 +107,17 @@ impl Locked<'_> {
         local.set(&block.next, self.heap.limbo.load(Relaxed))?;
         local.set(&self.heap.limbo, offset)?;
         local.set(&self.heap.limbo_count, self.heap.limbo_count.load(Relaxed).wrapping_add(1))
+    }
+
+    /// Takes a block out of limbo again: the last one that was put there.
+    pub fn take_back(&self, offset: u64) -> Result<()> {
+        let local = self.local;
+        if self.heap.limbo.load(Relaxed) != offset {
+            return Err(CORRUPT);
+        }
+        let (block, _) = local.block(offset, IN_USE)?;
+        local.set(&self.heap.limbo, block.next.load(Relaxed))?;
+        local.set(&self.heap.limbo_count, self.heap.limbo_count.load(Relaxed).wrapping_sub(1))
     }
 
     /// Has what is in limbo wait for a grace period that begins now, unless something waits

@@ -9,8 +9,9 @@
 //!
 //! An id is the slot's number and, above it, the slot's sequence number, so that stale ids name
 //! nothing. What a death interrupts: until it is committed a new object is marked deleted, and its
-//! lock is held; a removal that got as far as the mark is completed by whoever next holds the
-//! lock of the ids.
+//! lock is held. A reader may have found it all the same, so it is in limbo before it is linked, as
+//! a new array is: there it is again if the link is rolled back. A removal that got as far as the
+//! mark is completed by whoever next holds the lock of the ids.
 
 use crate::error::{CORRUPT, Errno, Result};
 use crate::heap;
@@ -148,7 +149,7 @@ pub(crate) struct Request {
 }
 
 /// The object of a key, or a new one: `ipcget`. `fits`: an object that is there will do. `make`
-/// fills in a new one, which is all zeros.
+/// fills in a new one, which is all zeros; blocks that it takes are linked by [`Local::set`].
 pub(crate) fn get<T: Is + 'static>(
     local: &Local,
     request: &Request,
@@ -221,6 +222,10 @@ fn create<T: Is + 'static>(
     object.ctime.store(sys::now(), Relaxed);
     object.weight.store(request.weight, Relaxed);
     make(local, &heap, new, id as i32)?;
+    heap.free_later(offset)?;
+    local.commit();
+    // From here on readers may see it.
+    heap.take_back(offset)?;
     local.set(&ids.used, ids.used.load(Relaxed) + 1)?;
     local.set(&ids.total, ids.total.load(Relaxed).wrapping_add(request.weight))?;
     local.set(&ids.high, ids.high.load(Relaxed).max(slot + 1))?;
@@ -234,7 +239,7 @@ fn create<T: Is + 'static>(
 }
 
 /// `grow_ary` of the paper. Committed: readers may look at the new array from here on, so it is not
-/// to be taken back if the object cannot be made.
+/// to be taken back if the object cannot be made. If this thread dies before that, it is in limbo.
 fn grow(
     local: &Local,
     ids: &'static Ids,
@@ -252,6 +257,9 @@ fn grow(
         new.object.store(old.object.load(Relaxed), Relaxed);
         new.key_sequence.store(old.key_sequence.load(Relaxed), Relaxed);
     }
+    heap.free_later(at)?;
+    local.commit();
+    heap.take_back(at)?;
     let old = ids.array.load(Relaxed);
     if old != 0 {
         heap.free_later(old)?;

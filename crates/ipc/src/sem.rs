@@ -659,7 +659,7 @@ impl Namespace {
             let bytes = count * size_of::<Semaphore>() as u64;
             let block = heap.take(bytes)?;
             ids::zero(local, block, bytes)?;
-            set.object.block.store(block, Relaxed);
+            local.set(&set.object.block, block)?;
             set.count.store(count, Relaxed);
             Ok(())
         })?;

@@ -16,8 +16,10 @@ use libc::{IPC_NOWAIT, IPC_PRIVATE, SEM_UNDO};
 use reprieve_ipc::Namespace;
 use samples::{Samples, spread};
 use std::arch::asm;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
+/// What comes after so many instructions.
+static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// In a page that parent and child share: instructions of the call.
 static STEPS: AtomicU64 = AtomicU64::new(0);
@@ -25,8 +27,8 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 extern "C" fn trapped(_: i32) {
     STEPS.fetch_add(1, Relaxed);
     if LEFT.fetch_sub(1, Relaxed) == 1 {
-        // SAFETY: ends this process, which the test is about.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        // SAFETY: ends or stops this process, which the test is about.
+        unsafe { libc::kill(libc::getpid(), SIGNAL.load(Relaxed)) };
     }
 }
 
@@ -228,6 +230,71 @@ fn in_sets_that_come_and_go() {
             assert_eq!(sets(), 1, "{at}");
         },
     );
+}
+
+/// A reader may find a set before it is committed: its memory is nobody else's as long as the
+/// reader is there, even if the maker is killed.
+#[test]
+fn in_making_a_set_that_a_reader_has_found() {
+    let (_directory, n) = namespace();
+    // Slot 0; the one that is made gets the next.
+    n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    let make = || assert!(n.semget(80, 5, libc::IPC_CREAT | 0o600).is_ok());
+    let is_found_after = |instructions: u64| {
+        let (queue, found) = (n.msgget(IPC_PRIVATE, 0o600).unwrap(), shared());
+        let maker = Child::run(|| {
+            n.sem_info().unwrap();
+            SIGNAL.store(libc::SIGSTOP, Relaxed);
+            stepped(instructions, make);
+            // SAFETY: stops this process.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        });
+        maker.stopped();
+        let reader = Child::run(|| {
+            let result = n.sem_slot_status(1, true);
+            found.store(if result.is_ok() { 2 } else { 1 }, SeqCst);
+        });
+        common::until(|| found.load(SeqCst) != 0 || common::is_asleep(&reader));
+        let waits = found.load(SeqCst) == 0;
+        if waits {
+            // For the set's lock.
+            reader.signal(libc::SIGSTOP);
+            reader.stopped();
+        }
+        maker.kill();
+        // What is free is used for these.
+        let message = [255; 200];
+        (0..8).for_each(|_| n.msgsnd(queue, 1, &message, IPC_NOWAIT).unwrap());
+        if waits {
+            reader.signal(libc::SIGCONT);
+        }
+        reader.succeeds();
+        for _ in 0..8 {
+            let mut got = [0; 200];
+            let result = n.msgrcv(queue, &mut got, 0, IPC_NOWAIT);
+            assert_eq!((result, got), (Ok((1, 200)), message), "{instructions}");
+        }
+        n.remove_msg(queue).unwrap();
+        if let Ok(id) = n.semget(80, 5, 0) {
+            n.remove_sem(id).unwrap();
+        }
+        waits || found.load(SeqCst) == 2
+    };
+    let length = shared();
+    Child::run(|| {
+        n.sem_info().unwrap();
+        length.store(stepped(u64::MAX, make), SeqCst);
+    })
+    .succeeds();
+    n.remove_sem(n.semget(80, 5, 0).unwrap()).unwrap();
+    let (mut not, mut yes) = (1, length.load(SeqCst));
+    assert!(!is_found_after(not) && is_found_after(yes));
+    while yes - not > 1 {
+        let middle = (not + yes) / 2;
+        *if is_found_after(middle) { &mut yes } else { &mut not } = middle;
+    }
+    // The commit, and more.
+    (1..=20).for_each(|more| _ = is_found_after(yes + more));
 }
 
 /// The waiter is told by whoever completes the removal, before the set's memory is somebody else's.

@@ -161,13 +161,16 @@ impl Drop for Child {
     }
 }
 
-/// Waits until a child sleeps in a futex, as far as `/proc` tells: by the number that the call has
-/// on the machine, x86-64 or aarch64, which in emulation is not the program's own.
+/// Whether a child sleeps in a futex, as far as `/proc` tells: by the number that the call has on
+/// the machine, x86-64 or aarch64, which in emulation is not the program's own.
+pub fn is_asleep(child: &Child) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.pid())).unwrap();
+    call.starts_with("202 ") || call.starts_with("98 ")
+}
+
+/// Waits for that.
 pub fn until_asleep(child: &Child) {
-    until(|| {
-        let call = std::fs::read_to_string(format!("/proc/{}/syscall", child.pid())).unwrap();
-        call.starts_with("202 ") || call.starts_with("98 ")
-    });
+    until(|| is_asleep(child));
 }
 
 /// The CPUs that this thread may run on.
