@@ -5,15 +5,16 @@
 //! the parent reserves a name for its child before it forks and adds that name's attachments;
 //! the child takes the name. Should it never live, or never come to that, the name goes with
 //! the parent, or with the child's number once the parent has told it ([`forked`]). A child whose
-//! parent died in between may have been taken for dead: it looks whether it counts.
+//! parent died in between may have been taken for dead: it looks whether it counts. So does, at its
+//! first call, a child of a fork that runs no handlers (`_Fork`, `clone`).
 
 use crate::namespace::Namespace;
 use crate::peers;
 use crate::signals::Call;
 use crate::sys::SignalsBlocked;
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// A segment in this process's address space.
@@ -30,6 +31,8 @@ pub(crate) struct Attachment {
 pub(crate) struct Attachments {
     locked: AtomicBool,
     list: UnsafeCell<Vec<Attachment>>,
+    /// The epoch of the process for which the list has been counted; 0: none yet.
+    counted_for: AtomicU64,
     /// Names for a child, while a fork is under way, by namespace. Under the same lock.
     embryos: UnsafeCell<Names>,
     /// As long as a fork holds the lock: a handler may attach or detach. Under the same lock.
@@ -42,6 +45,7 @@ unsafe impl Sync for Attachments {}
 static ATTACHMENTS: Attachments = Attachments {
     locked: AtomicBool::new(false),
     list: UnsafeCell::new(Vec::new()),
+    counted_for: AtomicU64::new(0),
     embryos: UnsafeCell::new(Vec::new()),
     signals: UnsafeCell::new(None),
 };
@@ -101,6 +105,7 @@ unsafe extern "C" fn before_fork() {
         (&*ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get())
     };
     embryos.clear();
+    count_once(&Call::begin(), list, peers::epoch());
     for attachment in list {
         let Ok((_call, local)) = attachment.namespace.begin() else { continue };
         let space = attachment.namespace.space;
@@ -138,11 +143,11 @@ unsafe extern "C" fn in_parent() {
     after_fork();
 }
 
-unsafe extern "C" fn in_child() {
-    // SAFETY: the lock is held, by the thread that forked.
-    let (list, embryos) = unsafe { (&*ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get()) };
-    for (namespace, embryo) in embryos.drain(..) {
-        peers::adopt(namespace.space, embryo);
+/// Has what is in the list, which may be its parent's still, count for the process of that epoch,
+/// which this is. Under the list's lock.
+fn count_once(call: &Call, list: &[Attachment], epoch: u64) {
+    if ATTACHMENTS.counted_for.swap(epoch, SeqCst) == epoch {
+        return;
     }
     let is = |a: &Attachment, b: &Attachment| {
         std::ptr::eq(a.namespace.space, b.namespace.space) && a.id == b.id
@@ -153,10 +158,41 @@ unsafe extern "C" fn in_child() {
         }
         let times = list[i..].iter().filter(|other| is(other, attachment)).count();
         // Registers, if it is the first in its namespace.
-        if let Ok((_call, local)) = attachment.namespace.begin() {
+        if let Ok(local) = attachment.namespace.begin_in(call) {
             let _ = attachment.namespace.inherit(local, attachment.id, times as u64);
         }
     }
+}
+
+/// At a thread's first call: counts what the process has attached, unless that was done.
+pub(crate) fn count_for(call: &Call, epoch: u64) {
+    match ATTACHMENTS.counted_for.compare_exchange(0, epoch, SeqCst, SeqCst) {
+        Err(other) if other != epoch => {}
+        _ => return,
+    }
+    // A thread of the parent's may have held the lock at the fork: then the list is not to be used.
+    let is_free = |_| {
+        let free = !ATTACHMENTS.locked.swap(true, Acquire);
+        if !free {
+            crate::sys::pause(Duration::from_micros(20));
+        }
+        free
+    };
+    if !(0..1000).any(is_free) {
+        return;
+    }
+    // SAFETY: under the lock.
+    count_once(call, unsafe { &*ATTACHMENTS.list.get() }, epoch);
+    unlock();
+}
+
+unsafe extern "C" fn in_child() {
+    // SAFETY: the lock is held, by the thread that forked.
+    let (list, embryos) = unsafe { (&*ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get()) };
+    for (namespace, embryo) in embryos.drain(..) {
+        peers::adopt(namespace.space, embryo);
+    }
+    count_once(&Call::begin(), list, peers::epoch());
     after_fork();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A namespace: a directory with what its processes share.
 
+use crate::attachments;
 use crate::error::{Errno, OpenError, Result};
 use crate::grace;
 use crate::ids;
@@ -127,6 +128,8 @@ impl Namespace {
     pub(crate) fn begin_in(&self, call: &Call) -> Result<&'static Local> {
         let (local, new) = peers::local(call.here(), self.space)?;
         if new {
+            // Before removed segments that nobody has attached are looked for.
+            attachments::count_for(call, local.epoch);
             self.mend_the_dead(local);
         }
         Ok(local)

@@ -340,6 +340,40 @@ fn detaches_first() {
     detach(at).unwrap();
 }
 
+/// In a process of its own: no other thread is in the allocator when it forks.
+#[test]
+fn a_child_of_a_fork_without_handlers_counts() {
+    common::passes_alone("forks_without_handlers");
+}
+
+#[test]
+#[ignore = "a_child_of_a_fork_without_handlers_counts runs it"]
+fn forks_without_handlers() {
+    let (_directory, n) = namespace();
+    let (_other_directory, other) = namespace();
+    let id = n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap();
+    let ats = [(); 2].map(|()| attach(&n, id, 0, 0).unwrap());
+    n.remove_shm(id).unwrap();
+    // SAFETY: a fork; the child only makes calls, and ends without destructors.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
+    assert!(child >= 0);
+    if child == 0 {
+        // Whatever call is the first.
+        let counts = other.sem_info().is_ok()
+            && n.shm_status(id).is_ok_and(|status| status.attached == 4)
+            && ats.into_iter().all(|at| detach(at).is_ok())
+            && attached(&n, id) == 2;
+        // SAFETY: this process.
+        unsafe { libc::_exit(if counts { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!((status, attached(&n, id)), (0, 2));
+    ats.into_iter().for_each(|at| detach(at).unwrap());
+    assert_eq!(files(&n), 0);
+}
+
 #[test]
 fn processes_that_have_attached_a_segment_leave_no_memory_behind() {
     let _one = one();

@@ -24,7 +24,8 @@ pub(crate) struct Local {
     pub mark: u32,
     pub process: u64,
     pub pid: u32,
-    epoch: u64,
+    /// That of its process.
+    pub epoch: u64,
     epoch_now: &'static AtomicU64,
     /// Locks that it holds.
     pub depth: Cell<usize>,
@@ -107,7 +108,7 @@ unsafe extern "C" fn wipe() {
 
 /// The process's epoch; a new one in the child of a fork, which forgets what is its parent's.
 #[cold]
-fn epoch() -> u64 {
+pub(crate) fn epoch() -> u64 {
     let now = epoch_now();
     let epoch = now.load(SeqCst);
     if epoch != 0 {

@@ -21,7 +21,8 @@
 mod local;
 mod registry;
 
-pub(crate) use local::{Local, Remembered, Section, adopt, local, make_local, watch_forks};
+pub(crate) use local::{Local, Remembered, Section};
+pub(crate) use local::{adopt, epoch, local, make_local, watch_forks};
 pub(crate) use registry::{embryo, name_embryo, remove_embryo};
 
 use crate::space::Space;
