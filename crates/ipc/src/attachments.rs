@@ -232,12 +232,20 @@ impl Fork {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::space::layout::{EMBRYO, MAX_PROCESSES};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// Held by tests that attach segments: what they have attached counts for children, too.
+    pub fn one() -> MutexGuard<'static, ()> {
+        static ONE: Mutex<()> = Mutex::new(());
+        ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     fn each_thread_names_its_own_child() {
+        let _one = one();
         let directory = tempfile::tempdir().unwrap();
         let n = Namespace::open(directory.path()).unwrap();
         let id = n.shmget(libc::IPC_PRIVATE, 4096, 0o600).unwrap();

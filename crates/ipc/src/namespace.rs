@@ -76,7 +76,8 @@ const MOST_MENDED: usize = 256;
 static OPEN: Mutex<Vec<Namespace>> = Mutex::new(Vec::new());
 
 impl Namespace {
-    /// Opens the namespace of a directory; makes it if there is none.
+    /// Opens the namespace of a directory; makes it if there is none. One that this process has
+    /// open is known by its file, and keeps the name by which it was opened first.
     ///
     /// # Errors
     /// The directory cannot be used: [`OpenError`] says why, and what to do.
@@ -230,6 +231,39 @@ mod tests {
             std::thread::spawn(move || n.semget(libc::IPC_PRIVATE, 1, 0o600)).join().unwrap()
         };
         assert_eq!(n.sem_value(id.unwrap(), 0), Ok(0));
+    }
+
+    #[test]
+    fn a_directory_is_one_namespace_by_whatever_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let (real, other) = (directory.path().join("real"), directory.path().join("other"));
+        let n = Namespace::open(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &other).unwrap();
+        assert!(std::ptr::eq(n.space, Namespace::open(&other).unwrap().space));
+    }
+
+    /// A program that has the library linked in, and is run with the preload library.
+    #[test]
+    fn two_copies_of_the_library_are_one_process() {
+        let _one = attachments::tests::one();
+        let directory = tempfile::tempdir().unwrap();
+        let n = Namespace::open(directory.path()).unwrap();
+        if n.begin().unwrap().1.thread.robust.load(Relaxed) == 0 {
+            println!("SKIPPED: the kernel keeps no robust lists");
+            return;
+        }
+        let space = Box::leak(Box::new(Space::open(directory.path()).unwrap()));
+        let copy = Namespace { space, ..n };
+        let id = n.shmget(libc::IPC_PRIVATE, 4096, 0o600).unwrap();
+        // SAFETY: nothing is remapped, and nothing used.
+        let at = unsafe { n.shmat(id, 0, 0) }.unwrap();
+        let attached = |n: Namespace| n.shm_status(id).map(|status| status.attached);
+        assert_eq!((attached(copy), attached(n)), (Ok(1), Ok(1)));
+        n.remove_shm(id).unwrap();
+        assert_eq!(attached(copy), Ok(1));
+        // SAFETY: as above.
+        unsafe { Namespace::shmdt(at as usize) }.unwrap();
+        assert_eq!(attached(copy), Err(Errno(libc::EINVAL)));
     }
 
     #[test]

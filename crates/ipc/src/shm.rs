@@ -731,6 +731,7 @@ mod tests {
     /// With `SHM_REMAP` it would take the place of what is mapped behind it.
     #[test]
     fn a_segment_that_has_grown_is_damaged() {
+        let _one = attachments::tests::one();
         let directory = tempfile::tempdir().unwrap();
         let n = Namespace::open(directory.path()).unwrap();
         let id = n.shmget(5, 4096, libc::IPC_CREAT | 0o600).unwrap();

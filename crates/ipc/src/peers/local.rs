@@ -114,7 +114,7 @@ pub(crate) fn epoch() -> u64 {
     if epoch != 0 {
         return epoch;
     }
-    crate::space::forget_registering();
+    crate::space::forget_registering_of_others();
     let new = EPOCHS.fetch_add(1, SeqCst);
     now.store(new, SeqCst);
     new

@@ -149,6 +149,17 @@ pub(crate) fn image_alive(space: &Space, process: u64) -> bool {
     }
 }
 
+/// The same, for certain: a thread that the kernel marks when it ends, or when its process executes
+/// another program. To be asked by that process.
+pub(crate) fn image_runs(space: &Space, process: u64) -> bool {
+    space.thread_numbers().filter_map(|number| space.thread(number).ok()).any(|thread| {
+        thread.process.load(Acquire) == process
+            && thread.robust.load(Relaxed) == 1
+            && !thread_dead(space, thread)
+            && !gone_unmarked(space, thread)
+    })
+}
+
 /// Whether that process, of which no registered thread is alive, is there.
 pub(crate) fn is_there(space: &Space, process: u64) -> bool {
     let Some(found) = place(space, process) else { return false };

@@ -46,13 +46,20 @@ pub(super) fn own_process(space: &Space, epoch: u64) -> Result<u64> {
                 && process.namespace.load(Relaxed) == namespace
                 && process.start.load(Relaxed) == start =>
             {
-                // Another program of the same process: its attachments are gone, its semaphore
-                // adjustments are kept.
-                process.image.fetch_add(1, SeqCst);
-                process.leader.store(0, SeqCst);
-                process.unfenced.store(space.unfenced.load(SeqCst).into(), SeqCst);
-                space.process.store(name(index, word >> 32), Release);
-                return Ok(name(index, word >> 32));
+                let own = name(index, word >> 32);
+                let unfenced = space.unfenced.load(SeqCst).into();
+                if super::image_runs(space, own) {
+                    // Another copy of this library in the same program. Readers of either count.
+                    process.unfenced.fetch_max(unfenced, SeqCst);
+                } else {
+                    // Another program of the same process: its attachments are gone, its semaphore
+                    // adjustments are kept.
+                    process.image.fetch_add(1, SeqCst);
+                    process.leader.store(0, SeqCst);
+                    process.unfenced.store(unfenced, SeqCst);
+                }
+                space.process.store(own, Release);
+                return Ok(own);
             }
             FREE => free = free.or(Some(index)),
             _ if !super::process_alive(space, name(index, word >> 32)) => {

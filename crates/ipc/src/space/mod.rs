@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, compiler_fence, fence};
 use told::Told;
 
 /// An open namespace. Lives as long as the process: threads' robust mutexes lie in it.
@@ -26,6 +26,8 @@ pub(crate) struct Space {
     pub directory: PathBuf,
     /// Device and number of the mapped file.
     identity: (u64, u64),
+    /// For the time when this process may no longer open the lock's file: the directory may be
+    /// root's, and the process has given up being root, or moved its own root.
     kept: Kept,
     /// The permission bits of files here: the directory's own.
     pub file_mode: u32,
@@ -77,7 +79,7 @@ impl Space {
             base,
             directory: directory.into(),
             identity: (found.dev(), found.ino()),
-            kept: Kept::default(),
+            kept: Kept::none(),
             file_mode: mode,
             unfenced: AtomicBool::new(false),
             process: AtomicU64::new(0),
@@ -100,13 +102,11 @@ impl Space {
         Ok(space)
     }
 
-    /// Whether that directory still holds the file that is mapped.
+    /// Whether that directory holds the file that is mapped: by whatever name, since a process has
+    /// each namespace once.
     pub fn is_at(&self, directory: &Path) -> bool {
-        self.directory == directory
-            && directory
-                .join(FILE)
-                .metadata()
-                .is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+        let found = directory.join(FILE).metadata();
+        found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
     }
 
     /// Registers this process for global membarriers.
@@ -240,11 +240,7 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
     file.metadata().map(|found| (found.dev(), found.ino()))
 }
 
-/// A descriptor of the lock's file, for the time when this process may no longer open it: its
-/// directory may be root's, and the process has given up being root, or moved its own root. It is
-/// used only then, since closing the file by any other descriptor releases the lock. The program
-/// may have closed it, and have another file there.
-#[derive(Default)]
+/// A descriptor of the lock's file. The program may have closed it, and have another file there.
 struct Kept {
     /// Plus one; 0: none.
     number: AtomicI32,
@@ -253,8 +249,18 @@ struct Kept {
 }
 
 impl Kept {
+    const fn none() -> Kept {
+        Kept { number: AtomicI32::new(0), device: AtomicU64::new(0), file: AtomicU64::new(0) }
+    }
+
+    fn set(&self, number: i32, (device, file): (u64, u64)) {
+        self.device.store(device, Relaxed);
+        self.file.store(file, Relaxed);
+        self.number.store(number + 1, Release);
+    }
+
     fn get(&self) -> Option<ManuallyDrop<File>> {
-        let number = self.number.load(Relaxed) - 1;
+        let number = self.number.load(Acquire) - 1;
         if number < 0 {
             return None;
         }
@@ -264,15 +270,18 @@ impl Kept {
         identity(&file).is_ok_and(|found| found == known).then_some(file)
     }
 
-    /// Keeps one, by a number that programs do not expect to get.
-    fn keep(&self, file: &File) {
-        let Ok((device, number)) = identity(file) else { return };
+    /// Keeps one of that file, by a number that programs do not expect to get. It is opened for
+    /// that: children have it, too, and so a lock of `file` if it were a duplicate.
+    fn keep(&self, file: &File, open: impl Fn() -> io::Result<File>) {
+        let Ok(known) = identity(file) else { return };
         if let Some(kept) = self.get() {
-            if identity(&kept).is_ok_and(|kept| kept == (device, number)) {
+            if identity(&kept).is_ok_and(|kept| kept == known) {
                 return;
             }
             drop(ManuallyDrop::into_inner(kept));
         }
+        let Ok(file) = open() else { return };
+        let Ok(known) = identity(&file) else { return };
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` outlives the call; then a file that is open.
         let kept = unsafe {
@@ -281,9 +290,7 @@ impl Kept {
             let from = limit.rlim_cur.min(1024).saturating_sub(64).max(3) as libc::c_int;
             libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from)
         };
-        self.device.store(device, Relaxed);
-        self.file.store(number, Relaxed);
-        self.number.store(kept + 1, Relaxed);
+        self.set(kept, known);
     }
 }
 
@@ -366,8 +373,16 @@ fn create(directory: &Path, mode: u32) -> io::Result<File> {
     filled.map(|()| file)
 }
 
-/// The lock of the registry. A record lock of the kernel's: it goes with its process, a fork does
-/// not copy it. It is per process, so that threads of one take turns at a flag first.
+/// The lock of the registry. Threads of one process take turns at a flag first.
+///
+/// It is a lock of the open file, because a process may have two copies of this library, each with
+/// a flag. The child of a fork has the file open as well, so the lock does not go when it is closed
+/// here: it is released before that. Should its holder die instead, it goes as soon as the child
+/// has closed the file, which is the first thing that it does here ([`forget_registering`]): unless
+/// the fork came between the opening of the file and the note of it in [`LOCKED`].
+///
+/// The file that is kept may be open in children at any time: on it, it is a record lock, which is
+/// its process's, and which closing any descriptor of that file releases.
 pub(crate) struct Registry {
     file: Option<File>,
     /// The file is the one that is kept.
@@ -375,19 +390,24 @@ pub(crate) struct Registry {
     _cancel: sys::CancelDisabled,
 }
 
-static REGISTERING: AtomicBool = AtomicBool::new(false);
+/// The process a thread of which holds it; 0: nobody here.
+static REGISTERING: AtomicU32 = AtomicU32::new(0);
+/// The file that a thread has opened for the lock.
+static LOCKED: Kept = Kept::none();
 
 impl Registry {
-    fn lock(open: impl FnOnce() -> io::Result<File>, kept: Option<&Kept>) -> io::Result<Registry> {
+    fn lock(open: impl Fn() -> io::Result<File>, kept: Option<&Kept>) -> io::Result<Registry> {
         let cancel = sys::CancelDisabled::new();
-        while REGISTERING.swap(true, Acquire) {
+        let process = sys::process_id();
+        while REGISTERING.compare_exchange(0, process, Acquire, Relaxed).is_err() {
             sys::pause(std::time::Duration::from_micros(50));
         }
         // Releases the flag, and the lock, from here on.
         let mut registry = Registry { file: None, kept: false, _cancel: cancel };
         let file = match open() {
             Ok(file) => {
-                kept.inspect(|kept| kept.keep(&file));
+                LOCKED.set(file.as_raw_fd(), identity(&file)?);
+                kept.inspect(|kept| kept.keep(&file, &open));
                 registry.file.insert(file)
             }
             Err(error) => {
@@ -396,7 +416,7 @@ impl Registry {
                 registry.file.insert(ManuallyDrop::into_inner(file))
             }
         };
-        lock_whole(file, libc::F_WRLCK)?;
+        lock_whole(file, registry.kept, libc::F_WRLCK)?;
         Ok(registry)
     }
 
@@ -421,16 +441,19 @@ impl Registry {
     }
 }
 
-/// Locks or unlocks a file.
-fn lock_whole(file: &File, how: libc::c_int) -> io::Result<()> {
+/// Locks or unlocks a file, for this process or for whoever has it open as it is here.
+fn lock_whole(file: &File, for_process: bool, how: libc::c_int) -> io::Result<()> {
     // SAFETY: plain data, initialized below.
     let mut whole: libc::flock = unsafe { std::mem::zeroed() };
     whole.l_type = how as libc::c_short;
+    let mut command = if for_process { libc::F_SETLKW } else { libc::F_OFD_SETLKW };
     // SAFETY: a file that is open, and data that outlives the call.
-    while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &raw const whole) } != 0 {
+    while unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const whole) } != 0 {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
+            // Linux before 3.15, and kernels that are not Linux.
+            Some(libc::EINVAL) if command == libc::F_OFD_SETLKW => command = libc::F_SETLKW,
             // The kernel takes all threads of a process for one: another thread of the holder may
             // wait for a lock of this program's. The holder itself waits for nobody.
             Some(libc::EDEADLK) => sys::pause(std::time::Duration::from_micros(200)),
@@ -442,19 +465,58 @@ fn lock_whole(file: &File, how: libc::c_int) -> io::Result<()> {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // The flag last. Closing the file releases whatever record lock this process has on it.
-        match self.file.take() {
-            Some(file) if self.kept => {
-                let file = ManuallyDrop::new(file);
-                let _ = lock_whole(&file, libc::F_UNLCK);
+        // The flag last.
+        if let Some(file) = self.file.take() {
+            let _ = lock_whole(&file, self.kept, libc::F_UNLCK);
+            if self.kept {
+                std::mem::forget(file);
+            } else {
+                LOCKED.set(-1, (0, 0));
             }
-            file => drop(file),
         }
-        REGISTERING.store(false, Release);
+        REGISTERING.store(0, Release);
     }
 }
 
-/// In the child of a fork no other thread registers.
+/// In the child of a fork no other thread registers. The file that one had open here is closed.
 pub(crate) fn forget_registering() {
-    REGISTERING.store(false, Release);
+    let _cancel = sys::CancelDisabled::new();
+    drop(LOCKED.get().map(ManuallyDrop::into_inner));
+    LOCKED.set(-1, (0, 0));
+    REGISTERING.store(0, Release);
+}
+
+/// The same in what may be the child of a fork without handlers, or no child.
+pub(crate) fn forget_registering_of_others() {
+    if REGISTERING.load(Acquire) != sys::process_id() {
+        forget_registering();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record lock of this process's own is one that another copy of the library might have.
+    #[test]
+    fn the_registry_is_locked_for_others_in_this_process_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let space = Space::open(directory.path()).unwrap();
+        let file = Registry::open_file(directory.path(), space.file_mode).unwrap();
+        let is_free = || {
+            // SAFETY: plain data, a file that is open, and data that outlives the call.
+            unsafe {
+                let mut whole: libc::flock = std::mem::zeroed();
+                whole.l_type = libc::F_WRLCK as libc::c_short;
+                libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const whole) == 0
+            }
+        };
+        let registry = space.registry().unwrap();
+        assert!(!is_free());
+        // As a child has it that was forked now.
+        let copy = registry.file.as_ref().unwrap().try_clone().unwrap();
+        drop(registry);
+        assert!(is_free());
+        drop(copy);
+    }
 }
