@@ -140,6 +140,25 @@ fn a_sleeping_holder() {
     assert_eq!((*mutex.lock(), *fair.lock(), *rw.read()), (4, 4, 4));
 }
 
+/// A writer that has given up keeps no reader out of a lock that readers hold.
+#[test]
+fn a_writer_gives_up() {
+    let rw = RwLock::new(());
+    let holder = rw.read();
+    scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| assert!(rw.try_write_for(Duration::from_millis(50)).is_none()));
+        }
+    });
+    assert!(rw.try_read().is_some());
+    // Nor one that comes while the writer waits.
+    scope(|scope| {
+        scope.spawn(|| assert!(rw.try_write_for(Duration::from_millis(50)).is_none()));
+        scope.spawn(|| drop(rw.read()));
+    });
+    drop(holder);
+}
+
 /// Threads that never let go for long do not keep another out for ever.
 #[test]
 fn nobody_starves() {

@@ -19,7 +19,7 @@
 //! # Nobody sleeps for ever
 //! > **Invariant.** If a thread sleeps, its bit is set, or the release that cleared the bit has not
 //! > woken anybody yet, or a thread is awake that was woken and *carries* the bit: it sets it as it
-//! > takes the lock, before it sleeps, and before it gives up.
+//! > takes the lock, before it sleeps, and before it gives up, or wakes others as a release does.
 //!
 //! A thread sets its bit by compare-and-swap while the lock is held. A release wakes
 //! - one writer, or all readers if no writer sleeps. That writer carries both bits: other writers
@@ -31,7 +31,9 @@
 //! Readers compare `state` as they fall asleep. Writers compare `writers`, which has to change
 //! before the lock is free. So a release first clears the writers' bit, then adds to `writers`, and
 //! then frees the lock, if nothing has changed meanwhile. A writer that reads the new count finds
-//! the bit cleared, and does not sleep; if one sets it again, the release begins anew.
+//! the bit cleared, and does not sleep; if one sets it again, the release begins anew. If another
+//! reader has come meanwhile, the lock is not free, and the release wakes a writer all the same: it
+//! carries the bit.
 //!
 //! # Readers first
 //! > **Invariant.** With [`Prefer::Readers`] and [`Prefer::WritersNext`], no reader sleeps while
@@ -41,6 +43,14 @@
 //! writer holds the lock, nobody carries it, and that writer's release wakes all of them.
 //!
 //! # Writers first
+//! > **Invariant.** With [`Prefer::Writers`], no bit is set while readers hold the lock unless a
+//! > writer waits.
+//!
+//! For the bits keep further readers out, and whoever has the lock may wait for one of them. So a
+//! writer that gives up while readers hold the lock does what a release does, but for freeing the
+//! lock: it clears both bits, adds to `writers`, and wakes one writer, who sets them again, or all
+//! readers if no writer sleeps. And no release sets a bit: the writer may have given up meanwhile.
+//!
 //! A release does not hand the lock over. With [`Prefer::Writers`], a reader that releases it and
 //! soon comes again would be quicker each time than the writer that its release wakes. So a writer
 //! that has slept for [`FAIR`] asks readers (`asked`), and a reader that comes within that time
@@ -229,7 +239,7 @@ impl Core {
             }
             let Some(left) = left(end) else {
                 // It may have been woken in the place of a writer.
-                if carried == 0 || self.leave_bits(carried) {
+                if carried == 0 || self.give_up(carried, prefer) {
                     return false;
                 }
                 continue;
@@ -292,7 +302,7 @@ impl Core {
             }
             let Some(left) = left(end) else {
                 // It may have been woken in the place of another thread.
-                if carried == 0 || self.leave_bits(carried) {
+                if carried == 0 || self.give_up(carried, prefer) {
                     return false;
                 }
                 continue;
@@ -329,10 +339,27 @@ impl Core {
         }
     }
 
-    /// Sets the bits, unless the lock is free.
-    fn leave_bits(&self, bits: u32) -> bool {
-        let set = |state| (!free(state)).then_some(state | bits);
-        self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set).is_ok()
+    /// A thread that may have been woken gives up, unless the lock is free.
+    fn give_up(&self, carried: u32, prefer: Prefer) -> bool {
+        // A writer keeps readers out anyway, and its release clears the bits.
+        let leaves = |state: u32| {
+            let right = prefer != Prefer::Writers || state & COUNT == WRITER;
+            broken!(GivesUpWithBits, true, right)
+        };
+        let change = |state: u32| {
+            let to = if leaves(state) { state | carried } else { state & COUNT };
+            (!free(state)).then_some(to)
+        };
+        match self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+            Ok(state) if !leaves(state) => {
+                self.writers.fetch_add(1, Ordering::Release);
+                let _ = broken!(GivesUpAlone, true, false)
+                    || self.writers.wake(1)
+                    || self.state.wake(i32::MAX);
+                true
+            }
+            found => found.is_ok(),
+        }
     }
 
     /// Releases the lock, held for reading or for writing. The memory may be another's when this
@@ -406,12 +433,17 @@ impl Core {
                 let to = if last {
                     broken!(FreedWithBit, state & READERS_SLEEP, 0)
                 } else {
-                    // If the bit was cleared, another reader has come since, and wakes the writers.
-                    (state - READER) | if cleared { WRITERS_SLEEP } else { 0 }
+                    state - READER
                 };
                 let change = (Ordering::Release, Ordering::Relaxed);
                 match (*readers).compare_exchange(state, to, change.0, change.1) {
-                    Ok(_) if !last => return,
+                    Ok(_) if !last => {
+                        // Another reader has come since: it does not know of the bit.
+                        if cleared {
+                            Futex::wake_at(writers, 1);
+                        }
+                        return;
+                    }
                     Ok(_) => break,
                     Err(now) => state = now,
                 }

@@ -125,6 +125,8 @@ pub(crate) enum How {
     CancelledComesBack,
     BitKept,
     FreedWithBit,
+    GivesUpWithBits,
+    GivesUpAlone,
 }
 
 /// Not a part of the models' state: set once in a process.

@@ -53,6 +53,16 @@ pub(crate) mod tools {
         check(preemptions, f);
     }
 
+    /// The same with threads that sleep at once.
+    pub(crate) fn check_broken_sleepers(
+        how: How,
+        preemptions: usize,
+        f: impl Fn() + Send + Sync + 'static,
+    ) {
+        break_it(how);
+        check_sleepers(preemptions, f);
+    }
+
     /// What a lock protects: loom reports two accesses at the same time.
     pub(crate) struct Protected(UnsafeCell<u32>);
 

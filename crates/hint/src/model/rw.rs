@@ -2,7 +2,7 @@
 //! The reader-writer lock.
 
 use super::env::How;
-use super::tools::{Protected, check, check_broken, check_sleepers};
+use super::tools::{Protected, check, check_broken, check_broken_sleepers, check_sleepers};
 use crate::lock::rw::{Core, Prefer};
 use crate::wait::HELD;
 use loom::sync::Arc;
@@ -16,6 +16,19 @@ struct Lock {
 }
 
 impl Lock {
+    fn new(prefer: Prefer) -> Lock {
+        Lock { core: Core::new(), prefer, value: Protected::new() }
+    }
+
+    /// A writer that may give up.
+    fn write_hastily(&self, me: u32) {
+        if self.core.write_until(me | HELD, self.prefer, 1) {
+            self.value.write();
+            // SAFETY: locked above.
+            unsafe { Core::write_unlock(&self.core, self.prefer) };
+        }
+    }
+
     fn read(&self, me: u32) {
         self.core.read(me | HELD, self.prefer);
         self.value.read();
@@ -37,7 +50,7 @@ fn threads(kinds: &'static [bool]) {
 }
 
 fn preferring(prefer: Prefer, kinds: &'static [bool]) {
-    run(Lock { core: Core::new(), prefer, value: Protected::new() }, kinds);
+    run(Lock::new(prefer), kinds);
 }
 
 fn run(lock: Lock, kinds: &'static [bool]) {
@@ -98,8 +111,7 @@ fn two_readers_and_a_writer_that_is_next() {
 fn vanishes(kinds: &'static [bool], prefer: Prefer) {
     /// Not 0, and what a release that is late would change.
     const OTHERS: u32 = 1 << 30;
-    let lock = Lock { core: Core::new(), prefer, value: Protected::new() };
-    let lock = Arc::new((lock, AtomicU32::new(0)));
+    let lock = Arc::new((Lock::new(prefer), AtomicU32::new(0)));
     let work = |me: usize| {
         let lock = lock.clone();
         move || {
@@ -134,7 +146,7 @@ fn the_last_user_frees_the_memory() {
 
 /// A writer waits, and a hasty thread, which may give up: no one is left asleep.
 fn gives_up(prefer: Prefer, hasty: fn(&Lock)) {
-    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+    let lock = Arc::new(Lock::new(prefer));
     lock.core.write(1 | HELD, prefer);
     let other = lock.clone();
     let patient = thread::spawn(move || other.write(2));
@@ -150,20 +162,72 @@ fn gives_up(prefer: Prefer, hasty: fn(&Lock)) {
 /// A writer that gives up leaves no other asleep.
 #[test]
 fn a_writer_gives_up() {
-    let hasty = |lock: &Lock| {
-        if lock.core.write_until(3 | HELD, lock.prefer, 1) {
-            lock.value.write();
-            // SAFETY: locked above.
-            unsafe { Core::write_unlock(&lock.core, lock.prefer) };
-        }
-    };
-    check_sleepers(1, move || gives_up(Prefer::Writers, hasty));
+    check_sleepers(1, || gives_up(Prefer::Writers, |lock| lock.write_hastily(3)));
+}
+
+/// A writer that gives up keeps no reader out of a lock that readers hold: neither one that came
+/// meanwhile, which may sleep, nor one that comes afterwards.
+fn gives_up_among_readers() {
+    let lock = Arc::new(Lock::new(Prefer::Writers));
+    lock.core.read(1 | HELD, lock.prefer);
+    let other = lock.clone();
+    let hasty = thread::spawn(move || other.write_hastily(2));
+    let other = lock.clone();
+    let reader = thread::spawn(move || other.read(3));
+    hasty.join().unwrap();
+    reader.join().unwrap();
+    assert!(lock.core.try_read(4 | HELD, lock.prefer));
+}
+
+#[test]
+fn a_writer_gives_up_among_readers() {
+    check_sleepers(2, gives_up_among_readers);
+}
+
+/// The same, while a reader's release finds that another has come.
+fn gives_up_beside_a_release() {
+    let lock = Arc::new(Lock::new(Prefer::Writers));
+    lock.core.read(1 | HELD, lock.prefer);
+    let other = lock.clone();
+    // SAFETY: locked above.
+    let release = thread::spawn(move || unsafe { Core::unlock(&other.core, other.prefer) });
+    let other = lock.clone();
+    let hasty = thread::spawn(move || other.write_hastily(2));
+    lock.core.read(3 | HELD, lock.prefer);
+    release.join().unwrap();
+    hasty.join().unwrap();
+    assert!(lock.core.try_read(4 | HELD, lock.prefer));
+}
+
+#[test]
+fn a_writer_gives_up_beside_a_release() {
+    check_sleepers(1, gives_up_beside_a_release);
+}
+
+/// A patient writer and a hasty one, who finds readers: the patient one is not left asleep.
+fn gives_up_beside_a_writer() {
+    let lock = Arc::new(Lock::new(Prefer::Writers));
+    lock.core.read(1 | HELD, lock.prefer);
+    let other = lock.clone();
+    let hasty = thread::spawn(move || other.write_hastily(2));
+    let other = lock.clone();
+    let patient = thread::spawn(move || other.write(3));
+    // SAFETY: locked above.
+    unsafe { Core::unlock(&lock.core, lock.prefer) };
+    hasty.join().unwrap();
+    patient.join().unwrap();
+    assert!(!lock.core.is_locked());
+}
+
+#[test]
+fn a_writer_gives_up_beside_a_writer() {
+    check_sleepers(1, gives_up_beside_a_writer);
 }
 
 /// A reader that does not leave before another reader has come. Both find the lock held for
 /// writing.
 fn depends(prefer: Prefer) {
-    let lock = Arc::new(Lock { core: Core::new(), prefer, value: Protected::new() });
+    let lock = Arc::new(Lock::new(prefer));
     lock.core.write(1 | HELD, prefer);
     let other = lock.clone();
     let reader = thread::spawn(move || other.read(2));
@@ -244,4 +308,16 @@ fn broken_bit_kept() {
 #[ignore = "must fail: run by broken_protocols_are_caught"]
 fn broken_freed_with_bit() {
     check_broken(How::FreedWithBit, 4, || vanishes(&[true, false], Prefer::Readers));
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_gives_up_with_bits() {
+    check_broken_sleepers(How::GivesUpWithBits, 2, gives_up_among_readers);
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_gives_up_alone() {
+    check_broken_sleepers(How::GivesUpAlone, 2, gives_up_among_readers);
 }

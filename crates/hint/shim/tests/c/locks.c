@@ -385,6 +385,41 @@ static void writers_first(void)
 	CHECK(!pthread_rwlock_destroy(&lock));
 }
 
+static void *give_up(void *lock)
+{
+	struct timespec end = in(CLOCK_REALTIME, 50);
+
+	CHECK(pthread_rwlock_timedwrlock(lock, &end) == ETIMEDOUT);
+	return NULL;
+}
+
+static void *read_lock(void *lock)
+{
+	CHECK(!pthread_rwlock_rdlock(lock));
+	CHECK(!pthread_rwlock_unlock(lock));
+	return NULL;
+}
+
+/* A writer that has given up does not keep readers out, for whom the lock's holder may wait. */
+static void impatient_writer(void)
+{
+	pthread_rwlockattr_t attributes;
+	pthread_rwlock_t lock;
+	pthread_t thread;
+
+	CHECK(!pthread_rwlockattr_init(&attributes));
+	CHECK(!pthread_rwlockattr_setkind_np(&attributes,
+					     PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP));
+	CHECK(!pthread_rwlock_init(&lock, &attributes));
+	CHECK(!pthread_rwlock_rdlock(&lock));
+	CHECK(!pthread_create(&thread, NULL, give_up, &lock));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!pthread_create(&thread, NULL, read_lock, &lock));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!pthread_rwlock_unlock(&lock));
+	CHECK(!pthread_rwlock_destroy(&lock));
+}
+
 /* A reader may read again while a writer waits. */
 static void recursion(void)
 {
@@ -653,6 +688,7 @@ int main(int arguments, char **unused)
 	recursion();
 	readers();
 	writers_first();
+	impatient_writer();
 	/* After a fork, glibc's own reader-writer locks wait for threads that are not there. */
 	if (preloaded)
 		forks();
