@@ -1,8 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The C library's own functions, behind ours.
+//!
+//! > **Invariant.** No look-up fails: one that does allocates memory for its message. The program's
+//! > allocator may be one that takes locks, and look a function up before it can allocate.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Those that have an older version for older programs, and the newer version.
+const TWICE: [&CStr; 6] = [
+    c"pthread_cond_init",
+    c"pthread_cond_destroy",
+    c"pthread_cond_signal",
+    c"pthread_cond_broadcast",
+    c"pthread_cond_wait",
+    c"pthread_cond_timedwait",
+];
+const NEWER: &CStr = c"GLIBC_2.3.2";
 
 /// One of them, looked up when it is first needed.
 pub struct Next {
@@ -19,14 +33,14 @@ impl Next {
     pub fn address(&self) -> *mut c_void {
         let mut at = self.at.load(Ordering::Relaxed);
         if at.is_null() {
-            // The functions for conditions have an older version for older programs.
-            const NEWER: &CStr = c"GLIBC_2.3.2";
+            let name = self.name.as_ptr();
             // SAFETY: strings; the library that has the function is never unloaded.
             unsafe {
-                at = libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), NEWER.as_ptr());
-                if at.is_null() {
-                    at = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
-                }
+                at = if cfg!(target_arch = "x86_64") && TWICE.contains(&self.name) {
+                    libc::dlvsym(libc::RTLD_NEXT, name, NEWER.as_ptr())
+                } else {
+                    libc::dlsym(libc::RTLD_NEXT, name)
+                };
                 if at.is_null() {
                     libc::abort();
                 }

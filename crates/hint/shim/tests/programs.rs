@@ -4,7 +4,7 @@
 mod common;
 
 use common::{run, scratch, shim};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the loader says of the program's calls that it binds to the shim.
@@ -19,13 +19,19 @@ fn bound(program: &mut Command) -> Vec<String> {
     text.lines().filter(to_shim).map(String::from).collect()
 }
 
-#[test]
-fn locks_of_c_programs() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/locks.c");
-    let program = scratch().join("shim-locks");
+/// Compiles `tests/c/NAME.c`.
+fn compile(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = scratch().join(format!("shim-{name}"));
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
     run(compiler.arg(&program).arg(source));
+    program
+}
+
+#[test]
+fn locks_of_c_programs() {
+    let program = compile("locks");
     let shim = shim();
     assert_eq!(run(&mut Command::new(&program)), "alone\n");
     assert_eq!(run(Command::new(&program).env("LD_PRELOAD", &shim)), "preloaded\n");
@@ -34,4 +40,12 @@ fn locks_of_c_programs() {
         let named = format!("`{function}'");
         assert!(bound.iter().any(|line| line.contains(&named)), "{function}: {bound:?}");
     }
+}
+
+/// Nothing that the shim does before its first lock is taken allocates.
+#[test]
+fn an_allocator_that_takes_locks() {
+    let program = compile("allocator");
+    assert_eq!(run(&mut Command::new(&program)), "allocated\n");
+    assert_eq!(run(Command::new(&program).env("LD_PRELOAD", shim())), "allocated\n");
 }
