@@ -66,7 +66,7 @@ fn find(name: &OsStr) -> Result<PathBuf> {
 
 impl Library {
     /// Beside this command, or where `make install` puts it.
-    fn find(&self) -> Result<PathBuf> {
+    pub fn find(&self) -> Result<PathBuf> {
         let Library { file, package, variable } = self;
         if let Some(named) = std::env::var_os(variable) {
             let named = PathBuf::from(named);

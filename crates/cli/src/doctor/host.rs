@@ -13,6 +13,7 @@ pub fn checks() -> Vec<Check> {
         membarrier(),
         commands(),
         slices(),
+        locks(),
         btf(),
         rights(),
         sched_ext(Path::new("/sys/kernel/sched_ext"), &release()),
@@ -76,6 +77,22 @@ fn slices() -> Check {
             Some(lack) => lack.to_string(),
         },
         remedy: Some("none is needed: hints and locks work without".into()),
+    }
+}
+
+fn locks() -> Check {
+    let replaced = crate::hint::replaces_locks();
+    Check {
+        name: "pthread locks",
+        used_by: "hint run",
+        present: matches!(replaced, Ok(true)),
+        optional: true,
+        detail: match replaced {
+            Ok(true) => "laid out as is expected: programs can have others".into(),
+            Ok(false) => crate::hint::NOT_REPLACED.into(),
+            Err(error) => format!("{error:#}"),
+        },
+        remedy: Some("none is needed: programs keep the C library's locks".into()),
     }
 }
 

@@ -6,12 +6,12 @@ mod region;
 use crate::output::{print, print_json, tell};
 use crate::preload::{self, Library};
 use crate::signals::cancel_on_signal;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use reprieve_host::publish::{Counts, SOCKET, Server};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 #[derive(Subcommand)]
@@ -33,6 +33,9 @@ pub enum Command {
         )]
         command: Vec<OsString>,
     },
+    /// Whether the locks' library, preloaded into this command, replaces any
+    #[command(hide = true)]
+    Replaced,
 }
 
 #[derive(Subcommand)]
@@ -82,7 +85,46 @@ pub fn main(command: Command) -> Result<ExitCode> {
         Command::Region(RegionCommand::Show { file, json }) => {
             region::show(file.as_deref(), json).map(|()| ExitCode::SUCCESS)
         }
-        Command::Run { command } => preload::run(&LOCKS, &command, || Ok(vec![])),
+        Command::Run { command } => preload::run(&LOCKS, &command, || {
+            if !replaces_locks().unwrap_or(true) {
+                tell(NOT_REPLACED);
+            }
+            Ok(vec![])
+        }),
+        Command::Replaced => Ok(match replaced_here() {
+            Some(true) => ExitCode::SUCCESS,
+            Some(false) => ExitCode::from(NONE_REPLACED),
+            None => ExitCode::FAILURE,
+        }),
+    }
+}
+
+pub const NOT_REPLACED: &str = "the C library's locks are not laid out as the locks' library \
+    expects, which replaces none";
+
+/// Of no other end of a command.
+const NONE_REPLACED: u8 = 3;
+
+/// Whether programs get other locks by `reprieve hint run`: a copy of this command says so, which
+/// has the library preloaded.
+pub fn replaces_locks() -> Result<bool> {
+    let mut copy = std::process::Command::new(std::env::current_exe()?);
+    copy.args(["hint", "replaced"]).env("LD_PRELOAD", LOCKS.find()?);
+    copy.env("REPRIEVE_HINT", "off").stdin(Stdio::null()).stdout(Stdio::null());
+    let status = copy.stderr(Stdio::null()).status()?;
+    if status.success() || status.code() == Some(NONE_REPLACED.into()) {
+        return Ok(status.success());
+    }
+    bail!("this command with the locks' library: {status}")
+}
+
+/// Whether the library replaces locks, if it is loaded.
+fn replaced_here() -> Option<bool> {
+    // SAFETY: a function of our own library, without arguments, of that type.
+    unsafe {
+        let function = libc::dlsym(libc::RTLD_DEFAULT, c"reprieve_locks_replaced".as_ptr());
+        type Function = unsafe extern "C" fn() -> bool;
+        std::mem::transmute::<*mut libc::c_void, Option<Function>>(function).map(|f| f())
     }
 }
 

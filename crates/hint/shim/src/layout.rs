@@ -12,7 +12,9 @@ const MUTEX_OWNER: usize = 8;
 const MUTEX_KIND: usize = 16;
 const LOCK_SHARED: usize = 28;
 const LOCK_FLAGS: usize = 48;
-const COND_FLAGS: usize = 36;
+/// Since 2.41, and before that; patches may bring the newer one to older releases.
+const COND_FLAGS: [u32; 2] = [28, 36];
+const COND_SHARED: u32 = 1;
 const COND_MONOTONIC: u32 = 2;
 
 /// `PTHREAD_RWLOCK_PREFER_READER_NP`, the default.
@@ -30,9 +32,9 @@ const HOLDER: u32 = 0x3fff_ffff;
 const ELISION: u32 = 0x300;
 
 const UNKNOWN: u32 = 0;
-const YES: u32 = 1;
-const NO: u32 = 2;
-static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
+const NO: u32 = 1;
+/// If all is as expected, the one of [`COND_FLAGS`] that conditions have.
+static FOUND: AtomicU32 = AtomicU32::new(UNKNOWN);
 
 fn word(of: *const u8, offset: usize) -> u32 {
     // SAFETY: within a structure of the C library's, of which the caller has a valid pointer; it
@@ -40,16 +42,29 @@ fn word(of: *const u8, offset: usize) -> u32 {
     unsafe { of.add(offset).cast::<u32>().read() }
 }
 
+/// Where conditions have their flags, if all is as expected.
+#[inline]
+fn found() -> Option<usize> {
+    let found = match FOUND.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let found = find_out().unwrap_or(NO);
+            FOUND.store(found, Ordering::Relaxed);
+            found
+        }
+        found => found,
+    };
+    (found != NO).then_some(found as usize)
+}
+
 #[inline]
 fn known() -> bool {
-    match KNOWN.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let found = if find_out() { YES } else { NO };
-            KNOWN.store(found, Ordering::Relaxed);
-            found == YES
-        }
-        found => found == YES,
-    }
+    found().is_some()
+}
+
+/// For those who run a program with this library: whether locks of the default kinds are ours.
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_locks_replaced() -> bool {
+    known()
 }
 
 /// Whether the mutex is ours.
@@ -94,12 +109,16 @@ pub fn read_write(lock: *const pthread_rwlock_t) -> Option<Prefer> {
 /// Whether the condition is ours. If we initialized it, that word is 0.
 #[inline]
 pub fn condition(condition: *const pthread_cond_t) -> bool {
-    word(condition.cast(), COND_FLAGS) & 1 == 0 && known()
+    found().is_some_and(|flags| word(condition.cast(), flags) & COND_SHARED == 0)
 }
 
-/// The clock of a condition that is the C library's.
+/// The clock of a condition that is the C library's, although the mutex is ours.
 pub fn clock(condition: *const pthread_cond_t) -> clockid_t {
-    let monotonic = word(condition.cast(), COND_FLAGS) & COND_MONOTONIC != 0;
+    clock_by(found().map_or(0, |flags| word(condition.cast(), flags)))
+}
+
+fn clock_by(flags: u32) -> clockid_t {
+    let monotonic = flags & COND_MONOTONIC != 0;
     if monotonic { libc::CLOCK_MONOTONIC } else { libc::CLOCK_REALTIME }
 }
 
@@ -112,9 +131,9 @@ unsafe extern "C" {
     fn pthread_rwlockattr_setkind_np(attr: *mut libc::pthread_rwlockattr_t, kind: c_int) -> c_int;
 }
 
-fn find_out() -> bool {
+fn find_out() -> Option<u32> {
     if !cfg!(target_arch = "x86_64") {
-        return false;
+        return None;
     }
     // SAFETY: objects of our own, initialized by the C library before they are looked at, and of
     // which nothing need be destroyed.
@@ -147,7 +166,8 @@ fn find_out() -> bool {
             const INHERIT: c_int = 1;
             pthread_mutexattr_setprotocol(attr, INHERIT);
         });
-        kinds && holders() && locks() && conditions()
+        let right = kinds && holders() && locks();
+        COND_FLAGS.into_iter().find(|&flags| right && conditions(flags as usize))
     }
 }
 
@@ -199,7 +219,7 @@ fn locks() -> bool {
     }
 }
 
-fn conditions() -> bool {
+fn conditions(flags: usize) -> bool {
     // SAFETY: as in `find_out`.
     unsafe {
         let mut attr: libc::pthread_condattr_t = std::mem::zeroed();
@@ -207,10 +227,10 @@ fn conditions() -> bool {
         libc::pthread_condattr_setpshared(&mut attr, libc::PTHREAD_PROCESS_SHARED);
         let mut condition: pthread_cond_t = std::mem::zeroed();
         crate::condition::real_init(&mut condition, &attr);
-        let shared = word((&raw const condition).cast(), COND_FLAGS) & 1 == 1;
-        let real_time = clock(&condition) == libc::CLOCK_REALTIME;
+        let real_time = word((&raw const condition).cast(), flags);
         libc::pthread_condattr_setclock(&mut attr, libc::CLOCK_MONOTONIC);
         crate::condition::real_init(&mut condition, &attr);
-        shared && real_time && clock(&condition) == libc::CLOCK_MONOTONIC
+        let monotonic = word((&raw const condition).cast(), flags);
+        (real_time, monotonic) == (COND_SHARED, COND_SHARED | COND_MONOTONIC)
     }
 }

@@ -13,7 +13,7 @@
 //!   With a process-shared one and a mutex of ours, threads look once a millisecond.
 //!
 //! Where the C library's structures are not as expected, which is tried first (`layout`),
-//! everything stays the C library's.
+//! everything stays the C library's; `reprieve_locks_replaced` says which it is.
 //!
 //! Not done: a thread that is cancelled (`pthread_cancel`) while it waits for a condition does not
 //! wake up. It ends when the condition is destroyed, or, if it is signalled, when it waits again.

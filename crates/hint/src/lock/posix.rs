@@ -12,7 +12,7 @@ use crate::wait::{self, HELD};
 // Before `__kind`, before `__shared` and before `__wrefs` in glibc's structures.
 #[cfg(not(loom))]
 const _: () = assert!(
-    size_of::<Mutex>() <= 16 && size_of::<ReadWrite>() <= 28 && size_of::<Condition>() <= 36
+    size_of::<Mutex>() <= 16 && size_of::<ReadWrite>() <= 28 && size_of::<Condition>() <= 28
 );
 
 fn end(timeout: u64) -> u64 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* What programs rely on in pthread's locks. Right with the C library alone, and with the shim. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -420,6 +421,39 @@ static void impatient_writer(void)
 	CHECK(!pthread_rwlock_destroy(&lock));
 }
 
+static unsigned first_word(const void *object)
+{
+	unsigned word;
+
+	memcpy(&word, object, sizeof(word));
+	return word;
+}
+
+/* What is locked or signalled is the shim's, if there is one: its first word differs. */
+static void replaced(int preloaded)
+{
+	pthread_rwlock_t own_rw = PTHREAD_RWLOCK_INITIALIZER;
+	pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
+	pthread_cond_t condition;
+	pthread_condattr_t attr;
+
+	CHECK(!pthread_mutex_lock(&own));
+	CHECK(first_word(&own) >> 31 == (unsigned)preloaded);
+	CHECK(!pthread_mutex_unlock(&own));
+	CHECK(!pthread_rwlock_wrlock(&own_rw));
+	CHECK((first_word(&own_rw) == 0x3fffffff) == preloaded);
+	CHECK(!pthread_rwlock_unlock(&own_rw));
+
+	CHECK(!pthread_condattr_init(&attr));
+	for (int shared = 0; shared < 2; shared++) {
+		CHECK(!pthread_cond_init(&condition, &attr));
+		CHECK(!pthread_cond_signal(&condition));
+		CHECK(first_word(&condition) == (unsigned)(preloaded && !shared));
+		CHECK(!pthread_cond_destroy(&condition));
+		CHECK(!pthread_condattr_setpshared(&attr, PTHREAD_PROCESS_SHARED));
+	}
+}
+
 /* A reader may read again while a writer waits. */
 static void recursion(void)
 {
@@ -669,17 +703,26 @@ static void kinds(void)
 	CHECK(!pthread_mutex_destroy(&mutex) && !pthread_rwlock_destroy(&rw));
 }
 
-int main(int arguments, char **unused)
+int main(int count, char **arguments)
 {
 	int preloaded = getenv("LD_PRELOAD") != NULL;
 
-	(void)unused;
-	/* To be loaded alone. */
-	if (arguments > 1)
+	/* Only to be asked, or to be loaded. */
+	if (count > 1) {
+		if (!strcmp(arguments[1], "replaced")) {
+			void *ask = dlsym(RTLD_DEFAULT, "reprieve_locks_replaced");
+
+			CHECK(ask);
+			preloaded = ((_Bool(*)(void))ask)();
+			replaced(preloaded);
+			puts(preloaded ? "yes" : "no");
+		}
 		return 0;
+	}
 	/* Ends with the test that runs it, and its children with it. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	first_lock();
+	replaced(preloaded);
 	exclusion();
 	conditions();
 	destruction();
