@@ -83,7 +83,7 @@ static __always_inline struct reprieve_hint_page *the_page(void)
 }
 
 /* The line of the thread, which is current, and its place in the table. A
- * thread that has none, or lies, has no sections. */
+ * thread that has none, or shares the first one, or lies, has no sections. */
 static __always_inline _Bool read_line(const struct registration *of, u64 base,
 				       struct reprieve_hint_line *line,
 				       u32 *index)
@@ -92,7 +92,7 @@ static __always_inline _Bool read_line(const struct registration *of, u64 base,
 
 	bpf_probe_read_user(&at, sizeof(at), (void *)(base + of->block));
 	offset = at - of->table;
-	if (!at || offset % sizeof(*line) ||
+	if (!at || !offset || offset % sizeof(*line) ||
 	    offset / sizeof(*line) >= of->lines ||
 	    of->lines > REPRIEVE_HINT_LINES ||
 	    bpf_probe_read_user(line, sizeof(*line), (void *)at)) {

@@ -7,7 +7,8 @@
  * registered struct reprieve_hint_hello (below). The word at (thread pointer + block) is the
  * address of the thread's line, or 0 before the thread's first hint. A line lies in
  * [table, table + lines * 64), at a multiple of 64 from its start; its index is its place there.
- * Anything else is a lie, and means: no hint. The thread pointer is task->thread.fsbase on x86-64.
+ * Line 0 is of the threads for which there is none: they all write it, so it says nothing. Anything
+ * else is a lie, and means: no hint. The thread pointer is task->thread.fsbase on x86-64.
  *
  * The runtime's read-side word is a hint by itself: if reader is not 0, the word at (thread pointer
  * + reader) is the address of the thread's reprieve_record (abi.h), whose first 32 bits are the

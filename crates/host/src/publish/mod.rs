@@ -461,6 +461,24 @@ mod tests {
         }
     }
 
+    /// Those for which there was no line share the first.
+    #[test]
+    fn the_first_line_says_nothing() {
+        let mut program = Program::load().unwrap();
+        let page = PageView::map(program.page()).unwrap();
+        // SAFETY: mapped until the end of this test.
+        let first = unsafe { &page.0.as_ref().threads[0].state };
+        let table = reprieve_hint::abi::line() as u64;
+        program.reset(0, 7).unwrap();
+        let hello = Hello { table, lines: 1, ..hello() };
+        program.register(std::process::id(), 0, &hello).unwrap();
+        program.set_registered(1);
+        while program.counts().switches < 50 {
+            std::thread::sleep(Duration::from_millis(1));
+            assert_eq!(first.load(Ordering::Relaxed), 0);
+        }
+    }
+
     #[test]
     fn a_thread_that_counts_does_not_count_itself() {
         // It runs instead of a thread of the shared queue: two CPUs with a thread each.
