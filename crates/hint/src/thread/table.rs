@@ -14,22 +14,7 @@ const NO_CPU: u32 = u32::MAX;
 #[repr(C, align(4096))]
 struct Table([Line; LINES]);
 
-static TABLE: Table = Table(
-    [const {
-        Line {
-            non_preemptable: AtomicU32::new(0),
-            preemptable: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            cpu: AtomicU32::new(0),
-            thread: AtomicU32::new(0),
-            nodes: AtomicU32::new(0),
-            waited: AtomicU64::new(0),
-            slot: AtomicPtr::new(std::ptr::null_mut()),
-            slice: AtomicU64::new(0),
-            _pad: [0; 4],
-        }
-    }; LINES],
-);
+static TABLE: Table = Table([const { Line::new() }; LINES]);
 /// Lines that have been given out for the first time.
 static FRESH: AtomicU32 = AtomicU32::new(1);
 /// Where the search for a line without a thread goes on.
@@ -46,13 +31,33 @@ pub(crate) fn line(index: u32) -> &'static Line {
 }
 
 impl Line {
+    const fn new() -> Line {
+        Line {
+            non_preemptable: AtomicU32::new(0),
+            preemptable: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            cpu: AtomicU32::new(0),
+            thread: AtomicU32::new(0),
+            nodes: AtomicU32::new(0),
+            waited: AtomicU64::new(0),
+            slot: AtomicPtr::new(std::ptr::null_mut()),
+            slice: AtomicU64::new(0),
+            _pad: [0; 4],
+        }
+    }
+
     /// Its place in the table.
     #[inline(always)]
     pub(crate) fn index(&self) -> u32 {
         ((std::ptr::from_ref(self).addr() - (&raw const TABLE).addr()) / size_of::<Line>()) as u32
     }
 
-    fn take(&self, thread: u32) {
+    /// Whether it was the line of `before`, and is that of `thread` now.
+    fn take(&self, before: u32, thread: u32) -> bool {
+        let change = (Ordering::AcqRel, Ordering::Relaxed);
+        if self.thread.compare_exchange(before, thread, change.0, change.1).is_err() {
+            return false;
+        }
         self.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
         self.slice.store(0, Ordering::Relaxed);
         self.non_preemptable.store(0, Ordering::Relaxed);
@@ -61,7 +66,7 @@ impl Line {
         let generation = self.generation.load(Ordering::Relaxed);
         // What the page says of the line was said of its last thread. Two bits are the state's.
         self.generation.store(generation.wrapping_add(1) & (u32::MAX >> 2), Ordering::Release);
-        self.thread.store(thread, Ordering::Release);
+        true
     }
 }
 
@@ -71,8 +76,10 @@ pub(super) fn claim() -> &'static Line {
     let more = |n: u32| (n < LINES as u32).then_some(n + 1);
     if let Ok(index) = FRESH.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
         let line = line(index);
-        line.take(thread);
-        return line;
+        // Others search as soon as the last one is given out, and find it without a thread.
+        if line.take(0, thread) {
+            return line;
+        }
     }
     // Once around, from where the last search ended.
     for _ in 1..LINES {
@@ -80,10 +87,7 @@ pub(super) fn claim() -> &'static Line {
         let line = line(index);
         let before = line.thread.load(Ordering::Relaxed);
         let gone = before == 0 || before == thread || !sys::exists(before);
-        let taken =
-            || line.thread.compare_exchange(before, thread, Ordering::AcqRel, Ordering::Relaxed);
-        if gone && taken().is_ok() {
-            line.take(thread);
+        if gone && line.take(before, thread) {
             return line;
         }
     }
@@ -117,6 +121,16 @@ mod tests {
         assert!(std::ptr::eq(line(mine.index()), mine));
         let other = std::thread::spawn(|| me().index()).join().unwrap();
         assert_ne!(other, mine.index());
+    }
+
+    /// That of a thread which is about to take it as a fresh one, as well.
+    #[test]
+    fn a_line_is_taken_once() {
+        let line = Line::new();
+        assert!(line.take(0, 1));
+        assert!(!line.take(0, 2));
+        assert_eq!(line.thread.load(Ordering::Relaxed), 1);
+        assert!(line.take(1, 2));
     }
 
     #[test]
