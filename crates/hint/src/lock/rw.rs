@@ -233,7 +233,7 @@ impl Core {
         loop {
             let done =
                 |state| prefer.readable(state) || state & (READERS_SLEEP | WRITERS_SLEEP) != 0;
-            let state = self.spin(done);
+            let state = self.spin(end, done);
             if self.try_read_with(me, prefer, carried) {
                 return true;
             }
@@ -295,7 +295,7 @@ impl Core {
         let mut carried = 0;
         let mut slept = None;
         loop {
-            let state = self.spin(|state| free(state) || state & WRITERS_SLEEP != 0);
+            let state = self.spin(end, |state| free(state) || state & WRITERS_SLEEP != 0);
             if self.try_write_with(me, carried) {
                 self.answer();
                 return true;
@@ -468,13 +468,14 @@ impl Core {
         }
     }
 
-    /// Waits until `done`, or until it is better to sleep. The state then.
-    fn spin(&self, done: impl Fn(u32) -> bool) -> u32 {
+    /// Waits until `done`, or until it is better to sleep, or the time is over. The state then.
+    fn spin(&self, end: Option<u64>, done: impl Fn(u32) -> bool) -> u32 {
         if let Some(state) = self.spin_quick(&done) {
             return state;
         }
         let admitted = self.spinners.add().0 < wait::spinners();
-        let state = if admitted { self.spin_on(done) } else { self.state.load(Ordering::Relaxed) };
+        let state =
+            if admitted { self.spin_on(end, done) } else { self.state.load(Ordering::Relaxed) };
         self.spinners.sub();
         state
     }
@@ -492,7 +493,7 @@ impl Core {
         taken.then_some(state)
     }
 
-    fn spin_on(&self, done: impl Fn(u32) -> bool) -> u32 {
+    fn spin_on(&self, end: Option<u64>, done: impl Fn(u32) -> bool) -> u32 {
         let mut waiter = Waiter::new();
         loop {
             let state = self.state.load(Ordering::Relaxed);
@@ -501,7 +502,7 @@ impl Core {
             } else {
                 0
             };
-            if done(state) || waiter.look(|| holder) == Advice::Sleep {
+            if done(state) || waiter.look(|| holder) == Advice::Sleep || left(end).is_none() {
                 return state;
             }
         }

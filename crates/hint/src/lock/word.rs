@@ -69,7 +69,7 @@ impl Word {
         if !parked && wait::quick(|| !self.is_locked() && self.take(me)) {
             return true;
         }
-        if self.spinners.add().0 < wait::spinners() && self.spin(me) {
+        if self.spinners.add().0 < wait::spinners() && self.spin(me, end) {
             self.spinners.sub();
             return true;
         }
@@ -96,7 +96,7 @@ impl Word {
             }
             self.word.wait(word | PARKED, left);
             slept = true;
-            if self.spin(again) {
+            if self.spin(again, end) {
                 return true;
             }
         }
@@ -108,14 +108,15 @@ impl Word {
         word == change || self.word.compare_exchange(word, change, relaxed, relaxed).is_ok()
     }
 
-    fn spin(&self, as_word: u32) -> bool {
+    /// Tries while that is better than to sleep, and the time is not over.
+    fn spin(&self, as_word: u32, end: Option<u64>) -> bool {
         let mut waiter = Waiter::new();
         loop {
             let word = self.word.load(Ordering::Relaxed);
             if word == FREE && self.take(as_word) {
                 return true;
             }
-            if waiter.look(|| word & !PARKED) == Advice::Sleep {
+            if waiter.look(|| word & !PARKED) == Advice::Sleep || left(end).is_none() {
                 return false;
             }
         }

@@ -47,6 +47,13 @@ pub(crate) mod tools {
         set_looks(2);
     }
 
+    /// The same with threads to which nothing says that they had better sleep.
+    pub(crate) fn check_spinners(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
+        set_looks(u32::MAX);
+        check(preemptions, f);
+        set_looks(2);
+    }
+
     /// The same with a protocol broken, in a process of its own.
     pub(crate) fn check_broken(how: How, preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
         break_it(how);

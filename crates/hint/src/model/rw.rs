@@ -2,7 +2,9 @@
 //! The reader-writer lock.
 
 use super::env::How;
-use super::tools::{Protected, check, check_broken, check_broken_sleepers, check_sleepers};
+use super::tools::{
+    Protected, check, check_broken, check_broken_sleepers, check_sleepers, check_spinners,
+};
 use crate::lock::rw::{Core, Prefer};
 use crate::wait::HELD;
 use loom::sync::Arc;
@@ -222,6 +224,19 @@ fn gives_up_beside_a_writer() {
 #[test]
 fn a_writer_gives_up_beside_a_writer() {
     check_sleepers(1, gives_up_beside_a_writer);
+}
+
+/// The holder does not release the lock before the others have given up.
+#[test]
+fn spinners_give_up() {
+    check_spinners(2, || {
+        let lock = Arc::new(Lock::new(Prefer::Writers));
+        lock.core.write(1 | HELD, lock.prefer);
+        let other = lock.clone();
+        let reader = thread::spawn(move || other.core.read_until(2 | HELD, other.prefer, 1));
+        assert!(!lock.core.write_until(3 | HELD, lock.prefer, 1));
+        assert!(!reader.join().unwrap());
+    });
 }
 
 /// A reader that does not leave before another reader has come. Both find the lock held for

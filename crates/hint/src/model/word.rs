@@ -2,7 +2,7 @@
 //! The mutex in one word.
 
 use super::env::How;
-use super::tools::{Protected, check, check_broken, check_sleepers};
+use super::tools::{Protected, check, check_broken, check_sleepers, check_spinners};
 use crate::lock::word::Word;
 use crate::wait::HELD;
 use loom::sync::Arc;
@@ -56,6 +56,17 @@ fn three_threads() {
 #[test]
 fn one_gives_up() {
     check_sleepers(2, || threads(1, true));
+}
+
+/// The holder does not release the lock before the other thread has given up.
+#[test]
+fn a_spinner_gives_up() {
+    check_spinners(2, || {
+        let word = Arc::new(Word::new());
+        assert!(word.lock(1 | HELD, None));
+        let other = word.clone();
+        assert!(!thread::spawn(move || other.lock(2 | HELD, Some(1))).join().unwrap());
+    });
 }
 
 #[test]
