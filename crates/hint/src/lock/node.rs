@@ -2,6 +2,10 @@
 //! Places in the queue of a fair lock. A thread has one for each fair lock that it holds or waits
 //! for. They are never freed: a wake-up may come late. Nodes of threads that a fork
 //! left behind are not used again.
+//!
+//! A thread has some of its own. Further ones lie in blocks of a page, all threads': a bit says
+//! which are in use, and whoever sets it has the node. Nothing is under a lock: a signal handler,
+//! or the child of a fork, would wait for ever for a thread that had it.
 
 use crate::platform::sync::{AtomicPtr, AtomicU32, Futex};
 
@@ -27,12 +31,13 @@ mod real {
     use crate::thread::{self, LINES, Line, NOBODY};
     use crate::wait::HELD;
     use std::ptr::null_mut;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Nodes of a thread without asking for memory.
     const NEAR: usize = 4;
-    /// Nodes for which memory is asked at a time.
-    const MORE: usize = 64;
+    /// Nodes of a block: with its head, which is as large, they fill a page.
+    const FAR: usize = 63;
+    const PAGE: usize = 4096;
 
     impl Node {
         const fn new() -> Node {
@@ -47,10 +52,20 @@ mod real {
 
     static NODES: [[Node; NEAR]; LINES] = [const { [const { Node::new() }; NEAR] }; LINES];
 
-    /// Further nodes that are free, linked by `next`. Not under a lock: a signal handler, or the
-    /// child of a fork, would wait for ever for a thread that had it. A thread takes the whole list
-    /// and puts back what it does not need, so no node comes back while another thread looks at it.
-    static FAR: AtomicPtr<Node> = AtomicPtr::new(null_mut());
+    /// Further nodes. All zeros are a block with none in use.
+    #[repr(C, align(64))]
+    struct Block {
+        /// Bit n: node n.
+        used: AtomicU64,
+        next: AtomicPtr<Block>,
+        _pad: [u64; 6],
+        nodes: [Node; FAR],
+    }
+
+    const _: () = assert!(size_of::<Block>() == PAGE);
+
+    /// The block that was made last. Blocks stay.
+    static BLOCKS: AtomicPtr<Block> = AtomicPtr::new(null_mut());
 
     /// A node for the thread of that line.
     #[inline]
@@ -77,43 +92,54 @@ mod real {
         }
     }
 
-    #[cold]
-    fn take_far() -> &'static Node {
-        let all = FAR.swap(null_mut(), Ordering::Acquire);
-        // SAFETY: nodes live for good, and those of the list are this thread's now.
-        if let Some(node) = unsafe { all.as_ref() } {
-            put_far(node.next.load(Ordering::Relaxed));
-            return node;
-        }
-        // SAFETY: zeros are a free node.
-        let more: &'static [Node] = unsafe { sys::zeroed(MORE) };
-        for pair in more[1..].windows(2) {
-            pair[0].next.store(std::ptr::from_ref(&pair[1]).cast_mut(), Ordering::Relaxed);
-        }
-        put_far(std::ptr::from_ref(&more[1]).cast_mut());
-        &more[0]
+    fn blocks() -> impl Iterator<Item = &'static Block> {
+        // SAFETY: null, or a block that stays.
+        let block = |at: &AtomicPtr<Block>| unsafe { at.load(Ordering::Acquire).as_ref() };
+        std::iter::successors(block(&BLOCKS), move |last| block(&last.next))
     }
 
-    /// Makes these nodes, linked by `next`, free.
-    fn put_far(first: *mut Node) {
-        if first.is_null() {
-            return;
-        }
-        let mut last = first;
-        // SAFETY: nodes live for good, and these are this thread's.
-        let next = |node: *mut Node| unsafe { &(*node).next };
-        while !next(last).load(Ordering::Relaxed).is_null() {
-            last = next(last).load(Ordering::Relaxed);
-        }
-        let mut after = FAR.load(Ordering::Relaxed);
-        loop {
-            next(last).store(after, Ordering::Relaxed);
-            let put = FAR.compare_exchange(after, first, Ordering::Release, Ordering::Relaxed);
-            match put {
-                Ok(_) => return,
-                Err(now) => after = now,
+    impl Block {
+        fn take(&self) -> Option<&Node> {
+            let mut used = self.used.load(Ordering::Relaxed);
+            loop {
+                let free = used.trailing_ones() as usize;
+                let node = self.nodes.get(free)?;
+                let (to, order) = (used | 1 << free, (Ordering::Acquire, Ordering::Relaxed));
+                match self.used.compare_exchange(used, to, order.0, order.1) {
+                    Ok(_) => return Some(node),
+                    Err(now) => used = now,
+                }
             }
         }
+    }
+
+    #[cold]
+    fn take_far() -> &'static Node {
+        if let Some(node) = blocks().find_map(Block::take) {
+            return node;
+        }
+        // All are in use; or another thread makes one, and there will be one too many.
+        // SAFETY: zeros are a block, and it is in no list.
+        let block: &'static Block = unsafe { &sys::zeroed(1)[0] };
+        block.used.store(1, Ordering::Relaxed);
+        let at = std::ptr::from_ref(block).cast_mut();
+        // Whoever gives one of its nodes back finds the block by the node's address.
+        at.expose_provenance();
+        let mut next = BLOCKS.load(Ordering::Relaxed);
+        loop {
+            block.next.store(next, Ordering::Relaxed);
+            match BLOCKS.compare_exchange(next, at, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return &block.nodes[0],
+                Err(now) => next = now,
+            }
+        }
+    }
+
+    fn give_back_far(node: usize) {
+        let at = std::ptr::with_exposed_provenance::<Block>(node & !(PAGE - 1));
+        // SAFETY: a node of a block, which is a page and stays.
+        let used = unsafe { &(*at).used };
+        used.fetch_and(!(1 << (node % PAGE / size_of::<Node>() - 1)), Ordering::Release);
     }
 
     /// By the thread that took it.
@@ -127,9 +153,33 @@ mod real {
             line.nodes.store(used & !(1 << (place % NEAR)), Ordering::Relaxed);
             return;
         }
-        // SAFETY: nodes live for good, and this one is not in a queue any more.
-        unsafe { (*node).next.store(null_mut(), Ordering::Relaxed) };
-        put_far(node);
+        give_back_far(node.addr());
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// Threads that take and give back at the same time do not find all in use, however often.
+        #[test]
+        fn further_nodes_do_not_grow_in_number() {
+            const THREADS: usize = 4;
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        for _ in 0..10_000 {
+                            let nodes = [(); 8].map(|()| std::ptr::from_ref(take_far()));
+                            for (i, node) in nodes.iter().enumerate() {
+                                assert!(!nodes[..i].contains(node));
+                            }
+                            nodes.iter().for_each(|node| give_back(node.cast_mut()));
+                        }
+                    });
+                }
+            });
+            // Each may have made one when there was none, and tests of locks use some.
+            assert!((1..=THREADS + 2).contains(&blocks().count()));
+        }
     }
 }
 
