@@ -3,7 +3,7 @@
 
 use crate::next::next;
 use crate::{layout, time};
-use libc::{EBUSY, EINVAL, ETIMEDOUT, c_int, clockid_t, pthread_rwlock_t, timespec};
+use libc::{EBUSY, EDEADLK, EINVAL, ETIMEDOUT, c_int, clockid_t, pthread_rwlock_t, timespec};
 use reprieve_hint::abi::{Prefer, ReadWrite};
 
 /// The lock, and who goes first.
@@ -16,6 +16,25 @@ fn taken(taken: bool, otherwise: c_int) -> c_int {
     if taken { 0 } else { otherwise }
 }
 
+/// Reads if that needs no wait, or says that the caller would wait for itself. Where writers go
+/// first, a reader may have to wait for a free lock.
+#[inline]
+fn read_now(lock: &ReadWrite, prefer: Prefer) -> Option<c_int> {
+    if prefer != Prefer::Writers && lock.try_read(prefer) {
+        return Some(0);
+    }
+    lock.is_written_by_caller().then_some(EDEADLK)
+}
+
+/// The same for writing.
+#[inline]
+fn write_now(lock: &ReadWrite) -> Option<c_int> {
+    if lock.try_write() {
+        return Some(0);
+    }
+    lock.is_written_by_caller().then_some(EDEADLK)
+}
+
 type Lock = *mut pthread_rwlock_t;
 type End = *const timespec;
 
@@ -24,7 +43,9 @@ type End = *const timespec;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_rwlock_rdlock(lock: Lock) -> c_int {
     match ours(lock) {
-        Some((lock, prefer)) => taken(lock.read(prefer, None), ETIMEDOUT),
+        Some((lock, prefer)) => {
+            read_now(lock, prefer).unwrap_or_else(|| taken(lock.read(prefer, None), ETIMEDOUT))
+        }
         None => next!(c"pthread_rwlock_rdlock"(lock => Lock)),
     }
 }
@@ -61,9 +82,8 @@ pub unsafe extern "C" fn pthread_rwlock_clockrdlock(
     let Some((ours, prefer)) = ours(lock) else {
         return next!(c"pthread_rwlock_clockrdlock"(lock => Lock, clock => clockid_t, end => End));
     };
-    // Where writers go first, a reader may have to wait for a free lock.
-    if prefer != Prefer::Writers && ours.try_read(prefer) {
-        return 0;
+    if let Some(result) = read_now(ours, prefer) {
+        return result;
     }
     // SAFETY: the caller's promise.
     match unsafe { time::left(clock, end) } {
@@ -77,7 +97,9 @@ pub unsafe extern "C" fn pthread_rwlock_clockrdlock(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_rwlock_wrlock(lock: Lock) -> c_int {
     match ours(lock) {
-        Some((lock, prefer)) => taken(lock.write(prefer, None), ETIMEDOUT),
+        Some((lock, prefer)) => {
+            write_now(lock).unwrap_or_else(|| taken(lock.write(prefer, None), ETIMEDOUT))
+        }
         None => next!(c"pthread_rwlock_wrlock"(lock => Lock)),
     }
 }
@@ -114,8 +136,8 @@ pub unsafe extern "C" fn pthread_rwlock_clockwrlock(
     let Some((ours, prefer)) = ours(lock) else {
         return next!(c"pthread_rwlock_clockwrlock"(lock => Lock, clock => clockid_t, end => End));
     };
-    if ours.try_write() {
-        return 0;
+    if let Some(result) = write_now(ours) {
+        return result;
     }
     // SAFETY: the caller's promise.
     match unsafe { time::left(clock, end) } {

@@ -75,6 +75,11 @@ impl ReadWrite {
         Mutex::begun(line, taken)
     }
 
+    /// Whether the calling thread holds it for writing, and would wait for itself.
+    pub fn is_written_by_caller(&self) -> bool {
+        self.0.is_written_by(thread::me().index() | HELD)
+    }
+
     /// Waits at most `timeout` ns, if there is one.
     #[inline]
     pub fn read(&self, prefer: Prefer, timeout: Option<u64>) -> bool {

@@ -6,7 +6,8 @@
 //! As in Rust's standard library (`std::sync::RwLock` on futexes), the low 30 bits of `state` count
 //! readers, or are all ones for a writer; two bits say that readers or writers sleep. Readers sleep
 //! on `state`, writers on `writers`, a count of wake-ups. What is added is `owner`, the writer or
-//! the reader that came last, and waiting by what that thread does.
+//! the reader that came last, and waiting by what that thread does. In the C library's place, a
+//! writer also finds there that it holds the lock itself ([`Core::is_written_by`]).
 //!
 //! # The memory may vanish
 //! > **Invariant.** A thread that releases the lock does not touch its memory afterwards.
@@ -59,7 +60,7 @@
 
 use super::stamped::Stamped;
 use crate::platform::sync::{AtomicU32, Futex, Ordering, broken, const_unless_loom};
-use crate::wait::{self, Advice, FAIR, Waiter, left};
+use crate::wait::{self, Advice, FAIR, HELD, Waiter, left};
 use std::time::Duration;
 
 const READER: u32 = 1;
@@ -69,6 +70,10 @@ const WRITER: u32 = COUNT;
 const MOST_READERS: u32 = COUNT - 1;
 const READERS_SLEEP: u32 = 1 << 30;
 const WRITERS_SLEEP: u32 = 1 << 31;
+
+/// In `owner`: the thread that is named there holds the lock for writing, unless it has released it
+/// by [`Core::write_unlock`].
+const WRITES: u32 = 1 << 30;
 
 fn free(state: u32) -> bool {
     state & COUNT == 0
@@ -163,6 +168,13 @@ impl Core {
 
     pub(crate) fn is_locked_exclusive(&self) -> bool {
         self.state.load(Ordering::Relaxed) & COUNT == WRITER
+    }
+
+    /// Whether the calling thread, which is `me`, holds the lock for writing. Locks that are asked
+    /// this are released by [`Core::unlock`]. Threads without a line share a name: of them it is
+    /// not known.
+    pub(crate) fn is_written_by(&self, me: u32) -> bool {
+        me != HELD && self.owner.load(Ordering::Relaxed) == me | WRITES
     }
 
     #[inline]
@@ -271,7 +283,7 @@ impl Core {
         let (to, change) = (WRITER | bits, (Ordering::Acquire, Ordering::Relaxed));
         let taken = self.state.compare_exchange(0, to, change.0, change.1).is_ok();
         if taken {
-            self.owner.store(me, Ordering::Relaxed);
+            self.owner.store(me | WRITES, Ordering::Relaxed);
         }
         taken
     }
@@ -371,6 +383,11 @@ impl Core {
     pub(crate) unsafe fn unlock(lock: *const Core, prefer: Prefer) {
         // SAFETY: the caller's promise; it holds the lock still.
         let state = unsafe { (*lock).state.load(Ordering::Relaxed) };
+        if state & COUNT == WRITER {
+            // Before another thread has the lock: that one names itself after it has taken it.
+            // SAFETY: as above.
+            unsafe { (*lock).owner.store(0, Ordering::Relaxed) };
+        }
         // SAFETY: as above.
         unsafe { Core::release(lock, state, prefer) };
     }
@@ -498,7 +515,7 @@ impl Core {
         loop {
             let state = self.state.load(Ordering::Relaxed);
             let holder = if state & COUNT == WRITER || state & COUNT == 1 {
-                self.owner.load(Ordering::Relaxed)
+                self.owner.load(Ordering::Relaxed) & !WRITES
             } else {
                 0
             };

@@ -421,6 +421,48 @@ static void impatient_writer(void)
 	CHECK(!pthread_rwlock_destroy(&lock));
 }
 
+static void *lock_again_and_again(void *lock)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		CHECK(!pthread_rwlock_wrlock(lock));
+		CHECK(!pthread_rwlock_unlock(lock));
+		CHECK(!pthread_rwlock_rdlock(lock));
+		CHECK(!pthread_rwlock_unlock(lock));
+	}
+	return NULL;
+}
+
+/* A thread that holds a lock for writing would wait for itself, and is told so. */
+static void deadlock(void)
+{
+	const int kinds[] = {PTHREAD_RWLOCK_PREFER_READER_NP,
+			     PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP};
+	struct timespec end = in(CLOCK_REALTIME, 50);
+	pthread_rwlockattr_t attributes;
+	pthread_rwlock_t lock;
+	pthread_t thread;
+
+	CHECK(!pthread_rwlockattr_init(&attributes));
+	for (int i = 0; i < 2; i++) {
+		CHECK(!pthread_rwlockattr_setkind_np(&attributes, kinds[i]));
+		CHECK(!pthread_rwlock_init(&lock, &attributes));
+		CHECK(!pthread_rwlock_wrlock(&lock));
+		CHECK(pthread_rwlock_rdlock(&lock) == EDEADLK);
+		CHECK(pthread_rwlock_wrlock(&lock) == EDEADLK);
+		CHECK(pthread_rwlock_timedrdlock(&lock, &end) == EDEADLK);
+		CHECK(pthread_rwlock_timedwrlock(&lock, &end) == EDEADLK);
+		CHECK(pthread_rwlock_tryrdlock(&lock) == EBUSY);
+		CHECK(pthread_rwlock_trywrlock(&lock) == EBUSY);
+		CHECK(!pthread_rwlock_unlock(&lock));
+
+		/* Who held it before would not. */
+		CHECK(!pthread_create(&thread, NULL, lock_again_and_again, &lock));
+		lock_again_and_again(&lock);
+		CHECK(!pthread_join(thread, NULL));
+		CHECK(!pthread_rwlock_destroy(&lock));
+	}
+}
+
 static unsigned first_word(const void *object)
 {
 	unsigned word;
@@ -732,6 +774,7 @@ int main(int count, char **arguments)
 	readers();
 	writers_first();
 	impatient_writer();
+	deadlock();
 	/* After a fork, glibc's own reader-writer locks wait for threads that are not there. */
 	if (preloaded)
 		forks();
