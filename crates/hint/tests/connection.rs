@@ -3,7 +3,7 @@
 //! place of the server; at first its page has no beat, so every call of `connect` connects again.
 
 use reprieve_hint::abi::{Hello, MAGIC, Page, VERSION, Welcome};
-use reprieve_hint::{ThreadId, connect, preemptable, state};
+use reprieve_hint::{Error, ThreadId, connect, preemptable, state};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn unserved(listener: i32) -> usize {
     count
 }
 
-/// Answers all who connect.
+/// Answers all who connect, with one descriptor more than is wanted.
 fn serve(listener: i32, page: i32) -> ! {
     let welcome = Welcome { magic: MAGIC, version: VERSION, process: 0, pad: 0, key: 1 };
     // SAFETY: descriptors of this process; buffers that are valid for their sizes. The control
@@ -119,12 +119,12 @@ fn serve(listener: i32, page: i32) -> ! {
             message.msg_iov = &mut part;
             message.msg_iovlen = 1;
             message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(4) as _;
+            message.msg_controllen = libc::CMSG_SPACE(8) as _;
             let header = libc::CMSG_FIRSTHDR(&message);
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(4) as _;
-            libc::CMSG_DATA(header).cast::<i32>().write_unaligned(page);
+            (*header).cmsg_len = libc::CMSG_LEN(8) as _;
+            libc::CMSG_DATA(header).cast::<[i32; 2]>().write_unaligned([page; 2]);
             if libc::sendmsg(client, &message, libc::MSG_NOSIGNAL) < 0 {
                 libc::close(client);
             }
@@ -136,7 +136,7 @@ fn serve(listener: i32, page: i32) -> ! {
 fn page() -> i32 {
     // SAFETY: a new descriptor.
     unsafe {
-        let page = check(libc::memfd_create(c"page".as_ptr(), 0).into());
+        let page = check(libc::memfd_create(c"page".as_ptr(), libc::MFD_ALLOW_SEALING).into());
         check(libc::ftruncate(page, size_of::<Page>() as libc::off_t).into());
         page
     }
@@ -199,6 +199,11 @@ fn the_programs_descriptors_stay() {
 
     child(|| serve(listener, page));
     let mut known = open();
+
+    // A page that its server may cut.
+    in_child(|| assert!(matches!(connect(FOR_EVER), Err(Error::Answer(..)))));
+    // SAFETY: takes numbers.
+    check(unsafe { libc::fcntl(page, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }.into());
 
     // A program that forks before its first hint. The child waits only for a short time, in which
     // the server may not get a CPU: then another tries.

@@ -60,8 +60,8 @@ struct reprieve_hint_line {
 
 /*
  * What a process sends to the socket of `reprieve hint serve`. The answer is struct
- * reprieve_hint_welcome with a descriptor (SCM_RIGHTS) of the page, for mmap(PROT_READ). The
- * registration ends when the connection does.
+ * reprieve_hint_welcome with a descriptor (SCM_RIGHTS) of the page, for mmap(PROT_READ): an eBPF
+ * map, or a memfd that is sealed against shrinking. The registration ends when the connection does.
  */
 struct reprieve_hint_hello {
 	REPRIEVE_HINT_U32 magic;

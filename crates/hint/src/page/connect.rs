@@ -7,6 +7,9 @@
 //! with the process, however that ends. It crosses containers where the socket's directory is
 //! mounted into them.
 //!
+//! Who can write that directory can serve in the server's place. The page's words are believed only
+//! as far as [`super`] says, and nobody may take its memory away ([`stays`]).
+//!
 //! > **Invariant.** Only the thread that stands in [`CONNECTING`] changes the registration (and the
 //! > only thread of a forked child, which ends it in its handler): the place in the page, the page,
 //! > and the connection. So all of them are of one registration.
@@ -395,7 +398,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Welcome, OwnedFd)>> {
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
+        // The kernel closes further ones.
+        message.msg_controllen = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
         let fd = socket.as_raw_fd();
         let got = check(libc::recvmsg(fd, &mut message, libc::MSG_CMSG_CLOEXEC) as i64)?;
         let header = libc::CMSG_FIRSTHDR(&message);
@@ -409,7 +413,36 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Welcome, OwnedFd)>> {
     }
 }
 
+/// Whether the file is as long as a page, if it can be mapped, and stays so: a file that was cut
+/// under those who have mapped it would end them.
+fn stays(page: &OwnedFd) -> io::Result<bool> {
+    // `*_MAGIC` of linux/magic.h.
+    const ANON_INODE_FS: u64 = 0x0904_1934;
+    const TMPFS: u64 = 0x0102_1994;
+    let fd = page.as_raw_fd();
+    // SAFETY: plain data, which the calls fill in.
+    unsafe {
+        let mut system: libc::statfs = std::mem::zeroed();
+        check(libc::fstatfs(fd, &mut system).into())?;
+        match system.f_type as u64 {
+            // A map of eBPF's, as the server's: it has one size, and no more of it is mapped.
+            ANON_INODE_FS => Ok(true),
+            // A memfd may be sealed.
+            TMPFS => {
+                let seals = check(libc::fcntl(fd, libc::F_GET_SEALS).into())?;
+                let (mut byte, last) = (0u8, size_of::<Page>() - 1);
+                let got = libc::pread(fd, (&raw mut byte).cast(), 1, last as libc::off_t);
+                Ok(seals & i64::from(libc::F_SEAL_SHRINK) != 0 && got == 1)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
 fn map(page: &OwnedFd) -> io::Result<*mut Page> {
+    if !stays(page)? {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its page may be cut"));
+    }
     // SAFETY: a new read-only mapping. The server has a map of that size, or mmap fails.
     let at = unsafe {
         let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
