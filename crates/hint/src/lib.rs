@@ -85,7 +85,7 @@ pub use thread::Kind;
 #[doc(hidden)]
 pub mod abi {
     pub use crate::lock::condition::Condition;
-    pub use crate::lock::posix::{Mutex, Prefer, ReadWrite};
+    pub use crate::lock::posix::{End, Mutex, Prefer, ReadWrite};
     pub use crate::page::layout::{
         Cpu, Hello, MAGIC, PROCESSES, Page, STALE_NS, Thread, VERSION, Welcome,
     };

@@ -23,6 +23,7 @@
 //!
 //! None of the answers has to be true: a wrong one costs time.
 
+use crate::platform::end::End;
 #[cfg(not(loom))]
 use crate::platform::sync::Ordering;
 use std::time::Duration;
@@ -47,14 +48,15 @@ pub(crate) use real::{Waiter, now, pass, quick, runs, spinners};
 pub(crate) use crate::model::env::{Waiter, now, pass, quick, runs, spinners};
 
 /// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
-pub(crate) fn left(end: Option<u64>) -> Option<Option<Duration>> {
-    match end {
-        None => Some(None),
-        Some(end) => {
-            let left = end.saturating_sub(now());
-            (left != 0).then_some(Some(Duration::from_nanos(left)))
-        }
+pub(crate) fn left(end: Option<End>) -> Option<Option<Duration>> {
+    match end.map(End::left) {
+        Some(Duration::ZERO) => None,
+        left => Some(left),
     }
+}
+
+pub(crate) fn is_over(end: Option<End>) -> bool {
+    left(end).is_none()
 }
 
 /// The calling thread has taken a lock.

@@ -12,9 +12,8 @@ use libc::{
     EINVAL, EPERM, ETIMEDOUT, c_int, clockid_t, pthread_cond_t, pthread_condattr_t,
     pthread_mutex_t, timespec,
 };
-use reprieve_hint::abi::Condition;
+use reprieve_hint::abi::{self, Condition};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 unsafe extern "C-unwind" {
     safe fn pthread_testcancel();
@@ -155,10 +154,10 @@ pub unsafe extern "C-unwind" fn pthread_cond_clockwait(
 /// condition may be gone when the thread has left it.
 unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
     // SAFETY: the caller's promise.
-    let left = end.map(|(clock, end)| unsafe { time::left(clock, end) });
-    if left == Some(None) {
-        return EINVAL;
-    }
+    let end = match end.map(|(clock, end)| unsafe { time::until(clock, end) }) {
+        Some(None) => return EINVAL,
+        end => end.flatten(),
+    };
     // Without the mutex the thread must not enter.
     if !layout::mutex(mutex) && layout::refuses(mutex) {
         return EPERM;
@@ -171,8 +170,7 @@ unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t
         return unlocked;
     }
     // SAFETY: entered above.
-    let woken =
-        unsafe { Condition::sleep(condition, entered, left.flatten().map(Duration::from_nanos)) };
+    let woken = unsafe { Condition::sleep(condition, entered, end) };
     // SAFETY: the caller's promise.
     let locked = unsafe { pthread_mutex_lock(mutex) };
     // Not after a signal, which another thread would miss. Here nobody waits for one any more.
@@ -192,13 +190,11 @@ unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t
 /// The caller holds the mutex; the time is valid.
 unsafe fn poll(mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
     // SAFETY: the caller's promise.
-    let left = || end.map(|(clock, end)| unsafe { time::left(clock, end) });
-    let first = left();
-    if first == Some(None) {
-        return EINVAL;
-    }
-    let nap = Condition::NAP;
-    let nap = first.flatten().map_or(nap, |left| nap.min(Duration::from_nanos(left)));
+    let end = match end.map(|(clock, end)| unsafe { time::until(clock, end) }) {
+        Some(None) => return EINVAL,
+        end => end.flatten(),
+    };
+    let nap = abi::End::after(end.map_or(Condition::NAP, |end| end.left().min(Condition::NAP)));
     // SAFETY: all zeros are a condition, which nobody else knows; the caller holds the mutex, which
     // is ours.
     unsafe {
@@ -209,5 +205,5 @@ unsafe fn poll(mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
         pthread_mutex_lock(mutex);
     }
     pthread_testcancel();
-    if left() == Some(Some(0)) { ETIMEDOUT } else { 0 }
+    if end.is_some_and(|end| end.left().is_zero()) { ETIMEDOUT } else { 0 }
 }

@@ -91,10 +91,10 @@ unsafe fn until(mutex: &Mutex, clock: clockid_t, end: *const timespec) -> c_int 
         return 0;
     }
     // SAFETY: the caller's promise.
-    match unsafe { time::left(clock, end) } {
+    match unsafe { time::until(clock, end) } {
         None => EINVAL,
-        left => {
-            if mutex.lock(left) {
+        end => {
+            if mutex.lock(end) {
                 0
             } else {
                 ETIMEDOUT

@@ -86,9 +86,9 @@ pub unsafe extern "C" fn pthread_rwlock_clockrdlock(
         return result;
     }
     // SAFETY: the caller's promise.
-    match unsafe { time::left(clock, end) } {
+    match unsafe { time::until(clock, end) } {
         None => EINVAL,
-        left => taken(ours.read(prefer, left), ETIMEDOUT),
+        end => taken(ours.read(prefer, end), ETIMEDOUT),
     }
 }
 
@@ -140,9 +140,9 @@ pub unsafe extern "C" fn pthread_rwlock_clockwrlock(
         return result;
     }
     // SAFETY: the caller's promise.
-    match unsafe { time::left(clock, end) } {
+    match unsafe { time::until(clock, end) } {
         None => EINVAL,
-        left => taken(ours.write(prefer, left), ETIMEDOUT),
+        end => taken(ours.write(prefer, end), ETIMEDOUT),
     }
 }
 

@@ -2,22 +2,23 @@
 //! Times until which functions wait.
 
 use libc::{clockid_t, timespec};
+use reprieve_hint::abi::End;
 
-/// Nanoseconds from now until `end` by that clock, 0 if it is over. `None`: no time at all.
+/// `end` by that clock. `None`: no time at all, or a clock that nobody waits by.
 ///
 /// # Safety
 /// `end` is valid.
-pub unsafe fn left(clock: clockid_t, end: *const timespec) -> Option<u64> {
+pub unsafe fn until(clock: clockid_t, end: *const timespec) -> Option<End> {
     // SAFETY: the caller's promise.
     let end = unsafe { end.read() };
     if !(0..1_000_000_000).contains(&end.tv_nsec) {
         return None;
     }
-    let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills the structure in.
-    if unsafe { libc::clock_gettime(clock, &mut now) } != 0 {
-        return None;
+    let ns = i128::from(end.tv_sec) * 1_000_000_000 + i128::from(end.tv_nsec);
+    let ns = ns.clamp(0, i128::from(u64::MAX)) as u64;
+    match clock {
+        libc::CLOCK_MONOTONIC => Some(End::Monotonic(ns)),
+        libc::CLOCK_REALTIME => Some(End::TimeOfDay(ns)),
+        _ => None,
     }
-    let ns = |time: timespec| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-    Some((ns(end) - ns(now)).clamp(0, i128::from(u64::MAX / 2)) as u64)
 }

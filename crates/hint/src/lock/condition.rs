@@ -39,6 +39,7 @@
 //! epoch stands beside it. The first waiter of the child starts a new one, under the mutex, when
 //! nobody in the child is counted.
 
+use crate::platform::end::End;
 use crate::platform::fork;
 use crate::platform::sync::{AtomicU32, Futex, Ordering, broken};
 use std::time::Duration;
@@ -121,24 +122,20 @@ impl Condition {
         Entered { signals, destroyed: broken!(EntersUntold, false, waiters & DESTROYED != 0) }
     }
 
-    /// Sleeps unless there was a signal since the caller [entered](Condition::enter), at most
-    /// `time`, and leaves.
+    /// Sleeps unless there was a signal since the caller [entered](Condition::enter), at most until
+    /// `end`, and leaves.
     ///
     /// # Safety
     /// The caller has entered the condition, which is valid until it has left.
-    pub unsafe fn sleep(
-        condition: *const Condition,
-        entered: Entered,
-        time: Option<Duration>,
-    ) -> Woken {
-        let naps = entered.destroyed && time.is_none_or(|time| time > Condition::NAP);
-        let time = if naps { Some(Condition::NAP) } else { time };
+    pub unsafe fn sleep(condition: *const Condition, entered: Entered, end: Option<End>) -> Woken {
+        let naps = entered.destroyed && end.is_none_or(|end| end.left() > Condition::NAP);
+        let end = if naps { Some(End::after(Condition::NAP)) } else { end };
         // SAFETY: the caller's promise; it leaves once.
         unsafe {
             if broken!(LeavesBeforeSleeping, true, false) {
                 Condition::leave(condition);
             }
-            let in_time = (*condition).signals.wait(entered.signals, time) || naps;
+            let in_time = (*condition).signals.wait_until(entered.signals, end) || naps;
             let destroyed =
                 broken!(LeavesBeforeSleeping, false, true) && Condition::leave(condition);
             Woken { in_time, destroyed }

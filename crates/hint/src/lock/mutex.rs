@@ -37,8 +37,9 @@
 
 use super::stamped::Stamped;
 use crate::platform::barrier;
+use crate::platform::end::End;
 use crate::platform::sync::{AtomicU32, AtomicU64, Futex, Ordering, broken, const_unless_loom};
-use crate::wait::{self, Advice, FAIR, Waiter, left};
+use crate::wait::{self, Advice, FAIR, Waiter, is_over, left};
 use std::time::Duration;
 
 const FREE: u32 = 0;
@@ -112,14 +113,14 @@ impl Core {
         }
     }
 
-    /// Waits at most until `end`, in ns of [`wait::now`]. Whether the lock was taken.
-    pub(crate) fn lock_until(&self, me: u32, end: u64) -> bool {
+    /// Waits at most until `end`. Whether the lock was taken.
+    pub(crate) fn lock_until(&self, me: u32, end: End) -> bool {
         self.try_lock(me) || self.lock_slow(me, Some(end))
     }
 
     #[cold]
     #[inline(never)]
-    fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
+    fn lock_slow(&self, me: u32, end: Option<End>) -> bool {
         // Where nobody sleeps, nobody has to know that this thread spins.
         if !self.parked.is_set() && wait::quick(|| !self.is_locked() && self.try_lock(me)) {
             return true;
@@ -146,7 +147,7 @@ impl Core {
 
     /// Tries while that is better than to sleep. By a thread that is counted in `active`. `heir`:
     /// it has slept, and wants to be the next.
-    fn spin(&self, me: u32, heir: bool, end: Option<u64>) -> bool {
+    fn spin(&self, me: u32, heir: bool, end: Option<End>) -> bool {
         let mut waiter = Waiter::new();
         let mut named = false;
         loop {
@@ -163,7 +164,7 @@ impl Core {
             if heir && !named {
                 named = self.heir.change(NO_HEIR, me);
             }
-            if waiter.look(|| owner) == Advice::Sleep || left(end).is_none() {
+            if waiter.look(|| owner) == Advice::Sleep || is_over(end) {
                 break;
             }
         }
@@ -295,8 +296,9 @@ pub use raw::RawMutex;
 mod raw {
     use super::Core;
     use crate::lock::mark::{self, Mark};
+    use crate::platform::end::End;
+    use crate::thread;
     use crate::wait::{self, HELD};
-    use crate::{platform::sys, thread};
     use std::marker::PhantomData;
     use std::time::{Duration, Instant};
 
@@ -360,9 +362,7 @@ mod raw {
 
         fn try_lock_for(&self, timeout: Duration) -> bool {
             let line = thread::me();
-            let end =
-                sys::now().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-            let taken = self.0.lock_until(line.index() | HELD, end);
+            let taken = self.0.lock_until(line.index() | HELD, End::after(timeout));
             if taken {
                 Self::taken(line);
             }

@@ -6,6 +6,7 @@ use super::condition::Condition;
 use super::rw;
 pub use super::rw::Prefer;
 use super::word::Word;
+pub use crate::platform::end::End;
 use crate::thread::{self, Kind};
 use crate::wait::{self, HELD};
 
@@ -14,10 +15,6 @@ use crate::wait::{self, HELD};
 const _: () = assert!(
     size_of::<Mutex>() <= 16 && size_of::<ReadWrite>() <= 28 && size_of::<Condition>() <= 28
 );
-
-fn end(timeout: u64) -> u64 {
-    wait::now().saturating_add(timeout)
-}
 
 /// A mutex, in 16 bytes.
 #[repr(transparent)]
@@ -32,11 +29,11 @@ impl Mutex {
         taken
     }
 
-    /// Waits at most `timeout` ns, if there is one.
+    /// Waits at most until `end`, if there is one.
     #[inline]
-    pub fn lock(&self, timeout: Option<u64>) -> bool {
+    pub fn lock(&self, end: Option<End>) -> bool {
         let line = thread::me();
-        Self::begun(line, self.0.lock(line.index() | HELD, timeout.map(end)))
+        Self::begun(line, self.0.lock(line.index() | HELD, end))
     }
 
     #[inline]
@@ -80,17 +77,17 @@ impl ReadWrite {
         self.0.is_written_by(thread::me().index() | HELD)
     }
 
-    /// Waits at most `timeout` ns, if there is one.
+    /// Waits at most until `end`, if there is one.
     #[inline]
-    pub fn read(&self, prefer: Prefer, timeout: Option<u64>) -> bool {
+    pub fn read(&self, prefer: Prefer, end: Option<End>) -> bool {
         let line = thread::me();
         let me = line.index() | HELD;
-        let taken = match timeout {
+        let taken = match end {
             None => {
                 self.0.read(me, prefer);
                 true
             }
-            Some(timeout) => self.0.read_until(me, prefer, end(timeout)),
+            Some(end) => self.0.read_until(me, prefer, end),
         };
         Self::begun(line, taken)
     }
@@ -103,15 +100,15 @@ impl ReadWrite {
 
     /// As [`ReadWrite::read`].
     #[inline]
-    pub fn write(&self, prefer: Prefer, timeout: Option<u64>) -> bool {
+    pub fn write(&self, prefer: Prefer, end: Option<End>) -> bool {
         let line = thread::me();
         let me = line.index() | HELD;
-        let taken = match timeout {
+        let taken = match end {
             None => {
                 self.0.write(me, prefer);
                 true
             }
-            Some(timeout) => self.0.write_until(me, prefer, end(timeout)),
+            Some(end) => self.0.write_until(me, prefer, end),
         };
         Self::begun(line, taken)
     }

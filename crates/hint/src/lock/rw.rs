@@ -59,8 +59,9 @@
 //! is about who is quicker, and no invariant rests on it.
 
 use super::stamped::Stamped;
+use crate::platform::end::End;
 use crate::platform::sync::{AtomicU32, Futex, Ordering, broken, const_unless_loom};
-use crate::wait::{self, Advice, FAIR, HELD, Waiter, left};
+use crate::wait::{self, Advice, FAIR, HELD, Waiter, is_over, left};
 use std::time::Duration;
 
 const READER: u32 = 1;
@@ -201,14 +202,14 @@ impl Core {
         }
     }
 
-    /// Waits at most until `end`, in ns of [`wait::now`]. Whether the lock was taken.
-    pub(crate) fn read_until(&self, me: u32, prefer: Prefer, end: u64) -> bool {
+    /// Waits at most until `end`. Whether the lock was taken.
+    pub(crate) fn read_until(&self, me: u32, prefer: Prefer, end: End) -> bool {
         self.let_writers_go(prefer, Some(end));
         self.try_read(me, prefer) || self.read_slow(me, prefer, Some(end))
     }
 
     #[inline]
-    fn let_writers_go(&self, prefer: Prefer, end: Option<u64>) {
+    fn let_writers_go(&self, prefer: Prefer, end: Option<End>) {
         if prefer == Prefer::Writers && !cfg!(loom) && self.asked.load(Ordering::Relaxed) != 0 {
             self.wait_for_writer(end);
         }
@@ -216,14 +217,12 @@ impl Core {
 
     #[cold]
     #[inline(never)]
-    fn wait_for_writer(&self, end: Option<u64>) {
+    fn wait_for_writer(&self, end: Option<End>) {
         loop {
             let (asked, now) = (self.asked.load(Ordering::Relaxed), wait::now());
             // Written a moment later, or of another hour: the count goes round.
             let gone = i64::from(asking(now).wrapping_sub(asked) as i32) * 1000;
-            if asked == 0 || end.is_some_and(|end| end <= now) {
-                return;
-            }
+            let Some(left) = left(end).filter(|_| asked != 0) else { return };
             if gone.unsigned_abs() >= FAIR {
                 // It may sleep still. If none does, it is of a writer that gave up, or of the
                 // parent of this process.
@@ -233,14 +232,14 @@ impl Core {
                 }
                 return;
             }
-            let left = end.map_or(FAIR, |end| end - now).min(FAIR.saturating_add_signed(-gone));
-            self.asked.wait(asked, Some(Duration::from_nanos(left)));
+            let most = Duration::from_nanos(FAIR.min(FAIR.saturating_add_signed(-gone)));
+            self.asked.wait(asked, Some(left.map_or(most, |left| left.min(most))));
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn read_slow(&self, me: u32, prefer: Prefer, end: Option<u64>) -> bool {
+    fn read_slow(&self, me: u32, prefer: Prefer, end: Option<End>) -> bool {
         let mut carried = 0;
         loop {
             let done =
@@ -249,13 +248,13 @@ impl Core {
             if self.try_read_with(me, prefer, carried) {
                 return true;
             }
-            let Some(left) = left(end) else {
+            if is_over(end) {
                 // It may have been woken in the place of a writer.
                 if carried == 0 || self.give_up(carried, prefer) {
                     return false;
                 }
                 continue;
-            };
+            }
             if prefer.readable(state) {
                 continue;
             }
@@ -263,7 +262,7 @@ impl Core {
             if state != with_bits && !self.change(state, with_bits) {
                 continue;
             }
-            self.state.wait(with_bits, left);
+            self.state.wait_until(with_bits, end);
             carried = prefer.reader_carries();
         }
     }
@@ -296,14 +295,14 @@ impl Core {
         }
     }
 
-    /// Waits at most until `end`, in ns of [`wait::now`]. Whether the lock was taken.
-    pub(crate) fn write_until(&self, me: u32, prefer: Prefer, end: u64) -> bool {
+    /// Waits at most until `end`. Whether the lock was taken.
+    pub(crate) fn write_until(&self, me: u32, prefer: Prefer, end: End) -> bool {
         self.try_write(me) || self.write_slow(me, prefer, Some(end))
     }
 
     #[cold]
     #[inline(never)]
-    fn write_slow(&self, me: u32, prefer: Prefer, end: Option<u64>) -> bool {
+    fn write_slow(&self, me: u32, prefer: Prefer, end: Option<End>) -> bool {
         let mut carried = 0;
         let mut slept = None;
         loop {
@@ -312,13 +311,13 @@ impl Core {
                 self.answer();
                 return true;
             }
-            let Some(left) = left(end) else {
+            if is_over(end) {
                 // It may have been woken in the place of another thread.
                 if carried == 0 || self.give_up(carried, prefer) {
                     return false;
                 }
                 continue;
-            };
+            }
             let with_bits = state | WRITERS_SLEEP | carried;
             if free(state) || state != with_bits && !self.change(state, with_bits) {
                 continue;
@@ -330,14 +329,14 @@ impl Core {
                 continue;
             }
             if prefer != Prefer::Writers || cfg!(loom) {
-                self.writers.wait(turn, left);
+                self.writers.wait_until(turn, end);
                 continue;
             }
             let began = *slept.get_or_insert_with(wait::now);
-            self.writers.wait(turn, left);
+            self.writers.wait_until(turn, end);
             let now = wait::now();
             // Unless its time is over: then it is on its way out.
-            if now - began >= FAIR && end.is_none_or(|end| now < end) {
+            if now - began >= FAIR && !is_over(end) {
                 self.asked.store(asking(now), Ordering::Relaxed);
             }
         }
@@ -486,7 +485,7 @@ impl Core {
     }
 
     /// Waits until `done`, or until it is better to sleep, or the time is over. The state then.
-    fn spin(&self, end: Option<u64>, done: impl Fn(u32) -> bool) -> u32 {
+    fn spin(&self, end: Option<End>, done: impl Fn(u32) -> bool) -> u32 {
         if let Some(state) = self.spin_quick(&done) {
             return state;
         }
@@ -510,7 +509,7 @@ impl Core {
         taken.then_some(state)
     }
 
-    fn spin_on(&self, end: Option<u64>, done: impl Fn(u32) -> bool) -> u32 {
+    fn spin_on(&self, end: Option<End>, done: impl Fn(u32) -> bool) -> u32 {
         let mut waiter = Waiter::new();
         loop {
             let state = self.state.load(Ordering::Relaxed);
@@ -519,7 +518,7 @@ impl Core {
             } else {
                 0
             };
-            if done(state) || waiter.look(|| holder) == Advice::Sleep || left(end).is_none() {
+            if done(state) || waiter.look(|| holder) == Advice::Sleep || is_over(end) {
                 return state;
             }
         }
@@ -533,7 +532,7 @@ pub use raw::RawRwLock;
 mod raw {
     use super::{Core, Prefer};
     use crate::lock::mark::{self, Mark};
-    use crate::platform::sys;
+    use crate::platform::end::End;
     use crate::thread::{self, Line};
     use crate::wait::{self, HELD};
     use std::marker::PhantomData;
@@ -552,10 +551,6 @@ mod raw {
     fn begun<M: Mark>(line: &Line) {
         wait::took(line);
         mark::enter::<M>(line);
-    }
-
-    fn end(timeout: Duration) -> u64 {
-        sys::now().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
     }
 
     // SAFETY: a writer enters when the count was 0, and makes it all ones; a reader when there is
@@ -630,7 +625,8 @@ mod raw {
 
         fn try_lock_shared_for(&self, timeout: Duration) -> bool {
             let line = thread::me();
-            let taken = self.0.read_until(line.index() | HELD, Prefer::Writers, end(timeout));
+            let taken =
+                self.0.read_until(line.index() | HELD, Prefer::Writers, End::after(timeout));
             if taken {
                 begun::<M>(line);
             }
@@ -643,7 +639,8 @@ mod raw {
 
         fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
             let line = thread::me();
-            let taken = self.0.write_until(line.index() | HELD, Prefer::Writers, end(timeout));
+            let taken =
+                self.0.write_until(line.index() | HELD, Prefer::Writers, End::after(timeout));
             if taken {
                 begun::<M>(line);
             }

@@ -15,8 +15,9 @@
 //! > woken by a release and will set it: by taking the lock with it, by sleeping, or by giving up.
 
 use super::stamped::Stamped;
+use crate::platform::end::End;
 use crate::platform::sync::{Futex, Ordering, broken};
-use crate::wait::{self, Advice, Waiter, left};
+use crate::wait::{self, Advice, Waiter, is_over};
 
 const FREE: u32 = 0;
 const PARKED: u32 = 1 << 30;
@@ -55,16 +56,15 @@ impl Word {
         self.take(me)
     }
 
-    /// Waits at most until `end`, in ns of [`wait::now`], if there is one. Whether the lock was
-    /// taken.
+    /// Waits at most until `end`, if there is one. Whether the lock was taken.
     #[inline(always)]
-    pub(crate) fn lock(&self, me: u32, end: Option<u64>) -> bool {
+    pub(crate) fn lock(&self, me: u32, end: Option<End>) -> bool {
         self.take(me) || self.lock_slow(me, end)
     }
 
     #[cold]
     #[inline(never)]
-    fn lock_slow(&self, me: u32, end: Option<u64>) -> bool {
+    fn lock_slow(&self, me: u32, end: Option<End>) -> bool {
         let parked = self.word.load(Ordering::Relaxed) & PARKED != 0;
         if !parked && wait::quick(|| !self.is_locked() && self.take(me)) {
             return true;
@@ -85,16 +85,16 @@ impl Word {
                 }
                 continue;
             }
-            let Some(left) = left(end) else {
+            if is_over(end) {
                 if !slept || self.leave_parked(word) {
                     return false;
                 }
                 continue;
-            };
+            }
             if !self.leave_parked(word) {
                 continue;
             }
-            self.word.wait(word | PARKED, left);
+            self.word.wait_until(word | PARKED, end);
             slept = true;
             if self.spin(again, end) {
                 return true;
@@ -109,14 +109,14 @@ impl Word {
     }
 
     /// Tries while that is better than to sleep, and the time is not over.
-    fn spin(&self, as_word: u32, end: Option<u64>) -> bool {
+    fn spin(&self, as_word: u32, end: Option<End>) -> bool {
         let mut waiter = Waiter::new();
         loop {
             let word = self.word.load(Ordering::Relaxed);
             if word == FREE && self.take(as_word) {
                 return true;
             }
-            if waiter.look(|| word & !PARKED) == Advice::Sleep || left(end).is_none() {
+            if waiter.look(|| word & !PARKED) == Advice::Sleep || is_over(end) {
                 return false;
             }
         }

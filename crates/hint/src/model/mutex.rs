@@ -4,6 +4,7 @@
 use super::env::How;
 use super::tools::{Protected, check, check_broken};
 use crate::lock::mutex::Core;
+use crate::platform::end::End;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::thread;
@@ -59,7 +60,7 @@ fn one_gives_up() {
         let patient = thread::spawn(move || other.section(2));
         let other = mutex.clone();
         let hasty = thread::spawn(move || {
-            if other.core.lock_until(3 | HELD, 1) {
+            if other.core.lock_until(3 | HELD, End::Monotonic(1)) {
                 other.value.write();
                 other.core.unlock();
             }

@@ -6,6 +6,7 @@ use super::tools::{
     Protected, check, check_broken, check_broken_sleepers, check_sleepers, check_spinners,
 };
 use crate::lock::rw::{Core, Prefer};
+use crate::platform::end::End;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +25,7 @@ impl Lock {
 
     /// A writer that may give up.
     fn write_hastily(&self, me: u32) {
-        if self.core.write_until(me | HELD, self.prefer, 1) {
+        if self.core.write_until(me | HELD, self.prefer, End::Monotonic(1)) {
             self.value.write();
             // SAFETY: locked above.
             unsafe { Core::write_unlock(&self.core, self.prefer) };
@@ -233,8 +234,9 @@ fn spinners_give_up() {
         let lock = Arc::new(Lock::new(Prefer::Writers));
         lock.core.write(1 | HELD, lock.prefer);
         let other = lock.clone();
-        let reader = thread::spawn(move || other.core.read_until(2 | HELD, other.prefer, 1));
-        assert!(!lock.core.write_until(3 | HELD, lock.prefer, 1));
+        let reader =
+            thread::spawn(move || other.core.read_until(2 | HELD, other.prefer, End::Monotonic(1)));
+        assert!(!lock.core.write_until(3 | HELD, lock.prefer, End::Monotonic(1)));
         assert!(!reader.join().unwrap());
     });
 }
@@ -268,7 +270,7 @@ fn a_reader_depends_on_another() {
 /// A reader that is preferred and gives up leaves no writer asleep.
 fn preferred_reader_gives_up(prefer: Prefer) {
     gives_up(prefer, |lock| {
-        if lock.core.read_until(3 | HELD, lock.prefer, 1) {
+        if lock.core.read_until(3 | HELD, lock.prefer, End::Monotonic(1)) {
             lock.value.read();
             // SAFETY: locked above.
             unsafe { Core::unlock(&lock.core, lock.prefer) };

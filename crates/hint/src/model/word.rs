@@ -4,6 +4,7 @@
 use super::env::How;
 use super::tools::{Protected, check, check_broken, check_sleepers, check_spinners};
 use crate::lock::word::Word;
+use crate::platform::end::End;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::thread;
@@ -14,7 +15,7 @@ struct Mutex {
 }
 
 impl Mutex {
-    fn section(&self, me: u32, end: Option<u64>) -> bool {
+    fn section(&self, me: u32, end: Option<End>) -> bool {
         let taken = self.word.lock(me | HELD, end);
         if taken {
             self.value.write();
@@ -35,7 +36,7 @@ fn threads(others: u32, hasty: bool) {
     };
     let mut handles: Vec<_> = (2..2 + others).map(|me| spawn(me, None)).collect();
     if hasty {
-        handles.push(spawn(9, Some(1)));
+        handles.push(spawn(9, Some(End::Monotonic(1))));
     }
     mutex.section(1, None);
     let taken: u32 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
@@ -65,7 +66,9 @@ fn a_spinner_gives_up() {
         let word = Arc::new(Word::new());
         assert!(word.lock(1 | HELD, None));
         let other = word.clone();
-        assert!(!thread::spawn(move || other.lock(2 | HELD, Some(1))).join().unwrap());
+        assert!(
+            !thread::spawn(move || other.lock(2 | HELD, Some(End::Monotonic(1)))).join().unwrap()
+        );
     });
 }
 

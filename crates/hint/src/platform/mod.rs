@@ -6,6 +6,7 @@
 //! Stands on no other folder.
 
 pub(crate) mod barrier;
+pub(crate) mod end;
 pub(crate) mod fork;
 pub(crate) mod sync;
 

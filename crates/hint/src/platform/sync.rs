@@ -11,6 +11,7 @@ pub(crate) use std::cell::Cell;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use super::end::End;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -68,6 +69,11 @@ impl Futex {
         super::sys::futex_wait(&self.0, expected, time)
     }
 
+    /// The same until `end`.
+    pub(crate) fn wait_until(&self, expected: u32, end: Option<End>) -> bool {
+        super::sys::futex_wait_until(&self.0, expected, end)
+    }
+
     /// Wakes at most that many threads, the longest-waiting ones. Whether there was one.
     pub(crate) fn wake(&self, threads: i32) -> bool {
         super::sys::futex_wake(&self.0, threads)
@@ -95,6 +101,10 @@ impl Futex {
         }
         self.0.wait(expected);
         true
+    }
+
+    pub(crate) fn wait_until(&self, expected: u32, end: Option<End>) -> bool {
+        self.wait(expected, end.map(|_| Duration::ZERO))
     }
 
     pub(crate) fn wake(&self, threads: i32) -> bool {

@@ -2,6 +2,7 @@
 //! System calls. None allocates, and errno stays as it was: C programs lock mutexes between a call
 //! and its errno.
 
+use super::end::End;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -56,6 +57,21 @@ pub(crate) unsafe fn zeroed<T>(count: usize) -> &'static [T] {
 
 /// Sleeps while `*word == expected`, at most `time`. False if the time is over.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, time: Option<Duration>) -> bool {
+    futex_wait_by(libc::FUTEX_WAIT, word, expected, time)
+}
+
+/// The same until `end`. The kernel knows when the clock is set.
+pub(crate) fn futex_wait_until(word: &AtomicU32, expected: u32, end: Option<End>) -> bool {
+    let (by, ns) = match end {
+        None => (0, None),
+        Some(End::Monotonic(ns)) => (0, Some(ns)),
+        Some(End::TimeOfDay(ns)) => (libc::FUTEX_CLOCK_REALTIME, Some(ns)),
+    };
+    let time = ns.map(Duration::from_nanos);
+    futex_wait_by(libc::FUTEX_WAIT_BITSET | by, word, expected, time)
+}
+
+fn futex_wait_by(op: i32, word: &AtomicU32, expected: u32, time: Option<Duration>) -> bool {
     let limit = time.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: t.subsec_nanos().into(),
@@ -67,9 +83,11 @@ pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, time: Option<Duration>
             libc::syscall(
                 libc::SYS_futex,
                 word.as_ptr(),
-                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                op | libc::FUTEX_PRIVATE_FLAG,
                 expected,
                 limit,
+                std::ptr::null::<u32>(),
+                libc::FUTEX_BITSET_MATCH_ANY,
             )
         };
         // SAFETY: errno's location is this thread's own.
@@ -101,6 +119,11 @@ fn clock(id: libc::clockid_t) -> Option<u64> {
 #[inline]
 pub(crate) fn now() -> u64 {
     clock(libc::CLOCK_MONOTONIC).unwrap_or(0)
+}
+
+/// The time of day in ns since 1970.
+pub(crate) fn time_of_day() -> u64 {
+    clock(libc::CLOCK_REALTIME).unwrap_or(0)
 }
 
 /// The CPU time of another thread of this process, in ns. `None`: there is no such thread.

@@ -41,6 +41,14 @@ static struct timespec in(clockid_t clock, long ms)
 	return time;
 }
 
+static int is_over(clockid_t clock, const struct timespec *end)
+{
+	struct timespec now = in(clock, 0);
+
+	return now.tv_sec > end->tv_sec ||
+	       (now.tv_sec == end->tv_sec && now.tv_nsec >= end->tv_nsec);
+}
+
 static void *work(void *unused)
 {
 	(void)unused;
@@ -137,6 +145,7 @@ static void conditions(void)
 	while (pthread_cond_timedwait(&own, &mutex, &end) == 0)
 		;
 	CHECK(pthread_cond_timedwait(&own, &mutex, &end) == ETIMEDOUT);
+	CHECK(is_over(CLOCK_MONOTONIC, &end));
 	CHECK(pthread_mutex_trylock(&mutex) == EBUSY);
 	end.tv_nsec = 1000000000;
 	CHECK(pthread_cond_timedwait(&own, &mutex, &end) == EINVAL);
@@ -319,9 +328,17 @@ static void *wait_for_mutex(void *of)
 	pthread_mutex_t *mutex = of;
 	int result = pthread_mutex_timedlock(mutex, &end);
 
-	CHECK(result == ETIMEDOUT);
+	CHECK(result == ETIMEDOUT && is_over(CLOCK_REALTIME, &end));
 	end = in(CLOCK_REALTIME, 5);
 	CHECK(pthread_rwlock_timedwrlock(&rw, &end) == ETIMEDOUT);
+	CHECK(is_over(CLOCK_REALTIME, &end));
+	end = in(CLOCK_MONOTONIC, 5);
+	CHECK(pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &end) == ETIMEDOUT);
+	CHECK(is_over(CLOCK_MONOTONIC, &end));
+	/* Long over, by the clock of the time of day. */
+	CHECK(pthread_mutex_timedlock(mutex, &end) == ETIMEDOUT);
+	CHECK(pthread_rwlock_clockwrlock(&rw, CLOCK_REALTIME, &end) == ETIMEDOUT);
+	CHECK(pthread_mutex_clocklock(mutex, CLOCK_PROCESS_CPUTIME_ID, &end) == EINVAL);
 	CHECK(pthread_mutex_trylock(mutex) == EBUSY);
 	CHECK(pthread_rwlock_trywrlock(&rw) == EBUSY);
 	CHECK(!pthread_rwlock_tryrdlock(&rw));

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Until when a thread waits.
+
+use std::time::Duration;
+
+#[cfg(not(loom))]
+use super::sys::{now, time_of_day};
+
+/// A time in ns, by one of the clocks that the kernel waits by.
+#[derive(Clone, Copy)]
+pub enum End {
+    /// `CLOCK_MONOTONIC`.
+    Monotonic(u64),
+    /// `CLOCK_REALTIME`. Whoever sets the clock changes how long it is until then.
+    TimeOfDay(u64),
+}
+
+impl End {
+    /// That long from now.
+    pub fn after(time: Duration) -> End {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        End::Monotonic(now().saturating_add(time))
+    }
+
+    /// How long it is until then; 0 if it is over.
+    pub fn left(self) -> Duration {
+        let (end, now) = match self {
+            End::Monotonic(end) => (end, now()),
+            End::TimeOfDay(end) => (end, time_of_day()),
+        };
+        Duration::from_nanos(end.saturating_sub(now))
+    }
+}
+
+/// A model has one clock.
+#[cfg(loom)]
+fn now() -> u64 {
+    crate::model::env::now()
+}
+
+#[cfg(loom)]
+fn time_of_day() -> u64 {
+    now()
+}
