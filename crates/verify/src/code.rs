@@ -2,10 +2,11 @@
 //! The instructions of the section, and where its functions begin.
 //!
 //! Everything in the section is executable code, so it is decoded from its first byte to its last,
-//! also where no branch leads. A function begins at a symbol or at the target of a call. In
-//! stripped files it also begins where the unwinding tables say; and, in code that these tables do
-//! not cover, after an instruction that does not fall through, unless a branch leads there. Padding
-//! between functions is no function.
+//! also where no branch leads. A function begins at a symbol or at the target of a call. Symbols
+//! may have been removed, all or some of them. So in code that no sized symbol covers, a function
+//! also begins where the unwinding tables say; and, in code that these do not cover either, after
+//! an instruction that does not fall through, unless a branch leads there. Padding between
+//! functions is no function.
 
 use crate::error::Error;
 use crate::image::Image;
@@ -61,11 +62,12 @@ impl Code {
     pub(crate) fn decode(image: &Image<'_>) -> Result<Code, Error> {
         let mut instructions = Vec::new();
         let mut start = image.start;
-        // Decoding starts afresh at each symbol, so that padding of odd bytes does not swallow the
-        // beginning of a function.
-        let ends_at = image
-            .functions
-            .keys()
+        // Decoding starts afresh at each function that is known, so that padding of odd bytes does
+        // not swallow its beginning.
+        let known: BTreeSet<u64> =
+            image.functions.keys().chain(image.lengths.keys()).copied().collect();
+        let ends_at = known
+            .iter()
             .copied()
             .filter(|&a| a > image.start)
             .chain([image.start + image.bytes.len() as u64]);
@@ -75,12 +77,7 @@ impl Code {
             start = end;
         }
         let at = instructions.iter().enumerate().map(|(index, i)| (i.ip(), index)).collect();
-        let mut code = Code {
-            instructions,
-            at,
-            functions: image.functions.keys().copied().collect(),
-            called: BTreeSet::new(),
-        };
+        let mut code = Code { instructions, at, functions: known, called: BTreeSet::new() };
         code.find_functions(image);
         Ok(code)
     }
@@ -96,30 +93,20 @@ impl Code {
                 branches.insert(target);
             }
         }
-        if image.functions.is_empty() {
-            self.guess_functions(image, &branches);
-        }
+        self.guess_functions(image, &branches);
         if self.functions.is_empty() {
             self.functions.insert(image.start);
         }
     }
 
-    /// The functions of a stripped file.
+    /// The functions of which the file says nothing.
     fn guess_functions(&mut self, image: &Image<'_>, branches: &BTreeSet<u64>) {
-        self.functions.extend(image.unwound.keys());
         let mut after_end = true;
         for i in &self.instructions {
             if after_end && is_padding(i) {
                 continue;
             }
-            // Code that the unwinding tables cover and no branch leads to is reached by unwinding,
-            // which nothing in the section starts.
-            let covered = image
-                .unwound
-                .range(..=i.ip())
-                .next_back()
-                .is_some_and(|(start, size)| i.ip() - start < *size);
-            if after_end && !covered && !branches.contains(&i.ip()) {
+            if after_end && !image.covers(i.ip()) && !branches.contains(&i.ip()) {
                 self.functions.insert(i.ip());
             }
             after_end = ends(i);
@@ -136,7 +123,7 @@ impl Code {
         self.functions.range(..=address).next_back().copied()
     }
 
-    /// Whether an instruction is padding between functions: behind an end or at the section's
+    /// Whether each instruction is padding between functions: behind an end or at the section's
     /// beginning, up to the next function.
     pub(crate) fn padding(&self) -> Vec<bool> {
         let mut after_end = true;

@@ -86,8 +86,11 @@ pub(crate) struct Image<'a> {
     /// Symbols of functions in the section.
     pub(crate) functions: BTreeMap<u64, Name<'a>>,
     fixups: BTreeMap<u64, Fixup<'a>>,
-    /// Without symbols: the functions that the unwinding tables know, with their lengths.
-    pub(crate) unwound: BTreeMap<u64, u64>,
+    /// Lengths of functions of the section, by address: those of sized symbols, and for other code
+    /// those that the unwinding tables have.
+    pub(crate) lengths: BTreeMap<u64, u64>,
+    /// Lengths of the functions that may have landing pads, by address.
+    pads: BTreeMap<u64, u64>,
 }
 
 fn malformed(error: impl std::fmt::Display) -> Error {
@@ -149,6 +152,24 @@ fn check_kind(elf: &ElfFile64<'_, Endianness>) -> Result<(), Error> {
         return Err(Error::NoSectionTable);
     }
     Ok(())
+}
+
+fn covers(lengths: &BTreeMap<u64, u64>, address: u64) -> bool {
+    let function = lengths.range(..=address).next_back();
+    function.is_some_and(|(start, length)| address - start < *length)
+}
+
+/// Whether the function that is described at `at` of `.eh_frame` has a table of landing pads. What
+/// it has in common with others stands `parent` bytes before; there an L says that the function's
+/// own part begins with the table's address.
+fn has_pads(data: &[u8], at: usize, parent: u32) -> Option<bool> {
+    let common = (at + 4).checked_sub(parent as usize)?;
+    let mut augmentation = data.get(common + 9..)?.split(|&b| b == 0).next()?.iter();
+    if augmentation.next() != Some(&b'z') || !augmentation.any(|&b| b == b'L') {
+        return Some(false);
+    }
+    let length = usize::from(*data.get(at + 16)?);
+    Some(data.get(at + 17..at + 17 + length)?.iter().any(|&b| b != 0))
 }
 
 impl<'a> Image<'a> {
@@ -213,11 +234,12 @@ impl<'a> Image<'a> {
             symbols: BTreeMap::new(),
             functions: BTreeMap::new(),
             fixups: BTreeMap::new(),
-            unwound: BTreeMap::new(),
+            lengths: BTreeMap::new(),
+            pads: BTreeMap::new(),
         };
         image.read_symbols(&elf);
         image.read_fixups(&elf);
-        if let Some((address, frames)) = frames.filter(|_| image.functions.is_empty()) {
+        if let Some((address, frames)) = frames {
             image.read_unwinding(address, frames);
         }
         Ok(image)
@@ -251,6 +273,10 @@ impl<'a> Image<'a> {
                     && !name.0.starts_with(b"__stop_")
                 {
                     self.functions.entry(address).or_insert(name);
+                    if symbol.kind() == object::SymbolKind::Text && symbol.size() > 0 {
+                        let length = self.lengths.entry(address).or_default();
+                        *length = symbol.size().max(*length);
+                    }
                 }
                 self.symbols.entry(address).or_insert(name);
             }
@@ -282,8 +308,8 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The functions of a stripped file, as far as `.eh_frame` lists them in the encoding that
-    /// x86-64 tools use (32 bits, relative).
+    /// The functions that no sized symbol covers, as far as `.eh_frame` lists them in the encoding
+    /// that x86-64 tools use (32 bits, relative).
     fn read_unwinding(&mut self, address: u64, data: &[u8]) {
         let word = |at: usize| {
             Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
@@ -299,7 +325,12 @@ impl<'a> Image<'a> {
                 let start =
                     address.wrapping_add(at as u64 + 8).wrapping_add_signed((begin as i32).into());
                 if self.contains(start) {
-                    self.unwound.insert(start, size.into());
+                    if !self.covers(start) {
+                        self.lengths.insert(start, size.into());
+                    }
+                    if has_pads(data, at, parent).unwrap_or_default() {
+                        self.pads.insert(start, size.into());
+                    }
                 }
             }
             at += 4 + length as usize;
@@ -309,6 +340,17 @@ impl<'a> Image<'a> {
     /// Whether an address lies in the restartable section.
     pub(crate) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.start) < self.bytes.len() as u64
+    }
+
+    /// Whether an address lies in a function of the section whose length is known.
+    pub(crate) fn covers(&self, address: u64) -> bool {
+        covers(&self.lengths, address)
+    }
+
+    /// Whether an address lies in a function that may have landing pads: code that is reached by
+    /// unwinding, which nothing in the section starts.
+    pub(crate) fn has_pads(&self, address: u64) -> bool {
+        covers(&self.pads, address)
     }
 
     fn find(&self, address: u64, length: u64) -> Option<(&'a [u8], bool)> {

@@ -9,7 +9,9 @@
 //!
 //! # What is shown
 //! Every byte of the section is decoded, and every function interpreted over abstract values
-//! (`interpret.rs`): where each register may point. If [`verify`] reports no finding, then
+//! (`interpret.rs`): where each register may point. Code that no function reaches is a finding,
+//! unless it is padding, a trap, or in a function with landing pads. If [`verify`] reports no
+//! finding, then
 //! - **control** stays inside: each branch and call leads to an instruction of the section, each
 //!   indirect branch goes through a constant table whose index is bounded by a comparison (as
 //!   optimizing compilers write it) and whose entries all lead inside, and each return pops the
@@ -39,7 +41,8 @@
 //! delivers the signal.
 //!
 //! # Input
-//! Linked ELF files for x86-64, stripped or not, as long as they have a section table. Files may be
+//! Linked ELF files for x86-64 with all, some or none of their symbols (`strip`, `-Wl,-x`), as long
+//! as they have a section table. Files may be
 //! hostile: sizes and work are bounded, nothing panics.
 //!
 //! ```

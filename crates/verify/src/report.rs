@@ -27,6 +27,8 @@ pub enum Rule {
     Descriptor,
     /// Bytes that are not an instruction.
     Undecodable,
+    /// Code that was not interpreted, because nothing tells how it is entered.
+    Unreached,
 }
 
 impl Rule {
@@ -42,6 +44,7 @@ impl Rule {
             Rule::Arming => "reads memory while the section is not armed",
             Rule::Descriptor => "arms with something that is not a descriptor of this section",
             Rule::Undecodable => "is not an instruction",
+            Rule::Unreached => "has not been examined",
         }
     }
 }

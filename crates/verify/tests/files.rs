@@ -4,6 +4,7 @@
 
 use reprieve_verify::{Error, Finding, Report, Rule, verify};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -131,6 +132,66 @@ fn c_code_that_keeps_the_rules() {
     }
     assert_eq!(c("keeps-static", &["-O2", "-static"], SEARCH).findings, []);
     assert_eq!(c("keeps-fixed", &["-O2", "-no-pie"], SEARCH).findings, []);
+}
+
+/// A lookup as `reprieve_lookup` compiles it, with this last act: local functions that nothing
+/// calls. Beside them is a function whose symbol outlives theirs.
+fn hidden(arming: &str, act: &str) -> String {
+    format!(
+        "
+    IN uint64_t hash(uint64_t x) {{ return 3 * x; }}
+    IN uintptr_t body(const void *argument, void *result) {{ return hash(1); }}
+    IN static uintptr_t find(const void *argument, void *result) {{
+        const struct node *n = *(struct node *const volatile *)argument;
+        while (n && n->key != 7)
+            n = n->next;
+        {act};
+        return n != 0;
+    }}
+    __asm__(\".pushsection reprieve_restart,\\\"ax\\\",@progbits\\n\"
+        \".type attempt, @function\\nattempt: {arming} jmp find\\n\"
+        \".size attempt, . - attempt\\n.popsection\");"
+    )
+}
+
+#[test]
+fn files_with_some_of_their_symbols() {
+    let arms = "lea descriptor(%rip), %rax; mov %rax, (%rdx);";
+    for (name, arming, act, broken) in [
+        ("hidden", arms, "*(uint64_t *)result = 1", None),
+        ("hidden-store", arms, "global++", Some(Rule::Store)),
+        ("hidden-call", arms, "hook()", Some(Rule::Indirect)),
+        ("hidden-unarmed", "", "", Some(Rule::Arming)),
+    ] {
+        for options in [&["-O0"][..], &["-O2"], &["-O2", "-fno-asynchronous-unwind-tables"]] {
+            let linked = |name: String, option| {
+                compile(&name, &[options, &[option][..]].concat(), &hidden(arming, act))
+            };
+            let whole = linked(name.into(), "-g");
+            let global_only = linked(format!("{name}-x"), "-Wl,-x");
+            let exported_only = stripped(&linked(format!("{name}-rdynamic"), "-rdynamic"));
+            for file in [whole, global_only, exported_only] {
+                let report = examine(&file);
+                let rules: BTreeSet<Rule> = report.findings.iter().map(|f| f.rule).collect();
+                assert_eq!(
+                    rules,
+                    broken.into_iter().collect(),
+                    "{options:?}, {}: {report:#?}",
+                    file.display()
+                );
+            }
+        }
+    }
+}
+
+/// The symbol's size covers a second function, which has none.
+#[test]
+fn code_that_nothing_leads_to() {
+    let report = c("unreached", &[], &body("ret; mov %rax, (%rdi); ret\n.size body, . - body"));
+    broken(&report, Rule::Unreached, "body", ".eh_frame");
+    assert_eq!(report.findings.len(), 1, "{report:#?}");
+    let trap = body("ret; ud2; int3; nop\n.size body, . - body");
+    assert_eq!(c("unreached-trap", &[], &trap).findings, []);
 }
 
 #[test]
@@ -328,7 +389,7 @@ fn the_stack_and_the_saved_registers() {
     );
     broken(&c("undecodable", &[], &body(".byte 0x06; ret")), Rule::Undecodable, "body", "");
     // A system call that a symbol splits.
-    let split = "jmp 1f; ret; nop; 1: .byte 0x0f\nsplit: .byte 0x05; ret";
+    let split = "jmp 1f; ret; nop; 1: .byte 0x0f\n.size body, . - body\nsplit: .byte 0x05; ret";
     broken(&c("split", &[], &body(split)), Rule::Undecodable, "body", "");
     broken(
         &c("returns-elsewhere", &[], &body("mov %rdi, (%rsp); ret")),

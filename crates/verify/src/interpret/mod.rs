@@ -80,6 +80,8 @@ struct Interpreter<'a> {
     contexts: BTreeMap<u64, Context>,
     rules: Rules<'a>,
     steps: usize,
+    /// Whether each instruction has been interpreted.
+    reached: Vec<bool>,
     /// Something that other functions depend on has changed.
     changed: bool,
 }
@@ -92,6 +94,7 @@ pub(crate) fn examine(image: &Image<'_>, code: &Code) -> Result<Report, Error> {
         contexts: BTreeMap::new(),
         rules: Rules::new(image, code),
         steps: 0,
+        reached: vec![false; code.instructions.len()],
         changed: false,
     };
     let inner = interpreter.inner();
@@ -112,6 +115,9 @@ pub(crate) fn examine(image: &Image<'_>, code: &Code) -> Result<Report, Error> {
         if found.is_empty() {
             break;
         }
+    }
+    if interpreter.rules.clean() {
+        interpreter.find_unreached();
     }
     Ok(Report {
         bytes: image.bytes.len() as u64,
@@ -147,6 +153,28 @@ impl Interpreter<'_> {
         functions.filter(|f| !self.contexts.contains_key(f)).collect()
     }
 
+    /// Finds code that was not interpreted: it may be called from outside although the file does
+    /// not say that a function begins there.
+    fn find_unreached(&mut self) {
+        let code = self.code;
+        let mut missed_before = false;
+        for ((i, padding), reached) in
+            code.instructions.iter().zip(code.padding()).zip(&self.reached)
+        {
+            // A trap does no harm.
+            let trap = matches!(i.mnemonic(), Mnemonic::Ud2 | Mnemonic::Int3);
+            let missed = !reached && !padding && !trap && !self.image.has_pads(i.ip());
+            if missed && !missed_before {
+                self.rules.find(
+                    i,
+                    Rule::Unreached,
+                    "nothing in the section leads here, and neither a symbol nor .eh_frame says that a function begins here: keep one of them",
+                );
+            }
+            missed_before = missed;
+        }
+    }
+
     fn fixpoint(&mut self) -> Result<(), Error> {
         self.changed = true;
         while std::mem::take(&mut self.changed) {
@@ -170,6 +198,7 @@ impl Interpreter<'_> {
         let mut work = VecDeque::from([first]);
         while let Some(at) = work.pop_front() {
             let Some(state) = states.get(&at).cloned() else { continue };
+            self.reached[at] = true;
             self.steps += 1;
             if self.steps > MOST_STEPS || kept > MOST_KEPT {
                 return Err(Error::TooLarge("the section's control flow".into()));
