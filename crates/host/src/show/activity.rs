@@ -196,6 +196,12 @@ impl VmActivity {
     pub fn graces(&self) -> u64 {
         count(&self.grace).saturating_add(self.grace_unseen)
     }
+
+    /// Their mean duration, in nanoseconds; `None` if no duration was seen. The time of an unseen
+    /// one that followed another is in that one's duration.
+    pub fn grace_mean(&self) -> Option<f64> {
+        (count(&self.grace) > 0).then(|| self.grace.total_ns as f64 / self.graces() as f64)
+    }
 }
 
 /// Whether the counters of `new` are not a continuation of those of `old`: another VM has the
@@ -221,7 +227,7 @@ fn restarted(old: &VmSnapshot, new: &VmSnapshot) -> bool {
 mod tests {
     use super::*;
     use crate::show::testing::{histogram, preempted, snapshot, vcpu, vm};
-    use crate::watch::model::Preemptions;
+    use crate::watch::model::{Grace, Preemptions};
 
     const MS: u64 = 1_000_000;
 
@@ -280,6 +286,23 @@ mod tests {
         let second = snapshot(2000 * MS, vec![vm(1, "a", vec![new])]);
         let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);
         assert_eq!(seen.all.on_ns, 50 * MS);
+    }
+
+    #[test]
+    fn grace_periods_without_a_pause_take_no_more_time_than_passed() {
+        let of = |durations: &[u64], unseen| {
+            let mut one = vm(1, "a", vec![]);
+            one.grace = Some(Grace { durations: histogram(durations), unseen, current: None });
+            snapshot(1000 * MS, vec![one])
+        };
+        let mean = |earlier, later: Snapshot| {
+            VmActivity::between(earlier, later.time_ns, &later.vms[0]).grace_mean()
+        };
+        // 4 ms each: of five, a look every 20 ms sees the first begin and the last end.
+        assert_eq!(mean(None, of(&[20 * MS; 50], 200)), Some(4e6));
+        let first = of(&[20 * MS; 50], 200);
+        assert_eq!(mean(Some(&first), of(&[20 * MS; 60], 240)), Some(4e6));
+        assert_eq!(mean(None, of(&[], 10)), None);
     }
 
     #[test]

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Figures from a histogram: number, mean, quantiles, sums and differences.
+//! Figures from a histogram: number, quantiles, sums and differences.
 
 use crate::watch::model::Histogram;
 
 /// Number of durations in `histogram`.
 pub fn count(histogram: &Histogram) -> u64 {
     histogram.counts.iter().fold(0, |sum: u64, n| sum.saturating_add(*n))
-}
-
-/// Mean duration, in nanoseconds.
-pub fn mean(histogram: &Histogram) -> Option<f64> {
-    let count = count(histogram);
-    (count > 0).then(|| histogram.total_ns as f64 / count as f64)
 }
 
 /// Upper bound of bucket `n`, in nanoseconds; the last has none.
@@ -76,7 +70,6 @@ mod tests {
         assert!((2_000.0..=4_000.0).contains(&p50), "{p50}");
         let p99 = quantile(&all, 0.99).unwrap();
         assert!((65.536e6..=100e6).contains(&p99), "{p99}");
-        assert_eq!(mean(&all), Some((9_000.0 + 100e6) / 4.0));
         assert_eq!(quantile(&Histogram::default(), 0.5), None);
     }
 

@@ -44,7 +44,7 @@ fn line(activity: &VmActivity, now: &Snapshot, vm: &VmSnapshot) -> String {
         close(optional(all.off_share(), percent)),
         close(optional(all.critical_share(), percent)),
         optional(vm.grace.as_ref().map(|_| all.per_second(activity.graces())), count),
-        close(optional(histogram::mean(&activity.grace), time)),
+        close(optional(activity.grace_mean(), time)),
         close(optional(histogram::quantile(&activity.grace, 0.99), time)),
     );
     if let Some(current) = vm.grace.as_ref().and_then(|grace| grace.current.as_ref()) {

@@ -115,7 +115,7 @@ fn heading(vm: &VmSnapshot, activity: &VmActivity) -> String {
             "\n  grace periods: {} ({}/s); mean {}, p50 {}, p99 {}",
             activity.graces(),
             count(all.per_second(activity.graces())),
-            optional(histogram::mean(grace), time),
+            optional(activity.grace_mean(), time),
             optional(histogram::quantile(grace, 0.5), time),
             optional(histogram::quantile(grace, 0.99), time),
         );

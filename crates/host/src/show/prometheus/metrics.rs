@@ -441,5 +441,7 @@ mod tests {
         let (asked, served) = (asked(dashboard), served(&page(busy(10))));
         assert!(asked.len() > 10, "{asked:?}");
         assert!(asked.is_subset(&served), "{:?}", asked.difference(&served));
+        // The time of unseen grace periods is in the sum that the mean comes from.
+        assert!(dashboard.contains("rate(reprieve_grace_periods_unseen_total{"));
     }
 }

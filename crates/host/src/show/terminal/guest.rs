@@ -6,7 +6,7 @@ use super::colours::Palette;
 use super::heading::heading;
 use super::state::{Row, View};
 use crate::show::activity::Activity;
-use crate::show::histogram::{mean, quantile};
+use crate::show::histogram::quantile;
 use crate::show::lines::{doing, holders};
 use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
 use crate::watch::model::{Snapshot, Vcpu, VcpuNow, VmSnapshot};
@@ -102,7 +102,7 @@ fn grace(row: &Row, now: &Snapshot, palette: Palette) -> Vec<Line<'static>> {
         Span::raw(format!(
             "{}/s; mean {}, p50 {}, p99 {}; longest {}",
             count(row.activity.all.per_second(row.activity.graces())),
-            optional(mean(past), time),
+            optional(row.activity.grace_mean(), time),
             optional(quantile(past, 0.5), time),
             optional(quantile(past, 0.99), time),
             if grace.durations.max_ns > 0 {

@@ -7,7 +7,7 @@ use super::bars;
 use super::colours::Palette;
 use super::heading::heading;
 use super::state::{Row, View};
-use crate::show::histogram::{mean, quantile};
+use crate::show::histogram::quantile;
 use crate::show::lines::{doing, holders};
 use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
 use crate::watch::model::{Snapshot, VcpuNow, VmSnapshot};
@@ -167,7 +167,7 @@ fn content(
             Some(_) => count(all.per_second(row.activity.graces())).into(),
             None => NONE.into(),
         },
-        8 => optional(mean(grace), time).into(),
+        8 => optional(row.activity.grace_mean(), time).into(),
         9 => optional(quantile(grace, 0.99), time).into(),
         _ => age(vm, now, palette),
     }
