@@ -398,6 +398,49 @@ fn a_grace_period_that_had_not_ended_bounds_the_longest() {
 }
 
 #[test]
+fn grace_periods_of_the_beginning_of_a_phase_bound_the_longest() {
+    let scratch = Scratch::new("cut");
+    let with = |name: &str, lost: u64, until_ms: Option<u64>| {
+        let mut records = small("postmark");
+        let Record::Run { plan, .. } = &mut records[0] else { panic!() };
+        plan.sample_waits = 500;
+        for record in &mut records {
+            let Record::PhaseEnd { phase, result, host } = record else { continue };
+            host.outside = Some(WatchOutcome::Seen(Box::new(Totals {
+                grace_periods: 2,
+                grace_periods_ns: 33_000_000,
+                waits: BTreeMap::from([("running".into(), 30.0)]),
+                ..Totals::default()
+            })));
+            if *phase == 3 {
+                result.cost.trace_lost = lost;
+                result.cost.trace_until_ns = until_ms.map(|ms| ms * 1_000_000);
+            }
+        }
+        let s = report::write(&scratch.run(name, &records)).unwrap();
+        let row = |key: &str| s.variants[0].row(key).unwrap();
+        // These are of the whole phase, and cannot be compared with a mean of its beginning.
+        for key in ["gp_difference", "waits.running"] {
+            assert!(row(key).baseline.is_some(), "{key}");
+            assert_eq!(row(key).overcommit.is_none(), !s.notices.is_empty(), "{name}: {key}");
+        }
+        let longest = row("gp_max").overcommit.as_ref().map(|cell| (cell.value, cell.bound));
+        (longest.unwrap(), s.notices)
+    };
+    let at_least = Some(Bound::AtLeast);
+    let (longest, notices) = with("known", 9, Some(1_500));
+    assert_eq!(longest, (30.0, at_least));
+    let told = "overcommit: 9 trace events lost, since the guest's buffer was full: the rows of grace periods are those of the first 1.50 s of a phase of 2.00 s";
+    assert!(notices.len() == 1 && notices[0].contains(told), "{notices:?}");
+    // A run of an earlier version.
+    let (longest, notices) = with("unknown", 9, None);
+    assert_eq!(longest, (30.0, at_least));
+    assert!(notices.len() == 1 && notices[0].contains("the beginning of a phase"), "{notices:?}");
+    // They were lost after the end of the phase.
+    assert_eq!(with("after", 9, Some(2_000)), ((30.0, None), vec![]));
+}
+
+#[test]
 fn memory_without_a_sample_from_before_the_load_is_told() {
     use reprieve_lab::protocol::Sample;
     let scratch = Scratch::new("late");

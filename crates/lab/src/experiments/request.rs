@@ -61,7 +61,8 @@ const MAX_SAMPLES: u32 = 10_000;
 
 /// Of the guest's buffer of events, per CPU, KiB.
 fn trace_kb(phase: Duration, subject: &VmPlan) -> u32 {
-    // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that.
+    // `churn` makes 20,000 events of 24 bytes per second and CPU; twice that. What a longer phase
+    // loses, the report says.
     let wanted = (phase.as_secs() as u32).saturating_mul(1024).clamp(2048, 48 << 10);
     // All of them together are a quarter of the guest's memory at most.
     let room = subject.memory_mib * 1024 / 4 / u64::from(subject.vcpus.max(1));

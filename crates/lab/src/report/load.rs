@@ -132,6 +132,14 @@ impl Phase {
         self.end.is_some() || self.death.is_some()
     }
 
+    /// Whether its grace periods are those of its beginning only, because trace events were lost.
+    pub fn is_cut(&self) -> bool {
+        let Some((result, _)) = &self.end else { return false };
+        // Runs of earlier versions do not tell until when none was lost.
+        let until = result.cost.trace_until_ns;
+        result.cost.trace_lost > 0 && until.is_none_or(|until| until < result.elapsed_ns)
+    }
+
     /// Number of samples of all kinds.
     pub fn samples(&self) -> usize {
         self.grace_periods.len()

@@ -64,15 +64,26 @@ impl<'a> Measured<'a> {
             .as_ref()
     }
 
-    /// The longest grace period, ms. At least the age of one that was in progress at the end of a
-    /// phase, if it was older than all that ended.
-    pub(super) fn longest(&self) -> Option<Bounded> {
+    /// Age of a grace period that was in progress at the end of a phase, ms, if it was older than
+    /// all that ended.
+    pub(super) fn oldest_open(&self) -> Option<f64> {
         let ended = self.durations().map(Distribution::max);
         let open = self.phases.iter().filter_map(|p| p.open_ns).max().map(ms);
-        match open.filter(|&open| ended.is_none_or(|ended| open > ended)) {
+        open.filter(|&open| ended.is_none_or(|ended| open > ended))
+    }
+
+    /// The longest grace period, ms; a lower bound if it was in progress at the end of a phase, or
+    /// if those of the end of a phase are missing.
+    pub(super) fn longest(&self) -> Option<Bounded> {
+        match self.oldest_open() {
             Some(open) => Some((open, Some(Bound::AtLeast))),
-            None => Some((ended?, None)),
+            None => Some((self.durations()?.max(), self.is_cut().then_some(Bound::AtLeast))),
         }
+    }
+
+    /// Whether some grace periods are missing, while the other figures are of whole phases.
+    pub(super) fn is_cut(&self) -> bool {
+        self.phases.iter().any(|p| p.is_cut())
     }
 
     /// Latencies of the probe callbacks, ms.

@@ -233,14 +233,8 @@ fn notices(run: &Run) -> Vec<String> {
                     run.plan.repeat
                 ));
             }
-            let lost: u64 = phases
-                .values()
-                .filter_map(|p| p.end.as_ref())
-                .map(|(r, _)| r.cost.trace_lost)
-                .sum();
             for phase in phases.values() {
-                let longest = Measured::new(run, vec![*phase]).longest();
-                if let Some((open_ms, Some(_))) = longest {
+                if let Some(open_ms) = Measured::new(run, vec![*phase]).oldest_open() {
                     notices.push(format!(
                         "{}, {}, repeat {}: a grace period was in progress at the end of the phase and at least {} ms old, older than all that ended: the longest takes at least that, and mean and percentiles are too low",
                         variant.label,
@@ -258,16 +252,29 @@ fn notices(run: &Run) -> Vec<String> {
                     scenario_name(scenario)
                 ));
             }
-            if lost > 0 {
-                notices.push(format!(
-                    "{}, {}: {lost} trace events lost, so some grace periods are missing: run with a larger trace buffer",
-                    variant.label,
-                    scenario_name(scenario)
-                ));
+            if let Some(lost) = lost(run, phases.values().copied()) {
+                notices.push(format!("{}, {}: {lost}", variant.label, scenario_name(scenario)));
             }
         }
     }
     notices
+}
+
+/// That the grace periods of some of these phases are those of their beginning.
+fn lost<'a>(run: &Run, phases: impl Iterator<Item = &'a Phase>) -> Option<String> {
+    let costs = phases.filter(|p| p.is_cut()).filter_map(|p| Some(&p.end.as_ref()?.0.cost));
+    let costs: Vec<_> = costs.collect();
+    let lost = costs.iter().map(|cost| cost.trace_lost).reduce(|a, b| a + b)?;
+    // Unknown in runs of earlier versions.
+    let until = costs.iter().map(|cost| cost.trace_until_ns).min().flatten();
+    let first = match until {
+        Some(ns) => format!("the first {} s", format::number(ns as f64 / 1e9)),
+        None => "the beginning".into(),
+    };
+    Some(format!(
+        "{lost} trace events lost, since the guest's buffer was full: the rows of grace periods are those of {first} of a phase of {} s: take a --phase no longer than that",
+        format::number(run.plan.phase_ms as f64 / 1e3)
+    ))
 }
 
 /// A notice if phases have no sample of memory from before their load, as in runs of an earlier

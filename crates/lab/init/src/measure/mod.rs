@@ -198,6 +198,7 @@ impl Recorded<'_> {
             sampler_ns: self.memory.cpu_ns + self.slow_cpu_ns,
             trace_events: volume.events,
             trace_lost: volume.lost,
+            trace_until_ns: volume.complete_until.map(|at| at.min(to).saturating_sub(from)),
             trace_event_ns: self.meter.trace_event_ns,
             longest_gap_ns: longest_gap(memory().map(|(t_ns, _)| t_ns), 0, to.saturating_sub(from)),
         };

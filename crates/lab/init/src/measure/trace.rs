@@ -148,12 +148,12 @@ impl Trace {
                 found.extend(tracker.event(time, s.cpu, kind));
             }
         }
-        let complete_until =
-            streams.iter().filter(|s| s.lost > 0).map(|s| s.last).min().unwrap_or(u64::MAX);
+        volume.complete_until = streams.iter().filter(|s| s.lost > 0).map(|s| s.last).min();
+        let complete = |at: u64| volume.complete_until.is_none_or(|until| at <= until);
         // What came after a loss may have ended it.
-        volume.open = in_progress(&found, tracker.open(), to).filter(|_| complete_until >= to);
+        volume.open = in_progress(&found, tracker.open(), to).filter(|_| complete(to));
         for gp in found {
-            if gp.start_ns >= from && gp.end_ns <= to && gp.end_ns <= complete_until {
+            if gp.start_ns >= from && gp.end_ns <= to && complete(gp.end_ns) {
                 each(gp);
             }
         }
@@ -192,6 +192,8 @@ fn pages(size_kb: u64) -> u64 {
 pub struct Volume {
     pub events: u64,
     pub lost: u64,
+    /// The last event before the first loss on any CPU, if there was one.
+    pub complete_until: Option<u64>,
     /// When the grace period began that was in progress at the end.
     pub open: Option<u64>,
 }

@@ -225,6 +225,10 @@ pub struct MeasureCost {
     /// Trace events recorded, and those lost to a full buffer.
     pub trace_events: u64,
     pub trace_lost: u64,
+    /// If any were lost: until when in the phase none was. Later grace periods are not in the
+    /// samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_until_ns: Option<u64>,
     /// Cost of one trace event (a kprobe, the dearest kind), measured in this guest when it was
     /// prepared; 0 if unknown.
     pub trace_event_ns: f64,
