@@ -94,7 +94,6 @@ fn statistics(setup: &GuestSetup, guard: &mut Guard) -> Result<Statistics> {
 
 /// Their processes, each in a cgroup of its weight.
 struct Vms {
-    /// Dropped first.
     players: Vec<Player>,
     cgroups: Vec<Cgroup>,
 }
@@ -152,6 +151,10 @@ impl Drop for Vms {
     fn drop(&mut self) {
         // All at once: until they are gone, those that are left take the CPUs.
         self.players.iter_mut().for_each(Player::kill);
+        // A cgroup is removed when nobody is in it, and the first one may have mounted the
+        // hierarchy.
+        self.players.clear();
+        while self.cgroups.pop().is_some() {}
     }
 }
 
