@@ -25,11 +25,14 @@ pub struct Channel {
     lines: Vec<UnixStream>,
     /// The one in use: an index into `lines`.
     active: Option<usize>,
+    /// Bytes of the events so far.
+    received: u64,
     incoming: mpsc::Receiver<(usize, Incoming)>,
 }
 
 enum Incoming {
-    Event(Box<Event>),
+    /// With the length of its line.
+    Event(Box<Event>, usize),
     Garbage(String),
     Closed,
 }
@@ -44,7 +47,7 @@ impl Channel {
             std::thread::spawn(move || read_events(index, reader, send));
             line.set_write_timeout(Some(scaled(WRITE_LIMIT)))?;
         }
-        Ok(Channel { lines, active: None, incoming })
+        Ok(Channel { lines, active: None, received: 0, incoming })
     }
 
     /// Sends `command`; an error before the first event of the guest.
@@ -62,6 +65,11 @@ impl Channel {
         self.active = None;
     }
 
+    /// Bytes of the events that [`Channel::receive`] has returned.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
     /// The next event, or `None` when `wait` has passed.
     ///
     /// # Errors
@@ -71,8 +79,9 @@ impl Channel {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.incoming.recv_timeout(left) {
-                Ok((index, Incoming::Event(event))) => {
+                Ok((index, Incoming::Event(event, length))) => {
                     self.active.get_or_insert(index);
+                    self.received += length as u64;
                     return Ok(Some(*event));
                 }
                 // Firmware or kernel may print on the line that is not in use.
@@ -98,7 +107,7 @@ fn read_events(index: usize, line: UnixStream, send: mpsc::SyncSender<(usize, In
         let incoming = match (&mut reader).take(LINE_MAX as u64).read_until(b'\n', &mut text) {
             Ok(0) | Err(_) => Incoming::Closed,
             Ok(_) => match serde_json::from_slice(&text) {
-                Ok(event) => Incoming::Event(Box::new(event)),
+                Ok(event) => Incoming::Event(Box::new(event), text.len()),
                 Err(_) if text.trim_ascii().is_empty() => continue,
                 Err(_) => {
                     let start = &text[..text.len().min(120)];

@@ -16,6 +16,9 @@ use std::time::Duration;
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 const CALL_LIMIT: Duration = Duration::from_secs(120);
 
+/// Far beyond any file that a check reads.
+const FILE_MAX: usize = 1 << 20;
+
 /// How long it may take until `watch` sees a running guest. Not a claim about how long it takes:
 /// `attach` measures that.
 const WATCH_LIMIT: Duration = Duration::from_secs(30);
@@ -95,12 +98,15 @@ impl<'a> GuestSetup<'a> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Reads a file of the guest.
+    /// Reads a file of the guest, of at most [`FILE_MAX`] bytes.
     pub fn read(&self, vm: &mut Vm, path: &str) -> Result<String> {
         let mut text = String::new();
         vm.call(&Command::Read { path: path.into() }, scaled(CALL_LIMIT), self.cancel, |event| {
             if let Event::Content { text: part } = event {
                 text += &part;
+            }
+            if text.len() > FILE_MAX {
+                return Err(Error::Other(format!("{path} of a guest: more than {FILE_MAX} bytes")));
             }
             Ok(())
         })?;
