@@ -2,6 +2,9 @@
 //! Functions that the C ABI (package `reprieve-capi`) needs beyond the public interface. Not for
 //! other users, and not stable.
 //!
+//! C counts its sections itself, without guards: entering one is safe, ending one that a guard
+//! relies on is not. A domain is named by its id, whose index is always within the tables.
+//!
 //! The headers repeat the layout of the thread's block and of a record, so that C can inline the
 //! fast paths. The assertions here fail when either changes: then `include/reprieve/abi.h` must
 //! change too, and its version.
@@ -38,15 +41,13 @@ pub fn reader_offset() -> isize {
     thread::reader_offset()
 }
 
-/// Index of a domain.
-pub fn index(domain: DomainId) -> usize {
-    domain.index()
-}
+/// The default domain.
+pub const GLOBAL: DomainId = DomainId::GLOBAL;
 
 /// Enters a plain section of the domain; registers the thread if need be. Unlike a guard's, it ends
 /// with the thread, if the thread has used no guards of the domain.
-pub fn enter(index: usize) {
-    thread::unguarded(index).enter();
+pub fn enter(domain: DomainId) {
+    thread::unguarded(domain.index()).enter();
     begin();
 }
 
@@ -59,33 +60,55 @@ fn begin() {
 }
 
 /// Leaves one. Ignored outside of any.
-pub fn leave(index: usize) {
-    if let Some(record) = thread::existing(index).filter(|r| r.nesting() != 0) {
+///
+/// ```compile_fail,E0133
+/// let guard = reprieve::read_lock();
+/// reprieve::abi::leave(reprieve::abi::GLOBAL);
+/// drop(guard);
+/// ```
+///
+/// # Safety
+/// No [`Guard`](crate::Guard) and no [`Qsbr`](crate::Qsbr) of this thread relies on the section: it
+/// was entered by [`enter`].
+pub unsafe fn leave(domain: DomainId) {
+    let record = thread::existing(domain.index());
+    if let Some(record) = record.filter(|r| r.nesting() != 0) {
         record.leave();
     }
 }
 
 /// How deep this thread is nested in sections of the domain.
-pub fn nesting(index: usize) -> u32 {
-    thread::existing(index).map_or(0, Record::nesting)
+pub fn nesting(domain: DomainId) -> u32 {
+    thread::existing(domain.index()).map_or(0, Record::nesting)
 }
 
 /// Registers this thread.
-pub fn register(index: usize) {
-    thread::unguarded(index);
+pub fn register(domain: DomainId) {
+    thread::unguarded(domain.index());
 }
 
 /// From now on C announces this thread's quiescent states of the domain in line, where announcing
 /// takes no fence: it calls [`quiesce`] only if a grace period waits for the thread.
-pub fn announce_in_line(index: usize) {
-    let record = thread::fast_unguarded(index).map_or(std::ptr::null(), std::ptr::from_ref);
+pub fn announce_in_line(domain: DomainId) {
+    let record = thread::fast_unguarded(domain.index());
+    let record = record.map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the block is this thread's own.
     unsafe { (*thread::this()).online = record };
 }
 
 /// Ends one section of the domain and begins the next, if this thread is nested exactly once.
-pub fn quiesce(index: usize) {
-    if let Some(record) = thread::existing(index).filter(|r| r.nesting() == 1) {
+///
+/// ```compile_fail,E0133
+/// let guard = reprieve::read_lock();
+/// reprieve::abi::quiesce(reprieve::abi::GLOBAL);
+/// drop(guard);
+/// ```
+///
+/// # Safety
+/// As for [`leave`].
+pub unsafe fn quiesce(domain: DomainId) {
+    let record = thread::existing(domain.index());
+    if let Some(record) = record.filter(|r| r.nesting() == 1) {
         record.quiesce();
         begin();
     }

@@ -199,7 +199,7 @@ fn a_thread_that_exits_inside_a_section_of_c_is_not_waited_for() {
     // Threads of other tests may be registered under the same index from an earlier domain.
     let before = domain.stats().threads;
     let other = domain.clone();
-    thread::spawn(move || reprieve::abi::enter(reprieve::abi::index(other.id()))).join().unwrap();
+    thread::spawn(move || reprieve::abi::enter(other.id())).join().unwrap();
     domain.synchronize();
     assert!(domain.stats().threads <= before);
 }
@@ -250,7 +250,7 @@ fn a_reference_outlives_the_thread_that_leaked_its_guard() {
     };
     // In a thread that C registered.
     let after_c: Read = |domain, cell| {
-        reprieve::abi::register(reprieve::abi::index(domain.id()));
+        reprieve::abi::register(domain.id());
         let guard: &Guard<'_> = Box::leak(Box::new(domain.read_lock()));
         cell.load(guard)
     };

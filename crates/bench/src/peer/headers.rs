@@ -38,18 +38,20 @@ mod slow {
 
     #[unsafe(no_mangle)]
     extern "C" fn reprieve_read_lock_slow() {
-        abi::enter(0);
+        abi::enter(abi::GLOBAL);
     }
 
     #[unsafe(no_mangle)]
     extern "C" fn reprieve_read_unlock_slow() {
-        abi::leave(0);
+        // SAFETY: `c/reprieve.c` leaves what it has entered.
+        unsafe { abi::leave(abi::GLOBAL) };
     }
 
     /// `reprieve-capi` has a domain of its own for this; here the nodes are the default domain's.
     #[unsafe(no_mangle)]
     extern "C" fn reprieve_qsbr_quiescent_state_slow() {
-        abi::quiesce(0);
+        // SAFETY: `Online` has entered the section, and no guard lives while C reads.
+        unsafe { abi::quiesce(abi::GLOBAL) };
     }
 
     #[unsafe(no_mangle)]
@@ -60,7 +62,7 @@ mod slow {
     #[unsafe(no_mangle)]
     extern "C" fn reprieve_fallback() {
         abi::count_fallback();
-        abi::enter(0);
+        abi::enter(abi::GLOBAL);
     }
 
     #[unsafe(no_mangle)]
@@ -140,15 +142,16 @@ struct Online<'a>(&'a Table, PhantomData<*mut ()>);
 
 impl<'a> Online<'a> {
     fn new(table: &'a Table) -> Online<'a> {
-        abi::enter(0);
-        abi::announce_in_line(0);
+        abi::enter(abi::GLOBAL);
+        abi::announce_in_line(abi::GLOBAL);
         Online(table, PhantomData)
     }
 }
 
 impl Drop for Online<'_> {
     fn drop(&mut self) {
-        abi::leave(0);
+        // SAFETY: entered by `new`, in this thread.
+        unsafe { abi::leave(abi::GLOBAL) };
     }
 }
 

@@ -23,22 +23,23 @@ pub extern "C" fn reprieve_abi_version() -> c_uint {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_register_thread() {
-    abi::register(0);
+    abi::register(abi::GLOBAL);
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_read_lock_slow() {
-    abi::enter(0);
+    abi::enter(abi::GLOBAL);
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_read_unlock_slow() {
-    abi::leave(0);
+    // SAFETY: C has no guards.
+    unsafe { abi::leave(abi::GLOBAL) };
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_read_ongoing() -> c_int {
-    (abi::nesting(0) != 0).into()
+    (abi::nesting(abi::GLOBAL) != 0).into()
 }
 
 #[unsafe(no_mangle)]
@@ -49,7 +50,7 @@ pub extern "C" fn reprieve_restart_slow(attempt: c_uint) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_fallback() {
     abi::count_fallback();
-    abi::enter(0);
+    abi::enter(abi::GLOBAL);
 }
 
 #[unsafe(no_mangle)]

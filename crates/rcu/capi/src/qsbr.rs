@@ -9,7 +9,7 @@
 //! A callback of this domain reads as an online thread does, without entering anything. So whoever
 //! runs it is online meanwhile ([`run_online`]), as liburcu's threads are.
 
-use reprieve_core::{Domain, Engine, Function, Head, abi};
+use reprieve_core::{Domain, DomainId, Engine, Function, Head, abi};
 use std::ffi::c_int;
 use std::ptr::{null_mut, without_provenance};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -39,44 +39,47 @@ fn make() -> &'static Domain {
     }
 }
 
-fn index() -> usize {
-    abi::index(domain().id())
+fn id() -> DomainId {
+    domain().id()
 }
 
 /// Runs `f` with this thread offline.
 fn offline<R>(f: impl FnOnce(&Domain) -> R) -> R {
-    let online = abi::nesting(index()) == 1;
+    let online = abi::nesting(id()) == 1;
     if online {
-        abi::leave(index());
+        // SAFETY: C has no guards.
+        unsafe { abi::leave(id()) };
     }
     let result = f(domain());
     if online {
-        abi::enter(index());
+        abi::enter(id());
     }
     result
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_online() {
-    if abi::nesting(index()) == 0 {
-        abi::enter(index());
+    if abi::nesting(id()) == 0 {
+        abi::enter(id());
     }
-    abi::announce_in_line(index());
+    abi::announce_in_line(id());
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_offline() {
-    abi::leave(index());
+    // SAFETY: as above.
+    unsafe { abi::leave(id()) };
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_ongoing() -> c_int {
-    (abi::nesting(index()) != 0).into()
+    (abi::nesting(id()) != 0).into()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_quiescent_state_slow() {
-    abi::quiesce(index());
+    // SAFETY: as above.
+    unsafe { abi::quiesce(id()) };
 }
 
 #[unsafe(no_mangle)]
@@ -119,5 +122,5 @@ pub extern "C" fn reprieve_qsbr_start_poll() -> u64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_poll(cookie: u64) -> c_int {
-    domain().poll(abi::cookie(domain().id(), cookie)).into()
+    domain().poll(abi::cookie(id(), cookie)).into()
 }
