@@ -111,6 +111,8 @@
 //!   more than free memory.
 //! - **A callback registers another**: allowed, without end; [`rcu_barrier`] waits for those
 //!   registered before it.
+//! - **A domain loses its last owner**: the drop waits for the domain's callbacks. In a callback it
+//!   returns at once, and a thread waits in its place.
 //! - **A signal handler** may enter plain sections, look up and protect, even as the first user in
 //!   its thread. It drops its guards before it returns: the interrupted code may be about to fill
 //!   the same slot, or to write the nesting count. It may not register

@@ -505,7 +505,6 @@ fn callbacks_may_register_callbacks_and_the_drop_waits_for_all() {
             if let (Some(domain), 1..) = (weak.upgrade(), left) {
                 assert!(domain.barrier().is_err());
                 again(&domain, left - 1, &ran);
-                // The last reference must not go in a callback: then the domain is leaked.
             }
         });
     }

@@ -736,6 +736,11 @@ fn without_threads() {
             });
         }
         domain.barrier().unwrap();
+        // A domain whose last owner a callback drops stays; others come and go.
+        let stays = Domain::builder().build().unwrap();
+        domain.defer(move || drop(stays));
+        domain.barrier().unwrap();
+        drop(Domain::builder().build().unwrap());
         // Nor is there anybody to run grace periods in the background.
         let cookie = domain.start_poll();
         while !domain.poll(cookie) {}

@@ -215,7 +215,8 @@ void reprieve_get_stats(struct reprieve_stats *stats);
 
 /*
  * Domains: readers, grace periods and callbacks that know nothing of other domains'. Plain sections
- * only. A domain is freed when no thread is in a section of it; that waits for its callbacks.
+ * only. A domain is freed when no thread is in a section of it. That waits for its callbacks; in a
+ * callback, of whatever domain, it returns at once, and a thread of the library waits instead.
  */
 struct reprieve_domain;
 

@@ -320,16 +320,11 @@ impl Reclaimer {
     }
 
     /// The domain is dropped: waits for the callbacks, then stops the workers. `withdraw` takes the
-    /// domain from the fork handlers, while there still are workers. False: the domain stays.
-    pub(crate) fn close(self: &Arc<Reclaimer>, withdraw: impl FnOnce()) -> bool {
+    /// domain from the fork handlers, while there still are workers. Not in a callback.
+    pub(crate) fn close(self: &Arc<Reclaimer>, withdraw: impl FnOnce()) {
         let _cancel = CancelDisabled::new();
         // No guard can be alive: they borrow the domain.
         self.registry().records().for_each(|r| r.reset());
-        if thread::in_callback() {
-            // A worker cannot wait for itself. The domain stays, as a leak.
-            std::mem::forget(self.clone());
-            return false;
-        }
         // Again for callbacks that callbacks have registered: without a worker nobody else runs
         // them, and what they leave in a buffer the next domain of this index would take for its
         // own. No guard can be left, and so no error.
@@ -342,7 +337,6 @@ impl Reclaimer {
         self.queues.iter().for_each(|q| q.worker.wake());
         withdraw();
         self.workers.join();
-        true
     }
 
     /// For forks: keeps other threads out of their buffers. Waits at most `limit` for threads that

@@ -81,7 +81,8 @@ impl Builder {
     /// Builds it.
     ///
     /// # Errors
-    /// [`Error::TooManyDomains`] if [`MAX_DOMAINS`](crate::MAX_DOMAINS) exist.
+    /// [`Error::TooManyDomains`] if [`MAX_DOMAINS`](crate::MAX_DOMAINS) exist. Those count whose
+    /// last owner a callback has dropped, until their own callbacks have run.
     pub fn build(self) -> Result<Domain, Error> {
         let index = table::reserve().ok_or(Error::TooManyDomains)?;
         let domain = self.build_at(index);

@@ -7,6 +7,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod default;
+mod end;
 mod fork;
 pub(crate) mod table;
 
@@ -462,10 +463,11 @@ impl restart::LookupDomain for &Domain {
 
 /// Waits for the callbacks, then stops the workers. Guards of the domain are gone, except leaked
 /// ones, whose sections and protections end here.
+///
+/// In a callback, of whatever domain, it returns at once, and a thread that is started for it does
+/// all that. (If the system refuses a thread the domain is leaked, with the callbacks that wait.)
 impl Drop for Domain {
     fn drop(&mut self) {
-        if self.reclaimer.close(|| table::withdraw(&self.reclaimer)) {
-            table::free(self.id.index());
-        }
+        end::end(&self.reclaimer);
     }
 }

@@ -40,6 +40,9 @@ pub(crate) mod sealed {
 use sealed::Sealed;
 
 /// A way to own or borrow the domain of a structure: [`Global`], `&Domain` or `Arc<Domain>`.
+///
+/// A domain goes with its last `Arc`. That may be one in a value that a callback drops: a thread
+/// waits for the domain's own callbacks then, and `Domain::drop` returns at once.
 pub trait Handle: Sealed {
     /// The domain.
     fn domain(&self) -> &Domain;

@@ -81,6 +81,11 @@ static void *qsbr(void *argument)
 	return NULL;
 }
 
+static void free_domain(void *domain)
+{
+	reprieve_domain_free((struct reprieve_domain *)domain);
+}
+
 static void increment(void *argument)
 {
 	__atomic_fetch_add((int *)argument, 1, __ATOMIC_RELEASE);
@@ -166,5 +171,15 @@ int main(void)
 		reprieve_domain_free(domain);
 	}
 	CHECK(reprieve_barrier() == 0 && freed == 1);
+
+	/* One that a callback frees: its own callbacks run all the same. */
+	domain = reprieve_domain_new(REPRIEVE_ENGINE_RESTART, 0);
+	CHECK(domain);
+	n = (struct node *)calloc(1, sizeof(*n));
+	reprieve_domain_call(domain, &n->head, node_freed, sizeof(*n));
+	reprieve_defer(free_domain, domain);
+	CHECK(reprieve_barrier() == 0);
+	while (__atomic_load_n(&freed, __ATOMIC_ACQUIRE) != 2)
+		usleep(1000);
 	return 0;
 }

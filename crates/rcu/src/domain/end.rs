@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end of a domain: its callbacks have run, its threads are gone, its index is free.
+//!
+//! Whoever drops the last owner waits for that. A callback may not: it would wait for itself, or
+//! for callbacks behind it, and its worker has other callbacks to run. The last owner of a domain
+//! may well be in a node that a callback frees (a structure with an `Arc<Domain>` of its own), so a
+//! thread is started that waits in the callback's place. One thread for each such domain: the
+//! callbacks of one may wait for the end of another.
+//!
+//! The child of a fork has no thread that was ending a domain: such a domain stays there, as a leak.
+
+use super::table;
+use crate::callback::reclaimer::Reclaimer;
+use crate::platform::sys;
+use crate::thread;
+use std::sync::Arc;
+
+/// Ends the domain, now or, if this is a callback, soon.
+pub(super) fn end(reclaimer: &Arc<Reclaimer>) {
+    if !thread::in_callback() {
+        return wait(reclaimer);
+    }
+    let own = reclaimer.clone();
+    let by_bound = thread::bound().is_some();
+    let run = move || {
+        // As the thread for grace periods in the background: this one leads some, too.
+        sys::give_up_real_time();
+        if by_bound {
+            sys::unbind(sys::thread_id());
+        }
+        thread::note_bound();
+        wait(&own);
+    };
+    match sys::Thread::start("reprieve-end".into(), sys::STACK, run) {
+        Some(thread) => thread.detach(),
+        // The system refuses a thread. The domain stays, as a leak: the table leads to it.
+        None => std::mem::forget(reclaimer.clone()),
+    }
+}
+
+fn wait(reclaimer: &Arc<Reclaimer>) {
+    reclaimer.close(|| table::withdraw(reclaimer));
+    table::free(reclaimer.index());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Domain;
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Returns when the domain has ended. (If it stays the test hangs.)
+    fn await_end(reclaimer: &Weak<Reclaimer>, index: usize) {
+        while reclaimer.strong_count() != 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let entry = table::DOMAINS[index].load(Ordering::Acquire);
+        assert!(!std::ptr::eq(entry, reclaimer.as_ptr()), "the index is not free");
+    }
+
+    fn domain() -> (Domain, Weak<Reclaimer>, usize) {
+        let domain = Domain::builder().build().unwrap();
+        let (reclaimer, index) = (Arc::downgrade(domain.reclaimer()), domain.id().index());
+        (domain, reclaimer, index)
+    }
+
+    /// Has the domain run a callback, and start the thread for grace periods; the callback's flag.
+    fn use_it(domain: &Domain) -> Arc<AtomicBool> {
+        let ran = Arc::new(AtomicBool::new(false));
+        let flag = ran.clone();
+        domain.defer(move || flag.store(true, Ordering::SeqCst));
+        domain.start_poll();
+        ran
+    }
+
+    #[test]
+    fn a_callback_of_another_domain_drops_the_last_owner() {
+        let (outer, ..) = domain();
+        let (inner, reclaimer, index) = domain();
+        let ran = use_it(&inner);
+        outer.defer(move || drop(inner));
+        await_end(&reclaimer, index);
+        assert!(ran.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_callback_of_the_domain_itself_drops_the_last_owner() {
+        let (domain, reclaimer, index) = domain();
+        let domain = Arc::new(domain);
+        let ran = use_it(&domain);
+        let (tell, told) = channel();
+        let last = domain.clone();
+        domain.defer(move || {
+            told.recv().unwrap();
+            drop(last);
+        });
+        drop(domain);
+        tell.send(()).unwrap();
+        await_end(&reclaimer, index);
+        assert!(ran.load(Ordering::SeqCst));
+    }
+}
