@@ -16,10 +16,11 @@
  *   the CPU that registered them. So callbacks that were registered on several CPUs run at the same
  *   time, and callbacks of one CPU in no order. liburcu has one thread and one order for all, until
  *   a program asks for more threads;
- * - rcu_defer_barrier, rcu_defer_unregister_thread, call_rcu_data_free (of one that is not the
- *   default), and get_call_rcu_thread the first time, wait for all callbacks that are registered.
- *   Do not call them with a lock that a callback takes, or inside a read-side section, which ends
- *   the program;
+ * - rcu_defer_barrier, rcu_defer_barrier_thread, rcu_defer_unregister_thread, rcu_defer_exit,
+ *   call_rcu_data_free (of one that is neither null nor the default), free_all_cpu_call_rcu_data,
+ *   and get_call_rcu_thread the first time, wait for all callbacks that are registered, whichever
+ *   thread has registered them, and whether by call_rcu or defer_rcu. Do not call them with a lock
+ *   that a callback takes, or inside a read-side section, which ends the program;
  * - in a callback those, and rcu_barrier, wait for nothing: what was deferred there has not run
  *   when they return. liburcu's rcu_barrier prints an error, and waits where the callback is one of
  *   another flavor;
@@ -274,6 +275,8 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_call_rcu_data_free(struct call_rcu_data *crdp)              \
 	{                                                                                          \
+		if (!crdp || crdp == reprieve_helper_default())                                    \
+			return;                                                                    \
 		base##_barrier();                                                                  \
 		reprieve_helper_free(crdp);                                                        \
 	}                                                                                          \

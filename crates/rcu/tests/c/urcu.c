@@ -253,6 +253,35 @@ static void ask_in_a_callback(struct rcu_head *head)
 	node_free(head);
 }
 
+static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER;
+
+static void take_and_free(struct rcu_head *head)
+{
+	pthread_mutex_lock(&taken);
+	pthread_mutex_unlock(&taken);
+	node_free(head);
+}
+
+/*
+ * A thread that has no helper of its own gives back null, or the default one: that waits for
+ * nothing, in a section, or with a lock that a callback takes.
+ */
+static void no_helpers(void)
+{
+	struct call_rcu_data *data = get_thread_call_rcu_data();
+
+	CHECK(!data);
+	pthread_mutex_lock(&taken);
+	call_rcu(&node_new(1)->rcu, take_and_free);
+	set_thread_call_rcu_data(NULL);
+	call_rcu_data_free(data);
+	call_rcu_data_free(get_default_call_rcu_data());
+	rcu_read_lock();
+	call_rcu_data_free(data);
+	rcu_read_unlock();
+	pthread_mutex_unlock(&taken);
+}
+
 static void helpers(void)
 {
 	struct call_rcu_data *data = create_call_rcu_data(0, -1);
@@ -345,6 +374,7 @@ int main(void)
 		}
 	}
 #endif
+	no_helpers();
 	helpers();
 	readers_in_callbacks();
 	CMM_STORE_SHARED(stop, 1);
