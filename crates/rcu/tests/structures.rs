@@ -34,6 +34,15 @@ impl Hasher for Same {
     fn write(&mut self, _: &[u8]) {}
 }
 
+/// Waits for a grace period when it is dropped: not inside a section.
+struct Waits(Arc<Domain>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.synchronize();
+    }
+}
+
 fn domain() -> Domain {
     Domain::builder().build().unwrap()
 }
@@ -110,6 +119,25 @@ mod cell {
             .collect();
         writers.into_iter().for_each(|w| w.join().unwrap());
         assert_eq!(cell.get(), 20_000);
+    }
+
+    /// Another writer comes first: what was to replace the value is dropped outside the section.
+    #[test]
+    fn an_update_in_vain_drops_its_value_outside_the_section() {
+        let domain = Arc::new(domain());
+        let value = || Waits(domain.clone());
+        let cell = Cell::new_in(value(), &*domain);
+        let mut runs = 0;
+        cell.update(|_| {
+            runs += 1;
+            if runs == 1 {
+                cell.store(value());
+            }
+            value()
+        });
+        assert_eq!(runs, 2);
+        drop(cell);
+        domain.barrier().unwrap();
     }
 
     #[test]
@@ -273,6 +301,26 @@ mod map {
         drop(map);
         domain.barrier().unwrap();
         assert_eq!(drops.load(SeqCst), 1100);
+    }
+
+    /// As in a cell.
+    #[test]
+    fn an_update_in_vain_drops_its_value_outside_the_section() {
+        let domain = Arc::new(domain());
+        let value = || Waits(domain.clone());
+        let map = Map::builder().domain(&*domain).build();
+        map.insert(1, value());
+        let mut runs = 0;
+        assert!(map.update(&1, |_| {
+            runs += 1;
+            if runs == 1 {
+                map.insert(1, value());
+            }
+            value()
+        }));
+        assert_eq!(runs, 2);
+        drop(map);
+        domain.barrier().unwrap();
     }
 
     #[test]

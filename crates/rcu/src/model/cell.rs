@@ -49,23 +49,24 @@ impl Shared {
     /// `Cell::update` with the increment of a counter.
     fn increment(&self, thread: u32, in_section: bool) {
         let record = self.world.registry.claim(thread).unwrap();
-        if in_section {
-            record.enter();
-            light();
-        }
-        let mut current = self.cell.load();
-        loop {
-            let new = Node::make(Node::read(current) + 1);
-            match self.cell.replace(current, new) {
-                Ok(_) => break,
-                Err(other) => current = other,
+        let old = loop {
+            if in_section {
+                record.enter();
+                light();
             }
-        }
-        if in_section {
-            record.leave();
-        }
+            let current = self.cell.load();
+            let new = Node::make(Node::read(current) + 1);
+            let replaced = self.cell.replace(current, new);
+            if in_section {
+                record.leave();
+            }
+            match replaced {
+                Ok(old) => break old,
+                Err(_) => Node::free(new),
+            }
+        };
         record.release();
-        self.reclaim(current);
+        self.reclaim(old);
     }
 }
 

@@ -216,24 +216,26 @@ impl<T: Send + Sync + 'static, D: Handle> Cell<T, D> {
         }
     }
 
-    /// Read, copy, update: replaces the value by `f(&value)`. `f` runs again if another writer came
-    /// first.
+    /// Read, copy, update: replaces the value by `f(&value)`. If another writer came first, the
+    /// result is dropped and `f` runs again. `f` runs in a plain section, so it must not wait for a
+    /// grace period; the result is dropped outside.
     pub fn update(&self, mut f: impl FnMut(&T) -> T) {
-        let guard = self.domain.read();
-        let mut current = self.pointer.load();
-        loop {
+        let old = loop {
+            let guard = self.domain.read();
+            let current = self.pointer.load();
             // SAFETY: as in `load`.
             let new = node::allocate(f(unsafe { &*current }));
-            match self.pointer.replace(current, new) {
-                Ok(_) => break,
-                Err(other) => current = other,
+            let replaced = self.pointer.replace(current, new);
+            // A destructor may wait for a grace period, and outside the section this thread may
+            // help if too much waits.
+            drop(guard);
+            match replaced {
+                Ok(old) => break old,
+                // SAFETY: it was not published.
+                Err(_) => unsafe { node::free(new) },
             }
-            // SAFETY: it was not published.
-            unsafe { node::free(new) };
-        }
-        // Outside the section, so that this thread may help if too much waits.
-        drop(guard);
-        self.retire(current);
+        };
+        self.retire(old);
     }
 
     fn exchange(&self, value: T) -> *mut T {

@@ -264,15 +264,17 @@ where
     }
 
     /// Read, copy, update: replaces the value of `key` by `f(&value)`; returns whether the key
-    /// is there. No lock is held while `f` runs; it runs again if another writer came first.
+    /// is there. If another writer came first, the result is dropped and `f` runs again. `f` runs
+    /// in a plain section, so it must not wait for a grace period, and without a lock; the result
+    /// is dropped outside.
     pub fn update<Q>(&self, key: &Q, mut f: impl FnMut(&V) -> V) -> bool
     where
         K: Borrow<Q> + Clone,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
-        let section = self.domain.read();
         loop {
+            let section = self.domain.read();
             // SAFETY: the section keeps the item alive; the new one is ours until it is
             // published.
             unsafe {
@@ -291,6 +293,8 @@ where
                     return true;
                 }
                 drop(locked);
+                // A destructor may wait for a grace period.
+                drop(section);
                 node::free(new);
             }
         }
