@@ -326,23 +326,29 @@ mod map {
     #[test]
     fn a_panic_in_a_key_leaves_the_map_usable() {
         #[derive(Debug)]
-        struct Touchy(u32);
+        struct Touchy {
+            number: u32,
+            _counted: Counted,
+        }
         impl PartialEq for Touchy {
             fn eq(&self, other: &Touchy) -> bool {
-                assert!(self.0 != 13 && other.0 != 13, "thirteen");
-                self.0 == other.0
+                assert!(self.number != 13 && other.number != 13, "thirteen");
+                self.number == other.number
             }
         }
         impl Eq for Touchy {}
         impl std::hash::Hash for Touchy {
             fn hash<H: Hasher>(&self, _: &mut H) {}
         }
+        let drops = Arc::new(AtomicUsize::new(0));
+        let key = |number| Touchy { number, _counted: Counted(drops.clone()) };
         let map = Map::builder().hasher(BuildHasherDefault::<Same>::default()).build();
-        map.insert(Touchy(1), ());
-        let result =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| map.insert(Touchy(13), ())));
+        map.insert(key(1), Counted(drops.clone()));
+        let insert = || map.insert(key(13), Counted(drops.clone()));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(insert));
         assert!(result.is_err());
-        assert!(map.insert(Touchy(2), ()) && map.len() == 2);
+        assert_eq!(drops.load(SeqCst), 2, "the new key and its value");
+        assert!(map.insert(key(2), Counted(drops.clone())) && map.len() == 2);
     }
 
     #[test]

@@ -20,7 +20,8 @@
 //! - **Frees** go through the domain's callbacks and count towards its [`Cap`](crate::Cap) with the
 //!   bytes of the node (not of what the value owns). The head of the callback lies in the node:
 //!   taking something out allocates nothing. Values without a destructor may be freed by any
-//!   thread that registers; others are dropped on a worker thread, hence `Send` and `'static`.
+//!   thread that registers; others are dropped on a worker thread, hence `Send` and `'static`. A
+//!   destructor that panics there ends the process.
 //! - **Writers** never wait for a grace period (except, at most 20 ms, over the cap and outside
 //!   sections), so all calls are allowed inside sections. They take locks, and are not for signal
 //!   handlers; reads are. After a fork the child may find a lock taken by a thread it does not

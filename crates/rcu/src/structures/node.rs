@@ -38,6 +38,42 @@ pub(crate) unsafe fn take<T>(node: *mut T) -> T {
     unsafe { Box::from_raw(node.cast::<Node<T>>()) }.value
 }
 
+/// A node that is not published yet: freed if the program's own code panics meanwhile.
+#[cfg(not(loom))]
+pub(crate) struct Unpublished<T>(*mut T);
+
+#[cfg(not(loom))]
+impl<T> Unpublished<T> {
+    /// # Safety
+    /// As for [`free`].
+    pub(crate) unsafe fn new(node: *mut T) -> Unpublished<T> {
+        Unpublished(node)
+    }
+
+    /// The node, which is the caller's to publish.
+    pub(crate) fn into_node(self) -> *mut T {
+        std::mem::ManuallyDrop::new(self).0
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> std::ops::Deref for Unpublished<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: alive, and nobody else's.
+        unsafe { &*self.0 }
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Drop for Unpublished<T> {
+    fn drop(&mut self) {
+        // SAFETY: by the promise of `new`.
+        unsafe { free(self.0) };
+    }
+}
+
 /// Unlinked nodes, to be retired together when this is dropped: after the lock under which they
 /// were unlinked is given up.
 #[cfg(not(loom))]

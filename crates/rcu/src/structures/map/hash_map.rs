@@ -11,7 +11,7 @@ use crate::read::guard::{Protected, ReadSide};
 use crate::structures::array::Array;
 use crate::structures::copy::fits;
 use crate::structures::handle::{self, Global, Handle};
-use crate::structures::node;
+use crate::structures::node::{self, Unpublished};
 use foldhash::fast::RandomState;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -229,19 +229,19 @@ where
 
     /// Sets the value of `key`. Returns whether the key is new.
     pub fn insert(&self, key: K, value: V) -> bool {
-        let new = Item::allocate(self.hasher.hash_one(&key), key, value);
-        // SAFETY: ours until it is published.
-        let (hash, key) = unsafe { ((*new).hash, &(*new).pair.key) };
+        let hash = self.hasher.hash_one(&key);
+        // SAFETY: fresh. Freed after the lock is given up, if comparing keys panics.
+        let new = unsafe { Unpublished::new(Item::allocate(hash, key, value)) };
         let locked = self.table.lock(hash);
-        match locked.find(hash, |item| item.hash == hash && item.pair.key == *key) {
+        match locked.find(hash, |item| item.hash == hash && item.pair.key == new.pair.key) {
             Some(place) => {
-                let old = locked.replace(place, new);
+                let old = locked.replace(place, new.into_node());
                 self.written(locked);
                 self.retire(old);
                 false
             }
             None => {
-                locked.insert(new);
+                locked.insert(new.into_node());
                 self.written(locked);
                 true
             }
