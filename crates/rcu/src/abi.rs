@@ -9,8 +9,8 @@
 //! fast paths. The assertions here fail when either changes: then `include/reprieve/abi.h` must
 //! change too, and its version.
 
-use crate::domain::Cookie;
 use crate::domain::default::DefaultDomain;
+use crate::domain::{Cookie, Domain, end};
 use crate::platform::barrier::light;
 use crate::platform::facts;
 use crate::read::restart::{RESTARTS, count, find_restart};
@@ -141,6 +141,12 @@ pub fn count_fallback() {
 /// A free slot of this thread in the default domain.
 pub fn slot() -> *const AtomicUsize {
     thread::unguarded(0).slots.free()
+}
+
+/// Drops a domain that its own callbacks may use until they have run, in a callback too: C names
+/// the domain by its address.
+pub fn end(domain: Box<Domain>) {
+    end::end_boxed(domain);
 }
 
 /// The node that a callback waits for, or whatever `retire` was given in its place.

@@ -316,6 +316,30 @@ fn leaked_guards_end_with_their_domain() {
     domain(Engine::Restart).synchronize();
 }
 
+/// A callback in C may be in a section, without a guard, when the last owner of its domain goes.
+#[test]
+fn the_end_of_a_domain_waits_for_a_section_of_a_callback() {
+    use reprieve::abi;
+    let domain = domain(Engine::Restart);
+    let (id, ended) = (domain.id(), Arc::new(AtomicBool::new(false)));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let noted = ended.clone();
+    domain.defer(move || {
+        abi::enter(id);
+        sender.send(()).unwrap();
+        // The other thread ends the domain meanwhile, or is about to.
+        for _ in 0..30 {
+            thread::sleep(Duration::from_millis(1));
+            noted.fetch_or(abi::nesting(id) != 1, SeqCst);
+        }
+        // SAFETY: entered above.
+        unsafe { abi::leave(id) };
+    });
+    receiver.recv().unwrap();
+    drop(domain);
+    assert!(!ended.load(SeqCst), "the section was ended");
+}
+
 #[test]
 fn records_are_passed_on() {
     let domain = Arc::new(domain(Engine::Restart));

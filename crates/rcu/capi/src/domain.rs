@@ -23,13 +23,17 @@ pub extern "C" fn reprieve_domain_new(engine: c_uint, tick_us: c_uint) -> *mut D
 }
 
 /// # Safety
-/// `domain` is null, or from `reprieve_domain_new` and used no more.
+/// `domain` is null, or from `reprieve_domain_new`, and used by its own callbacks only from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_domain_free(domain: *mut Domain) {
-    if !domain.is_null() {
-        // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(domain) });
+    if domain.is_null() {
+        return;
     }
+    // SAFETY: the caller's promise.
+    let nesting = abi::nesting(unsafe { &*domain }.id());
+    assert_eq!(nesting, 0, "a thread frees a domain inside a read-side section of it");
+    // SAFETY: as above.
+    abi::end(unsafe { Box::from_raw(domain) });
 }
 
 /// # Safety

@@ -215,8 +215,12 @@ void reprieve_get_stats(struct reprieve_stats *stats);
 
 /*
  * Domains: readers, grace periods and callbacks that know nothing of other domains'. Plain sections
- * only. A domain is freed when no thread is in a section of it. That waits for its callbacks; in a
- * callback, of whatever domain, it returns at once, and a thread of the library waits instead.
+ * only.
+ *
+ * A domain is freed when no thread is in a section of it, its own callbacks apart, which may use it
+ * until they have run. Inside a section of the domain that ends the program. It waits for the
+ * callbacks; in a callback, of whatever domain, it returns at once, and a thread of the library
+ * waits instead.
  */
 struct reprieve_domain;
 

@@ -323,8 +323,8 @@ impl Reclaimer {
     /// domain from the fork handlers, while there still are workers. Not in a callback.
     pub(crate) fn close(self: &Arc<Reclaimer>, withdraw: impl FnOnce()) {
         let _cancel = CancelDisabled::new();
-        // No guard can be alive: they borrow the domain.
-        self.registry().records().for_each(|r| r.reset());
+        // Guards are leaked ones: they borrow the domain. But callbacks of C may be in sections.
+        self.registry().records().for_each(|r| r.end_guards());
         // Again for callbacks that callbacks have registered: without a worker nobody else runs
         // them, and what they leave in a buffer the next domain of this index would take for its
         // own. No guard can be left, and so no error.
@@ -337,6 +337,8 @@ impl Reclaimer {
         self.queues.iter().for_each(|q| q.worker.wake());
         withdraw();
         self.workers.join();
+        // For the next domain of this index.
+        self.registry().records().for_each(|r| r.reset());
     }
 
     /// For forks: keeps other threads out of their buffers. Waits at most `limit` for threads that

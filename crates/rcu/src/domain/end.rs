@@ -7,9 +7,9 @@
 //! thread is started that waits in the callback's place. One thread for each such domain: the
 //! callbacks of one may wait for the end of another.
 //!
-//! The child of a fork has no thread that was ending a domain: such a domain stays there, as a leak.
+//! The child of a fork has no thread that was ending a domain: such a domain stays there, leaked.
 
-use super::table;
+use super::{Domain, table};
 use crate::callback::reclaimer::Reclaimer;
 use crate::platform::sys;
 use crate::thread;
@@ -21,6 +21,24 @@ pub(super) fn end(reclaimer: &Arc<Reclaimer>) {
         return wait(reclaimer);
     }
     let own = reclaimer.clone();
+    if !elsewhere(move || wait(&own)) {
+        // The domain stays, as a leak: the table leads to it.
+        std::mem::forget(reclaimer.clone());
+    }
+}
+
+/// The same of a domain that its own callbacks use by the address of the box, until it has ended.
+pub(crate) fn end_boxed(domain: Box<Domain>) {
+    if !thread::in_callback() {
+        return drop(domain);
+    }
+    let domain = Box::leak(domain);
+    // SAFETY: a box until just now, and nobody else's.
+    elsewhere(move || drop(unsafe { Box::from_raw(domain) }));
+}
+
+/// Runs `f` on a thread of its own. False if the system refuses one.
+fn elsewhere(f: impl FnOnce() + Send + 'static) -> bool {
     let by_bound = thread::bound().is_some();
     let run = move || {
         // As the thread for grace periods in the background: this one leads some, too.
@@ -29,13 +47,10 @@ pub(super) fn end(reclaimer: &Arc<Reclaimer>) {
             sys::unbind(sys::thread_id());
         }
         thread::note_bound();
-        wait(&own);
+        f();
     };
-    match sys::Thread::start("reprieve-end".into(), sys::STACK, run) {
-        Some(thread) => thread.detach(),
-        // The system refuses a thread. The domain stays, as a leak: the table leads to it.
-        None => std::mem::forget(reclaimer.clone()),
-    }
+    let thread = sys::Thread::start("reprieve-end".into(), sys::STACK, run);
+    thread.map(sys::Thread::detach).is_some()
 }
 
 fn wait(reclaimer: &Arc<Reclaimer>) {
@@ -46,7 +61,6 @@ fn wait(reclaimer: &Arc<Reclaimer>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Domain;
     use std::sync::Weak;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;

@@ -7,7 +7,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod default;
-mod end;
+pub(crate) mod end;
 mod fork;
 pub(crate) mod table;
 

@@ -319,6 +319,16 @@ impl Record {
                 .is_ok()
     }
 
+    /// The domain is about to end: ends what leaked guards have left open. Sections of a thread
+    /// that has used no guards go on: a callback may be in one.
+    #[cfg(not(loom))]
+    pub(crate) fn end_guards(&self) {
+        if self.part.guards.load(Ordering::Relaxed) != 0 {
+            self.forget_sections();
+        }
+        self.slots.clear();
+    }
+
     /// Ends sections and protections that the owner left behind, and what it knows about the
     /// domain.
     pub(crate) fn reset(&self) {

@@ -81,9 +81,22 @@ static void *qsbr(void *argument)
 	return NULL;
 }
 
-static void free_domain(void *domain)
+static struct reprieve_domain *ending;
+
+/* Callbacks of a domain use it until they have run. */
+static void use_domain(struct reprieve_head *head)
 {
-	reprieve_domain_free((struct reprieve_domain *)domain);
+	reach(21);
+	reprieve_domain_read_lock(ending);
+	reprieve_domain_read_unlock(ending);
+	reprieve_domain_call(ending, head, node_freed, 0);
+}
+
+static void free_domain(void *argument)
+{
+	(void)argument;
+	reprieve_domain_free(ending);
+	advance(21);
 }
 
 static void increment(void *argument)
@@ -173,11 +186,11 @@ int main(void)
 	CHECK(reprieve_barrier() == 0 && freed == 1);
 
 	/* One that a callback frees: its own callbacks run all the same. */
-	domain = reprieve_domain_new(REPRIEVE_ENGINE_RESTART, 0);
-	CHECK(domain);
+	ending = reprieve_domain_new(REPRIEVE_ENGINE_RESTART, 0);
+	CHECK(ending);
 	n = (struct node *)calloc(1, sizeof(*n));
-	reprieve_domain_call(domain, &n->head, node_freed, sizeof(*n));
-	reprieve_defer(free_domain, domain);
+	reprieve_domain_call(ending, &n->head, use_domain, sizeof(*n));
+	reprieve_defer(free_domain, NULL);
 	CHECK(reprieve_barrier() == 0);
 	while (__atomic_load_n(&freed, __ATOMIC_ACQUIRE) != 2)
 		usleep(1000);
