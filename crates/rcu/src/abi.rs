@@ -149,6 +149,11 @@ pub fn end(domain: Box<Domain>) {
     end::end_boxed(domain);
 }
 
+/// Whether this thread is running a callback.
+pub fn in_callback() -> bool {
+    thread::in_callback()
+}
+
 /// The node that a callback waits for, or whatever `retire` was given in its place.
 ///
 /// # Safety

@@ -3,23 +3,29 @@
 //!
 //! The runtime always has a worker per CPU that registers callbacks. A `struct call_rcu_data` is
 //! therefore a name that programs may hand around and assign; callbacks run on the worker of the
-//! CPU that registered them, whatever is assigned. Its thread, for those who ask, is a worker's.
+//! CPU that registered them, whatever is assigned. Its thread, for those who ask, is that of a
+//! worker of the flavor's domain. What waits here waits for that domain's callbacks only, and takes
+//! the thread offline meanwhile in the QSBR flavor.
 
-use reprieve_core::{Domain, Head};
+use crate::{qsbr, reprieve_barrier, reprieve_call};
+use reprieve_core::{Domain, Function, Head, abi};
 use std::cell::Cell;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// `struct call_rcu_data`.
+/// `struct call_rcu_data`. Not empty: its address tells it from others.
 pub struct Helper {
-    /// The worker that ran the probe below; 0 until then.
-    thread: AtomicUsize,
+    _name: u8,
 }
 
 const CPUS: usize = 4096;
 static PER_CPU: [AtomicPtr<Helper>; CPUS] = [const { AtomicPtr::new(null_mut()) }; CPUS];
-static DEFAULT: Helper = Helper { thread: AtomicUsize::new(0) };
+static DEFAULT: Helper = Helper { _name: 0 };
+
+/// A worker of the default domain and one of QSBR's: those that ran the probe below; 0 until then.
+static WORKER: AtomicUsize = AtomicUsize::new(0);
+static QSBR_WORKER: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static MINE: Cell<*mut Helper> = const { Cell::new(null_mut()) };
@@ -29,7 +35,8 @@ thread_local! {
 pub(crate) fn after_fork_child() {
     PER_CPU.iter().for_each(|helper| helper.store(null_mut(), Ordering::Relaxed));
     let _ = MINE.try_with(|mine| mine.set(null_mut()));
-    DEFAULT.thread.store(0, Ordering::Relaxed);
+    WORKER.store(0, Ordering::Relaxed);
+    QSBR_WORKER.store(0, Ordering::Relaxed);
 }
 
 fn cpus() -> usize {
@@ -46,7 +53,7 @@ fn fail(error: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_helper_new(_flags: c_ulong, _cpu: c_int) -> *mut Helper {
-    Box::into_raw(Box::new(Helper { thread: AtomicUsize::new(0) }))
+    Box::into_raw(Box::new(Helper { _name: 0 }))
 }
 
 #[unsafe(no_mangle)]
@@ -54,21 +61,35 @@ pub extern "C" fn reprieve_helper_default() -> *mut Helper {
     (&raw const DEFAULT).cast_mut()
 }
 
+/// Frees helpers when the callbacks have run that were registered while these were assigned, as
+/// with helper threads that are stopped. `barrier` waits for them.
+///
 /// # Safety
-/// From `reprieve_helper_new`, and assigned to nothing any more.
+/// Each is from `reprieve_helper_new`, and assigned to nothing any more.
+unsafe fn free(helpers: &[*mut Helper], barrier: extern "C" fn() -> c_int) {
+    let ours = |helper: &*mut Helper| !helper.is_null() && *helper != reprieve_helper_default();
+    let mut helpers = helpers.iter().copied().filter(ours).peekable();
+    // If it fails a callback that uses one may still wait. Better a leak.
+    if helpers.peek().is_some() && barrier() == 0 {
+        // SAFETY: the caller's promise.
+        helpers.for_each(|helper| drop(unsafe { Box::from_raw(helper) }));
+    }
+}
+
+/// # Safety
+/// Null, the default one, or from `reprieve_helper_new`, and assigned to nothing any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_helper_free(helper: *mut Helper) {
-    if helper.is_null() || helper == reprieve_helper_default() {
-        return;
-    }
-    // Those registered while it was assigned have run when this returns, as with a helper thread
-    // that is stopped.
-    if Domain::global().barrier().is_err() {
-        // A callback that uses it may still wait. Better a leak.
-        return;
-    }
     // SAFETY: the caller's promise.
-    drop(unsafe { Box::from_raw(helper) });
+    unsafe { free(&[helper], reprieve_barrier) }
+}
+
+/// # Safety
+/// As `reprieve_helper_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reprieve_qsbr_helper_free(helper: *mut Helper) {
+    // SAFETY: the caller's promise.
+    unsafe { free(&[helper], qsbr::reprieve_qsbr_barrier) }
 }
 
 #[unsafe(no_mangle)]
@@ -132,48 +153,64 @@ pub extern "C" fn reprieve_helper_create_all(flags: c_ulong) -> c_int {
     0
 }
 
+fn free_all(barrier: extern "C" fn() -> c_int) {
+    let places = PER_CPU[..cpus()].iter();
+    let helpers: Vec<_> = places.map(|p| p.swap(null_mut(), Ordering::AcqRel)).collect();
+    // SAFETY: taken out just now.
+    unsafe { free(&helpers, barrier) }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_helper_free_all() {
-    for place in &PER_CPU[..cpus()] {
-        let helper = place.swap(null_mut(), Ordering::AcqRel);
-        if !helper.is_null() {
-            // SAFETY: taken out just now.
-            unsafe { reprieve_helper_free(helper) };
-        }
-    }
+    free_all(reprieve_barrier);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_helper_free_all() {
+    free_all(qsbr::reprieve_qsbr_barrier);
 }
 
 #[repr(C)]
-struct Probe(Head, *const Helper);
+struct Probe(Head, &'static AtomicUsize);
 
 unsafe extern "C" fn note_thread(head: *mut Head) {
-    // SAFETY: `head` is the first field of the allocation made below; the helper is alive while its
-    // thread is being asked for.
+    // SAFETY: `head` is the first field of the allocation made below; the rest has no
+    // preconditions.
     unsafe {
         let probe = Box::from_raw(head.cast::<Probe>());
-        (*probe.1).thread.store(libc::pthread_self() as usize, Ordering::Release);
+        probe.1.store(libc::pthread_self() as usize, Ordering::Release);
     }
 }
 
-/// A worker's thread.
-///
-/// # Safety
-/// `helper` is alive. Not for sections.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reprieve_helper_thread(helper: *const Helper) -> libc::pthread_t {
-    // SAFETY: the caller's promise.
-    let thread = unsafe { &(*helper).thread };
-    if thread.load(Ordering::Acquire) == 0 {
-        let probe = Box::into_raw(Box::new(Probe(Head::new(), helper)));
-        // SAFETY: the head is fresh, heads its allocation, and is freed by `note_thread`.
-        unsafe { Domain::global().call_rcu(probe.cast(), note_thread, 0) };
-        if let Err(reprieve_core::Error::InCallback) = Domain::global().barrier() {
-            // Which a worker runs.
-            // SAFETY: no preconditions.
-            return unsafe { libc::pthread_self() };
-        }
+/// The thread in `worker`, which a callback notes there first if need be.
+fn thread(
+    worker: &'static AtomicUsize,
+    call: unsafe extern "C" fn(*mut Head, Function, usize),
+    barrier: extern "C" fn() -> c_int,
+) -> libc::pthread_t {
+    if abi::in_callback() {
+        // Which a worker runs.
+        // SAFETY: no preconditions.
+        return unsafe { libc::pthread_self() };
     }
-    thread.load(Ordering::Acquire) as libc::pthread_t
+    if worker.load(Ordering::Acquire) == 0 {
+        let probe = Box::into_raw(Box::new(Probe(Head::new(), worker)));
+        // SAFETY: the head is fresh, heads its allocation, and is freed by `note_thread`.
+        unsafe { call(probe.cast(), note_thread, 0) };
+        barrier();
+    }
+    worker.load(Ordering::Acquire) as libc::pthread_t
+}
+
+/// A worker's thread. Not for sections.
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_helper_thread(_: *const Helper) -> libc::pthread_t {
+    thread(&WORKER, reprieve_call, reprieve_barrier)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_qsbr_helper_thread(_: *const Helper) -> libc::pthread_t {
+    thread(&QSBR_WORKER, qsbr::reprieve_qsbr_call, qsbr::reprieve_qsbr_barrier)
 }
 
 #[repr(C)]
@@ -215,5 +252,5 @@ pub unsafe extern "C" fn reprieve_qsbr_defer(
     argument: *mut c_void,
 ) {
     // SAFETY: as above.
-    unsafe { crate::qsbr::reprieve_qsbr_call(deferred(function, argument), run_deferred, 0) }
+    unsafe { qsbr::reprieve_qsbr_call(deferred(function, argument), run_deferred, 0) }
 }

@@ -212,6 +212,12 @@ fn a_liburcu_program_qsbr() {
     liburcu("qsbr", "urcu-qsbr.h", &["-DQSBR"]);
 }
 
+/// What waits in one flavor, and the readers of another.
+#[test]
+fn two_flavors_in_one_program() {
+    every_way("flavors", "flavors.c", &[], false);
+}
+
 /// liburcu-cds's hash table, as it is installed, by way of our flavor objects.
 fn hash_table(name: &str, header: &str, more: &[&str]) {
     // The compiler echoes a name that it does not find.

@@ -13,14 +13,16 @@
  *   flavor, which takes heads of either size, and allocates. (liburcu-cds's queue, which takes
  *   call_rcu, is replaced by `compat`: see <urcu/rculfqueue.h> there);
  * - a `struct call_rcu_data` is a name, common to all flavors: callbacks always run on a worker of
- *   the CPU that registered them. So callbacks that were registered on several CPUs run at the same
- *   time, and callbacks of one CPU in no order. liburcu has one thread and one order for all, until
- *   a program asks for more threads;
+ *   the CPU that registered them, and get_call_rcu_thread gives one of the workers of the flavor's
+ *   domain. So callbacks that were registered on several CPUs run at the same time, and callbacks
+ *   of one CPU in no order. liburcu has one thread and one order for all, until a program asks for
+ *   more threads;
  * - rcu_defer_barrier, rcu_defer_barrier_thread, rcu_defer_unregister_thread, rcu_defer_exit,
  *   call_rcu_data_free (of one that is neither null nor the default), free_all_cpu_call_rcu_data,
- *   and get_call_rcu_thread the first time, wait for all callbacks that are registered, whichever
- *   thread has registered them, and whether by call_rcu or defer_rcu. Do not call them with a lock
- *   that a callback takes, or inside a read-side section, which ends the program;
+ *   and get_call_rcu_thread the first time, wait for all callbacks of the flavor's domain that are
+ *   registered, whichever thread has registered them, and whether by call_rcu or defer_rcu. Do not
+ *   call them with a lock that a callback takes, or inside a read-side section, which ends the
+ *   program (qsbr: they take the thread offline meanwhile);
  * - in a callback those, and rcu_barrier, wait for nothing: what was deferred there has not run
  *   when they return. liburcu's rcu_barrier prints an error, and waits where the callback is one of
  *   another flavor;
@@ -152,6 +154,7 @@ void reprieve_after_fork_child(void);
 
 struct call_rcu_data *reprieve_helper_new(unsigned long flags, int cpu);
 void reprieve_helper_free(struct call_rcu_data *helper);
+void reprieve_qsbr_helper_free(struct call_rcu_data *helper);
 struct call_rcu_data *reprieve_helper_default(void);
 struct call_rcu_data *reprieve_helper_of_cpu(int cpu);
 int reprieve_helper_set_cpu(int cpu, struct call_rcu_data *helper);
@@ -160,7 +163,9 @@ void reprieve_helper_set_thread(struct call_rcu_data *helper);
 struct call_rcu_data *reprieve_helper_current(void);
 int reprieve_helper_create_all(unsigned long flags);
 void reprieve_helper_free_all(void);
+void reprieve_qsbr_helper_free_all(void);
 pthread_t reprieve_helper_thread(struct call_rcu_data *helper);
+pthread_t reprieve_qsbr_helper_thread(struct call_rcu_data *helper);
 
 REPRIEVE_INLINE_ void reprieve_nothing_(void)
 {
@@ -275,10 +280,7 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_call_rcu_data_free(struct call_rcu_data *crdp)              \
 	{                                                                                          \
-		if (!crdp || crdp == reprieve_helper_default())                                    \
-			return;                                                                    \
-		base##_barrier();                                                                  \
-		reprieve_helper_free(crdp);                                                        \
+		base##_helper_free(crdp);                                                          \
 	}                                                                                          \
 	REPRIEVE_INLINE_ struct call_rcu_data *flavor##_get_default_call_rcu_data(void)            \
 	{                                                                                          \
@@ -298,7 +300,7 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 	}                                                                                          \
 	REPRIEVE_INLINE_ pthread_t flavor##_get_call_rcu_thread(struct call_rcu_data *crdp)        \
 	{                                                                                          \
-		return reprieve_helper_thread(crdp);                                               \
+		return base##_helper_thread(crdp);                                                 \
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_set_thread_call_rcu_data(struct call_rcu_data *crdp)        \
 	{                                                                                          \
@@ -314,8 +316,7 @@ REPRIEVE_INLINE_ void reprieve_nothing_(void)
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_free_all_cpu_call_rcu_data(void)                            \
 	{                                                                                          \
-		base##_barrier();                                                                  \
-		reprieve_helper_free_all();                                                        \
+		base##_helper_free_all();                                                          \
 	}                                                                                          \
 	REPRIEVE_INLINE_ void flavor##_call_rcu_before_fork(void)                                  \
 	{                                                                                          \
