@@ -16,9 +16,9 @@ use reprieve::{Domain, Engine, Restartable};
 use samples::Samples;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,67 @@ fn waiting_callbacks_run_in_both_processes() {
         domain.barrier().unwrap();
         assert_eq!(ran.load(SeqCst), 1000);
     }
+}
+
+/// The CPUs that this thread may run on.
+fn cpus() -> Vec<usize> {
+    // SAFETY: plain data of the size given.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect()
+    }
+}
+
+/// Binds this thread, and those that it creates.
+fn bind(cpu: usize) {
+    // SAFETY: as above.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+/// A child that registers on one CPU only, and waits for nothing, runs what the parent registered
+/// on others. Without workers there the test hangs.
+#[test]
+fn a_child_runs_the_callbacks_of_all_cpus() {
+    let domain = Domain::builder().build().unwrap();
+    let ran = Arc::new(AtomicU64::new(0));
+    let guard = domain.read_lock();
+    let cpus = cpus();
+    // Each has a stash of its own until all have registered.
+    let registered = Barrier::new(cpus.len());
+    thread::scope(|scope| {
+        for &cpu in &cpus {
+            let (domain, registered, ran) = (&domain, &registered, ran.clone());
+            scope.spawn(move || {
+                bind(cpu);
+                domain.defer(move || {
+                    ran.fetch_add(1, SeqCst);
+                });
+                registered.wait();
+            });
+        }
+    });
+    let mut guard = Some(guard);
+    let start = Instant::now();
+    let status = in_child(|| {
+        // A fork that waited for so long went without what a worker had in hand.
+        let missed = start.elapsed() >= Duration::from_secs(1);
+        bind(cpus[0]);
+        drop(guard.take());
+        domain.defer(|| ());
+        while !missed && ran.load(SeqCst) < cpus.len() as u64 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    });
+    assert_eq!(status, 0);
+    drop(guard);
+    domain.barrier().unwrap();
+    assert_eq!(ran.load(SeqCst), cpus.len() as u64);
 }
 
 #[test]
@@ -611,28 +672,13 @@ fn workers_stay_on_the_cpus_of_their_process() {
 #[test]
 #[ignore = "run by workers_stay_on_the_cpus_of_their_process"]
 fn bound_workers() {
-    let cpus = || {
-        // SAFETY: plain data of the size given.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
-            (0..libc::CPU_SETSIZE as usize)
-                .filter(|&cpu| libc::CPU_ISSET(cpu, &set))
-                .collect::<Vec<_>>()
-        }
-    };
     let Some(&last) = cpus().last() else { panic!("a thread runs nowhere") };
     if last == 0 {
         // One CPU: nowhere else to go.
         return;
     }
     thread::spawn(move || {
-        // SAFETY: as above. This thread only, and those it creates.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(last, &mut set);
-            assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
-        }
+        bind(last);
         let domain = Domain::builder().build().unwrap();
         // The grace period's thread, and the worker of this CPU.
         domain.defer(|| ());

@@ -198,10 +198,14 @@ fn help_over_cap(reclaimer: &Arc<Reclaimer>, index: usize, deadline: Instant) ->
         }
     }
     let queue = &reclaimer.queues[index];
-    // If the system refused a thread for the worker, this thread runs mere frees, which are all
-    // that it may run.
-    !queue.started.load(Ordering::Relaxed)
-        && queue.step(reclaimer, Who::Helper(deadline)) == Step::Progress
+    if queue.started.load(Ordering::Relaxed) {
+        return false;
+    }
+    // The system refused a thread for the worker. This thread runs mere frees, which are all that
+    // it may run, and leaves the rest.
+    let step = queue.step(reclaimer, Who::Helper(deadline));
+    reclaimer.unserved.note();
+    step == Step::Progress
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@
 //! to that CPU. It takes a batch from the lists, waits for one grace period (shared with all other
 //! workers and callers), looks into the protection slots, and runs the batch ([`worker_wait`],
 //! [`worker`], [`queue`]): callbacks run on the CPU where they were registered, in no particular
-//! order.
+//! order. A worker that is missing (in the child of a fork, or because the system refused a thread)
+//! is started by the next registration on any CPU ([`unserved`]).
 //!
 //! # Memory stays bounded
 //! A domain has two caps on the bytes and the number of callbacks waiting ([`limits`]). Below the
@@ -30,6 +31,7 @@
 
 pub(crate) mod pending_count;
 pub(crate) mod per_cpu_lists;
+pub(crate) mod unserved;
 pub(crate) mod worker_wait;
 
 #[cfg(not(loom))]

@@ -146,6 +146,11 @@ impl Queue {
         self.loaded.load(Ordering::Relaxed)
     }
 
+    /// Whether there is work and no worker.
+    pub(crate) fn lacks_worker(&self, reclaimer: &Reclaimer) -> bool {
+        !self.started.load(Ordering::Relaxed) && (self.any(reclaimer) || self.loaded())
+    }
+
     fn note_load(&self, batch: &Batch) {
         let chains = [batch.waiting, batch.ready, batch.held];
         self.loaded.store(chains.iter().any(|c| !c.is_null()), Ordering::Relaxed);

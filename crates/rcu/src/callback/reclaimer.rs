@@ -5,6 +5,7 @@
 use super::limits::Cap;
 use super::per_cpu_lists::{Lanes, PerCpuLists};
 use super::queue::{Queue, Who};
+use super::unserved::Unserved;
 use crate::error::Error;
 use crate::grace::periods::GracePeriods;
 use crate::grace::sequence::GpSeq;
@@ -42,6 +43,7 @@ pub(crate) struct Reclaimer {
     /// For registrations over the cap: there is room.
     room: Event,
     pub(super) workers: Workers,
+    pub(super) unserved: Unserved,
     /// Restarts and fallbacks that the records counted for earlier domains: records outlive
     /// domains. The default domain has no predecessor, and readers before it is built.
     counted_before: (u64, u64),
@@ -117,6 +119,7 @@ impl Reclaimer {
             progress: Event::new(),
             room: Event::new(),
             workers: Workers::new(),
+            unserved: Unserved::new(),
             counted_before,
         }
     }
@@ -188,9 +191,22 @@ impl Reclaimer {
         self.room.sleep_unless(time, || !self.over_cap());
     }
 
-    /// Wakes the workers that have work.
-    pub(crate) fn wake_workers(&self) {
+    /// Wakes the workers that have work, and starts those that are missing.
+    pub(crate) fn wake_workers(self: &Arc<Reclaimer>) {
         self.queues.iter().filter(|q| q.any(self)).for_each(|q| q.worker.wake());
+        if self.queues.iter().any(|q| q.lacks_worker(self)) {
+            self.start_workers();
+        }
+    }
+
+    /// Starts the missing workers of all lanes that have work.
+    pub(super) fn start_workers(self: &Arc<Reclaimer>) {
+        // A handler that ends this thread does not come between the note and the look.
+        let _blocked = sys::SignalsBlocked::new();
+        self.unserved.take();
+        let mut queues = self.queues.iter().enumerate();
+        // If the system refuses a thread, it is not asked for more now.
+        queues.all(|(index, q)| !q.lacks_worker(self) || self.ensure_worker(index));
     }
 
     /// Whether a callback waits for a guard of this thread: then the thread must not wait for the
@@ -235,13 +251,14 @@ impl Reclaimer {
                 if !queue.any(self) && !queue.loaded() {
                     continue;
                 }
-                self.ensure_worker(index);
-                if queue.started.load(Ordering::Relaxed) {
+                if self.ensure_worker(index) {
                     queue.worker.wake();
                 } else {
                     // The system refused a thread for the worker. The caller waits for the
                     // callbacks anyway, so it may run them.
                     queue.step(self, Who::Barrier);
+                    // Some may be left, which wait for guards.
+                    self.unserved.note();
                 }
             }
             self.progress.sleep_unless(look, || self.lists.waiting(phase) == Load::NONE);
@@ -363,6 +380,7 @@ impl Reclaimer {
         let recount = self.lists.after_fork(self.registry(), self.grace.own_record());
         self.workers.after_fork();
         self.queues.iter().for_each(|q| q.after_fork(self, recount));
+        self.unserved.note();
     }
 }
 /// The sum of a counter over all records.

@@ -26,6 +26,7 @@
 
 use super::reclaimer::Reclaimer;
 use crate::thread::load::Load;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest wait for a queue.
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 impl Reclaimer {
     /// Corrects the pending counts, if a thread has ended in the middle of a registration, and if
     /// that is possible now.
-    pub(crate) fn recount(&self) {
+    pub(crate) fn recount(self: &Arc<Reclaimer>) {
         for phase in [0, 1] {
             if self.lists.lost(phase) {
                 self.lists.settle(self.registry(), phase, || self.count(phase));

@@ -86,7 +86,8 @@ impl Reclaimer {
     ) {
         // SAFETY: the head is the caller's alone.
         let (units, leaf) = unsafe { ((*head).units, (*head).flags & LEAF != 0) };
-        let mut index = self.lane_here();
+        let first = self.lane_here();
+        let mut index = first;
         if let Some(buffer) = &mut buffer {
             self.close_buffer(buffer);
         }
@@ -101,19 +102,22 @@ impl Reclaimer {
                 // It may be open: a sweeper, or a fork, kept us out of it above.
                 self.close_buffer(buffer);
             }
-            // This thread put callbacks on the first lane's list, or made them ready in the buffer,
-            // and the lane's worker may have looked before.
-            let first = std::mem::replace(&mut index, self.lane_here());
-            if first != index {
-                self.queues[first].worker.notify();
-            }
+            index = self.lane_here();
             n = n.min(limits::BEYOND);
         }
         // SAFETY: the caller's promise.
         unsafe { self.put(head, &mut buffer, index, n) };
         drop(buffer);
+        if first != index {
+            // This thread put callbacks on the first lane's list, or made them ready in the buffer,
+            // and the lane's worker may have looked before.
+            self.ensure_worker(first);
+            self.queues[first].worker.notify();
+        }
         let queue = &self.queues[index];
-        self.ensure_worker(index);
+        if self.ensure_worker(index) && self.unserved.noted() {
+            self.start_workers();
+        }
         queue.worker.notify();
         if worker::full(self.lists.lane(index).pending.here()) {
             queue.worker.hurry();
@@ -183,7 +187,12 @@ impl Reclaimer {
             self.notice_progress();
         }
         if first {
-            self.queues[home].worker.notify();
+            let queue = &self.queues[home];
+            if !queue.started.load(Ordering::Relaxed) {
+                // Not here, inside the buffer: to start a thread takes locks.
+                self.unserved.note();
+            }
+            queue.worker.notify();
         }
     }
 
@@ -198,16 +207,20 @@ impl Reclaimer {
         if self.queues.len() == 1 { 0 } else { current_cpu() % self.queues.len() }
     }
 
-    pub(crate) fn ensure_worker(self: &Arc<Reclaimer>, index: usize) {
+    /// Whether a lane has a worker, started just now if need be.
+    pub(crate) fn ensure_worker(self: &Arc<Reclaimer>, index: usize) -> bool {
         let started = &self.queues[index].started;
         if started.load(Ordering::Relaxed) {
-            return;
+            return true;
         }
         // A handler that ends this thread, or forks, does not come in between.
         let _blocked = sys::SignalsBlocked::new();
-        if !started.swap(true, Ordering::Relaxed) && !worker::start(self, index) {
-            started.store(false, Ordering::Relaxed);
+        if started.swap(true, Ordering::Relaxed) || worker::start(self, index) {
+            return true;
         }
+        started.store(false, Ordering::Relaxed);
+        self.unserved.note();
+        false
     }
 
     /// Empties the buffers of a lane whose owners have not used them since the last call, or all of
@@ -221,7 +234,7 @@ impl Reclaimer {
     /// Finds callbacks of dead threads, in any lane, and corrects the pending counts. At most once
     /// in a while, and not while another thread sweeps.
     #[cold]
-    pub(super) fn recover_from_dead(&self) {
+    pub(super) fn recover_from_dead(self: &Arc<Reclaimer>) {
         if self.grace.time_to_look_for_dead() {
             // A handler may fork, and the fork waits for the sweepers' lock.
             let _blocked = sys::SignalsBlocked::new();

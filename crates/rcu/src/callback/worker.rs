@@ -39,7 +39,14 @@ pub(crate) fn full(load: Load) -> bool {
 /// tries again.
 pub(crate) fn start(reclaimer: &Arc<Reclaimer>, index: usize) -> bool {
     let own = reclaimer.clone();
-    let work = move || work(&own, index);
+    // By another worker: it would have no CPU but that worker's.
+    let by_bound = thread::bound().is_some();
+    let work = move || {
+        if by_bound {
+            sys::unbind(sys::thread_id());
+        }
+        work(&own, index);
+    };
     let thread = sys::Thread::start(format!("reprieve-cb/{index}"), sys::STACK, work);
     thread.map(|thread| reclaimer.workers.add(thread)).is_some()
 }
@@ -54,7 +61,7 @@ fn bind(cpu: usize) {
     }
 }
 
-fn work(reclaimer: &Reclaimer, index: usize) {
+fn work(reclaimer: &Arc<Reclaimer>, index: usize) {
     sys::give_up_real_time();
     let queue = &reclaimer.queues[index];
     if reclaimer.queues.len() > 1 {
@@ -105,5 +112,53 @@ fn work(reclaimer: &Reclaimer, index: usize) {
             queue.worker.sleep(Some(held_pause), found);
             held_pause = (held_pause * 2).min(HELD.1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Domain;
+    use crate::thread::head::Head;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const NONE: usize = usize::MAX;
+
+    #[repr(C)]
+    struct Callback {
+        head: Head,
+        /// The only CPU of the thread that ran it.
+        cpu: AtomicUsize,
+    }
+
+    unsafe extern "C" fn note_cpu(head: *mut Head) {
+        // SAFETY: the head is a callback's first field, and callbacks are never given back.
+        let callback = unsafe { &*head.cast::<Callback>() };
+        callback.cpu.store(sys::only_cpu().unwrap_or(NONE), Ordering::SeqCst);
+    }
+
+    /// A worker starts those of other lanes, which go to their own CPUs.
+    #[test]
+    fn a_worker_that_another_worker_starts_is_not_bound_to_its_cpu() {
+        crate::platform::start::ensure();
+        let cpus: Vec<usize> = (0..sys::cpus()).filter(|&cpu| sys::usable_at_start(cpu)).collect();
+        let [first, .., last] = cpus[..] else { return println!("one CPU: skipped") };
+        let domain = Domain::builder().build().unwrap();
+        let reclaimer = domain.reclaimer();
+        let head = Head { function: Some(note_cpu), ..Head::new() };
+        let callback = Box::into_raw(Box::new(Callback { head, cpu: AtomicUsize::new(NONE) }));
+        // SAFETY: fresh, and never given back.
+        unsafe { reclaimer.lists.push(last, callback.cast()) };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(sys::bind(first));
+                thread::note_bound();
+                reclaimer.wake_workers();
+            });
+        });
+        assert!(reclaimer.queues[last].started.load(Ordering::SeqCst), "without a registration");
+        domain.barrier().unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { &*callback }.cpu.load(Ordering::SeqCst), last);
     }
 }

@@ -9,7 +9,7 @@
 //! the very last destructor was about to end goes on in the child. A grace period that was running
 //! counts as not begun. Callbacks that were waiting run in both processes (each frees its own
 //! copy): in the child once it registers a callback or waits for one. The child has no workers
-//! until then.
+//! until then, and gets them for all CPUs at once.
 //!
 //! To find every queue and every buffer consistent, a fork waits until no callback is being run or
 //! registered, at most [`LONGEST`]. A queue whose lock it could not take by then (its callback may
@@ -21,9 +21,10 @@
 //! is, and the registration goes on in both processes. The callbacks that it has in hand are in the
 //! pending counts, but in no place where they could be counted. So the child's pending counts stay
 //! those of the parent, until the registration is over and a recount subtracts the callbacks of the
-//! other threads (`callback/recount.rs`). A handler that interrupted a *wait* (`synchronize`,
-//! `barrier`) must not fork, unless the child only execs: the locks that the wait holds are free in
-//! the child.
+//! other threads (`callback/recount.rs`). Callbacks in its buffer wait for the thread to fill it,
+//! if the child does nothing else with callbacks. A handler that interrupted a *wait*
+//! (`synchronize`, `barrier`) must not fork, unless the child only execs: the locks that the wait
+//! holds are free in the child.
 //!
 //! Handlers that the program registers itself run outside of these, and may wait for grace periods
 //! and callbacks, except those that were there before the library was loaded (`start.rs`).
