@@ -765,6 +765,73 @@ fn real_time_registrant() {
     thread::spawn(registrant).join().unwrap();
 }
 
+/// The same of a thread of lower priority than the main thread, as far as the system allows.
+#[test]
+fn workers_of_a_low_priority_thread() {
+    for policy in ["batch_registrant", "idle_registrant"] {
+        passes(this_program(policy).arg("--test-threads=1"));
+    }
+}
+
+#[test]
+#[ignore = "run by workers_of_a_low_priority_thread"]
+fn batch_registrant() {
+    low_priority_registrant(libc::SCHED_BATCH);
+}
+
+#[test]
+#[ignore = "run by workers_of_a_low_priority_thread"]
+fn idle_registrant() {
+    low_priority_registrant(libc::SCHED_IDLE);
+}
+
+fn low_priority_registrant(low: i32) {
+    // SAFETY: these calls read their parameters.
+    let policy_and_nice = |thread: i32| unsafe {
+        let nice = libc::getpriority(libc::PRIO_PROCESS, thread as libc::id_t);
+        (libc::sched_getscheduler(thread), nice)
+    };
+    // SAFETY: as above.
+    let set_policy = |policy| unsafe {
+        libc::sched_setscheduler(0, policy, &libc::sched_param { sched_priority: 0 }) == 0
+    };
+    // SAFETY: as above.
+    let set_nice = |nice| unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 };
+    const LOWEST: i32 = 19;
+    let lower = move || assert!(set_policy(low) && set_nice(LOWEST));
+    let main = policy_and_nice(std::process::id() as i32);
+    let best = (if main.0 == low { low } else { libc::SCHED_OTHER }, main.1.max(0));
+    // What a thread may do here.
+    let expected = thread::spawn(move || {
+        lower();
+        let policy = if best.0 != low && set_policy(best.0) { best.0 } else { low };
+        (policy, if set_nice(best.1) { best.1 } else { LOWEST })
+    });
+    let expected = expected.join().unwrap();
+    let registrant = move || {
+        lower();
+        let domain = Domain::builder().build().unwrap();
+        // Nobody else leads it: when it is over its thread has its name and priority.
+        let cookie = domain.start_poll();
+        while !domain.poll(cookie) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let of_background = |task: std::fs::DirEntry| {
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            let id = task.file_name().to_str()?.parse().ok()?;
+            (name.trim() == "reprieve-gp").then(|| policy_and_nice(id))
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        assert_eq!(tasks.filter_map(of_background).collect::<Vec<_>>(), [expected]);
+        let (send, receive) = channel();
+        domain.defer(move || send.send(policy_and_nice(0)).unwrap());
+        domain.barrier().unwrap();
+        assert_eq!(receive.recv().unwrap(), expected);
+        assert_eq!(policy_and_nice(0), (low, LOWEST));
+    };
+    thread::spawn(registrant).join().unwrap();
+}
+
 /// Where no worker can be started `barrier` runs the callbacks itself.
 #[test]
 fn without_threads() {

@@ -295,7 +295,7 @@ impl Reclaimer {
             let by_bound = thread::bound().is_some();
             let run = move || {
                 // As workers do.
-                sys::give_up_real_time();
+                sys::schedule_like_main();
                 if by_bound {
                     sys::unbind(sys::thread_id());
                 }

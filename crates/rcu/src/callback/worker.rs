@@ -6,7 +6,8 @@
 //! callbacks out of a buffer whose owner has not opened it again for that time. The worker blocks
 //! all signals, so that handlers run on the program's own threads. It has no real-time policy,
 //! whoever started it: with that it would run before readers that its grace periods wait for, and
-//! callbacks before the program's own work.
+//! callbacks before the program's own work. Nor has it a lower priority than the main thread, where
+//! the system allows that: all threads wait for the grace periods that it leads.
 //!
 //! So a real-time thread may keep it from its CPU for ever. Then the callbacks of that CPU wait,
 //! and nothing else: as the leader of a grace period it is unbound (`grace/sequence.rs`), and
@@ -62,7 +63,7 @@ fn bind(cpu: usize) {
 }
 
 fn work(reclaimer: &Arc<Reclaimer>, index: usize) {
-    sys::give_up_real_time();
+    sys::schedule_like_main();
     let queue = &reclaimer.queues[index];
     if reclaimer.queues.len() > 1 {
         bind(index);

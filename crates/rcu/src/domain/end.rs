@@ -42,7 +42,7 @@ fn elsewhere(f: impl FnOnce() + Send + 'static) -> bool {
     let by_bound = thread::bound().is_some();
     let run = move || {
         // As the thread for grace periods in the background: this one leads some, too.
-        sys::give_up_real_time();
+        sys::schedule_like_main();
         if by_bound {
             sys::unbind(sys::thread_id());
         }

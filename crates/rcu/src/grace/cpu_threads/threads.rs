@@ -173,7 +173,7 @@ impl Set {
         thread.id.store(sys::thread_id(), Ordering::SeqCst);
         // The leader that started it may have another policy: with that it would run after all
         // readers, or before them.
-        sys::schedule_normally();
+        sys::schedule_like_main();
         let target = target(cpu);
         let mut done = None;
         let mut last = Instant::now();
