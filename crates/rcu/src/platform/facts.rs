@@ -237,8 +237,11 @@ pub(crate) fn begin_self_test(stuck: Option<SelfTest>) -> Option<SelfTest> {
     begun.is_ok().then_some(SelfTest(to))
 }
 
-/// Notes the result of a self-test, and wakes the threads that wait for it.
-pub(crate) fn end_self_test(test: SelfTest, result: Restartable) {
+/// Notes the result of a self-test, unless another one took its place, and wakes the threads that
+/// wait for it. Returns what counts now. The result itself may not: the other test may have seen a
+/// section go on.
+#[must_use]
+pub(crate) fn end_self_test(test: SelfTest, result: Restartable) -> Option<Restartable> {
     let again = result == Restartable::SelfTestInconclusive
         && TESTS.fetch_add(1, Ordering::Relaxed) + 1 < MOST_TESTS;
     let state = if again { UNTESTED } else { result as u32 };
@@ -255,6 +258,7 @@ pub(crate) fn end_self_test(test: SelfTest, result: Restartable) {
         );
     }
     sys::futex_wake(&RESTARTABLE, i32::MAX);
+    restartable()
 }
 
 /// Sleeps until the self-test has ended. False if that takes longer than [`PATIENCE`].
@@ -337,13 +341,72 @@ mod tests {
                 // SAFETY: the child has no other use for standard error.
                 unsafe { libc::close(2) };
                 RESTARTABLE.store(noted as u32, Ordering::Relaxed);
-                end_self_test(SelfTest(TESTING), Restartable::SelfTestFailed);
-                i32::from(restartable() != Some(Restartable::SelfTestFailed))
+                let counts = end_self_test(SelfTest(TESTING), Restartable::SelfTestFailed);
+                i32::from(counts != Some(Restartable::SelfTestFailed))
             });
             let died = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
             assert_eq!(died, noted == Restartable::Yes, "{status:#x}");
             assert!(died || status == 0, "{status:#x}");
         }
+    }
+
+    /// Another test took the place of one that passes, and has ended in whatever way, or goes on.
+    #[test]
+    fn a_self_test_that_was_replaced_does_not_count() {
+        use Restartable::*;
+        ensure();
+        for (state, counts) in [
+            (SelfTestFailed as u32, Some(SelfTestFailed)),
+            (SelfTestInconclusive as u32, Some(SelfTestInconclusive)),
+            (UNTESTED, None),
+            (TESTING + 1, None),
+            (TESTING, Some(Yes)),
+        ] {
+            let status = in_child(&|| {
+                RESTARTABLE.store(state, Ordering::Relaxed);
+                i32::from(end_self_test(SelfTest(TESTING), Yes) != counts)
+            });
+            assert_eq!(status, 0, "{state}");
+        }
+    }
+
+    /// The same with a test in another thread, which fails at some moment of this one.
+    #[test]
+    fn a_thread_whose_self_test_was_replaced_goes_by_the_other() {
+        ensure();
+        let status = in_child(&|| {
+            static LOOKS: AtomicBool = AtomicBool::new(false);
+            static ENDED: AtomicBool = AtomicBool::new(false);
+            let fail = || {
+                LOOKS.store(true, Ordering::Relaxed);
+                while !ENDED.load(Ordering::Relaxed) {
+                    let failed = Restartable::SelfTestFailed as u32;
+                    let _ = RESTARTABLE.compare_exchange(
+                        TESTING,
+                        failed,
+                        Ordering::Relaxed,
+                        Ordering::Relaxed,
+                    );
+                }
+            };
+            let turn = || {
+                RESTARTABLE.store(UNTESTED, Ordering::Relaxed);
+                LOOKS.store(false, Ordering::Relaxed);
+                ENDED.store(false, Ordering::Relaxed);
+                let other = sys::Thread::start("other".into(), sys::STACK, fail).unwrap();
+                while !LOOKS.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let result = selftest::restartable();
+                ENDED.store(true, Ordering::Relaxed);
+                other.join();
+                let state = RESTARTABLE.load(Ordering::Relaxed);
+                // An inconclusive test is run again.
+                state == UNTESTED || state == result as u32
+            };
+            i32::from(!(0..20).all(|_| turn()))
+        });
+        assert_eq!(status, 0);
     }
 
     /// The thread that ran the self-test is gone: another one takes its place.
