@@ -413,12 +413,12 @@ impl Domain {
         self.reclaimer.grace.watch.set_hook(None);
     }
 
-    /// Whether grace periods that wait for preempted readers have them scheduled: all laggards at
-    /// once, and the thread that waits, become `SCHED_FIFO`, for 0.2 ms per laggard at most, and
-    /// get their policy back when they have left their sections. Off by default (`REPRIEVE_BOOST=1`
-    /// in the environment turns it on). For plain sections: restartable lookups are not waited for.
-    /// Not with [`Engine::Ltimer`] and [`Engine::Sched`], which take their time, unless a request
-    /// is urgent (then with the first).
+    /// Whether grace periods that wait for preempted readers have them scheduled: all laggards, 64
+    /// at a time, and the thread that waits, become `SCHED_FIFO`, for 0.2 ms per laggard at most,
+    /// and get their policy back when they have left their sections. Off by default
+    /// (`REPRIEVE_BOOST=1` in the environment turns it on). For plain sections: restartable lookups
+    /// are not waited for. Not with [`Engine::Ltimer`] and [`Engine::Sched`], which take their
+    /// time, unless a request is urgent (then with the first).
     ///
     /// # Errors
     /// [`Error::Boost`] if this process may not.

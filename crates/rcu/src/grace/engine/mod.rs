@@ -96,7 +96,7 @@ impl Attempt<'_> {
 
     /// Step 3 begins.
     fn wait(&self) -> LeaderWait<'_> {
-        LeaderWait::begin(self.watch, self.registry)
+        LeaderWait::begin(self.watch, self.registry, self.deadline)
     }
 
     /// Steps 2 and 3 as `Poll` does them.

@@ -4,27 +4,28 @@
 //! A reader that was preempted in a plain section needs a microsecond of CPU time, and waits until
 //! the scheduler gives it a CPU: tens of milliseconds on a busy machine. The leader, once it has
 //! looked for longer than a running section takes, makes itself `SCHED_FIFO` of priority 2 and all
-//! laggards `SCHED_FIFO` of priority 1, at once, and gives each its old policy back as soon as it
-//! sees it out of its section. Its priority is higher than theirs, so it can preempt a laggard on
-//! its own CPU, too. Unlocking costs readers nothing.
+//! laggards `SCHED_FIFO` of priority 1, [`AT_ONCE`] at a time, and gives each its old policy back
+//! as soon as it sees it out of its section. Its priority is higher than theirs, so it can preempt
+//! a laggard on its own CPU, too. Unlocking costs readers nothing.
 //!
 //! # What it takes
 //! `CAP_SYS_NICE`, or `RLIMIT_RTPRIO` of 2 or more; and where the kernel accounts real-time CPU
 //! time per cgroup (v1), a budget. Hence off by default.
 //!
 //! # What it cannot do to others
-//! A boosted reader may displace other programs. It does so for [`EACH`] at most times the
-//! laggards, once per wait: then all have their policy back, section over or not (a reader that
-//! blocks, or computes for long, is not waiting for a CPU). The kernel's limit on real-time threads
-//! (`sched_rt_runtime_us`) applies. A policy that the program itself changes meanwhile is left
-//! alone. What a thread creates while it is raised is not raised (`SCHED_FLAG_RESET_ON_FORK`). Only
-//! `CAP_SYS_NICE` may take that flag away again: without it a thread that was raised once keeps the
-//! flag, which tells on children of threads with a real-time policy or a negative nice value only.
+//! A boosted reader may displace other programs. It does so for [`EACH`] at most times the laggards
+//! that are boosted at a time, once per wait: then these have their policy back, section over or
+//! not (a reader that blocks, or computes for long, is not waiting for a CPU), and the next are
+//! boosted. The kernel's limit on real-time threads (`sched_rt_runtime_us`) applies. A policy that
+//! the program itself changes meanwhile is left alone. What a thread creates while it is raised is
+//! not raised (`SCHED_FLAG_RESET_ON_FORK`). Only `CAP_SYS_NICE` may take that flag away again:
+//! without it a thread that was raised once keeps the flag, which tells on children of threads with
+//! a real-time policy or a negative nice value only.
 //!
 //! Threads are named by id. A reader that exits while it is raised needs nothing restored. The
-//! leader would give a wrong policy only to a thread that gets the same id within [`EACH`] times
-//! the laggards (the kernel would have to go through all ids in 13 ms at most) and that has chosen
-//! the same policy, priority and flag for itself.
+//! leader would give a wrong policy only to a thread that gets the same id within that time (the
+//! kernel would have to go through all ids in 13 ms at most) and that has chosen the same policy,
+//! priority and flag for itself.
 //!
 //! # What does not help
 //! Tried, and measured with 16 and 64 spinning readers on 2 CPUs; `docs/runtime.md` has the
@@ -69,24 +70,42 @@ impl Boost {
         possible
     }
 
-    /// A leader has waited longer than a section takes.
-    pub(super) fn help(&self, registry: &Registry) {
-        if self.on.load(Ordering::Relaxed) && !self.help_all(registry) {
+    /// A leader has waited longer than a section takes. It does not wait beyond `deadline`.
+    pub(super) fn help(&self, registry: &Registry, deadline: Option<Instant>) {
+        if self.on.load(Ordering::Relaxed) && !self.help_all(registry, deadline) {
             // Not allowed, or not any more: do not try again.
             self.on.store(false, Ordering::Relaxed);
         }
     }
 
-    fn help_all(&self, registry: &Registry) -> bool {
+    /// False if the system does not allow it.
+    fn help_all(&self, registry: &Registry, deadline: Option<Instant>) -> bool {
         let Some(_leader) = Raised::this_thread() else {
             // What is refused to another one need not be refused to an ordinary leader.
             return Attributes::of(0).is_some_and(|own| !own.is_ordinary());
         };
+        let waited = |r: &&Record| r.awaited() && !r.passed() && r.left_behind().is_none();
+        // Each record comes once, so that one who stays in its section is not boosted again.
+        let mut laggards = registry.records().filter(waited);
+        let mut allowed = true;
+        while allowed && deadline.is_none_or(|d| Instant::now() < d) {
+            let Some(first) = laggards.next() else { break };
+            let group = std::iter::once(first).chain(laggards.by_ref().take(AT_ONCE - 1));
+            allowed = self.help_some(group, deadline);
+        }
+        allowed
+    }
+
+    /// The same for some of the laggards.
+    fn help_some<'a>(
+        &self,
+        laggards: impl Iterator<Item = &'a Record>,
+        deadline: Option<Instant>,
+    ) -> bool {
         let start = Instant::now();
         let mut refused = false;
         let mut boosted: Vec<(&Record, Raised)> = Vec::new();
-        let waited = |r: &&Record| r.awaited() && !r.passed() && r.left_behind().is_none();
-        for record in registry.records().filter(waited).take(AT_ONCE) {
+        for record in laggards {
             match Raised::reader(record.owner()) {
                 Ok(raised) => boosted.extend(raised.map(|raised| (record, raised))),
                 Err(NotAllowed) => refused = true,
@@ -94,6 +113,7 @@ impl Boost {
         }
         self.count.fetch_add(boosted.len() as u64, Ordering::Relaxed);
         let end = start + EACH * boosted.len() as u32;
+        let end = deadline.map_or(end, |deadline| end.min(deadline));
         let mut looks = 0;
         while !boosted.is_empty() && Instant::now() < end {
             boosted.retain(|(record, _)| !record.passed());
@@ -281,6 +301,42 @@ mod tests {
         }
     }
 
+    /// More laggards than are boosted at a time, all of whom stay in their sections: each has its
+    /// turn, and its policy back. Those of a leader without time have none.
+    #[test]
+    fn all_laggards_are_boosted_once() {
+        const LAGGARDS: usize = 2 * AT_ONCE + 1;
+        let (boost, registry) = (Boost::new(true), Registry::new());
+        if !boost.set(true) {
+            return println!("no real-time priority allowed here: skipped");
+        }
+        let there = std::sync::Barrier::new(LAGGARDS + 1);
+        let counts = std::thread::scope(|scope| {
+            for _ in 0..LAGGARDS {
+                scope.spawn(|| {
+                    let record = registry.claim(sys::thread_id()).unwrap();
+                    record.enter();
+                    let before = Attributes::of(0).unwrap();
+                    there.wait();
+                    there.wait();
+                    record.leave();
+                    assert_eq!(Attributes::of(0).unwrap().policy, before.policy);
+                    record.release();
+                });
+            }
+            there.wait();
+            let waited = registry.records().filter(|r| r.look()).count() as u64;
+            let help = |deadline| {
+                boost.help(&registry, deadline);
+                boost.count.load(Ordering::Relaxed)
+            };
+            let counts = [waited, help(Some(Instant::now())), help(None)];
+            there.wait();
+            counts
+        });
+        assert_eq!(counts, [LAGGARDS as u64, 0, LAGGARDS as u64]);
+    }
+
     /// Takes `CAP_SYS_NICE` from this thread. False if it cannot.
     fn lose_the_capability() -> bool {
         let (mut header, mut sets) = ([0x2008_0522u32, 0], [[0u32; 3]; 2]);
@@ -302,7 +358,7 @@ mod tests {
             let (boost, registry) = (Boost::new(true), Registry::new());
             assert!(Attributes { policy: IDLE, ..Attributes::of(0).unwrap() }.set(0));
             assert!(Raised::reader(sys::thread_id()).is_ok());
-            boost.help(&registry);
+            boost.help(&registry, None);
             assert!(boost.on.load(Ordering::Relaxed));
         })
         .join()

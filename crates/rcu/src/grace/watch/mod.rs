@@ -50,26 +50,34 @@ pub(crate) use watcher::Watch;
 pub(crate) struct Watch;
 
 use crate::thread::registry::Registry;
+use std::time::Instant;
 
 /// One wait of one leader.
 #[cfg_attr(loom, allow(dead_code))]
 pub(crate) struct LeaderWait<'a> {
     watch: &'a Watch,
     registry: &'a Registry,
+    /// When the leader gives up.
+    deadline: Option<Instant>,
     /// When it began, in nanoseconds of the monotonic clock.
     since: u64,
 }
 
 impl<'a> LeaderWait<'a> {
     /// The leader has looked at the readers, and has to wait.
-    pub(crate) fn begin(watch: &'a Watch, registry: &'a Registry) -> LeaderWait<'a> {
-        LeaderWait { watch, registry, since: crate::grace::stats::uptime().as_nanos() as u64 }
+    pub(crate) fn begin(
+        watch: &'a Watch,
+        registry: &'a Registry,
+        deadline: Option<Instant>,
+    ) -> LeaderWait<'a> {
+        let since = crate::grace::stats::uptime().as_nanos() as u64;
+        LeaderWait { watch, registry, deadline, since }
     }
 
     /// The leader has waited longer than a section takes on a CPU.
     pub(crate) fn spun(&self) {
         #[cfg(not(loom))]
-        self.watch.boost.help(self.registry);
+        self.watch.boost.help(self.registry, self.deadline);
     }
 
     /// The leader has slept, and still waits.
