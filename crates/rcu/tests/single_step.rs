@@ -252,6 +252,16 @@ fn killed_in_a_registration(
     if died {
         forget_the_dead(domain, forgotten);
     }
+    if worker == Worker::Works {
+        // It sleeps, and the dead thread may have been about to wake it. The next registration that
+        // finds its stash full, or closed, wakes it, or the test hangs.
+        let next = Callbacks::new(65);
+        let register = || (0..65).for_each(|i| next.register(domain, i));
+        thread::scope(|scope| scope.spawn(register).join().unwrap());
+        while next.ran().any(|ran| ran == 0) {
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
     barrier(domain, &format!("{n} callbacks, {instructions} instructions into the next"));
     assert!(callbacks.ran().all(|ran| ran <= 1));
     (died, callbacks.ran().filter(|&ran| ran == 0).count())

@@ -428,6 +428,81 @@ fn a_registration_wakes_the_worker() {
     sleeper(|shared| shared.lists.any(0) || shared.registry.records().any(|r| r.buffer.pending()));
 }
 
+/// A worker that runs two callbacks.
+fn run_two(shared: &Shared) {
+    let mut count = 0;
+    while count < 2 {
+        count += shared.run();
+        if count < 2 {
+            shared.workers[0].sleep(None, || shared.lists.any(0));
+        }
+    }
+}
+
+/// Puts a callback on the list.
+fn push(shared: &Shared) {
+    // SAFETY: fresh, and never given back.
+    unsafe { shared.lists.push(0, callback(0).cast()) };
+}
+
+/// A thread ends while it wakes the worker, after `beginning`. The next registration does so.
+fn dying_waker(beginning: fn(&WorkerWait)) {
+    check(3, move || {
+        let shared = Shared::new();
+        let other = shared.clone();
+        let worker = thread::spawn(move || run_two(&other));
+        push(&shared);
+        beginning(&shared.workers[0]);
+        push(&shared);
+        shared.workers[0].notify();
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_thread_may_end_while_it_wakes_the_worker() {
+    // The sleeper is not woken, and does not fall asleep any more.
+    dying_waker(|worker| worker.event().begin_to_happen());
+    dying_waker(|worker| _ = worker.event().happen());
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_wake_that_says_so_first_is_caught() {
+    dying_waker(WorkerWait::say_awake);
+}
+
+/// A registration wakes the worker, which works and sleeps again before the former says that it is
+/// awake; and another one comes.
+fn late_waker(wake: fn(&WorkerWait)) {
+    check(3, move || {
+        let shared = Shared::new();
+        let registrants = [wake, WorkerWait::notify].map(|wake| {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                push(&shared);
+                wake(&shared.workers[0]);
+            })
+        });
+        run_two(&shared);
+        registrants.into_iter().for_each(|registrant| registrant.join().unwrap());
+    });
+}
+
+#[test]
+fn a_late_waker_does_not_hide_a_sleep() {
+    late_waker(WorkerWait::notify);
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_wake_about_any_sleep_is_caught() {
+    late_waker(|worker| {
+        worker.event().happen();
+        worker.say_awake();
+    });
+}
+
 /// The workers of two lanes, and an owner that opens its buffer on one and then on the other.
 /// `sweep` is a worker's.
 fn two_lanes(sweep: fn(&Shared, usize)) {

@@ -83,6 +83,12 @@ impl Event {
         count
     }
 
+    /// For models of a thread that ends in the middle of `happen`.
+    #[cfg(all(loom, test))]
+    pub(crate) fn begin_to_happen(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// It happens: wakes that many threads.
     #[cfg(not(loom))]
     pub(crate) fn happen_for(&self, threads: i32) {
