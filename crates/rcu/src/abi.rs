@@ -12,12 +12,13 @@
 use crate::domain::default::DefaultDomain;
 use crate::domain::{Cookie, Domain, end};
 use crate::platform::barrier::light;
-use crate::platform::facts;
+use crate::platform::facts::{self, Restartable};
 use crate::read::restart::{RESTARTS, count, find_restart};
 use crate::thread::head::Head;
 use crate::thread::id::DomainId;
 use crate::thread::record::Record;
 use crate::thread::{self, Thread};
+use std::ffi::CStr;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -33,6 +34,11 @@ const _: () = assert!(
         && offset_of!(Record, slots) == 32
         && Record::SNAPSHOT == 264
 );
+
+/// Why lookups restart, or why not.
+pub fn restartable_reason(restartable: Restartable) -> &'static CStr {
+    facts::reason(restartable)
+}
 
 /// Distance from the thread pointer of the word that holds the address of the thread's record in
 /// the default domain (`reprieve_thread.fast[0]`), for those who look at readers from outside. 0

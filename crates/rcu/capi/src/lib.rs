@@ -168,22 +168,9 @@ pub unsafe extern "C" fn reprieve_get_stats(stats: *mut Stats) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_restartable(why: *mut *const c_char) -> c_int {
     let restartable = reprieve_core::support().restartable;
-    let text = match restartable {
-        Restartable::Yes => c"restartable sections work",
-        Restartable::Architecture => c"no restartable sections on this architecture yet",
-        Restartable::ForcedPlain => c"REPRIEVE_FORCE=plain is set",
-        Restartable::NoRseq => {
-            c"rseq is not registered (needs glibc 2.35, and glibc.pthread.rseq not 0)"
-        }
-        Restartable::NoMembarrier => {
-            c"no membarrier command for rseq (needs Linux 5.10, unfiltered)"
-        }
-        Restartable::SelfTestFailed => c"this kernel lets a preempted section go on",
-        _ => c"the self-test could not run",
-    };
     if !why.is_null() {
         // SAFETY: the caller's promise.
-        unsafe { why.write(text.as_ptr()) };
+        unsafe { why.write(abi::restartable_reason(restartable).as_ptr()) };
     }
     (restartable == Restartable::Yes).into()
 }

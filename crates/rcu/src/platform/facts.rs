@@ -65,18 +65,32 @@ impl Restartable {
     }
 }
 
+/// The same text for Rust and C.
+pub(crate) const fn reason(restartable: Restartable) -> &'static CStr {
+    match restartable {
+        Restartable::Yes => c"restartable sections work",
+        Restartable::Architecture => c"no restartable sections on this architecture yet",
+        Restartable::ForcedPlain => c"REPRIEVE_FORCE=plain is set",
+        Restartable::NoRseq => {
+            c"rseq is not registered (needs glibc 2.35, and glibc.pthread.rseq not 0)"
+        }
+        Restartable::NoMembarrier => {
+            c"no membarrier command for rseq (needs Linux 5.10, unfiltered)"
+        }
+        Restartable::SelfTestFailed => c"this kernel lets a preempted section go on",
+        Restartable::SelfTestInconclusive => c"the self-test could not run",
+        Restartable::ShadowStack => {
+            c"user shadow stacks are on (glibc.cpu.x86_shstk=off turns them off)"
+        }
+    }
+}
+
 impl std::fmt::Display for Restartable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Restartable::Yes => "restartable sections work",
-            Restartable::Architecture => "plain sections: no restartable sections on this architecture yet",
-            Restartable::ForcedPlain => "plain sections: REPRIEVE_FORCE=plain is set",
-            Restartable::NoRseq => "plain sections: rseq is not registered (needs glibc 2.35, and glibc.pthread.rseq not 0)",
-            Restartable::NoMembarrier => "plain sections: no membarrier command for rseq (needs Linux 5.10, unfiltered)",
-            Restartable::SelfTestFailed => "plain sections: this kernel lets a preempted section go on",
-            Restartable::SelfTestInconclusive => "plain sections: the self-test could not run",
-            Restartable::ShadowStack => "plain sections: user shadow stacks are on (glibc.cpu.x86_shstk=off turns them off)",
-        })
+        if *self != Restartable::Yes {
+            f.write_str("plain sections: ")?;
+        }
+        f.write_str(&reason(*self).to_string_lossy())
     }
 }
 
@@ -306,6 +320,16 @@ mod tests {
     use super::super::start::tests::in_child;
     use super::*;
     use crate::read::restart::selftest;
+
+    /// C has the cure from the reason alone.
+    #[test]
+    fn reasons_say_what_to_do() {
+        let shadow_stack = Restartable::ShadowStack;
+        let reason = reason(shadow_stack).to_str().unwrap();
+        assert!(reason.contains("glibc.cpu.x86_shstk=off"));
+        assert_eq!(shadow_stack.to_string(), format!("plain sections: {reason}"));
+        assert_eq!(Restartable::Yes.to_string(), "restartable sections work");
+    }
 
     /// A first lookup during the self-test of another thread has the result of that test.
     #[test]
