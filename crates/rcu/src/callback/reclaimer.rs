@@ -290,19 +290,8 @@ impl Reclaimer {
     fn ensure_background(self: &Arc<Reclaimer>) -> bool {
         self.grace.background.ensure(|| {
             let reclaimer = self.clone();
-            // By a worker's callback: it would have no CPU but that worker's, and nobody who only
-            // polls lets it run elsewhere.
-            let by_bound = thread::bound().is_some();
-            let run = move || {
-                // As workers do.
-                sys::schedule_like_main();
-                if by_bound {
-                    sys::unbind(sys::thread_id());
-                }
-                thread::note_bound();
-                reclaimer.grace.serve_background(|| reclaimer.stopping());
-            };
-            let thread = sys::Thread::start("reprieve-gp".into(), sys::STACK, run);
+            let run = move || reclaimer.grace.serve_background(|| reclaimer.stopping());
+            let thread = thread::start("reprieve-gp".into(), run);
             thread.map(|thread| self.workers.add(thread)).is_some()
         })
     }

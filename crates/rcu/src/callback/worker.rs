@@ -40,15 +40,7 @@ pub(crate) fn full(load: Load) -> bool {
 /// tries again.
 pub(crate) fn start(reclaimer: &Arc<Reclaimer>, index: usize) -> bool {
     let own = reclaimer.clone();
-    // By another worker: it would have no CPU but that worker's.
-    let by_bound = thread::bound().is_some();
-    let work = move || {
-        if by_bound {
-            sys::unbind(sys::thread_id());
-        }
-        work(&own, index);
-    };
-    let thread = sys::Thread::start(format!("reprieve-cb/{index}"), sys::STACK, work);
+    let thread = thread::start(format!("reprieve-cb/{index}"), move || work(&own, index));
     thread.map(|thread| reclaimer.workers.add(thread)).is_some()
 }
 
@@ -63,7 +55,6 @@ fn bind(cpu: usize) {
 }
 
 fn work(reclaimer: &Arc<Reclaimer>, index: usize) {
-    sys::schedule_like_main();
     let queue = &reclaimer.queues[index];
     if reclaimer.queues.len() > 1 {
         bind(index);

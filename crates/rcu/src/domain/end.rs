@@ -39,18 +39,7 @@ pub(crate) fn end_boxed(domain: Box<Domain>) {
 
 /// Runs `f` on a thread of its own. False if the system refuses one.
 fn elsewhere(f: impl FnOnce() + Send + 'static) -> bool {
-    let by_bound = thread::bound().is_some();
-    let run = move || {
-        // As the thread for grace periods in the background: this one leads some, too.
-        sys::schedule_like_main();
-        if by_bound {
-            sys::unbind(sys::thread_id());
-        }
-        thread::note_bound();
-        f();
-    };
-    let thread = sys::Thread::start("reprieve-end".into(), sys::STACK, run);
-    thread.map(sys::Thread::detach).is_some()
+    thread::start("reprieve-end".into(), f).map(sys::Thread::detach).is_some()
 }
 
 fn wait(reclaimer: &Arc<Reclaimer>) {

@@ -443,6 +443,20 @@ pub(crate) fn bound() -> Option<Bound> {
     Bound::noted(unsafe { (*this()).bound })
 }
 
+/// Starts a thread of the runtime's, for which others wait: it has neither the priority of its
+/// creator nor the one CPU of a worker that starts it. `None` if the system refuses one.
+pub(crate) fn start(name: String, f: impl FnOnce() + Send + 'static) -> Option<sys::Thread> {
+    let by_bound = bound().is_some();
+    sys::Thread::start(name, sys::STACK, move || {
+        sys::schedule_like_main();
+        if by_bound {
+            sys::unbind(sys::thread_id());
+        }
+        note_bound();
+        f();
+    })
+}
+
 /// Whose callbacks this thread is running: see [`Thread::running`].
 pub(crate) fn running() -> usize {
     // SAFETY: the block is this thread's own.
