@@ -28,17 +28,18 @@ impl Mapper {
         let (mut ready, tells) = UnixStream::pair()?;
         ready.set_nonblocking(true)?;
         let (memory, tells) = (memory.as_raw_fd(), tells.as_raw_fd());
+        let parent = std::process::id();
         // SAFETY: the child makes system calls only, as it has to where there are other threads.
         let pid = match unsafe { libc::fork() } {
             // SAFETY: in that child.
-            0 => unsafe { map_and_sleep(memory, tells) },
+            0 => unsafe { map_and_sleep(memory, tells, parent) },
             -1 => return Err(io::Error::last_os_error()).context("fork"),
             pid => pid,
         };
         let mapper = Mapper(pid);
         wait(setup, "a process that maps memory", || match ready.read(&mut [0]) {
             Ok(_) => Ok(Some(())),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => match mapper.has_ended(libc::WNOHANG) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => match mapper.has_ended() {
                 true => bail!("a process could not map {BYTES} bytes {MAPPINGS} times"),
                 false => Ok(None),
             },
@@ -56,31 +57,37 @@ impl Mapper {
         unsafe { libc::kill(self.0, libc::SIGKILL) };
     }
 
-    fn has_ended(&self, flags: libc::c_int) -> bool {
-        // SAFETY: as above; its status is not asked for.
-        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), flags) != 0 }
-    }
-
-    /// Waits until it has unmapped everything and is gone.
-    fn end(self) {
-        self.has_ended(0);
-        std::mem::forget(self);
+    /// Whether only its status is left, which keeps the ID its own.
+    fn has_ended(&self) -> bool {
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: as above; `found` outlives the call, and all zeros are one.
+        unsafe {
+            let mut found: libc::siginfo_t = std::mem::zeroed();
+            let asked = libc::waitid(libc::P_PID, self.0 as libc::id_t, &mut found, flags);
+            asked == 0 && found.si_pid() == self.0
+        }
     }
 }
 
 impl Drop for Mapper {
+    /// Waits until it has unmapped everything and is gone.
     fn drop(&mut self) {
         self.kill();
-        self.has_ended(0);
+        // SAFETY: as above; its status is not asked for.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
     }
 }
 
 /// # Safety
 /// For the child of a `fork`.
-unsafe fn map_and_sleep(memory: RawFd, tells: RawFd) -> ! {
+unsafe fn map_and_sleep(memory: RawFd, tells: RawFd, parent: u32) -> ! {
     // SAFETY: plain system calls; the kernel chooses addresses that are free.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        // It may have died before.
+        if libc::getppid() as u32 != parent {
+            libc::_exit(1);
+        }
         for _ in 0..MAPPINGS {
             let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
             let at = libc::mmap(std::ptr::null_mut(), BYTES, libc::PROT_READ, flags, memory, 0);
@@ -108,7 +115,7 @@ pub fn share(setup: &GuestSetup) -> Result<f64> {
     let this = Threads::new(std::process::id(), vec![spinner.tid]);
     let (began, before) = (Instant::now(), this.vcpu_counters().run_ns);
     mappers.iter().for_each(Mapper::kill);
-    mappers.into_iter().for_each(Mapper::end);
+    drop(mappers);
     let ran = this.vcpu_counters().run_ns - before;
     Ok(100.0 * ran as f64 / began.elapsed().as_nanos() as f64)
 }
