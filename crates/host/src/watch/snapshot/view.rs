@@ -39,7 +39,7 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
             .collect(),
         former: machine.former.as_deref().map(|sum| vcpu(0, 0, sum, guest, now)),
         grace: attached.and_then(|attached| grace(machine, attached, now)),
-        tracks_user: attached.is_some_and(|attached| attached.tracks_user),
+        tracks_user: attached.is_some_and(Attached::tracks_user),
         held: None,
     }
 }

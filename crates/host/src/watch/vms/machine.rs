@@ -132,8 +132,6 @@ pub struct Attached {
     pub layout: BpfLayout,
     /// When, on the clock of the snapshots.
     pub since_ns: u64,
-    /// User mode is quiescent to its RCU on some of its CPUs.
-    pub tracks_user: bool,
     present: Vec<u32>,
 }
 
@@ -145,9 +143,13 @@ impl Attached {
     pub fn new(guest: Guest) -> Result<Attached, Error> {
         let layout = guest.layout()?;
         let present = guest.present().unwrap_or_default();
-        let tracks_user = layout.vcpus.iter().any(|vcpu| vcpu.tracks_user);
         let (guest, since_ns) = (Arc::new(guest), now_ns());
-        Ok(Attached { guest, layout, since_ns, tracks_user, present })
+        Ok(Attached { guest, layout, since_ns, present })
+    }
+
+    /// Whether user mode is quiescent to its RCU, on some of its CPUs.
+    pub fn tracks_user(&self) -> bool {
+        self.layout.vcpus.iter().any(|vcpu| vcpu.tracks_user)
     }
 }
 
@@ -268,7 +270,7 @@ impl Machine {
 
     /// Whether the guest's RCU sees by itself when a CPU is in user mode, of some CPUs.
     pub fn tracks_user(&self) -> bool {
-        self.attached.as_ref().is_some_and(|attached| attached.tracks_user)
+        self.attached.as_ref().is_some_and(Attached::tracks_user)
     }
 
     /// Since when an attempt to attach is due.
@@ -487,10 +489,7 @@ impl Machine {
             self.end();
             return None;
         }
-        let start = Instant::now();
-        let look = self.look_for_vcpus();
-        // A VMM may have as many threads as it likes.
-        self.threads_due = self.threads_due.max(Instant::now() + rest(start.elapsed(), vms));
+        let look = self.look_for_vcpus(vms);
         self.search();
         look
     }
@@ -511,13 +510,15 @@ impl Machine {
     }
 
     /// CPUs that were plugged in or out.
-    fn look_for_vcpus(&mut self) -> Option<Look> {
-        if Instant::now() < self.threads_due {
+    fn look_for_vcpus(&mut self, vms: usize) -> Option<Look> {
+        let start = Instant::now();
+        if start < self.threads_due {
             return None;
         }
-        self.threads_due = Instant::now() + THREADS_AGAIN;
         let vm = self.vm.as_ref()?;
         let others = other_threads(vm.pid, vm);
+        // A VMM may have as many threads as it likes.
+        self.threads_due = Instant::now() + THREADS_AGAIN.max(rest(start.elapsed(), vms));
         let new = !others.is_subset(&self.others);
         let lost = self.vcpus.iter().any(|v| {
             !std::path::Path::new(&format!("/proc/{}/task/{}", vm.pid, v.slot.tid())).exists()
