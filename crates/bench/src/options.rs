@@ -32,4 +32,19 @@ impl Options {
     pub(crate) fn check(&self) -> Result<()> {
         if self.cancel.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
+
+    /// For tests: nothing is chosen but the length and the rounds.
+    #[cfg(test)]
+    pub(crate) fn plain(length: Duration, rounds: usize) -> Options {
+        Options {
+            against: vec![],
+            length,
+            rounds,
+            readers: vec![],
+            churn: false,
+            lengths: vec![],
+            hogs: vec![],
+            cancel: Default::default(),
+        }
+    }
 }

@@ -281,16 +281,7 @@ mod tests {
     use super::*;
 
     fn options() -> Options {
-        Options {
-            against: vec![],
-            length: Duration::from_millis(20),
-            rounds: 1,
-            readers: vec![],
-            churn: false,
-            lengths: vec![],
-            hogs: vec![],
-            cancel: Default::default(),
-        }
+        Options::plain(Duration::from_millis(20), 1)
     }
 
     #[test]

@@ -64,16 +64,7 @@ mod tests {
 
     #[test]
     fn rounds_go_forth_and_back_and_all_of_a_part_come_before_the_next_part() {
-        let options = Options {
-            against: vec![],
-            length: Duration::from_millis(1),
-            rounds: 2,
-            readers: vec![],
-            churn: false,
-            lengths: vec![],
-            hogs: vec![],
-            cancel: Default::default(),
-        };
+        let options = Options::plain(Duration::from_millis(1), 2);
         let job = |what: &str| Job {
             what: what.into(),
             weight: 1.0,

@@ -707,14 +707,23 @@ mod tests {
         waiter
     }
 
-    #[test]
-    fn a_sender_whose_room_was_taken_pokes_who_fits() {
+    fn senders(queue: &'static Messages) -> &'static Queue {
+        &queue.senders
+    }
+
+    /// A queue without room for a message, and how many bytes it takes.
+    fn full_queue() -> (tempfile::TempDir, Namespace, i32, u64) {
         let directory = tempfile::tempdir().unwrap();
         let n = Namespace::open(directory.path()).unwrap();
         let id = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
-        let senders = |queue: &'static Messages| &queue.senders;
         let most = n.msg_status(id).unwrap().most_bytes;
         with_waiters(&n, id, senders, 0, |_, queue, _| queue.cbytes.store(most, Relaxed));
+        (directory, n, id, most)
+    }
+
+    #[test]
+    fn a_sender_whose_room_was_taken_pokes_who_fits() {
+        let (_directory, n, id, most) = full_queue();
         let send = |size| move || n.msgsnd(id, 1, &vec![0; size], 0);
         let large = waiter(&n, id, senders, 0, send(100));
         let small = waiter(&n, id, senders, 1, send(50));
@@ -796,12 +805,7 @@ mod tests {
 
     #[test]
     fn a_small_message_is_sent_before_a_large_one_that_does_not_fit() {
-        let directory = tempfile::tempdir().unwrap();
-        let n = Namespace::open(directory.path()).unwrap();
-        let id = n.msgget(libc::IPC_PRIVATE, 0o600).unwrap();
-        let senders = |queue: &'static Messages| &queue.senders;
-        let most = n.msg_status(id).unwrap().most_bytes;
-        with_waiters(&n, id, senders, 0, |_, queue, _| queue.cbytes.store(most, Relaxed));
+        let (_directory, n, id, most) = full_queue();
         let send = |size| move || n.msgsnd(id, 1, &vec![0; size], 0);
         let large = thread::spawn(send(100));
         with_waiters(&n, id, senders, 1, |_, _, _| ());

@@ -325,12 +325,10 @@ fn who_has_no_proc_any_more_knows_the_living() {
     let (_directory, n) = namespace();
     let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
     let empty = tempfile::tempdir().unwrap();
-    let empty = std::ffi::CString::new(empty.path().to_str().unwrap()).unwrap();
     let owes = who_owes(&n, id);
     Child::run(|| {
         assert_eq!(n.sem_value(id, 0), Ok(3));
-        // SAFETY: a string; this process.
-        assert_eq!(unsafe { libc::chroot(empty.as_ptr()) }, 0);
+        std::os::unix::fs::chroot(empty.path()).unwrap();
         without(&[libc::SYS_pidfd_open]);
         assert_eq!(n.sem_value(id, 0), Ok(3));
         Child::run(|| assert_eq!(n.sem_value(id, 0), Ok(3))).succeeds();
@@ -355,11 +353,9 @@ fn who_has_no_proc_any_more_knows_a_zombie() {
     let (_directory, n) = namespace();
     let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
     let empty = tempfile::tempdir().unwrap();
-    let empty = std::ffi::CString::new(empty.path().to_str().unwrap()).unwrap();
     Child::run(|| {
         assert_eq!(n.sem_value(id, 0), Ok(0));
-        // SAFETY: a string; this process.
-        assert_eq!(unsafe { libc::chroot(empty.as_ptr()) }, 0);
+        std::os::unix::fs::chroot(empty.path()).unwrap();
         let owes = who_owes(&n, id);
         assert_eq!(n.sem_value(id, 0), Ok(3));
         owes.dies();

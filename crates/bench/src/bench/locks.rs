@@ -562,16 +562,7 @@ mod tests {
     use crate::subject::Class;
 
     fn options() -> Options {
-        Options {
-            against: vec![],
-            length: LEAST,
-            rounds: 1,
-            readers: vec![],
-            churn: false,
-            lengths: vec![],
-            hogs: vec![],
-            cancel: Default::default(),
-        }
+        Options::plain(LEAST, 1)
     }
 
     /// A hand-over moves one line with the lock and its data, whichever lock it is.

@@ -371,6 +371,16 @@ static void *write_once(void *unused)
 
 static int all_written;
 
+static void prefer_writers(pthread_rwlock_t *lock)
+{
+	pthread_rwlockattr_t attributes;
+
+	CHECK(!pthread_rwlockattr_init(&attributes));
+	CHECK(!pthread_rwlockattr_setkind_np(&attributes,
+					     PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP));
+	CHECK(!pthread_rwlock_init(lock, &attributes));
+}
+
 static void *read_again_and_again(void *lock)
 {
 	while (!__atomic_load_n(&all_written, __ATOMIC_ACQUIRE)) {
@@ -384,14 +394,10 @@ static void *read_again_and_again(void *lock)
 /* Where writers go first, a reader that comes again and again does not keep them out. */
 static void writers_first(void)
 {
-	pthread_rwlockattr_t attributes;
 	pthread_rwlock_t lock;
 	pthread_t thread;
 
-	CHECK(!pthread_rwlockattr_init(&attributes));
-	CHECK(!pthread_rwlockattr_setkind_np(&attributes,
-					     PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP));
-	CHECK(!pthread_rwlock_init(&lock, &attributes));
+	prefer_writers(&lock);
 	CHECK(!pthread_create(&thread, NULL, read_again_and_again, &lock));
 	for (int i = 0; i < 20; i++) {
 		CHECK(!pthread_rwlock_wrlock(&lock));
@@ -421,14 +427,10 @@ static void *read_lock(void *lock)
 /* A writer that has given up does not keep readers out, for whom the lock's holder may wait. */
 static void impatient_writer(void)
 {
-	pthread_rwlockattr_t attributes;
 	pthread_rwlock_t lock;
 	pthread_t thread;
 
-	CHECK(!pthread_rwlockattr_init(&attributes));
-	CHECK(!pthread_rwlockattr_setkind_np(&attributes,
-					     PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP));
-	CHECK(!pthread_rwlock_init(&lock, &attributes));
+	prefer_writers(&lock);
 	CHECK(!pthread_rwlock_rdlock(&lock));
 	CHECK(!pthread_create(&thread, NULL, give_up, &lock));
 	CHECK(!pthread_join(thread, NULL));
