@@ -15,10 +15,11 @@ use std::time::Duration;
 const SYS_IOCTL: &str = "16";
 const KVM_RUN: &str = "0xae80";
 
-/// A thread in guest mode shows no system call, so each thread is looked at several times.
-const LOOKS: u32 = 50;
 /// vCPUs of a VM, at most. A process may name its threads as it likes.
 const VCPUS_MAX: usize = 8192;
+
+/// A thread in guest mode shows no system call, so each thread is looked at several times.
+const LOOKS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The vCPU threads of process `pid`, by vCPU number; `expected` of them.
