@@ -154,12 +154,22 @@ fn rights() -> Check {
         present: missing.is_empty(),
         optional: false,
         detail: if missing.is_empty() {
-            "may load eBPF programs and read guests".into()
+            let parts = guard_lacks(mask).map(|lack| format!("; guard: {lack}"));
+            format!("may load eBPF programs and read guests{}", parts.collect::<String>())
         } else {
             format!("without {}", missing.join(", "))
         },
         remedy: Some("run as root".into()),
     }
+}
+
+/// What guard cannot do with the capabilities in `mask`, of the parts that it can do without.
+fn guard_lacks(mask: u64) -> impl Iterator<Item = &'static str> {
+    const PARTS: [(u32, &str); 2] = [
+        (1, "answers no hints of guests' programs (no CAP_DAC_OVERRIDE)"),
+        (23, "no --only-vms and no --backend eevdf (no CAP_SYS_NICE)"),
+    ];
+    PARTS.into_iter().filter(move |(bit, _)| mask & (1 << bit) == 0).map(|(_, lack)| lack)
 }
 
 /// The capabilities that are not in `mask`, of those that a host needs; `kvm`: with KVM.
@@ -297,6 +307,10 @@ mod tests {
         let few = !(1 << 2 | 1 << 21);
         assert_eq!(lacking(few, false), ["CAP_DAC_READ_SEARCH"]);
         assert_eq!(lacking(few, true), ["CAP_DAC_READ_SEARCH", "CAP_SYS_ADMIN"]);
+        assert_eq!(guard_lacks(few).count(), 0);
+        assert!(
+            guard_lacks(!(1 << 23)).eq(["no --only-vms and no --backend eevdf (no CAP_SYS_NICE)"])
+        );
     }
 
     #[test]
