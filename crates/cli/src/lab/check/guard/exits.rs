@@ -14,9 +14,11 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-const PROCESSES: usize = 4;
-/// Each maps the same memory so often, in small pages: two million entries of page tables to clear.
-const MAPPINGS: usize = 128;
+/// Two keep all others from a CPU; with more, there are moments in which only one of them exits.
+const PROCESSES: usize = 2;
+/// Each maps the same memory so often, in small pages: eight million entries of page tables to
+/// clear, which take many turns.
+const MAPPINGS: usize = 512;
 const BYTES: usize = 64 << 20;
 const SETTLE: Duration = Duration::from_millis(300);
 
