@@ -65,8 +65,10 @@ s32 BPF_PROG(guard_select_cpu, struct task_struct *p, s32 prev_cpu,
 	/* The kernel may choose this CPU, whose thread is about to sleep. Those
 	 * that wait for it have their turn first: two threads that wake each
 	 * other would keep it, since it asks for no other as long as one is in
-	 * its local queue. */
-	if (wake_flags & SCX_WAKE_SYNC && waits(here, now))
+	 * its local queue. A thread of a higher class may not sleep after all.
+	 */
+	if (wake_flags & SCX_WAKE_SYNC &&
+	    (waits(here, now) || runs_higher(runs)))
 		wake_flags &= ~SCX_WAKE_SYNC;
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 
@@ -161,6 +163,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	now = bpf_ktime_get_ns();
 	task->used = 0;
 	task->why = WHY_TURN;
+	task->early = 0;
 	if (keeps_limits && !may_run(p, task, now)) {
 		kernel_insert(p, QUEUE_PARKED, SLICE_FOR_KERNEL, enq_flags);
 		parks(task, now);
@@ -258,6 +261,7 @@ void BPF_PROG(guard_dispatch, s32 where, struct task_struct *prev)
 
 	if (!cpu)
 		return;
+	cpu->chosen = 1;
 	pick(prev, cpu, where, now);
 	account(now);
 }
@@ -388,7 +392,10 @@ void BPF_PROG(guard_running, struct task_struct *p)
 			kernel_set_slice(p, cpu->slice);
 	}
 	cpu->turn = now;
+	cpu->enqueues = 0;
+	cpu->chosen = 0;
 	cpu->served = now;
+	look_as_before(cpu, where, now);
 	/* Most ordinary threads sleep before their slice ends, and leave the
 	 * CPU to a vCPU, for which a look is an exit: their tick brings it
 	 * near. */
@@ -440,6 +447,8 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	cpu->turn = 0;
 	cpu->slot = 0;
 	cpu->pid = 0;
+	if (runnable && !cpu->chosen)
+		look_for_higher(cpu, where, now);
 }
 
 SEC("struct_ops/guard_set_weight")
@@ -594,6 +603,27 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 	return task->awaits || (task->extension.began && !section);
 }
 
+/* Threads in this CPU's local queue, where no other CPU takes them, while it
+ * runs one of a higher class: whom that preempted, or who had been chosen. If
+ * it lasts, they are enqueued again; rarely, since the kernel may return some
+ * there at once, and bears that 256 times before they run. */
+static __always_inline void look_at_local(struct cpu *cpu, struct timer *timer,
+					  u64 now)
+{
+	if (!kernel_enqueues_local() || cpu->turn)
+		return;
+	if (cpu->idle || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) <= 0) {
+		cpu->enqueues = 0;
+	} else if (!cpu->enqueues) {
+		cpu->enqueues = now + LOOK_BUSY_NS;
+		cpu->brought = limits_used ? 0 : now + timer->next;
+		timer->next = LOOK_BUSY_NS;
+	} else if (policy_after(now, cpu->enqueues) >= 0) {
+		kernel_enqueue_local();
+		cpu->enqueues = now + ENQUEUED_NS;
+	}
+}
+
 static int timer_expired(void *map, u32 *key, struct timer *timer)
 {
 	u32 where = bpf_get_smp_processor_id();
@@ -610,6 +640,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		timer->next = LOOK_IDLE_NS;
 	/* Near, while it is decided: a tick in between starts no timer. */
 	cpu->look = now;
+	cpu->brought = 0;
 	if (cpu->turn) {
 		_Bool ends = 0;
 
@@ -661,6 +692,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		/* Only if it is idle: one may have come as it went idle. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	}
+	look_at_local(cpu, timer, now);
 	cpu->due = 0;
 	rescue_pending(now);
 	unpark(now);
@@ -707,6 +739,8 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 
 	if (!cpu || !cpu->turn)
 		return;
+	/* Whom it had chosen before is gone. */
+	cpu->chosen = 0;
 	survey_if_due(cpu, where, now);
 	look_soon(cpu, where, now);
 	/* While it is alone, its timer rarely looks whom its guest waits for.

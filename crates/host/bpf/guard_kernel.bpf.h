@@ -204,6 +204,8 @@ extern _Bool __scx_bpf_dsq_insert_vtime(
 /* Since Linux 6.18; before, the field was written. */
 extern _Bool scx_bpf_task_set_slice(struct task_struct *p,
 				    u64 slice) __ksym __weak;
+/* Since Linux 7.1 from everywhere. */
+extern void scx_bpf_dsq_reenq(u64 dsq_id, u64 flags) __ksym __weak;
 
 static __always_inline void kernel_insert(struct task_struct *p, u64 queue,
 					  u64 slice, u64 flags)
@@ -295,6 +297,19 @@ static __always_inline void kernel_set_slice(struct task_struct *p, u64 slice)
 		scx_bpf_task_set_slice(p, slice);
 	else
 		p->scx.slice = slice;
+}
+
+/* Whether the kernel can enqueue the threads in a CPU's local queue again. */
+static __always_inline _Bool kernel_enqueues_local(void)
+{
+	return bpf_ksym_exists(scx_bpf_dsq_reenq);
+}
+
+/* Has it do so for this CPU, soon. */
+static __always_inline void kernel_enqueue_local(void)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_reenq))
+		scx_bpf_dsq_reenq(SCX_DSQ_LOCAL, 0);
 }
 
 #endif

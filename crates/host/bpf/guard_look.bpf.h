@@ -14,6 +14,10 @@
 #define LOOK_LIMITED_NS 2000000
 #define LOOK_IDLE_NS 20000000
 
+/* How long threads that a higher class keeps from a CPU are not enqueued again,
+ * after they were. */
+#define ENQUEUED_NS 100000000
+
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN 2
 
@@ -90,4 +94,35 @@ static __always_inline void end_turn(struct cpu *cpu, u32 where, u64 ns,
 	next = until(cpu, now);
 	if (ahead > (s64)next || ahead < -LOOK_BUSY_NS)
 		look_in(cpu, where, next, now);
+}
+
+/* Who ran is preempted, and no other chosen: a higher class takes the CPU,
+ * perhaps for long. */
+static __always_inline void look_for_higher(struct cpu *cpu, u32 where, u64 now)
+{
+	u64 look = cpu->look;
+	s64 ahead = policy_after(look, now);
+
+	if (!kernel_enqueues_local() ||
+	    (ahead <= LOOK_BUSY_NS && ahead >= -LOOK_BUSY_NS))
+		return;
+	look_in(cpu, where, LOOK_BUSY_NS, now);
+	cpu->brought = ahead > 0 ? look : 0;
+}
+
+/* A thread runs again: the look that was for the higher class would be an exit.
+ */
+static __always_inline void look_as_before(struct cpu *cpu, u32 where, u64 now)
+{
+	s64 ahead = policy_after(cpu->brought, now);
+
+	if (cpu->brought && ahead > LOOK_BUSY_NS)
+		look_in(cpu, where, ahead, now);
+	cpu->brought = 0;
+}
+
+/* Whether the CPU runs a thread of a higher class. */
+static __always_inline _Bool runs_higher(const struct cpu *cpu)
+{
+	return cpu && !cpu->turn && !cpu->idle;
 }

@@ -148,6 +148,11 @@ struct cpu {
 	u32 idle;
 	u64 wanted; /* a thread to run next, and why in the upper half */
 	u32 woken; /* a thread that was woken, and may run out of its turn */
+	u32 chosen; /* another is chosen than who runs */
+	u64 brought; /* when the next look was, before a higher class came. 0:
+		      * as it is */
+	u64 enqueues; /* when threads that only this CPU could run are enqueued
+		       * again, unless one has run. 0: none were seen */
 };
 
 struct {

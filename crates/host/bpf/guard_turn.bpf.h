@@ -62,6 +62,7 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 {
 	struct guest *guest;
 
+	cpu->chosen = 0;
 	if (task->extension.began) {
 		/* While it was alone, the look was far away. */
 		look_in(cpu, where, LOOK_EXTENDED_NS, now);

@@ -8,13 +8,15 @@
 //! each by ticks.
 //!
 //! And threads that wake each other all the time leave others their share ([`pairs`]), as do
-//! processes that end ([`exits`]).
+//! processes that end ([`exits`]), and whose CPU a real-time thread takes goes on elsewhere
+//! ([`taken`]).
 
 use super::super::guest_setup::GuestSetup;
 use super::super::{Check, Finding};
 use super::exits;
 use super::pairs::{self, By, SCENES, Where};
 use super::process::{End, Guard};
+use super::taken;
 use super::{STATE, refusal};
 use anyhow::Result;
 use reprieve_host::guard::Policy;
@@ -36,10 +38,12 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// made them a hundred times as long; a vCPU that has to run first may wait for a longer slice.
 const LONGER: f64 = 8.0;
 
-/// The part of its share under the stock scheduler that a thread beside a pair, or beside processes
-/// that end, has to have under guard. Schedulers differ in where they put the pair; starved, the
-/// thread has next to nothing.
+/// The part of its share under the stock scheduler that a thread beside a pair, or whose CPU is
+/// taken, has to have under guard. Schedulers differ in where they put a pair; starved, the thread
+/// has next to nothing.
 const LEAST: f64 = 0.25;
+/// The same beside processes that end, between which a starved thread runs now and then.
+const LEAST_BESIDE_EXITS: f64 = 0.5;
 
 pub fn check(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
@@ -53,6 +57,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let stock = commands(setup, &mut vms)?;
     let stock_shares = shares(setup)?;
     let stock_exits = exits::share(setup)?;
+    let stock_taken = taken::least_share(setup)?;
     let mut text = format!("  stock scheduler: {}\n", told(&stock));
     let (mut passed, mut figures) = (true, Vec::new());
     for policy in [Policy::Plain, Policy::Full] {
@@ -63,6 +68,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
         let times = commands(setup, &mut vms)?;
         let shares = shares(setup)?;
         let beside_exits = exits::share(setup)?;
+        let taken = taken::least_share(setup)?;
         guard.check()?;
         guard.end(setup, End::Signal)?;
         let right = mean(&times) <= LONGER * mean(&stock);
@@ -84,7 +90,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
                 mark(right)
             )?;
         }
-        let right = beside_exits >= LEAST * stock_exits;
+        let right = beside_exits >= LEAST_BESIDE_EXITS * stock_exits;
         passed &= right;
         writeln!(
             text,
@@ -92,15 +98,24 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
              {beside_exits:.1} % of it (stock scheduler {stock_exits:.1}){}",
             mark(right)
         )?;
+        let right = taken >= LEAST * stock_taken;
+        passed &= right;
+        writeln!(
+            text,
+            "  {name}, a thread that computes while a real-time thread has its CPU, and another is \
+             idle: it has {taken:.1} % of a CPU (stock scheduler {stock_taken:.1}){}",
+            mark(right)
+        )?;
         figures.push(json!({
             "policy": name, "ms": times, "beside_pairs_percent": shares,
-            "beside_exits_percent": beside_exits,
+            "beside_exits_percent": beside_exits, "taken_percent": taken,
         }));
     }
     vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
     let figures = json!({
         "stock": stock, "stock_beside_pairs_percent": stock_shares,
-        "stock_beside_exits_percent": stock_exits, "guard": figures
+        "stock_beside_exits_percent": stock_exits, "stock_taken_percent": stock_taken,
+        "guard": figures
     });
     Ok(Finding::new(Check::GuardLatency, passed, text, figures))
 }

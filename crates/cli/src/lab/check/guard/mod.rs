@@ -15,6 +15,7 @@ pub mod many;
 mod pairs;
 mod process;
 pub(super) mod queues;
+mod taken;
 
 use super::bpf_objects::verified_by;
 use super::guest_setup::GuestSetup;
