@@ -3,6 +3,7 @@
 //! 0, 1 (failed) or 2 (bad usage).
 
 mod bench;
+mod capabilities;
 mod doctor;
 mod guard;
 mod hint;

@@ -2,6 +2,7 @@
 //! The checks of this machine.
 
 use super::Check;
+use crate::capabilities::holds;
 use reprieve::Restartable;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -165,25 +166,19 @@ fn rights() -> Check {
 
 /// What guard cannot do with the capabilities in `mask`, of the parts that it can do without.
 fn guard_lacks(mask: u64) -> impl Iterator<Item = &'static str> {
-    const PARTS: [(u32, &str); 2] = [
-        (1, "answers no hints of guests' programs (no CAP_DAC_OVERRIDE)"),
-        (23, "no --only-vms and no --backend eevdf (no CAP_SYS_NICE)"),
+    const PARTS: [(&str, &str); 2] = [
+        ("CAP_DAC_OVERRIDE", "answers no hints of guests' programs (no CAP_DAC_OVERRIDE)"),
+        ("CAP_SYS_NICE", "no --only-vms and no --backend eevdf (no CAP_SYS_NICE)"),
     ];
-    PARTS.into_iter().filter(move |(bit, _)| mask & (1 << bit) == 0).map(|(_, lack)| lack)
+    PARTS.into_iter().filter(move |(name, _)| !holds(mask, name)).map(|(_, lack)| lack)
 }
 
 /// The capabilities that are not in `mask`, of those that a host needs; `kvm`: with KVM.
 fn lacking(mask: u64, kvm: bool) -> Vec<&'static str> {
-    const NEEDED: [(u32, &str); 5] = [
-        (39, "CAP_BPF"),
-        (38, "CAP_PERFMON"),
-        (19, "CAP_SYS_PTRACE"),
-        (2, "CAP_DAC_READ_SEARCH"),
-        // The kernel shows the types of its KVM modules to nobody else.
-        (21, "CAP_SYS_ADMIN"),
-    ];
-    let needed = NEEDED.into_iter().filter(|(_, name)| kvm || *name != "CAP_SYS_ADMIN");
-    needed.filter(|(bit, _)| mask & (1 << bit) == 0).map(|(_, name)| name).collect()
+    const NEEDED: [&str; 4] = ["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"];
+    // The kernel shows the types of its KVM modules to nobody else.
+    let for_kvm = kvm.then_some("CAP_SYS_ADMIN");
+    NEEDED.into_iter().chain(for_kvm).filter(|name| !holds(mask, name)).collect()
 }
 
 /// `directory` has the state of sched_ext, on the kernel of that release.

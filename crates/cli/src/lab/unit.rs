@@ -2,23 +2,13 @@
 //! guard in the lab has no more rights than its systemd unit leaves it. So the unit's list is long
 //! enough.
 
+use crate::capabilities;
 use anyhow::{Context as _, Result};
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 const UNIT: &str = include_str!("../../../../packaging/systemd/reprieve-guard.service");
-
-/// By their numbers in `linux/capability.h`.
-const CAPABILITIES: [(&str, u32); 7] = [
-    ("CAP_DAC_OVERRIDE", 1),
-    ("CAP_DAC_READ_SEARCH", 2),
-    ("CAP_SYS_PTRACE", 19),
-    ("CAP_SYS_ADMIN", 21),
-    ("CAP_SYS_NICE", 23),
-    ("CAP_PERFMON", 38),
-    ("CAP_BPF", 39),
-];
 
 /// Leaves the command the capabilities that guard's unit names, and no way to get others.
 pub fn confine(command: &mut Command) -> Result<()> {
@@ -51,10 +41,8 @@ pub fn confine(command: &mut Command) -> Result<()> {
 fn kept(unit: &str) -> Result<Vec<u32>> {
     let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
     let names = line.context("guard's unit has no CapabilityBoundingSet=")?;
-    let number = |name: &str| {
-        let known = CAPABILITIES.iter().find(|(known, _)| *known == name);
-        known.map(|&(_, number)| number).with_context(|| format!("{name} in guard's unit"))
-    };
+    let number =
+        |name: &str| capabilities::number(name).with_context(|| format!("{name} in guard's unit"));
     names.split_whitespace().map(number).collect()
 }
 
