@@ -37,6 +37,7 @@
 #include "guard_share.bpf.h"
 #include "guard_bandwidth.bpf.h"
 #include "guard_look.bpf.h"
+#include "guard_higher.bpf.h"
 #include "guard_extend.bpf.h"
 #include "guard_turn.bpf.h"
 #include "guard_rescue.bpf.h"
@@ -228,7 +229,6 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 	struct cpu *cpu = cpu_of(where);
 	u64 comes = domain_at(domain_of(where))->comes;
 	u64 now = bpf_ktime_get_ns();
-	s64 ahead;
 
 	if (!cpu)
 		return;
@@ -238,8 +238,7 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 	scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	/* The kernel tells once that it is idle: again when it must be there.
 	 */
-	ahead = policy_after(cpu->look, now);
-	if (ahead > COMES_NS || ahead < -LOOK_BUSY_NS)
+	if (looks_after(cpu, COMES_NS, now))
 		look_in(cpu, where, COMES_NS, now);
 }
 
@@ -601,27 +600,6 @@ static __always_inline _Bool over(struct cpu *cpu, struct task *task, u32 where,
 		return 0;
 	section = current_in_section(now);
 	return task->awaits || (task->extension.began && !section);
-}
-
-/* Threads in this CPU's local queue, where no other CPU takes them, while it
- * runs one of a higher class: whom that preempted, or who had been chosen. If
- * it lasts, they are enqueued again; rarely, since the kernel may return some
- * there at once, and bears that 256 times before they run. */
-static __always_inline void look_at_local(struct cpu *cpu, struct timer *timer,
-					  u64 now)
-{
-	if (!kernel_enqueues_local() || cpu->turn)
-		return;
-	if (cpu->idle || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) <= 0) {
-		cpu->enqueues = 0;
-	} else if (!cpu->enqueues) {
-		cpu->enqueues = now + LOOK_BUSY_NS;
-		cpu->brought = limits_used ? 0 : now + timer->next;
-		timer->next = LOOK_BUSY_NS;
-	} else if (policy_after(now, cpu->enqueues) >= 0) {
-		kernel_enqueue_local();
-		cpu->enqueues = now + ENQUEUED_NS;
-	}
 }
 
 static int timer_expired(void *map, u32 *key, struct timer *timer)

@@ -14,10 +14,6 @@
 #define LOOK_LIMITED_NS 2000000
 #define LOOK_IDLE_NS 20000000
 
-/* How long threads that a higher class keeps from a CPU are not enqueued again,
- * after they were. */
-#define ENQUEUED_NS 100000000
-
 #define CLOCK_MONOTONIC 1
 #define BPF_F_TIMER_CPU_PIN 2
 
@@ -64,14 +60,21 @@ static __always_inline u64 until(const struct cpu *cpu, u64 now)
 	return LOOK_BUSY_NS;
 }
 
+/* Whether the next look is more than ns away. One that is long past was lost.
+ */
+static __always_inline _Bool looks_after(const struct cpu *cpu, s64 ns, u64 now)
+{
+	s64 ahead = policy_after(cpu->look, now);
+
+	return ahead > ns || ahead < -LOOK_BUSY_NS;
+}
+
 /* Brings the next look near if it is far away: who runs is not alone. */
 static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 {
 	s64 near = cpu->why == WHY_RESCUED ? LOOK_EXTENDED_NS : LOOK_BUSY_NS;
-	s64 ahead = policy_after(cpu->look, now);
 
-	/* A look that is long past was lost. */
-	if (ahead > near || ahead < -LOOK_BUSY_NS)
+	if (looks_after(cpu, near, now))
 		look_in(cpu, where, until(cpu, now), now);
 }
 
@@ -86,43 +89,11 @@ static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 static __always_inline void end_turn(struct cpu *cpu, u32 where, u64 ns,
 				     u64 now)
 {
-	s64 ahead = policy_after(cpu->look, now);
 	u64 next;
 
 	if (policy_after(cpu->turn + cpu->slice, now + ns) > 0)
 		cpu->slice = now + ns - cpu->turn;
 	next = until(cpu, now);
-	if (ahead > (s64)next || ahead < -LOOK_BUSY_NS)
+	if (looks_after(cpu, next, now))
 		look_in(cpu, where, next, now);
-}
-
-/* Who ran is preempted, and no other chosen: a higher class takes the CPU,
- * perhaps for long. */
-static __always_inline void look_for_higher(struct cpu *cpu, u32 where, u64 now)
-{
-	u64 look = cpu->look;
-	s64 ahead = policy_after(look, now);
-
-	if (!kernel_enqueues_local() ||
-	    (ahead <= LOOK_BUSY_NS && ahead >= -LOOK_BUSY_NS))
-		return;
-	look_in(cpu, where, LOOK_BUSY_NS, now);
-	cpu->brought = ahead > 0 ? look : 0;
-}
-
-/* A thread runs again: the look that was for the higher class would be an exit.
- */
-static __always_inline void look_as_before(struct cpu *cpu, u32 where, u64 now)
-{
-	s64 ahead = policy_after(cpu->brought, now);
-
-	if (cpu->brought && ahead > LOOK_BUSY_NS)
-		look_in(cpu, where, ahead, now);
-	cpu->brought = 0;
-}
-
-/* Whether the CPU runs a thread of a higher class. */
-static __always_inline _Bool runs_higher(const struct cpu *cpu)
-{
-	return cpu && !cpu->turn && !cpu->idle;
 }
