@@ -2,17 +2,27 @@
 //! Types of the guest's kernel: sizes of structures, offsets of fields.
 
 use super::btf::{Btf, Field};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// So many looked-up fields are kept.
+const KNOWN_MOST: usize = 1024;
+
+/// By structure and path; `Err`: the name of what there is not.
+type Known = HashMap<(String, String), std::result::Result<Field, String>>;
 
 /// Types, from wherever the kernel's came.
 #[derive(Clone, Debug)]
 pub struct Types {
     btf: Btf,
+    /// A hostile guest's types may take long to look through.
+    known: Arc<Mutex<Known>>,
 }
 
 impl Types {
     pub fn new(btf: Btf) -> Types {
-        Types { btf }
+        Types { btf, known: Arc::default() }
     }
 
     /// A field by its path: `offset_of("rcu_data", "cblist.len")`. Anonymous structures on the way
@@ -21,7 +31,24 @@ impl Types {
     /// # Errors
     /// [`crate::Error::NoType`] if there is no such structure or field.
     pub fn field(&self, structure: &str, path: &str) -> Result<Field> {
-        self.btf.field(structure, path)
+        let key = (structure.to_owned(), path.to_owned());
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().get(&key).cloned();
+        let found = match before {
+            Some(found) => found,
+            None => {
+                let found = match self.btf.field(structure, path) {
+                    Err(Error::NoType { name }) => Err(name),
+                    found => Ok(found?),
+                };
+                let mut known = known();
+                if known.len() < KNOWN_MOST {
+                    known.insert(key, found.clone());
+                }
+                found
+            }
+        };
+        found.map_err(|name| Error::NoType { name })
     }
 
     /// Offset of a field, bytes. As [`Types::field`].

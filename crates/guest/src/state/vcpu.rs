@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::memory::Memory;
 use crate::vmm::VcpuThread;
+use std::collections::HashMap;
 
 /// CPUs of a guest that are looked at. Linux for x86-64 has at most 8192.
 pub(crate) const CPUS_MAX: u32 = 8192;
@@ -208,31 +209,37 @@ impl Cpus {
         Ok((0..count).filter(set).collect())
     }
 
-    /// The thread that runs the guest's CPU `cpu`.
-    pub fn thread(&self, cpu: u32, present: &[u32], threads: &[VcpuThread]) -> Option<u32> {
+    /// The threads that run the guest's CPUs `present` (ascending), of the VMM's in order.
+    pub fn threads(&self, present: &[u32], threads: &[VcpuThread]) -> Vec<Option<u32>> {
         let indices: Vec<u32> = threads.iter().map(|v| v.index).collect();
-        let index = self.vmm_index(cpu, present, &indices)?;
-        threads.iter().find(|v| v.index == index).map(|v| v.tid)
+        let tids: HashMap<u32, u32> = threads.iter().rev().map(|v| (v.index, v.tid)).collect();
+        let found = self.vmm_indices(present, &indices);
+        found.into_iter().map(|index| tids.get(&index?).copied()).collect()
     }
 
-    /// The VMM's number of the guest's CPU `cpu`, given all of the VMM's in order.
-    fn vmm_index(&self, cpu: u32, present: &[u32], vmm: &[u32]) -> Option<u32> {
-        if !present.contains(&cpu) {
-            return None;
-        }
+    /// The same of one CPU.
+    pub fn thread(&self, cpu: u32, present: &[u32], threads: &[VcpuThread]) -> Option<u32> {
+        let at = present.binary_search(&cpu).ok()?;
+        self.threads(present, threads)[at]
+    }
+
+    /// The VMM's numbers of the guest's CPUs `present`, given all of the VMM's in order.
+    fn vmm_indices(&self, present: &[u32], vmm: &[u32]) -> Vec<Option<u32>> {
         let apic = |&cpu: &u32| self.areas.get(cpu as usize)?.apic_id.filter(|&id| id != NO_APIC);
         let ids: Vec<u16> = present.iter().filter_map(apic).collect();
-        let known = ids.len() == present.len();
         // The guest numbers CPUs without gaps, in the order in which they were plugged in; the VMM
         // numbers them by APIC id, and has gaps where none is plugged in.
-        if known && present.len() == vmm.len() {
-            let mine = apic(&cpu)?;
-            return vmm.get(ids.iter().filter(|&&id| id < mine).count()).copied();
+        if ids.len() == present.len() && ids.len() == vmm.len() {
+            let mut sorted = ids.clone();
+            sorted.sort_unstable();
+            let before = |mine: &u16| sorted.partition_point(|id| id < mine);
+            return ids.iter().map(|id| vmm.get(before(id)).copied()).collect();
         }
         // In the same order, and without a gap so far, the numbers are the same. A crash kernel's
         // only CPU is 0 to it, and any of the VMM's.
-        let first = ids.first().is_none_or(|&id| id == 0);
-        vmm.get(cpu as usize).copied().filter(|&index| index == cpu && first && ids.is_sorted())
+        let same = ids.first().is_none_or(|&id| id == 0) && ids.is_sorted();
+        let at = |&cpu: &u32| vmm.get(cpu as usize).copied().filter(|&n| n == cpu && same);
+        present.iter().map(at).collect()
     }
 }
 
@@ -286,26 +293,30 @@ mod tests {
             present: None,
             online: None,
         };
+        let index_of = |cpus: &Cpus, cpu: u32, present: &[u32], vmm: &[u32]| {
+            let all = cpus.vmm_indices(present, vmm);
+            present.iter().position(|&other| other == cpu).and_then(|at| all[at])
+        };
         let plain = cpus(&[Some(0), Some(1), Some(4)]);
-        assert_eq!(plain.vmm_index(2, &[0, 2], &[0, 2]), Some(2));
-        assert_eq!(plain.vmm_index(1, &[0, 2], &[0, 2]), None);
+        assert_eq!(index_of(&plain, 2, &[0, 2], &[0, 2]), Some(2));
+        assert_eq!(index_of(&plain, 1, &[0, 2], &[0, 2]), None);
         let swapped = cpus(&[Some(0), Some(3), Some(1)]);
-        assert_eq!(swapped.vmm_index(1, &[0, 1, 2], &[0, 1, 3]), Some(3));
-        assert_eq!(swapped.vmm_index(2, &[0, 1, 2], &[0, 1, 3]), Some(1));
-        assert_eq!(cpus(&[None, None]).vmm_index(1, &[0, 1], &[0, 1]), Some(1));
+        assert_eq!(index_of(&swapped, 1, &[0, 1, 2], &[0, 1, 3]), Some(3));
+        assert_eq!(index_of(&swapped, 2, &[0, 1, 2], &[0, 1, 3]), Some(1));
+        assert_eq!(index_of(&cpus(&[None, None]), 1, &[0, 1], &[0, 1]), Some(1));
         // One is missing in the middle of the VMM's.
         let gap = cpus(&[Some(0), Some(2), Some(3), Some(NO_APIC)]);
-        let all = [0, 1, 2].map(|cpu| gap.vmm_index(cpu, &[0, 1, 2], &[0, 2, 3]));
+        let all = [0, 1, 2].map(|cpu| index_of(&gap, cpu, &[0, 1, 2], &[0, 2, 3]));
         assert_eq!(all, [Some(0), Some(2), Some(3)]);
         // The guest has fewer than the VMM, or does not say yet which one has come.
-        assert_eq!(plain.vmm_index(1, &[0, 1], &[0, 1, 2, 3]), Some(1));
-        assert_eq!(gap.vmm_index(1, &[0, 1], &[0, 2, 3]), None);
+        assert_eq!(index_of(&plain, 1, &[0, 1], &[0, 1, 2, 3]), Some(1));
+        assert_eq!(index_of(&gap, 1, &[0, 1], &[0, 2, 3]), None);
         let with_new =
-            |vmm: [u32; 4]| [0, 1, 2, 3].map(|cpu| gap.vmm_index(cpu, &[0, 1, 2, 3], &vmm));
+            |vmm: [u32; 4]| [0, 1, 2, 3].map(|cpu| index_of(&gap, cpu, &[0, 1, 2, 3], &vmm));
         assert_eq!(with_new([0, 1, 2, 3]), [Some(0), Some(1), Some(2), Some(3)]);
         assert_eq!(with_new([0, 1, 3, 5]), [Some(0), Some(1), None, None]);
         // A crash kernel runs on one CPU, whichever crashed.
-        assert_eq!(cpus(&[Some(3)]).vmm_index(0, &[0], &[0, 1, 2, 3]), None);
-        assert_eq!(cpus(&[Some(0)]).vmm_index(0, &[0], &[0, 1, 2, 3]), Some(0));
+        assert_eq!(index_of(&cpus(&[Some(3)]), 0, &[0], &[0, 1, 2, 3]), None);
+        assert_eq!(index_of(&cpus(&[Some(0)]), 0, &[0], &[0, 1, 2, 3]), Some(0));
     }
 }
