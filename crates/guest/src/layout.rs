@@ -10,6 +10,7 @@
 //! holds this guest-physical address says where it is in the host. [`BpfLayout::host_address`] is
 //! that algorithm, to check an eBPF program against.
 
+use crate::state::task::COMM_LEN;
 pub use crate::state::task::TaskOffsets;
 pub use crate::state::vcpu::PreemptBits;
 use crate::vmm::Segment;
@@ -60,6 +61,8 @@ pub struct VcpuLayout {
     pub rcu_data: Option<u64>,
     /// Kernel address of the CPU's `rcu_data`.
     pub rcu_data_address: Option<u64>,
+    /// Host address of `gp_seq` there (u64): the grace period that the CPU noticed last.
+    pub rcu_data_gp_seq: Option<u64>,
     /// `__per_cpu_offset` of the CPU.
     pub per_cpu_offset: u64,
     /// The guest tracks user mode on this CPU (`nohz_full`): it is quiescent there to its RCU.
@@ -93,8 +96,6 @@ pub struct RcuLayout {
     pub task_cpu: Option<u32>,
     /// The leaves of the tree, which say which CPUs still owe a quiescent state.
     pub leaves: Vec<NodeLayout>,
-    /// Offset of `gp_seq` in `rcu_data`.
-    pub rcu_data_gp_seq: Option<u32>,
 }
 
 /// A leaf `rcu_node`. Host addresses.
@@ -109,6 +110,14 @@ pub struct NodeLayout {
 }
 
 impl BpfLayout {
+    /// How much of a `task_struct`, from its start, has the fields that [`BpfLayout::task`] tells
+    /// of, bytes.
+    pub fn task_bytes(&self) -> u32 {
+        let TaskOffsets { pid, tgid, comm, flags, rcu_nesting } = self.task;
+        let words = [Some(pid), tgid, flags, rcu_nesting].into_iter().flatten();
+        words.map(|at| at + 4).fold(comm + COMM_LEN as u32, u32::max)
+    }
+
     /// The address in the VMM of `len` bytes at the kernel address `address` (of a task).
     pub fn host_address(&self, address: u64, len: u64) -> Option<u64> {
         let physical = if self.kernel_image.contains(&address) {
@@ -147,6 +156,7 @@ mod tests {
             spins: vec![],
             hz: None,
         };
+        assert_eq!(layout.task_bytes(), 16);
         let at = |address, len| layout.host_address(address, len);
         assert_eq!(at(0xffff_ffff_8200_0010, 8), Some(0x7000_0100_0010));
         assert_eq!(at(0xffff_8880_0000_0010, 8), Some(0x7000_0000_0010));

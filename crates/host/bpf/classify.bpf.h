@@ -89,7 +89,8 @@ static __always_inline u32 classify(const struct vm *vm,
 }
 
 /* The guest's current task on the vCPU, and where that lies in this process, or
- * 0. A task lies in one piece, and a page is more than the fields need. */
+ * 0. A task lies in one piece. The offsets of its fields are the guest's word:
+ * behind its RAM is the VMM's own memory. */
 static __always_inline u64 guest_task(const struct vm *vm,
 				      const struct vcpu *vcpu, u64 *task)
 {
@@ -97,7 +98,7 @@ static __always_inline u64 guest_task(const struct vm *vm,
 	    bpf_probe_read_user(task, sizeof(*task),
 				(void *)vcpu->current_task))
 		return 0;
-	return host_address(vm, *task, 4096);
+	return host_address(vm, *task, vm->task_bytes);
 }
 
 static __always_inline void observe(struct vcpu *vcpu, struct vm *vm,

@@ -147,9 +147,9 @@ static __always_inline u32 blocked_cpu(const struct guest *guest,
 				(void *)leaf->gp_tasks) ||
 	    !tasks)
 		return NO_CPU;
-	host = host_address(vm, tasks - guest->node_entry, 4096);
-	if (!host || bpf_probe_read_user(&cpu, sizeof(cpu),
-					 (void *)(host + guest->task_cpu)))
+	host = host_address(vm, tasks - guest->node_entry + guest->task_cpu,
+			    sizeof(cpu));
+	if (!host || bpf_probe_read_user(&cpu, sizeof(cpu), (void *)host))
 		return NO_CPU;
 	return cpu;
 }

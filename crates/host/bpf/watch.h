@@ -150,7 +150,7 @@ struct vm {
 	u32 softirq_serving;
 	u32 no_preempt;
 	u32 irqs_off; /* 0 in kernels that do not count it */
-	u32 unused;
+	u32 task_bytes; /* of a task_struct, as far as it is read */
 	struct segment segments[MAX_SEGMENTS];
 	/* Address of the region where programs of the guest announce their
 	 * sections (crates/hint/include/reprieve/hint_region.h), or 0. Changed

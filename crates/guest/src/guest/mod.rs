@@ -202,17 +202,10 @@ impl Guest {
         Ok(Rcu { kernel, map, clock, cpus, tasks })
     }
 
-    /// Whether the CPU is one of those whose user mode is tracked, in a guest that tracks some.
-    /// Where the kernel does not say of which, all are.
-    fn is_tracked(&self, area: &Area) -> bool {
-        let active = || -> Result<bool> {
-            let types = self.kernel.types()?;
-            let own = self.kernel.symbols.address("context_tracking")?;
-            let offset = types.offset_of("context_tracking", "active")?;
-            let address = own.wrapping_add(area.offset).wrapping_add(offset);
-            Ok(self.kernel.memory.u8(address)? != 0)
-        };
-        active().unwrap_or(true)
+    /// Where each CPU has whether its user mode is tracked, as of a per-CPU variable.
+    fn tracking(&self) -> Result<u64> {
+        let offset = self.kernel.types()?.offset_of("context_tracking", "active")?;
+        Ok(self.kernel.symbols.address("context_tracking")?.wrapping_add(offset))
     }
 
     /// The vCPU threads' and the guest's addresses for eBPF programs, as of now.
@@ -223,28 +216,40 @@ impl Guest {
         let present = self.present()?;
         let threads = self.vm.vcpus_now();
         *self.threads.lock().unwrap_or_else(|e| e.into_inner()) = threads.clone();
+        let tids = self.cpus.threads(&present, &threads);
+        let memory = &self.kernel.memory;
         let host = |physical: u64| {
-            self.kernel.memory.host_address(physical).ok_or(Error::NotRam { address: physical })
+            memory.host_address(physical).ok_or(Error::NotRam { address: physical })
         };
+        // In a guest that tracks some CPUs. Where the kernel does not say of which, all are.
         let tracks_user = self.settings().context_tracking == Use::Yes;
-        let vcpu = |&cpu: &u32| -> Result<VcpuLayout> {
+        let tracking = self.tracking().ok();
+        let is_tracked = |area: &Area| {
+            let active = tracking.and_then(|at| memory.u8(at.wrapping_add(area.offset)).ok());
+            active.is_none_or(|active| active != 0)
+        };
+        let vcpu = |(&cpu, tid): (&u32, Option<u32>)| -> Result<VcpuLayout> {
             let area = self.cpus.area(cpu)?;
             let rcu_data = area.rcu_data.filter(|_| self.rcu.is_some());
+            let gp_seq = rcu_data.zip(self.rcu.as_ref()).and_then(|(data, rcu)| {
+                memory.host_address_of(data.wrapping_add(rcu.data.gp_seq)).ok()
+            });
             Ok(VcpuLayout {
                 cpu,
-                tid: self.cpus.thread(cpu, &present, &threads),
+                tid,
                 preempt_count: host(area.preempt_count)?,
                 current_task: host(area.current_task)?,
-                rcu_data: rcu_data.map(|a| self.kernel.memory.host_address_of(a)).transpose()?,
+                rcu_data: rcu_data.map(|a| memory.host_address_of(a)).transpose()?,
                 rcu_data_address: rcu_data,
+                rcu_data_gp_seq: gp_seq,
                 per_cpu_offset: area.offset,
-                tracks_user: tracks_user && self.is_tracked(area),
+                tracks_user: tracks_user && is_tracked(area),
             })
         };
         Ok(BpfLayout {
             pid: self.vm.pid,
             boot: self.boot,
-            vcpus: present.iter().map(vcpu).collect::<Result<_>>()?,
+            vcpus: present.iter().zip(tids).map(vcpu).collect::<Result<_>>()?,
             preempt_bits: self.cpus.bits,
             segments: self.kernel.memory.segments().to_vec(),
             direct_map: self.direct_map,

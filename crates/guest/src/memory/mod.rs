@@ -65,10 +65,12 @@ impl Memory {
         Ok(self.tables.walk(&*self.physical, address)?.0)
     }
 
-    /// The address in the VMM's process of guest-physical `address`; `None` if it is not RAM.
+    /// The address in the VMM's process of guest-physical `address`; `None` if that, or one of the
+    /// seven bytes behind it, is not RAM: nothing of the VMM's own is read with a field.
     pub fn host_address(&self, address: u64) -> Option<u64> {
         let segment = segment_of(self.segments(), address)?;
-        Some(segment.hva + (address - segment.gpa))
+        let offset = address - segment.gpa;
+        (segment.len - offset >= 8).then(|| segment.hva + offset)
     }
 
     /// The address in the VMM's process of a kernel address.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::layout::{NodeLayout, RcuLayout};
 use crate::state::clock::Clock;
-use crate::state::task::{Task, TaskOffsets};
+use crate::state::task::{Task, TaskOffsets, task_offset};
 use crate::state::vcpu::Cpus;
 use grace::{BlockedReader, GracePeriod, KthreadPlace, KthreadState, Model, Owing, RcuData};
 use map::{Leaf, RcuMap};
@@ -204,7 +204,6 @@ impl Rcu<'_> {
             let address = kthread?.wrapping_add(offset?);
             memory.host_address_of(address).ok()
         };
-        let small = |offset: Option<u64>| offset.and_then(|offset| u32::try_from(offset).ok());
         Ok(RcuLayout {
             gp_seq: gp_seq.ok_or(Error::NotRam { address: self.map.gp_seq })?,
             gp_start: host(self.map.gp_start)?,
@@ -215,10 +214,9 @@ impl Rcu<'_> {
             kthread_cpu: of_kthread(self.map.task_cpu),
             kthread_on_rq: of_kthread(self.map.task_on_rq),
             kthread_state: of_kthread(self.map.task_state),
-            node_entry: small(self.map.node_entry),
-            task_cpu: small(self.map.task_cpu),
+            node_entry: self.map.node_entry.and_then(task_offset),
+            task_cpu: self.map.task_cpu.and_then(task_offset),
             leaves: self.map.leaves.iter().map(node).collect::<Result<_>>()?,
-            rcu_data_gp_seq: u32::try_from(self.map.data.gp_seq).ok(),
         })
     }
 }

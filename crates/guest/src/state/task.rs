@@ -8,6 +8,9 @@ use crate::memory::{Memory, printable};
 /// Length of a task's name with its end, bytes (`TASK_COMM_LEN`).
 pub const COMM_LEN: usize = 16;
 
+/// More than a `task_struct` has, bytes. The offsets of its fields are the guest's word.
+const BYTES_MOST: u64 = 1 << 20;
+
 /// Offsets in `struct task_struct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskOffsets {
@@ -58,12 +61,17 @@ impl Task {
     }
 }
 
+/// The offset of a field of `task_struct`, if it can be one.
+pub(crate) fn task_offset(offset: u64) -> Option<u32> {
+    (offset < BYTES_MOST).then_some(offset as u32)
+}
+
 impl TaskOffsets {
     pub(crate) fn new(types: &Types) -> Result<TaskOffsets> {
         let offset = |field: &str| -> Result<u32> {
             let offset = types.offset_of("task_struct", field)?;
-            u32::try_from(offset)
-                .map_err(|_| Error::corrupt("task_struct", format!("{field} at {offset}")))
+            task_offset(offset)
+                .ok_or_else(|| Error::corrupt("task_struct", format!("{field} at {offset}")))
         };
         Ok(TaskOffsets {
             pid: offset("pid")?,

@@ -226,10 +226,11 @@ impl VmSlot {
         let bits = &layout.preempt_bits;
         let image = &layout.kernel_image;
         let serving = bits.softirq & bits.softirq.wrapping_neg();
-        let words: [(usize, u32); 8] = [
+        let words: [(usize, u32); 9] = [
             (offset_of!(types::vm, task_pid), layout.task.pid),
             (offset_of!(types::vm, task_comm), layout.task.comm),
             (offset_of!(types::vm, task_nesting), layout.task.rcu_nesting.unwrap_or(0)),
+            (offset_of!(types::vm, task_bytes), layout.task_bytes()),
             (offset_of!(types::vm, hardirq), bits.hardirq | bits.nmi),
             (offset_of!(types::vm, softirq_serving), serving),
             (offset_of!(types::vm, no_preempt), bits.preempt | bits.softirq),
@@ -327,13 +328,11 @@ impl VcpuSlot {
     /// them those that its RCU keeps for the CPU; `None`: it has none.
     pub fn set_addresses(&self, layout: Option<&VcpuLayout>, rcu: Option<&RcuLayout>) {
         let (count, task) = layout.map_or((0, 0), |l| (l.preempt_count, l.current_task));
+        let noticed = layout.and_then(|l| l.rcu_data_gp_seq);
         let leaf = layout.zip(rcu).and_then(|(l, rcu)| {
             let leaf = rcu.leaves.iter().find(|n| (n.first_cpu..=n.last_cpu).contains(&l.cpu))?;
             Some((leaf.qsmask, 1u64.checked_shl(l.cpu - leaf.first_cpu)?))
         });
-        let noticed = layout
-            .zip(rcu)
-            .and_then(|(l, rcu)| l.rcu_data?.checked_add(rcu.rcu_data_gp_seq?.into()));
         let (mask, bit) = leaf.unwrap_or_default();
         self.set(offset_of!(types::vcpu, preempt_count), count);
         self.set(offset_of!(types::vcpu, current_task), task);

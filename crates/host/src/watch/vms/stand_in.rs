@@ -84,6 +84,7 @@ impl StandIn {
             current_task: vcpu.current_task,
             rcu_data: None,
             rcu_data_address: None,
+            rcu_data_gp_seq: None,
             per_cpu_offset: 0,
             tracks_user: false,
         });
@@ -124,7 +125,6 @@ impl StandIn {
                 node_entry: Some(self.task_node_entry),
                 task_cpu: Some(self.task_cpu),
                 leaves: leaves.collect(),
-                rcu_data_gp_seq: None,
             }),
             jiffies: Some(self.jiffies),
             spins: self.spins.iter().map(|&(start, bytes)| start..start + bytes).collect(),
