@@ -269,7 +269,8 @@ impl State {
         }
         let (searched, messages, stop) = (guest.clone(), self.messages.clone(), self.stop.clone());
         let search = move || {
-            let options = Options { stop: Some(&stop), ..Options::default() };
+            // A guest can ask for this again and again.
+            let options = Options { stop: Some(&stop), resident_only: true, ..Options::default() };
             let replaced = searched.is_replaced(&options);
             let _ = messages.send(Message::Searched(key, searched, replaced));
         };
