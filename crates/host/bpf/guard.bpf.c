@@ -608,7 +608,7 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct cpu *cpu = cpu_of(where);
 	u64 now = bpf_ktime_get_ns();
-	u64 next;
+	u64 next, parked;
 
 	if (!active || !cpu)
 		return 0;
@@ -681,14 +681,9 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 		if (due < (s64)next)
 			next = due > 0 ? due : 1;
 	}
-	if (keeps_limits && scx_bpf_dsq_nr_queued(QUEUE_PARKED) > 0) {
-		s64 due = policy_after(refill_due, now);
-
-		if (due < LOOK_EXTENDED_NS)
-			due = LOOK_EXTENDED_NS;
-		if ((u64)due < next)
-			next = due;
-	}
+	parked = unpark_in(where, now);
+	if (parked < next)
+		next = parked;
 	/* Who is parked on an idle machine waits for no other event. */
 	if (keeps_limits && limits_used && next > LOOK_LIMITED_NS)
 		next = LOOK_LIMITED_NS;

@@ -42,6 +42,10 @@ u64 users_limits_used;
 u64 refill_due;
 /* And not before: a cgroup may have thousands of threads. */
 static u64 unpark_rest;
+/* The CPU, plus 1, that has looked at the parked last, and looks again when it
+ * is time. The others look that much later, in case it does not. */
+static u32 unparker;
+#define UNPARKER_LATE_NS 1000000
 /* A CPU looks at the parked, and how many it has moved. */
 u32 unparking;
 static u32 unparked;
@@ -505,6 +509,7 @@ __noinline int unpark(u64 now)
 	    __sync_val_compare_and_swap(&unparking, 0, 1))
 		return 0;
 	refill_due = now + LOOK_PARKED_NS;
+	unparker = bpf_get_smp_processor_id() + 1;
 	unparked = 0;
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_PARKED, 0)) {

@@ -97,3 +97,20 @@ static __always_inline void end_turn(struct cpu *cpu, u32 where, u64 ns,
 	if (looks_after(cpu, next, now))
 		look_in(cpu, where, next, now);
 }
+
+/* In how many ns the CPU, which has just looked at the parked, does so again.
+ */
+static __always_inline u64 unpark_in(u32 where, u64 now)
+{
+	u64 at = refill_due;
+	s64 due;
+
+	if (!keeps_limits || scx_bpf_dsq_nr_queued(QUEUE_PARKED) <= 0)
+		return ~0ULL;
+	if (policy_after(unpark_rest, at) > 0)
+		at = unpark_rest;
+	due = policy_after(at, now);
+	if (unparker && unparker != where + 1)
+		due = (due > 0 ? due : 0) + UNPARKER_LATE_NS;
+	return due < LOOK_EXTENDED_NS ? LOOK_EXTENDED_NS : due;
+}
