@@ -58,6 +58,9 @@ pub struct Eevdf {
     _supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
 }
 
+/// A thread whose slice somebody else has changed so often is left alone.
+const NOTES_MOST: u32 = 64;
+
 /// A thread whose slice cannot be set.
 struct Refused {
     /// Tells it from a later thread with the same ID.
@@ -82,6 +85,8 @@ struct State {
     touched: BTreeMap<u32, Before>,
     /// Those of them that are to have their slices back, but have another scheduling policy now.
     later: BTreeSet<u32>,
+    /// When they were started, and how often the journal has them.
+    noted: BTreeMap<u32, (u64, u32)>,
     /// Threads whose slice cannot be set.
     refused: BTreeMap<u32, Refused>,
     looks: u64,
@@ -96,6 +101,7 @@ impl State {
             debts: Debts::new(late),
             touched: BTreeMap::new(),
             later: BTreeSet::new(),
+            noted: BTreeMap::new(),
             refused: BTreeMap::new(),
             looks: 0,
             looks_ns: 0,
@@ -120,6 +126,17 @@ impl State {
                 self.ended = Some(what);
             }
         }
+    }
+
+    /// Whether the journal may have another line of the thread. Its owner may change its slice
+    /// again and again, and each time needs one.
+    fn may_note(&mut self, tid: u32, start_time: u64) -> bool {
+        let (started, notes) = self.noted.entry(tid).or_insert((start_time, 0));
+        if *started != start_time {
+            (*started, *notes) = (start_time, 0);
+        }
+        *notes += 1;
+        *notes <= NOTES_MOST
     }
 
     /// Why its slice cannot be set.
@@ -398,6 +415,9 @@ impl Control {
         if touched == Some(before) {
             return Ok(());
         }
+        if !state.may_note(tid, before.start_time) {
+            return Err(io::Error::other("somebody else changes its slice again and again"));
+        }
         if let Err(error) = lock(supervisor).note(&before) {
             state.ended = Some(format!("the journal cannot be written: {error}"));
             return Err(error);
@@ -428,6 +448,10 @@ mod tests {
                 (state.touched(tid).is_some(), state.refused(tid).is_some()),
                 (known, known)
             );
+        }
+        for (start_time, notes) in [(1, NOTES_MOST), (2, NOTES_MOST)] {
+            assert!((0..notes).all(|_| state.may_note(tid, start_time)));
+            assert!(!state.may_note(tid, start_time));
         }
         state.refuse(tid, &io::Error::other("again"));
         assert_eq!((state.refused(tid), state.refused_for_good(tid)), (Some("again"), true));
