@@ -258,11 +258,15 @@ impl Watch {
         // SAFETY: null or a hook that is not freed before the domain is.
         let hooked = unsafe { self.hook.load(Ordering::Acquire).as_ref() };
         match hooked.and_then(|hooked| hooked.hook.as_ref()) {
-            // A panic must not unwind through the grace period. Its message has been printed.
+            // A panic must not unwind through the grace period, nor one in the drop of what it
+            // carries. Its message has been printed.
             Some(hook) => {
                 // The hook may enable cancellation; the leader must not be cancelled.
                 let _cancel = CancelDisabled::new();
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(&stall)));
+                let called = std::panic::AssertUnwindSafe(|| hook(&stall));
+                if let Err(payload) = std::panic::catch_unwind(called) {
+                    std::mem::forget(payload);
+                }
             }
             None => sys::print(&format!("reprieve: {stall}\n")),
         }
