@@ -25,6 +25,6 @@ pub(crate) unsafe fn start_helper(
     _: unsafe extern "C" fn(*const Probe),
     _: &Probe,
     _: &AtomicU32,
-) -> bool {
-    false
+) -> Option<u32> {
+    None
 }

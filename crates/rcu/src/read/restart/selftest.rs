@@ -121,12 +121,18 @@ fn once(how: u32) -> Outcome {
     // SAFETY: the stack and `probe` outlive the helper: we wait for its end below.
     let started = unsafe { arch::start_helper(stack.add(STACK), helper, &probe, &probe.alive) };
     let mut outcome = Outcome::Unknown;
-    if started {
+    if let Some(thread) = started {
         let result = arch::probe(&probe, cs);
         let cpu = rseq::current_cpu(cs);
         // A section that was aborted at its very start has not set it, and the helper waits for it.
         probe.entered.store(1, Ordering::Release);
+        let mut waits = 0u32;
         while probe.alive.load(Ordering::Acquire) != 0 {
+            waits += 1;
+            // A real-time thread may keep it from its one CPU for ever. It may bind itself later.
+            if waits % HELPER_WAITS == 0 {
+                sys::unbind(thread);
+            }
             wait_for_exit(&probe.alive);
         }
         let preempted_here = probe.cpu.load(Ordering::Relaxed) == cpu;
@@ -144,6 +150,9 @@ fn once(how: u32) -> Outcome {
     unsafe { libc::munmap(stack.cast(), STACK) };
     outcome
 }
+
+/// Each so many waits of up to a millisecond the helper is allowed to run on any CPU.
+const HELPER_WAITS: u32 = 100;
 
 /// The kernel's wake-up at a thread's exit is a shared one, so the wait must be too.
 fn wait_for_exit(alive: &AtomicU32) {

@@ -287,7 +287,7 @@ pub(crate) unsafe fn start_helper(
     f: unsafe extern "C" fn(*const Probe),
     probe: &Probe,
     alive: &AtomicU32,
-) -> bool {
+) -> Option<u32> {
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -318,7 +318,7 @@ pub(crate) unsafe fn start_helper(
             lateout("rcx") _, lateout("r11") _,
         );
     }
-    result > 0
+    (result > 0).then_some(result as u32)
 }
 
 #[cfg(test)]
