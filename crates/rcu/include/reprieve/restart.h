@@ -404,7 +404,8 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
  * Returns function(argument, result), run in a restartable section, or in a plain one where that
  * does not work or after 16 restarts. function: the name of a REPRIEVE_RESTARTABLE function of this
  * program or shared object (static or hidden), uintptr_t f(const void *, void *). Allowed in signal
- * handlers.
+ * handlers, and from constructors of priority 102 and higher of the same program or shared object
+ * on: before its constructor of priority 101 a lookup would not restart.
  */
 #define reprieve_lookup(function, argument, result)                                              \
 	__extension__({                                                                          \
@@ -442,10 +443,14 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
 		reprieve_held_->node;                                                            \
 	})
 
-/* Lets the node go. */
+/*
+ * Lets the node go. Not after the last round of the thread's destructors for keys, which ends its
+ * protections: the slot may be another thread's then, and mostly has another node.
+ */
 REPRIEVE_INLINE_ void reprieve_release(struct reprieve_protected *held)
 {
-	__atomic_store_n(held->slot, (uintptr_t)0, __ATOMIC_RELEASE);
+	if (__atomic_load_n(held->slot, __ATOMIC_RELAXED) == (uintptr_t)held->node)
+		__atomic_store_n(held->slot, (uintptr_t)0, __ATOMIC_RELEASE);
 	held->node = NULL;
 }
 
