@@ -20,10 +20,10 @@ use crate::thread::load::Load;
 use crate::thread::record::Record;
 use crate::thread::registry::Registry;
 use crate::thread::slots::ProtectedNodes;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Shared by all users of a domain. Lives as long as its `Domain` and its workers.
@@ -51,15 +51,21 @@ pub(crate) struct Reclaimer {
     lanes: Lanes,
 }
 
-/// The threads to join when the domain is dropped.
-pub(crate) struct Workers(Lock, UnsafeCell<Vec<sys::Thread>>);
+/// The threads to join when the domain is dropped. In the child of a fork that a worker's callback
+/// made, the worker is a thread that cannot be joined, so they are counted as well.
+pub(crate) struct Workers(Lock, UnsafeCell<Vec<sys::Thread>>, AtomicUsize);
 
 // SAFETY: the vector is touched under the lock only.
 unsafe impl Sync for Workers {}
 
+thread_local! {
+    /// Whose thread this one is, if it is a domain's.
+    static WORKS_FOR: Cell<*const Reclaimer> = const { Cell::new(std::ptr::null()) };
+}
+
 impl Workers {
     fn new() -> Workers {
-        Workers(Lock::new(), UnsafeCell::new(Vec::new()))
+        Workers(Lock::new(), UnsafeCell::new(Vec::new()), AtomicUsize::new(0))
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Vec<sys::Thread>) -> R) -> R {
@@ -70,25 +76,40 @@ impl Workers {
         result
     }
 
-    pub(crate) fn add(&self, thread: sys::Thread) {
+    /// Adds the one that `start` starts, which calls [`Workers::leave`]. Whether it did.
+    fn add(&self, start: impl FnOnce() -> Option<sys::Thread>) -> bool {
+        self.2.fetch_add(1, Ordering::Relaxed);
+        let Some(thread) = start() else {
+            self.leave();
+            return false;
+        };
         self.with(|workers| workers.push(thread));
+        true
+    }
+
+    /// A worker ends: it uses nothing of the domain from here on.
+    fn leave(&self) {
+        self.2.fetch_sub(1, Ordering::Release);
     }
 
     fn join(&self) {
         loop {
-            let workers = self.with(std::mem::take);
-            if workers.is_empty() {
-                return;
-            }
             // One that is still there may start another.
-            workers.into_iter().for_each(sys::Thread::join);
+            let workers = self.with(std::mem::take);
+            match self.2.load(Ordering::Acquire) {
+                0 if workers.is_empty() => return,
+                _ if workers.is_empty() => sys::sleep(Duration::from_millis(1)),
+                _ => workers.into_iter().for_each(sys::Thread::join),
+            }
         }
     }
 
-    /// In the child of a fork: the threads do not exist, and one may have been changing the list.
-    fn after_fork(&self) {
+    /// In the child of a fork: the threads do not exist, but for this one if it is a worker. One
+    /// may have been changing the list.
+    fn after_fork(&self, is_worker: bool) {
         self.0.reset();
         self.with(|workers| std::mem::forget(std::mem::take(workers)));
+        self.2.store(is_worker.into(), Ordering::Relaxed);
     }
 }
 
@@ -289,11 +310,26 @@ impl Reclaimer {
     /// Whether there is a thread for grace periods in the background, started just now if need be.
     fn ensure_background(self: &Arc<Reclaimer>) -> bool {
         self.grace.background.ensure(|| {
-            let reclaimer = self.clone();
-            let run = move || reclaimer.grace.serve_background(|| reclaimer.stopping());
-            let thread = thread::start("reprieve-gp".into(), run);
-            thread.map(|thread| self.workers.add(thread)).is_some()
+            self.start("reprieve-gp".into(), |reclaimer| {
+                reclaimer.grace.serve_background(|| reclaimer.stopping());
+            })
         })
+    }
+
+    /// Starts one of the domain's threads. False if the system refuses it.
+    pub(super) fn start(
+        self: &Arc<Reclaimer>,
+        name: String,
+        work: impl FnOnce(&Arc<Reclaimer>) + Send + 'static,
+    ) -> bool {
+        let own = self.clone();
+        let run = move || {
+            WORKS_FOR.set(Arc::as_ptr(&own));
+            work(&own);
+            WORKS_FOR.set(std::ptr::null());
+            own.workers.leave();
+        };
+        self.workers.add(|| thread::start(name, run))
     }
 
     /// The counters.
@@ -367,7 +403,7 @@ impl Reclaimer {
         self.room.after_fork();
         self.buffers_held.store(false, Ordering::Relaxed);
         let recount = self.lists.after_fork(self.registry(), self.grace.own_record());
-        self.workers.after_fork();
+        self.workers.after_fork(std::ptr::eq(WORKS_FOR.get(), self));
         self.queues.iter().for_each(|q| q.after_fork(self, recount));
         self.unserved.note();
     }

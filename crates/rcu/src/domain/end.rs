@@ -50,9 +50,9 @@ fn wait(reclaimer: &Arc<Reclaimer>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Weak;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::mpsc::channel;
+    use std::sync::{Mutex, Weak};
     use std::time::Duration;
 
     /// Returns when the domain has ended. (If it stays the test hangs.)
@@ -104,5 +104,70 @@ mod tests {
         tell.send(()).unwrap();
         await_end(&reclaimer, index);
         assert!(ran.load(Ordering::SeqCst));
+    }
+
+    /// The worker whose callback forked goes on in the child, where nobody can join it. Not beyond
+    /// the end of its domain: another one may have the domain's index then.
+    #[test]
+    fn in_the_child_of_a_callback_a_domain_ends_after_its_worker() {
+        static DOMAIN: Mutex<Option<Domain>> = Mutex::new(None);
+        const CALLBACKS: u64 = 1000;
+        fn ends_and_begins_anew() -> bool {
+            let domain = DOMAIN.lock().unwrap().take().unwrap();
+            let index = domain.id().index();
+            drop(domain);
+            // The parent's other domains have an index each.
+            let mut others = Vec::new();
+            let next = loop {
+                let next = Domain::builder().build().unwrap();
+                if next.id().index() == index {
+                    break next;
+                }
+                others.push(next);
+            };
+            let ran = Arc::new(AtomicU64::new(0));
+            for _ in 0..CALLBACKS {
+                let ran = ran.clone();
+                next.defer(move || _ = ran.fetch_add(1, Ordering::SeqCst));
+            }
+            next.barrier().is_ok() && ran.load(Ordering::SeqCst) == CALLBACKS
+        }
+        extern "C" fn in_the_child(_: *mut libc::c_void) -> *mut libc::c_void {
+            let well = ends_and_begins_anew();
+            // SAFETY: the child runs no destructors.
+            unsafe { libc::_exit(if well { 0 } else { 1 }) }
+        }
+        for _ in 0..20 {
+            let (go, wait) = channel();
+            let (forked, told) = channel();
+            let domain = Domain::builder().build().unwrap();
+            domain.defer(move || {
+                wait.recv().unwrap();
+                // SAFETY: the C library makes malloc and its threads usable in the child, which
+                // ends with its parent, should the test be killed.
+                unsafe {
+                    let child = libc::fork();
+                    if child != 0 {
+                        return forked.send(child).unwrap();
+                    }
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    // Its end takes a lock, which the parent's receiver may have had at the fork.
+                    std::mem::forget(forked);
+                    let mut thread = std::mem::zeroed();
+                    let (attributes, null) = (std::ptr::null(), std::ptr::null_mut());
+                    if libc::pthread_create(&mut thread, attributes, in_the_child, null) != 0 {
+                        libc::_exit(2);
+                    }
+                }
+            });
+            *DOMAIN.lock().unwrap() = Some(domain);
+            go.send(()).unwrap();
+            let child = told.recv().unwrap();
+            let mut status = -1;
+            // SAFETY: waits for a child of this process.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+            drop(DOMAIN.lock().unwrap().take());
+        }
     }
 }
