@@ -155,14 +155,32 @@ fn handlers_may_use_what_they_interrupt() {
 fn handlers_are_put_off_however_they_were_installed_and_leave_a_call() {
     let n = Namespace::new();
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("signals");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ipc/signals.c");
-    let flags = ["-O2", "-Wall", "-Wno-deprecated-declarations"];
-    done(Command::new("cc").args(flags).arg(source).arg("-o").arg(&program));
+    let program = compiled("signals", directory.path());
     let handlers = ["sigset", "ssignal", "__sigaction", "siginterrupt"];
     for how in handlers.into_iter().chain(["jump", "cancel", "first", "forks", "daemon"]) {
         assert_eq!(done(&mut n.run(&[program.to_str().unwrap(), how])), "fine\n", "{how}");
     }
+}
+
+/// A C program of this directory's.
+fn compiled(name: &str, to: &Path) -> PathBuf {
+    let source = format!("{}/tests/ipc/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let program = to.join(name);
+    let flags = ["-O2", "-Wall", "-Wno-deprecated-declarations", "-pthread"];
+    done(Command::new("cc").args(flags).arg(source).arg("-o").arg(&program));
+    program
+}
+
+/// As in the kernel, which copies it when a call begins.
+#[test]
+fn memory_that_changes_or_is_not_there_concerns_nobody_else() {
+    let n = Namespace::new();
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled("memory", directory.path());
+    if kernel_has_ipc() {
+        assert_eq!(done(&mut Command::new(&program)), "fine\n");
+    }
+    assert_eq!(done(&mut n.run(&[program.to_str().unwrap()])), "fine\n");
 }
 
 /// What Perl's modules do, and calls by number; dies where something is wrong.

@@ -6,8 +6,9 @@ use crate::next::next;
 use crate::structures::{self, MsgInfo, ShmInfo, ShmLimits};
 use libc::{c_int, c_long, c_ulong, c_void, key_t, sembuf, seminfo, size_t, ssize_t, timespec};
 use reprieve_ipc_core::signals::in_a_call;
-use reprieve_ipc_core::{Errno, Namespace, OpenError, Owner, Result};
-use std::sync::OnceLock;
+use reprieve_ipc_core::{Errno, Namespace, Owner, Result};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use std::time::Duration;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -32,24 +33,87 @@ const MSGMNB: c_int = 16384;
 const INVALID: Errno = Errno(libc::EINVAL);
 const FAULT: Errno = Errno(libc::EFAULT);
 
-static NAMESPACE: OnceLock<std::result::Result<Namespace, OpenError>> = OnceLock::new();
+/// Null, or never freed. Nobody waits for who opens it: in the child of a fork that thread is not
+/// there.
+static NAMESPACE: AtomicPtr<Namespace> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The namespace, opened on first use. A process that cannot open it is told why, once.
+/// The namespace, opened on first use. A process that cannot open it is told why, once, and tries
+/// again in its next call: it may have been short of descriptors.
 #[inline]
 fn namespace() -> Result<&'static Namespace> {
-    let opened = match NAMESPACE.get() {
-        Some(opened) => opened,
-        None => open()?,
-    };
-    opened.as_ref().map_err(OpenError::errno)
+    // SAFETY: null, or what `open` has leaked.
+    match unsafe { NAMESPACE.load(Acquire).as_ref() } {
+        Some(opened) => Ok(opened),
+        None => open(),
+    }
 }
 
-/// In a call: a handler that needs the namespace would wait for its own thread to open it.
+/// In a call: a handler that needs the namespace would wait for its own thread, which registers the
+/// process.
 #[cold]
-fn open() -> Result<&'static std::result::Result<Namespace, OpenError>> {
-    let open =
-        || Namespace::open_default().inspect_err(|error| eprintln!("libreprieve_ipc: {error}"));
-    in_a_call(|| NAMESPACE.get_or_init(open)).ok_or(Errno(libc::EDEADLK))
+fn open() -> Result<&'static Namespace> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let opened = in_a_call(Namespace::open_default).ok_or(Errno(libc::EDEADLK))?;
+    let opened = opened.map_err(|error| {
+        if !TOLD.swap(true, Relaxed) {
+            eprintln!("libreprieve_ipc: {error}");
+        }
+        error.errno()
+    })?;
+    let own = Box::into_raw(Box::new(opened));
+    let opened = match NAMESPACE.compare_exchange(std::ptr::null_mut(), own, AcqRel, Acquire) {
+        Ok(_) => own,
+        Err(others) => {
+            // SAFETY: from `into_raw`, and nobody has seen it.
+            drop(unsafe { Box::from_raw(own) });
+            others
+        }
+    };
+    // SAFETY: not null, and never freed.
+    Ok(unsafe { &*opened })
+}
+
+/// Calls `f` with a copy of `count` values of the program's: as the kernel does, at once and before
+/// any lock. Another thread may change them while the call waits, and where they are not mapped,
+/// that concerns nobody else.
+///
+/// # Safety
+/// `from` is valid for reads of so many.
+#[inline(never)]
+unsafe fn with_copy<T: Copy, R>(from: *const T, count: usize, f: impl FnOnce(&[T]) -> R) -> R {
+    // SAFETY: the caller's promise; as many bytes are filled in as are read. Programs may pass what
+    // is not aligned.
+    let copy = |to: *mut T| unsafe {
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), count * size_of::<T>());
+    };
+    if count * size_of::<T>() <= SMALL && align_of::<T>() <= align_of::<Small>() {
+        let mut small = Small([MaybeUninit::uninit(); SMALL]);
+        let to = small.0.as_mut_ptr().cast::<T>();
+        copy(to);
+        // SAFETY: so many were filled in.
+        return f(unsafe { std::slice::from_raw_parts(to, count) });
+    }
+    let mut large = Vec::with_capacity(count);
+    copy(large.as_mut_ptr());
+    // SAFETY: as above.
+    unsafe { large.set_len(count) };
+    f(&large)
+}
+
+/// What is copied on the stack: the longest message and the longest array of operations, as long as
+/// nobody has raised the system's limits.
+const SMALL: usize = 8192;
+
+#[repr(align(8))]
+struct Small([MaybeUninit<u8>; SMALL]);
+
+/// The same of a message that is received.
+const RECEIVED: usize = 4096;
+
+fn zeros(bytes: &mut [MaybeUninit<u8>]) -> &mut [u8] {
+    bytes.fill(MaybeUninit::new(0));
+    // SAFETY: these were filled in.
+    unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [u8]) }
 }
 
 /// Returns as the C library does.
@@ -114,8 +178,7 @@ unsafe fn operate(id: c_int, ops: *const sembuf, count: size_t, timeout: usize) 
     if count == 0 || id < 0 {
         return Err(INVALID);
     }
-    // SAFETY: the caller's promise.
-    let ops = unsafe { std::slice::from_raw_parts(valid(ops)?, count) };
+    let ops = valid(ops)?;
     let timeout = match timeout {
         0 => None,
         // SAFETY: the caller's promise.
@@ -127,7 +190,13 @@ unsafe fn operate(id: c_int, ops: *const sembuf, count: size_t, timeout: usize) 
             Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
         }
     };
-    namespace.semop(id, ops, timeout).map(|()| 0)
+    let operate = |ops: &[sembuf]| namespace.semop(id, ops, timeout).map(|()| 0);
+    if count == 1 {
+        // SAFETY: the caller's promise.
+        return operate(&[unsafe { ops.read_unaligned() }]);
+    }
+    // SAFETY: as above.
+    unsafe { with_copy(ops, count, operate) }
 }
 
 /// # Safety
@@ -241,10 +310,13 @@ unsafe fn send(id: c_int, message: usize, size: size_t, flags: c_int) -> Result<
     if size as u64 > n.limits().msgmax {
         return Err(INVALID);
     }
+    // Known before the bytes are looked at, as in the kernel.
+    if id < 0 || kind < 1 {
+        return Err(INVALID);
+    }
+    let data = (message + size_of::<c_long>()) as *const u8;
     // SAFETY: as above.
-    let data =
-        unsafe { std::slice::from_raw_parts((message + size_of::<c_long>()) as *const u8, size) };
-    n.msgsnd(id, kind, data, flags).map(|()| 0)
+    unsafe { with_copy(data, size, |data| n.msgsnd(id, kind, data, flags).map(|()| 0)) }
 }
 
 /// # Safety
@@ -274,12 +346,28 @@ unsafe fn receive(
         return Err(INVALID);
     }
     valid(message as *const c_long)?;
-    // A program may pass a size far larger than its buffer: no message is longer than this.
-    let most = size.min(1 << 30);
-    // SAFETY: the caller's promise: room for a type, then for the bytes of the longest message.
-    let to =
-        unsafe { std::slice::from_raw_parts_mut((message + size_of::<c_long>()) as *mut u8, most) };
-    let (kind, bytes) = n.msgrcv(id, to, kind, flags)?;
+    let to = (message + size_of::<c_long>()) as *mut u8;
+    // By way of the stack: where the program's buffer is not mapped, that concerns nobody else. A
+    // program may pass a size far larger than its buffer, so a message that does not fit here stays
+    // in the queue at first.
+    let (small, short) = (size <= RECEIVED, flags & !libc::MSG_NOERROR);
+    let mut buffer = [MaybeUninit::uninit(); RECEIVED];
+    let part = zeros(&mut buffer[..size.min(RECEIVED)]);
+    let (kind, bytes) = match n.msgrcv(id, part, kind, if small { flags } else { short }) {
+        Err(Errno(libc::E2BIG)) if !small => {
+            // No message is longer than this.
+            let most = size.min(1 << 30);
+            // SAFETY: the caller's promise: room for a type, and for the longest message's bytes.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, most) };
+            n.msgrcv(id, to, kind, flags)?
+        }
+        received => {
+            let (kind, bytes) = received?;
+            // SAFETY: as above; no more than `size`.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, bytes) };
+            (kind, bytes)
+        }
+    };
     // SAFETY: as above.
     unsafe { write(message, kind as c_long) }?;
     Ok(bytes as ssize_t)
