@@ -14,7 +14,7 @@ use crate::signals::Call;
 use crate::sys::SignalsBlocked;
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
 
 /// A segment in this process's address space.
@@ -73,14 +73,29 @@ fn unlock() {
 /// register handlers for forks, so that these run while the list is not locked: ours run last
 /// before a fork and first after it.
 pub fn watch_forks() {
-    static HANDLERS: std::sync::Once = std::sync::Once::new();
-    HANDLERS.call_once(|| {
-        // Its handler is to run before ours: a child's run in the order in which they were given.
-        peers::watch_forks();
-        // SAFETY: functions of this library, which is never unloaded.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
-    });
+    let own = crate::sys::process_id();
+    loop {
+        let at_it = WATCHING.load(Acquire);
+        if at_it == WATCHED {
+            return;
+        }
+        if at_it == own {
+            crate::sys::pause(Duration::from_micros(20));
+        } else if WATCHING.compare_exchange(at_it, own, AcqRel, Relaxed).is_ok() {
+            break;
+        }
+    }
+    // Its handler is to run before ours: a child's run in the order in which they were given.
+    peers::watch_forks();
+    // SAFETY: functions of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    WATCHING.store(WATCHED, Release);
 }
+
+/// The process a thread of which gives the handlers, 0: nobody yet. In the child of a fork that
+/// thread is not there, and the handlers tell whether it had come to its end.
+static WATCHING: AtomicU32 = AtomicU32::new(0);
+const WATCHED: u32 = u32::MAX;
 
 /// Runs `f` on the list, alone. In a call: a handler of this thread would wait for it.
 pub(crate) fn with<R>(_call: &Call, f: impl FnOnce(&mut Vec<Attachment>) -> R) -> R {
@@ -187,6 +202,7 @@ pub(crate) fn count_for(call: &Call, epoch: u64) {
 }
 
 unsafe extern "C" fn in_child() {
+    WATCHING.store(WATCHED, Release);
     // SAFETY: the lock is held, by the thread that forked.
     let (list, embryos) = unsafe { (&*ATTACHMENTS.list.get(), &mut *ATTACHMENTS.embryos.get()) };
     for (namespace, embryo) in embryos.drain(..) {

@@ -14,7 +14,7 @@ use crate::space::layout::{SLOTS, Thread};
 use crate::space::{Space, default_directory};
 use crate::sys;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::*;
 
 /// An open namespace. It stays open as long as the process lives.
@@ -73,7 +73,23 @@ pub struct Owner {
 /// Places of the dead that one thread clears.
 const MOST_MENDED: usize = 256;
 
-static OPEN: Mutex<Vec<Namespace>> = Mutex::new(Vec::new());
+/// The namespaces that this process has open; they stay so. Nobody waits for who opens one: in the
+/// child of a fork that thread is not there.
+static OPEN: AtomicPtr<Opened> = AtomicPtr::new(std::ptr::null_mut());
+
+struct Opened {
+    namespace: Namespace,
+    next: *const Opened,
+}
+
+/// The one of that directory in a list.
+fn known(list: *const Opened, directory: &Path) -> Option<Namespace> {
+    // SAFETY: null, or an element of the list, which is never freed.
+    let rest = |at: *const Opened| unsafe { at.as_ref() };
+    std::iter::successors(rest(list), |opened| rest(opened.next))
+        .map(|opened| opened.namespace)
+        .find(|namespace| namespace.space.is_at(directory))
+}
 
 impl Namespace {
     /// Opens the namespace of a directory; makes it if there is none. One that this process has
@@ -87,13 +103,27 @@ impl Namespace {
         let directory = &std::path::absolute(directory.as_ref()).map_err(|error| {
             OpenError::Io { path: directory.as_ref().into(), what: "find the directory", error }
         })?;
-        let mut open = OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(&known) = open.iter().find(|n| n.space.is_at(directory)) {
+        attachments::watch_forks();
+        let mut list = OPEN.load(Acquire);
+        if let Some(known) = known(list, directory) {
             return Ok(known);
         }
-        let space = Box::leak(Box::new(Space::open(directory)?));
-        let namespace = Namespace { space, limits: Limits::of_this_system() };
-        open.push(namespace);
+        let space = Box::into_raw(Box::new(Space::open(directory)?));
+        // SAFETY: not freed, unless nobody gets the namespace.
+        let namespace = Namespace { space: unsafe { &*space }, limits: Limits::of_this_system() };
+        let opened = Box::leak(Box::new(Opened { namespace, next: list }));
+        // What another thread has opened meanwhile is the one.
+        while let Err(longer) = OPEN.compare_exchange(list, opened, AcqRel, Acquire) {
+            if let Some(known) = known(longer, directory) {
+                // SAFETY: leaked above, and nobody else has seen them.
+                unsafe {
+                    drop(Box::from_raw(opened));
+                    drop(Box::from_raw(space));
+                }
+                return Ok(known);
+            }
+            (list, opened.next) = (longer, longer);
+        }
         Ok(namespace)
     }
 

@@ -8,7 +8,6 @@ use crate::space::Space;
 use crate::space::layout::{Thread, mark};
 use crate::sys;
 use std::cell::{Cell, RefCell};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 use std::time::Duration;
@@ -73,24 +72,42 @@ impl Drop for Owned {
 
 /// A word that is zero in the child of any fork, by a handler or by the kernel (MADV_WIPEONFORK).
 fn epoch_now() -> &'static AtomicU64 {
-    static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
-    WORD.get_or_init(|| {
-        // SAFETY: a fresh mapping, never unmapped; the word is aligned.
-        unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
-            if page == libc::MAP_FAILED {
-                static OTHERWISE: AtomicU64 = AtomicU64::new(0);
-                libc::pthread_atfork(None, None, Some(wipe));
-                return &OTHERWISE;
+    // SAFETY: null, or a word that is never unmapped.
+    match unsafe { EPOCH.load(Acquire).as_ref() } {
+        Some(word) => word,
+        None => make_epoch(),
+    }
+}
+
+/// Nobody waits for who makes it: in the child of a fork that thread is not there.
+#[cold]
+fn make_epoch() -> &'static AtomicU64 {
+    static OTHERWISE: AtomicU64 = AtomicU64::new(0);
+    // SAFETY: a fresh mapping, whose words are aligned, and which is unmapped only if nobody else
+    // has seen it; a function of this library, which is never unloaded.
+    unsafe {
+        // Twice does no harm.
+        libc::pthread_atfork(None, None, Some(wipe));
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+        let word = match page {
+            libc::MAP_FAILED => &raw const OTHERWISE,
+            page => {
+                libc::madvise(page, 4096, libc::MADV_WIPEONFORK);
+                page.cast_const().cast()
             }
-            libc::madvise(page, 4096, libc::MADV_WIPEONFORK);
-            EPOCH.store(page.cast(), Release);
-            libc::pthread_atfork(None, None, Some(wipe));
-            &*page.cast::<AtomicU64>()
+        };
+        match EPOCH.compare_exchange(std::ptr::null_mut(), word.cast_mut(), AcqRel, Acquire) {
+            Ok(_) => &*word,
+            Err(others) => {
+                if page != libc::MAP_FAILED {
+                    libc::munmap(page, 4096);
+                }
+                &*others
+            }
         }
-    })
+    }
 }
 
 static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());

@@ -42,6 +42,14 @@ pub(crate) struct Space {
     pub told: Told,
 }
 
+/// Not of one that is open, which is never dropped.
+impl Drop for Space {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open`, and nobody else knows it.
+        unsafe { libc::munmap(self.base.cast(), SIZE as usize) };
+    }
+}
+
 // SAFETY: the mapping is shared by design, and looked at through atomics only.
 unsafe impl Send for Space {}
 // SAFETY: as above.
@@ -74,7 +82,7 @@ impl Space {
         if length < PAGE {
             return Err(OpenError::Foreign { path: directory.into() });
         }
-        let base = map(&file, length.min(SIZE)).map_err(io("map"))?;
+        let base = map(&file).map_err(io("map"))?;
         let space = Space {
             base,
             directory: directory.into(),
@@ -318,14 +326,14 @@ fn reserve(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     }
 }
 
-fn map(file: &File, length: u64) -> io::Result<*mut u8> {
+fn map(file: &File) -> io::Result<*mut u8> {
     // The address space is always as long as the layout, so that every checked offset is inside.
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
-            length.max(SIZE) as usize,
+            SIZE as usize,
             protection,
             libc::MAP_SHARED | libc::MAP_NORESERVE,
             file.as_raw_fd(),
@@ -355,7 +363,7 @@ fn create(directory: &Path, mode: u32) -> io::Result<File> {
     let filled = (|| {
         file.set_len(SIZE)?;
         reserve(&file, 0, PROCESSES)?;
-        let base = map(&file, SIZE)?;
+        let base = map(&file)?;
         // SAFETY: the beginning of the new mapping; atomics only.
         let header: &Header = unsafe { &*base.cast() };
         header.version.store(VERSION, Relaxed);
