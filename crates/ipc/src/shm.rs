@@ -218,8 +218,6 @@ impl Segment {
             // Else one would be left of each process that ever attached it.
             self.attached(local)?;
         }
-        local.set(&self.atime, sys::now())?;
-        local.set(&self.lpid, pid.into())?;
         if let Some(user) = known {
             local.set(&user.count, user.count.load(Relaxed) + 1)?;
             local.commit();
@@ -240,11 +238,20 @@ impl Segment {
         Ok(())
     }
 
-    fn detach(&self, local: &Local) -> Result<()> {
+    /// Notes, uncommitted, that it was attached.
+    fn stamp(&self, local: &Local) -> Result<()> {
+        local.set(&self.atime, sys::now())?;
+        local.set(&self.lpid, local.pid.into())
+    }
+
+    /// `mapped`: it was.
+    fn detach(&self, local: &Local, mapped: bool) -> Result<()> {
         let Some(user) = self.user(local, local.process)? else { return Ok(()) };
         local.set(&user.count, user.count.load(Relaxed).saturating_sub(1))?;
-        local.set(&self.dtime, sys::now())?;
-        local.set(&self.lpid, local.pid.into())?;
+        if mapped {
+            local.set(&self.dtime, sys::now())?;
+            local.set(&self.lpid, local.pid.into())?;
+        }
         local.commit();
         Ok(())
     }
@@ -399,13 +406,19 @@ impl Namespace {
         let (pointer, replaced) = match mapped {
             Ok(mapped) => mapped,
             Err(error) => {
-                let _ = self.detach(local, id);
+                let _ = self.detach(local, id, false);
                 return Err(error);
             }
         };
+        // It fails in a damaged namespace only, and the segment is mapped.
+        let _ = self.with_segment(local, id, |local, segment| {
+            segment.stamp(local)?;
+            local.commit();
+            Ok(())
+        });
         for attachment in replaced {
             if let Ok(local) = attachment.namespace.begin_in(&call) {
-                let _ = attachment.namespace.detach(local, attachment.id);
+                let _ = attachment.namespace.detach(local, attachment.id, true);
             }
         }
         Ok(pointer)
@@ -432,16 +445,16 @@ impl Namespace {
             let (attachment, was_there) = found.ok_or(INVALID)?;
             let local = attachment.namespace.begin_in(&call)?;
             // A segment that is gone has nobody to tell.
-            let _ = attachment.namespace.detach(local, attachment.id);
+            let _ = attachment.namespace.detach(local, attachment.id, true);
             if was_there {
                 return Ok(());
             }
         }
     }
 
-    fn detach(&self, local: &Local, id: i32) -> Result<()> {
+    fn detach(&self, local: &Local, id: i32, mapped: bool) -> Result<()> {
         let removed = self.with_segment(local, id, |local, segment| {
-            segment.detach(local)?;
+            segment.detach(local, mapped)?;
             Ok(segment.mode() & SHM_DEST != 0)
         })?;
         if removed {
@@ -452,7 +465,10 @@ impl Namespace {
 
     /// For the child of a fork, by its parent.
     pub(crate) fn attach_for(&self, local: &Local, id: i32, process: u64) -> Result<()> {
-        self.with_segment(local, id, |local, segment| segment.attach(local, process, local.pid))
+        self.with_segment(local, id, |local, segment| {
+            segment.stamp(local)?;
+            segment.attach(local, process, local.pid)
+        })
     }
 
     /// By the child: it has the segment attached so many times, whether or not it still counts. (It
@@ -461,7 +477,10 @@ impl Namespace {
         self.with_segment(local, id, |local, segment| {
             let user = segment.user(local, local.process)?;
             let counts = user.map_or(0, |user| user.count.load(Relaxed));
-            (counts..times).try_for_each(|_| segment.attach(local, local.process, local.pid))
+            (counts..times).try_for_each(|_| {
+                segment.stamp(local)?;
+                segment.attach(local, local.process, local.pid)
+            })
         })
     }
 
@@ -762,7 +781,7 @@ mod tests {
             }
             assert_eq!(n.shm_status(id).unwrap().attached, 2);
             with_own(&n, id, |local, segment| {
-                (0..2).for_each(|_| segment.detach(local).unwrap());
+                (0..2).for_each(|_| segment.detach(local, true).unwrap());
             });
             assert_eq!(n.shm_status(id).unwrap().attached, 0);
         }

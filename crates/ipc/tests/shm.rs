@@ -58,6 +58,17 @@ fn processes_see_the_same_bytes() {
     assert_eq!(attached(&n, id), 0);
     n.remove_shm(id).unwrap();
     assert_eq!(files(&n), 0);
+    // Where it cannot be mapped, nobody has attached it.
+    let id = n.shmget(IPC_PRIVATE, 5000, 0o600).unwrap();
+    let taken = attach(&n, id, 0, 0).unwrap();
+    let other = n.shmget(IPC_PRIVATE, 5000, 0o600).unwrap();
+    assert_eq!(errno(attach(&n, other, taken as usize, 0)), libc::EINVAL);
+    let seen = n.shm_status(other).unwrap();
+    assert_eq!((seen.attached, seen.atime, seen.dtime, seen.last), (0, 0, 0, 0));
+    detach(taken).unwrap();
+    for id in [id, other] {
+        n.remove_shm(id).unwrap();
+    }
 }
 
 #[test]
