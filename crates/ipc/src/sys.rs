@@ -213,12 +213,23 @@ fn process_without_proc(pid: u32) -> Process {
         // A signal can be sent to a zombie, too. This can be read from once no thread is left.
         let file = libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int;
         if file < 0 {
-            return Process::Unknown;
+            return if is_dead_child(pid) { Process::Gone } else { Process::Unknown };
         }
         let mut ended = libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 };
         let found = libc::poll(&mut ended, 1, 0);
         libc::close(file);
         if found > 0 { Process::Gone } else { Process::Unknown }
+    }
+}
+
+/// Whether it is a child of this process of which only the exit status is left. Needs no
+/// descriptor.
+fn is_dead_child(pid: u32) -> bool {
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: plain data, which the call fills in. It leaves the child as it is.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PID, pid, &mut info, how) == 0 && info.si_pid() == pid as i32
     }
 }
 

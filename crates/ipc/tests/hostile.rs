@@ -365,6 +365,25 @@ fn who_has_no_proc_any_more_knows_a_zombie() {
     .succeeds();
 }
 
+/// The parent cannot reap it while it waits for what the dead one owes.
+#[test]
+fn who_has_no_descriptor_left_knows_a_dead_child() {
+    let (_directory, n) = namespace();
+    let id = n.semget(IPC_PRIVATE, 1, 0o600).unwrap();
+    Child::run(|| {
+        assert_eq!(n.sem_value(id, 0), Ok(0));
+        let owes = who_owes(&n, id);
+        assert_eq!(n.sem_value(id, 0), Ok(3));
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: plain data.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &none) }, 0);
+        owes.dies();
+        n.semop(id, &[op(0, 0, 0)], None).unwrap();
+        assert_eq!(n.sem_value(id, 0), Ok(0));
+    })
+    .succeeds();
+}
+
 /// `unshare` without a mount: the numbers in `/proc` are those of other processes.
 #[test]
 fn another_namespaces_proc_tells_nothing() {
