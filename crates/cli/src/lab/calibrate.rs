@@ -2,10 +2,11 @@
 //! `reprieve lab calibrate`.
 
 use super::args::{DEFAULT_KERNEL, HostArgs};
+use super::log_directory::LogDirectory;
 use crate::output::{print, print_json};
 use crate::progress;
 use crate::signals::cancel_on_signal;
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 use reprieve_lab::costs::{Cost, Costs};
 use reprieve_lab::run::{self, Settings};
@@ -26,7 +27,7 @@ pub struct CalibrateArgs {
 pub fn main(args: CalibrateArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let progress = progress::for_stderr();
-    let out = tempfile::tempdir().context("log directory")?;
+    let out = LogDirectory::new()?;
     let HostArgs { host: mode, dilate, host_kernel } = args.host;
     let settings = Settings { mode, dilate, host_kernel, out: out.path().into() };
     let measured = run::calibrate(&args.guest_kernel, &settings, &*progress, &cancel);

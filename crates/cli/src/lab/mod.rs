@@ -8,6 +8,7 @@ mod ebpf_watcher;
 mod headroom;
 mod host_scheduler;
 mod inside;
+mod log_directory;
 mod run;
 mod search;
 mod soak;

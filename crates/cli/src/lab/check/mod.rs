@@ -21,6 +21,7 @@ mod stopped;
 
 use super::args::{DEFAULT_KERNEL, HostArgs};
 use super::inside::Logs;
+use super::log_directory::LogDirectory;
 use crate::output::{print, print_json};
 use crate::progress::{self, Messages};
 use crate::signals::cancel_on_signal;
@@ -165,7 +166,7 @@ fn outside(
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
     check_dilation(args.host.host, args.host.dilate)?;
-    let logs = tempfile::tempdir().context("log directory")?;
+    let logs = LogDirectory::new()?;
     let images = Images::open(cancel, progress)?;
     let kernel = &args.guest_kernel;
     let set = images.prepare(std::slice::from_ref(kernel), &[Program::Hold])?;

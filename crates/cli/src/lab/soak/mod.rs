@@ -13,6 +13,7 @@ use super::args::{DEFAULT_KERNEL, HostArgs};
 use super::check::guard::{End, Guard, STATE, progress};
 use super::check::guest_setup::GuestSetup;
 use super::inside::Logs;
+use super::log_directory::LogDirectory;
 use crate::output::{print, print_json, with_causes};
 use crate::progress::{self, Messages};
 use crate::signals::cancel_on_signal;
@@ -197,7 +198,7 @@ fn outside(
     cancel: &Cancel,
 ) -> Result<Outcome> {
     check_dilation(args.host.host, args.host.dilate)?;
-    let logs = tempfile::tempdir().context("log directory")?;
+    let logs = LogDirectory::new()?;
     let images = Images::open(cancel, progress)?;
     let kernel = &args.guest_kernel;
     let set = images.prepare(std::slice::from_ref(kernel), &[])?;
