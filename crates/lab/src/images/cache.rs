@@ -268,6 +268,28 @@ impl Cache {
         }
     }
 
+    /// Removes what is left of items whose making was killed.
+    pub fn drop_abandoned(&self) -> Result<()> {
+        for kind in Kind::ALL {
+            let Ok(read) = fs::read_dir(self.root.join(kind.dir())) else { continue };
+            for item in read.flatten() {
+                let file_name = item.file_name();
+                let Some(name) = file_name.to_str().and_then(|n| n.strip_suffix(PARTIAL)) else {
+                    continue;
+                };
+                let path = self.lock_path(kind, name)?;
+                let lock = open_lock(&path)?;
+                // Its maker holds the lock until it is complete.
+                let exclusive = FlockOperation::NonBlockingLockExclusive;
+                if take(&lock, exclusive).map_err(Error::io(&path))? {
+                    // Who prepares another image needs not fail for it.
+                    let _ = remove(&item.path());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Removes everything and returns the bytes freed. Fails when a run is using the cache.
     pub fn clean(&self) -> Result<u64> {
         let path = self.root.join("in-use");
@@ -445,6 +467,20 @@ mod tests {
         }
         cache.drop_item(&entry).unwrap();
         assert!(held().0.is_dir());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_dropped_and_what_is_being_made_is_not() {
+        let scratch = Scratch::new();
+        let cache = Cache::at(scratch.path()).unwrap();
+        let left = scratch.path().join("initrds/old.partial");
+        fs::create_dir_all(left.join("lib")).unwrap();
+        let made = cache.get_or_make(Kind::Initrd, "new", &context(), |dir| {
+            cache.drop_abandoned()?;
+            assert!(dir.is_dir());
+            Ok(())
+        });
+        assert!(made.unwrap().is_dir() && !left.exists());
     }
 
     #[test]

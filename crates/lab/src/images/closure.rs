@@ -45,9 +45,7 @@ pub fn closure(root: &Path, programs: &[PathBuf]) -> Result<Vec<File>> {
                 "clean the cache (`reprieve lab images clean`)",
             )
         })?;
-        let data = fs::read(&host).map_err(Error::io(&host))?;
-        let needs =
-            Needs::parse(&data).map_err(|message| Error::Format { path: host.clone(), message })?;
+        let needs = Needs::read(&host)?;
         found.insert(inside.clone(), host);
         queue.extend(needs.interpreter);
         let origin = inside.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
@@ -75,6 +73,11 @@ pub fn closure(root: &Path, programs: &[PathBuf]) -> Result<Vec<File>> {
     }
     // Programs and libraries name the loader by different paths; both may be needed.
     Ok(found.into_iter().map(|(inside, host)| File { host, inside }).collect())
+}
+
+/// Whether the program runs where there is no loader.
+pub fn is_static(program: &Path) -> Result<bool> {
+    Ok(Needs::read(program)?.interpreter.is_none())
 }
 
 /// The file at `path` if `root` were the root directory; `None` if there is none.
@@ -168,6 +171,11 @@ struct Needs {
 }
 
 impl Needs {
+    fn read(path: &Path) -> Result<Needs> {
+        let data = fs::read(path).map_err(Error::io(path))?;
+        Needs::parse(&data).map_err(|message| Error::Format { path: path.into(), message })
+    }
+
     fn parse(data: &[u8]) -> Result<Needs, String> {
         let fail = |e: object::read::Error| format!("not a 64-bit ELF file: {e}");
         let header = Header::parse(data).map_err(fail)?;
@@ -215,6 +223,7 @@ mod tests {
         assert!(has(exe.file_name().unwrap().to_str().unwrap()));
         assert!(has("libc.so.6"));
         assert!(files.iter().any(|f| f.inside.to_string_lossy().contains("/ld-linux")));
+        assert!(!is_static(&exe).unwrap());
     }
 
     #[test]

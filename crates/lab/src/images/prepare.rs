@@ -3,7 +3,7 @@
 //!
 //! The name of an initramfs is a hash of everything in it, so only a new init, module, kernel or
 //! program makes a new one. Writing a new one drops those that were not used for a day and that no
-//! run holds.
+//! run holds, and what is left of images whose making was killed.
 
 use super::cache::{Cache, Entry, Hold, Kind};
 use super::closure::{self, File};
@@ -247,6 +247,7 @@ impl<'a> Images<'a> {
     }
 
     fn drop_unused(&self) -> Result<()> {
+        self.cache.drop_abandoned()?;
         let mut images = self.cache.list()?;
         images.retain(|entry| entry.kind == Kind::Initrd);
         images.sort_by_key(|entry| std::cmp::Reverse(entry.used));
@@ -276,8 +277,22 @@ impl<'a> Images<'a> {
     }
 }
 
-/// The static init: `$REPRIEVE_INIT`, else the file beside this program, else in `../lib/reprieve`.
+/// The init: `$REPRIEVE_INIT`, else the file beside this program, else in `../lib/reprieve`.
 fn init_binary() -> Result<PathBuf> {
+    let path = find_init()?;
+    // A kernel that cannot start it says only that there is none.
+    if closure::is_static(&path)? {
+        return Ok(path);
+    }
+    Err(Error::Format {
+        path,
+        message: "not linked statically, so no guest can start it as its init: build it with \
+                  `make build`"
+            .into(),
+    })
+}
+
+fn find_init() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("REPRIEVE_INIT").filter(|p| !p.is_empty()) {
         return Ok(path.into());
     }
