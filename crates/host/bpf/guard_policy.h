@@ -664,9 +664,9 @@ POLICY_FN u64 policy_grace_mean(u64 mean, u64 ns)
  * From which age on grace periods of a guest are late whose grace periods take
  * mean, and whose ticks take tick (0: not known). With CPUs of its own a guest
  * needs one or two ticks for a grace period: one at which a CPU notices it, and
- * one at which it reports. Where grace periods take one and a half in the mean,
- * the host holds up none, and rescues would only break up turns. They begin
- * later then, and the sooner, the longer grace periods are.
+ * one at which it reports. Where grace periods take one in the mean, the host
+ * holds up none, and rescues would only break up turns. They begin later then,
+ * and the sooner, the longer grace periods are.
  */
 POLICY_FN u64 policy_late(u64 mean, u64 tick,
 			  const struct policy_limits *limits)
@@ -677,12 +677,12 @@ POLICY_FN u64 policy_late(u64 mean, u64 tick,
 		most = 7 * quarter;
 	if (most > limits->max_hold)
 		most = limits->max_hold;
-	if (!mean || most <= limits->late || mean >= 7 * quarter)
+	if (!mean || most <= limits->late || mean >= 5 * quarter)
 		return limits->late;
-	if (mean <= 6 * quarter)
+	if (mean <= 4 * quarter)
 		return most;
 	return limits->late +
-	       (most - limits->late) * (7 * quarter - mean) / quarter;
+	       (most - limits->late) * (5 * quarter - mean) / quarter;
 }
 
 /* From that age of a grace period on RCU's kthread may ask CPUs to report. */
