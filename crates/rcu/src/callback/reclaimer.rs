@@ -412,3 +412,28 @@ impl Reclaimer {
 fn sum(registry: &Registry, counter: impl Fn(&Record) -> &AtomicU64) -> u64 {
     registry.records().map(|r| counter(r).load(Ordering::Relaxed)).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worker whose callback forked, in the child.
+    #[test]
+    fn who_cannot_be_joined_is_waited_for() {
+        let workers = Workers::new();
+        assert!(workers.add(|| thread::start("gone".into(), || ())));
+        workers.after_fork(true);
+        let joined = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                workers.join();
+                joined.store(true, Ordering::SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!joined.load(Ordering::SeqCst));
+            workers.leave();
+        });
+        workers.after_fork(false);
+        workers.join();
+    }
+}
