@@ -53,7 +53,12 @@ pub(crate) struct Reclaimer {
 
 /// The threads to join when the domain is dropped. In the child of a fork that a worker's callback
 /// made, the worker is a thread that cannot be joined, so they are counted as well.
-pub(crate) struct Workers(Lock, UnsafeCell<Vec<sys::Thread>>, AtomicUsize);
+pub(crate) struct Workers {
+    lock: Lock,
+    threads: UnsafeCell<Vec<sys::Thread>>,
+    /// Those that use the domain, or are about to.
+    at_work: AtomicUsize,
+}
 
 // SAFETY: the vector is touched under the lock only.
 unsafe impl Sync for Workers {}
@@ -65,20 +70,24 @@ thread_local! {
 
 impl Workers {
     fn new() -> Workers {
-        Workers(Lock::new(), UnsafeCell::new(Vec::new()), AtomicUsize::new(0))
+        Workers {
+            lock: Lock::new(),
+            threads: UnsafeCell::new(Vec::new()),
+            at_work: AtomicUsize::new(0),
+        }
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Vec<sys::Thread>) -> R) -> R {
-        self.0.lock();
+        self.lock.lock();
         // SAFETY: under the lock.
-        let result = f(unsafe { &mut *self.1.get() });
-        self.0.unlock();
+        let result = f(unsafe { &mut *self.threads.get() });
+        self.lock.unlock();
         result
     }
 
     /// Adds the one that `start` starts, which calls [`Workers::leave`]. Whether it did.
     fn add(&self, start: impl FnOnce() -> Option<sys::Thread>) -> bool {
-        self.2.fetch_add(1, Ordering::Relaxed);
+        self.at_work.fetch_add(1, Ordering::Relaxed);
         let Some(thread) = start() else {
             self.leave();
             return false;
@@ -89,14 +98,15 @@ impl Workers {
 
     /// A worker ends: it uses nothing of the domain from here on.
     fn leave(&self) {
-        self.2.fetch_sub(1, Ordering::Release);
+        self.at_work.fetch_sub(1, Ordering::Release);
     }
 
     fn join(&self) {
         loop {
-            // One that is still there may start another.
+            // In this order: one that is still there may start another.
+            let at_work = self.at_work.load(Ordering::Acquire);
             let workers = self.with(std::mem::take);
-            match self.2.load(Ordering::Acquire) {
+            match at_work {
                 0 if workers.is_empty() => return,
                 _ if workers.is_empty() => sys::sleep(Duration::from_millis(1)),
                 _ => workers.into_iter().for_each(sys::Thread::join),
@@ -107,9 +117,9 @@ impl Workers {
     /// In the child of a fork: the threads do not exist, but for this one if it is a worker. One
     /// may have been changing the list.
     fn after_fork(&self, is_worker: bool) {
-        self.0.reset();
+        self.lock.reset();
         self.with(|workers| std::mem::forget(std::mem::take(workers)));
-        self.2.store(is_worker.into(), Ordering::Relaxed);
+        self.at_work.store(is_worker.into(), Ordering::Relaxed);
     }
 }
 
@@ -417,7 +427,7 @@ fn sum(registry: &Registry, counter: impl Fn(&Record) -> &AtomicU64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The worker whose callback forked, in the child.
+    /// As the worker whose callback forked, in the child.
     #[test]
     fn who_cannot_be_joined_is_waited_for() {
         let workers = Workers::new();
@@ -433,7 +443,5 @@ mod tests {
             assert!(!joined.load(Ordering::SeqCst));
             workers.leave();
         });
-        workers.after_fork(false);
-        workers.join();
     }
 }
