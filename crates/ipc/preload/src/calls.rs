@@ -60,15 +60,9 @@ fn open() -> Result<&'static Namespace> {
         }
         error.errno()
     })?;
-    let own = Box::into_raw(Box::new(opened));
-    let opened = match NAMESPACE.compare_exchange(std::ptr::null_mut(), own, AcqRel, Acquire) {
-        Ok(_) => own,
-        Err(others) => {
-            // SAFETY: from `into_raw`, and nobody has seen it.
-            drop(unsafe { Box::from_raw(own) });
-            others
-        }
-    };
+    // Who opens it at the same time gets the same namespace, and stores a copy.
+    let opened = Box::into_raw(Box::new(opened));
+    NAMESPACE.store(opened, Release);
     // SAFETY: not null, and never freed.
     Ok(unsafe { &*opened })
 }

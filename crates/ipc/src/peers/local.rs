@@ -86,7 +86,8 @@ fn make_epoch() -> &'static AtomicU64 {
     // SAFETY: a fresh mapping, whose words are aligned, and which is unmapped only if nobody else
     // has seen it; a function of this library, which is never unloaded.
     unsafe {
-        // Twice does no harm.
+        // Twice does no harm, if both come before the handlers of `attachments`: whoever is not in
+        // there has opened a namespace, which waits for these.
         libc::pthread_atfork(None, None, Some(wipe));
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
