@@ -5,7 +5,8 @@
 //! would switch several times as often. So each guard keeps a journal in `/run/reprieve`: a line
 //! per thread, written *before* its slice is touched for the first time. Whoever finds the journal
 //! of a dead guard can undo what it did: its supervisor ([`super::supervisor`]), the next guard, or
-//! `guard --restore`.
+//! `guard --restore`. Now and then the journal is written again without the threads that have
+//! ended: under another name first, so that there is a whole one at any time.
 
 use super::slice;
 use crate::publish::make_directory;
@@ -20,6 +21,9 @@ use std::time::Duration;
 pub const DIRECTORY: &str = "/run/reprieve";
 
 const PREFIX: &str = "slices-";
+
+/// Ends the name of a journal that is going to replace another.
+const NEW: &str = ".new";
 
 /// A thread as it was before its slice was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +96,8 @@ impl Before {
 pub struct Journal {
     path: PathBuf,
     file: File,
+    /// Names the processes.
+    first: String,
 }
 
 impl Journal {
@@ -101,7 +107,7 @@ impl Journal {
         let path = path_of(directory, std::process::id());
         // One of the same name is of a process that is gone, and was restored before.
         let file = File::create(&path)?;
-        Ok(Journal { path, file })
+        Ok(Journal { path, file, first: String::new() })
     }
 
     /// Names this process and its `supervisor`: while one of them is at work, nobody else may
@@ -109,7 +115,8 @@ impl Journal {
     pub fn begin(&mut self, supervisor: u32) -> io::Result<()> {
         let started = |pid: u32| format!("{pid} {}", start_time(pid).unwrap_or_default());
         let (own, supervisor) = (started(std::process::id()), started(supervisor));
-        self.file.write_all(format!("{own} {supervisor}\n").as_bytes())
+        self.first = format!("{own} {supervisor}\n");
+        self.file.write_all(self.first.as_bytes())
     }
 
     pub fn path(&self) -> &Path {
@@ -119,6 +126,24 @@ impl Journal {
     pub fn add(&mut self, before: &Before) -> io::Result<()> {
         self.file.write_all(before.line().as_bytes())
     }
+
+    /// Replaces all its lines but the first.
+    pub fn rewrite<'a>(&mut self, known: impl Iterator<Item = &'a Before>) -> io::Result<()> {
+        let text = known.fold(self.first.clone(), |text, before| text + &before.line());
+        let new = successor(&self.path);
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&new, &self.path)?;
+        self.file = file;
+        Ok(())
+    }
+}
+
+/// Where a journal is written before it replaces the one at `path`.
+fn successor(path: &Path) -> PathBuf {
+    let mut new = path.as_os_str().to_owned();
+    new.push(NEW);
+    new.into()
 }
 
 /// Whether process `pid`, which started at `start`, runs: a zombie does not.
@@ -166,7 +191,10 @@ pub fn restore(directory: &Path) -> io::Result<Restored> {
         entries => entries?,
     };
     for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Half a journal may be in a new one, and the whole is beside it.
+        if !name.starts_with(PREFIX) || name.ends_with(NEW) {
             continue;
         }
         let path = entry.path();
@@ -185,6 +213,11 @@ pub fn restore(directory: &Path) -> io::Result<Restored> {
 /// Undoes what the journal at `path` tells of, and removes it.
 pub fn restore_one(path: &Path, restored: &mut Restored) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
+    // Its writer died while it replaced this one.
+    match fs::remove_file(successor(path)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let missing = |restored: &Restored| restored.failed.len() + restored.later.len();
     let before_this = missing(restored);
     // The first line names the processes. Of a thread's lines the last one counts: somebody gave it
@@ -223,6 +256,42 @@ mod tests {
         for torn in ["", "7", "7 99", "7 99 x", "7 99 0 x", "7 99 0 0 1"] {
             assert_eq!(Before::parse(torn), None, "{torn:?}");
         }
+    }
+
+    #[test]
+    fn a_journal_is_replaced_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let before = |tid| Before { tid, start_time: 9, slice: None, short: None };
+        let mut journal = Journal::create(dir.path()).unwrap();
+        journal.begin(u32::MAX).unwrap();
+        let first = fs::read_to_string(journal.path()).unwrap();
+        let lines = |tids: &[u32]| {
+            first.clone() + &tids.iter().map(|&tid| before(tid).line()).collect::<String>()
+        };
+        for tid in [1, 2, 1] {
+            journal.add(&before(tid)).unwrap();
+        }
+        assert_eq!(fs::read_to_string(journal.path()).unwrap(), lines(&[1, 2, 1]));
+        journal.rewrite([before(2)].iter()).unwrap();
+        journal.add(&before(3)).unwrap();
+        assert_eq!(fs::read_to_string(journal.path()).unwrap(), lines(&[2, 3]));
+
+        // The writer is killed while it replaces its journal.
+        fs::write(successor(journal.path()), "half").unwrap();
+        let restored = restore(dir.path()).unwrap();
+        assert_eq!(restored, Restored { active: vec![std::process::id()], ..Default::default() });
+        assert!(successor(journal.path()).exists(), "the journal of a living guard");
+        let mut restored = Restored::default();
+        restore_one(journal.path(), &mut restored).unwrap();
+        assert_eq!(restored, Restored { threads: 2, ..Default::default() });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // That of an earlier process with the same number does not hinder.
+        fs::write(successor(journal.path()), "half").unwrap();
+        let mut journal = Journal::create(dir.path()).unwrap();
+        journal.begin(u32::MAX).unwrap();
+        journal.rewrite([].iter()).unwrap();
+        assert_eq!(fs::read_to_string(journal.path()).unwrap(), first);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

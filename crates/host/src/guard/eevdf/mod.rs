@@ -61,6 +61,9 @@ pub struct Eevdf {
 /// A thread whose slice somebody else has changed so often is left alone.
 const NOTES_MOST: u32 = 64;
 
+/// So many threads may be known before those that have ended are looked for.
+const KNOWN_LEAST: usize = 256;
+
 /// A thread whose slice cannot be set.
 struct Refused {
     /// Tells it from a later thread with the same ID.
@@ -89,6 +92,8 @@ struct State {
     noted: BTreeMap<u32, (u64, u32)>,
     /// Threads whose slice cannot be set.
     refused: BTreeMap<u32, Refused>,
+    /// When so many threads are known, those that have ended are forgotten.
+    forget_at: usize,
     looks: u64,
     looks_ns: u64,
     ended: Option<String>,
@@ -103,6 +108,7 @@ impl State {
             later: BTreeSet::new(),
             noted: BTreeMap::new(),
             refused: BTreeMap::new(),
+            forget_at: KNOWN_LEAST,
             looks: 0,
             looks_ns: 0,
             ended: None,
@@ -137,6 +143,26 @@ impl State {
         }
         *notes += 1;
         *notes <= NOTES_MOST
+    }
+
+    /// Of how many threads something is known, at most.
+    fn known(&self) -> usize {
+        self.touched.len().max(self.noted.len()) + self.refused.len()
+    }
+
+    /// Forgets the threads that have ended, if so many are known that some are likely to have.
+    /// Whether any was forgotten.
+    fn forget_ended(&mut self) -> bool {
+        let known = self.known();
+        if known < self.forget_at {
+            return false;
+        }
+        self.touched.retain(|_, before| before.is_there());
+        self.later.retain(|tid| self.touched.contains_key(tid));
+        self.noted.retain(|&tid, &mut (started, _)| start_time(tid) == Some(started));
+        self.refused.retain(|&tid, of| of.start_time.is_some() && of.start_time == start_time(tid));
+        self.forget_at = KNOWN_LEAST.max(2 * self.known());
+        self.known() < known
     }
 
     /// Why its slice cannot be set.
@@ -373,7 +399,20 @@ impl Control {
         for tid in state.later.clone() {
             state.restore(tid);
         }
+        self.forget_ended(&mut state);
         state.debts.next_look(now, self.pace_ns)
+    }
+
+    /// The journal forgets what the state does. What it knows besides does no harm: the end of
+    /// guard leaves threads that have ended alone.
+    fn forget_ended(&self, state: &mut State) {
+        let Some(supervisor) = &self.supervisor else { return };
+        if !state.forget_ended() {
+            return;
+        }
+        if let Err(error) = lock(supervisor).keep(state.touched.values()) {
+            state.ended = Some(format!("the journal cannot be written: {error}"));
+        }
     }
 
     fn act(&self, state: &mut State, acts: &[Act]) {
@@ -457,5 +496,36 @@ mod tests {
         assert_eq!((state.refused(tid), state.refused_for_good(tid)), (Some("again"), true));
         state.refuse(tid, &io::ErrorKind::Unsupported.into());
         assert!(state.refused(tid).is_some() && !state.refused_for_good(tid));
+    }
+
+    #[test]
+    fn threads_that_have_ended_are_forgotten() {
+        let tid = std::process::id();
+        let started = start_time(tid).unwrap();
+        let mut state = State::new(0);
+        let know = |state: &mut State, tid, start_time| {
+            state.touched.insert(tid, Before { tid, start_time, slice: None, short: None });
+            state.later.insert(tid);
+            assert!(state.may_note(tid, start_time));
+            let (start_time, why) = (Some(start_time), "not permitted".to_owned());
+            state.refused.insert(tid, Refused { start_time, why, for_now: true });
+        };
+        know(&mut state, tid, started);
+        // No process has so high a number.
+        for ended in (1 << 30..).take(KNOWN_LEAST / 2 - 2) {
+            know(&mut state, ended, 1);
+        }
+        assert!(!state.forget_ended(), "few are known");
+        know(&mut state, 1 << 29, 1);
+        assert!(state.forget_ended());
+        assert_eq!(state.touched.keys().collect::<Vec<_>>(), [&tid]);
+        assert_eq!((state.later.len(), state.noted.len(), state.refused.len()), (1, 1, 1));
+        assert_eq!((state.known(), state.forget_at), (2, KNOWN_LEAST));
+        // A later thread with the same number is another.
+        know(&mut state, tid, started - 1);
+        state.forget_at = 2;
+        assert!(state.forget_ended());
+        assert_eq!(state.known(), 0);
+        assert!(state.later.is_empty());
     }
 }

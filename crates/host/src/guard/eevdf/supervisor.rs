@@ -60,6 +60,11 @@ impl Supervisor {
     pub fn note(&mut self, before: &Before) -> io::Result<()> {
         self.journal.add(before)
     }
+
+    /// Forgets all threads but the `known` ones.
+    pub fn keep<'a>(&mut self, known: impl Iterator<Item = &'a Before>) -> io::Result<()> {
+        self.journal.rewrite(known)
+    }
 }
 
 impl Drop for Supervisor {
