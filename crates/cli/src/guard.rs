@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use reprieve_host::guard::control::{self, Control};
 use reprieve_host::guard::{
     self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics, Statistics,
-    VmStatistics, eevdf,
+    VmStatistics, Weight, eevdf,
 };
 use reprieve_host::publish::SOCKET;
 use reprieve_host::show::{activity, prometheus, terminal};
@@ -120,11 +120,15 @@ struct SetArgs {
     vm: Option<String>,
     /// What to do about its preempted vCPUs: one or several, as in extend,rescue [default: as
     /// before]
-    #[arg(long, required_unless_present = "rescue_share", value_delimiter = ',', value_parser = policy_parser())]
+    #[arg(long, required_unless_present_any = ["rescue_share", "weight"], value_delimiter = ',', value_parser = policy_parser())]
     policy: Vec<Policy>,
     /// The most that rescues take of a vCPU's CPU time [default: as before]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     rescue_share: Option<u8>,
+    /// What it weighs, where an ordinary thread weighs 100, or `cgroup`: what the weights of its
+    /// VMM's cgroups make [default: as before]
+    #[arg(long, value_name = "WEIGHT", value_parser = weight)]
+    weight: Option<Weight>,
 }
 
 #[derive(Args)]
@@ -146,6 +150,12 @@ fn policy_parser() -> impl TypedValueParser<Value = Policy> {
 fn percent(text: &str) -> Result<u8, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse();
     number.ok().filter(|n| *n <= 100).ok_or_else(|| "give 0% to 100%".into())
+}
+
+fn weight(text: &str) -> Result<Weight, String> {
+    let fixed = || text.parse().ok().filter(|n| (1..=10_000).contains(n)).map(Weight::Fixed);
+    let known = if text == "cgroup" { Some(Weight::Cgroup) } else { fixed() };
+    known.ok_or_else(|| "give 1 to 10000, or `cgroup`".into())
 }
 
 fn backend_parser() -> impl TypedValueParser<Value = Backend> {
@@ -314,12 +324,16 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
         return Err(guard::Error::Option { what: "--policy", why }.into());
     }
     let policies = (!args.policy.is_empty()).then(|| args.policy.clone());
-    let change = Change { policies, rescue_share: args.rescue_share };
+    let change = Change { policies, rescue_share: args.rescue_share, weight: args.weight };
     let vms = control::set(args.vm.as_deref(), change)?;
     let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
     let share = args.rescue_share.map(|share| format!("rescues at most {share} %"));
     let policies = (!policies.is_empty()).then(|| policies.join(","));
-    let changed: Vec<String> = policies.into_iter().chain(share).collect();
+    let weight = args.weight.map(|weight| match weight {
+        Weight::Cgroup => "the weight of its cgroups".into(),
+        Weight::Fixed(weight) => format!("weight {weight}"),
+    });
+    let changed: Vec<String> = policies.into_iter().chain(share).chain(weight).collect();
     let changed = changed.join(", ");
     if vms.is_empty() {
         print(&format!("{changed}, for VMs that come\n"))?;

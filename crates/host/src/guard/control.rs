@@ -178,7 +178,7 @@ fn ask(name: &str, request: &Request) -> Result<Answer, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{Backend, Policy, VmStatistics};
+    use crate::guard::{Backend, Policy, VmStatistics, Weight};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Has one VM, and remembers what was set.
@@ -243,7 +243,7 @@ mod tests {
     fn a_policy_is_set_and_seen() {
         beside("set", |name| {
             let policies = vec![Policy::Extend, Policy::Rescue];
-            let change = Change { policies: Some(policies.clone()), rescue_share: None };
+            let change = Change { policies: Some(policies.clone()), ..Change::default() };
             let set = Request::Set { vm: Some("db".into()), change };
             assert!(matches!(ask(name, &set).unwrap(), Answer::Set(vms) if vms == ["db"]));
             let Answer::Statistics(seen) = ask(name, &Request::Statistics).unwrap() else {
@@ -254,7 +254,11 @@ mod tests {
     }
 
     fn share(percent: u8) -> Change {
-        Change { policies: None, rescue_share: Some(percent) }
+        Change { rescue_share: Some(percent), ..Change::default() }
+    }
+
+    fn weight(weight: u32) -> Change {
+        Change { weight: Some(Weight::Fixed(weight)), ..Change::default() }
     }
 
     #[test]
@@ -263,7 +267,12 @@ mod tests {
             let set = Request::Set { vm: Some("web".into()), change: share(10) };
             let answer = said(ask(name, &set).unwrap());
             assert!(answer.contains("web") && answer.contains("db"), "{answer}");
-            for (change, why) in [(Change::default(), "nothing"), (share(101), "100%")] {
+            for (change, why) in [
+                (Change::default(), "nothing"),
+                (share(101), "100%"),
+                (weight(0), "10000"),
+                (weight(10_001), "10000"),
+            ] {
                 let answer = said(ask(name, &Request::Set { vm: None, change }).unwrap());
                 assert!(answer.contains(why), "{answer}");
             }

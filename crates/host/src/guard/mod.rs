@@ -23,7 +23,7 @@ mod wakeup_tests;
 pub use crate::watch::raw::{Step, Times};
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, Change, Options, Policy, Queues, Treatment};
+pub use options::{Backend, Change, Options, Policy, Queues, Treatment, Weight};
 pub use statistics::{
     FunctionStatistics, Granted, HeldUp, HintStatistics, LimitStatistics, Preempted, PutOff,
     RegionStatistics, Statistics, VmStatistics, Would,

@@ -69,6 +69,18 @@ pub struct Treatment {
     pub policies: Vec<Policy>,
     /// [`Options::rescue_share`].
     pub rescue_share: u8,
+    pub weight: Weight,
+}
+
+/// What a VM weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weight {
+    /// The product of the weights along its VMM's cgroups.
+    #[default]
+    Cgroup,
+    /// As much as this, where an ordinary thread weighs 100.
+    Fixed(u32),
 }
 
 /// A change of a [`Treatment`]: what is `None` stays as it is.
@@ -77,15 +89,18 @@ pub struct Treatment {
 pub struct Change {
     pub policies: Option<Vec<Policy>>,
     pub rescue_share: Option<u8>,
+    pub weight: Option<Weight>,
 }
 
 impl Change {
     /// # Errors
     /// [`Error::Option`] if it changes nothing, or to what makes no sense.
     pub fn check(&self) -> Result<(), Error> {
-        let named = self.policies.is_some() || self.rescue_share.is_some();
-        if !named || self.policies.as_ref().is_some_and(Vec::is_empty) {
+        if *self == Change::default() || self.policies.as_ref().is_some_and(Vec::is_empty) {
             return Err(Error::Option { what: "--policy", why: "there is nothing to change" });
+        }
+        if let Some(Weight::Fixed(0 | 10_001..)) = self.weight {
+            return Err(Error::Option { what: "--weight", why: "from 1 to 10000" });
         }
         check_share(self.rescue_share.unwrap_or(0))
     }
@@ -97,6 +112,9 @@ impl Change {
         }
         if newer.rescue_share.is_some() {
             self.rescue_share = None;
+        }
+        if newer.weight.is_some() {
+            self.weight = None;
         }
     }
 }
@@ -114,6 +132,7 @@ impl Treatment {
             self.policies.clone_from(policies);
         }
         self.rescue_share = change.rescue_share.unwrap_or(self.rescue_share);
+        self.weight = change.weight.unwrap_or(self.weight);
     }
 }
 

@@ -6,7 +6,7 @@ use super::program::{Program, constants, types};
 use super::rules::{Rules, bits};
 use super::weight;
 use crate::cgroup;
-use crate::guard::{Change, Error, Options, Treatment};
+use crate::guard::{Change, Error, Options, Treatment, Weight};
 use crate::watch::Which;
 use crate::watch::vms::discovery::Machines;
 use crate::watch::vms::finder::Key;
@@ -69,6 +69,7 @@ impl Follower {
             rules: Mutex::new(Rules::new(Treatment {
                 policies: vec![options.policy],
                 rescue_share: options.rescue_share,
+                weight: Weight::default(),
             })),
         });
         let mut state = State {
@@ -169,6 +170,7 @@ struct Known {
     /// Thread, entry and CPU in the guest of each vCPU.
     vcpus: Vec<(u32, u32, Option<u32>)>,
     boot: Option<u64>,
+    /// Of its cgroup.
     weight: u32,
     treatment: Treatment,
 }
@@ -179,6 +181,10 @@ fn treat(program: &Program, index: u32, treatment: &Treatment) {
     program.guests.set_field(index, offset_of!(types::guest, policies), does);
     let share = u32::from(treatment.rescue_share);
     program.guests.set_field(index, offset_of!(types::guest, rescue_share), share);
+    // That of the cgroup is read again first.
+    if let Weight::Fixed(weight) = treatment.weight {
+        program.guests.set_field(index, offset_of!(types::guest, weight), weight);
+    }
 }
 
 impl State {
@@ -274,7 +280,9 @@ impl State {
             guests.put(index as usize, types::guest::default());
         }
         guests.set_field(index as usize, offset_of!(types::guest, ready), 0u32);
-        guests.set_field(index as usize, offset_of!(types::guest, weight), weight);
+        if treatment.weight == Weight::Cgroup {
+            guests.set_field(index as usize, offset_of!(types::guest, weight), weight);
+        }
         treat(&self.program, index, &treatment);
         let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
         for &(tid, slot, _) in &before {

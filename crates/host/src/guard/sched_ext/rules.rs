@@ -66,17 +66,19 @@ pub fn bits(policies: &[Policy]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::Weight;
 
     fn policies(policies: &[Policy]) -> Change {
-        Change { policies: Some(policies.into()), rescue_share: None }
+        Change { policies: Some(policies.into()), ..Change::default() }
     }
 
     fn share(share: u8) -> Change {
-        Change { policies: None, rescue_share: Some(share) }
+        Change { rescue_share: Some(share), ..Change::default() }
     }
 
     fn rules() -> Rules {
-        Rules::new(Treatment { policies: vec![Policy::Full], rescue_share: 40 })
+        let weight = Weight::Cgroup;
+        Rules::new(Treatment { policies: vec![Policy::Full], rescue_share: 40, weight })
     }
 
     #[test]
@@ -99,17 +101,22 @@ mod tests {
         let mut rules = rules();
         rules.set(Some("db"), &policies(&[Policy::Extend]));
         rules.set(Some("4711"), &share(10));
-        let both = Treatment { policies: vec![Policy::Extend], rescue_share: 10 };
+        let weight = Weight::Fixed(300);
+        rules.set(Some("db"), &Change { weight: Some(weight), ..Change::default() });
+        let both = Treatment { policies: vec![Policy::Extend], rescue_share: 10, weight };
         assert_eq!(rules.of(4711, Some("db")), both, "by name and by process ID");
+        let cgroup = Change { weight: Some(Weight::Cgroup), ..Change::default() };
         rules.set(None, &share(20));
-        let db = Treatment { policies: vec![Policy::Extend], rescue_share: 20 };
+        let db = Treatment { rescue_share: 20, ..both };
         assert_eq!(rules.of(4711, Some("db")), db, "its policy is not named");
         assert_eq!(rules.of(2, None).policies, [Policy::Full]);
         rules.set(Some("db"), &share(30));
         rules.set(None, &policies(&[Policy::Rescue]));
-        let db = Treatment { policies: vec![Policy::Rescue], rescue_share: 30 };
+        rules.set(Some("db"), &cgroup);
+        let weight = Weight::Cgroup;
+        let db = Treatment { policies: vec![Policy::Rescue], rescue_share: 30, weight };
         assert_eq!(rules.of(1, Some("db")), db, "its share is not named");
-        assert_eq!(rules.changes.len(), 1, "what says nothing any more is gone");
+        assert_eq!(rules.changes.len(), 2, "what says nothing any more is gone");
     }
 
     #[test]

@@ -97,11 +97,19 @@ fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String>
     wait(setup, "the VM to be helped again", || {
         Ok((helped(&guard.line(setup)?, first)? > without).then_some(()))
     })?;
+    let weight = || Ok::<_, anyhow::Error>(of(&show()?, first)?["weight"].as_u64());
+    let before = weight()?;
+    ask(&["set", "--vm", &first.name, "--weight", "250"])?;
+    if weight()? != Some(250) || of(&show()?, second)?["weight"] == 250 {
+        bail!("after guard set --weight, it shows {}", show()?);
+    }
+    ask(&["set", "--vm", &first.name, "--weight", "cgroup"])?;
+    wait(setup, "the weight of the cgroup", || Ok((weight()? == before).then_some(())))?;
     match ask(&["set", "--vm", "no such VM", "--policy", "full"]) {
         Err(error) if error.to_string().contains(&first.name) => (),
         other => bail!("a VM that does not exist: {other:?}"),
     }
-    Ok("guard set: one VM's policies off and on again, and its share of rescues; the other one's untouched".into())
+    Ok("guard set: one VM's policies off and on again, its share of rescues and its weight; the other one's untouched".into())
 }
 
 /// The weight of the VM's new cgroup is its own from then on.
