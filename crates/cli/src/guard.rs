@@ -153,7 +153,7 @@ fn percent(text: &str) -> Result<u8, String> {
 }
 
 fn weight(text: &str) -> Result<Weight, String> {
-    let fixed = || text.parse().ok().filter(|n| (1..=10_000).contains(n)).map(Weight::Fixed);
+    let fixed = || text.parse().ok().filter(|n| Weight::RANGE.contains(n)).map(Weight::Fixed);
     let known = if text == "cgroup" { Some(Weight::Cgroup) } else { fixed() };
     known.ok_or_else(|| "give 1 to 10000, or `cgroup`".into())
 }

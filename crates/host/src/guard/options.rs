@@ -4,6 +4,7 @@
 use super::Error;
 use crate::watch::{StandIns, Which};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -83,6 +84,11 @@ pub enum Weight {
     Fixed(u32),
 }
 
+impl Weight {
+    /// As cgroups may have them.
+    pub const RANGE: RangeInclusive<u32> = 1..=10_000;
+}
+
 /// A change of a [`Treatment`]: what is `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,8 +105,11 @@ impl Change {
         if *self == Change::default() || self.policies.as_ref().is_some_and(Vec::is_empty) {
             return Err(Error::Option { what: "--policy", why: "there is nothing to change" });
         }
-        if let Some(Weight::Fixed(0 | 10_001..)) = self.weight {
-            return Err(Error::Option { what: "--weight", why: "from 1 to 10000" });
+        match self.weight {
+            Some(Weight::Fixed(weight)) if !Weight::RANGE.contains(&weight) => {
+                return Err(Error::Option { what: "--weight", why: "from 1 to 10000" });
+            }
+            _ => {}
         }
         check_share(self.rescue_share.unwrap_or(0))
     }

@@ -101,22 +101,35 @@ mod tests {
         let mut rules = rules();
         rules.set(Some("db"), &policies(&[Policy::Extend]));
         rules.set(Some("4711"), &share(10));
-        let weight = Weight::Fixed(300);
-        rules.set(Some("db"), &Change { weight: Some(weight), ..Change::default() });
+        let weight = Weight::Cgroup;
         let both = Treatment { policies: vec![Policy::Extend], rescue_share: 10, weight };
         assert_eq!(rules.of(4711, Some("db")), both, "by name and by process ID");
-        let cgroup = Change { weight: Some(Weight::Cgroup), ..Change::default() };
         rules.set(None, &share(20));
-        let db = Treatment { rescue_share: 20, ..both };
+        let db = Treatment { policies: vec![Policy::Extend], rescue_share: 20, weight };
         assert_eq!(rules.of(4711, Some("db")), db, "its policy is not named");
         assert_eq!(rules.of(2, None).policies, [Policy::Full]);
         rules.set(Some("db"), &share(30));
         rules.set(None, &policies(&[Policy::Rescue]));
-        rules.set(Some("db"), &cgroup);
-        let weight = Weight::Cgroup;
         let db = Treatment { policies: vec![Policy::Rescue], rescue_share: 30, weight };
         assert_eq!(rules.of(1, Some("db")), db, "its share is not named");
-        assert_eq!(rules.changes.len(), 2, "what says nothing any more is gone");
+        assert_eq!(rules.changes.len(), 1, "what says nothing any more is gone");
+    }
+
+    #[test]
+    fn a_weight_is_set_and_taken_back() {
+        let mut rules = rules();
+        let weight = |weight| Change { weight: Some(weight), ..Change::default() };
+        let fixed = Weight::Fixed(300);
+        rules.set(Some("db"), &weight(fixed));
+        rules.set(Some("db"), &share(30));
+        let policies = vec![Policy::Full];
+        let db = Treatment { policies, rescue_share: 30, weight: fixed };
+        assert_eq!(rules.of(1, Some("db")), db, "the weight is not named");
+        assert_eq!(rules.of(2, None).weight, Weight::Cgroup);
+        rules.set(None, &weight(Weight::Fixed(50)));
+        assert_eq!(rules.of(1, Some("db")).weight, Weight::Fixed(50), "all, and no exception");
+        rules.set(Some("db"), &weight(Weight::Cgroup));
+        assert_eq!(rules.of(1, Some("db")).weight, Weight::Cgroup);
     }
 
     #[test]

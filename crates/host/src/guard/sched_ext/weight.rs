@@ -2,13 +2,13 @@
 //! Weights of cgroups, as libvirt and Kubernetes set them (version 2 only).
 
 use crate::cgroup;
+use crate::guard::Weight;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// The normal weight, and the limits of the scheduler's weights.
+/// The normal weight.
 pub const NORMAL: u32 = 100;
-const LIMITS: (f64, f64) = (1.0, 10_000.0);
 
 /// The weight of a process's cgroup: along its path, the product of the weights relative to the
 /// normal one. 100 where there is no such cgroup. Below a cgroup that a user administers, the
@@ -30,7 +30,7 @@ fn product(root: &Path, path: &str) -> u32 {
             weight *= own / f64::from(NORMAL);
         }
     }
-    weight.clamp(LIMITS.0, LIMITS.1).round() as u32
+    (weight.round() as u32).clamp(*Weight::RANGE.start(), *Weight::RANGE.end())
 }
 
 #[cfg(test)]
