@@ -38,10 +38,19 @@ pub struct Follower {
     thread: Option<JoinHandle<()>>,
 }
 
+/// A VM of which the scheduler was told.
+#[derive(Clone, Copy)]
+pub struct Followed {
+    /// Of its entry.
+    pub index: u32,
+    /// Its cgroup's.
+    weight: u32,
+}
+
 struct Shared {
     stop: AtomicBool,
-    /// By process, the index of the VM's entry.
-    vms: Mutex<BTreeMap<u32, u32>>,
+    /// By process.
+    vms: Mutex<BTreeMap<u32, Followed>>,
     /// By process, what there is no room for.
     short: Mutex<BTreeMap<u32, String>>,
     refused: Mutex<Option<String>>,
@@ -90,8 +99,8 @@ impl Follower {
         Ok(Follower { machines, program, shared, thread: Some(thread) })
     }
 
-    /// By process, the index of the VM's entry.
-    pub fn vms(&self) -> BTreeMap<u32, u32> {
+    /// By process.
+    pub fn vms(&self) -> BTreeMap<u32, Followed> {
         self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
@@ -126,9 +135,9 @@ impl Follower {
             self.program.help_threads(&rules.all().policies);
         }
         for machine in &chosen {
-            if let Some(index) = known.get(&machine.key.pid) {
+            if let Some(vm) = known.get(&machine.key.pid) {
                 let now = rules.of(machine.key.pid, machine.name.as_deref());
-                treat(&self.program, *index, &now);
+                treat(&self.program, vm.index, vm.weight, &now);
             }
         }
         Ok(chosen.into_iter().map(name).collect())
@@ -175,16 +184,17 @@ struct Known {
     treatment: Treatment,
 }
 
-/// Tells the scheduler what is done for the VM with this entry.
-fn treat(program: &Program, index: u32, treatment: &Treatment) {
+/// Tells the scheduler what is done for the VM with this entry, whose cgroup has this weight.
+fn treat(program: &Program, index: u32, cgroup: u32, treatment: &Treatment) {
     let (index, does) = (index as usize, bits(&treatment.policies));
     program.guests.set_field(index, offset_of!(types::guest, policies), does);
     let share = u32::from(treatment.rescue_share);
     program.guests.set_field(index, offset_of!(types::guest, rescue_share), share);
-    // That of the cgroup is read again first.
-    if let Weight::Fixed(weight) = treatment.weight {
-        program.guests.set_field(index, offset_of!(types::guest, weight), weight);
-    }
+    let weight = match treatment.weight {
+        Weight::Fixed(weight) => weight,
+        Weight::Cgroup => cgroup,
+    };
+    program.guests.set_field(index, offset_of!(types::guest, weight), weight);
 }
 
 impl State {
@@ -226,7 +236,8 @@ impl State {
         for machine in machines.values().filter(|machine| machine.ended.is_none()) {
             self.tell(machine, cgroups);
         }
-        let all = self.known.iter().map(|(key, known)| (key.pid, known.index)).collect();
+        let followed = |known: &Known| Followed { index: known.index, weight: known.weight };
+        let all = self.known.iter().map(|(key, known)| (key.pid, followed(known))).collect();
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
         let running = machines.values().filter(|machine| machine.ended.is_none());
         let short = running.filter_map(|m| Some((m.key.pid, m.trouble.clone()?))).collect();
@@ -280,10 +291,7 @@ impl State {
             guests.put(index as usize, types::guest::default());
         }
         guests.set_field(index as usize, offset_of!(types::guest, ready), 0u32);
-        if treatment.weight == Weight::Cgroup {
-            guests.set_field(index as usize, offset_of!(types::guest, weight), weight);
-        }
-        treat(&self.program, index, &treatment);
+        treat(&self.program, index, weight, &treatment);
         let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
         for &(tid, slot, _) in &before {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {

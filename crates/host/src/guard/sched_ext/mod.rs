@@ -28,7 +28,7 @@ use crate::watch::model::{Class, VmSnapshot, VmState};
 use crate::watch::raw::clock;
 use crate::watch::{self, Watch};
 pub use check::{kept_limits, ticks_hidden, unkept_limit};
-use follow::Follower;
+use follow::{Followed, Follower};
 use hints::Hints;
 use program::{Program, types};
 use regions::Regions;
@@ -184,8 +184,9 @@ impl SchedExt {
         }
     }
 
-    fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, u32>) -> VmStatistics {
-        let guest = followed.get(&vm.pid).map(|&index| self.program.guests.get(index as usize));
+    fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, Followed>) -> VmStatistics {
+        let guest = followed.get(&vm.pid);
+        let guest = guest.map(|vm| self.program.guests.get(vm.index as usize));
         let guest = guest.unwrap_or_default();
         let preempted = Class::ALL
             .into_iter()

@@ -104,7 +104,9 @@ fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String>
         bail!("after guard set --weight, it shows {}", show()?);
     }
     ask(&["set", "--vm", &first.name, "--weight", "cgroup"])?;
-    wait(setup, "the weight of the cgroup", || Ok((weight()? == before).then_some(())))?;
+    if weight()? != before {
+        bail!("after guard set --weight cgroup, it shows {}", show()?);
+    }
     match ask(&["set", "--vm", "no such VM", "--policy", "full"]) {
         Err(error) if error.to_string().contains(&first.name) => (),
         other => bail!("a VM that does not exist: {other:?}"),
