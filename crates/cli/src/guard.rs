@@ -125,8 +125,8 @@ struct SetArgs {
     /// The most that rescues take of a vCPU's CPU time [default: as before]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     rescue_share: Option<u8>,
-    /// What it weighs, where an ordinary thread weighs 100, or `cgroup`: what the weights of its
-    /// VMM's cgroups make [default: as before]
+    /// What it weighs beside other VMs, where 100 is the normal weight, or `cgroup`: what the
+    /// weights of its VMM's cgroups make [default: as before]
     #[arg(long, value_name = "WEIGHT", value_parser = weight)]
     weight: Option<Weight>,
 }
@@ -630,6 +630,8 @@ mod tests {
                 ..LimitStatistics::default()
             }],
             user_limits_lost: 1,
+            load: 150,
+            task_groups: 3,
             decisions: 4,
             decisions_ns: 400,
             decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },

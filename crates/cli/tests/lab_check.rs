@@ -104,6 +104,7 @@ fn guard_schedules_guests_and_the_stock_scheduler_comes_back() {
         "guard",
         "guard-limits",
         "guard-queues",
+        "guard-weights",
         "guard-latency",
         "guard-many",
         "--host",

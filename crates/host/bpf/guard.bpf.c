@@ -34,6 +34,7 @@
 #include "guard_bandwidth.h"
 #include "guard_state.bpf.h"
 #include "guard_hints.bpf.h"
+#include "guard_taskgroup.bpf.h"
 #include "guard_share.bpf.h"
 #include "guard_bandwidth.bpf.h"
 #include "guard_look.bpf.h"
@@ -165,6 +166,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	task->used = 0;
 	task->why = WHY_TURN;
 	task->early = 0;
+	__sync_lock_test_and_set(&task->parked, 0);
 	if (keeps_limits && !may_run(p, task, now)) {
 		kernel_insert(p, QUEUE_PARKED, SLICE_FOR_KERNEL, enq_flags);
 		parks(task, now);
@@ -315,7 +317,10 @@ void BPF_PROG(guard_runnable, struct task_struct *p, u64 enq_flags)
 	if (!task)
 		return;
 	now = bpf_ktime_get_ns();
+	__sync_lock_test_and_set(&task->runnable, 1);
 	count_in(p, task, now);
+	if (!task->slot)
+		weigh(task, now, 0);
 }
 
 SEC("struct_ops/guard_quiescent")
@@ -333,6 +338,7 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 		task->waits = 0;
 	}
 	falls_asleep(task);
+	__sync_lock_test_and_set(&task->runnable, 0);
 	count_out(task, bpf_ktime_get_ns());
 }
 
@@ -430,7 +436,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	end_extension(task, !runnable, now);
 	if (guest && group) {
 		add(&guest->on_cpu_ns, ran);
-		entitle(group, guest);
+		entitle(group, guest, now);
 		if (guest->policies & DOES_RESCUE &&
 		    p == bpf_get_current_task_btf()) {
 			if (guest->spun_for == task->slot)
@@ -456,7 +462,7 @@ void BPF_PROG(guard_set_weight, struct task_struct *p, u32 weight)
 	struct task *task = task_of(p);
 
 	if (task)
-		task->thread.weight = weight;
+		task->own = weight;
 }
 
 SEC("struct_ops/guard_set_cpumask")
@@ -498,7 +504,8 @@ void BPF_PROG(guard_enable, struct task_struct *p)
 
 	if (!task)
 		return;
-	task->thread.weight = p->scx.weight;
+	task->own = p->scx.weight;
+	task->thread.weight = task->slot ? POLICY_WEIGHT : task->own;
 	if (!task->left_class)
 		born(p, task);
 	task->left_class = 0;
@@ -532,8 +539,13 @@ void BPF_PROG(guard_exit_task, struct task_struct *p,
 	if (!task)
 		return;
 	bequeath(p, task);
+	__sync_lock_test_and_set(&task->runnable, 0);
 	count_out(task, bpf_ktime_get_ns());
 	repay(task);
+	detach(task);
+	task->slot = 0;
+	release_taskgroup(task->taskgroup);
+	task->taskgroup = 0;
 }
 
 SEC("struct_ops.s/guard_init")

@@ -16,6 +16,7 @@
 #define MAX_DOMAINS 128
 #define MAX_LIMITS 512
 #define MAX_NESTED_LIMITS 4
+#define MAX_TASK_GROUPS 4096
 #define MESSAGE_LEN 128
 
 /* A leaf of the guest's rcu_node tree. */

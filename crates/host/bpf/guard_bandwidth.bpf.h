@@ -10,8 +10,6 @@
  */
 #pragma once
 
-/* Levels of cgroups that are looked at. */
-#define MAX_DEPTH 256
 /* Entries that limits may take which users set in cgroups of their own. The
  * rest is root's. */
 #define MAX_USERS_LIMITS (MAX_LIMITS / 2)
@@ -81,23 +79,6 @@ struct {
 	__type(key, u64);
 	__type(value, u32);
 } limited SEC(".maps");
-
-/* Whose directory it is. */
-static __always_inline u32 owner(struct cgroup *cgroup)
-{
-	struct kernfs_iattrs *attributes = BPF_CORE_READ(cgroup, kn, iattr);
-
-	return attributes ? BPF_CORE_READ(attributes, ia_uid.val) : 0;
-}
-
-/* Whether a user has set the cgroup's limit. Who is given a cgroup has its
- * directory, but its limit stays root's; in cgroups below, the files are the
- * user's. */
-static __always_inline _Bool is_users(struct cgroup *cgroup)
-{
-	return owner(cgroup) &&
-	       owner(BPF_CORE_READ(cgroup, self.parent, cgroup));
-}
 
 static __always_inline void lose_limit(_Bool users)
 {
@@ -452,13 +433,17 @@ static __noinline int settle(struct task *task, u64 now)
 }
 
 /* The thread, which wants to run, waits for budget. How long it waits counts
- * until it runs: a refill may be used up by others before its turn comes. */
-static __always_inline void parks(struct task *task, u64 now)
+ * until it runs: a refill may be used up by others before its turn comes.
+ * Returns whether it did not yet do so. */
+static __always_inline int parks(struct task *task, u64 now)
 {
 	task->queued = 0;
 	if (!task->waits)
 		task->waits = now;
+	if (__sync_lock_test_and_set(&task->parked, 1))
+		return 0;
 	count_out(task, now);
+	return 1;
 }
 
 /* Parks those at the head of the queue that have no budget. */
@@ -474,7 +459,6 @@ __noinline int park_spent(u64 queue, u64 now)
 		bpf_for(n, 0, PARK_MOST)
 		{
 			struct task *task;
-
 			p = bpf_iter_scx_dsq_next(&it);
 			if (!p)
 				break;
@@ -482,13 +466,14 @@ __noinline int park_spent(u64 queue, u64 now)
 			if (!task || may_run(p, task, now))
 				break;
 			/* Once there, another CPU may move it back. */
-			parks(task, now);
-			if (!kernel_move(&it, p, QUEUE_PARKED,
-					 SLICE_FOR_KERNEL)) {
-				task->queued = 1;
-				count_again(task, now);
+			if (!parks(task, now))
 				break;
-			}
+			if (kernel_move(&it, p, QUEUE_PARKED, SLICE_FOR_KERNEL))
+				continue;
+			task->queued = 1;
+			__sync_lock_test_and_set(&task->parked, 0);
+			count_remotely(task, now);
+			break;
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
@@ -525,12 +510,13 @@ __noinline int unpark(u64 now)
 				task->overdue = 1;
 			if (!may_run(p, task, now))
 				continue;
-			count_again(task, now);
 			vtime = place_thread(p->pid, 1, now);
 			task->queued = 1;
+			__sync_lock_test_and_set(&task->parked, 0);
 			if (!kernel_move_vtime(&it, p, queue_id(task),
 					       SLICE_FOR_KERNEL, vtime))
 				continue;
+			count_remotely(task, now);
 			cpu = task->queue
 				      ? (s32)task->queue - 1
 				      : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);

@@ -63,6 +63,7 @@ struct cgroup;
 struct cgroup_subsys_state {
 	struct cgroup *cgroup;
 	struct cgroup_subsys_state *parent;
+	u64 serial_nr;
 };
 
 struct cgroup {
@@ -72,10 +73,11 @@ struct cgroup {
 	struct cgroup *ancestors[1];
 };
 
-/* What a cgroup is to the controller `cpu`, with CONFIG_EXT_GROUP_SCHED. */
+/* What a cgroup is to the controller `cpu`, with CONFIG_CGROUP_SCHED. */
 struct task_group {
 	struct cgroup_subsys_state css;
 	struct task_group *parent;
+	unsigned long shares;
 };
 
 struct task_struct___grouped {

@@ -31,6 +31,74 @@ u64 guard_charge(struct policy_thread *thread, struct policy_group *group,
 	return policy_charge(thread, group, now);
 }
 
+u64 guard_charge_fine(struct policy_thread *thread, u64 fine, u64 now)
+{
+	return policy_charge_fine(thread, fine, now);
+}
+
+u64 guard_weight_of(u64 shares)
+{
+	return policy_weight_of(shares);
+}
+
+u64 guard_above(u64 fine, u64 part, u64 all, u64 weight)
+{
+	return policy_above(fine, part, all, weight);
+}
+
+u64 guard_beside(u64 vms, u64 tops)
+{
+	return policy_beside(vms, tops);
+}
+
+u64 guard_beside_vms(u64 fine, u64 beside)
+{
+	return policy_beside_vms(fine, beside);
+}
+
+void guard_sum_add(struct policy_sum *sum, u64 more, u64 now)
+{
+	policy_sum_add(sum, more, now);
+}
+
+void guard_sum_set(struct policy_sum *sum, u64 all, u64 now)
+{
+	policy_sum_set(sum, all, now);
+}
+
+u64 guard_sum_integral(const struct policy_sum *sum, u64 now)
+{
+	return policy_sum_integral(sum, now);
+}
+
+u64 guard_mean(u64 from, u64 to, u64 ns, u64 all)
+{
+	return policy_mean(from, to, ns, all);
+}
+
+u64 guard_fine_scaled(u64 ns, u64 fine)
+{
+	return policy_fine_scaled(ns, fine);
+}
+
+void guard_stand_in(u64 *vtime, u64 credit, u64 clock)
+{
+	policy_stand_in(vtime, credit, clock);
+}
+
+/* For a thread of a task group; vtime, most and clock as in policy_slept_in. */
+u64 guard_place_in(struct policy_thread *thread, u64 vtime, u64 most, u64 clock,
+		   const struct policy_queue *queue, u64 load, int woken,
+		   const struct policy_limits *limits)
+{
+	s64 credit =
+		policy_credit(0, queue, 0, 0, 1, woken, thread->weight, limits);
+
+	if (woken)
+		credit = policy_slept_in(vtime, most, clock, credit);
+	return policy_place(thread, 0, queue, load, credit, 0);
+}
+
 void guard_stand(struct policy_group *group, u64 clock, u64 mask, u64 lag,
 		 const struct policy_limits *limits)
 {
@@ -41,7 +109,8 @@ u64 guard_place(struct policy_thread *thread, const struct policy_group *group,
 		const struct policy_queue *queue, u64 mask, u64 lag, u64 load,
 		int woken, u64 inherited, const struct policy_limits *limits)
 {
-	s64 credit = policy_credit(group, queue, mask, lag, 1, woken, limits);
+	s64 credit = policy_credit(group, queue, mask, lag, 1, woken,
+				   thread->weight, limits);
 
 	return policy_place(thread, group, queue, load, credit, inherited);
 }

@@ -211,6 +211,163 @@ POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 mask,
 		group->vtime = most;
 }
 
+/* Weights in task groups (cgroups, sessions) may be small on the host: they are
+ * in parts of a weight. */
+#define POLICY_FINE 10
+#define POLICY_FINE_MOST (1ULL << 34)
+#define POLICY_WEIGHT_MOST 10000ULL
+
+/* The weight of a task group whose shares are so many. */
+POLICY_FN u64 policy_weight_of(u64 shares)
+{
+	u64 weight;
+
+	if (shares > POLICY_WEIGHT_MOST << 20)
+		shares = POLICY_WEIGHT_MOST << 20;
+	weight = (shares * POLICY_WEIGHT + (1 << 19)) >> 20;
+	if (weight > POLICY_WEIGHT_MOST)
+		weight = POLICY_WEIGHT_MOST;
+	return weight ? weight : 1;
+}
+
+/* A sum of weights that CPUs change without a lock, and what its integral over
+ * time lacks: the changes, each times when it was. */
+struct policy_sum {
+	u64 all;
+	u64 moment;
+};
+
+/* Times in moments are since long before the host was started, so that a sum
+ * that was read between the two parts of a change gives no possible mean. */
+#define POLICY_SUM_NS (1ULL << 46)
+#define POLICY_MEAN_NS 1000000000ULL
+#define POLICY_MEAN_MOST (1ULL << 16)
+
+POLICY_FN void policy_sum_add(struct policy_sum *sum, u64 more, u64 now)
+{
+	__sync_fetch_and_add(&sum->all, more);
+	__sync_fetch_and_add(&sum->moment, more * (now + POLICY_SUM_NS));
+}
+
+POLICY_FN void policy_sum_set(struct policy_sum *sum, u64 all, u64 now)
+{
+	u64 before = __sync_lock_test_and_set(&sum->all, all);
+
+	__sync_fetch_and_add(&sum->moment,
+			     (all - before) * (now + POLICY_SUM_NS));
+}
+
+/* Its integral up to now. Only differences mean anything. */
+POLICY_FN u64 policy_sum_integral(const struct policy_sum *sum, u64 now)
+{
+	u64 moment = sum->moment;
+
+	return sum->all * (now + POLICY_SUM_NS) - moment;
+}
+
+/* The mean over the last ns, in which the integral went from `from` to `to`;
+ * what the sum is now where that is not known. */
+POLICY_FN u64 policy_mean(u64 from, u64 to, u64 ns, u64 all)
+{
+	if (!ns || ns > POLICY_MEAN_NS || to - from > ns * POLICY_MEAN_MOST)
+		return all;
+	return (to - from) / ns;
+}
+
+/* What weighs fine in a group weighs so much in the group above: it is a part,
+ * or in a part that is one, of all that is runnable in the group, whose own
+ * weight is weight. */
+POLICY_FN u64 policy_above(u64 fine, u64 part, u64 all, u64 weight)
+{
+	/* Another CPU may count a moment later, also below 0. */
+	if ((s64)all < (s64)part)
+		all = part;
+	fine = fine * weight / (all ? all : 1);
+	return fine ? fine : 1;
+}
+
+/* A sum of weights. Other CPUs may have brought it below 0 for a moment. */
+POLICY_FN u64 policy_most(u64 sum)
+{
+	u64 most = POLICY_FINE_MOST >> POLICY_FINE;
+
+	if ((s64)sum < 0)
+		return 0;
+	return sum < most ? sum : most;
+}
+
+/* Runnable VMs weigh vms relative to each other, and all of them together no
+ * more than the outermost groups that they are in, tops. So all else weighs
+ * more, and not they less: what is bounded in virtual time fits VMs of the
+ * normal weight. Run time of all else counts less by the part of POLICY_BESIDE
+ * that this returns. */
+#define POLICY_BESIDE (1ULL << 16)
+
+POLICY_FN u64 policy_beside(u64 vms, u64 tops)
+{
+	u64 part;
+
+	vms = policy_most(vms);
+	tops = policy_most(tops);
+	if (!tops || vms <= tops)
+		return 0;
+	part = POLICY_BESIDE * tops / vms;
+	return POLICY_BESIDE - (part ? part : 1);
+}
+
+/* What weighs fine weighs so much beside the VMs. */
+POLICY_FN u64 policy_beside_vms(u64 fine, u64 beside)
+{
+	if (beside >= POLICY_BESIDE)
+		beside = POLICY_BESIDE - 1;
+	if (fine > POLICY_FINE_MOST)
+		fine = POLICY_FINE_MOST;
+	fine = fine * POLICY_BESIDE / (POLICY_BESIDE - beside);
+	return fine < POLICY_FINE_MOST ? fine : POLICY_FINE_MOST;
+}
+
+POLICY_FN u64 policy_fine(u64 sum)
+{
+	return policy_most(sum) << POLICY_FINE;
+}
+
+POLICY_FN u64 policy_coarse(u64 fine)
+{
+	u64 weight = fine >> POLICY_FINE;
+
+	return weight ? weight : 1;
+}
+
+POLICY_FN u64 policy_fine_scaled(u64 ns, u64 fine)
+{
+	return ns * (POLICY_WEIGHT << POLICY_FINE) / (fine ? fine : 1);
+}
+
+/* The virtual time of a task group's own threads together: what they did not
+ * use, and what they had too much, is forgotten as for VMs (policy_stand).
+ * Other CPUs may write it. */
+POLICY_FN void policy_stand_in(u64 *vtime, u64 credit, u64 clock)
+{
+	u64 before = *vtime, most = clock + 2 * credit + POLICY_AHEAD_NS;
+
+	if (policy_after(before, clock - credit) < 0)
+		__sync_val_compare_and_swap(vtime, before, clock - credit);
+	else if (policy_after(before, most) > 0)
+		__sync_val_compare_and_swap(vtime, before, most);
+}
+
+/* The credit of a thread that slept, whose group's threads have had too much:
+ * else threads that run one after the other would have the group's share each.
+ */
+POLICY_FN s64 policy_slept_in(u64 vtime, u64 most, u64 clock, s64 credit)
+{
+	s64 leads = policy_after(vtime, clock);
+
+	if (leads > 2 * (s64)most)
+		leads = 2 * (s64)most;
+	return leads > (s64)most ? (s64)most - leads : credit;
+}
+
 /* The thread gets its CPU. */
 POLICY_FN void policy_begin(struct policy_thread *thread,
 			    struct policy_group *group, u64 now)
@@ -241,6 +398,20 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 	} else {
 		thread->vtime += policy_scaled(ran, thread->weight);
 	}
+	return ran;
+}
+
+/* The same for a thread that is no vCPU and weighs so much. */
+POLICY_FN u64 policy_charge_fine(struct policy_thread *thread, u64 fine,
+				 u64 now)
+{
+	u64 ran;
+
+	if (policy_after(now, thread->began) <= 0)
+		return 0;
+	ran = now - thread->began;
+	thread->began = now;
+	thread->vtime += policy_fine_scaled(ran, fine);
 	return ran;
 }
 
@@ -288,9 +459,19 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
 	return weight ? weight : 1;
 }
 
+/* How far behind its queue a thread may stay that did not sleep: of its run
+ * time if it weighs more than others, since it may have been left behind when
+ * it weighed less. A vCPU's own weight is the normal one. */
+POLICY_FN u64 policy_kept(u64 weight)
+{
+	return policy_scaled(POLICY_AHEAD_NS,
+			     weight > POLICY_WEIGHT ? weight : POLICY_WEIGHT);
+}
+
 /* How far behind the virtual time of the queue a thread may come back. An
- * ordinary thread that slept has a slice of credit at most, before the first of
- * the queue: others may have been preferred to that (policy_prefers). A vCPU
+ * ordinary thread that slept has a slice of credit at most (of its run time, if
+ * it weighs more than others), before the first of the queue: others may have
+ * been preferred to that (policy_prefers). A vCPU
  * has what its VM as a whole lacks: while it slept, its VM's share was for the
  * others of its VM, which may not have been able to use it. Where the VM had
  * too much, that is negative: else vCPUs that run one after the other would
@@ -298,7 +479,7 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
  * mask and lag: as in policy_stand. Who did not sleep keeps what it is owed. */
 POLICY_FN s64 policy_credit(const struct policy_group *group,
 			    const struct policy_queue *queue, u64 mask, u64 lag,
-			    int for_all, int woken,
+			    int for_all, int woken, u64 weight,
 			    const struct policy_limits *limits)
 {
 	s64 most = POLICY_CREDIT_SLICES * limits->slice;
@@ -306,14 +487,16 @@ POLICY_FN s64 policy_credit(const struct policy_group *group,
 	u64 vtime;
 
 	if (!woken)
-		return POLICY_AHEAD_NS;
+		return policy_kept(weight);
 	if (!group) {
 		lacks = policy_after(queue->vtime, queue->first);
 		if (lacks < 0)
 			lacks = 0;
 		if (lacks > most)
 			lacks = most;
-		return (s64)limits->slice + lacks;
+		if (weight < POLICY_WEIGHT)
+			weight = POLICY_WEIGHT;
+		return (s64)policy_scaled(limits->slice, weight) + lacks;
 	}
 	if (!for_all)
 		return 0;
@@ -498,7 +681,8 @@ POLICY_FN void policy_stays(struct policy_thread *thread,
 {
 	u64 vtime = thread->vtime;
 
-	policy_place(thread, group, queue, load, POLICY_AHEAD_NS, inherited);
+	policy_place(thread, group, queue, load, policy_kept(thread->weight),
+		     inherited);
 	/* What it ran while it was alone is forgiven only when it waits. */
 	if (policy_after(vtime, thread->vtime) > 0)
 		thread->vtime = vtime;
@@ -596,8 +780,14 @@ POLICY_FN u64 policy_preempts_in(const struct policy_thread *woken,
 	u64 weight = policy_weight(running, group);
 	u64 ran = policy_after(now, running->began) > 0 ? now - running->began
 							: 0;
-	s64 lacks = policy_after(woken->vtime + limits->slice / 2,
-				 running->vtime + policy_scaled(ran, weight));
+	u64 margin = limits->slice / 2;
+	s64 lacks;
+
+	/* As its credit: of its run time, if it weighs more than others. */
+	if (woken->weight > POLICY_WEIGHT)
+		margin = policy_scaled(margin, woken->weight);
+	lacks = policy_after(woken->vtime + margin,
+			     running->vtime + policy_scaled(ran, weight));
 
 	return lacks < 0 ? 0 : ((u64)lacks + 1) * weight / POLICY_WEIGHT + 1;
 }

@@ -431,21 +431,39 @@ static __always_inline _Bool knows_tick(struct task *task,
 	return 1;
 }
 
+/* Whether the vCPU, which waits, is rescued for a grace period of that age. Not
+ * inlined, for the verifier. */
+__noinline int answer(struct task *task, u64 age, u32 need, u64 now)
+{
+	struct policy_limits limit;
+	struct policy_queue at;
+	struct group *group;
+	struct guest *guest;
+
+	if (!task)
+		return POLICY_NOT_YET;
+	group = group_of(task);
+	guest = guest_of(task);
+	if (!group || !guest)
+		return POLICY_NOT_YET;
+	limits(&limit);
+	limit.rescue_share = guest->rescue_share;
+	if (guest->late_ns)
+		limit.late = guest->late_ns;
+	seen(task, &at);
+	return policy_rescue(&task->thread, &group->group, &at, per_cpu(), age,
+			     task->left, need, now, &limit);
+}
+
 /* Whether the vCPU, which would be rescued on the CPU where, is rescued now. If
  * later is better, and this is that CPU, it looks then. */
 static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 					u32 where, u64 age, u64 now)
 {
-	struct group *group = group_of(task);
-	struct policy_limits limit;
-	enum policy_answer answer;
-	struct policy_queue at;
 	struct cpu *cpu;
 	u64 later;
-	u32 need, first;
+	u32 need, first, said;
 
-	if (!group)
-		return 0;
 	/* It would go on spinning. */
 	first = spun_for_slot(guest, now);
 	if (first && guest->spinner == task->slot)
@@ -456,11 +474,7 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 		     : first == task->slot	  ? POLICY_DUE_TICK
 		     : task->ticked		  ? POLICY_DUE_TICK
 						  : POLICY_TICK;
-	limits(&limit);
-	limit.rescue_share = guest->rescue_share;
-	if (guest->late_ns)
-		limit.late = guest->late_ns;
-	if (task->need != POLICY_WORK && age < limit.max_hold &&
+	if (task->need != POLICY_WORK && age < settings.max_hold &&
 	    first != task->slot && knows_tick(task, guest, now))
 		task->need = POLICY_DUE_TICK;
 	/* Read once: another CPU may ask the same. */
@@ -468,17 +482,14 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 	need = *(volatile u32 *)&task->need;
 	if (later)
 		age += later - now;
-	seen(task, &at);
-	answer = policy_rescue(&task->thread, &group->group, &at, per_cpu(),
-			       age, task->left, need, now, &limit);
+	said = answer(task, age, need, now);
 	if (!later) {
-		if (answer == POLICY_IN_DEBT)
+		if (said == POLICY_IN_DEBT)
 			add(&guest->rescued.refused, 1);
-		return answer == POLICY_YES;
+		return said == POLICY_YES;
 	}
 	cpu = cpu_of(where);
-	if (answer == POLICY_YES && cpu &&
-	    where == bpf_get_smp_processor_id() &&
+	if (said == POLICY_YES && cpu && where == bpf_get_smp_processor_id() &&
 	    (!cpu->due || policy_after(cpu->due, later) > 0))
 		cpu->due = later;
 	return 0;

@@ -24,83 +24,218 @@ static __always_inline u64 lag_of(const struct task *task, u64 clock)
 	return clock - at.vtime;
 }
 
-/* The vCPU is runnable from now on. */
-static __always_inline void join(struct task *task, u64 now)
-{
-	struct group *group = group_of(task);
-	struct guest *guest = guest_of(task);
-	struct policy_limits limit;
-	u64 clock = virtual_now, mask = part_of(task), weight, more = 0, lag;
-
-	/* Who takes it out of a queue may not hold the lock of its CPU. */
-	if (!group || !guest ||
-	    __sync_val_compare_and_swap(&task->counted, 0, 1))
-		return;
-	weight = guest->weight;
-	limits(&limit);
-	lag = lag_of(task, clock);
-	bpf_spin_lock(&group->lock);
-	policy_join(&group->group, now);
-	policy_stand(&group->group, clock, mask, lag, &limit);
-	if (group->group.runnable == 1) {
-		group->group.weight = weight;
-		group->clock = clock;
-		group->load = weight;
-		more = weight;
-	}
-	bpf_spin_unlock(&group->lock);
-	if (more)
-		add(&load, more);
-}
-
-/* The same for an ordinary thread. */
-static __always_inline void load_thread(struct task *task, u32 weight)
-{
-	u32 before;
-
-	if (task->load == weight)
-		return;
-	before = __sync_lock_test_and_set(&task->load, weight);
-	add(&load, (u64)weight - before);
-}
-
 /* Brings the VM's entitlement up to now: while it has something to run, what
  * its weight is worth as virtual time passes. */
-static __always_inline void entitle(struct group *group, struct guest *guest)
+static __always_inline void entitle(struct group *group, struct guest *guest,
+				    u64 now)
 {
 	u64 clock = virtual_now;
-	u64 passed = 0;
+	u64 passed = 0, most = 0;
 	u64 weight;
 
 	bpf_spin_lock(&group->lock);
 	weight = group->group.weight;
-	if (group->group.runnable && policy_after(clock, group->clock) > 0)
-		passed = clock - group->clock;
-	group->clock = clock;
-	bpf_spin_unlock(&group->lock);
-	if (passed)
-		add(&guest->entitled_ns, passed * weight / POLICY_WEIGHT);
-}
-
-static __always_inline void leave(struct task *task, u64 now)
-{
-	struct group *group = group_of(task);
-	struct guest *guest = guest_of(task);
-	u64 less = 0;
-
-	if (!group || !guest ||
-	    !__sync_val_compare_and_swap(&task->counted, 1, 0))
-		return;
-	entitle(group, guest);
-	bpf_spin_lock(&group->lock);
-	policy_leave(&group->group, now);
-	if (!group->group.runnable) {
-		less = group->load;
-		group->load = 0;
+	/* It moves on in steps. */
+	if (policy_after(clock, group->clock) > 0) {
+		if (group->group.runnable)
+			passed = clock - group->clock;
+		if (policy_after(now, group->clocked) > 0)
+			most = now - group->clocked;
+		group->clock = clock;
+		group->clocked = now;
 	}
 	bpf_spin_unlock(&group->lock);
-	if (less)
-		add(&load, -less);
+	passed = passed * weight / POLICY_WEIGHT;
+	/* Beside a very light group virtual time passes much faster. */
+	most *= settings.online;
+	if (passed)
+		add(&guest->entitled_ns, passed < most ? passed : most);
+}
+
+/* The vCPU is not runnable from now on. Returns whether it was. */
+__noinline int leave(struct task *task, u64 now)
+{
+	u64 less = 0, tops = 0;
+	struct group *group;
+	struct guest *guest;
+	u32 vm, top = 0;
+	_Bool last;
+
+	if (!task || !task->counted)
+		return 0;
+	/* It may be a vCPU of another VM by now, or of none. */
+	vm = task->counted - 1;
+	group = bpf_map_lookup_elem(&groups, &vm);
+	guest = bpf_map_lookup_elem(&guests, &vm);
+	if (!group || !guest)
+		return 0;
+	entitle(group, guest, now);
+	bpf_spin_lock(&group->lock);
+	if (task->counted != vm + 1) {
+		bpf_spin_unlock(&group->lock);
+		return 0;
+	}
+	task->counted = 0;
+	policy_leave(&group->group, now);
+	last = !group->group.runnable;
+	if (last) {
+		less = group->load;
+		tops = group->tops;
+		top = group->counted;
+		group->load = 0;
+		group->tops = 0;
+		group->counted = 0;
+	}
+	bpf_spin_unlock(&group->lock);
+	if (!last)
+		return 1;
+	add(&vm_load, -less);
+	add(&vm_tops, -tops);
+	count_vm(top, 0);
+	load_changed();
+	return 1;
+}
+
+/* The vCPU is runnable from now on. */
+__noinline int join(struct task *task, u64 now)
+{
+	u64 clock = virtual_now, mask, weight, lag, tops = 0;
+	struct policy_limits limit;
+	struct group *group;
+	struct guest *guest;
+	_Bool first;
+	u32 vm, top = 0;
+
+	if (!task || !task->slot)
+		return 0;
+	vm = task->vm;
+	if (task->counted && task->counted != vm + 1)
+		leave(task, now);
+	group = bpf_map_lookup_elem(&groups, &vm);
+	guest = bpf_map_lookup_elem(&guests, &vm);
+	if (!group || !guest)
+		return 0;
+	mask = part_of(task);
+	weight = guest->weight;
+	limits(&limit);
+	lag = lag_of(task, clock);
+	bpf_spin_lock(&group->lock);
+	/* Who takes it out of a queue may not hold the lock of its CPU. */
+	if (task->counted) {
+		bpf_spin_unlock(&group->lock);
+		return 0;
+	}
+	task->counted = vm + 1;
+	policy_join(&group->group, now);
+	policy_stand(&group->group, clock, mask, lag, &limit);
+	first = group->group.runnable == 1;
+	if (first) {
+		group->group.weight = weight;
+		group->clock = clock;
+		group->clocked = now;
+		group->load = weight;
+		group->counted = top = group->top;
+		group->tops = tops = top ? 0 : weight;
+	}
+	bpf_spin_unlock(&group->lock);
+	if (!first)
+		return 0;
+	add(&vm_load, weight);
+	add(&vm_tops, tops);
+	count_vm(top, 1);
+	return load_changed();
+}
+
+/* The vCPU's VM, which holds the group from now on, is in this outermost one.
+ */
+static __noinline int move_vm(struct task *task, u32 top)
+{
+	struct group *group = group_of(task);
+	u64 tops_before = 0, tops = 0;
+	u32 before, counted = 0;
+	_Bool runs;
+
+	if (!group)
+		return release_taskgroup(top);
+	bpf_spin_lock(&group->lock);
+	before = group->top;
+	group->top = top;
+	runs = group->group.runnable > 0;
+	if (runs) {
+		counted = group->counted;
+		tops_before = group->tops;
+		tops = top ? 0 : group->load;
+		group->counted = top;
+		group->tops = tops;
+	}
+	bpf_spin_unlock(&group->lock);
+	if (runs) {
+		add(&vm_tops, tops - tops_before);
+		count_vm(top, 1);
+		count_vm(counted, 0);
+		load_changed();
+	}
+	return release_taskgroup(before);
+}
+
+/* The thread is a vCPU of its VM from now on. */
+static __always_inline void attach(struct task *task)
+{
+	struct group *group = group_of(task);
+
+	if (!group)
+		return;
+	bpf_spin_lock(&group->lock);
+	group->members++;
+	bpf_spin_unlock(&group->lock);
+}
+
+/* And is none any more: with the last one, nobody holds the VM's task group. */
+static __noinline int detach(struct task *task)
+{
+	struct group *group = group_of(task);
+	u32 top = 0;
+
+	if (!group)
+		return 0;
+	bpf_spin_lock(&group->lock);
+	if (group->members && !--group->members) {
+		top = group->top;
+		group->top = 0;
+	}
+	bpf_spin_unlock(&group->lock);
+	return release_taskgroup(top);
+}
+
+/* The thread's task group, or its VM's, is that at the address. */
+static __noinline int regroup(struct task *task, u64 address)
+{
+	u32 taskgroup = hold_taskgroup(address, !!task->slot), zero = 0;
+	struct chain *chain = bpf_map_lookup_elem(&chains, &zero);
+	u32 before = task->taskgroup;
+
+	/* For lack of room perhaps: it is tried again. */
+	task->grouped = chain && chain->whole ? taskgroup_key(address) : 0;
+	if (task->slot) {
+		move_vm(task, taskgroup);
+		taskgroup = 0;
+	}
+	count_thread(task, 0);
+	task->taskgroup = taskgroup;
+	return release_taskgroup(before);
+}
+
+/* Finds out which it is, if that has changed. */
+static __always_inline void find_group(struct task_struct *p, struct task *task)
+{
+	struct task_struct___grouped *grouped = (void *)p;
+	u64 address;
+
+	if (!bpf_core_field_exists(grouped->sched_task_group))
+		return;
+	address = (u64)BPF_CORE_READ(grouped, sched_task_group);
+	if (taskgroup_key(address) != task->grouped)
+		regroup(task, address);
 }
 
 /* The vCPU ran out of its turn. */
@@ -148,7 +283,9 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 		return;
 	leave(task, now);
 	repay(task);
+	detach(task);
 	task->slot = 0;
+	task->grouped = 0;
 	if (!slot)
 		return;
 	slot--;
@@ -156,18 +293,53 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 	/* Another process may have got the ID of a thread that ended. */
 	if (!vcpu || vcpu->tgid != (u32)p->tgid)
 		return;
-	load_thread(task, 0);
+	count_thread(task, 0);
+	task->thread.weight = POLICY_WEIGHT;
 	task->vm = vcpu->vm;
 	task->slot = slot + 1;
+	attach(task);
 }
 
 /* It was counted before, and still is what it was. */
 static __always_inline void count_again(struct task *task, u64 now)
 {
-	if (task->slot)
+	if (task->slot) {
 		join(task, now);
-	else
-		load_thread(task, task->thread.weight);
+		return;
+	}
+	count_thread(task, task->own);
+}
+
+/* Returns whether it was counted. */
+static __always_inline int count_out(struct task *task, u64 now)
+{
+	return leave(task, now) | count_thread(task, 0);
+}
+
+/* Whether it should be counted. */
+static __always_inline _Bool counts(struct task *task)
+{
+	return __sync_fetch_and_add(&task->runnable, 0) &&
+	       !__sync_fetch_and_add(&task->parked, 0);
+}
+
+/* As it is: from a CPU that need not have the lock of the thread's, which may
+ * sleep by now or have ended. Who changes that sees this, or is seen here. */
+static __always_inline void count_remotely(struct task *task, u64 now)
+{
+	_Bool runnable;
+	u32 try;
+
+	bpf_for(try, 0, CHANGE_TRIES)
+	{
+		runnable = counts(task);
+		if (runnable)
+			count_again(task, now);
+		else
+			count_out(task, now);
+		if (counts(task) == runnable)
+			break;
+	}
 }
 
 /* The thread is runnable, from now on or still. */
@@ -175,14 +347,8 @@ static __always_inline void count_in(struct task_struct *p, struct task *task,
 				     u64 now)
 {
 	resolve(p, task, now);
+	find_group(p, task);
 	count_again(task, now);
-}
-
-static __always_inline void count_out(struct task *task, u64 now)
-{
-	if (task->slot)
-		leave(task, now);
-	load_thread(task, 0);
 }
 
 static __always_inline void begin(struct task *task, u64 now)
@@ -194,19 +360,27 @@ static __always_inline void begin(struct task *task, u64 now)
 		policy_begin(&task->thread, &group->group, now);
 		bpf_spin_unlock(&group->lock);
 	} else {
+		weigh(task, now, 0);
 		policy_begin(&task->thread, 0, now);
 	}
 }
 
-static __always_inline u64 charge(struct task *task, u64 now)
+/* The thread is charged for what it ran. Not inlined: it is called from many
+ * places, and the verifier would follow each. */
+__noinline u64 charge(struct task *task, u64 now)
 {
-	struct group *group = group_of(task);
-	struct guest *guest = guest_of(task);
+	u64 clock = virtual_now, mask, ran, weight, more = 0, lag, tops = 0;
 	struct policy_limits limit;
-	u64 clock = virtual_now, mask = part_of(task), ran, weight, more = 0;
-	u64 lag;
+	struct group *group;
+	struct guest *guest;
+	u32 top;
 
+	if (!task)
+		return 0;
+	group = group_of(task);
+	guest = guest_of(task);
 	if (group && guest) {
+		mask = part_of(task);
 		weight = guest->weight;
 		limits(&limit);
 		limit.rescue_share = guest->rescue_share;
@@ -219,14 +393,21 @@ static __always_inline u64 charge(struct task *task, u64 now)
 			group->group.weight = weight;
 			more = weight - group->load;
 			group->load = weight;
+			tops = group->counted ? 0 : more;
+			group->tops += tops;
 		}
+		top = group->counted;
 		bpf_spin_unlock(&group->lock);
-		if (more)
-			add(&load, more);
+		if (more) {
+			add(&vm_load, more);
+			add(&vm_tops, tops);
+			load_changed();
+		}
+		reweigh(top, now);
 		policy_spend(&task->thread, ran, task->why == WHY_RESCUED,
 			     &limit);
 	} else {
-		ran = policy_charge(&task->thread, 0, now);
+		ran = charge_thread(task, now);
 	}
 	return ran;
 }
@@ -238,12 +419,6 @@ static __always_inline u64 weight(const struct task *task)
 	struct group *group = group_of(task);
 
 	return policy_weight(&task->thread, group ? &group->group : 0);
-}
-
-/* The weight that competes for one CPU. */
-static __always_inline u64 per_cpu(void)
-{
-	return load / (settings.online ? settings.online : 1);
 }
 
 /* The number of CPUs that serve the domain's queue. */
@@ -467,7 +642,9 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	      now, &at);
 	credit = policy_credit(group ? &group->group : 0, &at, part_of(task),
 			       queue ? 0 : virtual_now - at.vtime, !queue,
-			       woken, &limit);
+			       woken, task->thread.weight, &limit);
+	if (woken && !queue && !group)
+		credit = credit_in(task, credit);
 	return policy_place(&task->thread, group ? &group->group : 0, &at,
 			    per_cpu(), credit, inherits(task));
 }

@@ -54,9 +54,20 @@ struct group {
 	struct bpf_spin_lock lock;
 	struct policy_group group;
 	struct policy_budget budget;
-	u64 clock; /* virtual time up to which its entitlement is known */
-	u64 load; /* its part of the load */
+	/* Virtual time up to which its entitlement is known, and when that was.
+	 */
+	u64 clock;
+	u64 clocked;
+	u64 load; /* its part of vm_load */
+	u64 tops; /* and of vm_tops, if it is in no task group */
+	u32 top; /* the outermost task group that it is in, 0: none */
+	u32 counted; /* that in which it is counted, while it is runnable */
+	u32 members; /* threads that are vCPUs of it */
+	u32 pad;
 };
+
+/* Groups that are nested more deeply count as the one at this level. */
+#define MAX_LEVELS 8
 
 /* What a thread that runs has taken of a budget. */
 struct taken {
@@ -70,6 +81,15 @@ struct task {
 	struct policy_budget budget; /* of a thread that is no vCPU */
 	u64 generation; /* of the membership below */
 	u64 task_group; /* the address of its cgroup's, of that generation */
+	u64 runnable; /* as the kernel says */
+	u64 grouped; /* the key of that whose entry it has */
+	u64 counts; /* its weight in a task group, as it is counted there, and
+		     * in the upper half which */
+	/* When it was charged last, what the integrals of the weights were in
+	 * its task group and in those above, and that of vm_beside. */
+	u64 sums[MAX_LEVELS];
+	u64 beside_sum;
+	u64 whole; /* of its task group, on the host: the last turn's mean */
 	u64 limits_generation;
 	u64 took; /* when it took what it runs on */
 	u64 used; /* of its turn, before a higher class took its CPU */
@@ -92,8 +112,10 @@ struct task {
 	u64 section_task; /* the guest's task at the start of the extension */
 	u32 slot; /* index in vcpus, plus 1; 0: no vCPU */
 	u32 vm;
-	u32 counted; /* among the runnable vCPUs of its VM */
-	u32 load; /* its part of the load */
+	u32 counted; /* among the runnable vCPUs of this VM, plus 1 */
+	u32 parked; /* it waits for budget, and is not counted */
+	u32 own; /* its weight by its niceness, if it is no vCPU */
+	u32 taskgroup; /* index in taskgroups, plus 1 */
 	u32 queue; /* 0: its domain's, else the CPU plus 1 */
 	u32 home; /* it ran on this CPU, plus 1, while it was bound to it */
 	u32 domain;
@@ -236,8 +258,22 @@ struct domain {
 static struct domain domains[MAX_DOMAINS];
 /* Virtual time: that of the domain that is furthest. */
 static u64 virtual_now;
-/* The weight of all threads and VMs that are runnable. */
-static u64 load;
+/* The weight of all VMs that are runnable, of the outermost task groups that
+ * they are in, and of other threads and outermost groups. */
+static u64 vm_load;
+static u64 vm_tops;
+static u64 rest_load;
+/* policy_beside(). */
+static struct policy_sum vm_beside;
+/* What all of that makes for each CPU. */
+u64 load_per_cpu;
+
+/* The weight that competes for one CPU. Not inlined: the verifier looks at more
+ * where it sees where the number comes from. */
+__noinline u64 per_cpu(void)
+{
+	return load_per_cpu;
+}
 
 static __always_inline void limits(struct policy_limits *out)
 {

@@ -41,7 +41,7 @@ static __always_inline void count_run(struct task *task, struct cpu *cpu,
 
 	if (guest && group) {
 		add(&guest->on_cpu_ns, ran);
-		entitle(group, guest);
+		entitle(group, guest, now);
 	}
 	cpu->thread = task->thread;
 	cpu->thread.weight = weight(task);

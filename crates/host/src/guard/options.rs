@@ -80,7 +80,7 @@ pub enum Weight {
     /// The product of the weights along its VMM's cgroups.
     #[default]
     Cgroup,
-    /// As much as this, where an ordinary thread weighs 100.
+    /// As much as this; 100 is the normal weight.
     Fixed(u32),
 }
 

@@ -46,6 +46,14 @@ pub(super) struct Queue {
     pub(super) first: u64,
 }
 
+/// A sum of weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    all: u64,
+    moment: u64,
+}
+
 /// Threads that may run on the same part of a queue's CPUs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,6 +95,27 @@ unsafe extern "C" {
     fn guard_stand(group: *mut Group, clock: u64, mask: u64, lag: u64, limits: *const Limits);
     pub(super) fn guard_begin(thread: *mut Thread, group: *mut Group, now: u64);
     pub(super) fn guard_charge(thread: *mut Thread, group: *mut Group, now: u64) -> u64;
+    fn guard_charge_fine(thread: *mut Thread, fine: u64, now: u64) -> u64;
+    fn guard_weight_of(shares: u64) -> u64;
+    fn guard_above(fine: u64, part: u64, all: u64, weight: u64) -> u64;
+    fn guard_beside(vms: u64, tops: u64) -> u64;
+    fn guard_beside_vms(fine: u64, beside: u64) -> u64;
+    fn guard_sum_add(sum: *mut Sum, more: u64, now: u64);
+    fn guard_sum_set(sum: *mut Sum, all: u64, now: u64);
+    fn guard_sum_integral(sum: *const Sum, now: u64) -> u64;
+    fn guard_mean(from: u64, to: u64, ns: u64, all: u64) -> u64;
+    fn guard_fine_scaled(ns: u64, fine: u64) -> u64;
+    fn guard_stand_in(vtime: *mut u64, credit: u64, clock: u64);
+    fn guard_place_in(
+        thread: *mut Thread,
+        vtime: u64,
+        most: u64,
+        clock: u64,
+        queue: *const Queue,
+        load: u64,
+        woken: i32,
+        limits: *const Limits,
+    ) -> u64;
     pub(super) fn guard_place(
         thread: *mut Thread,
         group: *const Group,
@@ -254,6 +283,8 @@ const LOOK_FIRST: usize = 64;
 const ELSEWHERE: u64 = 20 * MS;
 /// Of `enum policy_answer`.
 const YES: u32 = 0;
+/// Weights in task groups are in parts of a weight.
+const FINE: u32 = 10;
 const IN_DEBT: u32 = 2;
 
 /// A generator that any seed makes different (splitmix64).
@@ -294,6 +325,11 @@ enum Habit {
     /// It computes for less than a slice, wakes the next vCPU of its VM, and sleeps until the one
     /// before wakes it.
     Relays,
+    /// It computes for a slice, wakes the `Helps` of its task group, and sleeps until all of them
+    /// have slept again.
+    Forks,
+    /// It computes for a moment and sleeps until it is woken.
+    Helps,
     /// As `Computes`, and claims to be in a critical section, and to hold up an old grace period,
     /// all the time.
     Lies,
@@ -302,6 +338,15 @@ enum Habit {
 struct Actor {
     thread: Thread,
     vm: Option<usize>,
+    /// Of no vCPU: its weight among those of its task group, and which that is.
+    own: u64,
+    within: Option<usize>,
+    /// Integrals when it was charged last: of the weights in its task group and in those above, and
+    /// of `Host::beside`.
+    sums: [u64; 8],
+    beside_sum: u64,
+    /// What its task group weighed in its last turn.
+    whole: u64,
     habit: Habit,
     /// The CPUs on which it may run, a bit each.
     mask: u64,
@@ -341,6 +386,15 @@ struct Domain {
     forgot: u64,
 }
 
+/// Ordinary threads and other groups share its weight.
+struct TaskGroup {
+    weight: u64,
+    above: Option<usize>,
+    vtime: u64,
+    credit: u64,
+    active: Sum,
+}
+
 /// A host, in steps of a tick.
 struct Host {
     now: u64,
@@ -352,6 +406,11 @@ struct Host {
     elsewhere: Vec<u64>,
     domains: Vec<Domain>,
     vms: Vec<(Group, Budget)>,
+    /// The weight of the outermost task groups that these are in; `None`: in none.
+    tops: Option<u64>,
+    groups: Vec<TaskGroup>,
+    /// By how much time of all but the VMs counts less.
+    beside: Sum,
     actors: Vec<Actor>,
     random: Random,
     rescues: u64,
@@ -376,6 +435,9 @@ impl Host {
             elsewhere: vec![0; cpus],
             domains: vec![Domain::default()],
             vms: vms.collect(),
+            tops: None,
+            groups: Vec::new(),
+            beside: Sum::default(),
             actors: Vec::new(),
             random: Random(seed),
             rescues: 0,
@@ -411,6 +473,11 @@ impl Host {
         self.actors.push(Actor {
             thread,
             vm,
+            own: weight,
+            within: None,
+            sums: [0; 8],
+            beside_sum: 0,
+            whole: 0,
             habit,
             mask,
             key: None,
@@ -430,6 +497,87 @@ impl Host {
             ran: 0,
             longest_wait: 0,
         });
+    }
+
+    /// A task group, in another one or none.
+    fn group_threads(&mut self, weight: u64, above: Option<usize>) -> usize {
+        let active = Sum::default();
+        self.groups.push(TaskGroup { weight, above, vtime: 0, credit: 0, active });
+        self.groups.len() - 1
+    }
+
+    /// A thread of the task group.
+    fn add_in(&mut self, within: usize, weight: u64, habit: Habit) {
+        self.add(None, weight, habit);
+        self.actors.last_mut().unwrap().within = Some(within);
+    }
+
+    /// The weight of all that is runnable in the task group, or in none.
+    fn active(&self, within: Option<usize>) -> u64 {
+        let awake = |actor: &&Actor| !matches!(actor.doing, Doing::Sleeps(_));
+        let threads = self.actors.iter().filter(awake);
+        let threads = threads.filter(|actor| actor.vm.is_none() && actor.within == within);
+        let groups = self.groups.iter().enumerate();
+        let groups = groups.filter(|&(g, of)| of.above == within && self.active(Some(g)) > 0);
+        let groups = groups.map(|(_, of)| of.weight);
+        threads.map(|actor| actor.own).sum::<u64>() + groups.sum::<u64>()
+    }
+
+    /// By how much time of all but the VMs counts less, now.
+    fn beside(&self) -> u64 {
+        let vms = self.vms.iter().filter(|vm| vm.0.runnable > 0).map(|vm| vm.0.weight).sum();
+        let tops = if vms > 0 { self.tops.unwrap_or(vms) } else { 0 };
+        // SAFETY: computes a number.
+        unsafe { guard_beside(vms, tops) }
+    }
+
+    /// The sums of weights change when what is runnable does.
+    fn count(&mut self) {
+        let (now, beside) = (self.now, self.beside());
+        if self.beside.all != beside {
+            // SAFETY: points to a sum.
+            unsafe { guard_sum_set(&mut self.beside, beside, now) };
+        }
+        let set = |sum: &mut Sum, all: u64| {
+            if sum.all != all {
+                // SAFETY: points to a sum.
+                unsafe { guard_sum_add(sum, all.wrapping_sub(sum.all), now) };
+            }
+        };
+        for group in 0..self.groups.len() {
+            let all = self.active(Some(group));
+            set(&mut self.groups[group].active, all);
+        }
+    }
+
+    /// As `weigh` of the scheduler's glue.
+    fn weigh(&mut self, actor: usize, ran: u64) -> u64 {
+        self.count();
+        let (now, one) = (self.now, &mut self.actors[actor]);
+        let mean = |sum: &Sum, before: &mut u64| {
+            // SAFETY: points to a sum.
+            let integral = unsafe { guard_sum_integral(sum, now) };
+            // SAFETY: computes a number.
+            unsafe { guard_mean(std::mem::replace(before, integral), integral, ran, sum.all) }
+        };
+        let (mut fine, mut part, mut within) = (one.own << FINE, one.own, one.within);
+        let (mut turn, mut whole) = (fine, 0);
+        for before in &mut one.sums {
+            let Some(of) = within.map(|group| &self.groups[group]) else { break };
+            // SAFETY: computes a number.
+            let above = |fine, all| unsafe { guard_above(fine, part, all, of.weight) };
+            fine = above(fine, of.active.all);
+            let all = mean(&of.active, before);
+            turn = above(turn, all);
+            whole = if whole == 0 { of.weight << FINE } else { above(whole, all) };
+            (part, within) = (of.weight, of.above);
+        }
+        let part = mean(&self.beside, &mut one.beside_sum);
+        // SAFETY: computes a number.
+        let beside = |fine, part| unsafe { guard_beside_vms(fine, part) };
+        one.thread.weight = (beside(fine, self.beside.all) >> FINE).max(1);
+        one.whole = beside(whole, part);
+        beside(turn, part)
     }
 
     /// The kernel takes a thread that waits out of its queue, and enqueues it again.
@@ -458,11 +606,10 @@ impl Host {
 
     /// The weight of all that are runnable, per CPU.
     fn load(&self) -> u64 {
-        let awake = |actor: &&Actor| !matches!(actor.doing, Doing::Sleeps(_));
-        let threads = self.actors.iter().filter(awake).filter(|actor| actor.vm.is_none());
         let vms = self.vms.iter().filter(|vm| vm.0.runnable > 0).map(|vm| vm.0.weight);
-        let all = threads.map(|actor| actor.thread.weight).sum::<u64>() + vms.sum::<u64>();
-        all / self.cpus.len() as u64 + 1
+        // SAFETY: computes a number.
+        let rest = unsafe { guard_beside_vms(self.active(None) << FINE, self.beside()) } >> FINE;
+        (rest + vms.sum::<u64>()) / self.cpus.len() as u64 + 1
     }
 
     /// The CPUs of the mask in the domain, if they are a part of them only.
@@ -550,6 +697,9 @@ impl Host {
         let (load, clock) = (self.load(), self.clock());
         let alone = self.domains.len() > 1 && self.waiting(domain).is_empty();
         let woken = matches!(self.actors[actor].doing, Doing::Sleeps(_));
+        if self.actors[actor].vm.is_none() {
+            self.weigh(actor, 0);
+        }
         let seen = self.enter(actor, domain, woken);
         let (mask, lag) = (self.mask_and_lag(actor).0, clock - seen.vtime);
         let queue = &mut self.domains[domain].queue;
@@ -558,7 +708,16 @@ impl Host {
         // SAFETY: all point to values of their types, none of which is used elsewhere.
         unsafe {
             let limits = &LIMITS;
-            guard_place(&mut one.thread, group, &seen, mask, lag, load, woken, 0, limits);
+            match one.within.map(|within| &self.groups[within]) {
+                Some(of) => {
+                    let (vtime, credit) = (of.vtime, of.credit);
+                    let thread = &mut one.thread;
+                    guard_place_in(thread, vtime, credit, clock, &seen, load, woken, limits)
+                }
+                None => {
+                    guard_place(&mut one.thread, group, &seen, mask, lag, load, woken, 0, limits)
+                }
+            };
         }
         if alone && one.thread.vtime as i64 > queue.first as i64 {
             queue.first = one.thread.vtime;
@@ -579,10 +738,19 @@ impl Host {
     fn charge(&mut self, actor: usize) {
         let (group, now, clock) = (self.group(actor), self.now, self.clock());
         let (mask, lag) = self.mask_and_lag(actor);
+        let began = self.actors[actor].thread.began;
+        let fine = if group.is_null() { self.weigh(actor, now - began) } else { 0 };
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
-        let ran = unsafe { guard_charge(&mut one.thread, group, now) };
+        let ran = unsafe {
+            match group.is_null() {
+                true => guard_charge_fine(&mut one.thread, fine, now),
+                false => guard_charge(&mut one.thread, group, now),
+            }
+        };
         one.ran += ran;
+        self.tally(actor, ran);
+        let one = &mut self.actors[actor];
         if one.rescued.is_some() && !group.is_null() {
             // SAFETY: as in `enqueue`.
             unsafe { guard_borrow(&mut one.borrowed, group, ran) };
@@ -590,6 +758,19 @@ impl Host {
         if !group.is_null() {
             // SAFETY: as in `enqueue`.
             unsafe { guard_stand(group, clock, mask, lag, &LIMITS) };
+        }
+    }
+
+    /// As `charge_thread` there.
+    fn tally(&mut self, actor: usize, ran: u64) {
+        let (within, clock) = (self.actors[actor].within, self.clock());
+        let (Some(group), whole) = (within, self.actors[actor].whole) else { return };
+        let of = &mut self.groups[group];
+        // SAFETY: as in `enqueue`.
+        unsafe {
+            of.vtime += guard_fine_scaled(ran, whole);
+            of.credit = guard_fine_scaled((4 + of.active.all / 100) * LIMITS.slice, whole);
+            guard_stand_in(&mut of.vtime, of.credit, clock);
         }
     }
 
@@ -619,9 +800,13 @@ impl Host {
         let sleeps_in = match self.actors[actor].habit {
             Habit::Naps => Some(self.random.below(8 * MS)),
             Habit::Blocks | Habit::Rests => Some(self.random.below(MS)),
-            Habit::Relays => Some(LIMITS.slice - STEP),
+            Habit::Relays | Habit::Forks => Some(LIMITS.slice - STEP),
+            Habit::Helps => Some(STEP),
             Habit::Computes | Habit::Lies => None,
         };
+        if self.actors[actor].vm.is_none() {
+            self.weigh(actor, 0);
+        }
         let one = &mut self.actors[actor];
         one.longest_wait = one.longest_wait.max(now - one.waits_since);
         one.doing = Doing::Runs;
@@ -683,13 +868,15 @@ impl Host {
                         Habit::Rests => 16 * MS,
                         _ => 6 * MS,
                     };
-                    let relays = one.habit == Habit::Relays;
-                    let until = if relays { u64::MAX } else { self.now + self.random.below(long) };
-                    self.stop(cpu, Some(until));
-                    if relays {
-                        let next = self.next_of_vm(actor);
-                        self.actors[next].doing = Doing::Sleeps(self.now);
+                    let habit = one.habit;
+                    let waits = [Habit::Relays, Habit::Forks, Habit::Helps].contains(&habit);
+                    let until = if waits { u64::MAX } else { self.now + self.random.below(long) };
+                    // The others are runnable before it sleeps.
+                    let wakes = self.wakes(actor);
+                    for &next in &wakes {
+                        self.enqueue(next);
                     }
+                    self.stop(cpu, Some(until));
                 } else if over && !self.stays(actor) {
                     self.charge(actor);
                     previous = Some(actor);
@@ -732,11 +919,32 @@ impl Host {
         }
     }
 
-    /// The vCPU after this one, of the same VM.
+    /// Whom it wakes when it falls asleep.
+    fn wakes(&self, actor: usize) -> Vec<usize> {
+        let one = &self.actors[actor];
+        let sleeps = |other: &usize| matches!(self.actors[*other].doing, Doing::Sleeps(_));
+        let all = |habit| {
+            let of = move |other: &usize| {
+                self.actors[*other].habit == habit && self.actors[*other].within == one.within
+            };
+            (0..self.actors.len()).filter(of)
+        };
+        match one.habit {
+            Habit::Relays => vec![self.next_of_vm(actor)],
+            Habit::Forks => all(Habit::Helps).filter(sleeps).collect(),
+            // The last of them wakes the thread that waits for all.
+            Habit::Helps if all(Habit::Helps).all(|other| other == actor || sleeps(&other)) => {
+                all(Habit::Forks).filter(sleeps).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The vCPU after this one, of the same VM, or the thread after it in its task group.
     fn next_of_vm(&self, actor: usize) -> usize {
-        let vm = self.actors[actor].vm;
+        let of = |actor: usize| (self.actors[actor].vm, self.actors[actor].within);
         let count = self.actors.len();
-        (1..=count).map(|n| (actor + n) % count).find(|&other| self.actors[other].vm == vm).unwrap()
+        (1..=count).map(|n| (actor + n) % count).find(|&other| of(other) == of(actor)).unwrap()
     }
 
     /// The first that waits for the CPU. `Err` where it is too far behind others.
@@ -1226,6 +1434,165 @@ fn vcpus_that_take_turns_have_no_share_each() {
 }
 
 /// Threads that may run on some CPUs only, of which some are busier than others.
+#[test]
+fn task_groups_share_as_under_the_stock_scheduler() {
+    for seed in 0..4 {
+        // One outermost group has two VMs.
+        let mut host = Host::new(2, &[100, 200], seed, false);
+        host.tops = Some(100);
+        for vm in [0, 0, 1, 1, 1] {
+            host.add(Some(vm), 0, Habit::Computes);
+        }
+        let batch = host.group_threads(100, None);
+        let users = host.group_threads(200, None);
+        let inner = [100, 300].map(|weight| host.group_threads(weight, Some(users)));
+        for _ in 0..16 {
+            host.add_in(batch, 100, Habit::Computes);
+        }
+        for own in [100, 300] {
+            host.add_in(inner[0], own, Habit::Computes);
+        }
+        for _ in 0..4 {
+            host.add_in(inner[1], 100, Habit::Computes);
+        }
+        host.add(None, 100, Habit::Computes);
+        host.run(20 * S);
+        // The VMs together, the batch job and the last thread have a fifth each.
+        let fifth = 2 * 20 * S / 5;
+        assert_share(host.vm_ran(0), fifth / 3, 0.03, "a VM");
+        assert_share(host.vm_ran(1), 2 * fifth / 3, 0.03, "a VM of twice the weight");
+        let ran = |range: std::ops::Range<usize>| host.actors[range].iter().map(|a| a.ran).sum();
+        assert_share(ran(5..21), fifth, 0.03, "the batch job");
+        assert_share(ran(21..22), 2 * fifth / 16, 0.03, "a thread");
+        assert_share(ran(22..23), 2 * 3 * fifth / 16, 0.03, "a thread of less niceness");
+        assert_share(ran(23..27), 2 * 3 * fifth / 4, 0.03, "a group in a group");
+        assert_share(ran(27..28), fifth, 0.03, "a thread in no group");
+        for thread in &host.actors[5..21] {
+            assert_share(thread.ran, fifth / 16, 0.1, "a thread of the batch job");
+        }
+    }
+}
+
+/// Threads that come and go in a group change the weight of those that run.
+#[test]
+fn a_group_whose_threads_sleep_has_its_share() {
+    for habit in [Habit::Naps, Habit::Blocks] {
+        let mut host = Host::new(2, &[100], 5, false);
+        for _ in 0..4 {
+            host.add(Some(0), 0, Habit::Computes);
+        }
+        let group = host.group_threads(100, None);
+        for _ in 0..24 {
+            host.add_in(group, 100, habit);
+        }
+        host.run(20 * S);
+        assert_share(host.vm_ran(0), 20 * S, 0.05, "the VM");
+        assert_share(host.actors[4..].iter().map(|a| a.ran).sum(), 20 * S, 0.05, "the group");
+    }
+}
+
+#[test]
+fn threads_of_a_group_that_take_turns_have_no_share_each() {
+    let mut host = Host::new(1, &[100], 5, false);
+    host.add(Some(0), 0, Habit::Computes);
+    let group = host.group_threads(100, None);
+    for _ in 0..8 {
+        host.add_in(group, 100, Habit::Relays);
+    }
+    for relay in 2..9 {
+        host.actors[relay].doing = Doing::Sleeps(u64::MAX);
+    }
+    host.run(20 * S);
+    assert_share(host.vm_ran(0), 10 * S, 0.1, "the VM");
+}
+
+/// A round of the others moves the virtual time of the group, but not of the host.
+#[test]
+fn a_light_thread_of_a_group_with_many_others_runs_soon() {
+    let waits = |hogs: usize| {
+        let mut host = Host::new(2, &[100], 5, false);
+        let group = host.group_threads(100, None);
+        host.add_in(group, 1000, Habit::Rests);
+        for _ in 0..hogs {
+            host.add_in(group, 100, Habit::Computes);
+        }
+        host.run(20 * S);
+        (host.actors[0].ran, host.actors[0].longest_wait)
+    };
+    let ((alone, _), (ran, longest)) = (waits(1), waits(64));
+    assert!(ran >= alone * 6 / 10, "{} ms, {} beside one other", ran / MS, alone / MS);
+    assert!(longest < 100 * MS, "{} ms", longest / MS);
+}
+
+/// A thread that wakes many others at the end of its turn was alone in its group until then.
+#[test]
+fn a_group_that_forks_and_joins_has_its_share() {
+    for (cpus, helpers) in [(1, 16), (1, 64), (2, 64)] {
+        let mut host = Host::new(cpus, &[100], 5, false);
+        for _ in 0..cpus {
+            host.add(Some(0), 0, Habit::Computes);
+        }
+        let group = host.group_threads(100, None);
+        host.add_in(group, 100, Habit::Forks);
+        for _ in 0..helpers {
+            host.add_in(group, 100, Habit::Helps);
+        }
+        host.run(20 * S);
+        let ran: u64 = host.actors[cpus..].iter().map(|actor| actor.ran).sum();
+        assert_share(ran, cpus as u64 * 10 * S, 0.1, &format!("{helpers} helpers, {cpus} CPUs"));
+    }
+}
+
+/// The mean of a sum over a turn, also where it is read in the middle of a change.
+#[test]
+fn the_mean_of_a_sum_is_over_time() {
+    let mut sum = Sum::default();
+    let start = 77 * S;
+    // SAFETY: these compute numbers, and change the sum.
+    unsafe {
+        let integral = |sum: &Sum, at| guard_sum_integral(sum, start + at);
+        guard_sum_add(&mut sum, 100, start);
+        let before = integral(&sum, 0);
+        guard_sum_add(&mut sum, 6400, start + 2 * MS);
+        guard_sum_add(&mut sum, -6400i64 as u64, start + 3 * MS);
+        let after = integral(&sum, 4 * MS);
+        assert_eq!(guard_mean(before, after, 4 * MS, sum.all), (3 * 100 + 6500) / 4);
+        assert_eq!(guard_mean(before, before, 0, 100), 100);
+        let mut sum = sum;
+        guard_sum_set(&mut sum, 40, start + 4 * MS);
+        let (before, after) = (after, integral(&sum, 8 * MS));
+        assert_eq!(guard_mean(before, after, 4 * MS, sum.all), 40);
+        for more in [1, 100, 10_000, -1, -100] {
+            let torn = Sum { all: sum.all.wrapping_add_signed(more), ..sum };
+            let after = integral(&torn, 8 * MS);
+            assert_eq!(guard_mean(before, after, 4 * MS, torn.all), torn.all, "{more}");
+        }
+    }
+}
+
+#[test]
+fn groups_weigh_what_their_cgroups_say() {
+    // SAFETY: these compute numbers.
+    unsafe {
+        for (cpu_weight, weight) in [(1, 1), (100, 100), (150, 150), (10_000, 10_000)] {
+            // As the kernel converts it.
+            assert_eq!(guard_weight_of(((cpu_weight * 1024 + 50) / 100) << 10), weight);
+        }
+        assert_eq!((guard_weight_of(0), guard_weight_of(u64::MAX)), (1, 10_000));
+        assert_eq!(guard_above(100 << FINE, 100, 400, 200), 50 << FINE);
+        // Nobody has more than the whole, nor nothing.
+        assert_eq!(guard_above(100 << FINE, 100, 0, 200), 200 << FINE);
+        assert_eq!(guard_above(1, 100, u64::MAX, 1), 1);
+        let beside = |fine, vms, tops| guard_beside_vms(fine, guard_beside(vms, tops));
+        assert_eq!(beside(7 << FINE, 0, 0), 7 << FINE);
+        assert_eq!(beside(7 << FINE, 400, 100), 28 << FINE);
+        assert_eq!(beside(7 << FINE, 50, 100), 7 << FINE);
+        assert_eq!(beside(u64::MAX, 10_000_000, 1), 1 << 34);
+        assert_eq!(guard_beside_vms(1 << FINE, u64::MAX), 1 << (FINE + 16));
+        assert_eq!(guard_fine_scaled(3 * MS, 50 << FINE), 6 * MS);
+    }
+}
+
 #[test]
 fn threads_share_by_weight_where_they_may_run() {
     let (vms, threads) = ([500, 100, 100, 100, 100, 100, 100, 100], [200, 100, 100, 100]);
@@ -2041,8 +2408,8 @@ fn extensions_of_several_vcpus_have_one_budget() {
 fn a_sleeper_preempts_and_a_hog_does_not() {
     let even = Queue { vtime: 10 * S, first: 10 * S };
     let running = Thread { vtime: 10 * S, weight: 100, began: S, ..Thread::default() };
-    let preempts_in = |queue: &Queue, vtime: u64, after: u64| {
-        let mut woken = Thread { vtime, weight: 100, ..Thread::default() };
+    let weighs_and_preempts_in = |weight: u64, queue: &Queue, vtime: u64, after: u64| {
+        let mut woken = Thread { vtime, weight, ..Thread::default() };
         let none = std::ptr::null();
         // SAFETY: all point to values of their types; no group.
         unsafe {
@@ -2050,8 +2417,11 @@ fn a_sleeper_preempts_and_a_hog_does_not() {
             guard_preempts_in(&woken, &running, none, S + after, &LIMITS)
         }
     };
+    let preempts_in =
+        |queue: &Queue, vtime: u64, after: u64| weighs_and_preempts_in(100, queue, vtime, after);
     let preempts = |queue: &Queue, vtime: u64, after: u64| preempts_in(queue, vtime, after) == 0;
     assert!(preempts(&even, 0, 100 * US), "it slept for long");
+    assert_eq!(weighs_and_preempts_in(5000, &even, 0, 100 * US), 0, "it weighs a lot");
     assert!(!preempts(&even, 10 * S + 5 * MS, MS), "it had its share");
     assert!(preempts(&even, 10 * S, 2 * MS), "the other has run for longer");
     let passed_over = Queue { vtime: 10 * S + 9 * MS, first: 10 * S };

@@ -30,6 +30,14 @@ pub struct Statistics {
     /// too many, or it was nested too deeply.
     #[serde(default)]
     pub user_limits_lost: u64,
+    /// The weight that competes for each CPU in the mean, now; 100 is that of one thread or VM of
+    /// the normal weight. 0 without sched_ext.
+    #[serde(default)]
+    pub load: u64,
+    /// Cgroups and sessions that have threads, or have some in those below, as far as the backend
+    /// knows them. 0 without sched_ext.
+    #[serde(default)]
+    pub task_groups: u64,
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
@@ -59,6 +67,8 @@ impl Statistics {
             hints: HintStatistics::default(),
             limits: Vec::new(),
             user_limits_lost: 0,
+            load: 0,
+            task_groups: 0,
             decisions: 0,
             decisions_ns: 0,
             decision_times: Times::default(),
@@ -130,8 +140,7 @@ pub struct VmStatistics {
     /// percent; `None` where the backend has no rescues.
     #[serde(default)]
     pub rescue_share: Option<u8>,
-    /// Relative to other VMs and to ordinary threads, which have 100; 0 where the backend does not
-    /// know.
+    /// Beside other VMs; 100 is the normal one, and 0 says that the backend does not know.
     pub weight: u32,
     pub vcpus: u32,
     /// CPU time of its vCPUs, and what their weight entitled them to in the same time; `None` where

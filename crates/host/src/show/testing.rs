@@ -216,6 +216,8 @@ pub fn guarded(seconds: u64) -> Statistics {
             used_ns: 200 * seconds * MS,
         }],
         user_limits_lost: 5,
+        load: 250,
+        task_groups: 12,
         decisions: 10_000 * seconds,
         decisions_ns: 4 * seconds * MS,
         decision_times: Times {

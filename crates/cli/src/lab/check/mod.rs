@@ -95,6 +95,8 @@ enum Check {
     GuardLimits,
     /// `guard` with a queue for each CPU shares them as it does with one queue for all
     GuardQueues,
+    /// `guard` shares the CPUs by the weights of cgroups, as the stock scheduler does
+    GuardWeights,
     /// Threads that wake up under `guard`: a VM's management command takes at most 8 times as long
     /// as under the stock scheduler, and no thread is starved
     GuardLatency,
@@ -276,6 +278,7 @@ fn run(
             Check::Guard => guard::check(setup),
             Check::GuardLimits => guard::limits::check(setup),
             Check::GuardQueues => guard::queues::check(setup),
+            Check::GuardWeights => guard::weights::check(setup),
             Check::GuardLatency => guard::latency::check(setup),
             Check::GuardMany => guard::many::check(setup),
         };

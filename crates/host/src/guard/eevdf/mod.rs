@@ -287,6 +287,8 @@ impl Guard for Eevdf {
             hints: super::HintStatistics::default(),
             limits: Vec::new(),
             user_limits_lost: 0,
+            load: 0,
+            task_groups: 0,
             decisions: state.looks,
             decisions_ns: state.looks_ns,
             decision_times: Times::default(),

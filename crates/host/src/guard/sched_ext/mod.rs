@@ -101,6 +101,7 @@ impl Guard for SchedExt {
         let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
         let vms = vms.map(|vm| self.vm(vm, &followed)).collect();
         let (decisions, decisions_ns, decision_times) = self.program.cost();
+        let (load, task_groups) = self.program.weights();
         Ok(Statistics {
             time_ns: snapshot.time_ns,
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
@@ -111,6 +112,8 @@ impl Guard for SchedExt {
             hints: self.hint_statistics(),
             limits: self.limits(),
             user_limits_lost: self.program.users_limits_lost(),
+            load,
+            task_groups,
             decisions,
             decisions_ns,
             decision_times,

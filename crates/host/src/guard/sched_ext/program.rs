@@ -252,6 +252,12 @@ impl Program {
         self.loaded().as_ref().map_or(0, |loaded| loaded.get(at))
     }
 
+    /// The weight that competes for a CPU, and the task groups that are known.
+    pub fn weights(&self) -> (u64, u64) {
+        let load = self.count(offset_of!(types::bss, load_per_cpu));
+        (load, self.count(offset_of!(types::bss, taskgroups_used)))
+    }
+
     /// The cgroups with limits.
     pub fn bandwidths(&self) -> Vec<types::bandwidth> {
         let loaded = self.loaded();

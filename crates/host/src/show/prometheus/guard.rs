@@ -357,6 +357,18 @@ fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error
         one(seconds(statistics.decisions_ns)),
     )?;
     decision_times(out, statistics)?;
+    gauge(
+        out,
+        "reprieve_guard_load",
+        "The weight that competes for each CPU in the mean; 100 is the normal one",
+        one(statistics.load as f64),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_task_groups",
+        "Cgroups and sessions with threads that guard knows",
+        one(statistics.task_groups as f64),
+    )?;
     counter(
         out,
         "reprieve_guard_cpu_seconds",
@@ -426,6 +438,8 @@ mod tests {
             "reprieve_guard_limit_cpus{cgroup=\"/sys/fs/cgroup/batch\"} 0.2",
             "reprieve_guard_limit_throttled_seconds_total{cgroup=\"/sys/fs/cgroup/batch\"} 8.0",
             "reprieve_guard_user_limits_lost_total 5.0",
+            "reprieve_guard_load 250.0",
+            "reprieve_guard_task_groups 12.0",
             "reprieve_guard_decision_seconds_total 0.04",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"2.56e-7\"} 0",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"5.12e-7\"} 95000",

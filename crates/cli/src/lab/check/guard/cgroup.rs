@@ -54,7 +54,12 @@ impl Cgroup {
 
     /// CPU time of its processes and threads so far, ns.
     pub fn used_ns(&self) -> Result<u64> {
-        let file = self.path.join("cpu.stat");
+        Cgroup::used_ns_of(&self.path)
+    }
+
+    /// The same of the cgroup with this directory.
+    pub fn used_ns_of(path: &Path) -> Result<u64> {
+        let file = path.join("cpu.stat");
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let us = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
         let us: u64 = us.ok_or_else(|| anyhow!("no usage in {}", file.display()))?.parse()?;

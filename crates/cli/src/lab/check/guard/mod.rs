@@ -16,6 +16,7 @@ mod pairs;
 mod process;
 pub(super) mod queues;
 mod taken;
+pub(super) mod weights;
 
 use super::bpf_objects::verified_by;
 use super::guest_setup::GuestSetup;

@@ -6,7 +6,7 @@
 //! ([`player`]), with memory that looks like a guest's ([`memory`]) and says what its [`behaviour`]
 //! is. guard is told of it by a hidden option, and has it in its arrays as it has every VM.
 
-mod behaviour;
+pub mod behaviour;
 mod memory;
 pub mod player;
 mod shares;
