@@ -459,6 +459,7 @@ __noinline int park_spent(u64 queue, u64 now)
 		bpf_for(n, 0, PARK_MOST)
 		{
 			struct task *task;
+
 			p = bpf_iter_scx_dsq_next(&it);
 			if (!p)
 				break;

@@ -154,6 +154,13 @@ POLICY_FN u64 policy_scaled(u64 ns, u64 weight)
 	return ns * POLICY_WEIGHT / (weight ? weight : 1);
 }
 
+/* The same, but what is lighter than normal has no more than what is not. */
+POLICY_FN u64 policy_scaled_most(u64 ns, u64 weight)
+{
+	return policy_scaled(ns,
+			     weight > POLICY_WEIGHT ? weight : POLICY_WEIGHT);
+}
+
 /* Brings the group's integral up to now. */
 POLICY_FN void policy_group_advance(struct policy_group *group, u64 now)
 {
@@ -464,8 +471,7 @@ POLICY_FN u64 policy_weight(const struct policy_thread *thread,
  * it weighed less. A vCPU's own weight is the normal one. */
 POLICY_FN u64 policy_kept(u64 weight)
 {
-	return policy_scaled(POLICY_AHEAD_NS,
-			     weight > POLICY_WEIGHT ? weight : POLICY_WEIGHT);
+	return policy_scaled_most(POLICY_AHEAD_NS, weight);
 }
 
 /* How far behind the virtual time of the queue a thread may come back. An
@@ -494,9 +500,7 @@ POLICY_FN s64 policy_credit(const struct policy_group *group,
 			lacks = 0;
 		if (lacks > most)
 			lacks = most;
-		if (weight < POLICY_WEIGHT)
-			weight = POLICY_WEIGHT;
-		return (s64)policy_scaled(limits->slice, weight) + lacks;
+		return (s64)policy_scaled_most(limits->slice, weight) + lacks;
 	}
 	if (!for_all)
 		return 0;
@@ -780,14 +784,10 @@ POLICY_FN u64 policy_preempts_in(const struct policy_thread *woken,
 	u64 weight = policy_weight(running, group);
 	u64 ran = policy_after(now, running->began) > 0 ? now - running->began
 							: 0;
-	u64 margin = limits->slice / 2;
-	s64 lacks;
-
 	/* As its credit: of its run time, if it weighs more than others. */
-	if (woken->weight > POLICY_WEIGHT)
-		margin = policy_scaled(margin, woken->weight);
-	lacks = policy_after(woken->vtime + margin,
-			     running->vtime + policy_scaled(ran, weight));
+	u64 margin = policy_scaled_most(limits->slice / 2, woken->weight);
+	s64 lacks = policy_after(woken->vtime + margin,
+				 running->vtime + policy_scaled(ran, weight));
 
 	return lacks < 0 ? 0 : ((u64)lacks + 1) * weight / POLICY_WEIGHT + 1;
 }
