@@ -6,7 +6,8 @@
 //! - **Widths** ([`widths`]): comments and Markdown end at column 100.
 //! - **Links** ([`links`]): links in Markdown lead to files and headings that exist.
 //!
-//! Prints one line per finding, `FILE:LINE: what is wrong`, and exits with 1 if there is one.
+//! Checks the checkout that the current directory is in. Prints one line per finding, `FILE:LINE:
+//! what is wrong`, and exits with 1 if there is one.
 
 mod imports;
 mod layers;
@@ -14,6 +15,7 @@ mod links;
 mod widths;
 
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -28,8 +30,10 @@ struct Finding {
 }
 
 fn main() -> Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("no parent")?;
-    let layers = layers::Layers::parse(include_str!("../layers.txt"))?;
+    let root = &checkout()?;
+    let layers = root.join("crates/lint/layers.txt");
+    let layers = fs::read_to_string(&layers).with_context(|| layers.display().to_string())?;
+    let layers = layers::Layers::parse(&layers)?;
     let files = tracked(root)?;
     let mut findings = widths::check(root, &files)?;
     findings.extend(links::check(root, &files)?);
@@ -42,19 +46,31 @@ fn main() -> Result<ExitCode> {
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The root of the checkout that the current directory is in. Not the directory of this crate as
+/// it was built: clones that share a target directory share one binary.
+fn checkout() -> Result<PathBuf> {
+    let root = git(Path::new("."), &["rev-parse", "--show-toplevel"])?;
+    Ok(root.trim_end_matches('\n').into())
+}
+
 /// The files of the repository that exist, those not yet committed included.
 fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
-    // A checkout may belong to another user than the one who runs the checks.
-    let output = Command::new("git")
-        .args(["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others"])
-        .args(["--exclude-standard", "--deduplicate"])
-        .current_dir(root)
-        .output()
-        .context("git ls-files")?;
-    ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr));
-    let names = String::from_utf8(output.stdout).context("the name of a file is not UTF-8")?;
+    let shown = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"];
+    let names = git(root, &shown)?;
     let files = names.split_terminator('\0').map(PathBuf::from);
     Ok(files.filter(|file| root.join(file).is_file()).collect())
+}
+
+fn git(directory: &Path, arguments: &[&str]) -> Result<String> {
+    // A checkout may belong to another user than the one who runs the checks.
+    let output = Command::new("git")
+        .args(["-c", "safe.directory=*"])
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .context("git")?;
+    ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).context("the name of a file is not UTF-8")
 }
 
 /// The dependencies of the workspace's crates on each other, tests' apart: crate, imported crate.
