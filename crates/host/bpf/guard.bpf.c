@@ -157,6 +157,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	u64 vtime, now;
 	s32 cpu, idle = -1;
 	struct cpu *runs;
+	u32 lacks;
 
 	if (!task) {
 		kernel_insert(p, SCX_DSQ_GLOBAL, SLICE_FOR_KERNEL, enq_flags);
@@ -167,9 +168,11 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	task->why = WHY_TURN;
 	task->early = 0;
 	__sync_lock_test_and_set(&task->parked, 0);
-	if (keeps_limits && !may_run(p, task, now)) {
-		kernel_insert(p, QUEUE_PARKED, SLICE_FOR_KERNEL, enq_flags);
+	lacks = keeps_limits ? lacks_budget(p, task, now) : 0;
+	if (lacks) {
 		parks(task, now);
+		kernel_insert_vtime(p, QUEUE_PARKED + lacks - 1,
+				    SLICE_FOR_KERNEL, task->waits, enq_flags);
 		return;
 	}
 	/* The idle CPU's queue, so that no other CPU is before it. */
@@ -387,12 +390,17 @@ void BPF_PROG(guard_running, struct task_struct *p)
 				 task->used, OVERDUE_SLICE_NS);
 	cpu->limited = 0;
 	if (keeps_limits) {
+		u64 left;
+
 		if (task->why == WHY_RESCUED)
 			cpu->slice = longest_rescue();
-		cpu->slice = take_budget(p, task, cpu->slice, now);
+		left = cpu->slice;
+		cpu->slice = take_budget(p, task, left, now);
 		cpu->limited = !!task->took;
+		/* Not more for one that is changed again and again. */
 		if (!cpu->slice)
-			cpu->slice = OVERDUE_SLICE_NS;
+			cpu->slice = left < OVERDUE_SLICE_NS ? left
+							     : OVERDUE_SLICE_NS;
 		if (cpu->limited)
 			kernel_set_slice(p, cpu->slice);
 	}
@@ -551,11 +559,17 @@ void BPF_PROG(guard_exit_task, struct task_struct *p,
 SEC("struct_ops.s/guard_init")
 s32 BPF_PROG(guard_init)
 {
-	s32 failed = scx_bpf_create_dsq(QUEUE_PARKED, -1);
+	s32 failed;
 	u32 i;
 
-	if (failed)
-		return failed;
+	bpf_for(i, 0, MAX_LIMITS)
+	{
+		if (!keeps_limits)
+			break;
+		failed = scx_bpf_create_dsq(QUEUE_PARKED + i, -1);
+		if (failed)
+			return failed;
+	}
 	bpf_for(i, 0, MAX_DOMAINS)
 	{
 		if (i >= settings.domains)
@@ -625,6 +639,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	if (!active || !cpu)
 		return 0;
 	/* Kept there: the verifier would follow each value to the end. */
+	if (!timers_run)
+		timers_run = 1;
 	timer->next = settings.look_alone;
 	if (!cpu->turn && timer->next > LOOK_IDLE_NS)
 		timer->next = LOOK_IDLE_NS;

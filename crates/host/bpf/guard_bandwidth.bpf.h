@@ -4,9 +4,9 @@
  * keep. Kernels that tell of them have them kept here; elsewhere user space
  * refuses them. The rules are guard_bandwidth.h's.
  *
- * Threads of a cgroup without budget wait in a queue of their own, from which
- * the CPUs' timers move them when there is budget again. They may be anywhere
- * when the budget ends, so it is looked at wherever a thread is chosen to run.
+ * Threads of a cgroup without budget wait in a queue of its own, from which the
+ * CPUs' timers move them when there is budget again. They may be anywhere when
+ * the budget ends, so it is looked at wherever a thread is chosen to run.
  */
 #pragma once
 
@@ -38,8 +38,16 @@ u64 limits_used;
 u64 users_limits_used;
 /* When the parked are looked at again, at the latest. */
 u64 refill_due;
-/* And not before: a cgroup may have thousands of threads. */
+/* And not before. */
 static u64 unpark_rest;
+/* Entries that were ever used are below that, and the next whose parked are
+ * looked at. */
+static u32 limits_end;
+static u32 unpark_next;
+/* When limits were changed last, and for how long some may be parked after the
+ * last limit was lifted. */
+static u64 limits_changed_at;
+#define LIFTED_NS (4 * BANDWIDTH_OVERDUE_NS)
 /* The CPU, plus 1, that has looked at the parked last, and looks again when it
  * is time. The others look that much later, in case it does not. */
 static u32 unparker;
@@ -47,6 +55,12 @@ static u32 unparker;
 /* A CPU looks at the parked, and how many it has moved. */
 u32 unparking;
 static u32 unparked;
+
+static __always_inline u32 unpark_most(void)
+{
+	return 2 * settings.online;
+}
+
 /* Has the layout in the program's BTF, and so in Rust. */
 const struct bandwidth *bandwidth_layout;
 
@@ -85,6 +99,18 @@ static __always_inline void lose_limit(_Bool users)
 	add(users ? &users_limits_lost : &limits_lost, 1);
 }
 
+static __always_inline void refilled(u32 index, u64 periods, u64 throttled_ns)
+{
+	struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
+
+	if (!of)
+		return;
+	if (periods)
+		add(&of->periods, periods);
+	if (throttled_ns)
+		add(&of->throttled_ns, throttled_ns);
+}
+
 /* Gives an entry back that the cgroup took. Under its lock, so that no limit is
  * set in it that was meant for this cgroup. */
 static __always_inline void free_entry(u32 index, u64 cgroup)
@@ -119,6 +145,21 @@ static __always_inline void lift_limit(u64 cgroup)
 		free_entry(index, cgroup);
 }
 
+static __always_inline void used_up_to(u32 end)
+{
+	u32 try;
+
+	bpf_for(try, 0, CHANGE_TRIES)
+	{
+		u32 before = *(volatile u32 *)&limits_end;
+
+		if (before >= end ||
+		    __sync_val_compare_and_swap(&limits_end, before, end) ==
+			    before)
+			break;
+	}
+}
+
 /* An entry for the cgroup. */
 __noinline u32 new_entry(u64 cgroup, _Bool users)
 {
@@ -134,7 +175,9 @@ __noinline u32 new_entry(u64 cgroup, _Bool users)
 		u32 index = i;
 		struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
 
-		if (!of || __sync_val_compare_and_swap(&of->cgroup, 0, cgroup))
+		/* Those that waited for the former one's budget leave first. */
+		if (!of || scx_bpf_dsq_nr_queued(QUEUE_PARKED + index) > 0 ||
+		    __sync_val_compare_and_swap(&of->cgroup, 0, cgroup))
 			continue;
 		of->periods = 0;
 		of->throttled = 0;
@@ -142,6 +185,7 @@ __noinline u32 new_entry(u64 cgroup, _Bool users)
 		of->used_ns = 0;
 		of->users = users;
 		add(&limits_used, 1);
+		used_up_to(index + 1);
 		return index;
 	}
 	if (users)
@@ -152,7 +196,7 @@ __noinline u32 new_entry(u64 cgroup, _Bool users)
 __noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us, u64 burst_us,
 			 _Bool users)
 {
-	u64 quota, period, burst, now = bpf_ktime_get_ns();
+	u64 quota, period, burst, periods = 0, now = bpf_ktime_get_ns();
 	u32 *known = bpf_map_lookup_elem(&limited, &cgroup);
 	_Bool fresh = !known, own;
 	struct bandwidth *of;
@@ -182,11 +226,14 @@ __noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us, u64 burst_us,
 		of->burst_ns = burst;
 		if (fresh) {
 			budget->bandwidth.left = 0;
+			budget->bandwidth.period = 0;
 			budget->throttled = 0;
 		}
-		bandwidth_set(&budget->bandwidth, quota, period, burst, now);
+		periods = bandwidth_set(&budget->bandwidth, quota, period,
+					burst, now);
 	}
 	bpf_spin_unlock(&budget->lock);
+	refilled(index, periods, 0);
 	if (!own) {
 		lose_limit(users);
 		return 0;
@@ -201,6 +248,7 @@ __noinline int set_limit(u64 cgroup, u64 period_us, u64 quota_us, u64 burst_us,
 static __always_inline void limit_changed(void)
 {
 	refill_due = 0;
+	limits_changed_at = bpf_ktime_get_ns();
 	add(&limits_changed, 1);
 }
 
@@ -289,18 +337,6 @@ static __always_inline _Bool is_limited(struct task_struct *p,
 	return task->limited > 0;
 }
 
-static __always_inline void refilled(u32 index, u64 periods, u64 throttled_ns)
-{
-	struct bandwidth *of = bpf_map_lookup_elem(&bandwidths, &index);
-
-	if (!of)
-		return;
-	if (periods)
-		add(&of->periods, periods);
-	if (throttled_ns)
-		add(&of->throttled_ns, throttled_ns);
-}
-
 /* Whether there is budget for a thread that wants to run. */
 __noinline int has_budget(u32 index, u64 now)
 {
@@ -309,7 +345,8 @@ __noinline int has_budget(u32 index, u64 now)
 	u64 periods, wait, waited = 0;
 	_Bool first = 0;
 
-	if (!budget || !of)
+	/* It may have been lifted. */
+	if (!budget || !of || !of->cgroup)
 		return 1;
 	bpf_spin_lock(&budget->lock);
 	periods = bandwidth_refill(&budget->bandwidth, now);
@@ -337,22 +374,32 @@ __noinline int has_budget(u32 index, u64 now)
 	return !wait;
 }
 
-/* Whether all cgroups of the thread have budget. One that exits is not parked:
- * it cannot be found by its ID any more, and what it holds is given back. */
-static __noinline int may_run(struct task_struct *p, struct task *task, u64 now)
+/* A limit of the thread whose budget is used up: its index plus 1, 0: none. One
+ * that exits is not parked: it cannot be found by its ID any more, and what it
+ * holds is given back. */
+static __noinline u32 lacks_budget(struct task_struct *p, struct task *task,
+				   u64 now)
 {
 	u32 i;
 
-	if (!is_limited(p, task) || task->overdue || p->flags & PF_EXITING)
-		return 1;
+	/* Only timers move the parked back. */
+	if (!timers_run || !active || !is_limited(p, task) || task->overdue ||
+	    p->flags & PF_EXITING)
+		return 0;
 	bpf_for(i, 0, MAX_NESTED_LIMITS)
 	{
 		if (i >= task->limited || i >= MAX_NESTED_LIMITS)
 			break;
 		if (!has_budget(task->limits[i], now))
-			return 0;
+			return task->limits[i] % MAX_LIMITS + 1;
 	}
-	return 1;
+	return 0;
+}
+
+static __always_inline _Bool may_run(struct task_struct *p, struct task *task,
+				     u64 now)
+{
+	return !lacks_budget(p, task, now);
 }
 
 /* The thread runs from now on: it takes the budget for up to ns. Returns how
@@ -459,17 +506,20 @@ __noinline int park_spent(u64 queue, u64 now)
 		bpf_for(n, 0, PARK_MOST)
 		{
 			struct task *task;
+			u32 lacks;
 
 			p = bpf_iter_scx_dsq_next(&it);
 			if (!p)
 				break;
 			task = task_of(p);
-			if (!task || may_run(p, task, now))
+			lacks = task ? lacks_budget(p, task, now) : 0;
+			if (!lacks)
 				break;
 			/* Once there, another CPU may move it back. */
 			if (!parks(task, now))
 				break;
-			if (kernel_move(&it, p, QUEUE_PARKED, SLICE_FOR_KERNEL))
+			if (kernel_move_vtime(&it, p, QUEUE_PARKED + lacks - 1,
+					      SLICE_FOR_KERNEL, task->waits))
 				continue;
 			task->queued = 1;
 			__sync_lock_test_and_set(&task->parked, 0);
@@ -481,26 +531,30 @@ __noinline int park_spent(u64 queue, u64 now)
 	return 0;
 }
 
-/* Moves the parked back that have budget again: a few at once, since nobody
- * knows how long they will run, and the first may use all of it. */
-__noinline int unpark(u64 now)
+/* The thread, which was parked, is in the queue of its domain again: the CPU
+ * where it ran last looks there, even if it could run nobody from it before. */
+static __always_inline void comes_back(struct task_struct *p)
 {
-	u64 began = bpf_ktime_get_ns(), end;
+	s32 where = scx_bpf_task_cpu(p);
+	struct cpu *cpu = cpu_of(where);
+
+	if (cpu && cpu->apart && bpf_cpumask_test_cpu(where, p->cpus_ptr))
+		cpu->apart = 0;
+}
+
+/* Moves those back that wait for budget of this limit, if there is some, and
+ * those that have waited for too long: they are ordered by that. */
+__noinline int unpark_of(u32 index, u64 now)
+{
+	_Bool budget = has_budget(index, now);
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 
-	if (!keeps_limits || scx_bpf_dsq_nr_queued(QUEUE_PARKED) <= 0 ||
-	    policy_after(refill_due, now) > 0 ||
-	    policy_after(unpark_rest, now) > 0 ||
-	    __sync_val_compare_and_swap(&unparking, 0, 1))
-		return 0;
-	refill_due = now + LOOK_PARKED_NS;
-	unparker = bpf_get_smp_processor_id() + 1;
-	unparked = 0;
 	bpf_rcu_read_lock();
-	if (!bpf_iter_scx_dsq_new(&it, QUEUE_PARKED, 0)) {
+	if (!bpf_iter_scx_dsq_new(&it, QUEUE_PARKED + index, 0)) {
 		while ((p = bpf_iter_scx_dsq_next(&it))) {
 			struct task *task = task_of(p);
+			u32 lacks;
 			u64 vtime;
 			s32 cpu;
 
@@ -509,8 +563,19 @@ __noinline int unpark(u64 now)
 			if (task->waits && policy_after(now, task->waits) >
 						   (s64)BANDWIDTH_OVERDUE_NS)
 				task->overdue = 1;
-			if (!may_run(p, task, now))
+			else if (!budget)
+				break;
+			lacks = lacks_budget(p, task, now);
+			if (lacks == index + 1)
+				break;
+			if (++unparked >= unpark_most())
+				break;
+			if (lacks) {
+				kernel_move_vtime(
+					&it, p, QUEUE_PARKED + lacks - 1,
+					SLICE_FOR_KERNEL, task->waits);
 				continue;
+			}
 			vtime = place_thread(p->pid, 1, now);
 			task->queued = 1;
 			__sync_lock_test_and_set(&task->parked, 0);
@@ -523,14 +588,43 @@ __noinline int unpark(u64 now)
 				      : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 			if (cpu >= 0)
 				scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-			if (++unparked >= 2 * settings.online) {
-				refill_due = now;
-				break;
-			}
+			else
+				comes_back(p);
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
+	return 0;
+}
+
+/* Moves the parked back that have budget again: a few at once, since nobody
+ * knows how long they will run, and the first may use all of it. A cgroup of
+ * thousands of threads keeps no other from its turn. */
+__noinline int unpark(u64 now)
+{
+	u64 began = bpf_ktime_get_ns(), end;
+	u32 n, index;
+
+	if (!limits_end || policy_after(refill_due, now) > 0 ||
+	    policy_after(unpark_rest, now) > 0 ||
+	    __sync_val_compare_and_swap(&unparking, 0, 1))
+		return 0;
+	refill_due = now + LOOK_PARKED_NS;
+	unparker = bpf_get_smp_processor_id() + 1;
+	unparked = 0;
+	bpf_for(n, 0, MAX_LIMITS)
+	{
+		if (n >= limits_end)
+			break;
+		index = unpark_next % MAX_LIMITS;
+		unpark_next = index + 1 < limits_end ? index + 1 : 0;
+		if (scx_bpf_dsq_nr_queued(QUEUE_PARKED + index) > 0)
+			unpark_of(index, now);
+		if (unparked >= unpark_most()) {
+			refill_due = now;
+			break;
+		}
+	}
 	end = bpf_ktime_get_ns();
 	unpark_rest = end + UNPARK_REST * (end - began);
 	barrier();

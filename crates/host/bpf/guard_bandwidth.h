@@ -70,17 +70,26 @@ POLICY_FN u64 bandwidth_refill(struct policy_bandwidth *of, u64 now)
 	return periods;
 }
 
-/* The limit is set, or another than before. Debts remain. */
-POLICY_FN void bandwidth_set(struct policy_bandwidth *of, u64 quota, u64 period,
-			     u64 burst, u64 now)
+/* The limit is set, or another than before. Debts remain, and a period goes on:
+ * else none would end where the limit is changed again and again. Returns the
+ * number of periods that have begun. */
+POLICY_FN u64 bandwidth_set(struct policy_bandwidth *of, u64 quota, u64 period,
+			    u64 burst, u64 now)
 {
+	u64 periods = of->period ? bandwidth_refill(of, now) : 0;
+
+	if (!of->period)
+		of->since = now;
 	of->quota = bandwidth_bounded(quota);
 	of->period = period ? bandwidth_bounded(period) : 1;
 	of->burst = bandwidth_bounded(burst);
-	of->since = now;
+	/* Of a shorter one, no more than one has passed. */
+	if (policy_after(now, of->since) > (s64)of->period)
+		of->since = now - of->period;
 	if (of->left >= 0)
 		of->left = of->quota;
 	bandwidth_clamp(of);
+	return periods;
 }
 
 /* Takes up to that much of the budget. Returns how much, 0 if none is left. */

@@ -105,7 +105,9 @@ static __always_inline u64 unpark_in(u32 where, u64 now)
 	u64 at = refill_due;
 	s64 due;
 
-	if (!keeps_limits || scx_bpf_dsq_nr_queued(QUEUE_PARKED) <= 0)
+	if (!limits_end ||
+	    (!limits_used &&
+	     policy_after(now, limits_changed_at) > (s64)LIFTED_NS))
 		return ~0ULL;
 	if (policy_after(unpark_rest, at) > 0)
 		at = unpark_rest;

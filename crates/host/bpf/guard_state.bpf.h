@@ -7,7 +7,7 @@
 #define QUEUE_SHARED 0x1000ULL /* plus the domain */
 #define QUEUE_RESCUE 0x1800ULL /* plus the domain */
 #define QUEUE_CPU 0x2000ULL /* plus the CPU */
-#define QUEUE_PARKED 0x3000ULL /* of cgroups without budget */
+#define QUEUE_PARKED 0x3000ULL /* plus the limit whose budget is used up */
 
 /* Why a thread has its turn. */
 #define WHY_TURN 0
@@ -41,6 +41,9 @@ const volatile u64 cpus_in_domain[MAX_DOMAINS][MAX_CPUS / 64];
 
 /* Timers run while this is set. */
 u64 active;
+/* A timer has run since the scheduler was attached. (Not static: clang would
+ * make it a byte, and its BTF invalid.) */
+u32 timers_run;
 /* Changes whenever threads of vCPUs come or go. */
 u64 generation;
 /* A bit per VM that has a vCPU that owes. */

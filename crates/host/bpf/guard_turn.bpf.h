@@ -303,9 +303,12 @@ __noinline int take_overdue_from(u64 queue, u32 where, u64 flags, u64 now)
 			task = task_of(p);
 			if (!task || !task->waits ||
 			    policy_after(now, task->waits) < OVERDUE_NS ||
-			    !bpf_cpumask_test_cpu(where, p->cpus_ptr) ||
-			    !may_run(p, task, now))
+			    !bpf_cpumask_test_cpu(where, p->cpus_ptr))
 				continue;
+			/* Whose cgroup has no budget whenever it is looked for
+			 * would wait for ever. */
+			if (!may_run(p, task, now))
+				task->overdue = 1;
 			/* What it is ahead by is forgiven. */
 			seen(task, &at);
 			if (policy_after(task->thread.vtime, at.vtime) > 0)

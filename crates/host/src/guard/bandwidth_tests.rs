@@ -199,6 +199,47 @@ fn a_new_limit_forgives_no_debt() {
     assert_eq!(of.left as u64, MS);
 }
 
+/// A program that adapts the limit does so more often than once per period.
+#[test]
+fn a_limit_that_is_changed_all_the_time_has_its_quota() {
+    let (quota, period) = (20 * MS, 100 * MS);
+    let mut of = Bandwidth::new(quota, period, 0, START);
+    let mut used = of.take(S);
+    of.settle(used, used + 5 * MS);
+    used += 5 * MS;
+    for n in 1..=1000 {
+        let now = START + n * 30 * MS;
+        let period = [period, period + MS][n as usize % 2];
+        of.set(quota, period, 0, now);
+        of.refill(now);
+        // A limit that is set anew gives a cgroup without debt its quota at once: it has some.
+        let took = of.take(MS);
+        of.settle(took, 6 * took);
+        used += 6 * took;
+    }
+    let due = 30_000 * MS / period * quota;
+    assert!((due / 2..=2 * due).contains(&used), "{used} where {due} are due");
+}
+
+/// Who changes the length of the period all the time has no more periods.
+#[test]
+fn a_period_that_is_changed_all_the_time_adds_no_budget() {
+    let mut of = Bandwidth::new(10 * MS, S, 0, START);
+    let taken = of.take(S);
+    of.settle(taken, 2 * S);
+    let debt = of.left;
+    let mut now = START;
+    while now < START + S {
+        now += MS;
+        of.set(MS, 10 * MS, 0, now);
+        of.refill(now);
+        of.set(10 * MS, S, 0, now);
+        of.refill(now);
+    }
+    let gained = (of.left - debt) as u64;
+    assert!(gained <= 100 * MS + 10 * MS, "{gained} where a tenth of a second is due at most");
+}
+
 #[test]
 fn no_value_divides_by_zero_or_overflows() {
     let odd = [0, 1, MS, 1 << 44, 1 << 50, i64::MAX as u64, u64::MAX - 1, u64::MAX];

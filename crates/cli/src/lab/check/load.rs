@@ -7,6 +7,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often a restless thread changes its policy.
+const CHANGES: Duration = Duration::from_micros(50);
 
 /// A thread that computes until it is dropped.
 pub struct Spinner {
@@ -19,10 +23,30 @@ impl Spinner {
     /// On CPU `cpu` (an index into the CPUs that this process may use), with the niceness of this
     /// process and its VMs.
     pub fn start(cpu: u32) -> Result<Spinner> {
-        Spinner::with_niceness(cpu, None)
+        Spinner::with(cpu, None, |_| std::hint::spin_loop())
     }
 
-    fn with_niceness(cpu: u32, nice: Option<i32>) -> Result<Spinner> {
+    /// One that changes its scheduling policy all the time, after a part of a millisecond: the
+    /// scheduler has to take it out of its queue and to put it back.
+    pub fn restless(cpu: u32) -> Result<Spinner> {
+        let mut policies = [libc::SCHED_BATCH, libc::SCHED_OTHER].into_iter().cycle();
+        Spinner::with(cpu, None, move |tid| {
+            let began = Instant::now();
+            while began.elapsed() < CHANGES {
+                std::hint::spin_loop();
+            }
+            if let Some(policy) = policies.next() {
+                let _ = set_policy(tid, policy);
+            }
+        })
+    }
+
+    /// One that does `step` again and again.
+    fn with(
+        cpu: u32,
+        nice: Option<i32>,
+        mut step: impl FnMut(u32) + Send + 'static,
+    ) -> Result<Spinner> {
         let stop = Arc::new(AtomicBool::new(false));
         let (send, ready) = std::sync::mpsc::channel();
         let stopped = stop.clone();
@@ -43,7 +67,7 @@ impl Spinner {
             let pinned = threads.pin(&[vec![cpu]], &[]);
             let _ = send.send((tid as u32, niced, pinned));
             while !stopped.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
+                step(tid as u32);
             }
         })?;
         let mut spinner = Spinner { tid: 0, stop, thread: Some(thread) };
@@ -75,7 +99,7 @@ pub struct Starved {
 impl Starved {
     /// Starves thread `tid` and pins it to CPU `cpu` for that.
     pub fn start(tid: u32, cpu: u32) -> Result<Starved> {
-        let spinner = Some(Spinner::with_niceness(cpu, Some(-20))?);
+        let spinner = Some(Spinner::with(cpu, Some(-20), |_| std::hint::spin_loop())?);
         set_policy(tid, libc::SCHED_IDLE)?;
         let starved = Starved { tid, spinner };
         // Last: until then it may run on other CPUs.

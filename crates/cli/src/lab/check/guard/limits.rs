@@ -2,8 +2,9 @@
 //! CPU limits of cgroups (`cpu.max`) under `guard`, beside the stock scheduler: two threads that
 //! compute have the limit's share of a CPU, also when it changes, and the rest when it is lifted;
 //! so has a VM, also in a cgroup of a user who sets more limits than guard keeps, and so have the
-//! threads when their limit is set after those. Many threads whose limit is far too small all run,
-//! late, and guard stays. One limit of root's too many ends it.
+//! threads when their limit is set after those, and when one of them changes its policy all the
+//! time. Many threads whose limit is far too small all run, late, and guard stays. One limit of
+//! root's too many ends it.
 
 use super::super::guest_setup::{GuestSetup, few_cpus};
 use super::super::load::Spinner;
@@ -65,9 +66,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     }
     let mut spinners = Vec::new();
     for cpu in few_cpus().into_iter().take(2) {
-        let spinner = Spinner::start(cpu)?;
-        cgroup.write("cgroup.threads", &spinner.tid.to_string())?;
-        spinners.push(spinner);
+        spinners.push(within(&cgroup, Spinner::start(cpu)?)?);
     }
     let mut text = String::new();
     let mut figures = Vec::new();
@@ -92,6 +91,13 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     if seen.vm < stock.vm - 10.0 {
         bail!("beside the limit the VM had {:.1} % of a CPU, {:.1} % before", seen.vm, stock.vm);
     }
+    let last = few_cpus().last().copied().context("no CPU")?;
+    let restless = within(&cgroup, Spinner::restless(last)?)?;
+    spinners.pop();
+    let seen = measure(setup, &cgroup, &vm)?;
+    note("one of the threads changes its policy all the time", seen.limited, Some(20.0), seen.vm)?;
+    spinners.push(within(&cgroup, Spinner::start(last)?)?);
+    drop(restless);
     cgroup.write(FILE, "50000 100000")?;
     let seen = measure(setup, &cgroup, &vm)?;
     note("changed to 50 %", seen.limited, Some(50.0), seen.vm)?;
@@ -159,6 +165,12 @@ fn too_many(setup: &GuestSetup, guard: Guard, domain: &Cgroup, vm: &Vm) -> Resul
     Ok(format!("  {NESTED} nested limits of root's: ended, one named, stock scheduler back\n"))
 }
 
+/// Puts the thread into the cgroup.
+fn within(cgroup: &Cgroup, spinner: Spinner) -> Result<Spinner> {
+    cgroup.write("cgroup.threads", &spinner.tid.to_string())?;
+    Ok(spinner)
+}
+
 /// A line of after the measurement.
 fn measured(limit: &Value, path: &str) -> bool {
     limit["cgroup"] == path
@@ -185,9 +197,7 @@ fn many(setup: &GuestSetup, cgroup: &Cgroup) -> Result<String> {
     let cpus = few_cpus();
     let mut spinners = Vec::new();
     for cpu in cpus.iter().cycle().take(MANY) {
-        let spinner = Spinner::start(*cpu)?;
-        cgroup.write("cgroup.threads", &spinner.tid.to_string())?;
-        spinners.push(spinner);
+        spinners.push(within(cgroup, Spinner::start(*cpu)?)?);
     }
     cgroup.write(FILE, TINY)?;
     let thread = |spinner: &Spinner| Threads::new(std::process::id(), vec![spinner.tid]);
