@@ -26,14 +26,9 @@ void guard_begin(struct policy_thread *thread, struct policy_group *group,
 }
 
 u64 guard_charge(struct policy_thread *thread, struct policy_group *group,
-		 u64 now)
+		 u64 fine, u64 now)
 {
-	return policy_charge(thread, group, now);
-}
-
-u64 guard_charge_fine(struct policy_thread *thread, u64 fine, u64 now)
-{
-	return policy_charge_fine(thread, fine, now);
+	return policy_charge(thread, group, fine, now);
 }
 
 u64 guard_weight_of(u64 shares)

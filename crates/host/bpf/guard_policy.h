@@ -387,9 +387,9 @@ POLICY_FN void policy_begin(struct policy_thread *thread,
 }
 
 /* The time that the thread ran since policy_begin, or since it was last
- * charged, is charged. Returns it. */
+ * charged, is charged. Returns it. One that is no vCPU weighs fine. */
 POLICY_FN u64 policy_charge(struct policy_thread *thread,
-			    struct policy_group *group, u64 now)
+			    struct policy_group *group, u64 fine, u64 now)
 {
 	u64 ran;
 
@@ -403,22 +403,8 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 		thread->rate = group->rate;
 		group->vtime += policy_scaled(ran, group->weight);
 	} else {
-		thread->vtime += policy_scaled(ran, thread->weight);
+		thread->vtime += policy_fine_scaled(ran, fine);
 	}
-	return ran;
-}
-
-/* The same for a thread that is no vCPU and weighs so much. */
-POLICY_FN u64 policy_charge_fine(struct policy_thread *thread, u64 fine,
-				 u64 now)
-{
-	u64 ran;
-
-	if (policy_after(now, thread->began) <= 0)
-		return 0;
-	ran = now - thread->began;
-	thread->began = now;
-	thread->vtime += policy_fine_scaled(ran, fine);
 	return ran;
 }
 

@@ -279,7 +279,9 @@ static __always_inline void resolve(struct task_struct *p, struct task *task,
 	found = bpf_map_lookup_elem(&members, &tid);
 	if (found)
 		slot = *found;
-	if (slot == task->slot)
+	/* Its VM may have been left and followed again meanwhile. */
+	vcpu = vcpu_of(task);
+	if (slot == task->slot && (!slot || (vcpu && vcpu->vm == task->vm)))
 		return;
 	leave(task, now);
 	repay(task);
@@ -386,7 +388,7 @@ __noinline u64 charge(struct task *task, u64 now)
 		limit.rescue_share = guest->rescue_share;
 		lag = lag_of(task, clock);
 		bpf_spin_lock(&group->lock);
-		ran = policy_charge(&task->thread, &group->group, now);
+		ran = policy_charge(&task->thread, &group->group, 0, now);
 		policy_stand(&group->group, clock, mask, lag, &limit);
 		/* A VM that never sleeps gets a new weight here. */
 		if (group->group.weight != weight && group->group.runnable) {

@@ -489,7 +489,7 @@ __noinline u64 charge_thread(struct task *task, u64 now)
 		return 0;
 	ran = now - task->thread.began;
 	fine = weigh(task, now, ran);
-	policy_charge_fine(&task->thread, fine, now);
+	policy_charge(&task->thread, 0, fine, now);
 	of = taskgroup_at(task->taskgroup);
 	/* A CPU's own queue says nothing of the host's virtual time. */
 	if (!of || task->queue)

@@ -94,8 +94,7 @@ unsafe extern "C" {
     fn guard_leave(group: *mut Group, now: u64);
     fn guard_stand(group: *mut Group, clock: u64, mask: u64, lag: u64, limits: *const Limits);
     pub(super) fn guard_begin(thread: *mut Thread, group: *mut Group, now: u64);
-    pub(super) fn guard_charge(thread: *mut Thread, group: *mut Group, now: u64) -> u64;
-    fn guard_charge_fine(thread: *mut Thread, fine: u64, now: u64) -> u64;
+    pub(super) fn guard_charge(thread: *mut Thread, group: *mut Group, fine: u64, now: u64) -> u64;
     fn guard_weight_of(shares: u64) -> u64;
     fn guard_above(fine: u64, part: u64, all: u64, weight: u64) -> u64;
     fn guard_beside(vms: u64, tops: u64) -> u64;
@@ -283,9 +282,11 @@ const LOOK_FIRST: usize = 64;
 const ELSEWHERE: u64 = 20 * MS;
 /// Of `enum policy_answer`.
 const YES: u32 = 0;
+const IN_DEBT: u32 = 2;
 /// Weights in task groups are in parts of a weight.
 const FINE: u32 = 10;
-const IN_DEBT: u32 = 2;
+/// The normal weight, in these parts.
+pub(super) const NORMAL: u64 = 100 << FINE;
 
 /// A generator that any seed makes different (splitmix64).
 pub(super) struct Random(pub(super) u64);
@@ -742,12 +743,7 @@ impl Host {
         let fine = if group.is_null() { self.weigh(actor, now - began) } else { 0 };
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
-        let ran = unsafe {
-            match group.is_null() {
-                true => guard_charge_fine(&mut one.thread, fine, now),
-                false => guard_charge(&mut one.thread, group, now),
-            }
-        };
+        let ran = unsafe { guard_charge(&mut one.thread, group, fine, now) };
         one.ran += ran;
         self.tally(actor, ran);
         let one = &mut self.actors[actor];
@@ -1279,7 +1275,7 @@ fn a_chain_of_short_threads_has_the_share_of_one() {
                 guard_start(&mut queue, one, 0);
                 guard_begin(one, none, now);
                 now += time;
-                guard_charge(one, none, now);
+                guard_charge(one, none, NORMAL, now);
                 if chain && !is_child {
                     // It starts the next one at the end of its turn, and waits.
                     child = Thread { weight: 100, ..Thread::default() };
@@ -1328,7 +1324,7 @@ fn a_chain_whose_threads_start_the_next_one_early_has_the_share_of_one() {
                     guard_start(&mut queue, &hog, 0);
                     guard_begin(&mut hog, none, now);
                     now += LIMITS.slice;
-                    ran[0] += guard_charge(&mut hog, none, now);
+                    ran[0] += guard_charge(&mut hog, none, NORMAL, now);
                     continue;
                 }
                 guard_start(&mut queue, &one, 0);
@@ -1337,7 +1333,7 @@ fn a_chain_whose_threads_start_the_next_one_early_has_the_share_of_one() {
                 inherited -= owed;
                 let ahead = guard_born(&one, none, &queue, now + lead, owed, &LIMITS);
                 now += LIMITS.slice - lead;
-                ran[1] += guard_charge(&mut one, none, now);
+                ran[1] += guard_charge(&mut one, none, NORMAL, now);
                 let mut next = Thread { vtime: queue.vtime + ahead, weight: 100, ..one };
                 guard_place(&mut next, none, &queue, 0, 0, 200, 1, 0, &LIMITS);
                 inherited += guard_bequeath(&one, &queue, &LIMITS);

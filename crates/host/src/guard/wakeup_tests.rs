@@ -3,8 +3,8 @@
 //! may run elsewhere as well (kind 0, the queue of a domain) or there only (kind 1, its own queue).
 
 use super::policy_tests::{
-    Kinds, LIMITS, Limits, MS, Queue, Random, S, Thread, US, guard_begin, guard_charge, guard_kind,
-    guard_kind_preempts_in, guard_left, guard_may_lead, guard_place, guard_preempts_in,
+    Kinds, LIMITS, Limits, MS, NORMAL, Queue, Random, S, Thread, US, guard_begin, guard_charge,
+    guard_kind, guard_kind_preempts_in, guard_left, guard_may_lead, guard_place, guard_preempts_in,
     guard_served, guard_settles, guard_start, guard_turn,
 };
 use std::ptr::null_mut;
@@ -161,7 +161,7 @@ impl Cpu {
         let kind = self.actors[actor].kind;
         let one = &mut self.actors[actor];
         // SAFETY: as in `enqueue`.
-        let ran = unsafe { guard_charge(&mut one.thread, null_mut(), self.now) };
+        let ran = unsafe { guard_charge(&mut one.thread, null_mut(), NORMAL, self.now) };
         one.ran += ran;
         let count = self.count(kind);
         // SAFETY: as in `enqueue`.
