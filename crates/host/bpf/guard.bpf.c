@@ -150,6 +150,9 @@ static __always_inline void preempt(struct task_struct *p, struct task *task,
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 }
 
+/* How long a thread that comes may take to be in its queue. */
+#define COMES_NS 50000
+
 SEC("struct_ops/guard_enqueue")
 void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 {
@@ -204,6 +207,10 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 			/* It is in the queue only after this: a CPU may have
 			 * looked there, and be idle in a moment. Full barrier:
 			 * it says so first. */
+			if (settings.domains > 1 &&
+			    (u64)p->nr_cpus_allowed > cpus_of(task->domain) &&
+			    policy_after(now, comes_anywhere) > COMES_NS / 4)
+				comes_anywhere = now;
 			__sync_lock_test_and_set(
 				&domain_at(task->domain)->comes, now);
 			cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -225,9 +232,6 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		look_for_one(runs, cpu, now);
 }
 
-/* How long a thread that comes may take to be in its queue. */
-#define COMES_NS 50000
-
 SEC("struct_ops/guard_update_idle")
 void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 {
@@ -237,8 +241,15 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 
 	if (!cpu)
 		return;
+	/* It takes threads of other domains, too. */
+	if (settings.domains > 1 && policy_after(comes_anywhere, comes) > 0)
+		comes = comes_anywhere;
 	cpu->idle = idle;
-	if (!idle || policy_after(now, comes) >= COMES_NS)
+	if (!idle) {
+		look_for_claimed(cpu, where, now);
+		return;
+	}
+	if (policy_after(now, comes) >= COMES_NS)
 		return;
 	scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
 	/* The kernel tells once that it is idle: again when it must be there.
@@ -340,6 +351,8 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 		task->used = 0;
 		task->waits = 0;
 	}
+	/* Before Linux 7.1, dequeue() says nothing of a change of class. */
+	task->queued = 0;
 	falls_asleep(task);
 	__sync_lock_test_and_set(&task->runnable, 0);
 	count_out(task, bpf_ktime_get_ns());
@@ -697,6 +710,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 	} else if (waits_anywhere(where, now)) {
 		/* Only if it is idle: one may have come as it went idle. */
 		scx_bpf_kick_cpu(where, SCX_KICK_IDLE);
+		if (runs_higher(cpu))
+			wake_another(where);
 	}
 	look_at_local(cpu, timer, now);
 	cpu->due = 0;
@@ -721,6 +736,10 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 
 		if (left < next)
 			next = left;
+		/* Another CPU has taken it: no more looks for that. */
+		if (policy_after(now, cpu->turn + cpu->slice) >= 0 &&
+		    !waits(where, now))
+			cpu->woken = 0;
 	}
 	account(now);
 	bpf_timer_start(&timer->timer, next, BPF_F_TIMER_CPU_PIN);

@@ -15,16 +15,53 @@ static __always_inline _Bool runs_higher(const struct cpu *cpu)
 	return cpu && !cpu->turn && !cpu->idle;
 }
 
+/* Brings the next look near until a thread runs. */
+static __always_inline void look_meanwhile(struct cpu *cpu, u32 where, u64 now)
+{
+	u64 look = cpu->look;
+
+	if (!looks_after(cpu, LOOK_BUSY_NS, now))
+		return;
+	look_in(cpu, where, LOOK_BUSY_NS, now);
+	cpu->brought = policy_after(look, now) > 0 ? look : 0;
+}
+
 /* Who ran is preempted, and no other chosen: a higher class takes the CPU,
  * perhaps for long. */
 static __always_inline void look_for_higher(struct cpu *cpu, u32 where, u64 now)
 {
-	u64 look = cpu->look;
+	if (kernel_enqueues_local())
+		look_meanwhile(cpu, where, now);
+}
 
-	if (!kernel_enqueues_local() || !looks_after(cpu, LOOK_BUSY_NS, now))
-		return;
-	look_in(cpu, where, LOOK_BUSY_NS, now);
-	cpu->brought = policy_after(look, now) > 0 ? look : 0;
+/* The CPU is idle no longer, and some wait in queues: one of them had claimed
+ * it perhaps, and a higher class was before it. (In the CPU's local queue is
+ * whoever has just been chosen.) */
+static __always_inline void look_for_claimed(struct cpu *cpu, u32 where,
+					     u64 now)
+{
+	if (waits_in_queues(cpu, where, now))
+		look_meanwhile(cpu, where, now);
+}
+
+/* A higher class has the CPU, and some wait in its domain's queue: an idle CPU
+ * where the first of them may run is told. */
+__noinline int wake_another(u32 where)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	s32 idle;
+
+	bpf_rcu_read_lock();
+	if (!bpf_iter_scx_dsq_new(&it, QUEUE_SHARED + domain_of(where), 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		idle = p ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
+		if (idle >= 0)
+			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
+	return 0;
 }
 
 /* A thread runs again: the look that was for the higher class would be an exit.

@@ -517,6 +517,10 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;
+	/* Only CPUs of its domain take a rescued vCPU. As long as a higher
+	 * class has them, others can take it from its queue. */
+	if (settings.domains > 1 && !task->queue && runs_higher(cpu))
+		return FITS_NOT;
 	index = cpu->slot - 1;
 	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
 	if (!cpu->turn || cpu->extends || cpu->wanted ||

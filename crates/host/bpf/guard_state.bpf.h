@@ -138,6 +138,10 @@ struct task {
 	u64 mask_since; /* the mask of which that is */
 };
 
+/* Where a CPU looks for threads that wait too long: in the queue of its domain,
+ * in its own, and in one of another domain. */
+enum looks_for { LOOKS_SHARED, LOOKS_BOUND, LOOKS_ELSEWHERE, LOOKS_FOR };
+
 /* What a CPU does. Written there, also read elsewhere. */
 struct cpu {
 	struct policy_thread thread; /* a copy, of whom it runs */
@@ -159,9 +163,7 @@ struct cpu {
 	u64 surveyed; /* when it looks at that again */
 	u64 survey_sum; /* meanwhile */
 	u64 survey_looked;
-	/* When it looks for threads that wait too long again: in the queue of
-	 * its domain, and in its own. */
-	u64 overdue[2];
+	u64 overdue[LOOKS_FOR]; /* when it looks there again */
 	u32 pid;
 	u32 slot;
 	u32 why; /* also of the last, while nobody runs */
@@ -174,6 +176,8 @@ struct cpu {
 	u64 wanted; /* a thread to run next, and why in the upper half */
 	u32 woken; /* a thread that was woken, and may run out of its turn */
 	u32 chosen; /* another is chosen than who runs */
+	u32 overdue_domain; /* the other domain that it looked at last */
+	u32 pad;
 	u64 brought; /* when the next look was, before a higher class came. 0:
 		      * as it is */
 	u64 enqueues; /* when threads that only this CPU could run are enqueued
@@ -259,6 +263,9 @@ struct domain {
 };
 
 static struct domain domains[MAX_DOMAINS];
+/* When a thread came last for which no CPU was idle, roughly: written rarely,
+ * since all CPUs read it. */
+static u64 comes_anywhere;
 /* Virtual time: that of the domain that is furthest. */
 static u64 virtual_now;
 /* The weight of all VMs that are runnable, of the outermost task groups that
@@ -403,6 +410,14 @@ static __always_inline _Bool share(const struct cpu *cpu, u32 where, u64 now)
 	       scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain_of(where)) > 0;
 }
 
+static __always_inline _Bool waits_in_queues(const struct cpu *cpu, u32 where,
+					     u64 now)
+{
+	return share(cpu, where, now) ||
+	       scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0 ||
+	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain_of(where)) > 0;
+}
+
 /* Threads that may not migrate now wait in the CPU's local queue. Not inlined:
  * the verifier would follow each place where it is asked. */
 __noinline int waits(u32 where, u64 now)
@@ -410,7 +425,5 @@ __noinline int waits(u32 where, u64 now)
 	struct cpu *cpu = cpu_of(where);
 
 	return !cpu || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | where) > 0 ||
-	       share(cpu, where, now) ||
-	       scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0 ||
-	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain_of(where)) > 0;
+	       waits_in_queues(cpu, where, now);
 }

@@ -223,7 +223,8 @@ __noinline int waits_anywhere(u32 where, u64 now)
 	{
 		if (domain >= settings.domains)
 			break;
-		if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) > 0)
+		if (scx_bpf_dsq_nr_queued(QUEUE_SHARED + domain) > 0 ||
+		    scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain) > 0)
 			return 1;
 	}
 	return 0;
@@ -323,28 +324,42 @@ __noinline int take_overdue_from(u64 queue, u32 where, u64 flags, u64 now)
 }
 
 /* Takes a thread that waits for too long. It is among the last of its queue, or
- * it lacks a lot there and may run on few CPUs, which others keep from it. */
-__noinline int take_overdue(u64 queue, u32 where, u64 now)
+ * it lacks a lot there and may run on few CPUs, which others keep from it:
+ * those of its domain perhaps a higher class. */
+__noinline int take_overdue(u32 which, u32 where, u64 now)
 {
+	u32 domain = domain_of(where);
 	struct cpu *cpu = cpu_of(where);
-	u32 own = queue >= QUEUE_CPU;
-	u64 pause = LOOK_OVERDUE_NS;
+	u64 pause = LOOK_OVERDUE_NS, queue;
 
-	if (!cpu)
+	if (!cpu || which >= LOOKS_FOR ||
+	    (which == LOOKS_ELSEWHERE && settings.domains < 2))
 		return 0;
-	if (policy_after(now, cpu->overdue[own]) < 0)
+	if (policy_after(now, cpu->overdue[which]) < 0)
 		return 0;
 	/* Each CPU of a domain looks: some threads may run on few of them. */
-	if (!own)
-		pause *= 1 + cpus_of(domain_of(where)) / 8;
+	if (which != LOOKS_BOUND)
+		pause *= 1 + cpus_of(domain) / 8;
 	if (pause > LOOK_OVERDUE_MOST_NS)
 		pause = LOOK_OVERDUE_MOST_NS;
-	cpu->overdue[own] = now + pause;
+	/* Within as long, it has looked at all others. */
+	if (which == LOOKS_ELSEWHERE &&
+	    pause > LOOK_OVERDUE_MOST_NS / settings.domains)
+		pause = LOOK_OVERDUE_MOST_NS / settings.domains;
+	cpu->overdue[which] = now + pause;
+	if (which == LOOKS_ELSEWHERE) {
+		cpu->overdue_domain++;
+		if (cpu->overdue_domain % settings.domains == domain)
+			cpu->overdue_domain++;
+		domain = cpu->overdue_domain % settings.domains;
+	}
+	queue = which == LOOKS_BOUND ? QUEUE_CPU + where
+				     : QUEUE_SHARED + domain;
 	if (!take_overdue_from(queue, where, SCX_DSQ_ITER_REV, now) &&
 	    (scx_bpf_dsq_nr_queued(queue) <= LOOK_OVERDUE ||
 	     !take_overdue_from(queue, where, 0, now)))
 		return 0;
-	cpu->overdue[own] = now; /* there may be more */
+	cpu->overdue[which] = now; /* there may be more */
 	return 1;
 }
 
@@ -669,8 +684,9 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (take_woken(where, now) || (!cpu->why && take_wanted(where, now)))
 		return;
 	park_spent(QUEUE_CPU + where, now);
-	if (take_overdue(QUEUE_CPU + where, where, now) ||
-	    take_overdue(QUEUE_SHARED + own, where, now))
+	if (take_overdue(LOOKS_BOUND, where, now) ||
+	    take_overdue(LOOKS_SHARED, where, now) ||
+	    take_overdue(LOOKS_ELSEWHERE, where, now))
 		return;
 	if (ran)
 		count_run(task, cpu, now);
