@@ -18,6 +18,7 @@ pub fn checks() -> Vec<Check> {
         btf(),
         rights(),
         sched_ext(Path::new("/sys/kernel/sched_ext"), &release()),
+        timers(),
         ticks(),
         kvm(),
     ]
@@ -236,6 +237,23 @@ fn warning(release: &str) -> Option<&'static str> {
             Some("the BTF of Debian's 7.2 misdescribes functions that guard needs: take 7.3")
         }
         _ => None,
+    }
+}
+
+fn timers() -> Check {
+    let in_threads = reprieve_host::guard::timers_in_threads();
+    Check {
+        name: "timers",
+        used_by: "guard",
+        present: !in_threads,
+        optional: false,
+        detail: if in_threads {
+            "in threads (PREEMPT_RT or threadirqs): turns would end with the kernel's tick only"
+        } else {
+            "in interrupts, which can end a turn in time"
+        }
+        .into(),
+        remedy: Some("another kernel, or no threadirqs; or guard --backend eevdf".into()),
     }
 }
 

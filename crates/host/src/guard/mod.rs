@@ -69,6 +69,12 @@ pub fn kept_limits(options: &Options) -> Vec<std::path::PathBuf> {
     }
 }
 
+/// Whether this host's timers expire in threads (PREEMPT_RT, `threadirqs`), which have preempted
+/// the thread whose turn a scheduler's timer should end: the backend refuses such a host.
+pub fn timers_in_threads() -> bool {
+    sched_ext::timers_in_threads()
+}
+
 /// Whether this host's KVM hides from a scheduler when the ticks of guests are due: then a
 /// preempted vCPU is rescued later. `kvm_intel.preemption_timer=0` shows them.
 pub fn ticks_hidden() -> bool {

@@ -21,6 +21,12 @@ pub fn host(options: &Options) -> Result<(), Error> {
         let what = format!("the scheduler that is loaded ({})", read("root/ops"));
         return Err(Error::WouldDrop { what, hint: "end it first" });
     }
+    if timers_in_threads() {
+        return Err(Error::Missing {
+            what: "timers that expire in interrupts: this kernel runs them in threads (PREEMPT_RT or threadirqs)",
+            hint: "boot another kernel, or one without threadirqs, or use --backend eevdf",
+        });
+    }
     few_cpus()?;
     reach_cpus()?;
     let matters = !options.ignore_cpu_max && loses_limits(options);
@@ -51,6 +57,18 @@ pub fn ticks_stop() -> bool {
     list.contains(|c: char| c.is_ascii_digit())
 }
 
+/// Whether timers expire in threads of a higher class, which have preempted the thread on whose
+/// turn they should decide: it would end with the kernel's tick.
+pub fn timers_in_threads() -> bool {
+    let realtime = fs::read_to_string("/sys/kernel/realtime").unwrap_or_default();
+    let parameters = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    in_threads(&realtime, &parameters)
+}
+
+fn in_threads(realtime: &str, parameters: &str) -> bool {
+    realtime.trim() == "1" || parameters.split_ascii_whitespace().any(|word| word == "threadirqs")
+}
+
 /// Whether KVM hides from the scheduler when the tick of a guest is due whose vCPU has no CPU: on
 /// Intel the processor's preemption timer stands for the tick, and runs with the vCPU only. KVM
 /// clears the parameter where the processor has no such timer.
@@ -75,5 +93,18 @@ pub fn bandwidth(limit: &Path) -> Error {
     Error::WouldDrop {
         what: format!("the CPU limit in {}", limit.display()),
         hint: "guard keeps such limits on Linux 6.17 and newer with CONFIG_EXT_GROUP_SCHED, 256 of them, nested 4 deep, and not with --only-vms; remove it, use --backend eevdf, or accept that with --ignore-cpu-max",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_threads;
+
+    #[test]
+    fn kernels_whose_timers_expire_in_threads_are_known() {
+        assert!(in_threads("1\n", "quiet"));
+        assert!(in_threads("", "root=/dev/vda1 threadirqs quiet\n"));
+        assert!(!in_threads("0\n", "threadirqs=no nothreadirqs"));
+        assert!(!in_threads("", ""));
     }
 }

@@ -27,7 +27,7 @@ use crate::publish::Server;
 use crate::watch::model::{Class, VmSnapshot, VmState};
 use crate::watch::raw::clock;
 use crate::watch::{self, Watch};
-pub use check::{kept_limits, ticks_hidden, unkept_limit};
+pub use check::{kept_limits, ticks_hidden, timers_in_threads, unkept_limit};
 use follow::{Followed, Follower};
 use hints::Hints;
 use program::{Program, types};
