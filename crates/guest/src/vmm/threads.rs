@@ -3,11 +3,11 @@
 //!
 //! With `debug-threads=on` (libvirt's choice) a thread's name says it. A KVM vCPU also shows in the
 //! system call it is in: `ioctl(fd, KVM_RUN)`, where `fd` is a link to `anon_inode:kvm-vcpu:N`.
-//! Without either, the threads that have computed most are taken, in the order in which they were
-//! made, which is that of the vCPUs.
+//! For vCPUs without either, of the other threads those that have computed most are taken, in the
+//! order in which they were made, which is that of the vCPUs.
 
 use super::{Accel, VcpuThread};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
@@ -29,13 +29,15 @@ pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
     if !named.is_empty() {
         return named;
     }
-    if accel == Accel::Kvm {
-        let running = by_system_call(pid, &tids, expected);
-        if running.len() >= expected as usize {
-            return running;
-        }
+    // One that computes all the time is in no system call, and stops none of the others.
+    let running = match accel {
+        Accel::Kvm => by_system_call(pid, &tids, expected),
+        Accel::Tcg => Vec::new(),
+    };
+    if running.len() >= expected as usize {
+        return running;
     }
-    by_work(pid, &tids, expected)
+    completed(running, by_work(pid, &tids), expected)
 }
 
 /// The vCPU threads by their names; none if QEMU does not name its threads.
@@ -122,8 +124,8 @@ fn kvm_vcpu(pid: u32, fd: u32) -> Option<u32> {
     link.to_str()?.strip_prefix("anon_inode:kvm-vcpu:")?.parse().ok()
 }
 
-/// The `expected` threads with most CPU time. The main thread is none of them.
-fn by_work(pid: u32, tids: &[u32], expected: u32) -> Vec<VcpuThread> {
+/// The threads, those with most CPU time first. The main thread runs no vCPU.
+fn by_work(pid: u32, tids: &[u32]) -> Vec<u32> {
     let time = |tid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
         stat.split_ascii_whitespace().next()?.parse::<u64>().ok()
@@ -131,10 +133,22 @@ fn by_work(pid: u32, tids: &[u32], expected: u32) -> Vec<VcpuThread> {
     let others = tids.iter().filter(|&&tid| tid != pid);
     let mut busy: Vec<(u64, u32)> = others.filter_map(|&tid| Some((time(tid)?, tid))).collect();
     busy.sort_unstable_by(|a, b| b.cmp(a));
-    busy.truncate(expected as usize);
-    let mut tids: Vec<u32> = busy.into_iter().map(|(_, tid)| tid).collect();
-    tids.sort_unstable();
-    (0..).zip(tids).map(|(index, tid)| VcpuThread { index, tid }).collect()
+    busy.into_iter().map(|(_, tid)| tid).collect()
+}
+
+/// The vCPUs that are known, and for the others of the `expected` the first of `threads`, in the
+/// order in which they were made.
+fn completed(mut known: Vec<VcpuThread>, threads: Vec<u32>, expected: u32) -> Vec<VcpuThread> {
+    let (indexes, tids): (BTreeSet<u32>, BTreeSet<u32>) =
+        known.iter().map(|t| (t.index, t.tid)).unzip();
+    let missing = (expected as usize).saturating_sub(known.len());
+    let others = threads.into_iter().filter(|tid| !tids.contains(tid));
+    let mut others: Vec<u32> = others.take(missing).collect();
+    others.sort_unstable();
+    let missing = (0..expected).filter(|index| !indexes.contains(index));
+    known.extend(missing.zip(others).map(|(index, tid)| VcpuThread { index, tid }));
+    known.sort_by_key(|t| t.index);
+    known
 }
 
 #[cfg(test)]
@@ -169,6 +183,19 @@ mod tests {
     }
 
     #[test]
+    fn one_vcpu_that_is_not_recognised_makes_none_of_the_others_unknown() {
+        let vcpu = |index, tid| VcpuThread { index, tid };
+        // vCPU 0 computes all the time; a worker (100) did more than vCPU 3.
+        let known = vec![vcpu(1, 102), vcpu(2, 103), vcpu(3, 104)];
+        let by_work = vec![101, 102, 103, 100, 104];
+        let all = [vcpu(0, 101), vcpu(1, 102), vcpu(2, 103), vcpu(3, 104)];
+        assert_eq!(completed(known, by_work.clone(), 4), all);
+        // None is recognised.
+        assert_eq!(completed(Vec::new(), by_work, 2), [vcpu(0, 101), vcpu(1, 102)]);
+        assert_eq!(completed(vec![vcpu(1, 9)], Vec::new(), u32::MAX), [vcpu(1, 9)]);
+    }
+
+    #[test]
     fn vcpus_are_recognised_by_system_call() {
         assert_eq!(kvm_fd("16 0x1d 0xae80 0x0 0x0 0x0 0x0 0x7fff 0x7f00\n"), Some(29));
         assert_eq!(kvm_fd("16 0x1d 0xae81 0x0"), None);
@@ -199,10 +226,10 @@ mod tests {
         assert!(tids(pid).contains(&busy) && tids(pid).contains(&idle));
         // True as soon as the busy one has had a CPU for longer than the idle one, which had one
         // only to start.
-        while by_work(pid, &[pid, idle, busy], 1) != [VcpuThread { index: 0, tid: busy }] {
+        while by_work(pid, &[pid, idle, busy]) != [busy, idle] {
             std::thread::yield_now();
         }
-        assert!(by_work(pid, &tids(pid), u32::MAX).iter().all(|t| t.tid != pid));
+        assert!(!by_work(pid, &tids(pid)).contains(&pid));
         drop((busy_done, idle_done));
         busy_thread.join().unwrap();
         idle_thread.join().unwrap();
