@@ -294,13 +294,14 @@ fn refused(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Error {
 /// it says why.
 pub fn lacks_right(error: &libbpf_rs::Error) -> bool {
     error.kind() == libbpf_rs::ErrorKind::PermissionDenied
-        && COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).is_empty()
+        && COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).telling.is_empty()
 }
 
 /// The error, with what libbpf complained of before it.
 pub fn complaints(error: &libbpf_rs::Error) -> String {
     let mut message = format!("{error:#}");
-    for complaint in COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()).drain(..) {
+    let kept = std::mem::take(&mut *COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner()));
+    for complaint in if kept.telling.is_empty() { kept.others } else { kept.telling } {
         message.push_str("; ");
         message.push_str(&complaint);
     }
@@ -308,24 +309,39 @@ pub fn complaints(error: &libbpf_rs::Error) -> String {
 }
 
 /// libbpf's messages about the last failures, which would otherwise go to standard error.
-static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static COMPLAINTS: Mutex<Complaints> =
+    Mutex::new(Complaints { telling: Vec::new(), others: Vec::new() });
 const COMPLAINTS_MAX: usize = 8;
+
+#[derive(Default)]
+struct Complaints {
+    telling: Vec<String>,
+    /// libbpf's own words, for want of telling ones.
+    others: Vec<String>,
+}
 
 /// Keeps the lines of the verifier's long log that name a reason.
 pub fn keep_complaint(_: libbpf_rs::PrintLevel, text: String) {
     let mut kept = COMPLAINTS.lock().unwrap_or_else(|e| e.into_inner());
-    for line in telling(&text) {
-        if kept.len() < COMPLAINTS_MAX {
-            kept.push(line);
-        }
-    }
+    let room = COMPLAINTS_MAX - kept.telling.len();
+    kept.telling.extend(telling(&text).into_iter().take(room));
+    let own = text.lines().filter_map(|line| line.strip_prefix("libbpf: "));
+    let room = COMPLAINTS_MAX - kept.others.len();
+    kept.others.extend(own.map(|line| line.trim().to_owned()).take(room));
 }
 
 /// The lines that name a reason; that of a program's log also names the program.
 fn telling(text: &str) -> Vec<String> {
     // Since 7.3 the verifier shows the line and the instruction, marked so.
-    const TELLING: [&str; 6] =
-        ["failed to resolve", "unknown func", "invalid ", "R1 type", "incompatible with", ">>>"];
+    const TELLING: [&str; 7] = [
+        "failed to resolve",
+        "unknown func",
+        "invalid ",
+        "Invalid ",
+        "R1 type",
+        "incompatible with",
+        ">>>",
+    ];
     // The verifier's last words come before its statistics.
     let lines = || text.lines().filter(|line| !line.trim().is_empty());
     let next = lines().skip(1).chain([""]);
