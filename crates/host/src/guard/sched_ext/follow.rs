@@ -3,7 +3,7 @@
 
 use super::check;
 use super::program::{Program, constants, types};
-use super::rules::{Rules, bits};
+use super::rules::{Rules, Vm, bits};
 use super::weight;
 use crate::cgroup;
 use crate::guard::{Change, Error, Options, Treatment, Weight};
@@ -13,10 +13,11 @@ use crate::watch::vms::finder::Key;
 use crate::watch::vms::machine::Machine;
 use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
 use reprieve_guest::layout::BpfLayout;
+use reprieve_guest::vmm::process;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -41,6 +42,9 @@ pub struct Follower {
 /// A VM of which the scheduler was told.
 #[derive(Clone, Copy)]
 pub struct Followed {
+    key: Key,
+    /// Who runs it.
+    user: u32,
     /// Of its entry.
     pub index: u32,
     /// Its cgroup's.
@@ -110,9 +114,12 @@ impl Follower {
         short.get(&pid).map(|what| format!("{what}; guard schedules them as ordinary threads"))
     }
 
-    /// What is done for the VM.
-    pub fn treatment(&self, pid: u32, name: &str) -> Treatment {
-        self.shared.rules().of(pid, Some(name))
+    /// What is done for the VM, which has this name.
+    pub fn treatment(&self, vm: Option<&Followed>, name: &str) -> Treatment {
+        let rules = self.shared.rules();
+        let of =
+            |vm: &Followed| rules.of(Vm { key: vm.key, name: Some(name), user: Some(vm.user) });
+        vm.map_or_else(|| rules.all().clone(), of)
     }
 
     /// At once; see [`Guard::set`](crate::guard::Guard::set).
@@ -130,13 +137,14 @@ impl Follower {
             return Err(Error::NoVm { asked: vm.into(), there });
         }
         let mut rules = self.shared.rules();
-        rules.set(vm, change);
+        let told: Vec<Vm<'_>> = chosen.iter().map(|machine| told_apart(machine)).collect();
+        rules.set(vm, &told, change);
         if vm.is_none() {
             self.program.help_threads(&rules.all().policies);
         }
         for machine in &chosen {
             if let Some(vm) = known.get(&machine.key.pid) {
-                let now = rules.of(machine.key.pid, machine.name.as_deref());
+                let now = rules.of(told_apart(machine));
                 treat(&self.program, vm.index, vm.weight, &now);
             }
         }
@@ -176,12 +184,19 @@ struct State {
 /// What the scheduler was told of a VM.
 struct Known {
     index: u32,
+    user: u32,
     /// Thread, entry and CPU in the guest of each vCPU.
     vcpus: Vec<(u32, u32, Option<u32>)>,
     boot: Option<u64>,
     /// Of its cgroup.
     weight: u32,
     treatment: Treatment,
+}
+
+/// What tells the VM from others.
+fn told_apart(machine: &Machine) -> Vm<'_> {
+    let user = machine.user().or_else(|| process::user(machine.key.pid));
+    Vm { key: machine.key, name: machine.name.as_deref(), user }
 }
 
 /// Tells the scheduler what is done for the VM with this entry, whose cgroup has this weight.
@@ -233,11 +248,16 @@ impl State {
         for key in gone {
             self.forget(key);
         }
+        let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.ended.is_none());
+        self.shared.rules().keep(runs);
         for machine in machines.values().filter(|machine| machine.ended.is_none()) {
             self.tell(machine, cgroups);
         }
-        let followed = |known: &Known| Followed { index: known.index, weight: known.weight };
-        let all = self.known.iter().map(|(key, known)| (key.pid, followed(known))).collect();
+        let followed = |(&key, known): (&Key, &Known)| {
+            let &Known { index, user, weight, .. } = known;
+            (key.pid, Followed { key, user, index, weight })
+        };
+        let all = self.known.iter().map(followed).collect();
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
         let running = machines.values().filter(|machine| machine.ended.is_none());
         let short = running.filter_map(|m| Some((m.key.pid, m.trouble.clone()?))).collect();
@@ -265,7 +285,7 @@ impl State {
     }
 
     fn tell(&mut self, machine: &Machine, cgroups: bool) {
-        let Some(index) = machine.index() else { return };
+        let Some((index, user)) = machine.index().zip(machine.user()) else { return };
         let vcpus: Vec<(u32, u32, Option<u32>)> =
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
         let layout = machine.layout();
@@ -273,12 +293,16 @@ impl State {
         let known = self.known.get(&machine.key);
         if self.only_vms && (cgroups || known.is_none()) {
             self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
+            // Somebody may have changed the class of a thread and back.
+            let pid = machine.key.pid;
+            let threads = vcpus.iter().filter(|(tid, ..)| is_thread_of(pid, *tid));
+            threads.for_each(|&(tid, ..)| switch(tid, taken));
         }
         let weight = match known {
             Some(known) if !cgroups => known.weight,
             _ => weight::of_process(machine.key.pid),
         };
-        let treatment = self.shared.rules().of(machine.key.pid, machine.name.as_deref());
+        let treatment = self.shared.rules().of(told_apart(machine));
         if known.is_some_and(|known| {
             (known.index, &known.vcpus, known.boot, known.weight, &known.treatment)
                 == (index, &vcpus, boot, weight, &treatment)
@@ -296,6 +320,10 @@ impl State {
         for &(tid, slot, _) in &before {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
                 self.program.remove_vcpu(tid, slot);
+                // It may be another thread of the VMM's, which had been taken for a vCPU.
+                if self.only_vms && is_thread_of(machine.key.pid, tid) {
+                    switch(tid, given_back);
+                }
             }
         }
         for &(tid, slot, _) in &vcpus {
@@ -318,7 +346,7 @@ impl State {
             set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
         }
         self.program.changed();
-        self.known.insert(machine.key, Known { index, vcpus, boot, weight, treatment });
+        self.known.insert(machine.key, Known { index, user, vcpus, boot, weight, treatment });
     }
 }
 
@@ -404,6 +432,10 @@ fn set_rcu(
         guests.set_field(index, at, slot);
     }
     guests.set_field(index, offset_of!(types::guest, ready), 1u32);
+}
+
+fn is_thread_of(pid: u32, tid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
 const SCHED_EXT: libc::c_int = 7;

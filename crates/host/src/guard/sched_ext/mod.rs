@@ -188,8 +188,8 @@ impl SchedExt {
     }
 
     fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, Followed>) -> VmStatistics {
-        let guest = followed.get(&vm.pid);
-        let guest = guest.map(|vm| self.program.guests.get(vm.index as usize));
+        let followed = followed.get(&vm.pid);
+        let guest = followed.map(|vm| self.program.guests.get(vm.index as usize));
         let guest = guest.unwrap_or_default();
         let preempted = Class::ALL
             .into_iter()
@@ -201,7 +201,7 @@ impl SchedExt {
             ..region
         });
         let readable = vm.state == VmState::Watching && guest.ready == 1;
-        let treatment = self.follower.treatment(vm.pid, &vm.name);
+        let treatment = self.follower.treatment(followed, &vm.name);
         let rescues = treatment.policies.iter().any(|policy| policy.rescues());
         let of_graces = |ns: u64| Some(ns).filter(|&ns| readable && rescues && ns > 0);
         VmStatistics {

@@ -141,8 +141,9 @@ impl Attached {
     /// # Errors
     /// Those of [`Guest::layout`].
     pub fn new(guest: Guest) -> Result<Attached, Error> {
-        let layout = guest.layout()?;
+        // In this order: a CPU that comes meanwhile is seen at the next look.
         let present = guest.present().unwrap_or_default();
+        let layout = guest.layout()?;
         let (guest, since_ns) = (Arc::new(guest), now_ns());
         Ok(Attached { guest, layout, since_ns, present })
     }
@@ -562,7 +563,8 @@ impl Machine {
     /// An attempt ended without anything to do, unless the guest has rebooted since it asked.
     pub fn settle(&mut self) {
         self.busy = false;
-        if self.attached.is_some() {
+        // A look may have found meanwhile that it is to be attached to again.
+        if self.attached.is_some() && !self.outdated {
             self.retry = None;
         }
     }
@@ -605,6 +607,11 @@ impl Machine {
     /// Of its entry.
     pub fn index(&self) -> Option<u32> {
         self.slot.as_ref().map(|slot| slot.index)
+    }
+
+    /// Who runs it; `None`: it has no entry.
+    pub fn user(&self) -> Option<u32> {
+        self.slot.as_ref().map(|slot| slot.user)
     }
 
     /// The program's part of it.
