@@ -66,6 +66,11 @@ pub fn file(pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > most { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
+/// Whether process `pid` has the thread `tid` now.
+pub fn has_thread(pid: u32, tid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}/task/{tid}")).unwrap_or(false)
+}
+
 /// The user who runs process `pid`, whatever rights it has: its real user ID, or the owner of its
 /// user namespace where that is not root, since such an owner has thousands of IDs in there. (A
 /// process chooses who owns its files in `/proc`, the user or root.)

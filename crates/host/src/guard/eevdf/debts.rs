@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// take a tenth of a CPU at most.
 pub const REST: u64 = 9;
 
+/// Short slices end no grace period that is as old: its guest hangs, was reset, or lies.
+const ENDLESS: u64 = 5_000_000_000;
+
 /// What is to be done with a vCPU's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
@@ -65,7 +68,15 @@ impl Debts {
             (Some(number), Some((same, since))) if same == number => Some((same, since)),
             (Some(number), _) => Some((number, began.unwrap_or(now).min(now))),
         };
-        vm.grace.is_some_and(|(_, since)| now - since >= self.late)
+        vm.grace.is_some_and(|(_, since)| (self.late..ENDLESS).contains(&(now - since)))
+    }
+
+    /// The slice of the thread could not be set.
+    pub fn failed(&mut self, pid: u32, tid: u32) {
+        let Some(vm) = self.vms.get_mut(&pid) else { return };
+        if vm.short.remove(&tid).is_some() {
+            vm.shortened.count -= 1;
+        }
     }
 
     /// Notes that a look at the VM, which has ended at `now`, took that long.
@@ -127,6 +138,7 @@ impl Debts {
         let wait = |vm: &Vm| {
             let wait = match vm.grace {
                 None => self.late,
+                Some((_, since)) if now - since >= ENDLESS => self.late,
                 Some((_, since)) => self.late.saturating_sub(now - since).max(pace),
             };
             wait.max(vm.rests_until.saturating_sub(now))
@@ -183,6 +195,28 @@ mod tests {
         assert!(!debts.note(1, Some(9), None, 1150));
         assert_eq!(debts.owing(1, &[], true, 1150), [Restore(12)]);
         assert_eq!(debts.shortened(1, 2000), Shortened { count: 2, total_ns: 20 + 50, max_ns: 50 });
+    }
+
+    #[test]
+    fn a_guest_that_hangs_in_a_grace_period_is_not_hurried_for_ever() {
+        let mut debts = Debts::new(LATE);
+        assert!(debts.note(1, Some(5), None, 0) || debts.note(1, Some(5), None, LATE));
+        assert_eq!(debts.owing(1, &[11], true, LATE), [Shorten(11)]);
+        assert!(!debts.note(1, Some(5), None, ENDLESS), "nor told who owes it");
+        assert_eq!(debts.owing(1, &[], true, ENDLESS), [Restore(11)]);
+        assert_eq!(debts.next_look(ENDLESS, 1), LATE, "rarely looked at");
+        assert!(!debts.note(1, Some(9), None, ENDLESS + 1));
+        assert!(debts.note(1, Some(9), None, ENDLESS + 1 + LATE), "the next one");
+    }
+
+    #[test]
+    fn what_could_not_be_done_is_not_counted() {
+        let mut debts = Debts::new(LATE);
+        debts.note(1, Some(5), Some(0), 1000);
+        assert_eq!(debts.owing(1, &[11, 12], true, 1000), [Shorten(11), Shorten(12)]);
+        debts.failed(1, 11);
+        assert_eq!(debts.shortened(1, 1010), Shortened { count: 1, total_ns: 10, max_ns: 10 });
+        assert_eq!(debts.owing(1, &[11, 12], true, 1010), [Shorten(11)], "tried again");
     }
 
     #[test]

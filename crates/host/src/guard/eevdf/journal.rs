@@ -14,6 +14,7 @@ use reprieve_guest::vmm::process::start_time;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,12 +40,12 @@ pub struct Before {
 }
 
 impl Before {
-    /// Thread `tid` as it is; `default` is the slice of threads without a custom one, `short` what
-    /// it is going to have.
-    pub fn of(tid: u32, default: Duration, short: Duration) -> io::Result<Before> {
+    /// Thread `tid` as it is; `defaults` are the slices of threads without a custom one, now and
+    /// before, `short` what it is going to have.
+    pub fn of(tid: u32, defaults: &[Duration], short: Duration) -> io::Result<Before> {
         let start_time = start_time(tid).ok_or(io::ErrorKind::NotFound)?;
         let slice = slice::get(tid)?;
-        let slice = (slice != default).then_some(slice);
+        let slice = (!defaults.contains(&slice)).then_some(slice);
         Ok(Before { tid, start_time, slice, short: Some(short) })
     }
 
@@ -59,19 +60,19 @@ impl Before {
         start_time(self.tid) == Some(self.start_time)
     }
 
-    /// Gives the thread its slice back. One that is gone, or has another slice than guard's, needs
-    /// nothing.
+    /// Gives the thread its slice back; returns whether it had guard's. One that is gone, or has
+    /// another slice than guard's, needs nothing.
     ///
     /// # Errors
     /// [`Unsupported`](io::ErrorKind::Unsupported) while the thread has another scheduling policy.
     /// The kernel keeps the slice until the thread is an ordinary one again.
-    pub fn restore(&self) -> io::Result<()> {
+    pub fn restore(&self) -> io::Result<bool> {
         if !self.is_there() || matches!(self.is_short(), Ok(false)) {
-            return Ok(());
+            return Ok(false);
         }
         match slice::set(self.tid, self.slice) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            done => done.map(|()| true),
         }
     }
 
@@ -89,6 +90,28 @@ impl Before {
         let slice = duration(numbers.next()?.parse().ok()?);
         let short = numbers.next().map_or(Ok(0), str::parse).ok().map(duration)?;
         numbers.next().is_none().then_some(Before { tid, start_time, slice, short })
+    }
+}
+
+/// Held while a journal is begun, or those of dead guards are looked for: two guards that start at
+/// once would each take the other's for that of a dead one, or note its slices as those of before.
+/// The kernel gives it back if this process dies.
+pub struct Turn {
+    _directory: File,
+}
+
+impl Turn {
+    /// Waits for it.
+    pub fn take(directory: &Path) -> io::Result<Turn> {
+        let file = File::open(directory)?;
+        // SAFETY: no memory is passed.
+        while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Ok(Turn { _directory: file })
     }
 }
 
@@ -161,7 +184,7 @@ pub fn path_of(directory: &Path, pid: u32) -> PathBuf {
 /// What [`restore`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Threads of journals whose writers are gone.
+    /// Threads of journals whose writers are gone that had their slices back.
     pub threads: usize,
     /// Guards that are still at work, or whose supervisors are: their threads were left alone.
     pub active: Vec<u32>,
@@ -226,7 +249,7 @@ pub fn restore_one(path: &Path, restored: &mut Restored) -> io::Result<()> {
     let last: BTreeMap<_, _> = lines.map(|b| ((b.tid, b.start_time), b)).collect();
     for before in last.into_values() {
         match before.restore() {
-            Ok(()) => restored.threads += 1,
+            Ok(had) => restored.threads += usize::from(had),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => restored.later.push(before),
             Err(error) => restored.failed.push(format!("thread {}: {error}", before.tid)),
         }
@@ -283,7 +306,7 @@ mod tests {
         assert!(successor(journal.path()).exists(), "the journal of a living guard");
         let mut restored = Restored::default();
         restore_one(journal.path(), &mut restored).unwrap();
-        assert_eq!(restored, Restored { threads: 2, ..Default::default() });
+        assert_eq!(restored, Restored::default(), "they have ended");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         // That of an earlier process with the same number does not hinder.
         fs::write(successor(journal.path()), "half").unwrap();
@@ -308,7 +331,7 @@ mod tests {
         });
         let tid = tid.recv().unwrap();
         let default = slice::default().unwrap();
-        let before = Before::of(tid, default, slice::MIN).unwrap();
+        let before = Before::of(tid, &[default], slice::MIN).unwrap();
         assert_eq!(before.slice, None);
         slice::set(tid, Some(slice::MIN)).unwrap();
 
@@ -326,7 +349,7 @@ mod tests {
 
         let restored = restore(dir.path()).unwrap();
         assert_eq!(restored.active, [std::process::id()], "the journal of a living guard");
-        assert_eq!((restored.threads, restored.failed), (2, vec![]));
+        assert_eq!((restored.threads, restored.failed), (1, vec![]), "the other one has ended");
         assert_eq!(slice::get(tid).unwrap(), default);
         assert!(!path.exists());
         restore_one(journal.path(), &mut Restored::default()).unwrap();

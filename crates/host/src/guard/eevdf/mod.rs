@@ -18,19 +18,21 @@ mod journal;
 pub mod slice;
 mod supervisor;
 
-pub use journal::{DIRECTORY as JOURNALS, Restored, restore};
+pub use journal::{DIRECTORY as JOURNALS, Restored};
 
 use super::options::{Backend, Options};
 use super::statistics::{Granted, Preempted, Statistics, VmStatistics};
 use super::{Change, Error, Guard};
+use crate::publish::make_directory;
 use crate::watch::model::{VmSnapshot, VmState};
 use crate::watch::raw::{Times, clock};
 use crate::watch::{self, Watch};
 use debts::{Act, Debts};
-use journal::Before;
-use reprieve_guest::vmm::process::start_time;
+use journal::{Before, Turn};
+use reprieve_guest::vmm::process::{self, start_time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -55,7 +57,7 @@ pub struct Eevdf {
     dry_run: bool,
     begun_ns: u64,
     /// Dropped last, when nothing is left to restore.
-    _supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
+    supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
 }
 
 /// A thread whose slice somebody else has changed so often is left alone.
@@ -92,6 +94,9 @@ struct State {
     noted: BTreeMap<u32, (u64, u32)>,
     /// Threads whose slice cannot be set.
     refused: BTreeMap<u32, Refused>,
+    /// The slices that threads without a custom one have, or had: the host's administrator, and the
+    /// kernel as CPUs come and go, change that.
+    defaults: Vec<Duration>,
     /// When so many threads are known, those that have ended are forgotten.
     forget_at: usize,
     looks: u64,
@@ -108,6 +113,7 @@ impl State {
             later: BTreeSet::new(),
             noted: BTreeMap::new(),
             refused: BTreeMap::new(),
+            defaults: Vec::new(),
             forget_at: KNOWN_LEAST,
             looks: 0,
             looks_ns: 0,
@@ -123,8 +129,8 @@ impl State {
     /// Gives the thread its slice back, now or when it is an ordinary thread again.
     fn restore(&mut self, tid: u32) {
         self.later.remove(&tid);
-        match self.touched(tid).map_or(Ok(()), Before::restore) {
-            Ok(()) => {}
+        match self.touched(tid).map_or(Ok(false), Before::restore) {
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Unsupported => _ = self.later.insert(tid),
             // The end of guard is what restores it then.
             Err(error) => {
@@ -195,12 +201,15 @@ impl Eevdf {
         let default = slice::default().map_err(io("reading the default slice"))?;
         let late = u64::try_from(options.late().0.as_nanos()).unwrap_or(u64::MAX);
         let mut state = State::new(late);
+        state.defaults.push(default);
         let supervisor = if options.dry_run {
             None
         } else {
             let journals = |doing: &str| format!("{doing} in {}", options.journal.display());
             let restoring = journals("restoring what a dead guard left");
-            let left = restore(&options.journal).map_err(io(&restoring))?;
+            make_directory(&options.journal).map_err(io(&journals("keeping a journal")))?;
+            let turn = Turn::take(&options.journal).map_err(io(&restoring))?;
+            let left = journal::restore(&options.journal).map_err(io(&restoring))?;
             if let Some(failed) = left.failed.first() {
                 let what = restoring;
                 return Err(Error::Io { what, source: io::Error::other(failed.clone()) });
@@ -211,6 +220,7 @@ impl Eevdf {
                 });
             }
             let supervisor = supervisor::Supervisor::start(&options.journal);
+            drop(turn);
             let starting = journals("starting the supervisor, whose journal is");
             let mut supervisor = supervisor.map_err(io(&format!("{starting} (run it as root)")))?;
             for before in left.later {
@@ -240,7 +250,6 @@ impl Eevdf {
             shared: shared.clone(),
             supervisor: supervisor.clone(),
             short: options.slice,
-            default,
             pace_ns: PACE_NS.min(late),
         };
         let thread = std::thread::Builder::new().name("guard-control".into());
@@ -251,9 +260,18 @@ impl Eevdf {
             policy: options.policy,
             dry_run: options.dry_run,
             begun_ns: clock::now_ns(),
-            _supervisor: supervisor,
+            supervisor,
         })
     }
+}
+
+/// Undoes what dead guards left, by the journals in `directory`, and removes these.
+pub fn restore(directory: &Path) -> io::Result<Restored> {
+    let _turn = match Turn::take(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
+        turn => turn?,
+    };
+    journal::restore(directory)
 }
 
 impl Drop for Eevdf {
@@ -305,7 +323,9 @@ impl Guard for Eevdf {
     fn ended(&mut self) -> Option<String> {
         let ended = lock(&self.shared.state).ended.clone();
         let gone = self.control.as_ref().is_none_or(JoinHandle::is_finished);
-        ended.or_else(|| gone.then(|| "the control thread ended".into()))
+        let alone = self.supervisor.as_ref().is_some_and(|of| lock(of).is_gone());
+        let alone = alone.then(|| "its supervisor ended, which gives slices back".into());
+        ended.or_else(|| gone.then(|| "the control thread ended".into())).or(alone)
     }
 }
 
@@ -349,7 +369,6 @@ struct Control {
     /// `None`: a dry run.
     supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
     short: Duration,
-    default: Duration,
     pace_ns: u64,
 }
 
@@ -376,7 +395,7 @@ impl Control {
         }
         let mut state = lock(&self.shared.state);
         let acts = state.debts.settle(clock::now_ns());
-        self.act(&mut state, &acts);
+        self.act(&mut state, None, &acts);
     }
 
     /// One look at all guests; returns for how long none is needed.
@@ -393,11 +412,11 @@ impl Control {
             let waits = look.preempted_since_ns.is_some_and(|since| now >= since + CONTENDED_NS);
             let owing: &[u32] = if late { &look.owing } else { &[] };
             let acts = state.debts.owing(look.pid, owing, waits, now);
-            self.act(&mut state, &acts);
+            self.act(&mut state, Some(look.pid), &acts);
             state.debts.looked(look.pid, look.took_ns, clock::now_ns());
         }
         let acts = state.debts.keep(&present, now);
-        self.act(&mut state, &acts);
+        self.act(&mut state, None, &acts);
         for tid in state.later.clone() {
             state.restore(tid);
         }
@@ -417,27 +436,47 @@ impl Control {
         }
     }
 
-    fn act(&self, state: &mut State, acts: &[Act]) {
+    /// Threads get short slices only as vCPUs of process `vm`.
+    fn act(&self, state: &mut State, vm: Option<u32>, acts: &[Act]) {
         let Some(supervisor) = &self.supervisor else { return };
         for act in acts {
-            match *act {
-                Act::Shorten(tid) if state.refused_for_good(tid) => {}
-                Act::Shorten(tid) => {
-                    let done = self.know(state, supervisor, tid);
-                    match done.and_then(|()| slice::set(tid, Some(self.short))) {
-                        Ok(()) => {
-                            state.later.remove(&tid);
-                            state.refused.remove(&tid);
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                            state.touched.remove(&tid);
-                        }
-                        Err(error) => state.refuse(tid, &error),
+            match (*act, vm) {
+                (Act::Shorten(tid), Some(vm)) => {
+                    if !self.shorten(state, supervisor, vm, tid) {
+                        state.debts.failed(vm, tid);
                     }
                 }
-                Act::Restore(tid) => state.restore(tid),
+                (Act::Shorten(_), None) => {}
+                (Act::Restore(tid), _) => state.restore(tid),
             }
         }
+    }
+
+    /// Whether that could be done.
+    fn shorten(
+        &self,
+        state: &mut State,
+        supervisor: &Mutex<supervisor::Supervisor>,
+        vm: u32,
+        tid: u32,
+    ) -> bool {
+        // A vCPU may have ended, and its number be another process's.
+        if state.refused_for_good(tid) || !process::has_thread(vm, tid) {
+            return false;
+        }
+        let done = self.know(state, supervisor, tid);
+        match done.and_then(|()| slice::set(tid, Some(self.short))) {
+            Ok(()) => {
+                state.later.remove(&tid);
+                state.refused.remove(&tid);
+                return true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                state.touched.remove(&tid);
+            }
+            Err(error) => state.refuse(tid, &error),
+        }
+        false
     }
 
     /// Makes sure that the supervisor knows how thread `tid`, unless it is short already, is now:
@@ -452,12 +491,17 @@ impl Control {
         if touched.map_or(Ok(false), |before| before.is_short())? {
             return Ok(());
         }
-        let before = Before::of(tid, self.default, self.short)?;
+        let mut before = Before::of(tid, &state.defaults, self.short)?;
         if touched == Some(before) {
             return Ok(());
         }
         if !state.may_note(tid, before.start_time) {
             return Err(io::Error::other("somebody else changes its slice again and again"));
+        }
+        let default = before.slice.is_some().then(slice::default).transpose()?;
+        if let Some(default) = default.filter(|default| !state.defaults.contains(default)) {
+            state.defaults.push(default);
+            before = Before::of(tid, &state.defaults, self.short)?;
         }
         if let Err(error) = lock(supervisor).note(&before) {
             state.ended = Some(format!("the journal cannot be written: {error}"));

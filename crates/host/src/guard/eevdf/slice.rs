@@ -26,8 +26,8 @@ struct Attributes {
 const SIZE: u32 = size_of::<Attributes>() as u32;
 const _: () = assert!(SIZE == 48);
 
-/// Of the flags that the kernel reports, those that may be set again.
-const RESET_ON_FORK: u64 = 1;
+/// The thread keeps its policy and whether its children have that, whoever changes them meanwhile.
+const KEEP_POLICY: u64 = 8;
 
 /// Slices that the kernel takes; it silently clamps others.
 pub const MIN: Duration = Duration::from_micros(100);
@@ -52,19 +52,22 @@ pub fn default() -> io::Result<Duration> {
 }
 
 /// Gives thread `tid` a slice of its own, or the default again. Its policy and its nice value stay.
+/// (The kernel cannot be asked to keep a nice value that somebody sets at the same moment.)
 ///
 /// # Errors
 /// [`NotFound`](io::ErrorKind::NotFound) for a thread that is gone,
 /// [`Unsupported`](io::ErrorKind::Unsupported) for one that EEVDF does not schedule.
 pub fn set(tid: u32, slice: Option<Duration>) -> io::Result<()> {
     let mut new = fair(tid)?;
-    new.size = SIZE;
-    new.flags &= RESET_ON_FORK;
+    (new.size, new.flags) = (SIZE, KEEP_POLICY);
     new.runtime = slice.map_or(0, |slice| slice.as_nanos() as u64);
     let from: *const Attributes = &new;
     // SAFETY: the kernel reads `SIZE` bytes of `new`.
     let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid as libc::pid_t, from, 0) };
-    if done == 0 { Ok(()) } else { Err(gone(io::Error::last_os_error())) }
+    let error = (done != 0).then(|| gone(io::Error::last_os_error()));
+    // It may have got another policy meanwhile, with which the call fails or means nothing.
+    fair(tid)?;
+    error.map_or(Ok(()), Err)
 }
 
 fn fair(tid: u32) -> io::Result<Attributes> {
@@ -141,6 +144,13 @@ mod tests {
                 set(0, Some(slice)).unwrap();
                 assert_eq!(get(0).unwrap(), slice);
             }
+            set(0, None).unwrap();
+            let policy = libc::SCHED_BATCH | libc::SCHED_RESET_ON_FORK;
+            // SAFETY: as above.
+            unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+            set(0, Some(MIN)).unwrap();
+            // SAFETY: no memory is passed.
+            assert_eq!(unsafe { libc::sched_getscheduler(0) }, policy, "it stays");
             set(0, None).unwrap();
             assert_eq!(get(0).unwrap(), default);
         });

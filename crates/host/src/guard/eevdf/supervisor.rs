@@ -19,6 +19,8 @@ pub struct Supervisor {
     pipe: Option<OwnedFd>,
     journal: Journal,
     pid: libc::pid_t,
+    /// How it ended, as of `waitpid`.
+    status: Option<i32>,
 }
 
 impl Supervisor {
@@ -39,7 +41,7 @@ impl Supervisor {
             pid => {
                 drop((read, answers));
                 journal.begin(pid as u32)?;
-                let supervisor = Supervisor { pipe: Some(write), journal, pid };
+                let supervisor = Supervisor { pipe: Some(write), journal, pid, status: None };
                 supervisor.began(answer)?;
                 Ok(supervisor)
             }
@@ -61,6 +63,24 @@ impl Supervisor {
         self.journal.add(before)
     }
 
+    /// Whether it has ended before guard: then nobody gives slices back if guard is killed.
+    pub fn is_gone(&mut self) -> bool {
+        self.wait(libc::WNOHANG);
+        self.status.is_some()
+    }
+
+    fn wait(&mut self, options: libc::c_int) {
+        let mut status = 0;
+        while self.status.is_none() {
+            // SAFETY: waits for our own child, and writes to `status` only.
+            match unsafe { libc::waitpid(self.pid, &mut status, options) } {
+                pid if pid == self.pid => self.status = Some(status),
+                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                _ => break,
+            }
+        }
+    }
+
     /// Forgets all threads but the `known` ones.
     pub fn keep<'a>(&mut self, known: impl Iterator<Item = &'a Before>) -> io::Result<()> {
         self.journal.rewrite(known)
@@ -69,13 +89,13 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     /// The supervisor restores everything (what has been restored already is so twice) and ends.
+    /// If it was killed, this process does that.
     fn drop(&mut self) {
         self.pipe = None;
-        let mut status = 0;
-        // SAFETY: waits for our own child, and writes to `status` only.
-        while unsafe { libc::waitpid(self.pid, &mut status, 0) } == -1
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        self.wait(0);
+        if !self.status.is_some_and(|status| libc::WIFEXITED(status)) {
+            undo(self.journal.path());
+        }
     }
 }
 
@@ -115,19 +135,23 @@ fn supervise(read: OwnedFd, answers: OwnedFd, journal: &Path) -> ! {
     drop(answers);
     // Nobody writes to it: this ends when guard does.
     let _ = File::from(read).read_to_end(&mut Vec::new());
+    exit(if undo(journal) { 0 } else { 1 })
+}
+
+/// Restores all threads of the journal; says what is left to do, if anything.
+fn undo(journal: &Path) -> bool {
     let mut restored = Restored::default();
     let done = restore_one(journal, &mut restored);
     let failed = done.err().map(|error| format!("{}: {error}", journal.display()));
     let failed: Vec<String> = failed.into_iter().chain(restored.missing()).collect();
-    if failed.is_empty() {
-        exit(0)
+    if !failed.is_empty() {
+        let _ = writeln!(
+            io::stderr(),
+            "reprieve: slices were not restored ({}): run `reprieve guard --restore`",
+            failed.join("; ")
+        );
     }
-    let _ = writeln!(
-        io::stderr(),
-        "reprieve: slices were not restored ({}): run `reprieve guard --restore`",
-        failed.join("; ")
-    );
-    exit(1)
+    failed.is_empty()
 }
 
 /// Lets go of everything of guard's but the descriptors `keep`.
