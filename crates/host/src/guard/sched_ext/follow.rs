@@ -4,7 +4,7 @@
 use super::check;
 use super::program::{Program, constants, types};
 use super::rules::{Rules, Vm, bits};
-use super::weight;
+use super::weight::{self, Weighed};
 use crate::cgroup;
 use crate::guard::{Change, Error, Options, Treatment, Weight};
 use crate::watch::Which;
@@ -17,7 +17,7 @@ use reprieve_guest::vmm::process;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -47,7 +47,7 @@ pub struct Followed {
     user: u32,
     /// Of its entry.
     pub index: u32,
-    /// Its cgroup's.
+    /// What its cgroups give it.
     weight: u32,
 }
 
@@ -188,7 +188,8 @@ struct Known {
     /// Thread, entry and CPU in the guest of each vCPU.
     vcpus: Vec<(u32, u32, Option<u32>)>,
     boot: Option<u64>,
-    /// Of its cgroup.
+    /// What its cgroups say, and what it has of that.
+    weighed: Weighed,
     weight: u32,
     treatment: Treatment,
 }
@@ -250,8 +251,9 @@ impl State {
         }
         let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.ended.is_none());
         self.shared.rules().keep(runs);
+        let sharing = self.sharing();
         for machine in machines.values().filter(|machine| machine.ended.is_none()) {
-            self.tell(machine, cgroups);
+            self.tell(machine, cgroups, &sharing);
         }
         let followed = |(&key, known): (&Key, &Known)| {
             let &Known { index, user, weight, .. } = known;
@@ -284,7 +286,16 @@ impl State {
         self.program.changed();
     }
 
-    fn tell(&mut self, machine: &Machine, cgroups: bool) {
+    /// How many VMs of users other than root each cgroup has that has some.
+    fn sharing(&self) -> BTreeMap<String, u32> {
+        let mut sharing = BTreeMap::new();
+        for known in self.known.values().filter(|known| known.user != 0) {
+            *sharing.entry(known.weighed.cgroup.clone()).or_default() += 1;
+        }
+        sharing
+    }
+
+    fn tell(&mut self, machine: &Machine, cgroups: bool, sharing: &BTreeMap<String, u32>) {
         let Some((index, user)) = machine.index().zip(machine.user()) else { return };
         let vcpus: Vec<(u32, u32, Option<u32>)> =
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
@@ -295,13 +306,16 @@ impl State {
             self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
             // Somebody may have changed the class of a thread and back.
             let pid = machine.key.pid;
-            let threads = vcpus.iter().filter(|(tid, ..)| is_thread_of(pid, *tid));
+            let threads = vcpus.iter().filter(|(tid, ..)| process::has_thread(pid, *tid));
             threads.for_each(|&(tid, ..)| switch(tid, taken));
         }
-        let weight = match known {
-            Some(known) if !cgroups => known.weight,
+        let weighed = match known {
+            Some(known) if !cgroups => known.weighed.clone(),
             _ => weight::of_process(machine.key.pid),
         };
+        // One that is not known yet is counted the next time.
+        let others = sharing.get(&weighed.cgroup).filter(|_| user != 0);
+        let weight = weighed.among(others.copied().unwrap_or(1));
         let treatment = self.shared.rules().of(told_apart(machine));
         if known.is_some_and(|known| {
             (known.index, &known.vcpus, known.boot, known.weight, &known.treatment)
@@ -321,7 +335,7 @@ impl State {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
                 self.program.remove_vcpu(tid, slot);
                 // It may be another thread of the VMM's, which had been taken for a vCPU.
-                if self.only_vms && is_thread_of(machine.key.pid, tid) {
+                if self.only_vms && process::has_thread(machine.key.pid, tid) {
                     switch(tid, given_back);
                 }
             }
@@ -346,7 +360,8 @@ impl State {
             set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
         }
         self.program.changed();
-        self.known.insert(machine.key, Known { index, user, vcpus, boot, weight, treatment });
+        self.known
+            .insert(machine.key, Known { index, user, vcpus, boot, weighed, weight, treatment });
     }
 }
 
@@ -432,10 +447,6 @@ fn set_rcu(
         guests.set_field(index, at, slot);
     }
     guests.set_field(index, offset_of!(types::guest, ready), 1u32);
-}
-
-fn is_thread_of(pid: u32, tid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
 const SCHED_EXT: libc::c_int = 7;
