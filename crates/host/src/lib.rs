@@ -6,6 +6,7 @@
 mod cgroup;
 pub mod guard;
 pub mod publish;
+mod room;
 #[cfg(feature = "show")]
 pub mod show;
 pub mod watch;

@@ -2,13 +2,13 @@
 //! Which entries of an array are free, and who may have one; and whose guests' symbols and types
 //! have room in memory.
 //!
-//! Any user can start processes that look like VMs. So the last quarter of each is for root, and
-//! for users who have less than is free: no user but root takes all.
+//! Any user can start processes that look like VMs, or that have hints. So the last quarter of each
+//! is for root, and for users who have less than is free: no user but root takes all.
 
 use std::collections::{BTreeMap, VecDeque};
 
 /// Whether `user`, who has so much, may take `more` of what is `free` of `all`.
-fn may_take(user: u32, has: usize, more: usize, free: usize, all: usize) -> bool {
+pub fn may_take(user: u32, has: usize, more: usize, free: usize, all: usize) -> bool {
     let Some(left) = free.checked_sub(more) else { return false };
     user == 0 || left >= all / 4 || has.saturating_add(more) <= left
 }

@@ -10,6 +10,7 @@
 mod program;
 mod socket;
 
+use crate::room::may_take;
 use program::Program;
 use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, Page, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -172,6 +173,11 @@ impl Server {
         let taken = |slot: &usize| self.clients.iter().any(|client| client.slot == *slot);
         let free = (0..PROCESSES).find(|slot| !taken(slot));
         let (Some(slot), true) = (free, sensible(&hello)) else { return };
+        let user = connection.user;
+        let has = self.clients.iter().filter(|client| client.connection.user == user).count();
+        if !may_take(user, has, 1, PROCESSES - self.clients.len(), PROCESSES) {
+            return;
+        }
         if !connection.is_still(pid) {
             return;
         }

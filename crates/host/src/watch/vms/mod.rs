@@ -6,6 +6,5 @@ pub mod discovery;
 pub mod finder;
 pub mod machine;
 mod qemu_registers;
-mod room;
 pub mod slots;
 pub mod stand_in;

@@ -5,7 +5,7 @@
 //! find it. A copy of a vCPU's entry is consistent only if its version was even and the same before
 //! and after the copy: [`VcpuSlot::get`] checks that.
 
-use super::room::Room;
+use crate::room::Room;
 use crate::watch::raw::constants::{BUCKETS, MAX_SEGMENTS, NO_SEQ};
 use crate::watch::raw::{Program, types};
 use reprieve_guest::BpfLayout;
