@@ -12,9 +12,9 @@
 
 use super::finder::{self, Finder, Key};
 use super::machine::{Attached, Kvm, Machine};
-use super::room;
 use super::slots::Slots;
 use crate::cgroup;
+use crate::room;
 use crate::watch::options::Which;
 use crate::watch::region::Region;
 use reprieve_guest::{Error, Guest, Liveness, Options, vmm};
@@ -183,7 +183,8 @@ struct State {
     room_for_guests: usize,
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
-    attempts: Vec<JoinHandle<()>>,
+    /// With the user whose VM it is.
+    attempts: Vec<(u32, JoinHandle<()>)>,
 }
 
 impl State {
@@ -264,7 +265,8 @@ impl State {
     fn look_for_another_kernel(&mut self, key: Key, guest: &Arc<Guest>) {
         let mut machines = self.machines.lock();
         let Some(machine) = machines.get_mut(&key) else { return };
-        if self.attempts.len() >= ATTEMPTS || !machine.begin_search() {
+        let user = machine.owner();
+        if self.attempts.len() >= ATTEMPTS || !self.may_attempt(user) || !machine.begin_search() {
             return;
         }
         let (searched, messages, stop) = (guest.clone(), self.messages.clone(), self.stop.clone());
@@ -275,15 +277,21 @@ impl State {
             let _ = messages.send(Message::Searched(key, searched, replaced));
         };
         match std::thread::Builder::new().name("watch-attach".into()).spawn(search) {
-            Ok(thread) => self.attempts.push(thread),
+            Ok(thread) => self.attempts.push((user, thread)),
             // It is doubted again.
             Err(_) => machine.searched(guest, false),
         }
     }
 
+    /// Whether another attempt may begin for a VM of that user: whose processes answer slowly, or
+    /// are searched for long, takes half of the attempts from others at most.
+    fn may_attempt(&self, user: u32) -> bool {
+        user == 0 || self.attempts.iter().filter(|(of, _)| *of == user).count() < ATTEMPTS / 2
+    }
+
     /// Begins attempts that are due; returns whether an attempt or a search is in progress.
     fn hurry(&mut self) -> bool {
-        self.attempts.retain(|attempt| !attempt.is_finished());
+        self.attempts.retain(|(_, attempt)| !attempt.is_finished());
         let mut hurried = false;
         let mut machines = self.machines.lock();
         let hangs = self.regions.busy.filter(|(_, since)| since.elapsed() >= HANGS);
@@ -305,13 +313,20 @@ impl State {
         let due = machines.values().filter_map(|m| Some((m.attempt_due()?, m.key)));
         let mut due: Vec<(Instant, Key)> = due.collect();
         due.sort_unstable();
-        for (_, key) in due.into_iter().take(ATTEMPTS.saturating_sub(self.attempts.len())) {
+        for (_, key) in due {
+            if self.attempts.len() >= ATTEMPTS {
+                break;
+            }
             let Some(machine) = machines.get_mut(&key) else { continue };
+            let user = machine.owner();
+            if !self.may_attempt(user) {
+                continue;
+            }
             let resident_only = machine.begin_attempt();
             let (messages, stop) = (self.messages.clone(), self.stop.clone());
             let attempt = std::thread::Builder::new().name("watch-attach".into());
             match attempt.spawn(move || attempt_to_attach(key, resident_only, &messages, &stop)) {
-                Ok(thread) => self.attempts.push(thread),
+                Ok(thread) => self.attempts.push((user, thread)),
                 Err(source) => {
                     let what = "starting a thread".into();
                     machine.fail(&Error::Io { what, source });

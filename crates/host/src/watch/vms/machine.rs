@@ -115,6 +115,7 @@ pub struct Machine {
     /// A problem on the host's side.
     pub trouble: Option<String>,
     pub ended: Option<Instant>,
+    owner: Option<u32>,
 }
 
 pub struct Vcpu {
@@ -231,7 +232,14 @@ impl Machine {
             check_due: now,
             trouble: None,
             ended: None,
+            owner: None,
         }
+    }
+
+    /// Who runs it, root if that is not known: as of the first time that this is asked.
+    pub fn owner(&mut self) -> u32 {
+        let pid = self.key.pid;
+        *self.owner.get_or_insert_with(|| vmm::process::user(pid).unwrap_or(0))
     }
 
     /// A process that stands in for a VM, of which everything is known.
