@@ -363,15 +363,15 @@ POLICY_FN void policy_stand_in(u64 *vtime, u64 credit, u64 clock)
 		__sync_val_compare_and_swap(vtime, before, most);
 }
 
-/* The credit of a thread that slept, whose group's threads have had too much:
- * else threads that run one after the other would have the group's share each.
- */
+/* The credit of a thread that slept or was started, whose group's threads have
+ * had too much: else threads that run one after the other would have the
+ * group's share each. All of it is repaid, up to the bounds of policy_stand_in
+ * and policy_place: of many threads that are awake for a turn each, every one
+ * would have the rest for nothing. */
 POLICY_FN s64 policy_slept_in(u64 vtime, u64 most, u64 clock, s64 credit)
 {
 	s64 leads = policy_after(vtime, clock);
 
-	if (leads > 2 * (s64)most)
-		leads = 2 * (s64)most;
 	return leads > (s64)most ? (s64)most - leads : credit;
 }
 

@@ -630,11 +630,13 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	u32 own = scx_bpf_task_cpu(p) + 1;
 	u32 queue = p->nr_cpus_allowed == 1 && task->home == own ? own : 0;
 	struct group *group = group_of(task);
+	_Bool fresh = task->fresh;
 	struct policy_limits limit;
 	struct policy_queue at;
 	struct cpu *cpu;
 	s64 credit;
 
+	task->fresh = 0;
 	/* Not where others of that queue wait: the credit is theirs. */
 	cpu = queue && task->queue != queue ? cpu_of(own - 1) : 0;
 	if (cpu && scx_bpf_dsq_nr_queued(QUEUE_CPU + own - 1) <= 0)
@@ -645,7 +647,7 @@ static __always_inline u64 place(struct task_struct *p, struct task *task,
 	credit = policy_credit(group ? &group->group : 0, &at, part_of(task),
 			       queue ? 0 : virtual_now - at.vtime, !queue,
 			       woken, task->thread.weight, &limit);
-	if (woken && !queue && !group)
+	if ((woken || fresh) && !queue && !group)
 		credit = credit_in(task, credit);
 	return policy_place(&task->thread, group ? &group->group : 0, &at,
 			    per_cpu(), credit, inherits(task));
@@ -732,6 +734,7 @@ static __always_inline void born(struct task_struct *p, struct task *task)
 
 	task->thread.vtime = 0;
 	task->unplaced = 1;
+	task->fresh = 1;
 	if (!parent || task->parent != (u32)current->pid)
 		return;
 	group = group_of(parent);
@@ -744,8 +747,14 @@ static __always_inline void born(struct task_struct *p, struct task *task)
 			    bpf_ktime_get_ns(), owed, &limit);
 }
 
+static __always_inline u32 user_of(struct task_struct *p)
+{
+	return BPF_CORE_READ(p, cred, uid.val);
+}
+
 /* The thread ends: who started it owes what it ran too much. If that has ended,
- * it is who started that. */
+ * it is who started that. Nobody owes what threads of another user ran: those
+ * that were started by ssh or cron, and whose line has ended. */
 static __always_inline void bequeath(struct task_struct *ends,
 				     const struct task *task)
 {
@@ -769,7 +778,7 @@ static __always_inline void bequeath(struct task_struct *ends,
 	if (!p)
 		return;
 	heir = task_of(p);
-	if (heir)
+	if (heir && user_of(p) == user_of(ends))
 		add(&heir->inherited, ns);
 	bpf_task_release(p);
 }

@@ -61,7 +61,14 @@ struct sched_ext_entity {
 	u64 slice;
 };
 
+struct cred {
+	struct {
+		u32 val;
+	} uid;
+};
+
 struct task_struct {
+	const struct cred *cred;
 	s32 pid;
 	s32 tgid;
 	u32 flags;

@@ -323,9 +323,12 @@ enum Habit {
     Blocks,
     /// It computes for a moment and sleeps for longer.
     Rests,
-    /// It computes for less than a slice, wakes the next vCPU of its VM, and sleeps until the one
-    /// before wakes it.
+    /// It computes for less than a slice, wakes the next one of its VM or of its task group that
+    /// sleeps, and sleeps until another wakes it.
     Relays,
+    /// It starts another thread of its task group, computes for less than a slice, and is gone
+    /// (which then is that other thread).
+    Begets,
     /// It computes for a slice, wakes the `Helps` of its task group, and sleeps until all of them
     /// have slept again.
     Forks,
@@ -357,6 +360,8 @@ struct Actor {
     moved: u64,
     /// Its virtual time counts from its queue's.
     unplaced: bool,
+    /// It was started, and came to no queue yet.
+    fresh: bool,
     doing: Doing,
     left: u64,
     waits_since: u64,
@@ -484,6 +489,7 @@ impl Host {
             key: None,
             moved: 0,
             unplaced: true,
+            fresh: true,
             doing: Doing::Sleeps(self.now),
             left: self.now,
             waits_since: self.now,
@@ -705,6 +711,7 @@ impl Host {
         let (mask, lag) = (self.mask_and_lag(actor).0, clock - seen.vtime);
         let queue = &mut self.domains[domain].queue;
         let one = &mut self.actors[actor];
+        let slept = i32::from(woken || std::mem::take(&mut one.fresh));
         let woken = i32::from(woken);
         // SAFETY: all point to values of their types, none of which is used elsewhere.
         unsafe {
@@ -713,7 +720,7 @@ impl Host {
                 Some(of) => {
                     let (vtime, credit) = (of.vtime, of.credit);
                     let thread = &mut one.thread;
-                    guard_place_in(thread, vtime, credit, clock, &seen, load, woken, limits)
+                    guard_place_in(thread, vtime, credit, clock, &seen, load, slept, limits)
                 }
                 None => {
                     guard_place(&mut one.thread, group, &seen, mask, lag, load, woken, 0, limits)
@@ -796,7 +803,7 @@ impl Host {
         let sleeps_in = match self.actors[actor].habit {
             Habit::Naps => Some(self.random.below(8 * MS)),
             Habit::Blocks | Habit::Rests => Some(self.random.below(MS)),
-            Habit::Relays | Habit::Forks => Some(LIMITS.slice - STEP),
+            Habit::Relays | Habit::Forks | Habit::Begets => Some(LIMITS.slice - STEP),
             Habit::Helps => Some(STEP),
             Habit::Computes | Habit::Lies => None,
         };
@@ -810,6 +817,9 @@ impl Host {
         one.sleeps_at = sleeps_in.map_or(u64::MAX, |time| now + time);
         // SAFETY: as in `enqueue`.
         unsafe { guard_begin(&mut one.thread, group, now) };
+        if one.habit == Habit::Begets {
+            self.beget(actor);
+        }
     }
 
     /// Who is rescued now, and for how long.
@@ -865,7 +875,8 @@ impl Host {
                         _ => 6 * MS,
                     };
                     let habit = one.habit;
-                    let waits = [Habit::Relays, Habit::Forks, Habit::Helps].contains(&habit);
+                    let waits = [Habit::Relays, Habit::Forks, Habit::Helps, Habit::Begets];
+                    let waits = waits.contains(&habit);
                     let until = if waits { u64::MAX } else { self.now + self.random.below(long) };
                     // The others are runnable before it sleeps.
                     let wakes = self.wakes(actor);
@@ -926,7 +937,7 @@ impl Host {
             (0..self.actors.len()).filter(of)
         };
         match one.habit {
-            Habit::Relays => vec![self.next_of_vm(actor)],
+            Habit::Relays => self.next_of_vm(actor).into_iter().collect(),
             Habit::Forks => all(Habit::Helps).filter(sleeps).collect(),
             // The last of them wakes the thread that waits for all.
             Habit::Helps if all(Habit::Helps).all(|other| other == actor || sleeps(&other)) => {
@@ -936,11 +947,25 @@ impl Host {
         }
     }
 
-    /// The vCPU after this one, of the same VM, or the thread after it in its task group.
-    fn next_of_vm(&self, actor: usize) -> usize {
+    /// The vCPU after this one that sleeps, of the same VM, or the thread in its task group.
+    fn next_of_vm(&self, actor: usize) -> Option<usize> {
         let of = |actor: usize| (self.actors[actor].vm, self.actors[actor].within);
+        let sleeps = |actor: usize| matches!(self.actors[actor].doing, Doing::Sleeps(_));
         let count = self.actors.len();
-        (1..=count).map(|n| (actor + n) % count).find(|&other| of(other) == of(actor)).unwrap()
+        let others = (1..count).map(|n| (actor + n) % count);
+        others.into_iter().find(|&other| of(other) == of(actor) && sleeps(other))
+    }
+
+    /// The thread starts another one.
+    fn beget(&mut self, parent: usize) {
+        let Some(child) = self.next_of_vm(parent) else { return };
+        let (now, seen, thread) = (self.now, self.seen(parent), self.actors[parent].thread);
+        // SAFETY: all point to values of their types; no group.
+        let ahead = unsafe { guard_born(&thread, std::ptr::null_mut(), &seen, now, 0, &LIMITS) };
+        let child_of = &mut self.actors[child];
+        child_of.thread = Thread { vtime: ahead, weight: child_of.own, ..Thread::default() };
+        (child_of.unplaced, child_of.fresh, child_of.doing) = (true, true, Doing::Runs);
+        self.enqueue(child);
     }
 
     /// The first that waits for the CPU. `Err` where it is too far behind others.
@@ -1503,6 +1528,43 @@ fn threads_of_a_group_that_take_turns_have_no_share_each() {
 }
 
 /// A round of the others moves the virtual time of the group, but not of the host.
+/// Of many threads, some are awake, each for one turn: what each is ahead by then passes while it
+/// sleeps. What the group is ahead by does not.
+#[test]
+fn threads_of_a_group_that_are_awake_for_a_turn_have_no_share_each() {
+    for (weight, awake) in [(1, 16), (1, 64), (100, 16), (100, 64)] {
+        let mut host = Host::new(2, &[100], 5, false);
+        for _ in 0..2 {
+            host.add(Some(0), 0, Habit::Computes);
+        }
+        let group = host.group_threads(100, None);
+        for _ in 0..410 {
+            host.add_in(group, weight, Habit::Relays);
+        }
+        for relay in 2 + awake..412 {
+            host.actors[relay].doing = Doing::Sleeps(u64::MAX);
+        }
+        host.run(10 * S);
+        assert_share(host.vm_ran(0), 10 * S, 0.1, &format!("the VM, {awake} of weight {weight}"));
+    }
+}
+
+/// None of them ever ends, so nobody inherits what they ran too much.
+#[test]
+fn threads_of_a_group_that_start_each_other_have_no_share_each() {
+    let mut host = Host::new(1, &[100], 5, false);
+    host.add(Some(0), 0, Habit::Computes);
+    let group = host.group_threads(100, None);
+    for _ in 0..3 {
+        host.add_in(group, 100, Habit::Begets);
+    }
+    for other in 2..4 {
+        host.actors[other].doing = Doing::Sleeps(u64::MAX);
+    }
+    host.run(20 * S);
+    assert_share(host.vm_ran(0), 10 * S, 0.1, "the VM");
+}
+
 #[test]
 fn a_light_thread_of_a_group_with_many_others_runs_soon() {
     let waits = |hogs: usize| {
