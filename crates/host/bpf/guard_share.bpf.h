@@ -753,8 +753,8 @@ static __always_inline u32 user_of(struct task_struct *p)
 }
 
 /* The thread ends: who started it owes what it ran too much. If that has ended,
- * it is who started that. Nobody owes what threads of another user ran: those
- * that were started by ssh or cron, and whose line has ended. */
+ * it is who started that. Root's daemons owe nothing that users' threads ran,
+ * which ssh or cron had started, and whose line has ended. */
 static __always_inline void bequeath(struct task_struct *ends,
 				     const struct task *task)
 {
@@ -778,7 +778,7 @@ static __always_inline void bequeath(struct task_struct *ends,
 	if (!p)
 		return;
 	heir = task_of(p);
-	if (heir && user_of(p) == user_of(ends))
+	if (heir && (user_of(p) || !user_of(ends)))
 		add(&heir->inherited, ns);
 	bpf_task_release(p);
 }

@@ -12,6 +12,7 @@ mod socket;
 
 use crate::room::may_take;
 use program::Program;
+use reprieve_guest::vmm::process;
 use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, Page, VERSION, Welcome};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -65,6 +66,7 @@ pub struct Counts {
 struct Client {
     connection: Connection,
     pid: u32,
+    user: u32,
     slot: usize,
     hello: Hello,
 }
@@ -173,8 +175,9 @@ impl Server {
         let taken = |slot: &usize| self.clients.iter().any(|client| client.slot == *slot);
         let free = (0..PROCESSES).find(|slot| !taken(slot));
         let (Some(slot), true) = (free, sensible(&hello)) else { return };
-        let user = connection.user;
-        let has = self.clients.iter().filter(|client| client.connection.user == user).count();
+        // Not that of the connection: the owner of a user namespace has thousands.
+        let Some(user) = process::user(pid) else { return };
+        let has = self.clients.iter().filter(|client| client.user == user).count();
         if !may_take(user, has, 1, PROCESSES - self.clients.len(), PROCESSES) {
             return;
         }
@@ -189,7 +192,7 @@ impl Server {
             pad: 0,
             key: self.keys,
         };
-        let client = Client { connection, pid, slot, hello };
+        let client = Client { connection, pid, user, slot, hello };
         if self.program.reset(slot, self.keys).is_ok()
             && self.program.register(pid, slot, &hello).is_ok()
             // From here on the eBPF program notices.

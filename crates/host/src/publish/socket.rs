@@ -28,7 +28,7 @@ pub struct Listener {
 pub struct Connection {
     socket: OwnedFd,
     /// Its user when it connected.
-    pub user: u32,
+    user: u32,
 }
 
 /// Processes that connected and said nothing yet, the oldest first.

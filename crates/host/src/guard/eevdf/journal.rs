@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use std::time::Duration;
 pub const DIRECTORY: &str = "/run/reprieve";
 
 const PREFIX: &str = "slices-";
+
+/// Locked by whoever begins a journal or looks for others.
+const TURN: &str = "turn";
 
 /// Ends the name of a journal that is going to replace another.
 const NEW: &str = ".new";
@@ -97,21 +101,38 @@ impl Before {
 /// once would each take the other's for that of a dead one, or note its slices as those of before.
 /// The kernel gives it back if this process dies.
 pub struct Turn {
-    _directory: File,
+    path: PathBuf,
+    _file: File,
 }
 
 impl Turn {
     /// Waits for it.
     pub fn take(directory: &Path) -> io::Result<Turn> {
-        let file = File::open(directory)?;
-        // SAFETY: no memory is passed.
-        while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+        let path = directory.join(TURN);
+        loop {
+            // A file that others cannot open: who may read one may lock it.
+            let file = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path)?;
+            // SAFETY: no memory is passed.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // Whoever had it before has removed it.
+            if file.metadata()?.nlink() > 0 {
+                return Ok(Turn { path, _file: file });
             }
         }
-        Ok(Turn { _directory: file })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -315,6 +336,28 @@ mod tests {
         journal.rewrite([].iter()).unwrap();
         assert_eq!(fs::read_to_string(journal.path()).unwrap(), first);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn one_has_its_turn_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let has = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let turn = Turn::take(dir.path()).unwrap();
+                        assert_eq!(has.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        has.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        drop(turn);
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
+        let missing = Turn::take(&dir.path().join("none")).err().unwrap();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -474,7 +474,13 @@ impl Control {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 state.touched.remove(&tid);
             }
-            Err(error) => state.refuse(tid, &error),
+            Err(error) => {
+                // Its policy may have changed just after that: then it is short.
+                if error.kind() == io::ErrorKind::Unsupported {
+                    state.later.insert(tid);
+                }
+                state.refuse(tid, &error);
+            }
         }
         false
     }

@@ -46,9 +46,13 @@ pub fn get(tid: u32) -> io::Result<Duration> {
     Ok(Duration::from_nanos(fair(tid)?.runtime))
 }
 
-/// The slice that threads have without a custom one: that of a new thread.
+/// The slice that threads have without a custom one. (A new thread has that of who starts it.)
 pub fn default() -> io::Result<Duration> {
-    std::thread::spawn(|| get(0)).join().unwrap_or_else(|_| Err(io::Error::other("a panic")))
+    let new = || {
+        set(0, None)?;
+        get(0)
+    };
+    std::thread::spawn(new).join().unwrap_or_else(|_| Err(io::Error::other("a panic")))
 }
 
 /// Gives thread `tid` a slice of its own, or the default again. Its policy and its nice value stay.
@@ -144,6 +148,7 @@ mod tests {
                 set(0, Some(slice)).unwrap();
                 assert_eq!(get(0).unwrap(), slice);
             }
+            assert_eq!(super::default().unwrap(), default, "not that of this thread");
             set(0, None).unwrap();
             let policy = libc::SCHED_BATCH | libc::SCHED_RESET_ON_FORK;
             // SAFETY: as above.

@@ -251,9 +251,25 @@ impl State {
         }
         let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.ended.is_none());
         self.shared.rules().keep(runs);
-        let sharing = self.sharing();
-        for machine in machines.values().filter(|machine| machine.ended.is_none()) {
-            self.tell(machine, cgroups, &sharing);
+        // Those with an entry.
+        let running = || {
+            let running = machines.values().filter(|machine| machine.ended.is_none());
+            running.filter(|machine| machine.user().is_some())
+        };
+        let weighed: BTreeMap<Key, Weighed> =
+            running().map(|machine| (machine.key, self.weigh(machine, cgroups))).collect();
+        let mut sharing = BTreeMap::<(u32, &str), u32>::new();
+        for machine in running() {
+            if let Some(user) = machine.user() {
+                *sharing.entry((user, &weighed[&machine.key].cgroup)).or_default() += 1;
+            }
+        }
+        for machine in running() {
+            let of = &weighed[&machine.key];
+            // Root's own divide nothing.
+            let user = machine.user().filter(|&user| user != 0);
+            let vms = user.map_or(1, |user| sharing[&(user, of.cgroup.as_str())]);
+            self.tell(machine, cgroups, of, of.among(vms));
         }
         let followed = |(&key, known): (&Key, &Known)| {
             let &Known { index, user, weight, .. } = known;
@@ -286,43 +302,40 @@ impl State {
         self.program.changed();
     }
 
-    /// How many VMs of users other than root each cgroup has that has some.
-    fn sharing(&self) -> BTreeMap<String, u32> {
-        let mut sharing = BTreeMap::new();
-        for known in self.known.values().filter(|known| known.user != 0) {
-            *sharing.entry(known.weighed.cgroup.clone()).or_default() += 1;
+    /// What its cgroups say, which are read anew if so.
+    fn weigh(&self, machine: &Machine, anew: bool) -> Weighed {
+        match self.known.get(&machine.key) {
+            Some(known) if !anew => known.weighed.clone(),
+            _ => weight::of_process(machine.key.pid),
         }
-        sharing
     }
 
-    fn tell(&mut self, machine: &Machine, cgroups: bool, sharing: &BTreeMap<String, u32>) {
+    fn tell(&mut self, machine: &Machine, cgroups: bool, weighed: &Weighed, weight: u32) {
         let Some((index, user)) = machine.index().zip(machine.user()) else { return };
         let vcpus: Vec<(u32, u32, Option<u32>)> =
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
         let layout = machine.layout();
         let boot = layout.map(|layout| layout.boot);
-        let known = self.known.get(&machine.key);
-        if self.only_vms && (cgroups || known.is_none()) {
+        if self.only_vms && (cgroups || !self.known.contains_key(&machine.key)) {
             self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
             // Somebody may have changed the class of a thread and back.
             let pid = machine.key.pid;
             let threads = vcpus.iter().filter(|(tid, ..)| process::has_thread(pid, *tid));
             threads.for_each(|&(tid, ..)| switch(tid, taken));
         }
-        let weighed = match known {
-            Some(known) if !cgroups => known.weighed.clone(),
-            _ => weight::of_process(machine.key.pid),
-        };
-        // One that is not known yet is counted the next time.
-        let others = sharing.get(&weighed.cgroup).filter(|_| user != 0);
-        let weight = weighed.among(others.copied().unwrap_or(1));
         let treatment = self.shared.rules().of(told_apart(machine));
-        if known.is_some_and(|known| {
-            (known.index, &known.vcpus, known.boot, known.weight, &known.treatment)
-                == (index, &vcpus, boot, weight, &treatment)
-        }) {
-            return;
+        // Only what does not change who it is: its guest's state stays.
+        if let Some(known) = self.known.get_mut(&machine.key) {
+            if (known.index, &known.vcpus, known.boot) == (index, &vcpus, boot) {
+                if (known.weight, &known.treatment) != (weight, &treatment) {
+                    treat(&self.program, index, weight, &treatment);
+                }
+                known.weighed = weighed.clone();
+                (known.weight, known.treatment) = (weight, treatment);
+                return;
+            }
         }
+        let known = self.known.get(&machine.key);
         let anew = known.is_none_or(|known| (known.index, known.boot) != (index, boot));
         let guests = &self.program.guests;
         if known.is_none_or(|known| known.index != index) {
@@ -360,8 +373,10 @@ impl State {
             set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
         }
         self.program.changed();
-        self.known
-            .insert(machine.key, Known { index, user, vcpus, boot, weighed, weight, treatment });
+        self.known.insert(
+            machine.key,
+            Known { index, user, vcpus, boot, weighed: weighed.clone(), weight, treatment },
+        );
     }
 }
 

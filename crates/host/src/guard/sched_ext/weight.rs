@@ -45,10 +45,10 @@ fn product(root: &Path, path: &str) -> Weighed {
         if fs::metadata(&file).is_ok_and(|file| file.uid() != 0) {
             break;
         }
-        cgroup = directory.display().to_string();
         let own = fs::read_to_string(file).ok();
         if let Some(own) = own.and_then(|text| text.trim().parse::<f64>().ok()) {
             weight *= own / f64::from(NORMAL);
+            cgroup = directory.display().to_string();
         }
     }
     let weight = (weight.round() as u32).clamp(*Weight::RANGE.start(), *Weight::RANGE.end());

@@ -283,10 +283,10 @@ impl State {
         }
     }
 
-    /// Whether another attempt may begin for a VM of that user: whose processes answer slowly, or
-    /// are searched for long, takes half of the attempts from others at most.
+    /// Whether another attempt may begin for a VM of that user: one whose processes answer slowly,
+    /// or are searched for long, leaves one attempt to others.
     fn may_attempt(&self, user: u32) -> bool {
-        user == 0 || self.attempts.iter().filter(|(of, _)| *of == user).count() < ATTEMPTS / 2
+        user == 0 || self.attempts.iter().filter(|(of, _)| *of == user).count() < ATTEMPTS - 1
     }
 
     /// Begins attempts that are due; returns whether an attempt or a search is in progress.
