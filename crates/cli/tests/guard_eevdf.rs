@@ -202,6 +202,15 @@ fn no_slice_stays_short() {
     child.wait().unwrap();
     wait_until(|| restored() && journals() == 0);
 
+    // Its supervisor is killed: guard would leave slices short if it were, too, so it ends.
+    let (mut child, mut out) = start(&journal, vm, &[]);
+    assert_eq!(line(&mut out)["event"], "ready");
+    wait_until(short);
+    signal(supervisor(), libc::SIGKILL);
+    out.read_to_string(&mut String::new()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(restored() && journals() == 0, "{:?}", slices());
+
     // Killed together with its supervisor: the journal remains.
     let (mut child, mut out) = start(&journal, vm, &[]);
     assert_eq!(line(&mut out)["event"], "ready");
