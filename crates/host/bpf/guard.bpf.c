@@ -651,9 +651,9 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 
 	if (!active || !cpu)
 		return 0;
-	/* Kept there: the verifier would follow each value to the end. */
 	if (!timers_run)
 		timers_run = 1;
+	/* Kept there: the verifier would follow each value to the end. */
 	timer->next = settings.look_alone;
 	if (!cpu->turn && timer->next > LOOK_IDLE_NS)
 		timer->next = LOOK_IDLE_NS;
