@@ -23,7 +23,7 @@ use crate::state::modules::Cache;
 use crate::state::spins;
 use crate::state::task::TaskOffsets;
 use crate::state::vcpu::Cpus;
-use crate::vmm::{Segment, Vm};
+use crate::vmm::{Segment, Vm, backing};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -92,8 +92,8 @@ impl Guest {
     /// Finds the kernel that runs in `vm`. Takes well under a second for some GiB of used memory.
     ///
     /// # Errors
-    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::Unsupported`], [`Error::Corrupt`],
-    /// [`Error::Permission`], [`Error::Gone`].
+    /// [`Error::NoKernel`], [`Error::Encrypted`], [`Error::RemoteRam`], [`Error::Unsupported`],
+    /// [`Error::Corrupt`], [`Error::Permission`], [`Error::Gone`].
     pub fn attach(vm: &Vm) -> Result<Guest> {
         Guest::attach_with(vm, &Options::default())
     }
@@ -106,6 +106,10 @@ impl Guest {
         if let Some(how) = &vm.encrypted {
             return Err(Error::Encrypted { how: how.clone() });
         }
+        let vm = &match backing::local(vm) {
+            Err(_) if !vm.exists() => return Err(Error::Gone { pid: vm.pid }),
+            local => local?,
+        };
         let (stop, start) = (options.stop, Instant::now());
         let check = || match start.elapsed() {
             long if long > SEARCH => {

@@ -8,6 +8,7 @@
 //!
 //! [`Vmm`] is the interface to one kind of VMM. QEMU is the only one implemented.
 
+pub(crate) mod backing;
 pub mod cmdline;
 pub mod maps;
 mod monitor;
