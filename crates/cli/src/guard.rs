@@ -372,8 +372,7 @@ fn stand_ins(file: &Path) -> Result<StandIns> {
 }
 
 fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
-    let restored =
-        eevdf::restore(journals).with_context(|| format!("journals in {}", journals.display()))?;
+    let restored = eevdf::restore(journals)?;
     if json {
         print_json(&json!({
             "threads": restored.threads, "active": restored.active, "failed": restored.missing(),

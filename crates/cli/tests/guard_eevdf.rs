@@ -173,6 +173,14 @@ fn no_slice_stays_short() {
     assert!(why.contains("guard runs already"), "{why}");
     let active = guard(&journal, &["--restore"]).output().unwrap();
     assert!(String::from_utf8_lossy(&active.stdout).contains("left alone"), "{active:?}");
+    // Where it cannot see that guard, it does not take it for dead.
+    let command = guard(&journal, &["--restore"]);
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.args(["--pid", "--fork", "--mount-proc"]).arg(command.get_program());
+    let elsewhere = elsewhere.args(command.get_args()).output().unwrap();
+    let why = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(!elsewhere.status.success() && why.contains("PID namespace"), "{why}");
+    assert_eq!(journals(), 1);
     signal(child.id(), libc::SIGTERM);
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();

@@ -91,10 +91,17 @@ const VMS: usize = 1024;
 const VCPUS_PER_CPU: usize = 32;
 const VCPUS: std::ops::RangeInclusive<usize> = 512..=8192;
 
-/// Whether this process is in the first PID namespace, whose number is the same on every kernel.
-fn sees_host_processes() -> bool {
+/// Checks that this process is in the first PID namespace, whose number is the same on every
+/// kernel.
+pub(crate) fn sees_host_processes() -> Result<(), Error> {
     const FIRST: &str = "pid:[4026531836]";
-    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name == Path::new(FIRST))
+    if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name == Path::new(FIRST)) {
+        return Ok(());
+    }
+    Err(Error::Missing {
+        what: "the host's process ids, by which the kernel tells threads apart",
+        hint: "in a container, share the host's PID namespace (--pid=host, hostPID)",
+    })
 }
 
 impl Watch {
@@ -111,12 +118,7 @@ impl Watch {
                 hint: "distributions build theirs with CONFIG_DEBUG_INFO_BTF; in a container, mount the host's /sys",
             });
         }
-        if !sees_host_processes() {
-            return Err(Error::Missing {
-                what: "the host's process ids, by which the kernel tells threads apart",
-                hint: "in a container, share the host's PID namespace (--pid=host, hostPID)",
-            });
-        }
+        sees_host_processes()?;
         let statistics = match options.statistics {
             true => Some(raw::count_run_time().map_err(|source| Error::Io {
                 what: "counting the run time of eBPF programs".into(),

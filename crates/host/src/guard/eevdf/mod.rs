@@ -26,7 +26,7 @@ use super::{Change, Error, Guard};
 use crate::publish::make_directory;
 use crate::watch::model::{VmSnapshot, VmState};
 use crate::watch::raw::{Times, clock};
-use crate::watch::{self, Watch};
+use crate::watch::{self, Watch, sees_host_processes};
 use debts::{Act, Debts};
 use journal::{Before, Turn};
 use reprieve_guest::vmm::process::{self, start_time};
@@ -194,6 +194,8 @@ impl Eevdf {
     /// more than one thread already.
     pub fn start(options: &Options) -> Result<Eevdf, Error> {
         slice::supported().map_err(|why| Error::Unsupported { why })?;
+        // Elsewhere, the journal of a guard that runs would look like that of a dead one.
+        sees_host_processes()?;
         let io = |what: &str| {
             let what = what.to_owned();
             move |source| Error::Io { what, source }
@@ -266,12 +268,17 @@ impl Eevdf {
 }
 
 /// Undoes what dead guards left, by the journals in `directory`, and removes these.
-pub fn restore(directory: &Path) -> io::Result<Restored> {
+///
+/// # Errors
+/// In another PID namespace than the host's, or if journals cannot be read or removed.
+pub fn restore(directory: &Path) -> Result<Restored, Error> {
+    sees_host_processes()?;
+    let io = |source| Error::Io { what: format!("journals in {}", directory.display()), source };
     let _turn = match Turn::take(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
-        turn => turn?,
+        turn => turn.map_err(io)?,
     };
-    journal::restore(directory)
+    journal::restore(directory).map_err(io)
 }
 
 impl Drop for Eevdf {
