@@ -24,6 +24,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 #[derive(Args)]
@@ -226,6 +229,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     };
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let mut guard = guard::start(&options)?;
+    end_in_time(cancel.flag())?;
     if let Some(trouble) = guard.statistics()?.hints.trouble {
         tell(format!("{trouble}; guard schedules without them"));
     }
@@ -278,28 +282,31 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     // For the summary of `--for`, which is about VMs that ended, too: by process and name.
     let mut seen = BTreeMap::new();
     let (flag, length) = (cancel.flag(), args.length);
-    guard::run(&mut *guard, args.interval, length, &flag, control.as_ref(), |statistics| {
-        if let Some(server) = &server {
-            server.update(statistics.clone());
-        }
-        // Also without a place for its lines (a full disk), guard schedules on.
-        if prints {
-            if let Err(error) = print_line(&Line::Statistics(statistics)) {
-                prints = false;
-                tell(format!("no more statistics: {error:#}"));
+    let done =
+        guard::run(&mut *guard, args.interval, length, &flag, control.as_ref(), |statistics| {
+            if let Some(server) = &server {
+                server.update(statistics.clone());
             }
-        }
-        if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
-            tell("CPUs came or went: guard was loaded again");
-        }
-        if length.is_some() {
-            let vms = statistics.vms.iter();
-            seen.extend(vms.map(|vm| ((vm.pid, vm.name.clone()), vm.clone())));
-        }
-        last = Some(statistics.clone());
-        anyhow::Ok(())
-    })?;
+            // Also without a place for its lines (a full disk), guard schedules on.
+            if prints {
+                if let Err(error) = print_line(&Line::Statistics(statistics)) {
+                    prints = false;
+                    tell(format!("no more statistics: {error:#}"));
+                }
+            }
+            if statistics.restarts > last.as_ref().map_or(0, |last| last.restarts) {
+                tell("CPUs came or went: guard was loaded again");
+            }
+            if length.is_some() {
+                let vms = statistics.vms.iter();
+                seen.extend(vms.map(|vm| ((vm.pid, vm.name.clone()), vm.clone())));
+            }
+            last = Some(statistics.clone());
+            anyhow::Ok(())
+        });
+    flag.store(true, Ordering::Relaxed);
     drop(guard);
+    done?;
     if let (false, Some(last)) = (args.json, &mut last) {
         add_ended(last, seen);
         print(&match last.backend {
@@ -316,6 +323,33 @@ fn add_ended(last: &mut Statistics, seen: BTreeMap<(u32, String), VmStatistics>)
     let mut ended: Vec<VmStatistics> = seen.into_values().filter(|vm| !there(vm)).collect();
     ended.iter_mut().for_each(|vm| vm.trouble = Some("ended".into()));
     last.vms.append(&mut ended);
+}
+
+/// How long guard may take to end.
+const END: Duration = Duration::from_secs(60);
+const END_STEP: Duration = Duration::from_millis(200);
+
+/// If guard has not ended one minute after `end` was set, ends the process: a VMM may have mapped a
+/// file that does not answer. Then the kernel removes the scheduler, and the supervisor gives
+/// slices back.
+fn end_in_time(end: Arc<AtomicBool>) -> Result<()> {
+    let wait = move || {
+        while !end.load(Ordering::Relaxed) {
+            thread::sleep(END_STEP);
+        }
+        thread::sleep(END);
+        // Standard error may be full.
+        let why = format!("guard could not end within {END:?}: a VM's memory does not answer");
+        let _ = thread::Builder::new().spawn(move || tell(why));
+        thread::sleep(Duration::from_secs(1));
+        // A thread that cannot be killed would keep them open, and with them the scheduler.
+        // SAFETY: whoever uses one of them gets an error, and this process ends.
+        unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+        // SAFETY: ends the process, without waiting for anybody.
+        unsafe { libc::_exit(1) };
+    };
+    thread::Builder::new().name("guard-end".into()).spawn(wait)?;
+    Ok(())
 }
 
 fn set(args: &SetArgs) -> Result<ExitCode> {
