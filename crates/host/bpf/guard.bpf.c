@@ -181,7 +181,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	/* The idle CPU's queue, so that no other CPU is before it. */
 	if (settings.domains > 1 && p->nr_cpus_allowed > 1 &&
 	    !(enq_flags & SCX_ENQ_LAST))
-		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		idle = kernel_claim_idle(p);
 	vtime = place(p, task, idle >= 0 ? idle : near(p),
 		      !!(enq_flags & SCX_ENQ_WAKEUP), now);
 	if (enq_flags & SCX_ENQ_LAST) {
@@ -213,7 +213,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 				comes_anywhere = now;
 			__sync_lock_test_and_set(
 				&domain_at(task->domain)->comes, now);
-			cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+			cpu = kernel_claim_idle(p);
 		}
 		if (cpu >= 0) {
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);

@@ -538,7 +538,7 @@ static __always_inline void comes_back(struct task_struct *p)
 	s32 where = scx_bpf_task_cpu(p);
 	struct cpu *cpu = cpu_of(where);
 
-	if (cpu && cpu->apart && bpf_cpumask_test_cpu(where, p->cpus_ptr))
+	if (cpu && cpu->apart && kernel_admits(p, where))
 		cpu->apart = 0;
 }
 
@@ -583,9 +583,8 @@ __noinline int unpark_of(u32 index, u64 now)
 					       SLICE_FOR_KERNEL, vtime))
 				continue;
 			count_remotely(task, now);
-			cpu = task->queue
-				      ? (s32)task->queue - 1
-				      : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+			cpu = task->queue ? (s32)task->queue - 1
+					  : kernel_claim_idle(p);
 			if (cpu >= 0)
 				scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 			else

@@ -44,20 +44,31 @@ static __always_inline void look_for_claimed(struct cpu *cpu, u32 where,
 		look_meanwhile(cpu, where, now);
 }
 
+/* How many are looked at for one that an idle CPU can run. */
+#define LOOK_FOR_IDLE 8
+
 /* A higher class has the CPU, and some wait in its domain's queue: an idle CPU
- * where the first of them may run is told. */
+ * where one of the first may run is told. */
 __noinline int wake_another(u32 where)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 	s32 idle;
+	u32 n;
 
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_SHARED + domain_of(where), 0)) {
-		p = bpf_iter_scx_dsq_next(&it);
-		idle = p ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -1;
-		if (idle >= 0)
+		bpf_for(n, 0, LOOK_FOR_IDLE)
+		{
+			p = bpf_iter_scx_dsq_next(&it);
+			if (!p)
+				break;
+			idle = kernel_claim_idle(p);
+			if (idle < 0)
+				continue;
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+			break;
+		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
@@ -77,8 +88,8 @@ static __always_inline void look_as_before(struct cpu *cpu, u32 where, u64 now)
 
 /* Threads in this CPU's local queue, where no other CPU takes them, while it
  * runs one of a higher class: whom that preempted, or who had been chosen. If
- * it lasts, they are enqueued again; rarely, since the kernel may return some
- * there at once, and bears that 256 times before they run. */
+ * it lasts, they are enqueued again; rarely, since those that may run on this
+ * CPU only come back, and the kernel bears that 256 times before they run. */
 static __always_inline void look_at_local(struct cpu *cpu, struct timer *timer,
 					  u64 now)
 {

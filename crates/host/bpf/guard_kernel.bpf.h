@@ -268,6 +268,40 @@ static __always_inline _Bool kernel_move_vtime(struct bpf_iter_scx_dsq *it,
 	return scx_bpf_dsq_move_vtime(it, p, queue, 0);
 }
 
+/* Whether the thread may not migrate now: it lost its CPU inside a seccomp
+ * filter, for example. Up to Linux 6.18, cpus_ptr says so a moment after it is
+ * enqueued. Such a thread is enqueued before Linux 6.14 too, and later where
+ * the scheduler asks for it. (Of the current thread a count of one may be its
+ * own, since Linux 6.18 without CONFIG_PREEMPT_RCU: then an idle CPU is woken
+ * in vain.) */
+static __always_inline _Bool kernel_pins(struct task_struct *p)
+{
+	u32 disabled = 0;
+
+	if (bpf_core_field_exists(p->migration_disabled))
+		disabled = p->migration_disabled;
+	/* The kernel disables it for whoever runs this program. */
+	return disabled > 1 || (disabled && p != bpf_get_current_task_btf());
+}
+
+/* Whether the thread may run on the CPU. Within an RCU reader. */
+static __always_inline _Bool kernel_admits(struct task_struct *p, u32 cpu)
+{
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+	       (!kernel_pins(p) || scx_bpf_task_cpu(p) == (s32)cpu);
+}
+
+/* An idle CPU where it may run, which is busy from now on; or negative. */
+static __always_inline s32 kernel_claim_idle(struct task_struct *p)
+{
+	s32 cpu;
+
+	if (!kernel_pins(p))
+		return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	cpu = scx_bpf_task_cpu(p);
+	return scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -1;
+}
+
 /*
  * Whether the thread may run on the CPU, and one where it may. A timer's
  * function never sleeps, but kernels before 7.0 take it for a part of the
@@ -278,7 +312,7 @@ static __always_inline _Bool kernel_allows(struct task_struct *p, u32 cpu)
 	_Bool allows;
 
 	bpf_rcu_read_lock();
-	allows = bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+	allows = kernel_admits(p, cpu);
 	bpf_rcu_read_unlock();
 	return allows;
 }

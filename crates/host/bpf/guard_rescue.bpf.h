@@ -517,9 +517,11 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;
-	/* Only CPUs of its domain take a rescued vCPU. As long as a higher
-	 * class has them, others can take it from its queue. */
-	if (settings.domains > 1 && !task->queue && runs_higher(cpu))
+	/* Only CPUs of its domain take a rescued vCPU, or its own if it may not
+	 * migrate. As long as a higher class has them, others can take it from
+	 * its queue, or need not look for it in vain. */
+	if (!task->queue && runs_higher(cpu) &&
+	    (settings.domains > 1 || kernel_pins(p)))
 		return FITS_NOT;
 	index = cpu->slot - 1;
 	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;

@@ -453,7 +453,7 @@ __noinline u64 mask_key(u32 tid, u32 domain)
 
 	if (!p)
 		return 0;
-	bits = p->cpus_ptr;
+	bits = &p->cpus_mask;
 	domain &= MAX_DOMAINS - 1;
 	bpf_for(i, 0, MAX_CPUS / 64)
 	{
@@ -482,6 +482,7 @@ __noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
 	struct task_struct *p = bpf_task_from_pid(tid);
 	_Bool some = 0;
 	struct cpu *cpu;
+	u64 word = 0;
 	u32 i;
 
 	if (!p)
@@ -490,11 +491,14 @@ __noinline u64 vtime_here(u32 tid, u32 domain, u64 now)
 	{
 		if (i >= settings.cpus)
 			break;
-		if (!(cpus_in_domain[domain & (MAX_DOMAINS - 1)]
-				    [i / 64 & (MAX_CPUS / 64 - 1)] >>
-			      i % 64 &
-		      1) ||
-		    !kernel_allows(p, i))
+		if (i % 64 == 0) {
+			word = 0;
+			bpf_probe_read_kernel(&word, sizeof(word),
+					      (void *)&p->cpus_mask + i / 8);
+			word &= cpus_in_domain[domain & (MAX_DOMAINS - 1)]
+					      [i / 64 & (MAX_CPUS / 64 - 1)];
+		}
+		if (!(word >> i % 64 & 1))
 			continue;
 		cpu = cpu_of(i);
 		if (!cpu)

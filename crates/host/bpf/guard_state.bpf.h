@@ -419,8 +419,8 @@ static __always_inline _Bool waits_in_queues(const struct cpu *cpu, u32 where,
 	       scx_bpf_dsq_nr_queued(QUEUE_RESCUE + domain_of(where)) > 0;
 }
 
-/* Threads that may not migrate now wait in the CPU's local queue. Not inlined:
- * the verifier would follow each place where it is asked. */
+/* Whom a higher class has preempted waits in the CPU's local queue. Not
+ * inlined: the verifier would follow each place where it is asked. */
 __noinline int waits(u32 where, u64 now)
 {
 	struct cpu *cpu = cpu_of(where);

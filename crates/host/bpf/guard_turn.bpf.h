@@ -122,7 +122,7 @@ __noinline int take_shared(u32 domain, u32 where, u64 now)
 			if (!task)
 				break;
 			n++;
-			if (!bpf_cpumask_test_cpu(where, p->cpus_ptr))
+			if (!kernel_admits(p, where))
 				continue;
 			if (!some) {
 				first = task->thread;
@@ -262,7 +262,7 @@ static __always_inline u32 first_of(u64 queue, u32 where,
 				break;
 			}
 			task = task_of(p);
-			if (task && bpf_cpumask_test_cpu(where, p->cpus_ptr)) {
+			if (task && kernel_admits(p, where)) {
 				*first = task->thread;
 				first->weight = weight(task);
 				found = FIRST_FOUND;
@@ -304,7 +304,7 @@ __noinline int take_overdue_from(u64 queue, u32 where, u64 flags, u64 now)
 			task = task_of(p);
 			if (!task || !task->waits ||
 			    policy_after(now, task->waits) < OVERDUE_NS ||
-			    !bpf_cpumask_test_cpu(where, p->cpus_ptr))
+			    !kernel_admits(p, where))
 				continue;
 			/* Whose cgroup has no budget whenever it is looked for
 			 * would wait for ever. */
@@ -420,7 +420,7 @@ static __always_inline _Bool take(struct task_struct *p, struct task *task,
 	bpf_rcu_read_lock();
 	/* Who is queued again from here on, with other CPUs, is refused. */
 	if (!bpf_iter_scx_dsq_new(&it, queue_id(task), 0) &&
-	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
+	    kernel_admits(p, where))
 		moved = kernel_move(&it, p, to, ns);
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
@@ -551,8 +551,8 @@ __noinline int survey(u32 where, u64 now)
 			if (!p)
 				break;
 			cpu->survey_looked++;
-			may = p->nr_cpus_allowed;
-			if (may && bpf_cpumask_test_cpu(where, p->cpus_ptr))
+			may = kernel_pins(p) ? 1 : p->nr_cpus_allowed;
+			if (may && kernel_admits(p, where))
 				cpu->survey_sum +=
 					SURVEY_ONE / (may < cpus ? may : cpus);
 		}

@@ -73,7 +73,9 @@ struct task_struct {
 	s32 tgid;
 	u32 flags;
 	s32 nr_cpus_allowed;
+	unsigned short migration_disabled; /* With CONFIG_SMP. */
 	const struct cpumask *cpus_ptr;
+	struct cpumask cpus_mask;
 	struct sched_ext_entity scx;
 	struct sched_info sched_info;
 	/* With CONFIG_PREEMPT_NOTIFIERS, which KVM selects. */

@@ -9,7 +9,7 @@ use crate::guard::{Error, FunctionStatistics, Options, Policy, Queues};
 use crate::watch::raw::{self, Plain, Shared, Times, complaints, keep_complaint, lacks_right};
 use crate::watch::vms::machine::Kvm;
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::Struct;
+use libbpf_rs::btf::types::{Enum, Enum64, Struct};
 use libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
@@ -494,6 +494,10 @@ fn open(
         const SWITCH_PARTIAL: u64 = 1 << 3;
         open.struct_ops.guard_ops_mut().flags |= SWITCH_PARTIAL;
     }
+    if asks_for_pinned() {
+        const ENQ_MIGRATION_DISABLED: u64 = 1 << 4;
+        open.struct_ops.guard_ops_mut().flags |= ENQ_MIGRATION_DISABLED;
+    }
     if !scheduler_has(SET_BANDWIDTH) {
         open.struct_ops.guard_ops_mut().cgroup_set_bandwidth = std::ptr::null_mut();
     }
@@ -546,6 +550,20 @@ fn scheduler_has(operation: &str) -> bool {
     let kernel = Btf::from_vmlinux().ok();
     let operations = kernel.as_ref().and_then(|b| b.type_by_name::<Struct>("sched_ext_ops"));
     operations.is_some_and(|all| all.iter().any(|o| o.name == Some(OsStr::new(operation))))
+}
+
+/// Whether a scheduler has to ask for the threads that may not migrate for the moment, since Linux
+/// 6.14. Else they wait in their CPU's local queue, and the scheduler is not asked for others as
+/// long as one is there: two that lose their CPU inside seccomp filters, again and again, would
+/// keep it.
+fn asks_for_pinned() -> bool {
+    let wanted = Some(OsStr::new("SCX_OPS_ENQ_MIGRATION_DISABLED"));
+    let Ok(kernel) = Btf::from_vmlinux() else { return false };
+    // Until Linux 6.16 all flags fit into 32 bits.
+    let small = kernel.type_by_name::<Enum>("scx_ops_flags");
+    let large = kernel.type_by_name::<Enum64>("scx_ops_flags");
+    small.is_some_and(|all| all.iter().any(|flag| flag.name == wanted))
+        || large.is_some_and(|all| all.iter().any(|flag| flag.name == wanted))
 }
 
 /// Whether the kernel, or a module that is loaded, has the function.
