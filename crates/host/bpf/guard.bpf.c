@@ -170,6 +170,7 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 	task->used = 0;
 	task->why = WHY_TURN;
 	task->early = 0;
+	task->changes = 0;
 	__sync_lock_test_and_set(&task->parked, 0);
 	lacks = keeps_limits ? lacks_budget(p, task, now) : 0;
 	if (lacks) {
@@ -331,10 +332,23 @@ void BPF_PROG(guard_runnable, struct task_struct *p, u64 enq_flags)
 	if (!task)
 		return;
 	now = bpf_ktime_get_ns();
+	/* As what it was: the change may be that of its cgroup. */
+	if (task->changes)
+		count_run(task, now);
 	__sync_lock_test_and_set(&task->runnable, 1);
 	count_in(p, task, now);
-	if (!task->slot)
+	if (task->changes)
+		begin(task, now);
+	else if (!task->slot)
 		weigh(task, now, 0);
+}
+
+/* The thread is not runnable any more. */
+static __always_inline void not_runnable(struct task *task)
+{
+	falls_asleep(task);
+	__sync_lock_test_and_set(&task->runnable, 0);
+	count_out(task, bpf_ktime_get_ns());
 }
 
 SEC("struct_ops/guard_quiescent")
@@ -345,7 +359,10 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 	if (!task)
 		return;
 	/* Its turn or its rescue goes on where only its mask or its priority
-	 * changes. */
+	 * changes. If it runs it goes on running: what a change takes is its
+	 * own time, and it may change them all the time. */
+	task->changes = task->stops && !(deq_flags & SCX_DEQ_SLEEP);
+	task->stops = 0;
 	if (deq_flags & SCX_DEQ_SLEEP) {
 		task->why = WHY_TURN;
 		task->used = 0;
@@ -353,9 +370,8 @@ void BPF_PROG(guard_quiescent, struct task_struct *p, u64 deq_flags)
 	}
 	/* Before Linux 7.1, dequeue() says nothing of a change of class. */
 	task->queued = 0;
-	falls_asleep(task);
-	__sync_lock_test_and_set(&task->runnable, 0);
-	count_out(task, bpf_ktime_get_ns());
+	if (!task->changes)
+		not_runnable(task);
 }
 
 SEC("struct_ops/guard_running")
@@ -365,11 +381,18 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	u32 where = scx_bpf_task_cpu(p);
 	struct cpu *cpu = cpu_of(where);
 	struct task *task = task_of(p);
-	u64 now;
+	u64 now, from;
+	_Bool goes_on;
 
 	if (!task || !cpu)
 		return;
 	now = bpf_ktime_get_ns();
+	goes_on = task->changes;
+	from = goes_on ? task->left : now;
+	task->changes = 0;
+	task->stops = 0;
+	if (goes_on)
+		count_run(task, now);
 	count_in(p, task, now);
 	/* It comes back from a higher class while it runs. */
 	if (task->unplaced)
@@ -388,8 +411,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	task->early = 0;
 	cpu->why = task->why;
 	cpu->yields = 0;
-	cpu->thread = task->thread;
-	cpu->thread.weight = weight(task);
+	show_thread(cpu, task);
 	cpu->pid = p->pid;
 	cpu->slot = task->slot;
 	cpu->kind = !!task->queue;
@@ -410,6 +432,8 @@ void BPF_PROG(guard_running, struct task_struct *p)
 		left = cpu->slice;
 		cpu->slice = take_budget(p, task, left, now);
 		cpu->limited = !!task->took;
+		if (cpu->limited)
+			task->took = from;
 		/* Not more for one that is changed again and again. */
 		if (!cpu->slice)
 			cpu->slice = left < OVERDUE_SLICE_NS ? left
@@ -417,10 +441,10 @@ void BPF_PROG(guard_running, struct task_struct *p)
 		if (cpu->limited)
 			kernel_set_slice(p, cpu->slice);
 	}
-	cpu->turn = now;
+	cpu->turn = from;
 	cpu->enqueues = 0;
 	cpu->chosen = 0;
-	cpu->served = now;
+	cpu->served = from;
 	look_as_before(cpu, where, now);
 	/* Most ordinary threads sleep before their slice ends, and leave the
 	 * CPU to a vCPU, for which a look is an exit: their tick brings it
@@ -470,6 +494,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	if (!runnable)
 		hints_publish(where);
 	task->left = now;
+	task->stops = !runnable;
 	cpu->turn = 0;
 	cpu->slot = 0;
 	cpu->pid = 0;
@@ -504,8 +529,13 @@ void BPF_PROG(guard_disable, struct task_struct *p)
 	struct policy_queue at;
 	struct mask *mask;
 
+	if (!task)
+		return;
+	if (task->changes)
+		not_runnable(task);
+	task->changes = 0;
 	/* Who ends is disabled first. */
-	if (!task || p->flags & PF_EXITING)
+	if (p->flags & PF_EXITING)
 		return;
 	task->left_class = 1;
 	if (task->unplaced)

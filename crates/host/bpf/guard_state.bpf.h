@@ -134,6 +134,8 @@ struct task {
 	u32 masked; /* its CPUs may have changed */
 	u32 left_class; /* and so it is unplaced */
 	u32 fresh; /* it was started, and came to no queue yet */
+	u32 stops; /* it left its CPU, and its queue if it had one */
+	u32 changes; /* only since its mask or its priority changes */
 	u64 mask; /* the key of its CPUs, 0: all of its queue's, or one */
 	u64 moved; /* as policy_mask's when it was moved last */
 	u64 mask_since; /* the mask of which that is */

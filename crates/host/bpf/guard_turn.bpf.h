@@ -31,9 +31,8 @@ static __always_inline void count_favour(struct task *task, u64 ns)
 	}
 }
 
-/* The thread, which runs on this CPU still, is charged for what it ran. */
-static __always_inline void count_run(struct task *task, struct cpu *cpu,
-				      u64 now)
+/* The thread, which runs still, is charged for what it ran. */
+static __always_inline void count_run(struct task *task, u64 now)
 {
 	struct guest *guest = guest_of(task);
 	struct group *group = group_of(task);
@@ -43,6 +42,12 @@ static __always_inline void count_run(struct task *task, struct cpu *cpu,
 		add(&guest->on_cpu_ns, ran);
 		entitle(group, guest, now);
 	}
+}
+
+/* What others see of the thread that the CPU runs. */
+static __always_inline void show_thread(struct cpu *cpu,
+					const struct task *task)
+{
 	cpu->thread = task->thread;
 	cpu->thread.weight = weight(task);
 }
@@ -688,8 +693,10 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	    take_overdue(LOOKS_SHARED, where, now) ||
 	    take_overdue(LOOKS_ELSEWHERE, where, now))
 		return;
-	if (ran)
-		count_run(task, cpu, now);
+	if (ran) {
+		count_run(task, now);
+		show_thread(cpu, task);
+	}
 	kind = policy_kind(&cpu->kinds) &&
 	       scx_bpf_dsq_nr_queued(QUEUE_CPU + where) > 0;
 	if (other != own && !kind) {

@@ -7,10 +7,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// How often a restless thread changes its policy.
-const CHANGES: Duration = Duration::from_micros(50);
 
 /// Filters for system calls, and instructions of each: about as many as the kernel allows.
 const FILTERS: u32 = 7;
@@ -30,15 +26,11 @@ impl Spinner {
         Spinner::with(vec![cpu], None, |_| std::hint::spin_loop())
     }
 
-    /// One that changes its scheduling policy all the time, after a part of a millisecond: the
-    /// scheduler has to take it out of its queue and to put it back.
+    /// One that does nothing but change its scheduling policy: the scheduler has to take it out of
+    /// its queue and to put it back.
     pub fn restless(cpu: u32) -> Result<Spinner> {
         let mut policies = [libc::SCHED_BATCH, libc::SCHED_OTHER].into_iter().cycle();
         Spinner::with(vec![cpu], None, move |tid| {
-            let began = Instant::now();
-            while began.elapsed() < CHANGES {
-                std::hint::spin_loop();
-            }
             if let Some(policy) = policies.next() {
                 let _ = set_policy(tid, policy);
             }
