@@ -339,7 +339,9 @@ fn end_in_time(end: Arc<AtomicBool>) -> Result<()> {
         }
         thread::sleep(END);
         // Standard error may be full.
-        let why = format!("guard could not end within {END:?}: a VM's memory does not answer");
+        let why = format!(
+            "guard could not end within {END:?}: the memory of a VM, or whoever reads guard's output, does not answer"
+        );
         let _ = thread::Builder::new().spawn(move || tell(why));
         thread::sleep(Duration::from_secs(1));
         // A thread that cannot be killed would keep them open, and with them the scheduler.

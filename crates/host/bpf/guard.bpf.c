@@ -438,7 +438,8 @@ void BPF_PROG(guard_running, struct task_struct *p)
 		if (!cpu->slice)
 			cpu->slice = left < OVERDUE_SLICE_NS ? left
 							     : OVERDUE_SLICE_NS;
-		if (cpu->limited)
+		/* A change gives nothing back that a kick has taken. */
+		if (cpu->limited && (!goes_on || p->scx.slice > cpu->slice))
 			kernel_set_slice(p, cpu->slice);
 	}
 	cpu->turn = from;

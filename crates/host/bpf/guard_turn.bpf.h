@@ -80,7 +80,9 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 	/* As what it was: a rescue, or a turn. */
 	if (guest && task->why)
 		add(&guest->on_cpu_ns, charge(task, now));
-	count_favour(task, now - cpu->turn);
+	/* It may have been changed since this dispatch began. */
+	if (policy_after(now, cpu->turn) > 0)
+		count_favour(task, now - cpu->turn);
 	task->why = WHY_TURN;
 	task->used = 0;
 	cpu->turn = now;
