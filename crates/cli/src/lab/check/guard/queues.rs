@@ -54,8 +54,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
             setup.sleep(SETTLE)?;
             let threads: Vec<&Threads> = vms[..runs].iter().map(Vm::threads).collect();
             let shares = percent(&counted(setup, &threads)?);
-            let wanted = 100.0 / runs as f64;
-            let right = shares.iter().all(|share| (share - wanted).abs() <= OFF);
+            let right = are_equal(&shares);
             passed &= right;
             let (vcpus, mark) = (&VMS[..runs], if right { "" } else { "  <- wrong" });
             let listed = listed(&shares);
@@ -122,15 +121,18 @@ fn pinned(setup: &GuestSetup) -> Result<Vec<Pinned>> {
         drop(spinners);
         guard.check()?;
         guard.end(setup, End::Signal)?;
-        let wanted = 100.0 / counters.len() as f64;
-        let shares = percent(&counters);
         let turns = turns(&counters);
         // Two that take turns, while guard is not asked, have many short ones.
         let even = turns.iter().max() <= turns.iter().min().map(|least| 2 * least).as_ref();
-        let right = shares.iter().all(|share| (share - wanted).abs() <= OFF) && even;
+        let right = are_equal(&percent(&counters)) && even;
         found.push(Pinned { what: what.into(), queues, counters, right });
     }
     Ok(found)
+}
+
+fn are_equal(shares: &[f64]) -> bool {
+    let wanted = 100.0 / shares.len() as f64;
+    shares.iter().all(|share| (share - wanted).abs() <= OFF)
 }
 
 fn listed(shares: &[f64]) -> String {
