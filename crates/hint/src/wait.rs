@@ -45,7 +45,7 @@ pub(crate) const FAIR: u64 = 1_000_000;
 pub(crate) use real::{Waiter, now, pass, quick, runs, spinners};
 
 #[cfg(loom)]
-pub(crate) use crate::model::env::{Waiter, now, pass, quick, runs, spinners};
+pub(crate) use modelled::{Waiter, now, pass, quick, runs, set_looks, spinners};
 
 /// The time until `end`: `None` if it is over, `Some(None)` if there is no end.
 pub(crate) fn left(end: Option<End>) -> Option<Option<Duration>> {
@@ -253,5 +253,60 @@ mod real {
             }
             Advice::Spin
         }
+    }
+}
+
+/// In place of the scheduler.
+#[cfg(loom)]
+mod modelled {
+    use super::Advice;
+    pub(crate) use crate::platform::env::now;
+    use crate::platform::env::{time_passes, toss};
+
+    std::thread_local! {
+        /// How often a waiting thread looks before it sleeps. All threads of a model are on one of
+        /// the system's.
+        static LOOKS: std::cell::Cell<u32> = const { std::cell::Cell::new(2) };
+    }
+
+    pub(crate) fn set_looks(looks: u32) {
+        LOOKS.set(looks);
+    }
+
+    /// A waiting thread: looks some times, then sleeps.
+    pub(crate) struct Waiter {
+        looks: u32,
+    }
+
+    impl Waiter {
+        pub(crate) fn new() -> Waiter {
+            Waiter { looks: 0 }
+        }
+
+        pub(crate) fn look(&mut self, _: impl FnOnce() -> u32) -> Advice {
+            self.looks += 1;
+            if self.looks >= LOOKS.get() {
+                return Advice::Sleep;
+            }
+            time_passes();
+            Advice::Spin
+        }
+    }
+
+    /// Once: the next look is the waiter's.
+    pub(crate) fn quick(mut taken: impl FnMut() -> bool) -> bool {
+        taken()
+    }
+
+    pub(crate) fn spinners() -> u32 {
+        1
+    }
+
+    pub(crate) fn runs(_: u32, _: u64) -> bool {
+        toss() % 2 == 1
+    }
+
+    pub(crate) fn pass() {
+        loom::thread::yield_now();
     }
 }

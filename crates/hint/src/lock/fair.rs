@@ -270,7 +270,7 @@ impl Queue {
 
     /// As a fork by the holder `node` leaves it to the child: behind it, the `waiting` nodes, where
     /// only `linked` says whether the first is linked already; and the passive ones. All are
-    /// of [`ghost`](crate::model::env::ghost).
+    /// of [`ghost`](super::node::ghost).
     #[cfg(all(loom, test))]
     pub(crate) fn left(
         node: *mut Node,

@@ -183,5 +183,38 @@ mod real {
     }
 }
 
+#[cfg(all(loom, test))]
+pub(crate) use modelled::ghost;
 #[cfg(loom)]
-pub(crate) use crate::model::env::{give_back, take};
+pub(crate) use modelled::{give_back, take};
+
+#[cfg(loom)]
+mod modelled {
+    use super::{AtomicPtr, AtomicU32, Futex, Node};
+    use crate::platform::fork::epoch;
+    use crate::platform::sync::Ordering;
+    use crate::thread::Line;
+    use crate::wait::HELD;
+    use std::ptr::null_mut;
+
+    /// Nodes are never freed, as in the real thing.
+    pub(crate) fn take(line: &Line) -> *mut Node {
+        Box::into_raw(Box::new(Node {
+            next: AtomicPtr::new(null_mut()),
+            state: Futex::new(0),
+            who: AtomicU32::new(line.thread.load(Ordering::Relaxed) | HELD),
+            epoch: AtomicU32::new(epoch()),
+        }))
+    }
+
+    /// A node as a thread of the process that forked this one left it.
+    #[cfg(test)]
+    pub(crate) fn ghost(line: &Line) -> *mut Node {
+        let node = take(line);
+        // SAFETY: made above.
+        unsafe { (*node).epoch.store(epoch() - 1, Ordering::Relaxed) };
+        node
+    }
+
+    pub(crate) fn give_back(_: *mut Node) {}
+}

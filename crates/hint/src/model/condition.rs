@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The condition variable, and what becomes of its memory.
 
-use super::env::How;
 use super::tools::{Protected, check, check_broken};
 use crate::lock::condition::{Condition, Entered};
+use crate::platform::env::How;
 use crate::platform::sync::broken;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};

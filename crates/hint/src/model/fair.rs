@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The queue-based fair lock.
 
-use super::env::{How, ghost};
 use super::tools::{Protected, check, check_broken, check_sleepers};
 use crate::lock::fair::Queue;
+use crate::lock::node::ghost;
+use crate::platform::env::How;
 use crate::thread::Line;
 use loom::sync::Arc;
 use loom::thread;

@@ -9,12 +9,10 @@
 //! - the kernel's futex: a queue under a lock, which never wakes a thread without a reason, so that
 //!   a lost wake-up is a deadlock that the checker reports;
 //! - what the scheduler does, and the time: a number that every waiter changes and everybody reads
-//!   without any order, so the checker tries each answer (`env`).
+//!   without any order, so the checker tries each answer (`platform::env`).
 //!
 //! Each protocol also stands here broken, and then the model must fail. Those tests are ignored,
 //! and run in processes of their own by `broken_protocols_are_caught`.
-
-pub(crate) mod env;
 
 #[cfg(test)]
 mod condition;
@@ -29,7 +27,8 @@ mod word;
 
 #[cfg(test)]
 pub(crate) mod tools {
-    use super::env::{How, break_it, set_looks};
+    use crate::platform::env::{How, break_it};
+    use crate::wait::set_looks;
     use loom::cell::UnsafeCell;
 
     /// All interleavings with at most `preemptions` switches that a thread did not ask for.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The reader-writer lock.
 
-use super::env::How;
 use super::tools::{
     Protected, check, check_broken, check_broken_sleepers, check_sleepers, check_spinners,
 };
 use crate::lock::rw::{Core, Prefer};
 use crate::platform::end::End;
+use crate::platform::env::How;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The mutex in one word.
 
-use super::env::How;
 use super::tools::{Protected, check, check_broken, check_sleepers, check_spinners};
 use crate::lock::word::Word;
 use crate::platform::end::End;
+use crate::platform::env::How;
 use crate::wait::HELD;
 use loom::sync::Arc;
 use loom::thread;

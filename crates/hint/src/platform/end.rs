@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+#[cfg(loom)]
+use super::env::{now, now as time_of_day};
 #[cfg(not(loom))]
 use super::sys::{now, time_of_day};
 
@@ -30,15 +32,4 @@ impl End {
         };
         Duration::from_nanos(end.saturating_sub(now))
     }
-}
-
-/// A model has one clock.
-#[cfg(loom)]
-fn now() -> u64 {
-    crate::model::env::now()
-}
-
-#[cfg(loom)]
-fn time_of_day() -> u64 {
-    now()
 }

@@ -14,5 +14,7 @@ pub(crate) mod sync;
 pub(crate) mod cancel;
 #[cfg(not(loom))]
 pub(crate) mod cpu;
+#[cfg(loom)]
+pub(crate) mod env;
 #[cfg(not(loom))]
 pub(crate) mod sys;

@@ -31,7 +31,7 @@ pub(crate) use const_unless_loom;
 macro_rules! broken {
     ($how:ident, $broken:expr, $right:expr) => {{
         #[cfg(loom)]
-        let value = if $crate::model::env::broken($crate::model::env::How::$how) {
+        let value = if $crate::platform::env::broken($crate::platform::env::How::$how) {
             $broken
         } else {
             $right
@@ -96,7 +96,7 @@ impl Futex {
 
     pub(crate) fn wait(&self, expected: u32, time: Option<Duration>) -> bool {
         if time.is_some() {
-            crate::model::env::time_passes();
+            super::env::time_passes();
             return false;
         }
         self.0.wait(expected);
