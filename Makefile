@@ -78,7 +78,7 @@ bench: build
 	$(OUT)/reprieve bench all --seconds $(BENCH_SECONDS) --html bench-results/all.html
 
 pictures: setup-test build
-	$(CARGO) build --locked --release -p reprieve-host --example pictures
+	$(CARGO) build --locked --release -p reprieve-watch --example pictures
 	scripts/pictures $(OUT)
 
 setup:

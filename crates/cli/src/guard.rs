@@ -9,15 +9,15 @@ use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use reprieve_host::guard::control::{self, Control};
-use reprieve_host::guard::{
-    self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics, Statistics,
-    VmStatistics, Weight, eevdf,
+use reprieve_guard::control::{self, Control};
+use reprieve_guard::{
+    self as guard, self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics,
+    Statistics, VmStatistics, Weight, eevdf,
 };
-use reprieve_host::publish::SOCKET;
-use reprieve_host::show::{activity, prometheus, terminal};
-use reprieve_host::watch::{StandIns, Which};
 use reprieve_page::plain;
+use reprieve_watch::publish::SOCKET;
+use reprieve_watch::show::{activity, prometheus};
+use reprieve_watch::{StandIns, Which};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -386,7 +386,8 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
         print_json(&first)?;
     } else if interactive() {
         let source = || control::statistics().map_err(|error| error.to_string());
-        terminal::run_guard(source, args.interval, colour()).map_err(|error| anyhow!(error))?;
+        reprieve_guard::show::run(source, args.interval, colour())
+            .map_err(|error| anyhow!(error))?;
     } else {
         print(&summary(&first))?;
     }
@@ -569,10 +570,8 @@ fn grants(what: &str, granted: &Granted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_host::guard::{
-        FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times,
-    };
-    use reprieve_host::watch::model::Class;
+    use reprieve_guard::{FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times};
+    use reprieve_watch::model::Class;
 
     /// Those that `--help` shows, in `packaging/man`.
     #[test]

@@ -2,7 +2,7 @@
 //! What commands that run for long have in common: live views and metrics.
 
 use crate::output::tell;
-use reprieve_host::show::prometheus::Server;
+use reprieve_watch::show::prometheus::Server;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -80,5 +80,5 @@ fn main() -> ExitCode {
 fn bad_usage(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Usage(_)))
         || matches!(error.downcast_ref(), Some(reprieve_bench::Error::Usage(_)))
-        || matches!(error.downcast_ref(), Some(reprieve_host::guard::Error::Option { .. }))
+        || matches!(error.downcast_ref(), Some(reprieve_guard::Error::Option { .. }))
 }

@@ -2,10 +2,10 @@
 //! `reprieve guard --backend eevdf` with a real guest: slices become short, and whatever ends
 //! guard, none stays so. The same guest shows a dry run of the scheduler, which needs no sched_ext.
 
-#[path = "../../host/tests/common/mod.rs"]
+#[path = "../../watch/tests/common/mod.rs"]
 mod common;
 
-use reprieve_host::guard::eevdf::slice;
+use reprieve_guard::eevdf::slice;
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command as Order, Workload};
 use serde_json::Value;

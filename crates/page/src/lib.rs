@@ -8,11 +8,9 @@
 //! This crate depends on no other crate of the workspace.
 
 mod file;
-#[cfg(feature = "html")]
 mod html;
 mod text;
 
 pub use file::write;
-#[cfg(feature = "html")]
 pub use html::{Page, document};
 pub use text::{plain, plain_lines};

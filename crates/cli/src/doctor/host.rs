@@ -241,7 +241,7 @@ fn warning(release: &str) -> Option<&'static str> {
 }
 
 fn timers() -> Check {
-    let in_threads = reprieve_host::guard::timers_in_threads();
+    let in_threads = reprieve_guard::timers_in_threads();
     Check {
         name: "timers",
         used_by: "guard",
@@ -258,7 +258,7 @@ fn timers() -> Check {
 }
 
 fn ticks() -> Check {
-    let hidden = reprieve_host::guard::ticks_hidden();
+    let hidden = reprieve_guard::ticks_hidden();
     Check {
         name: "guest ticks",
         used_by: "guard",

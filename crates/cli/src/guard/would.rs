@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a dry run of the scheduler says: what took place, and would have been put off or rescued.
 
-use reprieve_host::guard::{HeldUp, PutOff, Statistics, VmStatistics, Would};
+use reprieve_guard::{HeldUp, PutOff, Statistics, VmStatistics, Would};
 use reprieve_page::plain;
 
 /// By VM.
@@ -105,8 +105,8 @@ fn ms(ns: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_host::guard::{Backend, Policy};
-    use reprieve_host::watch::model::Class;
+    use reprieve_guard::{Backend, Policy};
+    use reprieve_watch::model::Class;
 
     fn summary_of(would: Would) -> String {
         let vm = VmStatistics { name: "db\u{1b}".into(), vcpus: 2, ..VmStatistics::default() };

@@ -8,7 +8,7 @@ use crate::preload::{self, Library};
 use crate::signals::cancel_on_signal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use reprieve_host::publish::{Counts, SOCKET, Server};
+use reprieve_watch::publish::{Counts, SOCKET, Server};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Watches the lab's guests from outside, with the library behind `reprieve watch`.
 
-use reprieve_host::watch::model::{Event, Snapshot, VmSnapshot, VmState};
-use reprieve_host::watch::{GraceSampler, GraceWaits, Options, Watch, Which};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::watcher::{Preempted, Totals, Watcher, Watching};
+use reprieve_watch::model::{Event, Snapshot, VmSnapshot, VmState};
+use reprieve_watch::{GraceSampler, GraceWaits, Options, Watch, Which};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 //! Puts the lab's policies into force: by `reprieve guard` as a child on the host where the VMs
 //! run, or, for fixed slices, by the system call that an administrator would use.
 
-use reprieve_host::guard::eevdf::slice;
+use reprieve_guard::eevdf::slice;
 use reprieve_lab::error::Error;
 use reprieve_lab::policy::{GuardOption, Need, Policy};
 use reprieve_lab::process::{self, Cancel};

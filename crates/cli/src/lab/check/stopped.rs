@@ -11,9 +11,9 @@ use super::load::{Spinner, Starved};
 use super::{Check, Finding};
 use crate::lab::ebpf_watcher::Watched;
 use anyhow::{Result, anyhow, bail};
-use reprieve_host::watch::model::{Vcpu, VcpuNow, VmSnapshot as Seen};
 use reprieve_lab::limit::scaled;
 use reprieve_lab::protocol::{Command, Event, Held, Hold, Measure, Workload};
+use reprieve_watch::model::{Vcpu, VcpuNow, VmSnapshot as Seen};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use complaints::HostLog;
 use left_behind::LeftBehind;
-use reprieve_host::guard::Policy;
+use reprieve_guard::Policy;
 use reprieve_lab::host::{Message, PlanHost, RunContext, check_dilation};
 use reprieve_lab::images::{ImageSet, Images};
 use reprieve_lab::limit::scaled;

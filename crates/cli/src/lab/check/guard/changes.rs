@@ -8,7 +8,7 @@ use super::cgroup::Cgroup;
 use super::process::{End, Guard, command};
 use super::{PROGRESS_NS, wait};
 use anyhow::{Context as _, Result, anyhow, bail};
-use reprieve_host::guard::Policy;
+use reprieve_guard::Policy;
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::{Threads, Vm};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use super::super::guest_setup::GuestSetup;
 use super::cgroup::Cgroup;
 use super::process::{End, Guard};
 use anyhow::{Result, bail};
-use reprieve_host::guard::{self, Options, Policy};
+use reprieve_guard::{Options, Policy};
 use reprieve_lab::vm::Vm;
 
 const FILE: &str = "cpu.max";
@@ -19,7 +19,7 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     let named = |said: &str| said.contains(&cgroup.path.join(FILE).display().to_string());
 
     cgroup.write(FILE, "50000 100000")?;
-    if !guard::kept_limits(&Options::default()).is_empty() {
+    if !reprieve_guard::kept_limits(&Options::default()).is_empty() {
         let mut guard = Guard::start(setup, Policy::Full, &[])?;
         let statistics = guard.work(setup, Policy::Full, vms)?;
         let path = cgroup.path.display().to_string();

@@ -19,7 +19,7 @@ use super::process::{End, Guard};
 use super::taken;
 use super::{STATE, refusal};
 use anyhow::Result;
-use reprieve_host::guard::Policy;
+use reprieve_guard::Policy;
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::Vm;
 use serde_json::json;

@@ -14,7 +14,7 @@ use super::delegated::Delegated;
 use super::process::Guard;
 use super::{progress, wait};
 use anyhow::{Context as _, Result, bail};
-use reprieve_host::guard::{self, Options, Policy};
+use reprieve_guard::{Options, Policy};
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::{Threads, Vm};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ pub fn check(setup: &GuestSetup) -> Result<Finding> {
     let domain = Cgroup::make_named("reprieve-check-vm")?;
     cgroup.write("cgroup.type", "threaded")?;
     cgroup.write(FILE, "20000 100000")?;
-    if guard::kept_limits(&Options::default()).is_empty() {
+    if reprieve_guard::kept_limits(&Options::default()).is_empty() {
         let text = "  this kernel does not tell a scheduler of limits; guard refuses them\n";
         return Ok(Finding::new(Check::GuardLimits, true, text.into(), json!({})));
     }

@@ -23,7 +23,7 @@ use super::guest_setup::GuestSetup;
 use super::{Check, Finding};
 use anyhow::{Context as _, Result, bail};
 pub use process::{End, Guard};
-use reprieve_host::guard::Policy;
+use reprieve_guard::Policy;
 use reprieve_lab::limit::scaled;
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::Vm;

@@ -5,7 +5,7 @@ use super::super::guest_setup::GuestSetup;
 use super::{LIMIT, PROGRESS_NS, STATE, sum, wait};
 use crate::lab::unit;
 use anyhow::{Context as _, Result, anyhow, bail};
-use reprieve_host::guard::Policy;
+use reprieve_guard::Policy;
 use reprieve_lab::limit::scaled;
 use reprieve_lab::process;
 use reprieve_lab::vm::Vm;

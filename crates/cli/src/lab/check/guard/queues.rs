@@ -12,7 +12,7 @@ use super::super::{Check, Finding};
 use super::process::{End, Guard};
 use super::{STATE, progress, refusal};
 use anyhow::{Context as _, Result};
-use reprieve_host::guard::{Policy, Queues};
+use reprieve_guard::{Policy, Queues};
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_lab::vm::{SchedCounters, Threads, Vm};
 use serde_json::json;

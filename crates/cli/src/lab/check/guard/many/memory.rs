@@ -3,7 +3,7 @@
 //! variables and one for each CPU's only task. Every word is 8 bytes; where a guest has a shorter
 //! one, it is the lower part (x86-64).
 
-use reprieve_host::watch::{StandIn, StandInLeaf, StandInVcpu};
+use reprieve_watch::{StandIn, StandInLeaf, StandInVcpu};
 use std::sync::atomic::AtomicU64;
 
 /// CPUs of a leaf of the RCU tree, as in Linux by default.

@@ -20,8 +20,8 @@ use super::{STATE, refusal, wait};
 use anyhow::{Context as _, Result};
 use behaviour::Behaviour;
 use player::Player;
-use reprieve_host::guard::{Policy, Statistics, VmStatistics};
-use reprieve_host::watch::StandIns;
+use reprieve_guard::{Policy, Statistics, VmStatistics};
+use reprieve_watch::StandIns;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use super::shares::{Had, Share, shares};
 use super::{BUSY, LEFT_OUT, NAPPING, NAPPING_VCPUS, SLICE, Seen, VCPUS};
 use crate::lab::check::{Check, Finding};
 use anyhow::{Result, bail};
-use reprieve_host::guard::{FunctionStatistics, Options, Statistics, VmStatistics};
+use reprieve_guard::{FunctionStatistics, Options, Statistics, VmStatistics};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What every backend does.
+
+use crate::error::Error;
+use crate::options::Change;
+use crate::statistics::Statistics;
+
+/// A backend that is attached. Dropping it detaches it.
+pub trait Guard {
+    /// What it did since it was attached.
+    ///
+    /// # Errors
+    /// When the statistics cannot be read; the scheduling goes on.
+    fn statistics(&mut self) -> Result<Statistics, Error>;
+
+    /// Changes what is done for the VMs with this name or process ID, also for ones that come
+    /// later; without one, for all. Returns the names of those that run.
+    ///
+    /// # Errors
+    /// When there is no such VM, or the backend cannot do that.
+    fn set(&mut self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error>;
+
+    /// Why it no longer schedules, if it does not: the kernel may have thrown it out. One line.
+    fn ended(&mut self) -> Option<String>;
+}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the snapshots of a VM to what guard's policies would have acted on: the rules of
+//! `bpf/guard_extend.bpf.h` (which sections are extended) over preemptions that took place.
+//!
+//! Totals never fall while the VM is there: those of a vCPU that is taken out of it are kept.
+
+use crate::options::Policy;
+use crate::statistics::{HeldUp, Preempted, PutOff, VmStatistics, Would};
+use reprieve_watch::model::{Class, Held, Histogram, Preemptions, Vcpu, VmSnapshot, VmState};
+use std::collections::BTreeMap;
+
+/// A VM since it was found.
+#[derive(Default)]
+pub struct Tally {
+    /// As of the last snapshot, by number and thread.
+    vcpus: BTreeMap<(u32, u32), Totals>,
+    /// Of vCPUs that were taken out.
+    former: Totals,
+    /// The guest's memory, and its RCU, were found at some time.
+    read: bool,
+    rcu: bool,
+    graces: u64,
+    held: Held,
+}
+
+/// Of one vCPU, or several.
+#[derive(Clone, Debug, Default)]
+struct Totals {
+    classes: BTreeMap<Class, OfClass>,
+    announced: u64,
+    announced_off_cpu_ns: u64,
+    blocks: u64,
+    on_cpu_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct OfClass {
+    count: u64,
+    off_cpu_ns: u64,
+    max_ns: u64,
+    readers: u64,
+    readers_off_cpu_ns: u64,
+}
+
+impl Tally {
+    /// Takes a snapshot that is younger than the last one.
+    pub fn note(&mut self, vm: &VmSnapshot) {
+        let now = vm.vcpus.iter().map(|vcpu| ((vcpu.index, vcpu.tid), Totals::of(vcpu)));
+        let before = std::mem::replace(&mut self.vcpus, now.collect());
+        for (vcpu, last) in before {
+            // One that begins anew has another entry in the arrays of `watch`.
+            if self.vcpus.get(&vcpu).is_none_or(|now| now.switches() < last.switches()) {
+                self.former.add(&last);
+            }
+        }
+        self.read |= vm.kernel.is_some();
+        if let Some(grace) = &vm.grace {
+            self.rcu = true;
+            self.graces = self.graces.max(count(&grace.durations) + grace.unseen);
+        }
+        if let Some(held) = &vm.held {
+            self.held = held.clone();
+        }
+    }
+
+    /// What there is to say about `vm`, the snapshot that was noted last.
+    pub fn statistics(&self, vm: &VmSnapshot, policy: Policy, max_extend_ns: u64) -> VmStatistics {
+        let mut all = self.former.clone();
+        self.vcpus.values().for_each(|vcpu| all.add(vcpu));
+        let suffered = |class| all.classes.get(&class).map_or(0, |of| of.count);
+        VmStatistics {
+            pid: vm.pid,
+            name: vm.name.clone(),
+            readable: vm.state == VmState::Watching,
+            trouble: match &vm.state {
+                VmState::Unreadable(why) => Some(why.clone()),
+                VmState::Attaching => Some("its guest is not found yet".into()),
+                _ => None,
+            },
+            policies: vec![policy],
+            vcpus: vm.vcpus.len() as u32,
+            on_cpu_ns: all.on_cpu_ns,
+            preempted: Class::ALL
+                .map(|class| Preempted { class, suffered: suffered(class), avoided: 0 })
+                .into(),
+            would: Some(self.would(vm, &all, policy, max_extend_ns)),
+            ..VmStatistics::default()
+        }
+    }
+
+    fn would(&self, vm: &VmSnapshot, all: &Totals, policy: Policy, max_extend_ns: u64) -> Would {
+        let extends = self.read && policy.extends();
+        // `full` quiesces only where that shortens grace periods.
+        let quiesces = self.read
+            && match policy {
+                Policy::Quiesce => true,
+                Policy::Full => vm.tracks_user,
+                Policy::Plain | Policy::Extend | Policy::Rescue => false,
+            };
+        let extend = extends.then(|| all.put_off(OfClass::critical));
+        let quiesce = quiesces.then(|| {
+            all.put_off(|of, class| if extends { of.uncritical(class) } else { of.kernel(class) })
+        });
+        let (announced, announced_off_cpu_ns) =
+            if extends { (all.announced, all.announced_off_cpu_ns) } else { (0, 0) };
+        let those = extend.iter().chain(&quiesce).flatten();
+        let times = those.map(|put_off| put_off.count).sum::<u64>() + announced;
+        Would {
+            extend,
+            announced,
+            announced_off_cpu_ns,
+            quiesce,
+            granted_at_most_ns: times.saturating_mul(max_extend_ns),
+            rescue: (self.rcu && policy.rescues()).then_some(HeldUp {
+                graces: self.held.graces,
+                of: self.graces,
+                count: self.held.count,
+                total_ns: self.held.total_ns,
+                max_ns: self.held.max_ns,
+            }),
+            blind: vm.blind.clone(),
+        }
+    }
+}
+
+impl Totals {
+    fn of(vcpu: &Vcpu) -> Totals {
+        Totals {
+            classes: vcpu.preemptions.iter().map(|p| (p.class, OfClass::of(p))).collect(),
+            announced: vcpu.announced,
+            announced_off_cpu_ns: vcpu.announced_off_cpu_ns,
+            blocks: count(&vcpu.blocks),
+            on_cpu_ns: vcpu.on_cpu_ns,
+        }
+    }
+
+    fn add(&mut self, other: &Totals) {
+        for (class, of) in &other.classes {
+            let mine = self.classes.entry(*class).or_default();
+            mine.count += of.count;
+            mine.off_cpu_ns += of.off_cpu_ns;
+            mine.max_ns = mine.max_ns.max(of.max_ns);
+            mine.readers += of.readers;
+            mine.readers_off_cpu_ns += of.readers_off_cpu_ns;
+        }
+        self.announced += other.announced;
+        self.announced_off_cpu_ns += other.announced_off_cpu_ns;
+        self.blocks += other.blocks;
+        self.on_cpu_ns += other.on_cpu_ns;
+    }
+
+    /// Times that a vCPU left its CPU and was back.
+    fn switches(&self) -> u64 {
+        self.classes.values().map(|of| of.count).sum::<u64>() + self.blocks
+    }
+
+    /// What `chosen` takes of each class, where that is not nothing.
+    fn put_off(&self, chosen: impl Fn(&OfClass, Class) -> Option<PutOff>) -> Vec<PutOff> {
+        let each = Class::ALL.iter().filter_map(|class| Some((*class, self.classes.get(class)?)));
+        let those = each.filter_map(|(class, of)| chosen(of, class));
+        those.filter(|put_off| put_off.count > 0).collect()
+    }
+}
+
+impl OfClass {
+    fn of(preemptions: &Preemptions) -> OfClass {
+        OfClass {
+            count: count(&preemptions.off_cpu),
+            off_cpu_ns: preemptions.off_cpu.total_ns,
+            max_ns: preemptions.off_cpu.max_ns,
+            readers: preemptions.readers,
+            readers_off_cpu_ns: preemptions.readers_off_cpu_ns,
+        }
+    }
+
+    fn all(&self, class: Class) -> PutOff {
+        PutOff {
+            class,
+            count: self.count,
+            off_cpu_ns: self.off_cpu_ns,
+            max_off_cpu_ns: Some(self.max_ns),
+        }
+    }
+
+    /// Those in a critical section: all of some classes, and readers in any.
+    fn critical(&self, class: Class) -> Option<PutOff> {
+        match class {
+            Class::Reader | Class::NoPreempt | Class::IrqsOff | Class::Softirq | Class::Hardirq => {
+                Some(self.all(class))
+            }
+            Class::User | Class::Kernel | Class::Idle | Class::Unknown => Some(PutOff {
+                class,
+                count: self.readers,
+                off_cpu_ns: self.readers_off_cpu_ns,
+                max_off_cpu_ns: None,
+            }),
+        }
+    }
+
+    /// Those in the kernel, in a critical section or not.
+    fn kernel(&self, class: Class) -> Option<PutOff> {
+        let kernel = !matches!(class, Class::User | Class::Idle | Class::Unknown);
+        kernel.then(|| self.all(class))
+    }
+
+    /// Those in the kernel that are not in a critical section. A reader of that class has one of
+    /// its own.
+    fn uncritical(&self, class: Class) -> Option<PutOff> {
+        (class == Class::Kernel).then(|| self.all(class))
+    }
+}
+
+fn count(histogram: &Histogram) -> u64 {
+    histogram.counts.iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reprieve_watch::model::Grace;
+
+    const MS: u64 = 1_000_000;
+    const MAX_EXTEND: u64 = MS;
+
+    fn preemptions(class: Class, count: u64, ns: u64) -> Preemptions {
+        let off_cpu =
+            Histogram { counts: vec![0, count], total_ns: count * ns, max_ns: ns.min(count * ns) };
+        Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 }
+    }
+
+    fn vcpu(index: u32, preemptions: Vec<Preemptions>) -> Vcpu {
+        Vcpu {
+            index,
+            tid: 100 + index,
+            now: reprieve_watch::model::VcpuNow::Unseen,
+            preemptions,
+            blocks: Histogram::default(),
+            on_cpu_ns: 10 * MS,
+            announced: 0,
+            announced_off_cpu_ns: 0,
+        }
+    }
+
+    fn vm(vcpus: Vec<Vcpu>) -> VmSnapshot {
+        VmSnapshot {
+            pid: 7,
+            name: "db".into(),
+            vmm: "qemu-kvm".into(),
+            state: VmState::Watching,
+            kernel: Some("6.12".into()),
+            blind: vec!["something".into()],
+            vcpus,
+            former: None,
+            grace: Some(Grace::default()),
+            tracks_user: false,
+            held: Some(Held::default()),
+        }
+    }
+
+    /// The statistics after these snapshots.
+    fn after(snapshots: &[VmSnapshot], policy: Policy) -> (VmStatistics, Would) {
+        let mut tally = Tally::default();
+        snapshots.iter().for_each(|vm| tally.note(vm));
+        let statistics = tally.statistics(snapshots.last().unwrap(), policy, MAX_EXTEND);
+        let would = statistics.would.clone().unwrap();
+        (statistics, would)
+    }
+
+    fn classes(put_off: &Option<Vec<PutOff>>) -> Vec<(Class, u64)> {
+        put_off.as_ref().unwrap().iter().map(|p| (p.class, p.count)).collect()
+    }
+
+    #[test]
+    fn critical_sections_would_be_extended() {
+        let mut idle = preemptions(Class::Idle, 5, MS);
+        (idle.readers, idle.readers_off_cpu_ns) = (2, 3 * MS);
+        let mut first = vcpu(
+            0,
+            vec![
+                preemptions(Class::User, 50, MS),
+                preemptions(Class::Kernel, 9, MS),
+                preemptions(Class::Reader, 3, 2 * MS),
+                idle,
+                preemptions(Class::Unknown, 1, MS),
+            ],
+        );
+        (first.announced, first.announced_off_cpu_ns) = (4, 8 * MS);
+        let second = vcpu(1, vec![preemptions(Class::Reader, 1, 5 * MS)]);
+        let (statistics, would) = after(&[vm(vec![first, second])], Policy::Extend);
+        let expected = [
+            PutOff {
+                class: Class::Reader,
+                count: 4,
+                off_cpu_ns: 11 * MS,
+                max_off_cpu_ns: Some(5 * MS),
+            },
+            PutOff { class: Class::Idle, count: 2, off_cpu_ns: 3 * MS, max_off_cpu_ns: None },
+        ];
+        assert_eq!(would.extend.as_deref(), Some(&expected[..]));
+        assert_eq!((would.announced, would.announced_off_cpu_ns), (4, 8 * MS));
+        assert_eq!(would.granted_at_most_ns, 10 * MAX_EXTEND);
+        assert_eq!((&would.quiesce, &would.rescue), (&None, &None), "not chosen");
+        assert_eq!(would.blind, ["something"]);
+        let preempted = |class| statistics.preempted.iter().find(|p| p.class == class).unwrap();
+        assert_eq!((preempted(Class::User).suffered, preempted(Class::Reader).suffered), (50, 4));
+        assert!(statistics.preempted.iter().all(|p| p.avoided == 0), "nothing was done");
+        assert_eq!((statistics.on_cpu_ns, statistics.extended.count), (20 * MS, 0));
+    }
+
+    #[test]
+    fn kernel_mode_would_be_quiesced_where_that_helps() {
+        let snapshot = |tracks_user| VmSnapshot {
+            tracks_user,
+            ..vm(vec![vcpu(
+                0,
+                vec![
+                    preemptions(Class::User, 50, MS),
+                    preemptions(Class::Kernel, 9, MS),
+                    preemptions(Class::NoPreempt, 3, MS),
+                    preemptions(Class::Idle, 2, MS),
+                ],
+            )])
+        };
+        let (_, would) = after(&[snapshot(false)], Policy::Full);
+        assert_eq!(would.quiesce, None, "the guest does not track user mode");
+        let (_, would) = after(&[snapshot(true)], Policy::Full);
+        assert_eq!(classes(&would.quiesce), [(Class::Kernel, 9)]);
+        assert_eq!(classes(&would.extend), [(Class::NoPreempt, 3)]);
+        assert_eq!(would.granted_at_most_ns, 12 * MAX_EXTEND);
+        // Who asks for `quiesce` alone gets it, also for critical sections.
+        let (_, would) = after(&[snapshot(false)], Policy::Quiesce);
+        assert_eq!(classes(&would.quiesce), [(Class::Kernel, 9), (Class::NoPreempt, 3)]);
+        assert_eq!(would.extend, None);
+    }
+
+    #[test]
+    fn late_grace_periods_would_be_rescued() {
+        let grace = |ended: u64| Grace {
+            durations: Histogram { counts: vec![0, 0, ended], ..Histogram::default() },
+            unseen: 1,
+            current: None,
+        };
+        let held = Held { graces: 2, count: 3, total_ns: 40 * MS, max_ns: 30 * MS };
+        let seen = VmSnapshot { grace: Some(grace(5)), held: Some(held), ..vm(vec![]) };
+        let expected = HeldUp { graces: 2, of: 6, count: 3, total_ns: 40 * MS, max_ns: 30 * MS };
+        let (_, would) = after(std::slice::from_ref(&seen), Policy::Rescue);
+        assert_eq!((would.rescue.as_ref(), &would.extend), (Some(&expected), &None));
+        // While the guest reboots it cannot be read; what was counted stays.
+        let booting = VmSnapshot { grace: None, kernel: None, ..seen.clone() };
+        let (_, would) = after(&[seen, booting], Policy::Full);
+        assert_eq!(would.rescue, Some(expected));
+        assert_eq!(would.extend, Some(vec![]));
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_guest_that_was_never_read() {
+        let unreadable = VmSnapshot {
+            state: VmState::Unreadable("encrypted".into()),
+            kernel: None,
+            grace: None,
+            ..vm(vec![vcpu(0, vec![preemptions(Class::Unknown, 7, MS)])])
+        };
+        let (statistics, would) = after(&[unreadable], Policy::Full);
+        assert_eq!((would.extend, would.quiesce, would.rescue), (None, None, None));
+        assert!(!statistics.readable);
+        assert_eq!(statistics.trouble.as_deref(), Some("encrypted"));
+    }
+
+    #[test]
+    fn totals_do_not_fall_when_vcpus_go() {
+        let one = |count| vcpu(0, vec![preemptions(Class::Softirq, count, MS)]);
+        let other = vcpu(1, vec![preemptions(Class::Softirq, 10, 2 * MS)]);
+        let count = |snapshots: &[VmSnapshot]| {
+            let (_, would) = after(snapshots, Policy::Extend);
+            would.extend.unwrap()[0].clone()
+        };
+        let both = vm(vec![one(3), other.clone()]);
+        assert_eq!(count(std::slice::from_ref(&both)).count, 13);
+        let without = vm(vec![one(4)]);
+        let seen = count(&[both.clone(), without.clone(), without.clone()]);
+        assert_eq!((seen.count, seen.max_off_cpu_ns), (14, Some(2 * MS)));
+        // Plugged in again, it counts from the beginning.
+        let again = vcpu(1, vec![preemptions(Class::Softirq, 1, MS)]);
+        assert_eq!(count(&[both.clone(), without, vm(vec![one(5), again.clone()])]).count, 16);
+        assert_eq!(count(&[both, vm(vec![one(5), again])]).count, 16, "between two snapshots");
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `guard`: schedules a host's virtual machines with regard to their critical sections and grace
+//! periods.
+//!
+//! [`start`] chooses the backend that [`Options::backend`] names and attaches it; [`run`] lets it
+//! work until cancelled and hands out [`Statistics`]. Dropping the [`Guard`] detaches it: the stock
+//! scheduler takes over, with every setting as it was before.
+
+mod backend;
+#[cfg(test)]
+mod bandwidth_tests;
+pub mod control;
+mod dry_run;
+pub mod eevdf;
+mod error;
+mod options;
+#[cfg(test)]
+mod policy_tests;
+mod sched_ext;
+pub mod show;
+mod statistics;
+#[cfg(test)]
+mod wakeup_tests;
+
+pub use backend::Guard;
+use control::Control;
+pub use error::Error;
+pub use options::{Backend, Change, Options, Policy, Queues, Treatment, Weight};
+pub use reprieve_watch::raw::{Step, Times};
+pub use statistics::{
+    FunctionStatistics, Granted, HeldUp, HintStatistics, LimitStatistics, Preempted, PutOff,
+    RegionStatistics, Statistics, VmStatistics, Would,
+};
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A file with a CPU limit of a cgroup that the backend would not keep
+/// ([`Options::ignore_cpu_max`]).
+pub fn unkept_limit(options: &Options) -> Option<std::path::PathBuf> {
+    match options.backend {
+        Backend::SchedExt if !options.dry_run => sched_ext::unkept_limit(options),
+        Backend::SchedExt | Backend::Eevdf => None,
+    }
+}
+
+/// The files with CPU limits of cgroups that the backend keeps itself, because the stock scheduler
+/// does not keep them then.
+pub fn kept_limits(options: &Options) -> Vec<std::path::PathBuf> {
+    match options.backend {
+        Backend::SchedExt if !options.dry_run => sched_ext::kept_limits(options),
+        Backend::SchedExt | Backend::Eevdf => Vec::new(),
+    }
+}
+
+/// Whether this host's timers expire in threads (PREEMPT_RT, `threadirqs`), which have preempted
+/// the thread whose turn a scheduler's timer should end: the backend refuses such a host.
+pub fn timers_in_threads() -> bool {
+    sched_ext::timers_in_threads()
+}
+
+/// Whether this host's KVM hides from a scheduler when the ticks of guests are due: then a
+/// preempted vCPU is rescued later. `kvm_intel.preemption_timer=0` shows them.
+pub fn ticks_hidden() -> bool {
+    sched_ext::ticks_hidden()
+}
+
+/// Attaches the backend that `options` name. When this returns, the backend schedules; in a dry run
+/// it observes.
+///
+/// # Errors
+/// Where the kernel lacks what the backend needs, or refuses it. Then nothing has changed.
+pub fn start(options: &Options) -> Result<Box<dyn Guard>, Error> {
+    options.check()?;
+    match options.backend {
+        Backend::SchedExt if options.dry_run => Ok(Box::new(dry_run::DryRun::start(options)?)),
+        Backend::SchedExt => Ok(Box::new(sched_ext::SchedExt::start(options)?)),
+        Backend::Eevdf => Ok(Box::new(eevdf::Eevdf::start(options)?)),
+    }
+}
+
+/// How often a cancellation is looked for.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Lets `guard` work until `cancel` is set or `length` has passed; hands its statistics to `each`
+/// every `interval`, and at the end. Meanwhile answers who asks by `control`.
+///
+/// # Errors
+/// [`Error::Ended`] when the backend was thrown out, or what `each` returned.
+pub fn run<E: From<Error>>(
+    guard: &mut dyn Guard,
+    interval: Duration,
+    length: Option<Duration>,
+    cancel: &AtomicBool,
+    control: Option<&Control>,
+    mut each: impl FnMut(&Statistics) -> Result<(), E>,
+) -> Result<(), E> {
+    let begun = Instant::now();
+    let mut due = begun + interval;
+    loop {
+        let over = length.is_some_and(|length| begun.elapsed() >= length);
+        let ended = guard.ended();
+        let done = over || ended.is_some() || cancel.load(Ordering::Relaxed);
+        if done || Instant::now() >= due {
+            each(&guard.statistics()?)?;
+            due = Instant::now() + interval;
+        }
+        if let Some(why) = ended {
+            return Err(Error::Ended(why).into());
+        }
+        if done {
+            return Ok(());
+        }
+        let nap = NAP.min(due.saturating_duration_since(Instant::now()));
+        match control {
+            Some(control) => control.serve(guard, nap),
+            None => std::thread::sleep(nap),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What guard may do, and to whom.
+
+use crate::error::Error;
+use reprieve_watch::{StandIns, Which};
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the eevdf backend keeps its journals.
+pub const JOURNALS: &str = "/run/reprieve";
+
+/// What is done about preempted vCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Nothing: fair by weight, VMs first, then their vCPUs. The yardstick.
+    Plain,
+    /// A vCPU in a critical section keeps its CPU until it leaves the section.
+    Extend,
+    /// A vCPU in its kernel keeps its CPU until it is in user mode, idle, or switches tasks.
+    Quiesce,
+    /// A preempted vCPU that holds up its guest's grace period is scheduled next.
+    Rescue,
+    /// All of it.
+    #[default]
+    Full,
+}
+
+impl Policy {
+    pub const ALL: [Policy; 5] =
+        [Policy::Plain, Policy::Extend, Policy::Quiesce, Policy::Rescue, Policy::Full];
+
+    /// The name on the command line, in JSON and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Plain => "plain",
+            Policy::Extend => "extend",
+            Policy::Quiesce => "quiesce",
+            Policy::Rescue => "rescue",
+            Policy::Full => "full",
+        }
+    }
+
+    pub const fn extends(self) -> bool {
+        matches!(self, Policy::Extend | Policy::Full)
+    }
+
+    pub const fn quiesces(self) -> bool {
+        matches!(self, Policy::Quiesce | Policy::Full)
+    }
+
+    pub const fn rescues(self) -> bool {
+        matches!(self, Policy::Rescue | Policy::Full)
+    }
+}
+
+/// What schedules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// A scheduler of our own, loaded into the kernel.
+    #[default]
+    SchedExt,
+    /// The stock scheduler, through the slices of single threads.
+    Eevdf,
+}
+
+/// What is done for a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Treatment {
+    pub policies: Vec<Policy>,
+    /// [`Options::rescue_share`].
+    pub rescue_share: u8,
+    pub weight: Weight,
+}
+
+/// What a VM weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weight {
+    /// The product of the weights along its VMM's cgroups.
+    #[default]
+    Cgroup,
+    /// As much as this; 100 is the normal weight.
+    Fixed(u32),
+}
+
+impl Weight {
+    /// As cgroups may have them.
+    pub const RANGE: RangeInclusive<u32> = 1..=10_000;
+}
+
+/// A change of a [`Treatment`]: what is `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    pub policies: Option<Vec<Policy>>,
+    pub rescue_share: Option<u8>,
+    pub weight: Option<Weight>,
+}
+
+impl Change {
+    /// # Errors
+    /// [`Error::Option`] if it changes nothing, or to what makes no sense.
+    pub fn check(&self) -> Result<(), Error> {
+        if *self == Change::default() || self.policies.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::Option { what: "--policy", why: "there is nothing to change" });
+        }
+        match self.weight {
+            Some(Weight::Fixed(weight)) if !Weight::RANGE.contains(&weight) => {
+                return Err(Error::Option { what: "--weight", why: "from 1 to 10000" });
+            }
+            _ => {}
+        }
+        check_share(self.rescue_share.unwrap_or(0))
+    }
+
+    /// What `newer` names is no longer named here.
+    pub fn forget(&mut self, newer: &Change) {
+        if newer.policies.is_some() {
+            self.policies = None;
+        }
+        if newer.rescue_share.is_some() {
+            self.rescue_share = None;
+        }
+        if newer.weight.is_some() {
+            self.weight = None;
+        }
+    }
+}
+
+fn check_share(percent: u8) -> Result<(), Error> {
+    match percent {
+        0..=100 => Ok(()),
+        _ => Err(Error::Option { what: "--rescue-share", why: "from 0% to 100%" }),
+    }
+}
+
+impl Treatment {
+    pub fn change(&mut self, change: &Change) {
+        if let Some(policies) = &change.policies {
+            self.policies.clone_from(policies);
+        }
+        self.rescue_share = change.rescue_share.unwrap_or(self.rescue_share);
+        self.weight = change.weight.unwrap_or(self.weight);
+    }
+}
+
+impl Backend {
+    pub const ALL: [Backend; 2] = [Backend::SchedExt, Backend::Eevdf];
+
+    /// The name on the command line, in JSON and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::SchedExt => "sched-ext",
+            Backend::Eevdf => "eevdf",
+        }
+    }
+}
+
+/// Which CPUs have a queue of threads in common: what is taken from one costs a lock that those
+/// CPUs share, and what moves to another finds nothing in the caches there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    Cpu,
+    /// CPUs with the same last-level cache.
+    #[default]
+    Cache,
+    Package,
+    Host,
+}
+
+impl Queues {
+    pub const ALL: [Queues; 4] = [Queues::Cpu, Queues::Cache, Queues::Package, Queues::Host];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Queues::Cpu => "cpu",
+            Queues::Cache => "cache",
+            Queues::Package => "package",
+            Queues::Host => "host",
+        }
+    }
+}
+
+/// [`Options::late`] where it is not given.
+pub const LATE: Duration = Duration::from_millis(3);
+/// The same for guests with short grace periods.
+pub const LATE_MOST: Duration = Duration::from_millis(7);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub backend: Backend,
+    pub policy: Policy,
+    /// The longest time by which a slice is extended (`extend`, `quiesce`).
+    pub max_extend: Duration,
+    /// The age of a grace period from which on the vCPUs that hold it up are rescued whatever their
+    /// share, and get further ahead of their turns (`rescue`). No bound: one that is in debt waits.
+    pub max_hold: Duration,
+    /// How long a thread runs before the next one's turn; with [`Backend::Eevdf`], the slice of
+    /// vCPUs that owe a late grace period.
+    pub slice: Duration,
+    /// The age from which on a grace period is late: vCPUs that owe it are helped (`rescue`, and
+    /// [`Backend::Eevdf`]). `None`: [`LATE`], and with [`Backend::SchedExt`] up to [`LATE_MOST`]
+    /// for a guest whose grace periods are no longer than on CPUs of its own.
+    pub late: Option<Duration>,
+    /// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older
+    /// than [`max_hold`](Options::max_hold): a vCPU that had more is rescued later (`rescue`).
+    pub rescue_share: u8,
+    /// The VMs whose slices may be shortened ([`Backend::Eevdf`]), or that a dry run is about.
+    pub vms: Which,
+    /// Decide and count, but change nothing.
+    pub dry_run: bool,
+    /// Where [`Backend::Eevdf`] keeps what is to be restored after a crash.
+    pub journal: PathBuf,
+    /// The socket where programs register for hints ([`Backend::SchedExt`]); `None`: none are
+    /// read or served.
+    pub hints: Option<PathBuf>,
+    /// Schedule the vCPUs of VMs only. With sched_ext all other ordinary threads then run before
+    /// any of them.
+    pub only_vms: bool,
+    /// Keep no CPU limits of cgroups (`cpu.max`), and schedule although they are not kept
+    /// ([`Backend::SchedExt`]).
+    pub ignore_cpu_max: bool,
+    /// Which CPUs share a queue ([`Backend::SchedExt`]).
+    pub queues: Queues,
+    /// Measure each of the scheduler's functions ([`Backend::SchedExt`]).
+    pub measure: bool,
+    /// How often VMs that came, ended or rebooted are looked for.
+    pub interval: Duration,
+    /// For tests: processes that count as VMs ([`Backend::SchedExt`]).
+    pub stand_ins: StandIns,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            backend: Backend::default(),
+            policy: Policy::default(),
+            max_extend: Duration::from_millis(1),
+            max_hold: Duration::from_millis(20),
+            slice: Duration::from_millis(3),
+            late: None,
+            rescue_share: 40,
+            vms: Which::All,
+            dry_run: false,
+            journal: JOURNALS.into(),
+            hints: Some(reprieve_watch::publish::SOCKET.into()),
+            only_vms: false,
+            ignore_cpu_max: false,
+            queues: Queues::default(),
+            measure: false,
+            interval: Duration::from_secs(1),
+            stand_ins: StandIns::default(),
+        }
+    }
+}
+
+impl Options {
+    /// From which age on grace periods are late: at the least, and where they are short.
+    pub fn late(&self) -> (Duration, Duration) {
+        self.late.map_or((LATE, LATE_MOST), |late| (late, late))
+    }
+
+    /// # Errors
+    /// [`Error::Option`] for a value that makes no sense.
+    pub fn check(&self) -> Result<(), Error> {
+        const LIMITS: [(&str, u64, u64, &str); 4] = [
+            ("--max-extend", 10, 10_000, "from 10us to 10ms"),
+            ("--max-hold", 1_000, 1_000_000, "from 1ms to 1s"),
+            ("--slice", 100, 100_000, "from 100us to 100ms"),
+            ("--late", 500, 1_000_000, "from 500us to 1s"),
+        ];
+        for ((what, least, most, why), value) in
+            LIMITS.into_iter().zip([self.max_extend, self.max_hold, self.slice, self.late().0])
+        {
+            if !(u128::from(least)..=u128::from(most)).contains(&value.as_micros()) {
+                return Err(Error::Option { what, why });
+            }
+        }
+        check_share(self.rescue_share)?;
+        if self.backend == Backend::SchedExt {
+            self.check_scheduler()?;
+        }
+        Ok(())
+    }
+
+    /// Combinations that [`Backend::SchedExt`] cannot have.
+    fn check_scheduler(&self) -> Result<(), Error> {
+        let wrong = [
+            (
+                !self.dry_run && self.vms != Which::All,
+                "--vm",
+                "the scheduler has all VMs: start it without, then choose policies with `reprieve guard set --vm`; or use --dry-run, or --backend eevdf",
+            ),
+            (
+                self.dry_run && self.policy == Policy::Plain,
+                "--policy",
+                "plain acts on nothing, so a dry run of it has nothing to show: choose extend, quiesce, rescue or full",
+            ),
+            (
+                self.dry_run && self.measure,
+                "--measure",
+                "a dry run loads no scheduler that could be measured: leave out one of the two",
+            ),
+        ];
+        match wrong.into_iter().find(|(wrong, ..)| *wrong) {
+            Some((_, what, why)) => Err(Error::Option { what, why }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_checked() {
+        assert!(Options::default().check().is_ok());
+        let long = Options { max_extend: Duration::from_secs(1), ..Options::default() };
+        assert_eq!(long.check().unwrap_err().to_string(), "--max-extend: from 10us to 10ms");
+    }
+
+    #[test]
+    fn lateness_is_fixed_by_who_gives_it() {
+        assert_eq!(Options::default().late(), (LATE, LATE_MOST));
+        let (given, long) = (Duration::from_millis(5), Duration::from_secs(2));
+        assert_eq!(Options { late: Some(given), ..Options::default() }.late(), (given, given));
+        let error = Options { late: Some(long), ..Options::default() }.check().unwrap_err();
+        assert_eq!(error.to_string(), "--late: from 500us to 1s");
+    }
+
+    #[test]
+    fn a_dry_run_takes_what_it_can_show() {
+        let dry = Options { dry_run: true, ..Options::default() };
+        let named = Which::Named(vec!["db".into()]);
+        assert!(Options { vms: named.clone(), ..dry.clone() }.check().is_ok());
+        for (options, option) in [
+            (Options { policy: Policy::Plain, ..dry.clone() }, "--policy: plain"),
+            (Options { measure: true, ..dry.clone() }, "--measure: "),
+            (Options { vms: named.clone(), ..Options::default() }, "--vm: "),
+        ] {
+            let said = options.check().unwrap_err().to_string();
+            assert!(said.starts_with(option), "{said}");
+        }
+        let eevdf = Options { backend: Backend::Eevdf, vms: named, ..Options::default() };
+        assert!(eevdf.check().is_ok());
+    }
+
+    #[test]
+    fn full_is_all_of_it() {
+        let full = Policy::Full;
+        assert!(full.extends() && full.quiesces() && full.rescues());
+        let plain = Policy::Plain;
+        assert!(!plain.extends() && !plain.quiesces() && !plain.rescues());
+    }
+}

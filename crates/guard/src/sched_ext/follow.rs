@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
+
+use super::check;
+use super::program::{Program, constants, types};
+use super::rules::{Rules, Vm, bits};
+use super::weight::{self, Weighed};
+use crate::error::Error;
+use crate::options::{Change, Options, Treatment, Weight};
+use libc::{SCHED_OTHER, SCHED_RESET_ON_FORK};
+use reprieve_guest::layout::BpfLayout;
+use reprieve_guest::vmm::process;
+use reprieve_watch::Which;
+use reprieve_watch::cgroup;
+use reprieve_watch::vms::discovery::Machines;
+use reprieve_watch::vms::finder::Key;
+use reprieve_watch::vms::machine::Machine;
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the list of VMs is looked at. Guests boot in seconds.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// How often weights and limits of cgroups are read.
+const CGROUPS: Duration = Duration::from_secs(5);
+/// Any user may change a limit all the time: what is read because of that is one part in so many of
+/// the thread's time.
+const REST: u32 = 10;
+
+/// Ends the thread, and waits for it, when dropped.
+pub struct Follower {
+    machines: Arc<Machines>,
+    program: Arc<Program>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A VM of which the scheduler was told.
+#[derive(Clone, Copy)]
+pub struct Followed {
+    key: Key,
+    /// Who runs it.
+    user: u32,
+    /// Of its entry.
+    pub index: u32,
+    /// What its cgroups give it.
+    weight: u32,
+}
+
+struct Shared {
+    stop: AtomicBool,
+    /// By process.
+    vms: Mutex<BTreeMap<u32, Followed>>,
+    /// By process, what there is no room for.
+    short: Mutex<BTreeMap<u32, String>>,
+    refused: Mutex<Option<String>>,
+    /// Locked after the machines.
+    rules: Mutex<Rules>,
+}
+
+impl Shared {
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Follower {
+    pub fn start(
+        machines: Arc<Machines>,
+        program: Arc<Program>,
+        options: &Options,
+    ) -> Result<Follower, Error> {
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            vms: Mutex::default(),
+            short: Mutex::default(),
+            refused: Mutex::default(),
+            rules: Mutex::new(Rules::new(Treatment {
+                policies: vec![options.policy],
+                rescue_share: options.rescue_share,
+                weight: Weight::default(),
+            })),
+        });
+        let mut state = State {
+            machines: machines.clone(),
+            program: program.clone(),
+            shared: shared.clone(),
+            only_vms: options.only_vms,
+            limits_matter: !options.ignore_cpu_max,
+            limits_changed: 0,
+            known: BTreeMap::new(),
+            cgroups_due: Instant::now(),
+            rests_until: Instant::now(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("guard-follow".into())
+            .spawn(move || state.run())
+            .map_err(|source| Error::Io { what: "starting a thread".into(), source })?;
+        Ok(Follower { machines, program, shared, thread: Some(thread) })
+    }
+
+    /// By process.
+    pub fn vms(&self) -> BTreeMap<u32, Followed> {
+        self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// What of the VM is scheduled as ordinary threads, for lack of room in the arrays.
+    pub fn short(&self, pid: u32) -> Option<String> {
+        let short = self.shared.short.lock().unwrap_or_else(|e| e.into_inner());
+        short.get(&pid).map(|what| format!("{what}; guard schedules them as ordinary threads"))
+    }
+
+    /// What is done for the VM, which has this name.
+    pub fn treatment(&self, vm: Option<&Followed>, name: &str) -> Treatment {
+        let rules = self.shared.rules();
+        let of =
+            |vm: &Followed| rules.of(Vm { key: vm.key, name: Some(name), user: Some(vm.user) });
+        vm.map_or_else(|| rules.all().clone(), of)
+    }
+
+    /// At once; see [`Guard::set`](crate::Guard::set).
+    pub fn set(&self, vm: Option<&str>, change: &Change) -> Result<Vec<String>, Error> {
+        let machines = self.machines.lock();
+        let known = self.vms();
+        let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
+        let running = || machines.values().filter(|machine| machine.ended.is_none());
+        let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
+        let chosen: Vec<&Machine> =
+            running().filter(|m| which.wants(m.key.pid, m.name.as_deref())).collect();
+        if let (Some(vm), true) = (vm, chosen.is_empty()) {
+            let there: Vec<String> = running().map(name).collect();
+            let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+            return Err(Error::NoVm { asked: vm.into(), there });
+        }
+        let mut rules = self.shared.rules();
+        let told: Vec<Vm<'_>> = chosen.iter().map(|machine| told_apart(machine)).collect();
+        rules.set(vm, &told, change);
+        if vm.is_none() {
+            self.program.help_threads(&rules.all().policies);
+        }
+        for machine in &chosen {
+            if let Some(vm) = known.get(&machine.key.pid) {
+                let now = rules.of(told_apart(machine));
+                treat(&self.program, vm.index, vm.weight, &now);
+            }
+        }
+        Ok(chosen.into_iter().map(name).collect())
+    }
+
+    /// Why guard must not go on, if so.
+    pub fn refused(&self) -> Option<String> {
+        self.shared.refused.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+struct State {
+    machines: Arc<Machines>,
+    program: Arc<Program>,
+    shared: Arc<Shared>,
+    only_vms: bool,
+    limits_matter: bool,
+    /// How often the kernel had said that a limit was changed, at the last look.
+    limits_changed: u64,
+    known: BTreeMap<Key, Known>,
+    cgroups_due: Instant,
+    /// Until then no change has the cgroups read.
+    rests_until: Instant,
+}
+
+/// What the scheduler was told of a VM.
+struct Known {
+    index: u32,
+    user: u32,
+    /// Thread, entry and CPU in the guest of each vCPU.
+    vcpus: Vec<(u32, u32, Option<u32>)>,
+    boot: Option<u64>,
+    /// What its cgroups say, and what it has of that.
+    weighed: Weighed,
+    weight: u32,
+    treatment: Treatment,
+}
+
+/// What tells the VM from others.
+fn told_apart(machine: &Machine) -> Vm<'_> {
+    let user = machine.user().or_else(|| process::user(machine.key.pid));
+    Vm { key: machine.key, name: machine.name.as_deref(), user }
+}
+
+/// Tells the scheduler what is done for the VM with this entry, whose cgroup has this weight.
+fn treat(program: &Program, index: u32, cgroup: u32, treatment: &Treatment) {
+    let (index, does) = (index as usize, bits(&treatment.policies));
+    program.guests.set_field(index, offset_of!(types::guest, policies), does);
+    let share = u32::from(treatment.rescue_share);
+    program.guests.set_field(index, offset_of!(types::guest, rescue_share), share);
+    let weight = match treatment.weight {
+        Weight::Fixed(weight) => weight,
+        Weight::Cgroup => cgroup,
+    };
+    program.guests.set_field(index, offset_of!(types::guest, weight), weight);
+}
+
+impl State {
+    fn run(&mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.follow();
+            std::thread::park_timeout(INTERVAL);
+        }
+        for known in self.known.values() {
+            release(known);
+        }
+    }
+
+    fn follow(&mut self) {
+        let start = Instant::now();
+        let kept = self.program.keeps_limits() && self.program.limits_lost() == 0;
+        let changes = self.program.limits_changed();
+        // Where limits are kept, the scheduler needs nobody to tell it of a change.
+        let told = !kept && changes != self.limits_changed && start >= self.rests_until;
+        let cgroups = start >= self.cgroups_due || told;
+        if cgroups {
+            self.cgroups_due = start + CGROUPS;
+            self.limits_changed = changes;
+            if !self.only_vms && !kept {
+                self.refuse(cgroup::limited_by_root());
+            }
+        }
+        let machines = self.machines.clone();
+        let machines = machines.lock();
+        let gone: Vec<Key> = self
+            .known
+            .keys()
+            .filter(|key| machines.get(key).is_none_or(|m| m.ended.is_some()))
+            .copied()
+            .collect();
+        for key in gone {
+            self.forget(key);
+        }
+        let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.ended.is_none());
+        self.shared.rules().keep(runs);
+        // Those with an entry.
+        let running = || {
+            let running = machines.values().filter(|machine| machine.ended.is_none());
+            running.filter(|machine| machine.user().is_some())
+        };
+        let weighed: BTreeMap<Key, Weighed> =
+            running().map(|machine| (machine.key, self.weigh(machine, cgroups))).collect();
+        let mut sharing = BTreeMap::<(u32, &str), u32>::new();
+        for machine in running() {
+            if let Some(user) = machine.user() {
+                *sharing.entry((user, &weighed[&machine.key].cgroup)).or_default() += 1;
+            }
+        }
+        for machine in running() {
+            let of = &weighed[&machine.key];
+            // Root's own divide nothing.
+            let user = machine.user().filter(|&user| user != 0);
+            let vms = user.map_or(1, |user| sharing[&(user, of.cgroup.as_str())]);
+            self.tell(machine, cgroups, of, of.among(vms));
+        }
+        let followed = |(&key, known): (&Key, &Known)| {
+            let &Known { index, user, weight, .. } = known;
+            (key.pid, Followed { key, user, index, weight })
+        };
+        let all = self.known.iter().map(followed).collect();
+        *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
+        let running = machines.values().filter(|machine| machine.ended.is_none());
+        let short = running.filter_map(|m| Some((m.key.pid, m.trouble.clone()?))).collect();
+        *self.shared.short.lock().unwrap_or_else(|e| e.into_inner()) = short;
+        if cgroups {
+            self.rests_until = Instant::now() + start.elapsed() * REST;
+        }
+    }
+
+    /// Has guard end if there is a limit that it would not keep.
+    fn refuse(&self, limit: Option<PathBuf>) {
+        if let (true, Some(limit)) = (self.limits_matter, limit) {
+            let mut refused = self.shared.refused.lock().unwrap_or_else(|e| e.into_inner());
+            *refused = Some(check::bandwidth(&limit).to_string());
+        }
+    }
+
+    fn forget(&mut self, key: Key) {
+        let Some(known) = self.known.remove(&key) else { return };
+        self.program.guests.set_field(known.index as usize, offset_of!(types::guest, ready), 0u32);
+        for &(tid, slot, _) in &known.vcpus {
+            self.program.remove_vcpu(tid, slot);
+        }
+        self.program.changed();
+    }
+
+    /// What its cgroups say, which are read anew if so.
+    fn weigh(&self, machine: &Machine, anew: bool) -> Weighed {
+        match self.known.get(&machine.key) {
+            Some(known) if !anew => known.weighed.clone(),
+            _ => weight::of_process(machine.key.pid),
+        }
+    }
+
+    fn tell(&mut self, machine: &Machine, cgroups: bool, weighed: &Weighed, weight: u32) {
+        let Some((index, user)) = machine.index().zip(machine.user()) else { return };
+        let vcpus: Vec<(u32, u32, Option<u32>)> =
+            machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
+        let layout = machine.layout();
+        let boot = layout.map(|layout| layout.boot);
+        if self.only_vms && (cgroups || !self.known.contains_key(&machine.key)) {
+            self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
+            // Somebody may have changed the class of a thread and back.
+            let pid = machine.key.pid;
+            let threads = vcpus.iter().filter(|(tid, ..)| process::has_thread(pid, *tid));
+            threads.for_each(|&(tid, ..)| switch(tid, taken));
+        }
+        let treatment = self.shared.rules().of(told_apart(machine));
+        // Only what does not change who it is: its guest's state stays.
+        if let Some(known) = self.known.get_mut(&machine.key) {
+            if (known.index, &known.vcpus, known.boot) == (index, &vcpus, boot) {
+                if (known.weight, &known.treatment) != (weight, &treatment) {
+                    treat(&self.program, index, weight, &treatment);
+                }
+                known.weighed = weighed.clone();
+                (known.weight, known.treatment) = (weight, treatment);
+                return;
+            }
+        }
+        let known = self.known.get(&machine.key);
+        let anew = known.is_none_or(|known| (known.index, known.boot) != (index, boot));
+        let guests = &self.program.guests;
+        if known.is_none_or(|known| known.index != index) {
+            guests.put(index as usize, types::guest::default());
+        }
+        guests.set_field(index as usize, offset_of!(types::guest, ready), 0u32);
+        treat(&self.program, index, weight, &treatment);
+        let before = known.map(|known| known.vcpus.clone()).unwrap_or_default();
+        for &(tid, slot, _) in &before {
+            if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
+                self.program.remove_vcpu(tid, slot);
+                // It may be another thread of the VMM's, which had been taken for a vCPU.
+                if self.only_vms && process::has_thread(machine.key.pid, tid) {
+                    switch(tid, given_back);
+                }
+            }
+        }
+        for &(tid, slot, _) in &vcpus {
+            if !before.iter().any(|v| (v.0, v.1) == (tid, slot)) {
+                // A full table: the thread is scheduled as an ordinary one.
+                let _ = self.program.add_vcpu(tid, slot);
+                if self.only_vms {
+                    switch(tid, taken);
+                }
+            }
+        }
+        if let Some(layout) = layout {
+            set_spins(&self.program, index as usize, &layout.spins);
+            if anew {
+                for field in [offset_of!(types::guest, grace_ns), offset_of!(types::guest, late_ns)]
+                {
+                    guests.set_field(index as usize, field, 0u64);
+                }
+            }
+            set_rcu(&self.program, index as usize, layout, &vcpus, machine.tracks_user());
+        }
+        self.program.changed();
+        self.known.insert(
+            machine.key,
+            Known { index, user, vcpus, boot, weighed: weighed.clone(), weight, treatment },
+        );
+    }
+}
+
+/// Tells the scheduler in which code the guest's CPUs spin for each other.
+fn set_spins(program: &Program, index: usize, spins: &[Range<u64>]) {
+    let spins = &spins[..spins.len().min(constants::MAX_SPINS)];
+    for (n, code) in spins.iter().enumerate() {
+        let at = offset_of!(types::guest, spins) + n * size_of::<types::spin>();
+        program.guests.set_field(index, at + offset_of!(types::spin, start), code.start);
+        let bytes = code.end - code.start;
+        program.guests.set_field(index, at + offset_of!(types::spin, bytes), bytes);
+    }
+    let used = spins.len() as u32;
+    program.guests.set_field(index, offset_of!(types::guest, spins_used), used);
+}
+
+/// Tells the scheduler where the guest keeps its RCU's state, if that is known. What is beyond its
+/// tables is not rescued.
+fn set_rcu(
+    program: &Program,
+    index: usize,
+    layout: &BpfLayout,
+    vcpus: &[(u32, u32, Option<u32>)],
+    tracks: bool,
+) {
+    let Some(rcu) = &layout.rcu else { return };
+    let mut guest = types::guest::default();
+    let leaves = rcu.leaves.iter().take(constants::MAX_LEAVES);
+    for (entry, leaf) in guest.leaves.iter_mut().zip(leaves) {
+        *entry = types::leaf {
+            qsmask: leaf.qsmask,
+            gp_tasks: leaf.gp_tasks.unwrap_or(0),
+            first_cpu: leaf.first_cpu,
+            cpus: leaf.last_cpu - leaf.first_cpu + 1,
+        };
+        guest.leaves_used += 1;
+    }
+    for &(_, slot, cpu) in vcpus {
+        if let Some(entry) = cpu.and_then(|cpu| guest.slots.get_mut(cpu as usize)) {
+            *entry = slot + 1;
+        }
+    }
+    let guests = &program.guests;
+    let words: [(usize, u32); 7] = [
+        (offset_of!(types::guest, leaves_used), guest.leaves_used),
+        (offset_of!(types::guest, tracks_user), tracks.into()),
+        (offset_of!(types::guest, node_entry), rcu.node_entry.unwrap_or(0)),
+        (offset_of!(types::guest, task_cpu), rcu.task_cpu.unwrap_or(0)),
+        (offset_of!(types::guest, kthread), 0),
+        (offset_of!(types::guest, spun_for), 0),
+        (offset_of!(types::guest, begins), 0),
+    ];
+    for (offset, value) in words {
+        guests.set_field(index, offset, value);
+    }
+    let longs: [(usize, Option<u64>); 9] = [
+        (offset_of!(types::guest, kthread_task), rcu.kthread_task),
+        (offset_of!(types::guest, kthread_cpu), rcu.kthread_cpu),
+        (offset_of!(types::guest, kthread_on_rq), rcu.kthread_on_rq),
+        (offset_of!(types::guest, kthread_state), rcu.kthread_state),
+        (offset_of!(types::guest, gp_state), rcu.gp_state),
+        (offset_of!(types::guest, fqs_due), rcu.fqs_due),
+        (offset_of!(types::guest, jiffies), layout.jiffies),
+        (offset_of!(types::guest, tick_ns), layout.hz.map(|hz| 1_000_000_000 / u64::from(hz))),
+        // Another boot counts its grace periods anew.
+        (offset_of!(types::guest, seq), None),
+    ];
+    for (offset, value) in longs {
+        guests.set_field(index, offset, value.unwrap_or(0));
+    }
+    for (n, leaf) in guest.leaves.iter().enumerate() {
+        let at = offset_of!(types::guest, leaves) + n * size_of::<types::leaf>();
+        guests.set_field(index, at + offset_of!(types::leaf, qsmask), leaf.qsmask);
+        guests.set_field(index, at + offset_of!(types::leaf, gp_tasks), leaf.gp_tasks);
+        guests.set_field(index, at + offset_of!(types::leaf, first_cpu), leaf.first_cpu);
+        guests.set_field(index, at + offset_of!(types::leaf, cpus), leaf.cpus);
+        for masks in [offset_of!(types::guest, owes), offset_of!(types::guest, awake)] {
+            guests.set_field(index, masks + n * size_of::<u64>(), 0u64);
+        }
+    }
+    for (n, &slot) in guest.slots.iter().enumerate() {
+        let at = offset_of!(types::guest, slots) + n * size_of::<u32>();
+        guests.set_field(index, at, slot);
+    }
+    guests.set_field(index, offset_of!(types::guest, ready), 1u32);
+}
+
+const SCHED_EXT: libc::c_int = 7;
+
+/// Gives the thread the scheduling policy that `policy` makes of its own, if any. One that has
+/// ended needs none.
+fn switch(tid: u32, policy: fn(libc::c_int) -> Option<libc::c_int>) {
+    let tid = tid as libc::pid_t;
+    // SAFETY: no memory is passed.
+    let now = unsafe { libc::sched_getscheduler(tid) };
+    if let Some(policy) = (now >= 0).then(|| policy(now)).flatten() {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: `parameters` is valid for the read.
+        unsafe { libc::sched_setscheduler(tid, policy, &parameters) };
+    }
+}
+
+/// What a vCPU's thread has while guard alone schedules vCPUs. One with another policy than the
+/// usual one has that for a reason (a real-time priority), and keeps it.
+fn taken(policy: libc::c_int) -> Option<libc::c_int> {
+    let keeps = policy & SCHED_RESET_ON_FORK;
+    (policy & !SCHED_RESET_ON_FORK == SCHED_OTHER).then_some(SCHED_EXT | keeps)
+}
+
+/// What it has afterwards.
+fn given_back(policy: libc::c_int) -> Option<libc::c_int> {
+    let keeps = policy & SCHED_RESET_ON_FORK;
+    (policy & !SCHED_RESET_ON_FORK == SCHED_EXT).then_some(SCHED_OTHER | keeps)
+}
+
+/// The threads are ordinary ones again.
+fn release(known: &Known) {
+    for &(tid, ..) in &known.vcpus {
+        switch(tid, given_back);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ordinary_threads_are_taken_from_their_class_and_given_back() {
+        for flag in [0, SCHED_RESET_ON_FORK] {
+            assert_eq!(taken(SCHED_OTHER | flag), Some(SCHED_EXT | flag));
+            assert_eq!(given_back(SCHED_EXT | flag), Some(SCHED_OTHER | flag));
+            for other in [libc::SCHED_FIFO, libc::SCHED_RR, libc::SCHED_BATCH, libc::SCHED_IDLE] {
+                assert_eq!((taken(other | flag), given_back(other | flag)), (None, None));
+            }
+        }
+        // Left by a guard that was killed: it is ordinary again afterwards.
+        assert_eq!(taken(SCHED_EXT), None);
+    }
+}

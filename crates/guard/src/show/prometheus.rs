@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The statistics of guard as metrics. `docs/guard-statistics.md` lists them.
+
+use crate::statistics::{
+    Granted, HeldUp, LimitStatistics, Preempted, PutOff, Statistics, VmStatistics, Would,
+};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use reprieve_watch::show::prometheus::encode::{Labels, Series, counter, gauge, seconds};
+use reprieve_watch::show::prometheus::names::unique;
+use reprieve_watch::show::prometheus::{Figures, Served};
+use std::fmt::Error;
+use std::ops::RangeInclusive;
+
+#[derive(Debug)]
+struct Page(Statistics);
+
+type Named<'a> = Vec<(String, &'a VmStatistics)>;
+
+impl Figures for Statistics {
+    fn collector(&self, served: &mut Served) -> Box<dyn Collector> {
+        let mut statistics = self.clone();
+        // The time falls where `watch` counts (a dry run, eevdf) and did not see a vCPU leave its
+        // CPU.
+        for vm in &mut statistics.vms {
+            let earlier = served.on_cpu_ns.get(&vm.pid).copied();
+            vm.on_cpu_ns = vm.on_cpu_ns.max(earlier.unwrap_or_default());
+        }
+        served.on_cpu_ns = statistics.vms.iter().map(|vm| (vm.pid, vm.on_cpu_ns)).collect();
+        Box::new(Page(statistics))
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
+        let out = &mut encoder;
+        let named = self.0.vms.iter().map(|vm| (vm.pid.into(), vm.name.as_str()));
+        let names = unique("pid", named);
+        let named: Named = names.into_iter().zip(&self.0.vms).collect();
+        vms(out, &named)?;
+        preemptions(out, &named)?;
+        grants(out, &named)?;
+        shares(out, &named)?;
+        if self.0.dry_run {
+            would(out, &named)?;
+        }
+        limits(out, &self.0)?;
+        own(out, &self.0)
+    }
+}
+
+fn vm(name: &str) -> Labels {
+    vec![("vm", name.into())]
+}
+
+fn each(named: &Named, figure: impl Fn(&VmStatistics) -> Option<f64>) -> Series<f64> {
+    Series(named.iter().filter_map(|(name, own)| Some((vm(name), figure(own)?))).collect())
+}
+
+fn vms(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let mut info =
+        out.encode_descriptor("reprieve_guard_vm", "A virtual machine", None, MetricType::Info)?;
+    for (name, own) in named {
+        let policies: Vec<&str> = own.policies.iter().map(|policy| policy.name()).collect();
+        info.encode_info(&vec![
+            ("vm", name.clone()),
+            ("pid", own.pid.to_string()),
+            ("policy", policies.join(",")),
+            ("readable", own.readable.to_string()),
+            // Not the sentence, of which guests choose parts: each would be a series of its own.
+            ("trouble", own.trouble.is_some().to_string()),
+        ])?;
+    }
+    gauge(
+        out,
+        "reprieve_guard_vm_weight",
+        "Weight of the VM; 100 is the normal one",
+        each(named, |vm| Some(vm.weight.into())),
+    )
+}
+
+fn preemptions(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let by_class = |figure: fn(&Preempted) -> u64| {
+        let mut all = vec![];
+        for (name, own) in named {
+            for p in own.preempted.iter().filter(|p| p.suffered + p.avoided > 0) {
+                let labels = vec![("vm", name.clone()), ("class", p.class.name().into())];
+                all.push((labels, figure(p) as f64));
+            }
+        }
+        Series(all)
+    };
+    counter(
+        out,
+        "reprieve_guard_preemptions_avoided",
+        "Preemptions of vCPUs that were due, and were put off until the vCPU was out of its section",
+        by_class(|p| p.avoided),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_preemptions_suffered",
+        "Preemptions of vCPUs that took place, by what they were doing",
+        by_class(|p| p.suffered),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_announced_preemptions_avoided",
+        "The first, in sections that programs of the guest announced",
+        each(named, |vm| vm.region.as_ref().map(|region| region.avoided as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_announced_preemptions_suffered",
+        "The second, in sections that programs of the guest announced",
+        each(named, |vm| vm.region.as_ref().map(|region| region.suffered as f64)),
+    )
+}
+
+fn grants(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let by_kind = |figure: fn(&Granted) -> f64| {
+        let mut all = vec![];
+        for (name, own) in named {
+            for (kind, granted) in own.grants() {
+                all.push((vec![("vm", name.clone()), ("kind", kind.into())], figure(granted)));
+            }
+        }
+        Series(all)
+    };
+    counter(
+        out,
+        "reprieve_guard_grants",
+        "Times that a vCPU got CPU time out of turn, by kind",
+        by_kind(|granted| granted.count as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_granted_seconds",
+        "CPU time out of turn; it is charged like any other",
+        by_kind(|granted| seconds(granted.total_ns)),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_longest_grant_seconds",
+        "The longest of them",
+        by_kind(|granted| seconds(granted.max_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_grants_expired",
+        "Grants that ended because their time was up",
+        by_kind(|granted| granted.expired as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_grants_refused",
+        "Grants that were refused because of debt or budget",
+        by_kind(|granted| granted.refused as f64),
+    )
+}
+
+fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    counter(
+        out,
+        "reprieve_guard_on_cpu_seconds",
+        "Time that the VM's vCPUs were on CPUs",
+        each(named, |vm| Some(seconds(vm.on_cpu_ns))),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_entitled_seconds",
+        "What the VM's weight was worth in the same time",
+        each(named, |vm| vm.entitled_ns.map(seconds)),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_mean_grace_period_seconds",
+        "Length of the guest's last few grace periods in the mean",
+        each(named, |vm| vm.grace_mean_ns.map(seconds)),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_late_seconds",
+        "Age from which on a grace period of the guest is late",
+        each(named, |vm| vm.late_ns.map(seconds)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_ticks_waited",
+        "Times that the guest's timer expired, mostly for a tick, while its vCPU waited for a CPU",
+        each(named, |vm| Some(vm.ticks_waited as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_spun",
+        "Looks at which a vCPU spun for another one while another one waited for a CPU",
+        each(named, |vm| Some(vm.spun as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_gave_way",
+        "Turns and rescues of vCPUs that ended in a critical section where they spun for another one",
+        each(named, |vm| Some(vm.gave_way as f64)),
+    )
+}
+
+/// Of a dry run.
+fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
+    let put_off = |figure: fn(&PutOff) -> Option<f64>| {
+        let mut all = vec![];
+        for (name, would) in named.iter().filter_map(|(name, vm)| Some((name, vm.would.as_ref()?)))
+        {
+            for (policy, classes) in [("extend", &would.extend), ("quiesce", &would.quiesce)] {
+                for one in classes.iter().flatten() {
+                    let policy = ("policy", policy.into());
+                    let labels =
+                        vec![("vm", name.clone()), policy, ("class", one.class.name().into())];
+                    all.extend(figure(one).map(|figure| (labels, figure)));
+                }
+            }
+        }
+        Series(all)
+    };
+    counter(
+        out,
+        "reprieve_guard_would_put_off",
+        "Preemptions that took place, and that the policy would have put off",
+        put_off(|one| Some(one.count as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_put_off_seconds",
+        "Time for which the vCPUs were off their CPUs then",
+        put_off(|one| Some(seconds(one.off_cpu_ns))),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_would_put_off_longest_seconds",
+        "The longest of these times",
+        put_off(|one| one.max_off_cpu_ns.map(seconds)),
+    )?;
+    let of = |figure: fn(&Would) -> Option<f64>| each(named, |vm| figure(vm.would.as_ref()?));
+    counter(
+        out,
+        "reprieve_guard_would_put_off_announced",
+        "Preemptions in sections that programs of the guest announced, which `extend` would have put off",
+        of(|would| would.extend.as_ref().map(|_| would.announced as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_grant_at_most_seconds",
+        "The most CPU time out of turn that all of these could have had",
+        of(|would| {
+            would.extend.as_ref().or(would.quiesce.as_ref())?;
+            Some(seconds(would.granted_at_most_ns))
+        }),
+    )?;
+    let held = |figure: fn(&HeldUp) -> f64| {
+        each(named, |vm| vm.would.as_ref()?.rescue.as_ref().map(figure))
+    };
+    counter(
+        out,
+        "reprieve_guard_would_rescue_grace_periods",
+        "Grace periods that were late while a preempted vCPU held them up",
+        held(|rescue| rescue.graces as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_rescue",
+        "Preemptions of such vCPUs",
+        held(|rescue| rescue.count as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_would_rescue_seconds",
+        "Time that they lasted while the grace period was late",
+        held(|rescue| seconds(rescue.total_ns)),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_would_rescue_longest_seconds",
+        "The longest of these times",
+        held(|rescue| seconds(rescue.max_ns)),
+    )
+}
+
+/// Of cgroups with CPU limits.
+fn limits(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
+    let all = &statistics.limits;
+    let paths: Vec<String> = all
+        .iter()
+        .map(|limit| limit.cgroup.clone().unwrap_or_else(|| limit.id.to_string()))
+        .collect();
+    let named = all.iter().zip(&paths).map(|(limit, path)| (limit.id, path.as_str()));
+    let names = unique("id", named);
+    let each = |figure: fn(&LimitStatistics) -> f64| {
+        let series = |(one, name): (_, &String)| (vec![("cgroup", name.clone())], figure(one));
+        Series(all.iter().zip(&names).map(series).collect())
+    };
+    gauge(
+        out,
+        "reprieve_guard_limit_cpus",
+        "CPU limit of the cgroup, in CPUs",
+        each(|one| one.quota_ns as f64 / one.period_ns.max(1) as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_used_seconds",
+        "CPU time of the cgroup since its limit is kept",
+        each(|one| seconds(one.used_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_periods",
+        "Periods of the limit",
+        each(|one| one.periods as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_throttled",
+        "Times that the cgroup had no CPU time left and a thread waited for it",
+        each(|one| one.throttled as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_limit_throttled_seconds",
+        "Time of those waits",
+        each(|one| seconds(one.throttled_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_user_limits_lost",
+        "Times that a limit was not kept which a user has set in a cgroup of their own",
+        Series(vec![(vec![], statistics.user_limits_lost as f64)]),
+    )
+}
+
+fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
+    let one = |value| Series(vec![(vec![], value)]);
+    let mut info = out.encode_descriptor("reprieve_guard", "guard", None, MetricType::Info)?;
+    info.encode_info(&vec![
+        ("backend", statistics.backend.name()),
+        ("policy", statistics.policy.name()),
+        ("dry_run", if statistics.dry_run { "true" } else { "false" }),
+    ])?;
+    counter(
+        out,
+        "reprieve_guard_decisions",
+        "Decisions of the scheduler, and its timers",
+        one(statistics.decisions as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_decision_seconds",
+        "Time in them",
+        one(seconds(statistics.decisions_ns)),
+    )?;
+    decision_times(out, statistics)?;
+    gauge(
+        out,
+        "reprieve_guard_load",
+        "The weight that competes for each CPU in the mean; 100 is the normal one",
+        one(statistics.load as f64),
+    )?;
+    gauge(
+        out,
+        "reprieve_guard_task_groups",
+        "Cgroups and sessions with threads that guard knows",
+        one(statistics.task_groups as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_cpu_seconds",
+        "CPU time of the guard process",
+        one(seconds(statistics.process_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_guard_restarts",
+        "Times that it was loaded again because CPUs came or went",
+        one(statistics.restarts as f64),
+    )
+}
+
+/// Bounds at each power of two are edges of the program's own steps, so the counts are exact.
+const DECISION_NS: RangeInclusive<u32> = 6..=20;
+
+fn decision_times(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
+    let times = &statistics.decision_times;
+    if times.steps.is_empty() {
+        return Ok(());
+    }
+    let mut buckets: Vec<(f64, u64)> =
+        DECISION_NS.map(|power| (seconds(1 << power), 0)).chain([(f64::INFINITY, 0)]).collect();
+    for step in &times.steps {
+        let fits = |(bound, _): &&mut (f64, u64)| seconds(step.to_ns) <= *bound;
+        if let Some((_, runs)) = buckets.iter_mut().find(fits) {
+            *runs += step.runs;
+        }
+    }
+    let mut metric = out.encode_descriptor(
+        "reprieve_guard_decision_duration_seconds",
+        "Time of one decision, with one reading of the clock",
+        None,
+        MetricType::Histogram,
+    )?;
+    let sum = seconds(statistics.decisions_ns);
+    metric.encode_histogram::<NoLabelSet>(sum, times.runs(), &buckets, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::show::testing::{dry_run, guarded};
+    use crate::statistics::{LimitStatistics, Statistics};
+    use reprieve_watch::show::prometheus::testing::{asked, documented, served};
+    use reprieve_watch::show::prometheus::{self, Served};
+
+    fn text(statistics: &Statistics) -> String {
+        prometheus::text(statistics, &mut Served::default()).unwrap()
+    }
+
+    #[test]
+    fn figures_are_in_base_units() {
+        let page = text(&guarded(10));
+        for line in [
+            "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\",dry_run=\"false\"} 1",
+            "reprieve_guard_vm_info{vm=\"db-primary\",pid=\"4711\",policy=\"extend,rescue\",readable=\"true\",trouble=\"false\"} 1",
+            "reprieve_guard_vm_weight{vm=\"db-primary\"} 200.0",
+            "reprieve_guard_preemptions_avoided_total{vm=\"db-primary\",class=\"reader\"} 300.0",
+            "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",
+            "reprieve_guard_announced_preemptions_avoided_total{vm=\"db-primary\"} 40.0",
+            "reprieve_guard_announced_preemptions_suffered_total{vm=\"db-primary\"} 2.0",
+            "reprieve_guard_grants_total{vm=\"db-primary\",kind=\"rescued\"} 200.0",
+            "reprieve_guard_granted_seconds_total{vm=\"db-primary\",kind=\"rescued\"} 0.05",
+            "reprieve_guard_longest_grant_seconds{vm=\"db-primary\",kind=\"rescued\"} 0.0003",
+            "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0",
+            "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
+            "reprieve_guard_mean_grace_period_seconds{vm=\"db-primary\"} 0.008",
+            "reprieve_guard_late_seconds{vm=\"db-primary\"} 0.003",
+            "reprieve_guard_limit_cpus{cgroup=\"/sys/fs/cgroup/batch\"} 0.2",
+            "reprieve_guard_limit_throttled_seconds_total{cgroup=\"/sys/fs/cgroup/batch\"} 8.0",
+            "reprieve_guard_user_limits_lost_total 5.0",
+            "reprieve_guard_load 250.0",
+            "reprieve_guard_task_groups 12.0",
+            "reprieve_guard_decision_seconds_total 0.04",
+            "reprieve_guard_decision_duration_seconds_bucket{le=\"2.56e-7\"} 0",
+            "reprieve_guard_decision_duration_seconds_bucket{le=\"5.12e-7\"} 95000",
+            "reprieve_guard_decision_duration_seconds_bucket{le=\"+Inf\"} 100000",
+            "reprieve_guard_decision_duration_seconds_sum 0.04",
+            "reprieve_guard_cpu_seconds_total 0.01",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+        }
+        assert!(page.ends_with("# EOF\n"));
+        assert!(page.lines().all(|l| l.starts_with('#') || l.starts_with("reprieve_")), "{page}");
+        assert!(!page.contains('\x1b'), "{page}");
+        assert!(!page.contains("reprieve_guard_would"), "{page}");
+    }
+
+    #[test]
+    fn a_dry_run_says_what_would_have_been_done() {
+        let page = text(&dry_run(10));
+        for line in [
+            "reprieve_guard_info{backend=\"sched-ext\",policy=\"full\",dry_run=\"true\"} 1",
+            "reprieve_guard_preemptions_suffered_total{vm=\"db-primary\",class=\"reader\"} 10.0",
+            "reprieve_guard_would_put_off_total{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 10.0",
+            "reprieve_guard_would_put_off_seconds_total{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 0.04",
+            "reprieve_guard_would_put_off_longest_seconds{vm=\"db-primary\",policy=\"extend\",class=\"reader\"} 0.009",
+            "reprieve_guard_would_put_off_announced_total{vm=\"db-primary\"} 20.0",
+            "reprieve_guard_would_grant_at_most_seconds_total{vm=\"db-primary\"} 0.03",
+            "reprieve_guard_would_rescue_grace_periods_total{vm=\"db-primary\"} 30.0",
+            "reprieve_guard_would_rescue_total{vm=\"db-primary\"} 40.0",
+            "reprieve_guard_would_rescue_seconds_total{vm=\"db-primary\"} 0.5",
+            "reprieve_guard_would_rescue_longest_seconds{vm=\"db-primary\"} 0.02",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+        }
+        // Of a guest that was never read nothing is known.
+        let would = |line: &str| line.starts_with("reprieve_guard_would") && line.contains("web");
+        assert!(!page.lines().any(would), "{page}");
+    }
+
+    #[test]
+    fn time_on_cpus_does_not_fall() {
+        let (mut statistics, mut served) = (guarded(10), Served::default());
+        for on_cpu_ns in [9_000_000_000, 8_000_000_000] {
+            statistics.vms[0].on_cpu_ns = on_cpu_ns;
+            let page = prometheus::text(&statistics, &mut served).unwrap();
+            let line = "reprieve_guard_on_cpu_seconds_total{vm=\"db-primary\"} 9.0";
+            assert!(page.lines().any(|l| l == line), "{page}");
+        }
+    }
+
+    #[test]
+    fn cgroups_whose_names_print_alike_are_told_apart() {
+        let mut statistics = guarded(10);
+        let limit = statistics.limits[0].clone();
+        let named = |(id, path): (u64, &str)| LimitStatistics {
+            cgroup: Some(path.into()),
+            id,
+            ..limit.clone()
+        };
+        statistics.limits = [(1, "/a\x01"), (2, "/a\x02")].map(named).into();
+        let page = text(&statistics);
+        for name in ["/a? (id 1)", "/a? (id 2)"] {
+            let line = format!("reprieve_guard_limit_cpus{{cgroup=\"{name}\"}} 0.2");
+            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_lists_every_metric_and_no_other() {
+        let text_of = include_str!("../../../../docs/guard-statistics.md");
+        let (mut all, dry) = (text(&guarded(10)), text(&dry_run(10)));
+        all += &dry;
+        assert_eq!(documented(text_of), served(&all));
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_exist() {
+        let dashboard = include_str!("../../../../packaging/grafana/reprieve-guard.json");
+        let pages = text(&guarded(10)) + &text(&dry_run(10));
+        let (asked, served) = (asked(dashboard), served(&pages));
+        assert!(asked.len() > 16, "{asked:?}");
+        assert!(asked.is_subset(&served), "{:?}", asked.difference(&served));
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Statistics for tests.
+
+use crate::options::{Backend, Policy};
+use crate::statistics::{
+    Granted, HeldUp, LimitStatistics, Preempted, PutOff, RegionStatistics, Statistics,
+    VmStatistics, Would,
+};
+use reprieve_watch::model::Class;
+use reprieve_watch::raw::{Step, Times};
+
+const MS: u64 = 1_000_000;
+
+/// What guard did for two VMs, `seconds` after the beginning.
+pub fn guarded(seconds: u64) -> Statistics {
+    let preempted = Class::ALL.into_iter().map(|class| match class {
+        Class::Reader => Preempted { class, suffered: seconds, avoided: 30 * seconds },
+        Class::NoPreempt => Preempted { class, suffered: 0, avoided: 10 * seconds },
+        Class::User => Preempted { class, suffered: 50 * seconds, avoided: 0 },
+        class => Preempted { class, suffered: 0, avoided: 0 },
+    });
+    let granted = |count: u64, each_ns: u64, max_ns| Granted {
+        count: count * seconds,
+        total_ns: count * seconds * each_ns,
+        max_ns,
+        expired: seconds,
+        refused: 2 * seconds,
+    };
+    let db = VmStatistics {
+        pid: 4711,
+        name: "db-primary".into(),
+        readable: true,
+        policies: vec![Policy::Extend, Policy::Rescue],
+        weight: 200,
+        vcpus: 2,
+        on_cpu_ns: 900 * seconds * MS,
+        entitled_ns: Some(1000 * seconds * MS),
+        preempted: preempted.collect(),
+        region: Some(RegionStatistics {
+            suffered: seconds / 5,
+            avoided: 4 * seconds,
+            ..RegionStatistics::default()
+        }),
+        extended: granted(40, 175_000, 900_000),
+        rescued: granted(20, 250_000, 300_000),
+        grace_mean_ns: Some(8_000_000),
+        late_ns: Some(3_000_000),
+        ticks_waited: 60 * seconds,
+        spun: 7 * seconds,
+        gave_way: 5 * seconds,
+        ..VmStatistics::default()
+    };
+    let web = VmStatistics {
+        pid: 4712,
+        name: "web\x1b[2J".into(),
+        trouble: Some("memory is \x1b[2J encrypted".into()),
+        policies: vec![Policy::Full],
+        weight: 100,
+        vcpus: 1,
+        ..VmStatistics::default()
+    };
+    Statistics {
+        time_ns: 1_000_000 * MS + seconds * 1000 * MS,
+        elapsed_ns: seconds * 1000 * MS,
+        vms: vec![db, web],
+        limits: vec![LimitStatistics {
+            cgroup: Some("/sys/fs/cgroup/batch".into()),
+            id: 77,
+            quota_ns: 20 * MS,
+            period_ns: 100 * MS,
+            burst_ns: 0,
+            periods: 10 * seconds,
+            throttled: 10 * seconds,
+            throttled_ns: 800 * seconds * MS,
+            used_ns: 200 * seconds * MS,
+        }],
+        user_limits_lost: 5,
+        load: 250,
+        task_groups: 12,
+        decisions: 10_000 * seconds,
+        decisions_ns: 4 * seconds * MS,
+        decision_times: Times {
+            median_ns: Some(368),
+            p99_ns: Some(1_472),
+            steps: vec![
+                Step { from_ns: 352, to_ns: 384, runs: 9_500 * seconds },
+                Step { from_ns: 1_408, to_ns: 1_536, runs: 500 * seconds },
+            ],
+        },
+        functions: Vec::new(),
+        process_ns: seconds * MS,
+        ..Statistics::new(Backend::SchedExt, Policy::Full)
+    }
+}
+
+/// What guard would have done for two VMs, `seconds` after the beginning.
+pub fn dry_run(seconds: u64) -> Statistics {
+    let done = guarded(seconds);
+    let would = Would {
+        extend: Some(vec![PutOff {
+            class: Class::Reader,
+            count: seconds,
+            off_cpu_ns: 4 * seconds * MS,
+            max_off_cpu_ns: Some(9 * MS),
+        }]),
+        announced: 2 * seconds,
+        granted_at_most_ns: 3 * seconds * MS,
+        rescue: Some(HeldUp {
+            graces: 3 * seconds,
+            of: 50 * seconds,
+            count: 4 * seconds,
+            total_ns: 50 * seconds * MS,
+            max_ns: 20 * MS,
+        }),
+        ..Would::default()
+    };
+    let all = [would, Would::default()].into_iter().zip(&done.vms);
+    let vms = all.map(|(would, vm)| VmStatistics {
+        pid: vm.pid,
+        name: vm.name.clone(),
+        trouble: vm.trouble.clone(),
+        policies: vec![Policy::Full],
+        vcpus: vm.vcpus,
+        on_cpu_ns: vm.on_cpu_ns,
+        preempted: vm.preempted.iter().map(|p| Preempted { avoided: 0, ..p.clone() }).collect(),
+        would: Some(would),
+        ..VmStatistics::default()
+    });
+    Statistics {
+        time_ns: done.time_ns,
+        elapsed_ns: done.elapsed_ns,
+        dry_run: true,
+        vms: vms.collect(),
+        process_ns: done.process_ns,
+        ..Statistics::new(Backend::SchedExt, Policy::Full)
+    }
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a backend did: the schema of `guard --json`. Counters are totals since it was attached, or
+//! since the VM was found, and never fall; but for [`LimitStatistics`] and, with eevdf and in a dry
+//! run, time on CPUs, as `watch` counts it. Times are nanoseconds.
+
+use crate::options::{Backend, Policy};
+use reprieve_watch::model::Class;
+use reprieve_watch::publish::Counts;
+use reprieve_watch::raw::Times;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Statistics {
+    /// `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// Since the backend was attached.
+    pub elapsed_ns: u64,
+    pub backend: Backend,
+    pub policy: Policy,
+    /// Nothing is changed: the statistics say what would have been done.
+    #[serde(default)]
+    pub dry_run: bool,
+    pub vms: Vec<VmStatistics>,
+    #[serde(default)]
+    pub hints: HintStatistics,
+    /// Cgroups with a CPU limit that the backend keeps.
+    #[serde(default)]
+    pub limits: Vec<LimitStatistics>,
+    /// Times that a limit was not kept which a user has set in a cgroup of their own: there were
+    /// too many, or it was nested too deeply.
+    #[serde(default)]
+    pub user_limits_lost: u64,
+    /// The weight that competes for each CPU in the mean, now; 100 is that of one thread or VM of
+    /// the normal weight. 0 without sched_ext.
+    #[serde(default)]
+    pub load: u64,
+    /// Cgroups and sessions that have threads, or have some in those below, as far as the backend
+    /// knows them. 0 without sched_ext.
+    #[serde(default)]
+    pub task_groups: u64,
+    /// Runs of the backend's decisions, and the time in them, where the backend measures it.
+    pub decisions: u64,
+    pub decisions_ns: u64,
+    /// How long each of them took; empty where that is not measured.
+    #[serde(default)]
+    pub decision_times: Times,
+    /// All functions of the scheduler, if they are measured ([`super::Options::measure`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionStatistics>,
+    /// CPU time of guard's own process.
+    pub process_ns: u64,
+    /// Times that the backend was attached again because CPUs came or went.
+    #[serde(default)]
+    pub restarts: u64,
+}
+
+impl Statistics {
+    /// Of a backend that has done nothing yet.
+    pub fn new(backend: Backend, policy: Policy) -> Statistics {
+        Statistics {
+            time_ns: 0,
+            elapsed_ns: 0,
+            backend,
+            policy,
+            dry_run: false,
+            vms: Vec::new(),
+            hints: HintStatistics::default(),
+            limits: Vec::new(),
+            user_limits_lost: 0,
+            load: 0,
+            task_groups: 0,
+            decisions: 0,
+            decisions_ns: 0,
+            decision_times: Times::default(),
+            functions: Vec::new(),
+            process_ns: 0,
+            restarts: 0,
+        }
+    }
+}
+
+/// A function of the scheduler that the kernel calls, as the kernel measures it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionStatistics {
+    pub name: String,
+    pub runs: u64,
+    pub total_ns: u64,
+}
+
+/// Threads of programs with hints. All zero without sched_ext.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HintStatistics {
+    /// What took place, as `reprieve hint serve` counts it.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Slices extended because of a section.
+    pub extended: Granted,
+    /// Preemptions that were due in a non-preemptable section, and in a read-side section of the
+    /// runtime, and were put off until it was over.
+    pub avoided_in_section: u64,
+    pub avoided_in_reader: u64,
+    /// Why hints are not served, where they should be.
+    pub trouble: Option<String>,
+}
+
+/// A cgroup with a CPU limit (`cpu.max`), and what became of it since the limit was set, or since
+/// the backend was attached, also the last time (see [`Statistics::restarts`]).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LimitStatistics {
+    /// Its directory; `None` while it cannot be found.
+    pub cgroup: Option<String>,
+    /// Its ID, the directory's inode.
+    pub id: u64,
+    /// CPU time in each period, and how much of what is left over is kept.
+    pub quota_ns: u64,
+    pub period_ns: u64,
+    pub burst_ns: u64,
+    /// Periods that were looked at: while it had nothing to run, they are counted later.
+    pub periods: u64,
+    /// Times that threads waited for budget, and for how long in all, until there was some.
+    pub throttled: u64,
+    pub throttled_ns: u64,
+    /// CPU time of its threads, and those of cgroups in it.
+    pub used_ns: u64,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VmStatistics {
+    /// Of the VMM's process.
+    pub pid: u32,
+    pub name: String,
+    /// Whether its guest can be read; else why not.
+    pub readable: bool,
+    pub trouble: Option<String>,
+    /// What is done for it.
+    #[serde(default)]
+    pub policies: Vec<Policy>,
+    /// The most that rescues take of its vCPUs' CPU time while no grace period is too old, in
+    /// percent; `None` where the backend has no rescues.
+    #[serde(default)]
+    pub rescue_share: Option<u8>,
+    /// Beside other VMs; 100 is the normal one, and 0 says that the backend does not know.
+    pub weight: u32,
+    pub vcpus: u32,
+    /// CPU time of its vCPUs, and what their weight entitled them to in the same time; `None` where
+    /// the backend does not know.
+    pub on_cpu_ns: u64,
+    pub entitled_ns: Option<u64>,
+    /// By what it was doing.
+    pub preempted: Vec<Preempted>,
+    /// Programs of the guest with hints, if the VM has a region for them.
+    #[serde(default)]
+    pub region: Option<RegionStatistics>,
+    /// Slices extended because of a critical section, and those of them that ended because the time
+    /// was up.
+    pub extended: Granted,
+    /// The same, until a quiescent point.
+    pub quiesced: Granted,
+    /// Turns given to vCPUs that held up a grace period; `refused` for debt.
+    pub rescued: Granted,
+    /// How long the guest's last grace periods took in the mean, and the age from which on one is
+    /// late; `None` where none has ended, and where the backend does not know.
+    #[serde(default)]
+    pub grace_mean_ns: Option<u64>,
+    #[serde(default)]
+    pub late_ns: Option<u64>,
+    /// Turns given to vCPUs for which another vCPU of the VM gave up its CPU (KVM's directed
+    /// yields); `refused` for debt.
+    #[serde(default)]
+    pub yielded: Granted,
+    /// Times that the guest's timer expired, mostly for a tick, while its vCPU waited for a CPU; 0
+    /// where the host hides them.
+    #[serde(default)]
+    pub ticks_waited: u64,
+    /// Looks at which a vCPU of the guest spun for another one while another one waited for a CPU.
+    #[serde(default)]
+    pub spun: u64,
+    /// Turns and rescues of a vCPU that ended although it was in a critical section, since it spun
+    /// there for another one, which waited for that CPU: they are among the preemptions suffered.
+    #[serde(default)]
+    pub gave_way: u64,
+    /// Times that the slice of a vCPU was shortened (it runs sooner, but no longer), and for how
+    /// long it stayed so; `refused` for vCPUs whose slice cannot be set.
+    #[serde(default)]
+    pub shortened: Granted,
+    /// In a dry run of [`Backend::SchedExt`]; then nothing was avoided or granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would: Option<Would>,
+}
+
+impl VmStatistics {
+    /// What was granted out of turn, with the name of its kind.
+    pub fn grants(&self) -> [(&'static str, &Granted); 4] {
+        [
+            ("extended", &self.extended),
+            ("quiesced", &self.quiesced),
+            ("rescued", &self.rescued),
+            ("yielded", &self.yielded),
+        ]
+    }
+}
+
+/// What reaches the host from programs with hints inside a guest, and what they are told.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RegionStatistics {
+    /// Preemptions in non-preemptable sections that programs announced: those that took place,
+    /// whatever the guest's kernel did at the time, and those that were due and were put off until
+    /// the section was over.
+    pub suffered: u64,
+    pub avoided: u64,
+    /// States of vCPUs that were told to the guest, and how late in all and at most.
+    pub changes: u64,
+    pub late_ns: u64,
+    pub latest_ns: u64,
+    /// Why nothing is told, if so.
+    pub trouble: Option<String>,
+}
+
+/// Preemptions of one class.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Preempted {
+    pub class: Class,
+    /// Preemptions that took place.
+    pub suffered: u64,
+    /// Preemptions that were due, and were put off until the vCPU was out of it.
+    pub avoided: u64,
+}
+
+/// What a scheduler that was not loaded would have acted on: what took place under the one in
+/// force. A policy that is not chosen, or that could do nothing for this guest, is `None`.
+/// Preemptions count when they end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Would {
+    /// Preemptions that `extend` would have put off, by class; only classes that occurred.
+    pub extend: Option<Vec<PutOff>>,
+    /// Those in non-preemptable sections that programs of the guest announced, which `extend` would
+    /// have put off as well. Some may be in a class of `extend`, too.
+    pub announced: u64,
+    pub announced_off_cpu_ns: u64,
+    /// The same for `quiesce`, of classes that are not in `extend`.
+    pub quiesce: Option<Vec<PutOff>>,
+    /// The most CPU time that all of these could have had out of turn: `--max-extend` for each. How
+    /// long the sections lasted is not known.
+    pub granted_at_most_ns: u64,
+    pub rescue: Option<HeldUp>,
+    /// What cannot be seen in this guest, in sentences.
+    pub blind: Vec<String>,
+}
+
+/// Preemptions of one class that took place, and would have been put off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutOff {
+    pub class: Class,
+    pub count: u64,
+    /// How long the vCPUs were off their CPUs then, and so was what waits for them.
+    pub off_cpu_ns: u64,
+    /// The longest; `None` where it is not known.
+    pub max_off_cpu_ns: Option<u64>,
+}
+
+/// Grace periods that were late while a preempted vCPU owed them a quiescent state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldUp {
+    pub graces: u64,
+    /// Of how many that ended.
+    pub of: u64,
+    /// Preemptions of such vCPUs, and for how long they lasted while the grace period was late.
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+}
+
+/// Time that was granted ahead of its turn. It is charged like any other.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Granted {
+    pub count: u64,
+    pub total_ns: u64,
+    pub max_ns: u64,
+    /// Grants that ended because their time was up.
+    pub expired: u64,
+    /// Wanted, and refused because of debt or budget.
+    pub refused: u64,
+}

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve hint serve`: registers processes that use crate `reprieve-hint`, and gives each the
+//! page that says which of its threads run and how many threads every CPU has to run.
+//!
+//! The page is written by an eBPF program at context switches and wake-ups (`bpf/publish.bpf.c`),
+//! and is the memory of one of its maps. Processes get a descriptor of it that only reads, over a
+//! socket: they need no right but to connect. Everything ends with the [`Server`]: nothing is
+//! pinned.
+
+mod program;
+mod socket;
+
+use crate::room::may_take;
+use program::Program;
+use reprieve_guest::vmm::process;
+use reprieve_hint::abi::{Hello, LINES, MAGIC, PROCESSES, Page, VERSION, Welcome};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::{ClockId, clock_gettime};
+pub use socket::make_directory;
+use socket::{Connection, Listener, Silent};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Where programs look for the socket.
+pub const SOCKET: &str = "/run/reprieve/hint.sock";
+
+/// How often the server wakes up: the eBPF program writes the page's beat at the switch, and the
+/// stop flag is read. Programs take a page for dead whose beat is ten times as old.
+const BEAT: Duration = Duration::from_millis(200);
+
+/// Why hints cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("serving hints needs {what}: {hint}")]
+    Missing { what: &'static str, hint: &'static str },
+    #[error("the kernel refuses the eBPF program ({step}): {message}")]
+    Bpf { step: &'static str, message: String },
+    #[error("{}: another `reprieve hint serve` or `reprieve guard` serves hints: end it, or choose another socket", .0.display())]
+    Taken(PathBuf),
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+}
+
+/// Context switches of registered processes' threads since the server began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counts {
+    /// Processes that are registered now.
+    pub processes: usize,
+    pub switches: u64,
+    /// Of those: the thread would have run on.
+    pub preempted: u64,
+    /// Of those: inside a non-preemptable section.
+    pub in_non_preemptable: u64,
+    /// Inside a preemptable section.
+    pub in_preemptable: u64,
+    /// Inside a read-side section of the runtime.
+    pub in_reader: u64,
+}
+
+/// A registered process.
+struct Client {
+    connection: Connection,
+    pid: u32,
+    user: u32,
+    slot: usize,
+    hello: Hello,
+}
+
+pub struct Server {
+    program: Program,
+    listener: Listener,
+    silent: Silent,
+    clients: Vec<Client>,
+    /// Processes registered so far.
+    keys: u64,
+}
+
+impl Server {
+    /// Loads the eBPF program and listens at `path`.
+    ///
+    /// # Errors
+    /// Without the rights to do so, or if another server listens there.
+    pub fn start(path: &Path) -> Result<Server, Error> {
+        let program = Program::load()?;
+        let listener = Listener::bind(path)?;
+        // Not the same in two servers: what a process remembers of the last one means nothing.
+        let keys = now();
+        Ok(Server { program, listener, silent: Silent::default(), clients: vec![], keys })
+    }
+
+    /// The maps that `guard` shares: registered processes, and the page.
+    pub fn shared_maps(&self) -> [BorrowedFd<'_>; 2] {
+        self.program.shared_maps()
+    }
+
+    /// The page, for this process to read.
+    pub fn view(&self) -> io::Result<PageView> {
+        PageView::map(self.program.page())
+    }
+
+    /// `guard` schedules from now on, and writes how many threads wait.
+    pub fn set_guarded(&mut self) {
+        self.program.set_guarded(true);
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.program.counts();
+        counts.processes = self.clients.len();
+        counts
+    }
+
+    /// Serves until `stop` is set, or `each` returns false, which is called several times a second.
+    ///
+    /// # Errors
+    /// If waiting fails.
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        mut each: impl FnMut(&Server) -> bool,
+    ) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) && each(self) {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for something to happen, not long, and sees to it.
+    fn step(&mut self) -> io::Result<()> {
+        let full = self.silent.full();
+        let wait = full.map_or(BEAT, |time| time.min(BEAT));
+        let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 };
+        let registered = self.clients.iter().map(|client| &client.connection);
+        let connections = registered.chain(self.silent.connections());
+        let mut fds: Vec<_> = connections.map(|c| PollFd::new(c, PollFlags::IN)).collect();
+        let count = fds.len();
+        // Others wait in the socket's queue as long as there is no room.
+        if full.is_none() {
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        match poll(&mut fds, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (connections, listener) = ready.split_at(count);
+        let (clients, silent) = connections.split_at(self.clients.len());
+        // From the last to the first, so that the numbers of the others stay.
+        for index in (0..clients.len()).rev().filter(|&i| clients[i]) {
+            // A process says nothing after its hello: it has gone.
+            let client = self.clients.swap_remove(index);
+            self.forget(&client);
+        }
+        for (connection, pid) in self.silent.take(silent) {
+            self.register(connection, pid);
+        }
+        while listener == [true] && self.silent.full().is_none() {
+            let Some((connection, pid)) = self.listener.accept() else { break };
+            if let Some((connection, pid)) = self.silent.add(connection, pid) {
+                // It may have spoken since the wait.
+                self.register(connection, pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers a process that said what it has to, and hangs up on another.
+    fn register(&mut self, connection: Connection, pid: u32) {
+        let Some(hello) = connection.hello() else { return };
+        let taken = |slot: &usize| self.clients.iter().any(|client| client.slot == *slot);
+        let free = (0..PROCESSES).find(|slot| !taken(slot));
+        let (Some(slot), true) = (free, sensible(&hello)) else { return };
+        // Not that of the connection: the owner of a user namespace has thousands.
+        let Some(user) = process::user(pid) else { return };
+        let has = self.clients.iter().filter(|client| client.user == user).count();
+        if !may_take(user, has, 1, PROCESSES - self.clients.len(), PROCESSES) {
+            return;
+        }
+        if !connection.is_still(pid) {
+            return;
+        }
+        self.keys += 1;
+        let welcome = Welcome {
+            magic: MAGIC,
+            version: VERSION,
+            process: slot as u32,
+            pad: 0,
+            key: self.keys,
+        };
+        let client = Client { connection, pid, user, slot, hello };
+        if self.program.reset(slot, self.keys).is_ok()
+            && self.program.register(pid, slot, &hello).is_ok()
+            // From here on the eBPF program notices.
+            && client.connection.is_still(pid)
+            && client.connection.welcome(&welcome, self.program.page()).is_ok()
+        {
+            self.clients.push(client);
+            self.program.set_registered(self.clients.len());
+        } else {
+            // It may have gone meanwhile, and its place is another's.
+            self.forget(&client);
+        }
+    }
+
+    /// The eBPF program relies on this order: a slot gets another key only when nobody is
+    /// registered with it.
+    fn forget(&mut self, client: &Client) {
+        // It may have another connection, whose slot its threads have from now on.
+        let other = self.clients.iter().find(|other| other.pid == client.pid);
+        let restored = other.is_some_and(|other| {
+            self.program.register(other.pid, other.slot, &other.hello).is_ok()
+                && other.connection.is_still(other.pid)
+        });
+        if !restored {
+            self.program.forget(client.pid);
+        }
+        let _ = self.program.reset(client.slot, 0);
+        self.program.set_registered(self.clients.len());
+    }
+}
+
+/// The page, mapped into this process.
+pub struct PageView(NonNull<Page>);
+
+// SAFETY: a mapping of this alone, that is only read, atomically.
+unsafe impl Send for PageView {}
+
+impl PageView {
+    fn map(page: BorrowedFd<'_>) -> io::Result<PageView> {
+        // SAFETY: a new mapping, which the kernel checks against the size of the map.
+        let at = unsafe {
+            let (null, flags) = (std::ptr::null_mut(), libc::MAP_SHARED);
+            libc::mmap(null, size_of::<Page>(), libc::PROT_READ, flags, page.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(PageView(NonNull::new(at.cast()).ok_or(io::ErrorKind::InvalidData)?))
+    }
+
+    /// Threads that the CPU has to run, those that any CPU may take among them; 0: not known. The
+    /// calling thread, which runs on CPU `here`, is not counted.
+    pub fn runnable(&self, cpu: u32, here: u32) -> u32 {
+        // SAFETY: mapped as long as this lives.
+        let page = unsafe { self.0.as_ref() };
+        let own = page.cpus.get(cpu as usize).map_or(0, |cpu| cpu.runnable.load(Ordering::Relaxed));
+        let waiting = page.waiting.load(Ordering::Relaxed);
+        if own == 0 { 0 } else { without_caller(own, waiting, cpu == here) }
+    }
+}
+
+/// How many threads a CPU would have if the calling thread slept. Where no CPU was idle, one thread
+/// waits for the caller to end: among those of any CPU, or among the caller's CPU's own. Where one
+/// was idle, none waits.
+fn without_caller(own: u32, waiting: u32, same_cpu: bool) -> u32 {
+    match waiting {
+        0 if same_cpu => own.saturating_sub(1).max(1),
+        0 => own,
+        waiting => own.saturating_add(waiting - 1),
+    }
+}
+
+impl Drop for PageView {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nothing borrows it.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Page>()) };
+    }
+}
+
+/// What a program of this version says. All else about its numbers is its own affair: the eBPF
+/// program reads its memory by them, and nobody else's.
+fn sensible(hello: &Hello) -> bool {
+    (hello.magic, hello.version) == (MAGIC, VERSION) && hello.lines as usize <= LINES
+}
+
+/// Counts what happens to the threads of this process in their critical sections, for as long as it
+/// lives: a server with this process as its only client. Whoever schedules, it counts the same way.
+pub struct Observer(Program);
+
+impl Observer {
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start() -> Result<Observer, Error> {
+        let mut program = Program::load()?;
+        let io = |source: libbpf_rs::Error| Error::Io {
+            what: "registering this process".into(),
+            source: io::Error::other(source.to_string()),
+        };
+        program.reset(0, now())?;
+        program.register(std::process::id(), 0, &reprieve_hint::abi::hello()).map_err(io)?;
+        program.set_registered(1);
+        Ok(Observer(program))
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        Counts { processes: 1, ..self.0.counts() }
+    }
+}
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reprieve_hint::abi::hello;
+    use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+    use std::io::{Read, Write};
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
+
+    fn bytes(hello: &Hello) -> &[u8] {
+        // SAFETY: integers without gaps between them.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(hello).cast(), size_of::<Hello>()) }
+    }
+
+    /// Connects this process, and says hello.
+    fn connect(path: &Path) -> OwnedFd {
+        let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        net::send(&socket, bytes(&hello()), SendFlags::NOSIGNAL).unwrap();
+        socket
+    }
+
+    /// A child connects by a descriptor that this process has, too: nobody hangs up when it ends,
+    /// or executes another program.
+    #[test]
+    fn a_registration_ends_with_the_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hint.sock");
+        let mut server = Server::start(&path).unwrap();
+        for executes in [false, true] {
+            let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+            let (mut go_on, mut told) = UnixStream::pair().unwrap();
+            let address = SocketAddrUnix::new(&path).unwrap();
+            let hello = hello();
+            // SAFETY: the child makes system calls, and ends or executes a program.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // It goes with its parent, should the test fail.
+                // SAFETY: no memory is passed.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                let _ = net::connect(&socket, &address);
+                let _ = net::send(&socket, bytes(&hello), SendFlags::NOSIGNAL);
+                let _ = told.read(&mut [0]);
+                // SAFETY: as above.
+                unsafe {
+                    if executes {
+                        let arguments = [c"sleep".as_ptr(), c"1000000".as_ptr(), std::ptr::null()];
+                        libc::execvp(arguments[0], arguments.as_ptr());
+                    }
+                    libc::_exit(0);
+                }
+            }
+            let pid = child as u32;
+            while server.program.slot_of(pid).is_none() {
+                server.step().unwrap();
+            }
+            go_on.write_all(&[0]).unwrap();
+            while server.program.slot_of(pid).is_some() {
+                server.step().unwrap();
+            }
+            assert_eq!(server.clients.len(), 1, "the connection is there still");
+            drop(socket);
+            // SAFETY: our child.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+            }
+            while !server.clients.is_empty() {
+                server.step().unwrap();
+            }
+        }
+    }
+
+    /// As a set-uid program, or one with capabilities: its user may not read its memory.
+    #[test]
+    fn who_has_given_up_rights_is_not_registered() {
+        // SAFETY: no preconditions.
+        assert_eq!(unsafe { libc::geteuid() }, 0, "as for all tests with eBPF programs");
+        let directory = tempfile::tempdir().unwrap();
+        let everyone = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), everyone).unwrap();
+        let path = directory.path().join("hint.sock");
+        let mut server = Server::start(&path).unwrap();
+        let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let hello = hello();
+        // SAFETY: the child makes system calls, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no memory is passed but a buffer that is valid for its size. It goes with its
+            // parent, should the test fail: that ends with the change of user.
+            unsafe {
+                let (mut answer, nobody) = ([0u8; size_of::<Welcome>()], 65534);
+                libc::syscall(libc::SYS_setresgid, nobody, nobody, nobody);
+                libc::syscall(libc::SYS_setresuid, nobody, nobody, nobody);
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let said = net::connect(&socket, &address).is_ok()
+                    && net::send(&socket, bytes(&hello), SendFlags::NOSIGNAL).is_ok();
+                let (fd, to) = (socket.as_raw_fd(), answer.as_mut_ptr().cast());
+                // The server hangs up, or says welcome.
+                let got = libc::recv(fd, to, answer.len(), 0);
+                libc::_exit(if said && got == 0 { 0 } else { 1 });
+            }
+        }
+        drop(socket);
+        let mut status = 0;
+        // SAFETY: our child.
+        while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+            server.step().unwrap();
+        }
+        assert_eq!(status, 0, "welcome, or not heard");
+        assert!(server.clients.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_ends_one_of_two_connections_keeps_the_other_ones_slot() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hint.sock");
+        let mut server = Server::start(&path).unwrap();
+        let serve = |server: &mut Server, clients: usize| {
+            while server.clients.len() != clients {
+                server.step().unwrap();
+            }
+            server.program.slot_of(std::process::id())
+        };
+        let first = connect(&path);
+        assert_eq!(serve(&mut server, 1), Some(0));
+        let second = connect(&path);
+        assert_eq!(serve(&mut server, 2), Some(1));
+        drop(second);
+        assert_eq!(serve(&mut server, 1), Some(0), "another process may get slot 1");
+        drop(first);
+        assert_eq!(serve(&mut server, 0), None);
+    }
+
+    #[test]
+    fn a_thread_writes_nothing_into_a_slot_that_is_another_process_s_by_now() {
+        let mut program = Program::load().unwrap();
+        let page = PageView::map(program.page()).unwrap();
+        // SAFETY: mapped until the end of this test.
+        let threads = unsafe { &page.0.as_ref().threads[..LINES] };
+        let known = || threads.iter().any(|thread| thread.state.load(Ordering::Relaxed) != 0);
+        let sleep = || std::thread::sleep(Duration::from_millis(1));
+        let pid = std::process::id();
+        // The thread has a line from now on.
+        drop(reprieve_hint::non_preemptable());
+        program.reset(0, 7).unwrap();
+        program.register(pid, 0, &hello()).unwrap();
+        program.set_registered(1);
+        while !known() {
+            sleep();
+        }
+        program.forget(pid);
+        program.reset(0, 8).unwrap();
+        // Switches of this thread, of whose place the program knows.
+        for _ in 0..50 {
+            sleep();
+            assert!(!known(), "the slot is another's");
+        }
+    }
+
+    /// Those for which there was no line share the first.
+    #[test]
+    fn the_first_line_says_nothing() {
+        let mut program = Program::load().unwrap();
+        let page = PageView::map(program.page()).unwrap();
+        // SAFETY: mapped until the end of this test.
+        let first = unsafe { &page.0.as_ref().threads[0].state };
+        let table = reprieve_hint::abi::line() as u64;
+        program.reset(0, 7).unwrap();
+        let hello = Hello { table, lines: 1, ..hello() };
+        program.register(std::process::id(), 0, &hello).unwrap();
+        program.set_registered(1);
+        while program.counts().switches < 50 {
+            std::thread::sleep(Duration::from_millis(1));
+            assert_eq!(first.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_counts_does_not_count_itself() {
+        // It runs instead of a thread of the shared queue: two CPUs with a thread each.
+        assert_eq!([true, false].map(|same| without_caller(1, 1, same)), [1, 1]);
+        // One more waits.
+        assert_eq!([true, false].map(|same| without_caller(1, 2, same)), [2, 2]);
+        // It runs instead of a thread that is bound to its CPU.
+        assert_eq!(without_caller(2, 0, true), 1);
+        assert_eq!(without_caller(3, 0, true), 2);
+        assert_eq!(without_caller(2, 0, false), 2);
+        // Its CPU was idle.
+        assert_eq!([true, false].map(|same| without_caller(1, 0, same)), [1, 1]);
+    }
+}

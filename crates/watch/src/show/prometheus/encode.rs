@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Gauges, counters and histograms of many series, written by `prometheus-client`.
+
+use crate::model::Histogram;
+use crate::show::histogram::{bound, count};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use std::fmt::Error;
+
+pub type Labels = Vec<(&'static str, String)>;
+
+/// Series of one metric.
+pub struct Series<T>(pub Vec<(Labels, T)>);
+
+pub fn gauge(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    all: Series<f64>,
+) -> Result<(), Error> {
+    let mut metric = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in &all.0 {
+        if labels.is_empty() {
+            metric.encode_gauge(value)?;
+        } else {
+            metric.encode_family(labels)?.encode_gauge(value)?;
+        }
+    }
+    Ok(())
+}
+
+/// `name` without `_total`.
+pub fn counter(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    all: Series<f64>,
+) -> Result<(), Error> {
+    let mut metric = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in &all.0 {
+        if labels.is_empty() {
+            metric.encode_counter::<NoLabelSet, _, f64>(value, None)?;
+        } else {
+            metric.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(value, None)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn histogram(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    all: Series<&Histogram>,
+) -> Result<(), Error> {
+    let mut metric = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (labels, value) in &all.0 {
+        let buckets: Vec<(f64, u64)> = (0..Histogram::BUCKETS)
+            .map(|n| {
+                let bound = bound(n).map_or(f64::INFINITY, |ns| ns as f64 / 1e9);
+                (bound, value.counts.get(n).copied().unwrap_or(0))
+            })
+            .collect();
+        let sum = seconds(value.total_ns);
+        metric.encode_family(labels)?.encode_histogram::<NoLabelSet>(
+            sum,
+            count(value),
+            &buckets,
+            None,
+        )?;
+    }
+    Ok(())
+}
+
+pub fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

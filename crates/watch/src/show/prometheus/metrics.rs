@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A snapshot in the OpenMetrics text format.
+//!
+//! Times are in seconds, counters end in `_total` and only grow while `watch` runs. Each VM is
+//! named by the label `vm`, which is unique.
+
+use super::encode::{Labels, Series, counter, gauge, histogram, seconds};
+use super::names::unique;
+use crate::model::*;
+use crate::show::activity::{Activity, position, vcpu_totals};
+use crate::show::histogram::add;
+use crate::show::text::plain;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use std::collections::HashMap;
+use std::fmt::Error;
+
+#[derive(Debug)]
+pub struct Page {
+    snapshot: Snapshot,
+    /// Per VM.
+    totals: Vec<Activity>,
+}
+
+/// The totals that were served last, by the VMM's process. For Prometheus a counter that falls has
+/// begun anew: it would count all of it once more.
+#[derive(Debug, Default)]
+pub struct Served {
+    activities: HashMap<u32, Activity>,
+    /// Of guard.
+    pub on_cpu_ns: HashMap<u32, u64>,
+}
+
+/// A VM under its unique name, with the totals over its vCPUs.
+struct Named<'a> {
+    name: String,
+    vm: &'a VmSnapshot,
+    totals: &'a Activity,
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
+        let out = &mut encoder;
+        let named = self.named();
+        vms(out, &named)?;
+        preemptions(out, &named)?;
+        grace_periods(out, &named, self.snapshot.time_ns)?;
+        runtime(out, &self.snapshot.processes)?;
+        cost(out, &self.snapshot)
+    }
+}
+
+impl Page {
+    pub fn new(snapshot: Snapshot, served: &mut Served) -> Page {
+        let of = |vm: &VmSnapshot| {
+            let mut totals = totals(vm, snapshot.time_ns);
+            if let Some(earlier) = served.activities.get(&vm.pid) {
+                totals.hold(earlier);
+            }
+            totals
+        };
+        let totals: Vec<Activity> = snapshot.vms.iter().map(of).collect();
+        served.activities =
+            snapshot.vms.iter().map(|vm| vm.pid).zip(totals.iter().cloned()).collect();
+        Page { snapshot, totals }
+    }
+
+    fn named(&self) -> Vec<Named<'_>> {
+        let vms = &self.snapshot.vms;
+        let names = unique("pid", vms.iter().map(|vm| (vm.pid.into(), vm.name.as_str())));
+        let named = |((name, vm), totals)| Named { name, vm, totals };
+        names.into_iter().zip(vms).zip(&self.totals).map(named).collect()
+    }
+}
+
+fn totals(vm: &VmSnapshot, now: u64) -> Activity {
+    let mut all = Activity::default();
+    for vcpu in vm.counted() {
+        all.add(&vcpu_totals(vcpu, now));
+    }
+    all
+}
+
+/// One series per VM that has the figure.
+fn each<T>(named: &[Named], figure: impl Fn(&Named) -> Option<T>) -> Series<T> {
+    let series = |n: &Named| Some((vec![("vm", n.name.clone())], figure(n)?));
+    Series(named.iter().filter_map(series).collect())
+}
+
+/// Several series per VM, told apart by one more label.
+fn split<T, const N: usize>(
+    named: &[Named],
+    label: &'static str,
+    figures: impl Fn(&Named) -> [Option<(&'static str, T)>; N],
+) -> Series<T> {
+    let mut all = vec![];
+    for n in named {
+        for (value, figure) in figures(n).into_iter().flatten() {
+            all.push((vec![("vm", n.name.clone()), (label, value.into())], figure));
+        }
+    }
+    Series(all)
+}
+
+fn state(state: &VmState) -> &'static str {
+    match state {
+        VmState::Attaching => "attaching",
+        VmState::Watching => "watching",
+        VmState::Paused => "paused",
+        VmState::Unreadable(_) => "unreadable",
+        VmState::Gone => "gone",
+    }
+}
+
+/// How many of the vCPUs that `wanted` picks are in which state.
+fn by_state(vm: &VmSnapshot, wanted: impl Fn(&Vcpu) -> bool) -> [Option<(&'static str, f64)>; 4] {
+    let mut numbers = [("running", 0.0), ("preempted", 0.0), ("halted", 0.0), ("unseen", 0.0)];
+    for vcpu in vm.vcpus.iter().filter(|v| wanted(v)) {
+        let state = match vcpu.now {
+            VcpuNow::Running { .. } => 0,
+            VcpuNow::Preempted { .. } => 1,
+            VcpuNow::Halted { .. } => 2,
+            VcpuNow::Unseen => 3,
+        };
+        numbers[state].1 += 1.0;
+    }
+    numbers.map(Some)
+}
+
+fn vms(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error> {
+    let mut info =
+        out.encode_descriptor("reprieve_vm", "A virtual machine", None, MetricType::Info)?;
+    for Named { name, vm, .. } in named {
+        info.encode_info(&vec![
+            ("vm", name.clone()),
+            ("pid", vm.pid.to_string()),
+            ("vmm", plain(&vm.vmm)),
+            ("kernel", vm.kernel.as_deref().map_or(String::new(), plain)),
+            ("state", state(&vm.state).into()),
+        ])?;
+    }
+    let vcpus = split(named, "state", |n| by_state(n.vm, |_| true));
+    gauge(out, "reprieve_vm_vcpus", "vCPUs by what they are doing now", vcpus)
+}
+
+fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error> {
+    let occurred = |n: &Named, class| {
+        n.totals.off_ns[position(class)] > 0 || n.totals.preemptions[position(class)] > 0
+    };
+    counter(
+        out,
+        "reprieve_vcpu_off_cpu_seconds",
+        "Time that vCPUs were off their CPU against their will, by what they were doing; counts as it passes",
+        split(named, "class", |n| {
+            Class::ALL.map(|class| {
+                occurred(n, class)
+                    .then(|| (class.name(), seconds(n.totals.off_ns[position(class)])))
+            })
+        }),
+    )?;
+    let merged: Vec<(Labels, Histogram)> = named
+        .iter()
+        .flat_map(|n| {
+            Class::ALL.into_iter().filter(|class| n.totals.preemptions[position(*class)] > 0).map(
+                |class| {
+                    (
+                        vec![("vm", n.name.clone()), ("class", class.name().into())],
+                        of_class(n.vm, class),
+                    )
+                },
+            )
+        })
+        .collect();
+    histogram(
+        out,
+        "reprieve_vcpu_preemption_seconds",
+        "Preemptions of vCPUs that have ended, by what they were doing and how long they took",
+        Series(merged.iter().map(|(labels, all)| (labels.clone(), all)).collect()),
+    )?;
+    counter(
+        out,
+        "reprieve_vcpu_reader_preemptions",
+        "Preemptions that hit an RCU reader, whatever the class",
+        each(named, |n| Some(n.totals.readers as f64)),
+    )?;
+    counter(
+        out,
+        "reprieve_vcpu_reader_off_cpu_seconds",
+        "Time that vCPUs were off their CPU in an RCU reader; counts when the preemption ends",
+        each(named, |n| Some(seconds(n.totals.readers_ns))),
+    )?;
+    counter(
+        out,
+        "reprieve_vcpu_on_cpu_seconds",
+        "Time that vCPUs were on a CPU",
+        each(named, |n| Some(seconds(n.totals.on_ns))),
+    )?;
+    counter(
+        out,
+        "reprieve_vcpu_halted_seconds",
+        "Time that vCPUs gave up their CPU themselves",
+        each(named, |n| Some(seconds(n.totals.halted_ns))),
+    )
+}
+
+/// The preemptions of all vCPUs that were in `class`.
+fn of_class(vm: &VmSnapshot, class: Class) -> Histogram {
+    let mut all = Histogram::default();
+    for preemptions in vm.counted().flat_map(|v| &v.preemptions).filter(|p| p.class == class) {
+        add(&mut all, &preemptions.off_cpu);
+    }
+    all
+}
+
+fn grace_periods(out: &mut DescriptorEncoder, named: &[Named], now: u64) -> Result<(), Error> {
+    histogram(
+        out,
+        "reprieve_grace_period_seconds",
+        "Grace periods of the guest that began and ended while watched, by duration",
+        Series(
+            named
+                .iter()
+                .filter_map(|n| {
+                    Some((vec![("vm", n.name.clone())], &n.vm.grace.as_ref()?.durations))
+                })
+                .collect(),
+        ),
+    )?;
+    counter(
+        out,
+        "reprieve_grace_periods_unseen",
+        "Grace periods that ended too fast for both ends to be seen",
+        each(named, |n| Some(n.vm.grace.as_ref()?.unseen as f64)),
+    )?;
+    gauge(
+        out,
+        "reprieve_grace_period_age_seconds",
+        "Age of the grace period in progress, 0 without one",
+        each(named, |n| {
+            let current = n.vm.grace.as_ref()?.current.as_ref();
+            Some(current.map_or(0.0, |c| seconds(now.saturating_sub(c.began_ns))))
+        }),
+    )?;
+    gauge(
+        out,
+        "reprieve_grace_period_owing_vcpus",
+        "vCPUs that the grace period in progress waits for, by what they are doing now",
+        split(named, "state", |n| {
+            let Some(grace) = &n.vm.grace else { return [None; 4] };
+            let owes =
+                |vcpu: &Vcpu| grace.current.as_ref().is_some_and(|c| c.owing.contains(&vcpu.index));
+            by_state(n.vm, owes)
+        }),
+    )
+}
+
+fn runtime(out: &mut DescriptorEncoder, processes: &[Process]) -> Result<(), Error> {
+    let series = |figure: fn(&Domain) -> f64| {
+        let mut all = vec![];
+        for process in processes {
+            for domain in &process.domains {
+                let labels = vec![
+                    ("process", plain(&process.name)),
+                    ("pid", process.pid.to_string()),
+                    ("domain", domain.index.to_string()),
+                ];
+                all.push((labels, figure(domain)));
+            }
+        }
+        Series(all)
+    };
+    gauge(
+        out,
+        "reprieve_runtime_threads",
+        "Threads registered with a domain of the Reprieve runtime",
+        series(|d| d.threads.into()),
+    )?;
+    gauge(
+        out,
+        "reprieve_runtime_readers",
+        "Threads in a plain section",
+        series(|d| d.readers.into()),
+    )?;
+    counter(
+        out,
+        "reprieve_runtime_grace_periods",
+        "Grace periods",
+        series(|d| d.grace_periods as f64),
+    )?;
+    gauge(
+        out,
+        "reprieve_runtime_callbacks_waiting",
+        "Callbacks that wait for a grace period",
+        series(|d| d.callbacks_waiting as f64),
+    )?;
+    gauge(
+        out,
+        "reprieve_runtime_waiting_bytes",
+        "Memory that waits for a grace period",
+        series(|d| d.bytes_waiting as f64),
+    )?;
+    gauge(
+        out,
+        "reprieve_runtime_grace_period_age_seconds",
+        "Age of the grace period in progress, 0 without one",
+        series(|d| d.current_age_ns.map_or(0.0, seconds)),
+    )?;
+    gauge(
+        out,
+        "reprieve_runtime_laggards",
+        "Threads that the grace period in progress waits for",
+        series(|d| d.laggards.len() as f64),
+    )
+}
+
+fn cost(out: &mut DescriptorEncoder, snapshot: &Snapshot) -> Result<(), Error> {
+    let cost = &snapshot.cost;
+    let one = |value| Series(vec![(vec![], value)]);
+    counter(
+        out,
+        "reprieve_watch_switches",
+        "Context switches of vCPUs that were looked at",
+        one(cost.switches as f64),
+    )?;
+    counter(
+        out,
+        "reprieve_watch_switch_seconds",
+        "Time in the eBPF program at these switches",
+        one(seconds(cost.switch_ns)),
+    )?;
+    counter(
+        out,
+        "reprieve_watch_cpu_seconds",
+        "CPU time of the watch process",
+        one(seconds(cost.process_ns)),
+    )?;
+    counter(out, "reprieve_watch_events_lost", "Events that were lost", one(cost.lost as f64))?;
+    gauge(
+        out,
+        "reprieve_watch_snapshot_timestamp_seconds",
+        "When these figures were taken",
+        one(seconds(snapshot.wall)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::prometheus;
+    use crate::show::prometheus::testing::{asked, documented, served};
+    use crate::show::testing::{busy, preempted, snapshot, vcpu, vm};
+
+    fn page(snapshot: Snapshot) -> String {
+        prometheus::text(&snapshot, &mut Served::default()).unwrap()
+    }
+
+    #[test]
+    fn figures_are_in_base_units() {
+        let page = page(busy(10));
+        for line in [
+            "reprieve_vm_info{vm=\"db-primary\",pid=\"4711\",vmm=\"qemu-kvm\",kernel=\"6.12.117+deb12-cloud-amd64\",state=\"watching\"} 1",
+            "reprieve_vm_vcpus{vm=\"db-primary\",state=\"preempted\"} 1.0",
+            "reprieve_vcpu_preemption_seconds_sum{vm=\"db-primary\",class=\"no-preempt\"} 1.6",
+            "reprieve_vcpu_preemption_seconds_count{vm=\"db-primary\",class=\"reader\"} 100",
+            "reprieve_vcpu_preemption_seconds_bucket{le=\"+Inf\",vm=\"db-primary\",class=\"reader\"} 100",
+            "reprieve_vcpu_preemption_seconds_bucket{le=\"0.008192\",vm=\"db-primary\",class=\"reader\"} 0",
+            "reprieve_vcpu_preemption_seconds_bucket{le=\"0.016384\",vm=\"db-primary\",class=\"reader\"} 100",
+            // 100 that ended, 12 ms each, and 41 ms of the one in progress.
+            "reprieve_vcpu_off_cpu_seconds_total{vm=\"db-primary\",class=\"reader\"} 1.241",
+            "reprieve_vcpu_reader_preemptions_total{vm=\"db-primary\"} 120.0",
+            "reprieve_grace_period_seconds_count{vm=\"db-primary\"} 550",
+            "reprieve_grace_period_age_seconds{vm=\"db-primary\"} 0.055",
+            "reprieve_grace_period_owing_vcpus{vm=\"db-primary\",state=\"preempted\"} 1.0",
+            "reprieve_runtime_waiting_bytes{process=\"cache-server\",pid=\"99\",domain=\"0\"} 7340032.0",
+            "reprieve_watch_cpu_seconds_total 0.06",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+        }
+        assert!(page.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_counter_does_not_fall() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut served = Served::default();
+        let mut off_cpu = |at: u64, class, since, former: Option<Vcpu>| {
+            let mut one = vcpu(0);
+            one.now = preempted(since, class);
+            let seen = VmSnapshot { former, ..vm(1, "a", vec![one]) };
+            let page = prometheus::text(&snapshot(at, vec![seen]), &mut served).unwrap();
+            let prefix = "reprieve_vcpu_off_cpu_seconds_total{vm=\"a\",class=\"user\"} ";
+            let line = page.lines().find_map(|line| line.strip_prefix(prefix));
+            line.unwrap().parse::<f64>().unwrap()
+        };
+        assert_eq!(off_cpu(5 * SECOND, Class::User, SECOND, None), 4.0);
+        // It was seen late that it had run meanwhile.
+        assert_eq!(off_cpu(6 * SECOND, Class::User, 3 * SECOND, None), 4.0);
+        assert_eq!(off_cpu(8 * SECOND, Class::Reader, 7 * SECOND, None), 4.0);
+        assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, None), 7.0);
+        let mut former = vcpu(0);
+        former.preemptions = busy(10).vms[0].vcpus[0].preemptions.clone();
+        former.preemptions[0].class = Class::User;
+        let more = former.preemptions[0].off_cpu.total_ns as f64 / 1e9;
+        assert!(more > 0.0);
+        assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, Some(former)), 7.0 + more);
+    }
+
+    #[test]
+    fn names_that_are_the_same_stay_apart() {
+        let page = page(snapshot(1, vec![vm(1, "a", vec![vcpu(0)]), vm(2, "a", vec![vcpu(0)])]));
+        let mut series: Vec<&str> = page
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.rsplit_once(' ').map(|(series, _)| series))
+            .collect();
+        let all = series.len();
+        series.sort();
+        series.dedup();
+        assert_eq!(series.len(), all);
+        assert!(page.contains("vm=\"a (pid 2)\""), "{page}");
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_metric() {
+        let page = page(snapshot(1, vec![vm(1, "a\"} 1\nforged 1\n\\", vec![vcpu(0)])]));
+        assert!(page.lines().all(|l| l.starts_with('#') || l.starts_with("reprieve_")), "{page}");
+        assert!(page.contains("vm=\"a\\\"} 1?forged 1?\\\\\""), "{page}");
+    }
+
+    #[test]
+    fn the_documentation_lists_every_metric_and_no_other() {
+        let text = include_str!("../../../../../docs/watch.md");
+        assert_eq!(documented(text), served(&page(busy(10))));
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_exist() {
+        let dashboard = include_str!("../../../../../packaging/grafana/reprieve-watch.json");
+        let (asked, served) = (asked(dashboard), served(&page(busy(10))));
+        assert!(asked.len() > 10, "{asked:?}");
+        assert!(asked.is_subset(&served), "{:?}", asked.difference(&served));
+        // The time of unseen grace periods is in the sum that the mean comes from.
+        assert!(dashboard.contains("rate(reprieve_grace_periods_unseen_total{"));
+    }
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tables at the end of a run: what happened to each VM, by class of preemption, and what watching
+//! cost.
+
+use super::activity::{Activity, VmActivity, position};
+use super::histogram;
+use super::text::{self, count, optional, percent, plain, time};
+use crate::model::{Class, Cost, Process, Snapshot, VmSnapshot, VmState};
+use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Narrower terminals get this width all the same.
+const NARROWEST: usize = 60;
+
+/// The VMs and processes of a run. A snapshot forgets those that ended; this does not.
+#[derive(Default)]
+pub struct Seen {
+    first: Option<Snapshot>,
+    /// When the last snapshot was taken.
+    end_ns: u64,
+    /// By process and name: the VM's last snapshot, and when it was taken.
+    vms: BTreeMap<(u32, String), (u64, VmSnapshot)>,
+    processes: BTreeMap<u32, Process>,
+}
+
+impl Seen {
+    /// Takes a snapshot that is younger than the last one.
+    pub fn note(&mut self, snapshot: &Snapshot) {
+        self.first.get_or_insert_with(|| snapshot.clone());
+        self.end_ns = snapshot.time_ns;
+        for vm in &snapshot.vms {
+            let key = (vm.pid, vm.name.clone());
+            match self.vms.get_mut(&key) {
+                // No longer attached, it has lost its kernel and its grace periods.
+                Some((_, last)) if vm.state == VmState::Gone => last.state = VmState::Gone,
+                _ => drop(self.vms.insert(key, (snapshot.time_ns, vm.clone()))),
+            }
+        }
+        for ((pid, _), (_, vm)) in &mut self.vms {
+            if !snapshot.vms.iter().any(|now| now.pid == *pid && now.name == vm.name) {
+                vm.state = VmState::Gone;
+            }
+        }
+        self.processes.extend(snapshot.processes.iter().map(|p| (p.pid, p.clone())));
+    }
+
+    /// Whether there was no VM and no process at any time.
+    pub fn is_empty(&self) -> bool {
+        self.vms.is_empty() && self.processes.is_empty()
+    }
+
+    /// What happened since the first snapshot, for a terminal of `width` columns; ends with a line
+    /// feed.
+    pub fn text(&self, width: usize) -> String {
+        let width = width.max(NARROWEST);
+        let mut out = String::new();
+        let first = self.first.as_ref();
+        if self.is_empty() {
+            let begin = first.map_or(self.end_ns, |first| first.time_ns);
+            let seconds = self.end_ns.saturating_sub(begin) as f64 / 1e9;
+            return format!("No virtual machine was seen in {seconds:.0} s\n");
+        }
+        for (at, vm) in self.vms.values() {
+            let activity = VmActivity::between(first, *at, vm);
+            let _ = writeln!(out, "{}", heading(vm, &activity));
+            if activity.all.total_off_ns() > 0 {
+                let _ = writeln!(out, "{}", classes(&activity.all, width));
+            }
+            for line in &vm.blind {
+                let _ = writeln!(out, "  not visible: {}", plain(line));
+            }
+            out.push('\n');
+        }
+        for process in self.processes.values() {
+            out.push_str(&domains(process, first));
+        }
+        out
+    }
+}
+
+fn heading(vm: &VmSnapshot, activity: &VmActivity) -> String {
+    let all = &activity.all;
+    let seconds = all.elapsed_ns as f64 / 1e9;
+    let mut out = format!(
+        "{} (pid {}, {}, Linux {}): {}, {seconds:.0} s",
+        plain(&vm.name),
+        vm.pid,
+        plain(&vm.vmm),
+        vm.kernel.as_deref().map_or("unknown".into(), plain),
+        text::several(vm.vcpus.len(), "vCPU"),
+    );
+    if let Some(state) = text::state(&vm.state) {
+        let _ = write!(out, "\n  {state}");
+    }
+    let _ = write!(
+        out,
+        "\n  vCPUs: {} preemptions/s; off the CPU {} of the time they wanted one, {} of that in critical sections",
+        count(all.per_second(all.total_preemptions())),
+        optional(all.off_share(), percent),
+        optional(all.critical_share(), percent),
+    );
+    if all.readers > 0 {
+        let _ = write!(
+            out,
+            "\n  RCU readers preempted: {}, for {} on average",
+            all.readers,
+            time(all.readers_ns as f64 / all.readers as f64)
+        );
+    }
+    if vm.grace.is_some() {
+        let grace = &activity.grace;
+        let _ = write!(
+            out,
+            "\n  grace periods: {} ({}/s); mean {}, p50 {}, p99 {}",
+            activity.graces(),
+            count(all.per_second(activity.graces())),
+            optional(activity.grace_mean(), time),
+            optional(histogram::quantile(grace, 0.5), time),
+            optional(histogram::quantile(grace, 0.99), time),
+        );
+    }
+    out
+}
+
+fn classes(all: &Activity, width: usize) -> String {
+    let mut table = bare(width);
+    table.set_header(["preempted in", "count", "1/s", "time off CPU", "share"]);
+    for class in Class::ALL {
+        let (n, off) = (all.preemptions[position(class)], all.off_ns[position(class)]);
+        if n > 0 || off > 0 {
+            table.add_row([
+                class.name().to_string(),
+                n.to_string(),
+                count(all.per_second(n)),
+                time(off as f64),
+                percent(off as f64 / all.total_off_ns() as f64),
+            ]);
+        }
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    indented(&table)
+}
+
+fn domains(process: &Process, first: Option<&Snapshot>) -> String {
+    let mut out =
+        format!("{} (pid {}): uses the Reprieve runtime\n", plain(&process.name), process.pid);
+    let old = first.and_then(|first| first.processes.iter().find(|p| p.pid == process.pid));
+    for domain in &process.domains {
+        let before = old.and_then(|p| p.domains.iter().find(|d| d.index == domain.index));
+        let _ = writeln!(
+            out,
+            "  domain {}: {} threads, {} in a section; {} grace periods; {} callbacks with {} bytes waiting{}",
+            domain.index,
+            domain.threads,
+            domain.readers,
+            domain.grace_periods.saturating_sub(before.map_or(0, |d| d.grace_periods)),
+            domain.callbacks_waiting,
+            domain.bytes_waiting,
+            domain
+                .current_age_ns
+                .map(|age| format!("; one in progress for {}", time(age as f64)))
+                .unwrap_or_default(),
+        );
+    }
+    out.push('\n');
+    out
+}
+
+/// What watching cost between two snapshots; that the process took CPU time before them is said
+/// too.
+pub fn overhead(first: &Cost, last: &Cost) -> String {
+    let elapsed = last.elapsed_ns.saturating_sub(first.elapsed_ns) as f64;
+    let of_cpu = |ns: Option<u64>| {
+        optional(ns.filter(|_| elapsed > 0.0).map(|ns| ns as f64), |ns| {
+            format!("{:.2} % of one CPU", 100.0 * ns / elapsed)
+        })
+    };
+    let switches = last.switches.saturating_sub(first.switches);
+    let switch_ns = last.switch_ns.saturating_sub(first.switch_ns);
+    let bpf = last.bpf_ns.map(|ns| ns.saturating_sub(first.bpf_ns.unwrap_or(0)));
+    let process = last.process_ns.saturating_sub(first.process_ns);
+    let mean = (switches > 0).then(|| switch_ns as f64 / switches as f64);
+    let mut out = String::from("Cost of watching\n");
+    for (what, figure) in [
+        (
+            "context switches of vCPUs",
+            format!("{switches} ({}/s)", count(switches as f64 * 1e9 / elapsed)),
+        ),
+        ("per switch, median", optional(last.switch_median_ns.map(|ns| ns as f64), time)),
+        ("per switch, mean", optional(mean, time)),
+        ("eBPF programs", of_cpu(bpf)),
+        ("the watch process", of_cpu(Some(process))),
+        ("both", of_cpu(bpf.map(|bpf| bpf + process))),
+        ("until the VMs were found", format!("{} of CPU time", time(first.process_ns as f64))),
+        ("events lost", last.lost.saturating_sub(first.lost).to_string()),
+    ] {
+        let _ = writeln!(out, "  {what:<26} {figure}");
+    }
+    out
+}
+
+fn bare(width: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_style(TableComponent::HeaderLines, '─');
+    table.set_style(TableComponent::MiddleHeaderIntersections, '─');
+    let width = u16::try_from(width - 2).unwrap_or(u16::MAX);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    table
+}
+
+fn indented(table: &Table) -> String {
+    let lines = table.lines().map(|line| format!("  {}", line.trim_end()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::testing::busy;
+
+    fn seen(snapshots: &[Snapshot]) -> Seen {
+        let mut seen = Seen::default();
+        snapshots.iter().for_each(|snapshot| seen.note(snapshot));
+        seen
+    }
+
+    #[test]
+    fn a_vm_that_ended_is_in_the_summary() {
+        let (mut gone, mut after) = (busy(20), busy(40));
+        let db = &mut gone.vms[0];
+        (db.state, db.kernel, db.grace) = (VmState::Gone, None, None);
+        after.vms.clear();
+        after.processes.clear();
+        let out = seen(&[busy(0), busy(10), gone, after]).text(80);
+        for line in [
+            "db-primary (pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64): 2 vCPUs, 10 s",
+            "  grace periods: 550 (55.0/s); mean 17.0 ms, p50 16.7 ms, p99 17.0 ms",
+            "   reader           100   10.0         1.20 s    15 %",
+            "cache-server (pid 99): uses the Reprieve runtime",
+        ] {
+            assert!(out.contains(line), "{line:?} in\n{out}");
+        }
+        let ended = text::state(&VmState::Gone).unwrap();
+        assert_eq!(out.matches(&format!("\n  {ended}\n")).count(), 3, "{out}");
+    }
+
+    #[test]
+    fn a_run_sums_up_to_a_table_per_vm() {
+        let out = seen(&[busy(0), busy(10)]).text(80);
+        for line in [
+            "db-primary (pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64): 2 vCPUs, 10 s",
+            "  RCU readers preempted: 120, for 10.7 ms on average",
+            "  grace periods: 550 (55.0/s); mean 17.0 ms, p50 16.7 ms, p99 17.0 ms",
+            "  unreadable: memory is encrypted (SEV)",
+            "   reader           100   10.0         1.20 s    15 %",
+            "cache-server (pid 99): uses the Reprieve runtime",
+        ] {
+            assert!(out.contains(line), "{line:?} in\n{out}");
+        }
+        assert!(out.lines().all(|line| !line.contains('\x1b')), "{out}");
+    }
+
+    #[test]
+    fn cost_is_per_switch_and_of_a_cpu() {
+        let out = overhead(&busy(1).cost, &busy(11).cost);
+        for line in [
+            "context switches of vCPUs  50000 (5.00k/s)",
+            "per switch, median         540 ns",
+            "per switch, mean           600 ns",
+            "both                       1.00 % of one CPU",
+            "events lost                0",
+        ] {
+            assert!(out.contains(line), "{line:?} in\n{out}");
+        }
+        let unknown = overhead(&Cost::default(), &Cost::default());
+        assert!(unknown.contains("per switch, median         -"), "{unknown}");
+    }
+
+    #[test]
+    fn nothing_seen_is_said() {
+        let mut none = busy(1);
+        none.vms.clear();
+        none.processes.clear();
+        assert_eq!(seen(&[none]).text(80), "No virtual machine was seen in 0 s\n");
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Small pictures made of characters: shares as a bar, a histogram as a line.
+
+use super::colours::{Palette, letter};
+use crate::model::{Class, Histogram};
+use crate::show::activity::{Activity, position};
+use ratatui::text::{Line, Span};
+
+/// The time off the CPU by class, as a bar `width` wide when that is all the time that a CPU was
+/// wanted.
+pub fn classes(activity: &Activity, width: usize, palette: Palette) -> Line<'static> {
+    let wanted = (activity.total_off_ns() + activity.on_ns) as f64;
+    let mut spans = vec![];
+    let (mut sum, mut filled) = (0u64, 0);
+    for class in Class::ALL.into_iter().filter(|_| wanted > 0.0) {
+        sum += activity.off_ns[position(class)];
+        // Ends are rounded, not lengths, so that the whole is never wider or narrower than it
+        // should be.
+        let end = ((sum as f64 / wanted) * width as f64).round() as usize;
+        if end > filled {
+            let glyph = if palette.colour { '█' } else { letter(class) };
+            let text: String = std::iter::repeat_n(glyph, end - filled).collect();
+            spans.push(Span::styled(text, palette.class(class)));
+            filled = end;
+        }
+    }
+    let rest: String = std::iter::repeat_n('·', width.saturating_sub(filled)).collect();
+    spans.push(Span::styled(rest, palette.soft()));
+    Line::from(spans)
+}
+
+/// Which colour or letter is which class.
+pub fn legend(palette: Palette) -> Line<'static> {
+    let mut spans = vec![];
+    for class in Class::ALL {
+        let glyph = if palette.colour { '■' } else { letter(class) };
+        spans.push(Span::styled(glyph.to_string(), palette.class(class)));
+        spans.push(Span::raw(format!(" {}  ", class.name())));
+    }
+    Line::from(spans)
+}
+
+/// Width of [`sparkline`].
+pub const SPARKLINE: usize = 9;
+
+/// Durations by factors of eight from below 8 us to above 2 s; the height is the share of the total
+/// time, which long ones have most of.
+pub fn sparkline(histogram: &Histogram) -> String {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let mut weights = [0.0; SPARKLINE];
+    for (bucket, n) in histogram.counts.iter().enumerate().take(Histogram::BUCKETS) {
+        weights[(bucket / 3).min(SPARKLINE - 1)] += *n as f64 * 2f64.powi(bucket as i32);
+    }
+    let most = weights.iter().copied().fold(0.0, f64::max);
+    let level = |w: f64| LEVELS[((w / most * 8.0).ceil() as usize).clamp(1, 8) - 1];
+    weights.iter().map(|w| if *w > 0.0 { level(*w) } else { '·' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(line: &Line) -> String {
+        line.spans.iter().map(|s| s.content.as_ref()).collect()
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_the_share_of_time_without_a_cpu() {
+        let mut activity = Activity { on_ns: 500, ..Activity::default() };
+        activity.off_ns[position(Class::User)] = 300;
+        activity.off_ns[position(Class::Reader)] = 200;
+        let bar = classes(&activity, 10, Palette { colour: false });
+        assert_eq!(text(&bar), "uuuRR·····");
+        let none = classes(&Activity::default(), 4, Palette { colour: true });
+        assert_eq!(text(&none), "····");
+    }
+
+    #[test]
+    fn a_sparkline_weighs_by_time() {
+        let all = crate::show::testing::histogram(&[1_000, 1_000, 1_000, 40_000_000]);
+        assert_eq!(sparkline(&all), "▁····█···");
+        assert_eq!(
+            sparkline(&Histogram { counts: vec![1; 99], total_ns: 0, max_ns: 0 }).chars().count(),
+            SPARKLINE
+        );
+    }
+}

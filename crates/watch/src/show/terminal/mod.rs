@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The live view.
+//!
+//! One screen lists the VMs, each with what an operator needs at a glance; another shows the vCPUs
+//! of one VM and which of them hold up its grace period. Drawing is a function of a [`View`] and a
+//! frame, so tests draw into a buffer. [`session`] owns the terminal and restores it, however the
+//! program ends.
+
+mod bars;
+pub mod colours;
+mod guest;
+mod heading;
+mod input;
+mod overview;
+pub mod session;
+mod state;
+
+pub use session::Outcome;
+pub use state::{Request, View};
+
+use super::{Source, SourceError};
+use ratatui::Frame;
+use ratatui::crossterm::event::KeyCode;
+use session::Screen;
+use std::time::Duration;
+
+/// Shows what `source` sees until the user or a signal ends it.
+pub fn run(
+    source: &mut dyn Source,
+    interval: Duration,
+    colour: bool,
+) -> Result<Outcome, SourceError> {
+    session::run(&mut Watching { source, view: View::new(interval, colour) }, interval)
+}
+
+struct Watching<'a> {
+    source: &'a mut dyn Source,
+    view: View,
+}
+
+impl Screen for Watching<'_> {
+    fn refresh(&mut self) {
+        match self.source.snapshot() {
+            Ok(snapshot) => self.view.update(snapshot),
+            Err(error) => self.view.fail(error.to_string()),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.source.events();
+    }
+
+    fn key(&mut self, key: KeyCode) -> Request {
+        self.view.key(key)
+    }
+
+    fn draw(&mut self, frame: &mut Frame) {
+        self.view.draw(frame);
+    }
+}
+
+impl View {
+    pub fn draw(&mut self, frame: &mut Frame) {
+        if self.inside { guest::draw(self, frame) } else { overview::draw(self, frame) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

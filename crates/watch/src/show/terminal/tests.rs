@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The view, drawn into a buffer.
+
+use super::View;
+use super::state::Request;
+use crate::model::VmState;
+use crate::show::testing::busy;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::style::Color;
+use std::time::Duration;
+
+fn view(colour: bool) -> View {
+    let mut view = View::new(Duration::from_secs(1), colour);
+    view.update(busy(1));
+    view.update(busy(2));
+    view
+}
+
+fn draw(view: &mut View, width: u16, height: u16) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| view.draw(frame)).unwrap();
+    terminal
+}
+
+fn lines(terminal: &Terminal<TestBackend>) -> Vec<String> {
+    let buffer = terminal.backend().buffer();
+    let row = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (0..buffer.area.height).map(|y| row(y).trim_end().to_string()).collect()
+}
+
+fn text(view: &mut View, width: u16, height: u16) -> String {
+    lines(&draw(view, width, height)).join("\n")
+}
+
+#[test]
+fn a_row_tells_what_happens_to_a_vm() {
+    let all = text(&mut view(false), 160, 20);
+    let row = all.lines().find(|line| line.contains("db-primary")).unwrap();
+    for part in [
+        "1 / 1 / 0",
+        "203",
+        "43 %",
+        "uukkRRPSS",
+        "49 %",
+        "55.0",
+        "17.0 ms",
+        "55.0 ms",
+        "vCPU 0 reader, off for 41.0 ms: __d_lookup",
+    ] {
+        assert!(row.contains(part), "{part} in\n{all}");
+    }
+    assert!(all.contains("unreadable: memory is encrypted"), "{all}");
+    assert!(all.contains("cache-server     domain 0: 16 threads, 3 in a section"), "{all}");
+    assert!(all.contains("q quit"), "{all}");
+}
+
+#[test]
+fn enter_shows_the_vcpus_and_the_grace_period() {
+    let mut view = view(false);
+    assert_eq!(view.key(KeyCode::Enter), Request::Nothing);
+    let all = text(&mut view, 160, 30);
+    for part in [
+        "db-primary  pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64",
+        "now: number 1060, 55.0 ms old, waits for 1 vCPU:",
+        "vCPU 0   preempted 41.0 ms in reader at __d_lookup_rcu+0x42 (postmark?[31m 733)",
+        "* 0    preempted   41.0 ms  reader",
+        "  1    running     2.00 ms",
+    ] {
+        assert!(all.contains(part), "{part} in\n{all}");
+    }
+    view.key(KeyCode::Esc);
+    assert!(text(&mut view, 160, 20).contains("web-1"));
+    assert_eq!(view.key(KeyCode::Esc), Request::Quit);
+}
+
+#[test]
+fn what_matters_most_stays_on_a_narrow_terminal() {
+    for (width, kept, gone) in [
+        (80, &["off CPU", "GP mean", "GP now"][..], "kernel"),
+        (40, &["off CPU", "GP now"], "by class"),
+    ] {
+        let all = text(&mut view(false), width, 12);
+        let heading = all.lines().nth(1).unwrap();
+        assert!(kept.iter().all(|k| heading.contains(k)), "{all}");
+        assert!(!heading.contains(gone), "{all}");
+    }
+}
+
+#[test]
+fn no_size_and_no_key_breaks_it() {
+    let keys = [
+        KeyCode::Down,
+        KeyCode::Enter,
+        KeyCode::PageDown,
+        KeyCode::Char('w'),
+        KeyCode::Char('s'),
+        KeyCode::Up,
+        KeyCode::PageUp,
+        KeyCode::Esc,
+        KeyCode::Char(' '),
+        KeyCode::Char('s'),
+    ];
+    for (width, height) in [(0, 0), (1, 1), (2, 3), (7, 40), (20, 4), (300, 2), (500, 100)] {
+        let mut view = View::new(Duration::from_secs(1), true);
+        draw(&mut view, width, height);
+        view.key(KeyCode::Enter);
+        for seconds in 1..14 {
+            view.update(busy(seconds));
+            for key in keys {
+                view.key(key);
+                draw(&mut view, width, height);
+            }
+        }
+        view.fail("the collector\x1b[2J died".into());
+        draw(&mut view, width, height);
+    }
+}
+
+#[test]
+fn nothing_from_a_guest_reaches_the_terminal_unescaped() {
+    let mut view = View::new(Duration::from_secs(1), true);
+    for seconds in [1, 2] {
+        let mut odd = busy(seconds);
+        odd.vms[0].name = "\x1b]0;owned\x07\u{202e}".into();
+        odd.vms[0].kernel = Some("\x1b[2J".into());
+        odd.vms[0].vmm = "\u{9b}2J".into();
+        odd.vms[0].blind = vec!["\x1b[2J".into()];
+        odd.vms[1].state = VmState::Unreadable("\x1b[2J".into());
+        odd.processes[0].name = "\x1b[2J".into();
+        view.update(odd);
+    }
+    for _ in 0..2 {
+        let all = text(&mut view, 200, 40);
+        assert!(!all.chars().any(|c| c != '\n' && c.is_control()), "{all:?}");
+        assert!(!all.contains('\u{202e}'));
+        assert!(all.contains("?]0;owned"), "{all}");
+        view.key(KeyCode::Enter);
+    }
+}
+
+#[test]
+fn without_colour_letters_tell_the_classes_apart() {
+    let coloured = |view: &mut View| {
+        let terminal = draw(view, 160, 20);
+        let buffer = terminal.backend().buffer();
+        buffer.content.iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+    };
+    assert!(coloured(&mut view(true)));
+    assert!(!coloured(&mut view(false)));
+    assert!(text(&mut view(false), 160, 20).contains("R reader"));
+}
+
+#[test]
+fn the_selection_stays_with_its_vm_and_leaves_when_it_ends() {
+    let mut view = view(false);
+    view.key(KeyCode::Down);
+    let selected = view.selected.unwrap();
+    let mut next = busy(3);
+    next.vms.reverse();
+    view.update(next);
+    assert_eq!(view.selected, Some(selected));
+    let mut last = busy(4);
+    last.vms.retain(|vm| vm.pid != selected);
+    view.update(last);
+    assert_ne!(view.selected, Some(selected));
+    assert!(view.selected.is_some());
+}
+
+#[test]
+fn a_frozen_view_keeps_its_figures() {
+    let mut view = view(false);
+    view.key(KeyCode::Char(' '));
+    let mut none = busy(3);
+    none.vms.clear();
+    view.update(none);
+    let all = text(&mut view, 160, 20);
+    assert!(all.contains("db-primary") && all.contains("frozen"), "{all}");
+}

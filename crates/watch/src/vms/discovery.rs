@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The discovery thread. It maintains the list of VMs: finds new ones, attaches to their guests,
+//! notices reboots, pauses and ends.
+//!
+//! Steps that may take long or hang (asking a VMM, searching a guest's memory) run in a thread per
+//! VM, a few at a time, so that a bad VM can only delay attempts to attach to others. Two more
+//! threads read the command lines of all processes and look for VMs' regions: both are memory of a
+//! process, which may be a file on a file system that does not answer, and then a read takes until
+//! this process ends. Results come back as messages; only the discovery thread changes the list.
+//! When it ends, it does not wait for threads that hang: such a thread has only `/proc` files open,
+//! and its message is dropped.
+
+use super::finder::{self, Finder, Key};
+use super::machine::{Attached, Kvm, Machine};
+use super::slots::Slots;
+use crate::cgroup;
+use crate::options::Which;
+use crate::region::Region;
+use crate::room;
+use reprieve_guest::{Error, Guest, Liveness, Options, vmm};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Attempts to attach that run at the same time.
+const ATTEMPTS: usize = 4;
+/// Time between two looks at attempts and searches in progress.
+const HURRY: Duration = Duration::from_millis(50);
+/// Time for which a VM that ended is still shown.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// A process whose memory takes longer to read than this is given up when its region is looked for,
+/// with the thread that looks; and after so many threads no more regions are looked for.
+const HANGS: Duration = Duration::from_secs(10);
+const GIVEN_UP_MOST: u32 = 16;
+/// What is kept of all guests' symbols and types takes this part of the host's memory at most, and
+/// this part of what this process may have.
+const OF_HOST: u64 = 16;
+const OF_LIMIT: u64 = 2;
+/// How long the thread is waited for when it is to end.
+const END: Duration = Duration::from_secs(5);
+
+/// All VMs, by process.
+#[derive(Default)]
+pub struct Machines(Mutex<BTreeMap<Key, Machine>>);
+
+impl Machines {
+    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Machine>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+enum Message {
+    /// The VMMs that run and were not known.
+    Found(Vec<(Key, Option<String>)>),
+    /// The VM's region was looked for, by the helper with that number, for that long.
+    Region(u32, Key, Option<Region>, Duration),
+    /// The VMM has answered.
+    Described(Key, vmm::Vm, Sender<bool>),
+    Attached(Key, Box<Attached>),
+    Failed(Key, Error),
+    /// The VMM was asked, and nothing has changed.
+    Settled(Key),
+    /// Another kernel was looked for in the guest's memory, and found or not.
+    Searched(Key, Arc<Guest>, bool),
+    Stop,
+}
+
+/// A thread that answers one request at a time, and that nobody waits for.
+struct Helper<T> {
+    requests: Sender<T>,
+    /// The request whose answer is awaited, and since when.
+    busy: Option<(T, Instant)>,
+}
+
+impl<T: Clone + Send + 'static> Helper<T> {
+    /// `answer` gives each request's answer.
+    fn start(
+        name: &str,
+        messages: &Sender<Message>,
+        mut answer: impl FnMut(T) -> Message + Send + 'static,
+    ) -> std::io::Result<Helper<T>> {
+        let ((requests, inbox), messages) = (channel(), messages.clone());
+        // Ends when the requests are closed.
+        let run = move || {
+            for request in inbox {
+                let _ = messages.send(answer(request));
+            }
+        };
+        std::thread::Builder::new().name(name.into()).spawn(run)?;
+        Ok(Helper { requests, busy: None })
+    }
+
+    fn ask(&mut self, request: T) {
+        self.busy = Some((request.clone(), Instant::now()));
+        if self.requests.send(request).is_err() {
+            self.busy = None;
+        }
+    }
+}
+
+/// Looks for regions, as the helper with that number.
+fn look_for_regions(messages: &Sender<Message>, number: u32) -> std::io::Result<Helper<Key>> {
+    Helper::start("watch-regions", messages, move |key: Key| {
+        let start = Instant::now();
+        let found = Region::find(key.pid);
+        Message::Region(number, key, found, start.elapsed())
+    })
+}
+
+/// Ends the thread when dropped, and waits for it, unless it hangs.
+pub struct DiscoveryThread {
+    messages: Sender<Message>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    /// Closed by the thread.
+    ended: Receiver<()>,
+}
+
+impl DiscoveryThread {
+    pub fn start(
+        machines: Arc<Machines>,
+        slots: Arc<Slots>,
+        kvm: Kvm,
+        which: Which,
+        interval: Duration,
+    ) -> std::io::Result<DiscoveryThread> {
+        let ((messages, inbox), (end, ended)) = (channel(), channel());
+        let (own, stop) = (messages.clone(), Arc::new(AtomicBool::new(false)));
+        let mut finder = Finder::default();
+        let find =
+            move |known: HashSet<u32>| Message::Found(finder.find(|pid| known.contains(&pid)));
+        let mut state = State {
+            machines,
+            slots,
+            kvm,
+            which,
+            interval,
+            finder: Helper::start("watch-finder", &messages, find)?,
+            regions: look_for_regions(&messages, 0)?,
+            given_up: 0,
+            room_for_guests: room_for_guests(),
+            messages: own,
+            stop: stop.clone(),
+            attempts: Vec::new(),
+        };
+        let run = move || {
+            state.run(inbox);
+            drop(state);
+            drop::<Sender<()>>(end);
+        };
+        let thread = std::thread::Builder::new().name("watch-discovery".into()).spawn(run)?;
+        Ok(DiscoveryThread { messages, stop, thread: Some(thread), ended })
+    }
+}
+
+impl Drop for DiscoveryThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.messages.send(Message::Stop);
+        // A guest's memory may be a file that cannot be read: the thread ends with the process.
+        let hangs = self.ended.recv_timeout(END) == Err(RecvTimeoutError::Timeout);
+        if let Some(thread) = self.thread.take().filter(|_| !hangs) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread works with.
+struct State {
+    machines: Arc<Machines>,
+    slots: Arc<Slots>,
+    kvm: Kvm,
+    which: Which,
+    interval: Duration,
+    finder: Helper<HashSet<u32>>,
+    regions: Helper<Key>,
+    /// Helpers before that one, which hang.
+    given_up: u32,
+    /// Bytes for what is kept of guests.
+    room_for_guests: usize,
+    messages: Sender<Message>,
+    stop: Arc<AtomicBool>,
+    /// With the user whose VM it is.
+    attempts: Vec<(u32, JoinHandle<()>)>,
+}
+
+impl State {
+    fn run(&mut self, inbox: Receiver<Message>) {
+        let mut due = Instant::now();
+        loop {
+            if Instant::now() >= due {
+                self.discover();
+                self.tend();
+                due = Instant::now() + self.interval;
+            }
+            let hurried = self.hurry();
+            let left = due.saturating_duration_since(Instant::now());
+            match inbox.recv_timeout(if hurried { left.min(HURRY) } else { left }) {
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(message) => self.handle(message),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn discover(&mut self) {
+        let mut machines = self.machines.lock();
+        let over = |m: &Machine| m.ended.is_some_and(|at| at.elapsed() >= FAREWELL);
+        machines.retain(|_, machine| !over(machine));
+        if self.finder.busy.is_none() {
+            let run = machines.values().filter(|machine| machine.ended.is_none());
+            self.finder.ask(run.map(|machine| machine.key.pid).collect());
+        }
+    }
+
+    fn tend(&mut self) {
+        let (mut looks, mut guests) = (Vec::new(), Vec::new());
+        let mut machines = self.machines.lock();
+        let vms = machines.len();
+        for machine in machines.values_mut() {
+            looks.extend(machine.tend(vms).map(|look| (machine.key, look)));
+            guests.extend(machine.to_check().map(|guest| (machine.key, guest)));
+        }
+        drop(machines);
+        // Without the lock, because the VMM may be asked and be slow.
+        for (key, look) in looks {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let start = Instant::now();
+            let changed = look.changed();
+            let took = start.elapsed();
+            let mut machines = self.machines.lock();
+            let vms = machines.len();
+            if let Some(machine) = machines.get_mut(&key) {
+                machine.look_took(took, vms);
+                changed.into_iter().for_each(|changed| machine.looked(&look, changed));
+            }
+        }
+        for (key, guest) in guests {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let start = Instant::now();
+            let found = guest.alive();
+            let took = start.elapsed();
+            if matches!(found, Ok(Liveness::Doubtful)) {
+                self.look_for_another_kernel(key, &guest);
+            }
+            let mut machines = self.machines.lock();
+            let vms = machines.len();
+            if let Some(machine) = machines.get_mut(&key) {
+                machine.check_took(took, vms);
+                machine.checked(&guest, &found);
+            }
+        }
+        // What is kept of a guest's modules grows.
+        keep_within(&mut self.machines.lock(), self.room_for_guests);
+    }
+
+    /// In a thread, since all of the guest's memory may have to be searched.
+    fn look_for_another_kernel(&mut self, key: Key, guest: &Arc<Guest>) {
+        let mut machines = self.machines.lock();
+        let Some(machine) = machines.get_mut(&key) else { return };
+        let user = machine.owner();
+        if self.attempts.len() >= ATTEMPTS || !self.may_attempt(user) || !machine.begin_search() {
+            return;
+        }
+        let (searched, messages, stop) = (guest.clone(), self.messages.clone(), self.stop.clone());
+        let search = move || {
+            // A guest can ask for this again and again.
+            let options = Options { stop: Some(&stop), resident_only: true, ..Options::default() };
+            let replaced = searched.is_replaced(&options);
+            let _ = messages.send(Message::Searched(key, searched, replaced));
+        };
+        match std::thread::Builder::new().name("watch-attach".into()).spawn(search) {
+            Ok(thread) => self.attempts.push((user, thread)),
+            // It is doubted again.
+            Err(_) => machine.searched(guest, false),
+        }
+    }
+
+    /// Whether another attempt may begin for a VM of that user: one whose processes answer slowly,
+    /// or are searched for long, leaves one attempt to others.
+    fn may_attempt(&self, user: u32) -> bool {
+        user == 0 || self.attempts.iter().filter(|(of, _)| *of == user).count() < ATTEMPTS - 1
+    }
+
+    /// Begins attempts that are due; returns whether an attempt or a search is in progress.
+    fn hurry(&mut self) -> bool {
+        self.attempts.retain(|(_, attempt)| !attempt.is_finished());
+        let mut hurried = false;
+        let mut machines = self.machines.lock();
+        let hangs = self.regions.busy.filter(|(_, since)| since.elapsed() >= HANGS);
+        if let Some((key, _)) = hangs.filter(|_| self.given_up < GIVEN_UP_MOST) {
+            if let Ok(regions) = look_for_regions(&self.messages, self.given_up + 1) {
+                self.regions = regions;
+                self.given_up += 1;
+                machines.get_mut(&key).into_iter().for_each(Machine::give_up_region);
+            }
+        }
+        if self.regions.busy.is_none() {
+            // The one that has waited for longest.
+            let due = machines.values().filter_map(|m| Some((m.region_due()?, m.key)));
+            if let Some((_, key)) = due.min() {
+                self.regions.ask(key);
+            }
+        }
+        // Those that have waited for longest: none keeps others from being attached for good.
+        let due = machines.values().filter_map(|m| Some((m.attempt_due()?, m.key)));
+        let mut due: Vec<(Instant, Key)> = due.collect();
+        due.sort_unstable();
+        for (_, key) in due {
+            if self.attempts.len() >= ATTEMPTS {
+                break;
+            }
+            let Some(machine) = machines.get_mut(&key) else { continue };
+            let user = machine.owner();
+            if !self.may_attempt(user) {
+                continue;
+            }
+            let resident_only = machine.begin_attempt();
+            let (messages, stop) = (self.messages.clone(), self.stop.clone());
+            let attempt = std::thread::Builder::new().name("watch-attach".into());
+            match attempt.spawn(move || attempt_to_attach(key, resident_only, &messages, &stop)) {
+                Ok(thread) => self.attempts.push((user, thread)),
+                Err(source) => {
+                    let what = "starting a thread".into();
+                    machine.fail(&Error::Io { what, source });
+                }
+            }
+        }
+        for machine in machines.values_mut() {
+            machine.search();
+            hurried |= machine.hurried();
+        }
+        hurried
+    }
+
+    fn handle(&mut self, message: Message) {
+        let mut machines = self.machines.lock();
+        match message {
+            Message::Found(found) => {
+                self.finder.busy = None;
+                for (key, name) in found {
+                    if self.which.wants(key.pid, name.as_deref()) {
+                        // One with that process ID has ended, and is not shown beside this one.
+                        machines.retain(|k, m| k.pid != key.pid || *k == key || m.ended.is_none());
+                        machines.entry(key).or_insert_with(|| Machine::new(key, name));
+                    }
+                }
+            }
+            Message::Region(number, key, region, took) => {
+                if number == self.given_up {
+                    self.regions.busy = None;
+                }
+                let vms = machines.len();
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.set_region(region, took, vms);
+                }
+            }
+            Message::Described(key, vm, go_on) => {
+                let Some(machine) = machines.get_mut(&key) else { return };
+                let current = machine.is_current(&vm);
+                if !current {
+                    machine.described(&self.slots, &self.kvm, vm);
+                }
+                // Without an entry, nothing would be done for it with what is found in the guest.
+                let _ = go_on.send(!current && machine.index().is_some());
+            }
+            Message::Attached(key, attached) => {
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.attach(*attached);
+                }
+                keep_within(&mut machines, self.room_for_guests);
+            }
+            Message::Failed(key, error) => {
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.fail(&error);
+                }
+            }
+            Message::Settled(key) => {
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.settle();
+                }
+            }
+            Message::Searched(key, guest, replaced) => {
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.searched(&guest, replaced);
+                }
+            }
+            Message::Stop => {}
+        }
+    }
+}
+
+/// Gives guests up for whose symbols and types there is no room, the latest first.
+fn keep_within(machines: &mut BTreeMap<Key, Machine>, room: usize) {
+    let kept = machines.iter().filter_map(|(key, machine)| Some((machine.kept()?, *key)));
+    let mut kept: Vec<((u64, u32, usize), Key)> = kept.collect();
+    kept.sort_unstable();
+    for place in room::beyond(kept.iter().map(|&((_, user, bytes), _)| (user, bytes)), room) {
+        machines.get_mut(&kept[place].1).into_iter().for_each(Machine::give_up_guest);
+    }
+}
+
+fn room_for_guests() -> usize {
+    let host = rustix::system::sysinfo();
+    let host = host.totalram.saturating_mul(host.mem_unit.into());
+    let room = (host / OF_HOST).min(cgroup::memory_limit() / OF_LIMIT);
+    room.try_into().unwrap_or(usize::MAX)
+}
+
+fn attempt_to_attach(key: Key, resident_only: bool, messages: &Sender<Message>, stop: &AtomicBool) {
+    let described = finder::describe(key);
+    let vm = match described {
+        Ok(vm) => vm,
+        Err(error) => {
+            let _ = messages.send(Message::Failed(key, error));
+            return;
+        }
+    };
+    let (answer, go_on) = channel();
+    let _ = messages.send(Message::Described(key, vm.clone(), answer));
+    // Closed when the discovery thread ends.
+    let result = match go_on.recv() {
+        Ok(true) => {
+            let options = Options { stop: Some(stop), resident_only, ..Options::default() };
+            match Guest::attach_with(&vm, &options).and_then(Attached::new) {
+                Ok(attached) => Message::Attached(key, Box::new(attached)),
+                Err(error) => Message::Failed(key, error),
+            }
+        }
+        Ok(false) => Message::Settled(key),
+        Err(_) => return,
+    };
+    let _ = messages.send(result);
+}

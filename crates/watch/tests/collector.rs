@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The collector on a real guest: its figures add up, and it notices what happens to the VM.
+//! `reprieve lab check` compares classes and durations with the guest's own.
+
+mod common;
+
+use common::patience::{NO_LIMIT, Wait};
+use common::{boot, only, spin, wait_for, wait_until_watching, watch};
+use reprieve_lab::process::Cancel;
+use reprieve_lab::protocol::{Command, Workload};
+use reprieve_watch::model::{Class, Event as Seen, Histogram, Snapshot, Vcpu, VcpuNow, VmState};
+use reprieve_watch::{GraceWait, GraceWaits, Watch};
+use std::time::Instant;
+
+fn count(histogram: &Histogram) -> u64 {
+    histogram.counts.iter().sum()
+}
+
+/// Time accounted for up to `now`: on a CPU, preempted and given up.
+fn accounted(vcpu: &Vcpu, now: u64) -> u64 {
+    let off: u64 = vcpu.preemptions.iter().map(|p| p.off_cpu.total_ns).sum();
+    let current = match &vcpu.now {
+        VcpuNow::Preempted { since_ns, .. } | VcpuNow::Halted { since_ns } => now - since_ns,
+        // Contained in `on_cpu_ns`.
+        VcpuNow::Running { .. } | VcpuNow::Unseen => 0,
+    };
+    vcpu.on_cpu_ns + off + vcpu.blocks.total_ns + current
+}
+
+fn preemptions(vcpu: &Vcpu) -> u64 {
+    vcpu.preemptions.iter().map(|p| count(&p.off_cpu)).sum()
+}
+
+/// Preemptions that could not be classified.
+fn unknown(vcpu: &Vcpu) -> u64 {
+    let unknown = vcpu.preemptions.iter().filter(|p| p.class == Class::Unknown);
+    unknown.map(|p| count(&p.off_cpu)).sum()
+}
+
+/// A snapshot, and how long it took: the vCPUs' entries are read within that time after its clock.
+struct Timed {
+    snapshot: Snapshot,
+    took_ns: u64,
+}
+
+impl Timed {
+    fn take(watch: &mut Watch) -> Timed {
+        let start = Instant::now();
+        let snapshot = watch.snapshot().unwrap();
+        Timed { snapshot, took_ns: start.elapsed().as_nanos() as u64 }
+    }
+
+    fn end_ns(&self) -> u64 {
+        self.snapshot.time_ns + self.took_ns
+    }
+}
+
+/// Runs until both sides have seen enough of the load: events and the last snapshot.
+fn observe(watch: &mut Watch, before: &Snapshot) -> (Vec<Seen>, Timed) {
+    let named = |e: &Seen| matches!(e, Seen::Preempted { at, class, .. } if *class != Class::User && at.function.is_some() && at.task.is_some());
+    let (mut events, mut kernel_named) = (Vec::new(), false);
+    let mut wait = Wait::new("preemptions, grace periods and names of functions");
+    loop {
+        let new = watch.events();
+        kernel_named |= new.iter().any(named);
+        events.extend(new);
+        let now = Timed::take(watch);
+        let (old_vm, vm) = (&before.vms[0], &now.snapshot.vms[0]);
+        let ended = |(old, new): (&Vcpu, &Vcpu)| preemptions(new) - preemptions(old);
+        let preempted = old_vm.vcpus.iter().zip(&vm.vcpus).map(ended).all(|n| n > 20);
+        let graces = vm.grace.as_ref().map_or(0, |grace| count(&grace.durations));
+        // Errors at the edges are relative to the length.
+        let long = now.snapshot.time_ns - before.time_ns >= 5_000_000_000;
+        if preempted && graces > 10 && kernel_named && long {
+            return (events, now);
+        }
+        wait.pause(|| format!("{:#?}", now.snapshot));
+    }
+}
+
+#[test]
+fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
+    let mut guest = boot("deb:6.12", 2, "");
+    let mut watch = watch(&guest, true);
+    let seen = wait_until_watching(&mut watch);
+    assert!(seen.kernel.as_deref().is_some_and(|k| k.starts_with("6.12")), "{:?}", seen.kernel);
+    assert_eq!(seen.vcpus.iter().map(|v| v.index).collect::<Vec<_>>(), [0, 1]);
+
+    let cancel = Cancel::default();
+    let prepare = Command::Prepare { workload: Workload::FileChurn { workers: 2 }, measure: None };
+    guest.vm.call(&prepare, NO_LIMIT, &cancel, |_| Ok(())).unwrap();
+    wait_for(&mut watch, "everything to be visible", |vm| vm.blind.is_empty());
+
+    // As many as there are CPUs: wherever a vCPU runs, one competes with it.
+    let spinners = spin(std::thread::available_parallelism().unwrap().get());
+    let pid = guest.vm.threads().pid();
+    let sampler = watch.sample_grace_periods(500).unwrap();
+    let _ = watch.events();
+    let before = Timed::take(&mut watch);
+    guest.vm.call(&Command::Start, NO_LIMIT, &cancel, |_| Ok(())).unwrap();
+    let (mut events, after) = observe(&mut watch, &before.snapshot);
+    // Events come in order, so one that is younger than the last snapshot is the last to wait for.
+    let mut wait = Wait::new("an event after the last snapshot");
+    while events.last().is_none_or(|event| event.time_ns() <= after.end_ns()) {
+        wait.pause(String::new);
+        events.extend(watch.events());
+    }
+    let mut wait = Wait::new("samples of what grace periods wait for");
+    while !waits_are_told_apart(&sampler.waits(pid).all) {
+        wait.pause(|| format!("{:?}", sampler.waits(pid)));
+    }
+    drop(sampler);
+    drop(spinners);
+
+    let from = before.snapshot.time_ns;
+    let until = after.snapshot.time_ns;
+    let elapsed = until - from;
+    // None, unless this thread had no CPU for as long as it takes to fill the buffer.
+    let lost = events.iter().map(|event| match event {
+        Seen::Lost { count, .. } => *count,
+        _ => 0,
+    });
+    let lost: u64 = lost.sum();
+    eprintln!("{} events, {lost} lost", events.len());
+    // A vCPU may come or go between the reading of the clock and of its entry.
+    let slack = (elapsed / 1000).max(before.took_ns + after.took_ns);
+    for (old, new) in before.snapshot.vms[0].vcpus.iter().zip(&after.snapshot.vms[0].vcpus) {
+        let error = (accounted(new, until) - accounted(old, from)).abs_diff(elapsed);
+        assert!(error < slack, "vCPU {}: {error} ns: {old:?} {new:?}", new.index);
+        let began = |range: std::ops::Range<u64>| {
+            let of = |event: &&Seen| matches!(**event, Seen::Preempted { vcpu, time_ns, .. } if vcpu == new.index && range.contains(&time_ns));
+            events.iter().filter(of).count() as u64
+        };
+        let (ended, events) = (preemptions(new) - preemptions(old), began(from..until));
+        let edges = began(from..before.end_ns()) + began(until..after.end_ns());
+        let (index, error) = (new.index, ended.abs_diff(events));
+        assert!(
+            error <= 1 + edges + lost,
+            "vCPU {index}: {ended} ended, {events} events, {edges} at edges, {lost} lost"
+        );
+        // A host that moves QEMU's pages (between NUMA nodes, say) hides them for a moment.
+        let unknown = unknown(new) - unknown(old);
+        assert!(unknown <= ended / 20, "vCPU {index}: {unknown} of {ended} unknown");
+    }
+    let in_order = events.windows(2).all(|w| w[0].time_ns() <= w[1].time_ns());
+    assert!(in_order, "events come in the order of time");
+    let grace = after.snapshot.vms[0].grace.as_ref().unwrap();
+    assert!(grace.unseen < count(&grace.durations), "{grace:?}");
+
+    guest.vm.pause().unwrap();
+    wait_for(&mut watch, "the pause", |vm| vm.state == VmState::Paused);
+    guest.vm.resume().unwrap();
+    wait_for(&mut watch, "the end of the pause", |vm| vm.state == VmState::Watching);
+    drop(guest);
+    let mut wait = Wait::new("the end");
+    let gone = loop {
+        let snapshot = watch.snapshot().unwrap();
+        match only(&snapshot) {
+            // Shown for 10 s, in which this thread had no CPU.
+            None => break None,
+            Some(vm) if vm.state == VmState::Gone => break Some(vm.clone()),
+            Some(_) => wait.pause(|| format!("{snapshot:#?}")),
+        }
+    };
+    assert!(gone.is_none_or(|gone| preemptions(&gone.vcpus[0]) > 0), "what was counted stays");
+}
+
+/// Whether grace periods were seen to wait for vCPUs that ran, for ones that had lost their CPU in
+/// user mode and in the kernel, and for the kthread.
+fn waits_are_told_apart(waits: &GraceWaits) -> bool {
+    let whole = (waits.values().sum::<f64>().fract() - 0.5).abs();
+    assert!(whole > 0.49, "each sample is one: {waits:?}");
+    let seen = |any: &[GraceWait]| any.iter().any(|wait| waits.contains_key(wait));
+    seen(&[GraceWait::Running])
+        && seen(&[GraceWait::PreemptedUser])
+        && seen(&[GraceWait::PreemptedKernel, GraceWait::PreemptedReader])
+        && seen(&[
+            GraceWait::Kthread,
+            GraceWait::KthreadWaking,
+            GraceWait::KthreadQueued,
+            GraceWait::KthreadPreempted,
+            GraceWait::KthreadAsleep,
+        ])
+}
