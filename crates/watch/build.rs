@@ -4,4 +4,5 @@ include!("bpf/build.rs");
 
 fn main() {
     build_programs(&["watch", "publish"], &[("watch.h", "constants.rs")]);
+    cc::Build::new().file("bpf/cost_steps.c").warnings_into_errors(true).compile("cost_steps");
 }

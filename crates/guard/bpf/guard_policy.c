@@ -3,9 +3,6 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long s64;
-/* watch.h's. */
-#define COST_STEP_BITS 3
-#include "cost_steps.h"
 #include "guard_bandwidth.h"
 #include "guard_policy.h"
 
@@ -389,9 +386,4 @@ void guard_bandwidth_settle(struct policy_bandwidth *of, u64 taken, u64 used)
 u64 guard_bandwidth_wait(const struct policy_bandwidth *of, u64 now)
 {
 	return bandwidth_wait(of, now);
-}
-
-u32 guard_cost_step(u64 ns)
-{
-	return cost_step(ns);
 }

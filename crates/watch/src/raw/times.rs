@@ -88,12 +88,12 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        fn guard_cost_step(ns: u64) -> u32;
+        fn watch_cost_step(ns: u64) -> u32;
     }
 
     fn step(ns: u64) -> usize {
         // SAFETY: takes and returns a number.
-        unsafe { guard_cost_step(ns) as usize }
+        unsafe { watch_cost_step(ns) as usize }
     }
 
     /// `runs` runs of each time.
