@@ -88,7 +88,10 @@ impl Program {
     /// The arrays of vCPUs and of VMs, for another program that reads the same.
     pub fn shared_maps(&self) -> [(BorrowedFd<'_>, u32); 2] {
         let maps = &self.skel.maps;
-        [(maps.vcpus.as_fd(), self.vcpus.len() as u32), (maps.vms.as_fd(), self.vms.len() as u32)]
+        [
+            (maps.vcpus.as_fd(), self.vcpus.elements() as u32),
+            (maps.vms.as_fd(), self.vms.elements() as u32),
+        ]
     }
 
     /// Has the program look at thread `tid`, as vCPU `slot`, at its context switches and when a

@@ -61,7 +61,8 @@ impl<T: Plain> Shared<T> {
         Ok(Shared { base, len, bytes, of: PhantomData })
     }
 
-    pub fn len(&self) -> usize {
+    /// The number of elements.
+    pub fn elements(&self) -> usize {
         self.len
     }
 

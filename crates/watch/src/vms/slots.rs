@@ -75,8 +75,8 @@ pub struct VcpuSlot {
 impl Slots {
     pub fn new(program: Program) -> Arc<Slots> {
         let free = Free {
-            vms: Room::new(program.vms.len()),
-            vcpus: Room::new(program.vcpus.len()),
+            vms: Room::new(program.vms.elements()),
+            vcpus: Room::new(program.vcpus.elements()),
             threads: BTreeMap::new(),
         };
         Arc::new(Slots { program: Arc::new(program), free: Mutex::new(free) })
@@ -112,7 +112,7 @@ impl Slots {
             let why = format!("{tid} is no thread of process {pid}");
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
-        let room = self.program.vcpus.len();
+        let room = self.program.vcpus.elements();
         let full = || {
             let user = vm.user;
             io::Error::other(format!("of the {room} entries, none is left for user {user}"))
