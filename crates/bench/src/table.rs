@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_list_is_one_chain() {
         let table = Table::list(64);
-        assert_eq!(table.sum(), (0..64).map(value_of).sum());
+        assert_eq!(table.sum(), (0..64).map(value_of).sum::<u64>());
         let old = table.replace(5, true);
         // SAFETY: there are no readers.
         unsafe {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve bench`.
 
-use crate::output::{print, print_json, tell, width, width_or};
-use crate::progress;
-use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -11,7 +8,10 @@ use reprieve_bench::{
     Bench, Options, Outcome, Summary, markdown, run, run_all, summary_markdown, summary_text, text,
     write_html, write_summary_html,
 };
+use reprieve_lab::progress;
 use reprieve_lab::progress::{Progress, Silent};
+use reprieve_lab::signals::cancel_on_signal;
+use reprieve_page::output::{print, print_json, tell, width, width_or};
 use std::io::{ErrorKind, IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

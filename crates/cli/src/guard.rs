@@ -4,8 +4,6 @@
 mod would;
 
 use crate::live::{address, announce, colour, interactive, interval, open_more_files};
-use crate::output::{print, print_json, tell};
-use crate::signals::cancel_on_signal;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -14,6 +12,8 @@ use reprieve_guard::{
     self as guard, self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics,
     Statistics, VmStatistics, Weight, eevdf,
 };
+use reprieve_lab::signals::cancel_on_signal;
+use reprieve_page::output::{print, print_json, tell};
 use reprieve_page::plain;
 use reprieve_watch::publish::SOCKET;
 use reprieve_watch::show::{activity, prometheus};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What commands that run for long have in common: live views and metrics.
 
-use crate::output::tell;
+use reprieve_page::output::tell;
 use reprieve_watch::show::prometheus::Server;
 use std::io::IsTerminal;
 use std::net::SocketAddr;

@@ -3,23 +3,19 @@
 //! 0, 1 (failed) or 2 (bad usage).
 
 mod bench;
-mod capabilities;
 mod doctor;
 mod guard;
 mod hint;
 mod ipc;
-mod lab;
 mod live;
-mod output;
 mod preload;
-mod progress;
-mod signals;
 mod verify;
 mod watch;
 
 use clap::{Parser, Subcommand};
-use output::{tell, with_causes};
+use reprieve_lab::command as lab;
 use reprieve_lab::error::Error;
+use reprieve_page::output::{tell, with_causes};
 use std::process::ExitCode;
 
 #[derive(Parser)]

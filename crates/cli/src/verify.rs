@@ -2,8 +2,8 @@
 //! `reprieve verify`, for a terminal and for users' CI. A file that cannot be examined counts as
 //! failed.
 
-use crate::output;
 use anyhow::Result;
+use reprieve_page::output;
 use reprieve_page::plain;
 use reprieve_verify::Report;
 use serde::Serialize;

@@ -2,11 +2,11 @@
 //! `reprieve watch`.
 
 use crate::live::{address, announce, colour, interactive, interval, open_more_files};
-use crate::output::{print, print_to_reader, width};
-use crate::signals::cancel_on_signal;
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use reprieve_lab::process::Cancel;
+use reprieve_lab::signals::cancel_on_signal;
+use reprieve_page::output::{print, print_to_reader, width};
 use reprieve_watch::model::{Cost, VmSnapshot, VmState};
 use reprieve_watch::show::recording::{Recorded, Writer};
 use reprieve_watch::show::{self, Source, lines, page, prometheus, summary, terminal};

@@ -2,7 +2,7 @@
 //! The experiments: a guest alone on its host, then the same guest on an overcommitted host, on
 //! stock kernels.
 //!
-//! Modules import only from the lines above their own:
+//! `layers.txt` of crate `lint` has the order of the modules:
 //!
 //! | modules | hold |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | [`dilation`] | how much slower a VM's clocks run |
 //! | [`process`], [`experiments`] | child processes; from a request to a plan |
 //! | [`watcher`], [`scheduler`], [`images`] | watching guests and scheduling them, from outside; kernels, QEMU, initramfs |
+//! | `ebpf_watcher`, `host_scheduler` | both, by crates `watch` and `guard` |
 //! | [`costs`], [`sleeper`] | what a switch, an exit, an interrupt cost; a thread of the host that sleeps |
 //! | [`record`], [`vm`] | the records of a run; one virtual machine |
 //! | [`calibrate`] | measures the costs |
@@ -17,18 +18,26 @@
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
 //! | [`headroom`], [`search`] | the least memory that a guest survives in; its best boot parameters |
+//! | [`check`], [`soak`] | whether `watch` and `guard` keep their promises, for minutes and for hours |
+//! | [`command`] | `reprieve lab`: arguments in, tables out |
 
+pub mod args;
 pub mod calibrate;
+pub mod check;
+pub mod command;
 pub mod costs;
 pub mod dilation;
+mod ebpf_watcher;
 pub mod error;
 pub mod execute;
 pub mod exits;
 pub mod experiments;
 pub mod headroom;
 pub mod host;
+mod host_scheduler;
 pub mod images;
 pub mod limit;
+mod log_directory;
 pub mod plan;
 pub mod policy;
 pub mod process;
@@ -39,7 +48,11 @@ pub mod report;
 pub mod run;
 pub mod scheduler;
 pub mod search;
+pub mod signals;
 pub mod sleeper;
+pub mod soak;
+mod threads;
+mod unit;
 pub mod vm;
 pub mod watcher;
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Putting a scheduling policy into force on the host, for the length of a phase.
 //!
-//! Like a [`Watcher`](crate::watcher::Watcher), the scheduler comes from outside: the command knows
-//! how to start `reprieve guard`, the lab only knows when.
+//! A [`Scheduler`] knows how to start `reprieve guard`, the caller when.
 
 use crate::policy::Policy;
 use crate::process::Cancel;

@@ -2,10 +2,9 @@
 //! Watching the guest under test from outside: a program on its host reads its memory.
 //!
 //! The guest's own figures come from probes inside it, which cost it time and cannot see that their
-//! CPU was taken away. A watcher on the host sees what a vCPU did at that moment. The lab does not
-//! implement [`Watcher`]: the command does, with crate `watch`, whose tests use the lab's guests. A
-//! run does not need a watcher: where none can work (not root, no BTF, a guest that cannot be
-//! read), the record and the table give the reason.
+//! CPU was taken away. A watcher on the host sees what a vCPU did at that moment. A run does not
+//! need a watcher. Where none can work (not root, no BTF, a guest that cannot be read), the record
+//! and the table give the reason.
 
 use crate::process::Cancel;
 use serde::{Deserialize, Serialize};

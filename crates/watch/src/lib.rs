@@ -20,6 +20,7 @@
 //! arrays that both sides map (`slots`); `snapshot` makes the data model of that (`view`,
 //! `visibility`, `events`).
 
+pub mod capabilities;
 pub mod cgroup;
 mod collector;
 mod debts;

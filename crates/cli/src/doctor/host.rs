@@ -2,8 +2,8 @@
 //! The checks of this machine.
 
 use super::Check;
-use crate::capabilities::holds;
 use reprieve::Restartable;
+use reprieve_watch::capabilities::holds;
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 

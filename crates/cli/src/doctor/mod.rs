@@ -5,10 +5,10 @@
 mod guest;
 mod host;
 
-use crate::output::{print, print_json, width};
 use anyhow::Result;
 use clap::Args;
 use reprieve_lab::search;
+use reprieve_page::output::{print, print_json, width};
 use reprieve_page::plain_lines;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -76,11 +76,6 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     let all = report.host.iter().all(Check::fine) && report.vms.iter().all(|vm| vm.fine());
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The report on one VM as JSON.
-pub fn examine(vm: &str) -> Result<serde_json::Value> {
-    Ok(serde_json::to_value(guest::examine(vm, None)?)?)
 }
 
 impl Check {

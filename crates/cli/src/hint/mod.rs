@@ -3,11 +3,11 @@
 
 mod region;
 
-use crate::output::{print, print_json, tell};
 use crate::preload::{self, Library};
-use crate::signals::cancel_on_signal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use reprieve_lab::signals::cancel_on_signal;
+use reprieve_page::output::{print, print_json, tell};
 use reprieve_watch::publish::{Counts, SOCKET, Server};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve hint region`.
 
-use crate::output::{print, print_json, tell};
 use anyhow::{Context as _, Result, anyhow};
 use reprieve_hint::abi::region::{self, BYTES, View};
+use reprieve_page::output::{print, print_json, tell};
 use serde_json::json;
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve ipc ls`, `rm` and `stat`.
 
-use crate::output::{print, print_json};
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_ipc::{MsgStatus, Namespace, SHM_DEST, SHM_LOCKED, SemStatus, ShmStatus, Status};
+use reprieve_page::output::{print, print_json};
 use serde::Serialize;
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;

@@ -6,11 +6,13 @@
 
 mod info;
 mod lab_host;
+mod messages;
 mod other_work;
 mod plan_host;
 
 pub use info::{cpus, free_memory_mib, info};
 pub use lab_host::{LabHost, Message, SIGN_OF_LIFE};
+pub use messages::{Logs, Messages};
 pub use plan_host::{BOOT_LIMIT, PlanHost};
 
 use crate::dilation::Dilation;

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! guard goes on while its host changes: policies that are set for one VM, a VM that moves to
+//! another cgroup, a VM that gets another vCPU, CPUs that go and come. What it changes of threads
+//! it gives back.
+
+use super::super::guest_setup::GuestSetup;
+use super::cgroup::Cgroup;
+use super::process::{End, Guard, command};
+use super::{PROGRESS_NS, wait};
+use crate::vm::{Threads, Vm};
+use anyhow::{Context as _, Result, anyhow, bail};
+use reprieve_guard::Policy;
+use reprieve_init::protocol::{Command, Workload};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Returns a line for each thing that was seen.
+pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
+    let mut guard = Guard::start(setup, Policy::Full, &[])?;
+    guard.work(setup, Policy::Full, vms)?;
+    let mut lines = vec![policies(setup, &mut guard, vms)?];
+    lines.push(moved(setup, &mut guard, vms)?);
+    lines.push(grown(setup, &mut guard)?);
+    lines.push(cpus(setup, &mut guard, vms)?);
+    guard.end(setup, End::Signal)?;
+    lines.push(classes(setup, vms)?);
+    Ok(lines)
+}
+
+/// What `reprieve guard ARGS` printed.
+fn ask(args: &[&str]) -> Result<String> {
+    let output = command()?.arg("guard").args(args).output()?;
+    if !output.status.success() {
+        bail!("guard {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The statistics of a VM.
+fn of<'a>(statistics: &'a Value, vm: &Vm) -> Result<&'a Value> {
+    let mut all = statistics["vms"].as_array().into_iter().flatten();
+    all.find(|own| own["pid"] == vm.threads().pid())
+        .ok_or_else(|| anyhow!("{} is not in {statistics}", vm.name))
+}
+
+/// How often the VM was helped.
+fn helped(statistics: &Value, vm: &Vm) -> Result<u64> {
+    let own = of(statistics, vm)?;
+    let kinds = ["extended", "quiesced", "rescued"];
+    Ok(kinds.iter().filter_map(|kind| own[kind]["count"].as_u64()).sum())
+}
+
+/// One VM is helped no more from the moment on at which `guard set` has returned; the other one is.
+/// Then it is helped again.
+fn policies(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+    setup.progress.step("guard set");
+    let [first, second, ..] = vms else { bail!("two VMs are needed") };
+    let show = || -> Result<Value> { Ok(serde_json::from_str(&ask(&["show", "--json"])?)?) };
+    ask(&["set", "--vm", &first.name, "--policy", "plain"])?;
+    let seen = show()?;
+    if of(&seen, first)?["policies"] != json!(["plain"])
+        || of(&seen, second)?["policies"] != json!(["full"])
+    {
+        bail!("after guard set, it shows {seen}");
+    }
+    // Extensions that were granted before have ended once the VM has run for that long.
+    let ran = |all: &Value, vm: &Vm| Ok::<_, anyhow::Error>(of(all, vm)?["on_cpu_ns"].as_u64());
+    let settled = Some(ran(&seen, first)?.unwrap_or(0) + PROGRESS_NS / 10);
+    let mut before = None;
+    wait(setup, "the VM without help to run", || {
+        let now = guard.line(setup)?;
+        if before.is_none() && ran(&now, first)? >= settled {
+            before = Some(now);
+            return Ok(None);
+        }
+        let Some(before) = &before else { return Ok(None) };
+        if helped(&now, first)? != helped(before, first)? {
+            bail!("{} has policy plain and is helped: {before}, then {now}", first.name);
+        }
+        let enough = ran(before, first)?.map(|ns| ns + PROGRESS_NS);
+        let other = helped(&now, second)? > helped(before, second)?;
+        Ok((ran(&now, first)? >= enough && other).then_some(()))
+    })?;
+    ask(&["set", "--vm", &first.name, "--policy", "extend,rescue", "--rescue-share", "20%"])?;
+    ask(&["set", "--vm", &first.name, "--rescue-share", "30%"])?;
+    let seen = show()?;
+    let own = of(&seen, first)?;
+    if own["policies"] != json!(["extend", "rescue"])
+        || own["rescue_share"] != 30
+        || of(&seen, second)?["rescue_share"] == 30
+    {
+        bail!("after guard set --rescue-share, it shows {seen}");
+    }
+    let without = helped(&seen, first)?;
+    wait(setup, "the VM to be helped again", || {
+        Ok((helped(&guard.line(setup)?, first)? > without).then_some(()))
+    })?;
+    let weight = || Ok::<_, anyhow::Error>(of(&show()?, first)?["weight"].as_u64());
+    let before = weight()?;
+    ask(&["set", "--vm", &first.name, "--weight", "250"])?;
+    if weight()? != Some(250) || of(&show()?, second)?["weight"] == 250 {
+        bail!("after guard set --weight, it shows {}", show()?);
+    }
+    ask(&["set", "--vm", &first.name, "--weight", "cgroup"])?;
+    if weight()? != before {
+        bail!("after guard set --weight cgroup, it shows {}", show()?);
+    }
+    match ask(&["set", "--vm", "no such VM", "--policy", "full"]) {
+        Err(error) if error.to_string().contains(&first.name) => (),
+        other => bail!("a VM that does not exist: {other:?}"),
+    }
+    Ok("guard set: one VM's policies off and on again, its share of rescues and its weight; the other one's untouched".into())
+}
+
+/// The weight of the VM's new cgroup is its own from then on.
+fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+    setup.progress.step("guard, and a VM that moves to another cgroup");
+    let cgroup = Cgroup::make()?;
+    cgroup.write("cpu.weight", "300")?;
+    let pid = vms[0].threads().pid();
+    let weight = |guard: &mut Guard| {
+        Ok::<_, anyhow::Error>(of(&guard.line(setup)?, &vms[0])?["weight"].as_u64())
+    };
+    let before = weight(guard)?.ok_or_else(|| anyhow!("no weight"))?;
+    let moved = cgroup.take(pid)?;
+    wait(
+        setup,
+        "the weight of the new cgroup",
+        || Ok((weight(guard)? == Some(300)).then_some(())),
+    )?;
+    drop(moved);
+    wait(setup, "the weight of the old cgroup", || {
+        Ok((weight(guard)? == Some(before)).then_some(()))
+    })?;
+    Ok(format!("a VM moved to another cgroup and back: its weight {before}, 300, {before}"))
+}
+
+/// A vCPU that is added to a VM that runs counts as that VM's.
+fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
+    let mut vm = setup.boot_with_spare("grows", 1, 1, 192, "")?;
+    setup.progress.step("guard, and a VM that gets another vCPU");
+    vm.plug_vcpu()?;
+    wait(setup, "the guest to find its new vCPU", || {
+        let present = setup.read(&mut vm, "/sys/devices/system/cpu/present")?;
+        Ok((present.trim() == "0-1").then_some(()))
+    })?;
+    // Its guest takes the new vCPU into use.
+    setup.prepare(&mut vm, Workload::Hog { threads: 2 }, None)?;
+    setup.call(&mut vm, &Command::Start)?;
+    let [_, new] = *vm.threads().vcpus() else { bail!("{} has not two vCPUs", vm.name) };
+    let of_new = Threads::new(vm.threads().pid(), vec![new]);
+    // Counted by guard and by the kernel, over a time in which both vCPUs run.
+    let ran = |guard: &mut Guard| {
+        let statistics = guard.line(setup)?;
+        let counted = of(&statistics, &vm).ok().and_then(|own| own["on_cpu_ns"].as_u64());
+        let all = vm.threads().vcpu_counters().run_ns;
+        Ok::<_, anyhow::Error>((counted.unwrap_or(0), all, of_new.vcpu_counters().run_ns))
+    };
+    let mut before = ran(guard)?;
+    wait(setup, "guard to count the new vCPU's time", || {
+        let now = ran(guard)?;
+        if now.2 < before.2 + PROGRESS_NS {
+            return Ok(None);
+        }
+        let (counted, all) = (now.0 - before.0, now.1 - before.1);
+        before = now;
+        // A vCPU that guard did not know would be half of it.
+        Ok((counted >= all / 10 * 8).then_some(()))
+    })?;
+    vm.shut_down(setup.cancel);
+    Ok("a VM got another vCPU: its time counts as the VM's".into())
+}
+
+/// A CPU goes and comes: guard schedules again by itself, and its counters go on.
+fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+    let online = PathBuf::from("/sys/devices/system/cpu/cpu1/online");
+    if !online.exists() {
+        return Ok("no second CPU that could go: not checked".into());
+    }
+    setup.progress.step("guard, and a CPU that goes and comes");
+    let back = Online(online);
+    // Of these two: others that have ended are still there for a while.
+    let total = |all: &Value| -> u64 {
+        let own = vms.iter().filter_map(|vm| of(all, vm).ok());
+        own.filter_map(|own| own["on_cpu_ns"].as_u64()).sum()
+    };
+    let mut ran = total(&guard.line(setup)?);
+    for (restarts, state) in [(1, "0"), (2, "1")] {
+        fs::write(&back.0, state).with_context(|| back.0.display().to_string())?;
+        wait(setup, "guard to be loaded again", || {
+            let now = guard.line(setup)?;
+            if total(&now) < ran {
+                bail!("counters fell: {now}");
+            }
+            ran = total(&now);
+            Ok((now["restarts"].as_u64() >= Some(restarts)).then_some(()))
+        })?;
+        super::progress(setup, vms).context("after a CPU went or came")?;
+        let goal = total(&guard.line(setup)?) + PROGRESS_NS;
+        wait(setup, "guard to schedule with other CPUs", || {
+            Ok((total(&guard.line(setup)?) > goal).then_some(()))
+        })?;
+    }
+    // While it is being loaded again, which takes from a fraction of a second to seconds.
+    for pause in [50, 200, 800] {
+        for state in ["0", "1"] {
+            fs::write(&back.0, state).with_context(|| back.0.display().to_string())?;
+            setup.sleep(Duration::from_millis(pause))?;
+        }
+    }
+    let goal = total(&guard.line(setup)?) + PROGRESS_NS;
+    wait(setup, "guard to schedule with CPUs that went and came quickly", || {
+        Ok((total(&guard.line(setup)?) > goal).then_some(()))
+    })?;
+    super::progress(setup, vms).context("after CPUs went and came quickly")?;
+    Ok("a CPU went and came, slowly and quickly: loaded again, counters go on".into())
+}
+
+/// With `--only-vms` a vCPU with a real-time priority keeps that, and another one is an ordinary
+/// thread again afterwards.
+fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
+    setup.progress.step("guard --only-vms, and a vCPU with a real-time priority");
+    let vm = setup.boot("urgent", 1, 192, "")?;
+    let [urgent, ordinary] = [&vm, &vms[0]].map(|vm| vm.threads().vcpus()[0] as libc::pid_t);
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `priority` is valid for the read.
+    if unsafe { libc::sched_setscheduler(urgent, libc::SCHED_FIFO, &priority) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("a real-time priority");
+    }
+    // SAFETY: no memory is passed.
+    let seen = || [urgent, ordinary].map(|tid| unsafe { libc::sched_getscheduler(tid) });
+    let mut guard = Guard::start(setup, Policy::Full, &["--only-vms"])?;
+    wait(setup, "guard to know both VMs", || {
+        let now = guard.line(setup)?;
+        let knows = |vm| of(&now, vm).is_ok_and(|own| own["weight"].as_u64() > Some(0));
+        Ok((knows(&vm) && knows(&vms[0])).then_some(()))
+    })?;
+    let during = seen();
+    guard.end(setup, End::Signal)?;
+    let after = seen();
+    let expected = ([libc::SCHED_FIFO, SCHED_EXT], [libc::SCHED_FIFO, libc::SCHED_OTHER]);
+    if (during, after) != expected {
+        bail!(
+            "policies with --only-vms are {during:?}, and {after:?} afterwards: not {expected:?}"
+        );
+    }
+    vm.shut_down(setup.cancel);
+    Ok("with --only-vms a vCPU keeps its real-time priority, and another one is given back".into())
+}
+
+const SCHED_EXT: libc::c_int = 7;
+
+/// The CPU's file; it is online again when this is dropped.
+struct Online(PathBuf);
+
+impl Drop for Online {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.0, "1");
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `guard` schedules real VMs under each of its policies, and the stock scheduler is back
+//! afterwards: after a signal, after the kernel threw guard out, and after a kill that leaves it no
+//! time. Nobody is stuck then. It drops no CPU limit of a cgroup unless told to, and goes on while
+//! its host changes. Where the kernel has no sched_ext, `guard` says so and changes nothing.
+
+mod cgroup;
+mod changes;
+mod delegated;
+mod exits;
+mod kept_or_refused;
+pub(super) mod latency;
+pub(super) mod limits;
+pub mod many;
+mod pairs;
+mod process;
+pub(super) mod queues;
+mod taken;
+pub(super) mod weights;
+
+use super::bpf_objects::verified_by;
+use super::guest_setup::GuestSetup;
+use super::{Check, Finding};
+use crate::limit::scaled;
+use crate::vm::Vm;
+use anyhow::{Context as _, Result, bail};
+pub use process::{End, Guard};
+use reprieve_guard::Policy;
+use reprieve_init::protocol::{Command, Workload};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub const STATE: &str = "/sys/kernel/sched_ext/state";
+
+/// How long anything may take that is waited for here.
+const LIMIT: Duration = Duration::from_secs(60);
+const NAP: Duration = Duration::from_millis(50);
+
+/// CPU time that each VM has to get under each policy, and after guard was killed.
+const PROGRESS_NS: u64 = 300_000_000;
+
+/// Policies, with or without `--only-vms`, and how each run ends.
+const RUNS: [(Policy, bool, End); 6] = [
+    (Policy::Plain, false, End::Kernel),
+    (Policy::Extend, false, End::Signal),
+    (Policy::Quiesce, false, End::Signal),
+    (Policy::Rescue, false, End::Signal),
+    (Policy::Full, true, End::Signal),
+    (Policy::Full, false, End::Kill),
+];
+
+/// Options by which the program differs for the kernel's verifier: it leaves out what constants
+/// exclude, and a change of one part may have the compiler spoil another. Policies are data.
+const PROGRAMS: [&[&str]; 4] = [&[], &["--only-vms"], &["--ignore-cpu-max"], &["--queues", "cpu"]];
+
+/// Without VMs, so that it is short.
+pub(super) fn check_program(setup: &GuestSetup) -> Result<Finding> {
+    if !Path::new(STATE).exists() {
+        return refusal(Check::Program, setup);
+    }
+    let mut text = String::new();
+    let mut figures = Vec::new();
+    for options in PROGRAMS {
+        let program = [&["guard"], options].concat().join(" ");
+        setup.progress.step(&format!("loading {program}"));
+        let began = Instant::now();
+        let guard = Guard::start(setup, Policy::Full, options)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let verified = verified_by(guard.pid())?;
+        guard.end(setup, End::Signal)?;
+        let (all, most) = (verified.iter().sum::<u64>(), verified.iter().max());
+        let most = most.copied().unwrap_or(0);
+        writeln!(
+            text,
+            "  {program}: loaded in {seconds:.1} s, and ended; the verifier looked at {all} \
+             instructions, {most} of them in one of {} functions that the kernel calls",
+            verified.len()
+        )?;
+        figures.push(json!({ "program": program, "seconds": seconds, "verified": verified }));
+    }
+    Ok(Finding::new(Check::Program, true, text, json!({ "programs": figures })))
+}
+
+pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
+    if !Path::new(STATE).exists() {
+        return refusal(Check::Guard, setup);
+    }
+    let mut vms = Vec::new();
+    let churn = Workload::FileChurn { workers: 2 };
+    for (name, workload) in [("churn", churn), ("hog", Workload::Hog { threads: 2 })] {
+        let mut vm = setup.boot(name, 2, 256, "")?;
+        setup.prepare(&mut vm, workload, None)?;
+        setup.call(&mut vm, &Command::Start)?;
+        vms.push(vm);
+    }
+    let mut text = String::new();
+    let mut figures = Vec::new();
+    let mut lines = kept_or_refused::check(setup, &vms).context("limits of cgroups")?;
+    lines.extend(changes::check(setup, &vms).context("changes of the host")?);
+    for line in lines {
+        writeln!(text, "  {line}")?;
+    }
+    for (policy, only_vms, end) in RUNS {
+        let only = if only_vms { " --only-vms" } else { "" };
+        setup.progress.step(&format!("guard --policy {}{only}", policy.name()));
+        let more = only_vms.then_some("--only-vms");
+        let mut guard = Guard::start(setup, policy, more.as_slice())?;
+        let statistics = guard.work(setup, policy, &vms)?;
+        guard.end(setup, end)?;
+        progress(setup, &vms).context("after guard ended")?;
+        let how = end.name();
+        let granted = |what: &str| sum(&statistics, what, "count");
+        writeln!(
+            text,
+            "  {}{only}: {how}, stock scheduler back; {} slices extended, {} to a quiescent point, {} vCPUs rescued",
+            policy.name(),
+            granted("extended"),
+            granted("quiesced"),
+            granted("rescued"),
+        )?;
+        figures.push(statistics);
+    }
+    for vm in &mut vms {
+        setup.read(vm, "/proc/uptime").context("a guest afterwards")?;
+    }
+    vms.into_iter().for_each(|vm| vm.shut_down(setup.cancel));
+    Ok(Finding::new(Check::Guard, true, text, json!({ "runs": figures })))
+}
+
+fn refusal(check: Check, setup: &GuestSetup) -> Result<Finding> {
+    let (said, refused) = Guard::refusal(setup, &[])?;
+    let passed = refused && said.contains("sched_ext");
+    let text = format!("  this kernel has no sched_ext; guard said: {said}\n");
+    Ok(Finding::new(check, passed, text, json!({ "refused": said })))
+}
+
+/// The sum over all VMs of a number in the statistics.
+fn sum(statistics: &Value, what: &str, number: &str) -> u64 {
+    let vms = statistics["vms"].as_array().into_iter().flatten();
+    vms.filter_map(|vm| vm[what][number].as_u64()).sum()
+}
+
+/// Waits until each VM has run for some time.
+pub fn progress<'a>(setup: &GuestSetup, vms: impl IntoIterator<Item = &'a Vm>) -> Result<()> {
+    let vms: Vec<&Vm> = vms.into_iter().collect();
+    let ran = || vms.iter().map(|vm| vm.threads().vcpu_counters().run_ns);
+    let goal: Vec<u64> = ran().map(|ns| ns + PROGRESS_NS).collect();
+    wait(setup, "each VM to run", || {
+        Ok(ran().zip(&goal).all(|(ns, &goal)| ns >= goal).then_some(()))
+    })
+}
+
+fn wait<T>(
+    setup: &GuestSetup,
+    what: &str,
+    mut there: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let end = Instant::now() + scaled(LIMIT);
+    loop {
+        if let Some(found) = there()? {
+            return Ok(found);
+        }
+        if Instant::now() > end {
+            bail!("waited in vain for {what}");
+        }
+        setup.sleep(NAP)?;
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that compete for the host's CPUs, and one that starves a single thread.
+
+use crate::vm::{Threads, allowed_cpus};
+use anyhow::{Context as _, Result, anyhow};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Filters for system calls, and instructions of each: about as many as the kernel allows.
+const FILTERS: u32 = 7;
+const INSTRUCTIONS: usize = 4096;
+
+/// A thread that computes until it is dropped.
+pub struct Spinner {
+    pub tid: u32,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Spinner {
+    /// On CPU `cpu` (an index into the CPUs that this process may use), with the niceness of this
+    /// process and its VMs.
+    pub fn start(cpu: u32) -> Result<Spinner> {
+        Spinner::with(vec![cpu], None, |_| std::hint::spin_loop())
+    }
+
+    /// One that does nothing but change its scheduling policy: the scheduler has to take it out of
+    /// its queue and to put it back.
+    pub fn restless(cpu: u32) -> Result<Spinner> {
+        let mut policies = [libc::SCHED_BATCH, libc::SCHED_OTHER].into_iter().cycle();
+        Spinner::with(vec![cpu], None, move |tid| {
+            if let Some(policy) = policies.next() {
+                let _ = set_policy(tid, policy);
+            }
+        })
+    }
+
+    /// One on CPUs `cpus` whose time passes in filters of its system calls, where it may not
+    /// migrate.
+    pub fn filtered(cpus: Vec<u32>) -> Result<Spinner> {
+        let (send, filtered) = std::sync::mpsc::channel();
+        let mut send = Some(send);
+        let spinner = Spinner::with(cpus, None, move |_| {
+            if let Some(send) = send.take() {
+                let _ = send.send(filter_at_length());
+            }
+            // SAFETY: no arguments, always succeeds.
+            unsafe { libc::getppid() };
+        })?;
+        filtered.recv().context("starting a spinner")?.context("filters of system calls")?;
+        Ok(spinner)
+    }
+
+    /// One that does `step` again and again.
+    fn with(
+        cpus: Vec<u32>,
+        nice: Option<i32>,
+        mut step: impl FnMut(u32) + Send + 'static,
+    ) -> Result<Spinner> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (send, ready) = std::sync::mpsc::channel();
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new().name("spinner".into()).spawn(move || {
+            // SAFETY: no arguments, always succeeds.
+            let tid = unsafe { libc::gettid() };
+            let set = |nice| {
+                // With the policy of the process, niceness might mean nothing (SCHED_IDLE).
+                set_policy(tid as u32, libc::SCHED_OTHER)?;
+                // SAFETY: plain system call about this thread.
+                match unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) } {
+                    0 => Ok(()),
+                    _ => Err(anyhow!("niceness of a spinner: {}", io::Error::last_os_error())),
+                }
+            };
+            let niced = nice.map_or(Ok(()), set);
+            let threads = Threads::new(std::process::id(), vec![tid as u32]);
+            let pinned = threads.pin(&[cpus], &[]);
+            let _ = send.send((tid as u32, niced, pinned));
+            while !stopped.load(Ordering::Relaxed) {
+                step(tid as u32);
+            }
+        })?;
+        let mut spinner = Spinner { tid: 0, stop, thread: Some(thread) };
+        let (tid, niced, pinned) = ready.recv().context("starting a spinner")?;
+        spinner.tid = tid;
+        niced?;
+        pinned?;
+        Ok(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Keeps a thread runnable but not running, until this is dropped: with `SCHED_IDLE`, on a CPU with
+/// a thread of the highest weight, it gets a few milliseconds per minute. (A signal or the freezer
+/// would make it sleep, and a vCPU that sleeps is not preempted.)
+pub struct Starved {
+    tid: u32,
+    spinner: Option<Spinner>,
+}
+
+impl Starved {
+    /// Starves thread `tid` and pins it to CPU `cpu` for that.
+    pub fn start(tid: u32, cpu: u32) -> Result<Starved> {
+        let spinner = Some(Spinner::with(vec![cpu], Some(-20), |_| std::hint::spin_loop())?);
+        set_policy(tid, libc::SCHED_IDLE)?;
+        let starved = Starved { tid, spinner };
+        // Last: until then it may run on other CPUs.
+        Threads::new(0, vec![tid]).pin(&[vec![cpu]], &[])?;
+        Ok(starved)
+    }
+}
+
+impl Drop for Starved {
+    fn drop(&mut self) {
+        let _ = set_policy(self.tid, libc::SCHED_OTHER);
+        self.spinner = None;
+        let all: Vec<u32> = (0..allowed_cpus().len() as u32).collect();
+        let _ = Threads::new(0, vec![self.tid]).pin(&[all], &[]);
+    }
+}
+
+/// Lets thread `tid` run only when no other thread wants its CPU.
+pub fn idle_priority(tid: u32) -> Result<()> {
+    set_policy(tid, libc::SCHED_IDLE)
+}
+
+/// Lets thread `tid` run before all that have no real-time priority.
+pub fn real_time(tid: u32) -> Result<()> {
+    set_policy(tid, libc::SCHED_FIFO)
+}
+
+/// Adds as many filters as the kernel allows: fewer where it makes their code longer
+/// (`net.core.bpf_jit_harden`).
+fn filter_at_length() -> io::Result<()> {
+    filter_calls()?;
+    let _ = (1..FILTERS).try_for_each(|_| filter_calls());
+    Ok(())
+}
+
+/// Adds a filter to this thread's system calls that allows them all, after many instructions.
+fn filter_calls() -> io::Result<()> {
+    let instruction = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // An argument: the kernel runs no filter that looks at the number only.
+    let first = instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 16);
+    let mut code = vec![instruction(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, 1); INSTRUCTIONS];
+    code[0] = first;
+    code[INSTRUCTIONS - 1] = instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
+    let program = libc::sock_fprog { len: INSTRUCTIONS as u16, filter: code.as_mut_ptr() };
+    // SAFETY: plain system call about this thread.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `program` and its code live through the call, and the kernel copies them.
+    let set = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_policy(tid: u32, policy: libc::c_int) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: (policy == libc::SCHED_FIFO).into() };
+    // SAFETY: `parameters` is valid for the read.
+    let set = unsafe { libc::sched_setscheduler(tid as libc::pid_t, policy, &parameters) };
+    if set == 0 {
+        return Ok(());
+    }
+    Err(anyhow!("scheduling policy of thread {tid}: {}", io::Error::last_os_error()))
+}

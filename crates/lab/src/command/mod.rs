@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `reprieve lab`.
+
+mod calibrate;
+mod headroom;
+mod inside;
+mod run;
+mod search;
+
+use crate::args::DEFAULT_KERNEL;
+use crate::error::Error;
+use crate::experiments;
+use crate::images::Images;
+use crate::progress;
+use crate::report::{self, REPORT_FILE, Summary};
+use crate::signals::cancel_on_signal;
+use crate::{check, soak, threads};
+use anyhow::Result;
+use clap::Subcommand;
+use reprieve_page::output::{print, print_json, tell, width};
+use serde_json::json;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show the experiments
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run experiments; a list option given several times makes one column per combination
+    Run(Box<run::RunArgs>),
+    /// Render runs again, or compare several
+    Report {
+        /// Result directories of `lab run`
+        #[arg(required = true)]
+        dirs: Vec<PathBuf>,
+        /// The directory for the report [default: that of the run; lab-results/comparison for
+        /// several runs]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Print the summaries as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check that `reprieve watch` sees what guests really do, and that `reprieve guard` does what
+    /// it promises
+    Check(Box<check::CheckArgs>),
+    /// The least memory in which a guest survives its garbage, alone and overcommitted
+    Headroom(Box<headroom::HeadroomArgs>),
+    /// The guest's boot parameters with the shortest overcommitted grace periods, per policy
+    Search(Box<search::SearchArgs>),
+    /// VMs that start, reboot and die under load while guard is killed, restarted and switched
+    Soak(Box<soak::SoakArgs>),
+    /// What switches of vCPUs, VM exits and timer interrupts cost here, beside hardware
+    Calibrate(calibrate::CalibrateArgs),
+    /// Show, fetch or remove the kernels and images that the lab keeps
+    Images {
+        #[command(subcommand)]
+        action: Option<ImagesAction>,
+        /// Print JSON
+        #[arg(long, global = true)]
+        json: bool,
+    },
+    /// Play a VM with many vCPUs, for `check guard-many`
+    #[command(hide = true)]
+    Play(check::guard::many::player::PlayArgs),
+    /// Carry out a plan inside a lab host
+    #[command(hide = true)]
+    Execute {
+        #[arg(long)]
+        plan: String,
+        /// First phase to measure
+        #[arg(long, default_value_t = 0)]
+        from: u32,
+        #[arg(long)]
+        images: String,
+        #[arg(long)]
+        no_watch: bool,
+        /// Directory for console logs
+        #[arg(long)]
+        logs: PathBuf,
+    },
+    /// The threads of experiment `threads`, measured on this machine
+    #[command(hide = true)]
+    Threads(threads::ThreadsArgs),
+    /// Prove that KVM works inside a lab host
+    #[command(hide = true)]
+    Probe {
+        #[arg(long)]
+        images: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum ImagesAction {
+    /// Fetch everything that runs with these guest kernels need
+    Fetch {
+        #[arg(default_values_t = [DEFAULT_KERNEL.to_string()])]
+        kernels: Vec<String>,
+    },
+    /// Remove everything that was fetched and built
+    Clean,
+}
+
+pub fn main(command: Command) -> Result<()> {
+    match command {
+        Command::List { json } => list(json),
+        Command::Run(args) => run::main(*args),
+        Command::Report { dirs, out, json } => report(&dirs, out, json),
+        Command::Check(args) => check::main(&args),
+        Command::Headroom(args) => headroom::main(*args),
+        Command::Search(args) => search::main(*args),
+        Command::Soak(args) => soak::main(&args),
+        Command::Play(args) => check::guard::many::player::main(&args),
+        Command::Calibrate(args) => calibrate::main(args),
+        Command::Images { action, json } => images(action, json),
+        Command::Execute { plan, from, images, no_watch, logs } => {
+            inside::execute(&plan, from, &images, !no_watch, &logs)
+        }
+        Command::Threads(args) => threads::main(&args),
+        Command::Probe { images } => inside::probe(&images),
+    }
+}
+
+fn list(json: bool) -> Result<()> {
+    if json {
+        let all = experiments::ALL.iter().map(|e| {
+            json!({
+                "name": e.name(), "guest": e.summary(), "competitors": e.competition(), "source": e.source(),
+            })
+        });
+        return print_json(&all.collect::<Vec<_>>());
+    }
+    let mut text = String::new();
+    for e in experiments::ALL {
+        let (name, guest, source) = (e.name(), e.summary(), e.source());
+        text += &format!("{name:<13}{guest} ({source})\n{:13}against {}\n", "", e.competition());
+    }
+    print(&text)
+}
+
+fn report(dirs: &[PathBuf], out: Option<PathBuf>, json: bool) -> Result<()> {
+    // The table comes first: where no file can be written, it is the report.
+    let show = |summaries: &[Summary], text: String| {
+        if json { print_json(&summaries) } else { print(&text) }
+    };
+    let made = |out: &Path| fs::create_dir_all(out).map_err(Error::io(out));
+    let page = match (dirs, out) {
+        ([dir], out) => {
+            let run = report::load(dir)?;
+            let summary = report::summarize(&run);
+            let text = summary.to_text(width());
+            show(std::slice::from_ref(&summary), text)?;
+            let own = out.is_none();
+            let out = out.unwrap_or_else(|| dir.clone());
+            made(&out)?;
+            match report::save(&run, &summary, &out) {
+                // The results of another user, or a medium that cannot be written.
+                Err(Error::Io { path, source }) if own && read_only(&source) => {
+                    let path = path.display();
+                    tell(format!("warning: {path}: {source}; --out writes elsewhere"));
+                    return Ok(());
+                }
+                saved => saved?,
+            }
+            out.join(REPORT_FILE)
+        }
+        (dirs, out) => {
+            let comparison = report::compare(dirs)?;
+            show(&comparison.summaries, comparison.text(width()))?;
+            let out = out.unwrap_or_else(|| "lab-results/comparison".into());
+            made(&out)?;
+            let page = out.join(REPORT_FILE);
+            comparison.write(&page)?;
+            page
+        }
+    };
+    if json { Ok(()) } else { print(&format!("\nreport: {}\n", page.display())) }
+}
+
+fn read_only(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+}
+
+fn images(action: Option<ImagesAction>, json: bool) -> Result<()> {
+    let cancel = cancel_on_signal()?;
+    let progress = progress::for_stderr();
+    let images = Images::open(&cancel, &*progress)?;
+    match action {
+        Some(ImagesAction::Fetch { kernels }) => {
+            images.fetch(&kernels)?;
+        }
+        Some(ImagesAction::Clean) => {
+            let freed = images.clean()?;
+            progress.finish();
+            let cache = images.root().display().to_string();
+            if json {
+                return print_json(&json!({ "cache": cache, "removed_bytes": freed }));
+            }
+            return print(&format!("removed {} MiB from {cache}\n", freed >> 20));
+        }
+        None => {}
+    }
+    let items = images.list()?;
+    progress.finish();
+    if json {
+        return print_json(&items);
+    }
+    let mut text = format!("{}\n", images.root().display());
+    for item in &items {
+        text += &format!("{:>7} MiB  {:<50}  {}\n", item.bytes >> 20, item.name, item.what);
+    }
+    let all = items.iter().map(|i| i.bytes).sum::<u64>();
+    print(&(text + &format!("{:>7} MiB  in all\n", all >> 20)))
+}

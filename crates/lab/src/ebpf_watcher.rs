@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Watches the lab's guests from outside, with the library behind `reprieve watch`.
+
+use crate::process::Cancel;
+use crate::watcher::{Preempted, Totals, Watcher, Watching};
+use reprieve_watch::model::{Event, Snapshot, VmSnapshot, VmState};
+use reprieve_watch::{GraceSampler, GraceWaits, Options, Watch, Which};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Interval of the looks whether the guest is seen already.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Interval of the search for new VMs: long, since the VM to watch exists already.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Watches one VM at a time with eBPF on this host.
+pub struct EbpfWatcher;
+
+impl Watcher for EbpfWatcher {
+    fn watch(
+        &self,
+        pid: u32,
+        sample_waits: u32,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<Box<dyn Watching>, String> {
+        let mut watched = Watched::open(pid, false, limit, cancel)?;
+        watched.sample_waits(sample_waits)?;
+        Ok(Box::new(watched))
+    }
+}
+
+/// A VM that is being watched, and whose guest is seen.
+pub struct Watched {
+    pid: u32,
+    waits: Option<GraceSampler>,
+    watch: Watch,
+}
+
+impl Watched {
+    /// Watches the VM of process `pid`, with its events if `events`, and waits until it can tell
+    /// what the guest is doing.
+    pub fn open(
+        pid: u32,
+        events: bool,
+        limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<Watched, String> {
+        let vms = Which::Named(vec![pid.to_string()]);
+        // With statistics, because the cost of watching is part of the result.
+        let options =
+            Options { vms, interval: INTERVAL, events, statistics: true, ..Options::default() };
+        let watch = Watch::start(&options).map_err(|e| e.to_string())?;
+        let mut watched = Watched { pid, waits: None, watch };
+        let end = Instant::now() + limit;
+        loop {
+            match watched.vm().map(|(vm, _)| vm.state) {
+                Ok(VmState::Watching) => return Ok(watched),
+                // It is tried again meanwhile.
+                Ok(VmState::Unreadable(why)) if Instant::now() >= end => return Err(why),
+                Ok(_) | Err(_) if Instant::now() < end => {}
+                Ok(_) => {
+                    return Err(format!(
+                        "the guest was not found in the VM's memory within {} s",
+                        limit.as_secs()
+                    ));
+                }
+                Err(why) => return Err(why),
+            }
+            cancel.sleep(POLL).map_err(|e| e.to_string())?;
+        }
+    }
+
+    /// Samples what grace periods wait for from now on, so often per second.
+    pub fn sample_waits(&mut self, hz: u32) -> Result<(), String> {
+        let waits = (hz > 0).then(|| self.watch.sample_grace_periods(hz)).transpose();
+        self.waits = waits.map_err(|e| format!("sampling grace periods: {e}"))?;
+        Ok(())
+    }
+
+    /// What happened since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        self.watch.events()
+    }
+
+    /// The VM as it is now, with the rest of the snapshot.
+    pub fn vm(&mut self) -> Result<(VmSnapshot, Snapshot), String> {
+        let mut snapshot = self.watch.snapshot().map_err(|e| e.to_string())?;
+        let vm = snapshot.vms.iter().position(|vm| vm.pid == self.pid);
+        let vm = vm.ok_or_else(|| format!("no VM in process {}", self.pid))?;
+        Ok((snapshot.vms.swap_remove(vm), snapshot))
+    }
+}
+
+impl Watching for Watched {
+    fn totals(&mut self) -> Result<Totals, String> {
+        let (vm, snapshot) = self.vm()?;
+        let mut classes: BTreeMap<String, Preempted> = BTreeMap::new();
+        let mut readers = Preempted::default();
+        for class in vm.vcpus.iter().flat_map(|vcpu| &vcpu.preemptions) {
+            let sum = classes.entry(class.class.name().into()).or_default();
+            sum.count += class.off_cpu.counts.iter().sum::<u64>();
+            sum.ns += class.off_cpu.total_ns;
+            readers.count += class.readers;
+            readers.ns += class.readers_off_cpu_ns;
+        }
+        let announced = vm.vcpus.iter().fold(Preempted::default(), |sum, vcpu| Preempted {
+            count: sum.count + vcpu.announced,
+            ns: sum.ns + vcpu.announced_off_cpu_ns,
+        });
+        let sampled =
+            self.waits.as_ref().map(|sampler| sampler.waits(self.pid)).unwrap_or_default();
+        let named = |waits: GraceWaits| {
+            waits.into_iter().map(|(wait, n)| (wait.name().into(), n)).collect()
+        };
+        let grace = vm.grace.unwrap_or_default();
+        let cost = snapshot.cost;
+        Ok(Totals {
+            classes,
+            readers,
+            announced,
+            grace_periods: grace.durations.counts.iter().sum(),
+            grace_periods_ns: grace.durations.total_ns,
+            grace_periods_unseen: grace.unseen,
+            waits: named(sampled.all),
+            long_waits: named(sampled.long),
+            cost_ns: cost.bpf_ns.unwrap_or(cost.switch_ns) + cost.process_ns,
+            lost: cost.lost,
+        })
+    }
+}
