@@ -21,7 +21,9 @@ endif
 OUT = $(CARGO_TARGET_DIR)/release
 INIT = $(OUT)/reprieve-init
 ARM_TARGET = aarch64-unknown-linux-gnu
-ARM_TESTS = --lib --test basic --test first_use --test structures
+MUSL_TARGET = x86_64-unknown-linux-musl
+# Where the C library registers no rseq, or the architecture has no sections.
+PLAIN_TESTS = --lib --test basic --test first_use --test structures
 # Emulation has no seccomp filters, its own System V IPC is not the kernel's, and thousands of forks
 # take it half an hour.
 ARM_IPC_TESTS = --lib --test sem --test msg --test shm --test random_kills --test hostile -- --skip sandboxed --skip leave_no_memory_behind
@@ -53,6 +55,7 @@ help:
 	@echo 'make test-models  the loom models of the runtime and the locks (part of make test)'
 	@echo 'make test-repeat  all tests of make test but the models and test-oldest, 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
+	@echo 'make test-musl  the runtime with musl (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
 	@echo 'make test-lab  the long tests: all kernels with eight of the experiments in a lab host, and more'
@@ -144,7 +147,7 @@ test-workspace:
 		CARGO='$(CARGO)' TEST_FLAGS='$(TEST_FLAGS)' scripts/run-tests
 
 # Models find the same each time: scripts/repeat-tests leaves them out.
-BESIDE = test-oldest test-rcu test-models test-arm
+BESIDE = test-oldest test-rcu test-models test-arm test-musl
 test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
 test-beside:
 	@$(MAKE) --no-print-directory -j1 PARALLEL= $(BESIDE) >$(LOG) 2>&1; \
@@ -183,10 +186,20 @@ test-arm: setup-test
 		export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc; \
 		export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='$(LIMIT) qemu-aarch64 -L /usr/aarch64-linux-gnu'; \
 		set -ex; \
-		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(ARM_TARGET) -p reprieve $(ARM_TESTS); \
+		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(ARM_TARGET) -p reprieve $(PLAIN_TESTS); \
 		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(ARM_TARGET) -p reprieve-ipc $(ARM_IPC_TESTS); \
 	else \
 		echo 'make test-arm: skipped, rustc has no standard library for it: rustup target add $(ARM_TARGET)' >&2; \
+	fi
+
+# The runtime (plain sections) with musl, linked statically.
+test-musl: setup-test
+	@if [ -d "$$(rustc --print target-libdir --target $(MUSL_TARGET))" ]; then \
+		export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUNNER='$(LIMIT)'; \
+		set -x; \
+		$(CARGO) test --locked $(TEST_FLAGS) --release --target $(MUSL_TARGET) -p reprieve $(PLAIN_TESTS); \
+	else \
+		echo 'make test-musl: skipped, rustc has no standard library for it: rustup target add $(MUSL_TARGET)' >&2; \
 	fi
 
 # New syntax compiles here whatever rust-version says. In a directory of its own, as above.
@@ -257,4 +270,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-oldest test-slice test-lab fmt install install-lib uninstall clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-oldest test-slice test-lab fmt install install-lib uninstall clean

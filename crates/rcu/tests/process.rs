@@ -6,12 +6,15 @@ mod beside;
 #[path = "common/child.rs"]
 mod child;
 mod common;
+#[path = "common/policy.rs"]
+mod policy;
 #[path = "common/samples.rs"]
 mod samples;
 
 use beside::beside;
 use child::in_child;
 use common::{Cell, FOR_EVER};
+use policy::{policy, set_policy};
 use reprieve::{Domain, Engine, Restartable};
 use samples::Samples;
 use std::path::Path;
@@ -733,30 +736,23 @@ fn workers_of_a_real_time_thread() {
 #[ignore = "run by workers_of_a_real_time_thread"]
 fn real_time_registrant() {
     let registrant = || {
-        // SAFETY: reads the parameter.
-        let allowed = unsafe {
-            let priority = libc::sched_param { sched_priority: 10 };
-            libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) == 0
-        };
-        if !allowed {
+        if !set_policy(libc::SCHED_FIFO, 10) {
             return println!("no real-time priority allowed here: skipped");
         }
         let domain = Domain::builder().build().unwrap();
-        let policy = Arc::new(AtomicU64::new(u64::MAX));
-        let seen = policy.clone();
-        // SAFETY: no preconditions.
-        domain.defer(move || seen.store(unsafe { libc::sched_getscheduler(0) } as u64, SeqCst));
+        let workers = Arc::new(AtomicU64::new(u64::MAX));
+        let seen = workers.clone();
+        domain.defer(move || seen.store(policy(0) as u64, SeqCst));
         let cookie = domain.start_poll();
         while !domain.poll(cookie) {
             thread::sleep(Duration::from_millis(1));
         }
         domain.barrier().unwrap();
-        assert_eq!(policy.load(SeqCst), libc::SCHED_OTHER as u64);
+        assert_eq!(workers.load(SeqCst), libc::SCHED_OTHER as u64);
         let policy_of = |task: std::fs::DirEntry| {
             let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
             let id = task.file_name().to_str()?.parse().ok()?;
-            // SAFETY: no preconditions.
-            (name.trim() == "reprieve-gp").then(|| unsafe { libc::sched_getscheduler(id) })
+            (name.trim() == "reprieve-gp").then(|| policy(id))
         };
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let background: Vec<_> = tasks.filter_map(policy_of).collect();
@@ -789,22 +785,18 @@ fn low_priority_registrant(low: i32) {
     // SAFETY: these calls read their parameters.
     let policy_and_nice = |thread: i32| unsafe {
         let nice = libc::getpriority(libc::PRIO_PROCESS, thread as libc::id_t);
-        (libc::sched_getscheduler(thread), nice)
-    };
-    // SAFETY: as above.
-    let set_policy = |policy| unsafe {
-        libc::sched_setscheduler(0, policy, &libc::sched_param { sched_priority: 0 }) == 0
+        (policy(thread), nice)
     };
     // SAFETY: as above.
     let set_nice = |nice| unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 };
     const LOWEST: i32 = 19;
-    let lower = move || assert!(set_policy(low) && set_nice(LOWEST));
+    let lower = move || assert!(set_policy(low, 0) && set_nice(LOWEST));
     let main = policy_and_nice(std::process::id() as i32);
     let best = (if main.0 == low { low } else { libc::SCHED_OTHER }, main.1.max(0));
     // What a thread may do here.
     let expected = thread::spawn(move || {
         lower();
-        let policy = if best.0 != low && set_policy(best.0) { best.0 } else { low };
+        let policy = if best.0 != low && set_policy(best.0, 0) { best.0 } else { low };
         (policy, if set_nice(best.1) { best.1 } else { LOWEST })
     });
     let expected = expected.join().unwrap();
@@ -953,11 +945,9 @@ fn in_real_time() {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
             assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
-            let priority = libc::sched_param { sched_priority: priority };
-            if libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) != 0 {
-                println!("no real-time priority allowed here: skipped");
-                return;
-            }
+        }
+        if !set_policy(libc::SCHED_FIFO, priority) {
+            return println!("no real-time priority allowed here: skipped");
         }
         for _ in 0..100 {
             // SAFETY: the cell is never replaced.

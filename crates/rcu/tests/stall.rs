@@ -2,8 +2,11 @@
 //! Grace periods that wait too long: who is reported, when, and what becomes of readers that died.
 
 mod common;
+#[path = "common/policy.rs"]
+mod policy;
 
 use common::Cell;
+use policy::policy;
 use reprieve::watch::{Laggard, Stall, State, enable_stacks};
 use reprieve::{Domain, Engine};
 use std::process::Command;
@@ -477,13 +480,9 @@ fn boosted_readers() {
         plain += time(false);
         println!("{boosted:?} boosted, {plain:?} not");
     }
-    let fair = |id: &Arc<AtomicU32>| {
-        // SAFETY: no preconditions.
-        unsafe { libc::sched_getscheduler(id.load(SeqCst) as i32) == libc::SCHED_OTHER }
-    };
+    let fair = |id: &Arc<AtomicU32>| policy(id.load(SeqCst) as i32) == libc::SCHED_OTHER;
     assert!(ids.iter().all(fair));
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
+    assert_eq!(policy(0), libc::SCHED_OTHER);
     assert!(domain.stats().boosted > 0);
     stop.store(true, Relaxed);
     readers.into_iter().for_each(|r| r.join().unwrap());
@@ -500,8 +499,7 @@ fn a_blocked_reader_is_not_boosted_for_long() {
     let guard = domain.read_lock();
     let cookie = domain.start_poll();
     await_that("the boost", || domain.stats().boosted != 0);
-    // SAFETY: no preconditions.
-    let fair = || unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+    let fair = || policy(0) == libc::SCHED_OTHER;
     await_that("the end of it", fair);
     thread::sleep(TIMEOUT);
     assert!(fair() && !domain.poll(cookie));

@@ -4,9 +4,11 @@
 
 mod common {
     pub mod child;
+    pub mod policy;
 }
 
 use common::child::in_child;
+use common::policy::set_policy;
 use reprieve::{Domain, Lookup, Restartable, Section};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
@@ -197,10 +199,9 @@ fn not_displaced() {
                 let last = (0..64).rfind(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap();
                 libc::CPU_ZERO(&mut set);
                 libc::CPU_SET(last, &mut set);
-                libc::sched_setaffinity(0, size_of_val(&set), &set);
-                let priority = libc::sched_param { sched_priority: 10 };
-                libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) == 0
+                libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
             };
+            let allowed = allowed && set_policy(libc::SCHED_FIFO, 10);
             state.store(2 - u64::from(allowed), Release);
             while allowed && !stop.load(Relaxed) {
                 // SAFETY: nodes are poisoned after a grace period of this domain.

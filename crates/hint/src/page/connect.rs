@@ -331,9 +331,9 @@ fn check(result: i64) -> io::Result<i64> {
 /// Has calls that send or receive wait at most `time`.
 fn limit(socket: &OwnedFd, option: i32, time: Duration) -> io::Result<()> {
     let time = libc::timeval {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: time.as_secs().try_into().unwrap_or(i32::MAX.into()),
         // 0 would mean for ever.
-        tv_usec: time.subsec_micros().max(1) as libc::suseconds_t,
+        tv_usec: time.subsec_micros().max(1) as _,
     };
     let (fd, size) = (socket.as_raw_fd(), size_of_val(&time) as libc::socklen_t);
     let value = (&raw const time).cast();

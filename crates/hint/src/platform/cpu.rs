@@ -2,9 +2,6 @@
 //! Which CPU the calling thread runs on: from its rseq area, which costs two loads; else by asking
 //! the C library.
 
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(".weak __rseq_offset", ".weak __rseq_size");
-
 /// Where the C library keeps a thread's rseq area, from the thread pointer.
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -14,6 +11,9 @@ fn area_offset() -> Option<isize> {
     // 2.35).
     unsafe {
         std::arch::asm!(
+            // In each object that names them.
+            ".weak __rseq_offset",
+            ".weak __rseq_size",
             "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
             "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
             out(reg) offset, out(reg) size,

@@ -73,7 +73,7 @@ pub(crate) fn futex_wait_until(word: &AtomicU32, expected: u32, end: Option<End>
 
 fn futex_wait_by(op: i32, word: &AtomicU32, expected: u32, time: Option<Duration>) -> bool {
     let limit = time.map(|t| libc::timespec {
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: t.as_secs().try_into().unwrap_or(i32::MAX.into()),
         tv_nsec: t.subsec_nanos().into(),
     });
     let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -18,7 +18,7 @@ const NO_KEY: u32 = u32::MAX;
 /// glibc keeps the values of its first keys in the thread's descriptor, and allocates from the heap
 /// at the thread's first value of a later one. Ours is among the first if it was made before
 /// `main`.
-const FIRST_KEYS: u32 = if cfg!(target_env = "gnu") { 32 } else { NO_KEY };
+const FIRST_KEYS: u32 = 32;
 /// The function that runs at a thread's exit. A folder above enters it: this one cannot name it.
 static AT_EXIT: AtomicPtr<AtExit> = AtomicPtr::new(null_mut());
 
@@ -39,7 +39,7 @@ pub(crate) fn noticed() -> bool {
 /// Whether [`run_at_thread_exit`] may allocate from the heap: then a signal handler must not be the
 /// first to call it in its thread.
 pub(crate) fn allocates() -> bool {
-    noticed() && KEY.load(Ordering::Relaxed) >= FIRST_KEYS
+    cfg!(target_env = "gnu") && noticed() && KEY.load(Ordering::Relaxed) >= FIRST_KEYS
 }
 
 /// Makes `f` run when this thread exits. One function for the process. (A thread that calls this
@@ -74,14 +74,13 @@ extern "C" fn destructor(value: *mut libc::c_void) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_env = "gnu"))]
 mod tests {
     use super::super::start::{ensure, tests::in_child};
     use super::*;
 
     /// The library comes after so many keys, or after all.
     #[test]
-    #[cfg(target_env = "gnu")]
     fn late_keys_are_reported() {
         ensure();
         // SAFETY: a key without a destructor.

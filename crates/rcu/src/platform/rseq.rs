@@ -10,13 +10,6 @@ pub(crate) const CPU_ID: usize = 4;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const RSEQ_CS: usize = 8;
 
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(
-    // Weak: null where the C library has no rseq.
-    ".weak __rseq_offset",
-    ".weak __rseq_size",
-);
-
 /// Where the calling thread's `rseq_cs` field is, if the C library registered the thread.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn rseq_cs() -> Option<usize> {
@@ -24,6 +17,9 @@ pub(crate) fn rseq_cs() -> Option<usize> {
     // SAFETY: reads two GOT entries, null if the symbols are not defined, and the thread pointer.
     unsafe {
         std::arch::asm!(
+            // Null where the C library has no rseq. In each object that names them.
+            ".weak __rseq_offset",
+            ".weak __rseq_size",
             "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
             "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
             "mov {2}, qword ptr fs:[0]",

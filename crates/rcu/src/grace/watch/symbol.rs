@@ -228,6 +228,7 @@ mod tests {
 
     /// It runs under the loader's lock, and waits for a grace period whose leader writes a report.
     #[test]
+    #[cfg_attr(target_feature = "crt-static", ignore = "a static program opens no plugin")]
     fn a_finalizer_may_wait_for_a_report() {
         let file = std::env::temp_dir().join(format!("finalizer-{}", std::process::id()));
         let (source, image) = (file.with_extension("c"), file.with_extension("so"));

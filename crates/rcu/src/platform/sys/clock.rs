@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(super) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         // The kernel refuses a time that it reads as negative, and the caller would not sleep.
-        tv_sec: time.as_secs().min(libc::time_t::MAX as u64) as libc::time_t,
+        tv_sec: time.as_secs().try_into().unwrap_or(i32::MAX.into()),
         tv_nsec: time.subsec_nanos() as libc::c_long,
     }
 }

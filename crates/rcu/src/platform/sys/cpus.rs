@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The kernel's `SYSFS_MAGIC`. (The type of the field differs between C libraries.)
 const SYSFS_MAGIC: i128 = 0x6265_6572;
 
-/// How many CPUs there may be.
+/// How many CPUs there may be. (musl counts those that this thread may use.)
 pub(crate) fn cpus() -> usize {
     // SAFETY: no preconditions. -1 if unknown.
-    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize
+    let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as usize;
+    let usable = (0..CPU_SET).rfind(|&cpu| usable_at_start(cpu));
+    configured.max(usable.map_or(0, |last| last + 1))
 }
 
 /// A number greater than that of any CPU the kernel may ever bring up: from its list of possible

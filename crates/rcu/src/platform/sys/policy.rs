@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scheduling policies and priorities.
 
+/// (musl's has more fields.)
+pub(crate) fn sched_param(priority: i32) -> libc::sched_param {
+    // SAFETY: plain data.
+    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
+    param.sched_priority = priority;
+    param
+}
+
 /// This thread's real-time priority, if it has one.
 pub(crate) fn real_time_priority() -> Option<i32> {
-    let mut priority = libc::sched_param { sched_priority: 0 };
+    let mut priority = sched_param(0);
     // SAFETY: the kernel fills the parameter in.
     let found = unsafe { libc::sched_getparam(0, &mut priority) } == 0;
     (found && priority.sched_priority > 0).then_some(priority.sched_priority)
@@ -29,7 +37,7 @@ pub(crate) fn schedule_like_main() {
         _ => false,
     };
     if change {
-        let (normal, none) = (libc::SCHED_OTHER, libc::sched_param { sched_priority: 0 });
+        let (normal, none) = (libc::SCHED_OTHER, sched_param(0));
         // SAFETY: reads the parameter.
         unsafe { libc::syscall(libc::SYS_sched_setscheduler, THIS, normal, &raw const none) };
     }

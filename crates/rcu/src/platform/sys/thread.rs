@@ -28,6 +28,9 @@ fn no_such_process() -> bool {
 /// may be held by threads of the parent, while the C library resets its own.
 pub(crate) struct Thread(libc::pthread_t);
 
+// SAFETY: any thread of the process may name another one. (musl's name is a pointer.)
+unsafe impl Send for Thread {}
+
 type Body = Box<dyn FnOnce() + Send>;
 
 /// The stack size of the standard library's threads.

@@ -173,7 +173,7 @@ unsafe extern "C" fn helper(probe: *const Probe) {
         unsafe { arch::raw_syscall(libc::SYS_nanosleep, &raw const pause as usize, 0, 0) };
     }
     if probe.priority != 0 {
-        let priority = libc::sched_param { sched_priority: probe.priority };
+        let priority = sys::sched_param(probe.priority);
         // If that is not allowed, the section spins until it gives up.
         // SAFETY: the parameter is valid.
         unsafe {
