@@ -2,9 +2,11 @@
 //! Arguments that the lab's commands share.
 
 use crate::dilation::Dilation;
-use crate::host::Mode;
+use crate::host::{Bed, Mode};
+use crate::policy::parse_time;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use std::time::Duration;
 
 /// The guests' kernel, unless the user names another.
 pub const DEFAULT_KERNEL: &str = "deb:6.12";
@@ -13,18 +15,43 @@ pub const DEFAULT_KERNEL: &str = "deb:6.12";
 pub struct HostArgs {
     /// Where the VMs run: this machine under KVM or TCG, or a lab host (a VM that has KVM)
     #[arg(long, value_parser = one_of(&Mode::ALL, Mode::name), default_value = "auto")]
-    pub host: Mode,
-    /// Make the lab host's clocks N times slower: under TCG, shares of a time slice come
-    /// nearer to those of hardware [default: 10 for a lab host under TCG, else 1]
+    host: Mode,
+    /// CPUs of the lab host, 2 to 64, on a machine of any size [default: as many as this machine]
+    #[arg(long, value_name = "N")]
+    host_cpus: Option<u32>,
+    /// Make the lab host's clocks N times slower: under TCG, shares of a time slice come nearer to
+    /// those of hardware [default: for a lab host under TCG 10, or 10 times its CPUs by this
+    /// machine's if that is more; else 1]
     #[arg(long, value_name = "N", value_parser = dilation)]
-    pub dilate: Option<Dilation>,
+    dilate: Option<Dilation>,
+    /// The slice of the lab host's stock scheduler [default: 2.8ms, as with 8 CPUs and more]
+    #[arg(long, value_name = "TIME", value_parser = slice)]
+    base_slice: Option<Duration>,
     /// Kernel of the lab host: deb:VERSION or a path
     #[arg(long)]
-    pub host_kernel: Option<String>,
+    host_kernel: Option<String>,
+}
+
+impl HostArgs {
+    pub fn bed(&self) -> Bed {
+        Bed {
+            mode: self.host,
+            cpus: self.host_cpus,
+            dilate: self.dilate,
+            base_slice: self.base_slice,
+            kernel: self.host_kernel.clone(),
+        }
+    }
+}
+
+fn slice(text: &str) -> Result<Duration, &'static str> {
+    parse_time(text).ok_or("give whole microseconds, as in 1ms or 0.5ms")
 }
 
 fn dilation(text: &str) -> Result<Dilation, String> {
-    let n = text.parse().map_err(|_| "give a whole number from 1 (not at all) to 100")?;
+    let n = text
+        .parse()
+        .map_err(|_| format!("give a whole number from 1 (not at all) to {}", Dilation::MAX))?;
     Dilation::new(n).map_err(|error| error.to_string())
 }
 

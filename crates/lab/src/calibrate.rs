@@ -7,7 +7,7 @@ use crate::limit::scaled;
 use crate::process::Cancel;
 use crate::vm::{Accel, Vm, allowed_cpus};
 use reprieve_init::gaps;
-use reprieve_init::protocol::{Command, Cost, Event};
+use reprieve_init::protocol::{BASE_SLICE_FILE, Command, Cost, Event};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 use std::time::Duration;
@@ -43,7 +43,13 @@ pub fn measure(vm: &mut Vm, accel: Accel, pin: &[Vec<u32>], cancel: &Cancel) -> 
         vm.threads().pin(&(0..vcpus).map(before).collect::<Vec<_>>(), &[])?;
         switch?
     };
-    Ok(Costs { vcpu_switch, vm_exit, host_timer: host_timer(), guest_timer, slice_ns: slice() })
+    Ok(Costs {
+        vcpu_switch,
+        vm_exit,
+        host_timer: host_timer(),
+        guest_timer,
+        slice_ns: base_slice_ns(),
+    })
 }
 
 fn ask(vm: &mut Vm, cost: Cost, time: Duration, cancel: &Cancel) -> Result<Option<Measured>> {
@@ -81,8 +87,7 @@ fn host_timer() -> Option<Measured> {
     Some(Measured { ns: found.ns, count: found.count })
 }
 
-/// The base slice of EEVDF.
-fn slice() -> Option<u64> {
-    let text = std::fs::read_to_string("/sys/kernel/debug/sched/base_slice_ns").ok()?;
-    text.trim().parse().ok()
+/// The slice of this machine's stock scheduler, if debugfs shows it.
+pub fn base_slice_ns() -> Option<u64> {
+    std::fs::read_to_string(BASE_SLICE_FILE).ok()?.trim().parse().ok()
 }

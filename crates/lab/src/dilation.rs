@@ -27,13 +27,18 @@ impl Default for Dilation {
 impl Dilation {
     pub const NONE: Dilation = Dilation(1);
 
-    /// For a lab host under TCG: what TCG loses on hardware is 10 to 20; more would be more exact
-    /// and take as much longer.
-    pub const LAB_HOST: Dilation = Dilation(10);
+    /// What TCG loses on hardware is 10 to 20; more would be more exact and take as much longer.
+    const TCG: u32 = 10;
 
-    /// Largest N. The tick of a guest would come every 25 ms of real time at 100 Hz and N = 100,
-    /// and runs would take hours.
-    const MAX: u32 = 100;
+    /// Largest N: what 64 CPUs need on one takes 640. Runs take hours.
+    pub const MAX: u32 = 1000;
+
+    /// For a lab host of `cpus` CPUs under TCG on a machine of `here`: a CPU second of the lab host
+    /// holds the same work in each size.
+    pub fn of_lab_host(cpus: u32, here: u32) -> Dilation {
+        let times = (Dilation::TCG * cpus).div_ceil(here.max(1));
+        Dilation(times.clamp(Dilation::TCG, Dilation::MAX))
+    }
 
     pub fn new(n: u32) -> Result<Dilation> {
         if (1..=Dilation::MAX).contains(&n) {
@@ -72,6 +77,13 @@ mod tests {
         assert_eq!(ten.outside(Duration::from_secs(3)), Duration::from_secs(30));
         assert_eq!(Dilation::NONE.outside(Duration::MAX), Duration::MAX);
         assert_eq!(ten.outside(Duration::MAX), Duration::MAX);
-        assert!(Dilation::new(0).is_err() && Dilation::new(101).is_err());
+        assert!(Dilation::new(0).is_err() && Dilation::new(1001).is_err());
+    }
+
+    #[test]
+    fn a_cpu_second_holds_the_same_work_in_each_size() {
+        let of = |cpus, here| Dilation::of_lab_host(cpus, here).factor();
+        let sizes = [(2, 2), (8, 2), (64, 2), (8, 3), (4, 8), (255, 1)];
+        assert_eq!(sizes.map(|(cpus, here)| of(cpus, here)), [10, 40, 320, 27, 10, 1000]);
     }
 }

@@ -23,7 +23,7 @@ pub const DEFAULT: &str = "eevdf";
 pub const GUARDED: [&str; 5] = ["plain", "extend", "quiesce", "rescue", "full"];
 
 /// Slices that the kernel takes; it silently clamps others.
-const SLICES: std::ops::RangeInclusive<Duration> =
+pub const SLICES: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(100)..=Duration::from_millis(100);
 
 /// What `guard --late` takes.
@@ -158,7 +158,7 @@ impl FromStr for Policy {
 
 /// `0.5ms`, `500us`: with a decimal fraction, which `humantime` does not take. Whole microseconds,
 /// as guard is told.
-fn parse_time(text: &str) -> Option<Duration> {
+pub fn parse_time(text: &str) -> Option<Duration> {
     let (number, unit_ns) = match text.strip_suffix("ms") {
         Some(number) => (number, 1e6),
         None => (text.strip_suffix("us")?, 1e3),

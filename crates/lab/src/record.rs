@@ -103,6 +103,9 @@ pub struct HostInfo {
     /// How much slower its clocks run than those of the machine that runs it.
     #[serde(default)]
     pub dilation: Dilation,
+    /// The slice of its stock scheduler, where its kernel tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_slice_ns: Option<u64>,
     /// For nested runs: the machine on which the lab host ran.
     pub outer: Option<Box<HostInfo>>,
 }

@@ -2,11 +2,10 @@
 //! A whole run, from the requests to the reports.
 
 use crate::costs::Costs;
-use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::execute;
 use crate::experiments::{self, Machine, Request, Size};
-use crate::host::{self, Mode, PlanHost, RunContext};
+use crate::host::{self, Bed, Mode, PlanHost, RunContext};
 use crate::images::kernels::KernelSpec;
 use crate::images::{Images, Program};
 use crate::plan::Plan;
@@ -27,11 +26,7 @@ const SPARE_MIB: u64 = 1024;
 
 /// The settings of a run that are the same for every experiment.
 pub struct Settings {
-    pub mode: Mode,
-    /// How much the lab host's time is dilated; `None`: as suits the mode.
-    pub dilate: Option<Dilation>,
-    /// Kernel of the lab host: `deb:VERSION` or a path. `None`: the newest that is able to.
-    pub host_kernel: Option<String>,
+    pub bed: Bed,
     /// The directory of the results; with several experiments, each has a directory in it.
     pub out: PathBuf,
 }
@@ -51,7 +46,7 @@ pub fn run(
     around: Around,
     done: &mut dyn FnMut(Outcome),
 ) -> Result<()> {
-    let machine = machine();
+    let machine = machine(&settings.bed)?;
     for (i, request) in requests.iter().enumerate() {
         if requests[..i].iter().any(|other| other.experiment == request.experiment) {
             let name = &request.experiment;
@@ -84,12 +79,11 @@ pub fn run(
     })
 }
 
-/// What this machine offers VMs.
-pub fn machine() -> Machine {
-    Machine {
-        cpus: host::cpus(),
-        memory_mib: host::free_memory_mib().saturating_sub(SPARE_MIB) * 9 / 10,
-    }
+/// What `bed` offers VMs.
+pub fn machine(bed: &Bed) -> Result<Machine> {
+    bed.check()?;
+    let memory_mib = host::free_memory_mib().saturating_sub(SPARE_MIB) * 9 / 10;
+    Ok(Machine { cpus: bed.cpus(), memory_mib })
 }
 
 /// What a run needs from outside.
@@ -118,13 +112,10 @@ pub fn on_host(
     work: impl FnOnce(&mut PlanHost) -> Result<()>,
 ) -> Result<()> {
     let Around { watcher, scheduler, progress, cancel } = around;
-    host::check_dilation(settings.mode, settings.dilate)?;
-    if let Some(kernel) = &settings.host_kernel {
-        kernel.parse::<KernelSpec>()?;
-    }
+    settings.bed.check()?;
     let policies: Vec<&Policy> =
         plans.iter().flat_map(|plan| &plan.variants).map(|v| &v.policy).collect();
-    if matches!(settings.mode, Mode::Kvm | Mode::Tcg) {
+    if matches!(settings.bed.mode, Mode::Kvm | Mode::Tcg) {
         execute::check_policies(policies.iter().copied(), scheduler)?;
     }
     let need = policies.iter().map(|policy| policy.need()).max().unwrap_or_default();
@@ -137,32 +128,29 @@ pub fn on_host(
     let (logs, set, vms) = (logs.as_path(), &set, true);
     let run = RunContext { set, logs, progress, cancel, watcher, scheduler, need, vms };
     let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
-    let host_kernel = settings.host_kernel.as_deref();
-    let mut plan_host =
-        PlanHost::new(settings.mode, settings.dilate, &images, host_kernel, vms_mib, run)?;
+    let mut plan_host = PlanHost::new(&settings.bed, &images, vms_mib, run)?;
     work(&mut plan_host)?;
     plan_host.shut_down();
     Ok(())
 }
 
-/// Measures what switches, exits and interrupts cost in the bed that `mode` and `dilate` choose,
-/// with a guest of kernel `guest_kernel`. Logs go to `settings.out`.
+/// Measures what switches, exits and interrupts cost in the bed of `settings`, in a guest
+/// with kernel `guest_kernel`. Logs go to `settings.out`.
 pub fn calibrate(
     guest_kernel: &str,
     settings: &Settings,
     progress: &dyn Progress,
     cancel: &Cancel,
 ) -> Result<(HostInfo, Costs)> {
-    host::check_dilation(settings.mode, settings.dilate)?;
+    settings.bed.check()?;
     let images = Images::open(cancel, progress)?;
     let set = images.prepare(&[guest_kernel.into()], &[])?;
     let (logs, need) = (&settings.out, Need::Nothing);
     let (watcher, scheduler, vms) = (None, None, true);
     let run = RunContext { set: &set, logs, progress, cancel, watcher, scheduler, need, vms };
     let plan = experiments::calibration(guest_kernel);
-    let (vms_mib, host_kernel) = (Size::memory_of(&plan), settings.host_kernel.as_deref());
-    let Settings { mode, dilate, out, .. } = settings;
-    let mut plan_host = PlanHost::new(*mode, *dilate, &images, host_kernel, vms_mib, run)?;
+    let (vms_mib, Settings { bed, out }) = (Size::memory_of(&plan), settings);
+    let mut plan_host = PlanHost::new(bed, &images, vms_mib, run)?;
     let mut recorder = Recorder::create(out.join("raw.jsonl"))?;
     plan_host.execute(&plan, out, &mut recorder)?;
     plan_host.shut_down();

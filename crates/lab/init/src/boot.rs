@@ -4,6 +4,7 @@
 //! No failure here is fatal: it becomes a notice, which is sent once there is a channel. A guest
 //! without tracefs, for example, can still be a competitor.
 
+use crate::protocol::{BASE_SLICE, BASE_SLICE_FILE};
 use crate::sys::{self, Context};
 use std::fs;
 use std::os::fd::AsFd;
@@ -57,6 +58,7 @@ pub fn boot() -> Vec<String> {
         notices.push(format!("bringing the loopback interface up: {e}"));
     }
     modules(&mut notices);
+    base_slice(&mut notices);
     notices
 }
 
@@ -77,6 +79,14 @@ fn limits(notices: &mut Vec<String>) {
         if let Err(e) = sys::raise_limit(resource, value) {
             notices.push(format!("raising the limit of {what}: {e}"));
         }
+    }
+}
+
+/// Kernels before EEVDF (6.6) have no base slice.
+fn base_slice(notices: &mut Vec<String>) {
+    let Ok(slice) = std::env::var(BASE_SLICE) else { return };
+    if let Err(e) = fs::write(BASE_SLICE_FILE, slice) {
+        notices.push(format!("{BASE_SLICE_FILE}: {e}"));
     }
 }
 

@@ -21,7 +21,7 @@ mod stopped;
 
 use crate::args::{DEFAULT_KERNEL, HostArgs};
 use crate::host::{Logs, Messages};
-use crate::host::{Message, PlanHost, RunContext, check_dilation};
+use crate::host::{Message, PlanHost, RunContext};
 use crate::images::{ImageSet, Images, Program};
 use crate::log_directory::LogDirectory;
 use crate::policy::Need;
@@ -167,7 +167,8 @@ fn outside(
     cancel: &Cancel,
     findings: &mut Vec<Finding>,
 ) -> Result<()> {
-    check_dilation(args.host.host, args.host.dilate)?;
+    let bed = args.host.bed();
+    bed.check()?;
     let logs = LogDirectory::new()?;
     let images = Images::open(cancel, progress)?;
     let kernel = &args.guest_kernel;
@@ -183,9 +184,7 @@ fn outside(
         vms: checks.iter().any(|check| !matches!(check, Check::Program | Check::GuardMany)),
     };
     let memory = if checks.contains(&Check::Attach) { attach::MEMORY_MIB } else { 1024 };
-    let host_kernel = args.host.host_kernel.as_deref();
-    let HostArgs { host: mode, dilate, .. } = args.host;
-    let mut plan_host = PlanHost::new(mode, dilate, &images, host_kernel, memory, context)?;
+    let mut plan_host = PlanHost::new(&bed, &images, memory, context)?;
     let ran = match plan_host.direct() {
         Some(accel) => {
             let setup = GuestSetup::new(&set, kernel, accel, logs.path(), progress, cancel)?;

@@ -28,8 +28,7 @@ pub fn main(args: CalibrateArgs) -> Result<()> {
     let cancel = cancel_on_signal()?;
     let progress = progress::for_stderr();
     let out = LogDirectory::new()?;
-    let HostArgs { host: mode, dilate, host_kernel } = args.host;
-    let settings = Settings { mode, dilate, host_kernel, out: out.path().into() };
+    let settings = Settings { bed: args.host.bed(), out: out.path().into() };
     let measured = run::calibrate(&args.guest_kernel, &settings, &*progress, &cancel);
     if measured.is_err() && !cancel.is_set() {
         let kept = out.keep();

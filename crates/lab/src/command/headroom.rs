@@ -77,8 +77,7 @@ pub fn main(args: HeadroomArgs) -> Result<()> {
     };
     let sizes = Sizes { least_mib: args.least, most_mib: args.most, step_mib: args.resolution };
     let out = args.out.unwrap_or_else(|| default_out("headroom"));
-    let HostArgs { host: mode, dilate, host_kernel } = args.host;
-    let settings = Settings { mode, dilate, host_kernel, out };
+    let settings = Settings { bed: args.host.bed(), out };
     let cancel = cancel_on_signal()?;
     let progress = progress::for_stderr();
     let (found, outcome) =

@@ -86,8 +86,7 @@ pub fn main(args: RunArgs) -> Result<()> {
     if out.to_str().is_none() {
         return Err(Error::Usage(format!("--out {}: give a name in UTF-8", out.display())).into());
     }
-    let HostArgs { host: mode, dilate, host_kernel } = args.host;
-    let settings = Settings { mode, dilate, host_kernel, out };
+    let settings = Settings { bed: args.host.bed(), out };
     let cancel = cancel_on_signal()?;
     let progress = progress::for_stderr();
     let mut outcomes: Vec<Outcome> = Vec::new();

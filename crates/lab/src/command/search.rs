@@ -73,8 +73,7 @@ pub fn main(args: SearchArgs) -> Result<()> {
         if args.parameter.is_empty() { Parameter::ALL.to_vec() } else { args.parameter };
     let scope = Scope { parameters, loss_percent: args.max_loss };
     let out = args.out.unwrap_or_else(|| default_out("search"));
-    let HostArgs { host: mode, dilate, host_kernel } = args.host;
-    let settings = Settings { mode, dilate, host_kernel, out };
+    let settings = Settings { bed: args.host.bed(), out };
     let cancel = cancel_on_signal()?;
     let progress = progress::for_stderr();
     let (found, outcome) =

@@ -149,7 +149,7 @@ impl<'a> Search<'a> {
             let text = format!("{} is there already: give another --out", results.display());
             return Err(Error::Usage(text));
         }
-        let machine = run::machine();
+        let machine = run::machine(&settings.bed)?;
         let size = Size::new(request.scale, machine)?;
         let mut plan = request.plan(&machine)?;
         // Each repeat of a size is a boot of its own, which may fail for lack of memory as well.

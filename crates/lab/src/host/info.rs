@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about the machine that runs the VMs.
 
+use crate::calibrate::base_slice_ns;
 use crate::dilation::Dilation;
 use crate::record::HostInfo;
 use std::fs;
@@ -35,6 +36,7 @@ pub fn info(mode: &str, why: &str, qemu: &str) -> HostInfo {
         cpu_model: model.map(|(_, model)| model.trim().to_string()).unwrap_or_default(),
         qemu: qemu.into(),
         dilation: Dilation::NONE,
+        base_slice_ns: base_slice_ns(),
         outer: None,
     }
 }

@@ -7,17 +7,16 @@
 //! line. So the program outside gets the same records and progress as if the VMs ran on this
 //! machine, and has all of them up to the moment of a crash.
 
-use super::RunContext;
+use super::{Bed, HostKind, RunContext};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
-use crate::experiments::MAX_VCPUS;
 use crate::images::{ImageSet, LabHostImage};
 use crate::limit::{self, scaled};
 use crate::plan::Plan;
 use crate::process::Cancel;
 use crate::record::{HostInfo, Record};
-use crate::vm::{Accel, Config, Vm};
-use reprieve_init::protocol::{Command, Event};
+use crate::vm::{self, Accel, Vm};
+use reprieve_init::protocol::{BASE_SLICE, Command, Event};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -34,8 +33,9 @@ pub const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// busy machine may be slower than the dilation says.
 const SILENCE_LIMIT: Duration = Duration::from_secs(300);
 
-/// Memory of the lab host in addition to its VMs' and twice its initramfs, MiB.
-const OWN_MIB: u64 = 700;
+/// Memory of the lab host in addition to its VMs' and twice its initramfs, MiB; and for each CPU.
+const OWN_MIB: u64 = 680;
+const CPU_MIB: u64 = 10;
 
 /// A message of the program inside a lab host, one per line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,6 +72,25 @@ pub enum Message {
     },
 }
 
+/// A lab host to boot.
+pub struct Config {
+    pub image: LabHostImage,
+    accel: Accel,
+    dilation: Dilation,
+    cpus: u32,
+    base_slice: Duration,
+    /// Memory of the VMs, MiB.
+    vms_mib: u64,
+}
+
+impl Config {
+    pub fn new(bed: &Bed, accel: Accel, vms_mib: u64, image: LabHostImage) -> Config {
+        let dilation = bed.dilation(HostKind::LabHost(accel));
+        let (cpus, base_slice) = (bed.cpus(), bed.base_slice());
+        Config { image, accel, dilation, cpus, base_slice, vms_mib }
+    }
+}
+
 /// A running lab host.
 pub struct LabHost {
     vm: Vm,
@@ -83,24 +102,24 @@ pub struct LabHost {
 }
 
 impl LabHost {
-    /// Boots a lab host with as many CPUs as this machine and room for `vms_mib` MiB of VMs. If
-    /// there will be VMs, proves that KVM works in it. `number` is part of the name of its console
-    /// log; `limit` is that of the boot, and of the proof, in the lab host's time.
+    /// Boots a lab host. If there will be VMs, proves that KVM works in it. `number` is part of the
+    /// name of its console log; `limit` is that of the boot, and of the proof, in the lab host's
+    /// time.
     ///
-    /// Its time is dilated by `dilation`. The program inside and its VMs live in that time; only
-    /// the limits of this program are in this machine's.
+    /// The program inside and its VMs live in that time; only the limits of this program are in
+    /// this machine's.
     pub fn boot(
-        host: &LabHostImage,
-        accel: Accel,
-        dilation: Dilation,
-        vms_mib: u64,
+        wanted: &Config,
         number: u32,
         limit: Duration,
         run: &RunContext,
     ) -> Result<LabHost> {
+        let Config { image: host, accel, dilation, cpus, base_slice, vms_mib } = wanted;
+        let (accel, dilation, cpus) = (*accel, *dilation, *cpus);
         let initrd =
             std::fs::metadata(&host.image.initrd).map_err(Error::io(&host.image.initrd))?;
-        let memory_mib = vms_mib + 2 * initrd.len().div_ceil(1 << 20) + OWN_MIB;
+        let own_mib = OWN_MIB + CPU_MIB * u64::from(cpus);
+        let memory_mib = vms_mib + 2 * initrd.len().div_ceil(1 << 20) + own_mib;
         let free = super::free_memory_mib();
         if memory_mib > free {
             return Err(Error::Other(format!(
@@ -108,19 +127,20 @@ impl LabHost {
             )));
         }
         let release = &host.image.release;
-        run.progress.step(&format!("booting the lab host ({release}, {memory_mib} MiB)"));
-        let config = Config {
+        run.progress
+            .step(&format!("booting the lab host ({release}, {cpus} CPUs, {memory_mib} MiB)"));
+        let config = vm::Config {
             name: "labhost".into(),
             accel,
             dilation,
             // Under TCG a CPU whose SVM is enough for KVM; under KVM the machine's own.
             cpu: (accel == Accel::Tcg).then(|| "EPYC,+svm,+npt".into()),
-            vcpus: super::cpus().min(MAX_VCPUS),
+            vcpus: cpus,
             spare_vcpus: 0,
             memory_mib,
             kernel: host.image.kernel.clone(),
             initrd: host.image.initrd.clone(),
-            args: String::new(),
+            args: format!("{BASE_SLICE}={}", base_slice.as_nanos()),
             console: run.logs.join(format!("labhost.{number}.log")),
             region: false,
         };

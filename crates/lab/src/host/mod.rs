@@ -4,13 +4,15 @@
 //! A `/dev/kvm` that exists may be unable to run a stock kernel. So a mode is chosen only after a
 //! VM has booted in it, within a time limit.
 
+mod bed;
 mod info;
 mod lab_host;
 mod messages;
 mod other_work;
 mod plan_host;
 
-pub use info::{cpus, free_memory_mib, info};
+pub use bed::Bed;
+pub use info::{free_memory_mib, info};
 pub use lab_host::{LabHost, Message, SIGN_OF_LIFE};
 pub use messages::{Logs, Messages};
 pub use plan_host::{BOOT_LIMIT, PlanHost};
@@ -135,20 +137,6 @@ pub struct Choice {
     pub kind: HostKind,
     /// The reason, for the user and the report.
     pub why: String,
-    /// What the user asked for.
-    dilate: Option<Dilation>,
-}
-
-impl Choice {
-    /// How much the time of the VMs' host is dilated. Only a lab host under TCG can be, and is
-    /// unless the user does not want it: VMs directly on this machine share its scheduler, and its
-    /// time is what it is.
-    pub fn dilation(&self) -> Dilation {
-        match self.kind {
-            HostKind::LabHost(Accel::Tcg) => self.dilate.unwrap_or(Dilation::LAB_HOST),
-            _ => Dilation::NONE,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,30 +146,16 @@ pub enum HostKind {
     LabHost(Accel),
 }
 
-/// Refuses a dilation that `mode` cannot have.
-pub fn check_dilation(mode: Mode, dilate: Option<Dilation>) -> Result<()> {
-    let Some(dilate) = dilate.filter(|d| !d.is_none()) else { return Ok(()) };
-    let why = match mode {
-        Mode::Auto | Mode::Nested => return Ok(()),
-        Mode::Kvm => "guests under KVM read this machine's clocks",
-        Mode::Tcg => "the VMs' host is this machine, whose time is what it is",
-    };
-    let (mode, n) = (mode.name(), dilate.factor());
-    Err(Error::Usage(format!(
-        "--host {mode} --dilate {n}: {why}; use --host nested, or leave --dilate out"
-    )))
-}
-
-/// Resolves `mode`. `Auto` prefers KVM on this machine, then a lab host. Only its boot proves a lab
-/// host, so the caller falls back to `Direct(Tcg)` when it does not boot.
-pub fn choose(mode: Mode, dilate: Option<Dilation>, run: &RunContext) -> Result<Choice> {
-    check_dilation(mode, dilate)?;
-    let choice = |kind, why: String| Ok(Choice { kind, why, dilate });
+/// Resolves the mode of `bed`. `Auto` prefers KVM on this machine, then a lab host. Only its boot
+/// proves a lab host, so the caller falls back to `Direct(Tcg)` when it does not boot.
+pub fn choose(bed: &Bed, run: &RunContext) -> Result<Choice> {
+    bed.check()?;
+    let mode = if bed.needs_lab_host() { Mode::Nested } else { bed.mode };
+    let choice = |kind, why: String| Ok(Choice { kind, why });
     if mode == Mode::Tcg {
         return choice(HostKind::Direct(Accel::Tcg), "asked for".into());
     }
-    if let Some(dilate) = dilate.filter(|d| !d.is_none()) {
-        let why = format!("--dilate {} takes TCG", dilate.factor());
+    if let Some(why) = bed.needs_tcg() {
         return choice(HostKind::LabHost(Accel::Tcg), why);
     }
     run.progress.step("checking whether KVM works here");

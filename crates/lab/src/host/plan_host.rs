@@ -6,11 +6,11 @@
 //! that is not complete.
 
 use super::other_work::CpuTime;
-use super::{Choice, HostKind, LabHost, Mode, RunContext, choose, info, lab_host};
+use super::{Bed, Choice, HostKind, LabHost, Mode, RunContext, choose, info, lab_host};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::execute::{self, Context};
-use crate::images::{Images, LabHostImage};
+use crate::images::Images;
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::recorder::Recorder;
@@ -26,37 +26,33 @@ const TRIES: u32 = 3;
 
 pub struct PlanHost<'a> {
     run: RunContext<'a>,
+    bed: Bed,
     choice: Choice,
     lab: Option<Lab>,
 }
 
 struct Lab {
-    image: LabHostImage,
-    accel: Accel,
-    dilation: Dilation,
-    vms_mib: u64,
+    config: lab_host::Config,
     boots: u32,
     running: Option<LabHost>,
 }
 
 impl<'a> PlanHost<'a> {
-    /// Chooses the host by `mode` and boots the lab host, if it is one, with room for `vms_mib` MiB
-    /// of VMs. `dilate`: what the user asked for, if anything.
+    /// Chooses the host for `bed` and boots the lab host, if it is one, with room for `vms_mib` MiB
+    /// of VMs.
     pub fn new(
-        mode: Mode,
-        dilate: Option<Dilation>,
+        bed: &Bed,
         images: &Images,
-        host_kernel: Option<&str>,
         vms_mib: u64,
         run: RunContext<'a>,
     ) -> Result<PlanHost<'a>> {
-        let choice = choose(mode, dilate, &run)?;
-        let mut plan_host = PlanHost { run, choice, lab: None };
+        let choice = choose(bed, &run)?;
+        let mut plan_host = PlanHost { run, bed: bed.clone(), choice, lab: None };
         while let HostKind::LabHost(accel) = plan_host.choice.kind {
-            let dilation = plan_host.choice.dilation();
-            let booted = images.lab_host(host_kernel, run.set).and_then(|image| {
+            let booted = images.lab_host(bed.kernel.as_deref(), run.set).and_then(|image| {
                 run.need.check_lab_host(&image.image.release, image.sched_ext)?;
-                let lab = Lab { image, accel, dilation, vms_mib, boots: 0, running: None };
+                let config = lab_host::Config::new(bed, accel, vms_mib, image);
+                let lab = Lab { config, boots: 0, running: None };
                 plan_host.lab = Some(lab);
                 plan_host.lab_host().map(drop)
             });
@@ -66,10 +62,11 @@ impl<'a> PlanHost<'a> {
             // may be too small for a lab host.
             let next = match accel {
                 _ if matches!(error, Error::Cancelled | Error::Usage(_)) => return Err(error),
-                // Only a lab host under TCG can be dilated as the user wants it.
-                _ if dilate.is_some_and(|d| !d.is_none()) => return Err(error),
                 Accel::Kvm => HostKind::LabHost(Accel::Tcg),
-                Accel::Tcg if mode == Mode::Auto => HostKind::Direct(Accel::Tcg),
+                Accel::Tcg if bed.needs_tcg().is_some() || bed.needs_lab_host() => {
+                    return Err(error);
+                }
+                Accel::Tcg if bed.mode == Mode::Auto => HostKind::Direct(Accel::Tcg),
                 Accel::Tcg => return Err(error),
             };
             run.progress.notice(&format!("no lab host under {}: {error}", accel.name()));
@@ -84,7 +81,7 @@ impl<'a> PlanHost<'a> {
                 format!("a lab host under {}{inside}", accel.name().to_uppercase())
             }
         };
-        let dilation = plan_host.choice.dilation();
+        let dilation = plan_host.dilation();
         let time = match dilation.factor() {
             1 => String::new(),
             n => format!("; time {dilation}: a second of the guests' takes {n}"),
@@ -103,7 +100,7 @@ impl<'a> PlanHost<'a> {
 
     /// How much the time of the VMs' host is dilated.
     pub fn dilation(&self) -> Dilation {
-        self.choice.dilation()
+        self.bed.dilation(self.choice.kind)
     }
 
     /// Runs this program with `args` in the lab host and hands its results to `result`. When the
@@ -216,8 +213,7 @@ impl<'a> PlanHost<'a> {
         while lab.running.is_none() {
             lab.boots += 1;
             let (limit, number) = (attempts.limit(), lab.boots);
-            let (image, dilation) = (&lab.image, lab.dilation);
-            match LabHost::boot(image, lab.accel, dilation, lab.vms_mib, number, limit, &run) {
+            match LabHost::boot(&lab.config, number, limit, &run) {
                 Ok(running) => lab.running = Some(running),
                 Err(error) => {
                     let error = attempts.again(error)?;

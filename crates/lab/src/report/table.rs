@@ -206,7 +206,7 @@ pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
 /// Other settings in which compared runs differ, each as `what: one against other`.
 pub fn differences(runs: &[&Summary]) -> Vec<String> {
     type Setting = (&'static str, fn(&Summary) -> String);
-    const SETTINGS: [Setting; 9] = [
+    const SETTINGS: [Setting; 10] = [
         ("scale", |s| scale(&s.plan)),
         ("length of a phase", |s| format!("{} s", s.plan.phase_ms as f64 / 1000.0)),
         ("vCPUs of the guest under test", |s| s.plan.subject.vcpus.to_string()),
@@ -220,6 +220,9 @@ pub fn differences(runs: &[&Summary]) -> Vec<String> {
         ("kind of host", |s| format!("{} of {} CPUs", s.host.mode, s.host.cpus)),
         ("time of the host", |s| s.host.dilation.to_string()),
         ("host kernel", |s| s.host.kernel.clone()),
+        ("slice of the host's stock scheduler", |s| {
+            s.host.base_slice_ns.map_or("not known".into(), |ns| format!("{} ms", ns as f64 / 1e6))
+        }),
     ];
     let differing = |(what, of): &Setting| {
         let mut values: Vec<String> = vec![];
@@ -258,8 +261,10 @@ pub fn conditions(s: &Summary) -> String {
         "nested" => format!(", time {}", s.host.dilation),
         _ => String::new(),
     };
+    let slice = s.host.base_slice_ns;
+    let slice = slice.map_or(String::new(), |ns| format!(" (slice {} ms)", ns as f64 / 1e6));
     plain(&format!(
-        "{guests}{} vCPUs; {} host of {} CPUs{dilated}, Linux {}; {} x {} s per scenario",
+        "{guests}{} vCPUs; {} host of {} CPUs{dilated}, Linux {}{slice}; {} x {} s per scenario",
         s.plan.subject.vcpus,
         s.host.mode,
         s.host.cpus,

@@ -184,7 +184,7 @@ impl<'a> Searching<'a> {
                 scope.loss_percent
             )));
         }
-        let machine = run::machine();
+        let machine = run::machine(&settings.bed)?;
         let size = Size::new(request.scale, machine)?;
         let plan = request.plan(&machine)?;
         let asked = |parameter: &Parameter| scope.parameters.contains(parameter);

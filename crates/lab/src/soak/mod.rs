@@ -13,7 +13,7 @@ use super::check::guard::{End, Guard, STATE, progress};
 use super::check::guest_setup::GuestSetup;
 use crate::args::{DEFAULT_KERNEL, HostArgs};
 use crate::host::{Logs, Messages};
-use crate::host::{Message, PlanHost, RunContext, check_dilation};
+use crate::host::{Message, PlanHost, RunContext};
 use crate::images::{ImageSet, Images};
 use crate::limit::scaled;
 use crate::log_directory::LogDirectory;
@@ -197,7 +197,8 @@ fn outside(
     progress: &dyn Progress,
     cancel: &Cancel,
 ) -> Result<Outcome> {
-    check_dilation(args.host.host, args.host.dilate)?;
+    let bed = args.host.bed();
+    bed.check()?;
     let logs = LogDirectory::new()?;
     let images = Images::open(cancel, progress)?;
     let kernel = &args.guest_kernel;
@@ -213,9 +214,7 @@ fn outside(
         vms: true,
     };
     let memory = VMS as u64 * (MEMORY_MIB + VMM_MIB);
-    let HostArgs { host: mode, dilate, host_kernel } = &args.host;
-    let mut plan_host =
-        PlanHost::new(*mode, *dilate, &images, host_kernel.as_deref(), memory, context)?;
+    let mut plan_host = PlanHost::new(&bed, &images, memory, context)?;
     let outcome = match plan_host.direct() {
         Some(accel) => GuestSetup::new(&set, kernel, accel, logs.path(), progress, cancel)
             .and_then(|setup| Soak::new(&setup, seed)?.run(args.length)),

@@ -96,6 +96,7 @@ pub fn start(plan: Plan) -> Record {
         cpu_model: "a CPU".into(),
         qemu: "10.0.3".into(),
         dilation: Default::default(),
+        base_slice_ns: Some(2_800_000),
         outer: None,
     };
     Record::Run { plan: Box::new(plan), started: "2026-11-20T16:00:00Z".into(), host }

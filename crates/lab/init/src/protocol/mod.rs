@@ -33,6 +33,10 @@ pub const OUTPUT_MAX: usize = 256 << 10;
 /// multiplies init's time limits on a slow machine.
 pub const TIMEOUT_FACTOR: &str = "reprieve_timeout_factor";
 
+/// The same for the slice of a lab host's stock scheduler, ns, and the file that it goes to.
+pub const BASE_SLICE: &str = "reprieve_base_slice";
+pub const BASE_SLICE_FILE: &str = "/sys/kernel/debug/sched/base_slice_ns";
+
 /// In an image with the `reprieve` command: how to start it, an argument per line.
 pub const REPRIEVE_ARGV: &str = "/lib/reprieve/program/argv";
 

@@ -93,6 +93,7 @@ fn host(host: &HostInfo, name: &str) -> Markup {
                 (plain(&host.mode)) " (" (plain(&host.why)) "); Linux " (plain(&host.kernel)) ", " (host.cpus) " CPUs ("
                 (plain(&host.cpu_model)) "), " (host.memory_kb / 1024) " MiB, QEMU " (plain(&host.qemu))
                 @if host.mode == "nested" { "; time " (host.dilation.to_string()) }
+                @if let Some(ns) = host.base_slice_ns { "; slice " (ns as f64 / 1e6) " ms" }
             }
         }
         // One level: a lab host runs on a machine, not in another lab host.
