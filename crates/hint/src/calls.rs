@@ -120,7 +120,7 @@ pub fn is_overloaded(cpu: u32) -> Option<bool> {
 
 /// Makes the runtime's read-side sections hints by themselves, at no cost to readers: `offset` is
 /// the distance from the thread pointer of the word in which the runtime keeps the address of the
-/// thread's record (`reprieve_thread.fast[0]`, `abi.h`). Counts if it is called before the
+/// thread's record (`reprieve_thread.record`, `abi.h`). Counts if it is called before the
 /// first hint or lock. The runtime calls it in a thread's first section and where a structure is
 /// made, the C library `libreprieve` before the first hint.
 pub fn set_reader_block(offset: isize) {

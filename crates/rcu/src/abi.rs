@@ -27,8 +27,8 @@ const _: () = assert!(
     offset_of!(Thread, stack) == 0
         && Thread::CS == 8
         && offset_of!(Thread, saved) == 16
-        && offset_of!(Thread, shared) == 64
-        && offset_of!(Thread, online) == 112
+        && offset_of!(Thread, shared) == 48
+        && offset_of!(Thread, online) == 56
         && Record::WORD == 0
         && offset_of!(Record, restart) == 8
         && offset_of!(Record, slots) == 32
@@ -41,7 +41,7 @@ pub fn restartable_reason(restartable: Restartable) -> &'static CStr {
 }
 
 /// Distance from the thread pointer of the word that holds the address of the thread's record in
-/// the default domain (`reprieve_thread.fast[0]`), for those who look at readers from outside. 0
+/// the default domain (`reprieve_thread.record`), for those who look at readers from outside. 0
 /// where it is not constant.
 pub fn reader_offset() -> isize {
     thread::reader_offset()

@@ -18,7 +18,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// Version of the layouts in `abi.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_abi_version() -> c_uint {
-    3
+    4
 }
 
 #[unsafe(no_mangle)]

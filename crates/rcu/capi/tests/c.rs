@@ -445,6 +445,39 @@ fn a_shared_object_has_a_section_of_its_own() {
     run(Command::new(&program).arg(&plugin));
 }
 
+/// Builds so many shared objects that have a copy of the library each.
+fn copies(name: &str, count: usize) -> Vec<PathBuf> {
+    let options = ["-shared", "-fPIC", "-O2", "-DPLUGIN"];
+    let build = |n| {
+        let name = format!("{name}{n}.so");
+        compile("cc", &source("copies.c"), &name, &options, Link::Static)
+    };
+    (0..count).map(build).collect()
+}
+
+/// A shared object that links the archive, in a program that has the shared library or the archive;
+/// and two of those, each with its names for all to see.
+#[test]
+fn two_copies_in_one_process() {
+    let copies = copies("two", 2);
+    for (name, link) in [("copies-shared", Link::Shared), ("copies-static", Link::Static)] {
+        // As a program does that offers its own names to what it opens.
+        let program = compile("cc", &source("copies.c"), name, &["-O2", "-rdynamic"], link);
+        run(Command::new(&program).args(&copies));
+    }
+    let output =
+        run(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&copies[0]));
+    let names = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(names.lines().filter(|line| !line.starts_with("use ")).count(), 0, "{names}");
+}
+
+/// Each takes static TLS, of which a program that opens them late has little.
+#[test]
+fn five_copies_in_one_process() {
+    let program = compile("cc", &source("copies.c"), "copies-five", &["-O2"], Link::Shared);
+    run(Command::new(&program).args(copies("five", 5)));
+}
+
 /// `dlclose` of an image with a copy of the library: key destructors and fork handlers still point
 /// into it.
 #[test]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the inline functions of the other headers know of the library's insides. Version 3; not for
+ * What the inline functions of the other headers know of the library's insides. Version 4; not for
  * programs.
  *
  * A thread's block lies at a constant distance from the thread pointer (initial-exec), so the fast
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define REPRIEVE_ABI_VERSION 3
+#define REPRIEVE_ABI_VERSION 4
 
 /*
  * A thread's place in the registry of a domain. The low half of the word counts nested sections,
@@ -38,16 +38,14 @@ struct reprieve_record {
 /*
  * stack: REPRIEVE_IDLE_ when a lookup may begin; what an entered attempt's abort returns to; or 0:
  * call the library. cs: address of the rseq_cs field. saved: rbx, rbp, r13, r14.
- * fast: the first is the record of the default domain, null: call the library; the others are the
- * library's own.
- * online: the record of the QSBR domain, null: call the library.
+ * record: that of the default domain, null: call the library.
+ * online: the record of the QSBR domain, null: call the library. What follows is the library's own.
  */
 struct reprieve_thread_block {
 	uintptr_t stack;
 	uintptr_t cs;
 	uintptr_t saved[4];
-	uintptr_t pad[2];
-	struct reprieve_record *fast[6];
+	struct reprieve_record *record;
 	struct reprieve_record *online;
 };
 
@@ -58,7 +56,7 @@ struct reprieve_thread_block {
 #ifdef __x86_64__
 extern __thread struct reprieve_thread_block reprieve_thread
 	__attribute__((tls_model("initial-exec")));
-#define REPRIEVE_RECORD_() (reprieve_thread.fast[0])
+#define REPRIEVE_RECORD_() (reprieve_thread.record)
 #define REPRIEVE_ONLINE_() (reprieve_thread.online)
 #else
 #define REPRIEVE_RECORD_() ((struct reprieve_record *)NULL)

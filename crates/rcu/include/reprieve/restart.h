@@ -297,7 +297,7 @@ REPRIEVE_INLINE_ uintptr_t reprieve_cs_(const struct reprieve_thread_block *thre
 
 REPRIEVE_INLINE_ struct reprieve_record *reprieve_record_(struct reprieve_thread_block *thread)
 {
-	return thread->fast[0];
+	return thread->record;
 }
 
 /*

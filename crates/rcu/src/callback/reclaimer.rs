@@ -20,7 +20,7 @@ use crate::thread::load::Load;
 use crate::thread::record::Record;
 use crate::thread::registry::Registry;
 use crate::thread::slots::ProtectedNodes;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -62,11 +62,6 @@ pub(crate) struct Workers {
 
 // SAFETY: the vector is touched under the lock only.
 unsafe impl Sync for Workers {}
-
-thread_local! {
-    /// Whose thread this one is, if it is a domain's.
-    static WORKS_FOR: Cell<*const Reclaimer> = const { Cell::new(std::ptr::null()) };
-}
 
 impl Workers {
     fn new() -> Workers {
@@ -334,9 +329,9 @@ impl Reclaimer {
     ) -> bool {
         let own = self.clone();
         let run = move || {
-            WORKS_FOR.set(Arc::as_ptr(&own));
+            thread::set_works_for(Arc::as_ptr(&own).addr());
             work(&own);
-            WORKS_FOR.set(std::ptr::null());
+            thread::set_works_for(0);
             own.workers.leave();
         };
         self.workers.add(|| thread::start(name, run))
@@ -413,7 +408,7 @@ impl Reclaimer {
         self.room.after_fork();
         self.buffers_held.store(false, Ordering::Relaxed);
         let recount = self.lists.after_fork(self.registry(), self.grace.own_record());
-        self.workers.after_fork(std::ptr::eq(WORKS_FOR.get(), self));
+        self.workers.after_fork(thread::works_for() == std::ptr::from_ref(self).addr());
         self.queues.iter().for_each(|q| q.after_fork(self, recount));
         self.unserved.note();
     }

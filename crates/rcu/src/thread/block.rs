@@ -50,9 +50,12 @@ use crate::platform::{facts, start, sys};
 use std::sync::atomic::{Ordering, fence};
 
 /// Domains whose records are found without a second load.
-const NEAR: usize = 5;
+const NEAR: usize = 4;
 
 /// One per thread, zero at first. The layout is shared with assembly and C.
+///
+/// Two cache lines. A shared object of the initial-exec model needs static TLS, and glibc keeps
+/// little of it for objects that are opened late.
 #[repr(C, align(64))]
 pub(crate) struct Thread {
     /// The state of restartable sections:
@@ -66,27 +69,26 @@ pub(crate) struct Thread {
     cs: usize,
     /// Registers that the attempt's abort restores: rbx, rbp, r13, r14.
     pub(crate) saved: [usize; 4],
-    /// Keeps what is written at each attempt on a cache line of its own.
-    _pad: [usize; 2],
     /// The record in the default domain, for C's fast path and for those who look from outside.
     /// Null: call the library.
     pub(crate) shared: *const Record,
+    /// The record whose quiescent states C announces in line (`abi.rs`). Null: call the library.
+    pub(crate) online: *const Record,
     /// Records of the first domains, for Rust's fast path. Null: take the slow path, which notes
     /// the use.
     fast: [*const Record; NEAR],
-    /// The record whose quiescent states C announces in line (`abi.rs`). Null: call the library.
-    pub(crate) online: *const Record,
-    /// `table`, if the fast path may use it; else null.
-    spill: *const *const Record,
     /// All records of this thread by domain index; then the same as `fast` for all domains.
     table: *mut *const Record,
     /// Address of the queue (or buffer) whose callbacks this thread is running, or 0.
     pub(crate) running: usize,
-    /// Not 0: the records have been given back for the last time, for the thread exits.
-    exiting: usize,
-    /// The note of a thread of the runtime that is [`Bound`], else 0.
+    /// Address of the domain's state whose thread of the runtime this is, or 0.
+    works_for: usize,
+    /// The note of a thread of the runtime that is [`Bound`], else 0; or [`EXITING`].
     bound: u64,
 }
+
+/// The records have been given back for the last time: the thread exits. No note has this bit.
+const EXITING: u64 = 1 << 63;
 
 /// A thread of the runtime that is bound to a CPU.
 #[derive(Clone, Copy)]
@@ -158,14 +160,12 @@ pub(crate) fn this() -> *mut Thread {
                 stack: 0,
                 cs: 0,
                 saved: [0; 4],
-                _pad: [0; 2],
                 shared: std::ptr::null(),
-                fast: [std::ptr::null(); NEAR],
                 online: std::ptr::null(),
-                spill: std::ptr::null(),
+                fast: [std::ptr::null(); NEAR],
                 table: std::ptr::null_mut(),
                 running: 0,
-                exiting: 0,
+                works_for: 0,
                 bound: 0,
             })
         };
@@ -251,15 +251,16 @@ pub(crate) fn set_cs(cs: usize) {
 #[inline(always)]
 pub(crate) fn fast(index: usize) -> Option<&'static Record> {
     // SAFETY: the block is this thread's own; a pointer in it is null or leads to a record, and
-    // records are never freed. `spill` is null or leads to a table of two times MAX_DOMAINS
-    // pointers, and `index` is that of a domain.
+    // records are never freed. `table` is null or leads to a table of two times MAX_DOMAINS
+    // pointers, whose second half is null where readers execute fences, and `index` is that of a
+    // domain.
     unsafe {
         let thread = this();
         if index < NEAR {
             (*thread).fast[index].as_ref()
         } else {
-            let spill = (*thread).spill;
-            if spill.is_null() { None } else { (*spill.add(MAX_DOMAINS + index)).as_ref() }
+            let table = (*thread).table;
+            if table.is_null() { None } else { (*table.add(MAX_DOMAINS + index)).as_ref() }
         }
     }
 }
@@ -267,15 +268,11 @@ pub(crate) fn fast(index: usize) -> Option<&'static Record> {
 /// The record of this thread in domain `index`, not for guards, if no fence is needed.
 #[inline(always)]
 pub(crate) fn fast_unguarded(index: usize) -> Option<&'static Record> {
-    // SAFETY: as in `fast`.
-    unsafe {
-        let thread = this();
-        if index == 0 {
-            return (*thread).shared.as_ref();
-        }
-        let spill = (*thread).spill;
-        if spill.is_null() { None } else { (*spill.add(index)).as_ref() }
+    if index == 0 {
+        // SAFETY: as in `fast`.
+        return unsafe { (*this()).shared.as_ref() };
     }
+    if facts::fenced() { None } else { existing(index) }
 }
 
 /// The record of this thread in domain `index`, for guards, registering it if need be.
@@ -371,11 +368,8 @@ fn register(index: usize) -> &'static Record {
         };
         record.stamp();
         *(*thread).table.add(index) = record;
-        if !facts::fenced() {
-            (*thread).spill = (*thread).table;
-            if index == 0 {
-                (*thread).shared = record;
-            }
+        if index == 0 && !facts::fenced() {
+            (*thread).shared = record;
         }
         run_at_thread_exit(const { &(unregister as AtExit) });
         record
@@ -390,7 +384,7 @@ fn unregister(last: bool) {
     // SAFETY: as in `register`. The table was mapped with this size.
     unsafe {
         if last {
-            (*thread).exiting = 1;
+            (*thread).bound = EXITING;
         }
         let table = (*thread).table;
         if table.is_null() {
@@ -407,7 +401,6 @@ fn unregister(last: bool) {
         (*thread).stack = 0;
         (*thread).shared = std::ptr::null();
         (*thread).fast = [std::ptr::null(); NEAR];
-        (*thread).spill = std::ptr::null();
         (*thread).online = std::ptr::null();
         (*thread).table = std::ptr::null_mut();
         // It may exit out of a callback.
@@ -427,7 +420,7 @@ fn unregister(last: bool) {
 /// Whether this thread has given its records back for the last time.
 pub(crate) fn exiting() -> bool {
     // SAFETY: the block is this thread's own.
-    unsafe { (*this()).exiting != 0 }
+    unsafe { (*this()).bound == EXITING }
 }
 
 /// This thread is one of the runtime's: notes whether it is bound to one of several CPUs.
@@ -440,7 +433,7 @@ pub(crate) fn note_bound() {
 /// Whether this thread is one of the runtime's that is bound to a CPU.
 pub(crate) fn bound() -> Option<Bound> {
     // SAFETY: the block is this thread's own.
-    Bound::noted(unsafe { (*this()).bound })
+    Bound::noted(unsafe { (*this()).bound } & !EXITING)
 }
 
 /// Starts a thread of the runtime's, for which others wait: it has neither the priority of its
@@ -455,6 +448,19 @@ pub(crate) fn start(name: String, f: impl FnOnce() + Send + 'static) -> Option<s
         note_bound();
         f();
     })
+}
+
+/// This thread of the runtime works for the domain whose state has that address, or for none any
+/// more.
+pub(crate) fn set_works_for(state: usize) {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).works_for = state };
+}
+
+/// See [`set_works_for`].
+pub(crate) fn works_for() -> usize {
+    // SAFETY: the block is this thread's own.
+    unsafe { (*this()).works_for }
 }
 
 /// Whose callbacks this thread is running: see [`Thread::running`].
