@@ -12,8 +12,9 @@ pub struct Errno(pub i32);
 pub type Result<T> = std::result::Result<T, Errno>;
 
 impl Errno {
-    pub(crate) fn last() -> Errno {
-        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    /// Of an error of the standard library's.
+    pub(crate) fn of(error: &std::io::Error) -> Errno {
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
     }
 }
 
@@ -39,7 +40,7 @@ impl std::error::Error for Errno {}
 #[non_exhaustive]
 pub enum OpenError {
     #[error("{path}: cannot {what}: {error}", path = path.display())]
-    Io { path: PathBuf, what: &'static str, error: std::io::Error },
+    Io { path: PathBuf, what: &'static str, error: Errno },
     #[error(
         "{path}: made by an incompatible version ({found}; this library is version {own}): \
          end its users and remove the directory, or set REPRIEVE_IPC_DIR to another",
@@ -60,7 +61,7 @@ impl OpenError {
     /// The number that a System V call reports instead.
     pub fn errno(&self) -> Errno {
         match self {
-            OpenError::Io { error, .. } => Errno(error.raw_os_error().unwrap_or(libc::EIO)),
+            OpenError::Io { error, .. } => *error,
             OpenError::Unsafe { .. } => Errno(libc::EACCES),
             _ => Errno(libc::ENOSYS),
         }

@@ -26,9 +26,12 @@
 
 mod attachments;
 mod error;
+mod file;
 mod grace;
 mod heap;
 mod ids;
+#[doc(hidden)]
+pub mod kernel;
 mod limits;
 mod lock;
 mod lookup;

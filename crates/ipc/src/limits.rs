@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Limits: the kernel's, where `/proc` tells them, else its defaults.
 
+use crate::file;
+
 /// The limits of the three kinds, by their kernel names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -17,8 +19,8 @@ pub struct Limits {
 }
 
 fn read(name: &str) -> Vec<u64> {
-    let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
-    text.split_whitespace().map_while(|word| word.parse().ok()).collect()
+    let text = file::read(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    String::from_utf8_lossy(&text).split_whitespace().map_while(|word| word.parse().ok()).collect()
 }
 
 impl Limits {

@@ -98,11 +98,13 @@ impl Namespace {
     /// # Errors
     /// The directory cannot be used: [`OpenError`] says why, and what to do.
     pub fn open(directory: impl AsRef<Path>) -> std::result::Result<Namespace, OpenError> {
-        let _cancel = sys::CancelDisabled::new();
         // The process may change its working directory.
-        let directory = &std::path::absolute(directory.as_ref()).map_err(|error| {
-            OpenError::Io { path: directory.as_ref().into(), what: "find the directory", error }
-        })?;
+        let directory =
+            &std::path::absolute(directory.as_ref()).map_err(|error| OpenError::Io {
+                path: directory.as_ref().into(),
+                what: "find the directory",
+                error: Errno::of(&error),
+            })?;
         attachments::watch_forks();
         let mut list = OPEN.load(Acquire);
         if let Some(known) = known(list, directory) {

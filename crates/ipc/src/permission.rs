@@ -2,7 +2,9 @@
 //! Owner, mode, and who may do what: the kernel's rules (`ipcperms`).
 
 use crate::error::{Errno, Result};
+use crate::kernel::call;
 use crate::object::Object;
+use crate::sys;
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -36,8 +38,7 @@ fn user() -> u32 {
 #[cold]
 fn ask_user() -> u32 {
     let changes = CHANGES.load(SeqCst);
-    // SAFETY: no preconditions.
-    let user = unsafe { libc::geteuid() };
+    let user = sys::user();
     if CHANGES.load(SeqCst) == changes {
         USER.store(user.into(), SeqCst);
     }
@@ -46,21 +47,18 @@ fn ask_user() -> u32 {
 
 /// The effective user and group, for a new object.
 pub(crate) fn creator() -> u64 {
-    // SAFETY: no preconditions.
-    let group = unsafe { libc::getegid() };
-    u64::from(ask_user()) | u64::from(group) << 32
+    u64::from(ask_user()) | u64::from(sys::group()) << 32
 }
 
 fn in_group(groups: [u32; 2]) -> bool {
-    // SAFETY: no preconditions; then a buffer that is valid for its length.
-    unsafe {
-        if groups.contains(&libc::getegid()) {
-            return true;
-        }
-        let mut list = [0 as libc::gid_t; 1024];
-        let count = libc::getgroups(list.len() as i32, list.as_mut_ptr());
-        list[..count.max(0) as usize].iter().any(|group| groups.contains(group))
+    if groups.contains(&sys::group()) {
+        return true;
     }
+    // The kernel has no more.
+    let mut list = vec![0u32; 65536];
+    // SAFETY: a buffer that is valid for its length.
+    let count = unsafe { call!(SYS_getgroups, list.len(), list.as_mut_ptr()) }.unwrap_or(0);
+    list[..count].iter().any(|group| groups.contains(group))
 }
 
 /// Whether this thread has an effective capability.
@@ -73,8 +71,8 @@ pub(crate) fn capable(capability: u32) -> bool {
     let head = Head { version: 0x2008_0522, pid: 0 };
     let mut data = [[0u32; 3]; 2];
     // SAFETY: this version's header and data.
-    let result = unsafe { libc::syscall(libc::SYS_capget, &raw const head, data.as_mut_ptr()) };
-    result == 0 && data[capability as usize / 32][0] >> (capability % 32) & 1 != 0
+    let told = unsafe { call!(SYS_capget, &raw const head, data.as_mut_ptr()) };
+    told.is_ok() && data[capability as usize / 32][0] >> (capability % 32) & 1 != 0
 }
 
 /// Whether the bits granted lack one that is wanted.

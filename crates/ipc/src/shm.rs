@@ -10,6 +10,7 @@
 
 use crate::attachments::{self, Attachment};
 use crate::error::{CORRUPT, Errno, Result};
+use crate::file::{self, File};
 use crate::grace;
 use crate::ids::{self, Request};
 use crate::namespace::{Namespace, Owner, Status};
@@ -20,10 +21,7 @@ use crate::signals::Call;
 use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
@@ -74,9 +72,8 @@ impl Is for Segment {
     }
 
     fn discard(&self, local: &Local, id: i32) {
-        let _cancel = sys::CancelDisabled::new();
         if own_directory(local).is_ok() {
-            let _ = std::fs::remove_file(path(local, id));
+            let _ = file::remove(path(local, id));
         }
     }
 }
@@ -94,7 +91,7 @@ impl Attachment {
     unsafe fn unmap(&self) -> bool {
         let unmap = |part: &Range<usize>| {
             // SAFETY: the caller's promise; it was mapped by `shmat`.
-            unsafe { libc::munmap(part.start as *mut _, part.len()) };
+            unsafe { file::unmap(part.start, part.len()) };
         };
         if self.whole {
             unmap(&(self.address..self.address + self.length));
@@ -144,8 +141,7 @@ fn own_directory(local: &Local) -> Result<()> {
 }
 
 fn page_size() -> usize {
-    // SAFETY: no preconditions.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    file::page_size() as usize
 }
 
 impl Segment {
@@ -286,8 +282,6 @@ impl Namespace {
     /// `shmget`.
     pub fn shmget(&self, key: i32, size: usize, flags: i32) -> Result<i32> {
         let (_call, local) = self.begin()?;
-        // Ends before the call, whose end may run a handler that jumps out.
-        let _cancel = sys::CancelDisabled::new();
         self.sweep(local);
         let _section = local.enter();
         let size = size as u64;
@@ -334,8 +328,6 @@ impl Namespace {
     /// With `SHM_REMAP`: nothing that is mapped there is used any more.
     pub unsafe fn shmat(&self, id: i32, address: usize, flags: i32) -> Result<*mut u8> {
         let (call, local) = self.begin()?;
-        // As in `shmget`.
-        let _cancel = sys::CancelDisabled::new();
         if id < 0 {
             return Err(INVALID);
         }
@@ -373,24 +365,17 @@ impl Namespace {
             _ => libc::MAP_FIXED_NOREPLACE,
         };
         let file = open_file(local, id, !has(libc::SHM_RDONLY), size as u64);
-        let map = |file: std::fs::File| {
+        let map = |file: File| {
             // SAFETY: replaces a mapping only where the caller allows it.
-            unsafe {
-                let flags = libc::MAP_SHARED | fixed;
-                let p = libc::mmap(at as *mut _, length, protection, flags, file.as_raw_fd(), 0);
-                match Errno::last() {
-                    _ if fixed == libc::MAP_FIXED_NOREPLACE
-                        && p != libc::MAP_FAILED
-                        && p as usize != at =>
-                    {
-                        // Linux before 4.17, and some emulators, take the address as a hint.
-                        libc::munmap(p, length);
-                        Err(INVALID)
-                    }
-                    _ if p != libc::MAP_FAILED => Ok(p.cast::<u8>()),
-                    Errno(libc::EEXIST) => Err(INVALID),
-                    error => Err(error),
+            match unsafe { file.map(at, length, protection, libc::MAP_SHARED | fixed, 0) } {
+                Ok(found) if fixed == libc::MAP_FIXED_NOREPLACE && found != at => {
+                    // Linux before 4.17, and some emulators, take the address as a hint.
+                    // SAFETY: mapped just now, and nobody knows it.
+                    unsafe { file::unmap(found, length) };
+                    Err(INVALID)
                 }
+                Err(Errno(libc::EEXIST)) => Err(INVALID),
+                mapped => mapped.map(|found| found as *mut u8),
             }
         };
         // In one step for a fork: what its child has mapped is in its list.
@@ -545,20 +530,18 @@ impl Namespace {
 
     /// Removes the files of segments that were never finished, or whose remover died.
     pub(crate) fn sweep_files(&self, local: &Local) {
-        let _cancel = sys::CancelDisabled::new();
-        let Ok(directory) = std::fs::read_dir(&local.space.directory) else { return };
+        let Ok(names) = file::names(&local.space.directory) else { return };
         let _section = local.enter();
         let Ok(_ids) = local.lock(&local.ids(Kind::Shm).lock) else { return };
-        // After the directory was opened, which then is the one that this asks for.
+        // After the directory was read, which then is the one that this asks for.
         if own_directory(local).is_err() {
             return;
         }
-        for file in directory.flatten() {
-            let name = file.file_name();
+        for name in names {
             let id = name.to_str().and_then(|name| name.strip_prefix("shm."));
             let id = id.and_then(|id| id.parse::<i32>().ok());
             if id.is_some_and(|id| matches!(local.find::<Segment>(id), Err(INVALID))) {
-                let _ = std::fs::remove_file(file.path());
+                let _ = file::remove(local.space.directory.join(&*name));
             }
         }
     }
@@ -620,7 +603,7 @@ impl Namespace {
         self.with_living(local, id, |local, segment| {
             if !capable(CAP_IPC_LOCK) {
                 segment.object.belongs_to_caller()?;
-                let most = sys::most_locked();
+                let most = sys::limit(libc::RLIMIT_MEMLOCK).unwrap_or(0);
                 if lock && most == 0 {
                     return Err(Errno(libc::EPERM));
                 }
@@ -667,75 +650,39 @@ fn status(local: &Local, segment: &Segment, id: Option<i32>) -> Result<ShmStatus
     })
 }
 
-fn failed(error: std::io::Error) -> Errno {
-    Errno(error.raw_os_error().unwrap_or(libc::ENOMEM))
-}
-
 fn make_file(local: &Local, id: i32, size: u64, reserve: bool) -> Result<()> {
     own_directory(local)?;
     let length = size.next_multiple_of(page_size() as u64);
     if length > sys::longest_file() {
         return Err(Errno(libc::ENOMEM));
     }
-    let path = path(local, id);
-    let mode = local.space.file_mode;
-    let create = || {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .custom_flags(libc::O_CLOEXEC)
-            .open(&path)
-    };
-    let file = create().or_else(|error| match error.kind() {
+    let (path, mode) = (path(local, id), local.space.file_mode);
+    let file = File::create(&path, mode).or_else(|error| match error {
         // One that was never finished: its maker died. We hold the lock of the ids.
-        std::io::ErrorKind::AlreadyExists => std::fs::remove_file(&path).and_then(|()| create()),
+        Errno(libc::EEXIST) => file::remove(&path).and_then(|()| File::create(&path, mode)),
         _ => Err(error),
-    });
-    let file = file.map_err(failed)?;
-    let made = (|| {
-        // What the umask took away.
-        if file.metadata().map_err(failed)?.mode() & 0o777 != mode {
-            file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(failed)?;
-        }
-        if reserve && free_bytes(&file).is_some_and(|free| free < size) {
-            return Err(Errno(libc::ENOMEM));
-        }
-        file.set_len(length).map_err(|_| Errno(libc::ENOMEM))
-    })();
-    if made.is_err() {
-        let _ = std::fs::remove_file(&path);
-    }
-    made
-}
-
-/// What the file system has left: to attach more would be a SIGBUS later.
-fn free_bytes(file: &File) -> Option<u64> {
-    // SAFETY: plain data that the call fills in.
-    unsafe {
-        let mut found: libc::statvfs = std::mem::zeroed();
-        let known = libc::fstatvfs(file.as_raw_fd(), &mut found) == 0 && found.f_blocks != 0;
-        known.then(|| found.f_bavail.saturating_mul(found.f_frsize))
-    }
+    })?;
+    // What the file system has left: to attach more would be a SIGBUS later.
+    let full = reserve && file.room().is_some_and(|room| room.free < size);
+    let made = if full { Err(Errno(libc::ENOMEM)) } else { file.set_length(length) };
+    made.map_err(|_| {
+        let _ = file::remove(&path);
+        Errno(libc::ENOMEM)
+    })
 }
 
 fn open_file(local: &Local, id: i32, write: bool, size: u64) -> Result<File> {
     // Also where the namespace is out of this process's sight (`chroot`).
     own_directory(local)?;
-    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(write)
-        .custom_flags(flags)
-        .open(path(local, id))
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Errno(libc::EIDRM),
-            _ => failed(error),
-        })?;
+    let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
+    let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::open(path(local, id), flags).map_err(|error| match error {
+        Errno(libc::ENOENT) => Errno(libc::EIDRM),
+        _ => error,
+    })?;
     // Access beyond a file's end is a SIGBUS.
-    let found = file.metadata().map_err(failed)?;
-    if found.is_file() && found.len() >= size { Ok(file) } else { Err(CORRUPT) }
+    let found = file.about()?;
+    if found.is_file() && found.length() >= size { Ok(file) } else { Err(CORRUPT) }
 }
 
 #[cfg(test)]
@@ -758,8 +705,8 @@ mod tests {
         let attach = |address, flags| unsafe { n.shmat(id, address, flags) };
         let at = attach(0, 0).unwrap() as usize;
         with_own(&n, id, |_, segment| segment.size.store(1 << 20, Relaxed));
-        let file = OpenOptions::new().write(true).open(directory.path().join(file_name(id)));
-        file.unwrap().set_len(1 << 20).unwrap();
+        let file = File::open(directory.path().join(file_name(id)), libc::O_WRONLY);
+        file.unwrap().set_length(1 << 20).unwrap();
         assert_eq!(attach(at, libc::SHM_REMAP), Err(CORRUPT));
         assert_eq!(n.shmget(5, 0, 0), Err(CORRUPT));
         assert_eq!(n.shm_status(id).map(|status| (status.size, status.attached)), Ok((1 << 20, 1)));

@@ -2,7 +2,11 @@
 //! System calls, and what `/proc` tells.
 
 use crate::error::Errno;
+use crate::file::{self, File};
+use crate::kernel::{self, call};
+pub(crate) use crate::kernel::{current_cpu, monotonic, now};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -11,7 +15,7 @@ pub(crate) const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
 
 pub(crate) fn membarrier(command: i32) -> bool {
     // SAFETY: membarrier reads no memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    unsafe { call!(SYS_membarrier, command, 0, 0) }.is_ok()
 }
 
 fn timespec(time: Duration) -> libc::timespec {
@@ -26,128 +30,96 @@ fn timespec(time: Duration) -> libc::timespec {
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> i32 {
     let time = timespec(timeout);
     // SAFETY: `word` and `time` outlive the call.
-    let result = unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time)
-    };
-    if result == 0 { 0 } else { Errno::last().0 }
+    let result =
+        unsafe { call!(SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time) };
+    result.map_or_else(|Errno(errno)| errno, |_| 0)
 }
 
 pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
     // SAFETY: the kernel only uses the address of `word`.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, threads) };
+    let _ = unsafe { call!(SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, threads) };
 }
 
-/// How many bytes this process may lock into memory.
-pub(crate) fn most_locked() -> u64 {
+/// A limit of this process, where the kernel tells.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let none = std::ptr::null::<libc::rlimit>();
     // SAFETY: `limit` outlives the call.
-    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    limit.rlim_cur
+    let known = unsafe { call!(SYS_prlimit64, 0, resource, none, &raw mut limit) };
+    known.is_ok().then_some(limit.rlim_cur)
 }
 
 /// How long a file this process may make: beyond that the kernel sends a SIGXFSZ.
 pub(crate) fn longest_file() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the call.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-    if known { limit.rlim_cur } else { u64::MAX }
+    limit(libc::RLIMIT_FSIZE).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: gettid has no preconditions.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    // SAFETY: no preconditions, and no failure.
+    unsafe { call!(SYS_gettid) }.unwrap_or(0) as u32
 }
 
-/// Not the C library's function: nothing caches what the kernel says here.
 pub(crate) fn process_id() -> u32 {
-    // SAFETY: getpid has no preconditions.
-    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+    // SAFETY: as above.
+    unsafe { call!(SYS_getpid) }.unwrap_or(0) as u32
 }
 
 pub(crate) fn parent_id() -> u32 {
-    // SAFETY: getppid has no preconditions.
-    unsafe { libc::syscall(libc::SYS_getppid) as u32 }
+    // SAFETY: as above.
+    unsafe { call!(SYS_getppid) }.unwrap_or(0) as u32
 }
 
-/// The clock that the kernel stamps objects with: seconds, without a system call.
-pub(crate) fn now() -> u64 {
-    // SAFETY: a null pointer is allowed.
-    unsafe { libc::time(std::ptr::null_mut()) as u64 }
+/// The effective user.
+pub(crate) fn user() -> u32 {
+    // SAFETY: as above.
+    unsafe { call!(SYS_geteuid) }.unwrap_or(0) as u32
 }
 
-pub(crate) fn monotonic() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for the write.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-pub(crate) fn current_cpu() -> u64 {
-    // SAFETY: no preconditions. The C library reads it from its rseq area.
-    unsafe { libc::sched_getcpu() as u64 }
+/// The effective group.
+pub(crate) fn group() -> u32 {
+    // SAFETY: as above.
+    unsafe { call!(SYS_getegid) }.unwrap_or(0) as u32
 }
 
 /// The CPUs that this thread may run on.
 pub(crate) fn usable_cpus() -> u32 {
-    // SAFETY: plain data of the size given.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        match libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed) {
-            0 => libc::CPU_COUNT(&allowed) as u32,
-            _ => 1,
-        }
-    }
+    let mut allowed = [0u64; 128];
+    // SAFETY: a buffer that is valid for its length.
+    let told =
+        unsafe { call!(SYS_sched_getaffinity, 0, size_of_val(&allowed), allowed.as_mut_ptr()) };
+    told.map_or(1, |_| allowed.iter().map(|word| word.count_ones()).sum())
 }
 
 /// Lets others have this CPU that want it.
 pub(crate) fn yield_cpu() {
     // SAFETY: no preconditions.
-    unsafe { libc::sched_yield() };
+    let _ = unsafe { call!(SYS_sched_yield) };
 }
 
 pub(crate) fn pause(time: Duration) {
     let time = timespec(time);
     // SAFETY: `time` outlives the call.
-    unsafe {
-        libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>())
-    };
+    let _ = unsafe { call!(SYS_nanosleep, &raw const time, std::ptr::null::<u8>()) };
 }
 
 /// The number of this process's PID namespace; 0 if the kernel does not tell.
 pub(crate) fn pid_namespace() -> u64 {
     /// `PIDFD_GET_PID_NAMESPACE`, since Linux 6.11.
-    const GET_PID_NAMESPACE: libc::Ioctl = 0xff05;
-    let _cancel = CancelDisabled::new();
-    // SAFETY: a string, plain data that the calls fill in, and files that are ours.
-    unsafe {
-        let mut found: libc::stat = std::mem::zeroed();
-        // Right whatever PID namespace this `/proc` is of.
-        if libc::stat(c"/proc/self/ns/pid".as_ptr(), &mut found) == 0 {
-            return found.st_ino;
-        }
-        let process = libc::syscall(libc::SYS_pidfd_open, process_id(), 0) as libc::c_int;
-        if process < 0 {
-            return 0;
-        }
-        let namespace = libc::ioctl(process, GET_PID_NAMESPACE, 0);
-        libc::close(process);
-        if namespace < 0 {
-            return 0;
-        }
-        let known = libc::fstat(namespace, &mut found) == 0;
-        libc::close(namespace);
-        if known { found.st_ino } else { 0 }
-    }
+    const GET_PID_NAMESPACE: i32 = 0xff05;
+    // Right whatever PID namespace this `/proc` is of.
+    let asked = file::about("/proc/self/ns/pid").or_else(|_| {
+        // SAFETY: these touch no memory.
+        let open = |number: usize| File::of_number(number as i32);
+        let process = unsafe { call!(SYS_pidfd_open, process_id(), 0) }.map(open)?;
+        let found = unsafe { call!(SYS_ioctl, process.number(), GET_PID_NAMESPACE, 0) };
+        found.map(open)?.about()
+    });
+    asked.map_or(0, |found| found.identity().1)
 }
 
 /// The number of this thread's time namespace; 0 where there are none.
 pub(crate) fn time_namespace() -> u64 {
-    // SAFETY: a string, and plain data that the call fills in.
-    unsafe {
-        let mut found: libc::stat = std::mem::zeroed();
-        let known = libc::stat(c"/proc/self/ns/time".as_ptr(), &mut found) == 0;
-        if known { found.st_ino } else { 0 }
-    }
+    file::about("/proc/self/ns/time").map_or(0, |found| found.identity().1)
 }
 
 /// Whether `/proc` numbers processes as the kernel does for this one. It may be missing (`chroot`),
@@ -155,10 +127,7 @@ pub(crate) fn time_namespace() -> u64 {
 /// else's.
 pub(crate) fn proc_has_our_numbers() -> bool {
     let mut link = [0u8; 16];
-    // SAFETY: a string, and a buffer that is valid for its length.
-    let length =
-        unsafe { libc::readlink(c"/proc/self".as_ptr(), link.as_mut_ptr().cast(), link.len()) };
-    let number = link.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
+    let number = file::read_link(c"/proc/self", &mut link).unwrap_or_default();
     std::str::from_utf8(number).ok().and_then(|number| number.parse().ok()) == Some(process_id())
 }
 
@@ -173,21 +142,6 @@ pub(crate) enum Process {
     Unknown,
 }
 
-/// Reads a small file without the allocator: this may run in the child of a fork.
-fn read_small(path: &std::ffi::CStr, buffer: &mut [u8]) -> isize {
-    let _cancel = CancelDisabled::new();
-    // SAFETY: a string, and a buffer that is valid for its length.
-    unsafe {
-        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if file < 0 {
-            return -1;
-        }
-        let read = libc::read(file, buffer.as_mut_ptr().cast(), buffer.len());
-        libc::close(file);
-        read
-    }
-}
-
 pub(crate) fn process(pid: u32) -> Process {
     let mut path = [0u8; 48];
     // Its first thread's file says the same; of `/proc/PID/stat` some emulators make up their own.
@@ -195,30 +149,29 @@ pub(crate) fn process(pid: u32) -> Process {
     path[..text.len()].copy_from_slice(text.as_bytes());
     let mut stat = [0u8; 1024];
     let path = std::ffi::CStr::from_bytes_until_nul(&path).unwrap_or(c"");
-    let read = if proc_has_our_numbers() { read_small(path, &mut stat) } else { -1 };
-    if read <= 0 {
-        return process_without_proc(pid);
+    let read = proc_has_our_numbers().then(|| file::read_small(path, &mut stat)).flatten();
+    match read {
+        None | Some([]) => process_without_proc(pid),
+        Some(stat) => parse_stat(stat),
     }
-    parse_stat(&stat[..read as usize])
 }
 
 /// Whether there is a process of that number, or only its exit status is left.
 fn process_without_proc(pid: u32) -> Process {
-    let _cancel = CancelDisabled::new();
-    // SAFETY: signal 0 only asks; the file is ours, and `ended` outlives the call.
+    // SAFETY: signal 0 only asks; `ended` outlives the call.
     unsafe {
-        if libc::kill(pid as libc::pid_t, 0) != 0 && Errno::last().0 == libc::ESRCH {
+        if call!(SYS_kill, pid, 0) == Err(Errno(libc::ESRCH)) {
             return Process::Gone;
         }
         // A signal can be sent to a zombie, too. This can be read from once no thread is left.
-        let file = libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int;
-        if file < 0 {
+        let Ok(process) = call!(SYS_pidfd_open, pid, 0) else {
             return if is_dead_child(pid) { Process::Gone } else { Process::Unknown };
-        }
-        let mut ended = libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 };
-        let found = libc::poll(&mut ended, 1, 0);
-        libc::close(file);
-        if found > 0 { Process::Gone } else { Process::Unknown }
+        };
+        let process = File::of_number(process as i32);
+        let mut ended = libc::pollfd { fd: process.number(), events: libc::POLLIN, revents: 0 };
+        let (now, mask) = (timespec(Duration::ZERO), std::ptr::null::<u8>());
+        let found = call!(SYS_ppoll, &raw mut ended, 1, &raw const now, mask, 8);
+        if found.is_ok_and(|found| found > 0) { Process::Gone } else { Process::Unknown }
     }
 }
 
@@ -229,7 +182,9 @@ fn is_dead_child(pid: u32) -> bool {
     // SAFETY: plain data, which the call fills in. It leaves the child as it is.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        libc::waitid(libc::P_PID, pid, &mut info, how) == 0 && info.si_pid() == pid as i32
+        let none = std::ptr::null::<u8>();
+        call!(SYS_waitid, libc::P_PID, pid, &raw mut info, how, none).is_ok()
+            && info.si_pid() == pid as i32
     }
 }
 
@@ -251,14 +206,14 @@ fn parse_stat(stat: &[u8]) -> Process {
 /// Whether a process that is there has mapped a file of that name, which begins with a slash, in
 /// whatever directory. `None`: `/proc` does not tell.
 pub(crate) fn has_mapped(pid: u32, name: &str) -> Option<bool> {
-    let _cancel = CancelDisabled::new();
     if !proc_has_our_numbers() {
         return None;
     }
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let tasks = format!("/proc/{pid}/task");
     // All threads have the same, but those that have ended have nothing.
-    let maps = tasks.flatten().find_map(|task| {
-        std::fs::read(task.path().join("maps")).ok().filter(|maps| !maps.is_empty())
+    let maps = file::names(&tasks).ok()?.iter().find_map(|task| {
+        let maps = Path::new(&tasks).join(&**task).join("maps");
+        file::read(maps).ok().filter(|maps| !maps.is_empty())
     })?;
     Some(maps.split(|&b| b == b'\n').any(|line| is_of_file(line, name)))
 }
@@ -271,11 +226,10 @@ fn is_of_file(line: &[u8], name: &str) -> bool {
 /// Where this process has mapped parts of a file of that name, as [`has_mapped`] takes it, of which
 /// the beginning is, or would be, at `address`. `None`: `/proc` does not tell.
 pub(crate) fn mapped_parts(address: usize, name: &str) -> Option<Vec<Range<usize>>> {
-    let _cancel = CancelDisabled::new();
     // The first one is empty if the process's first thread has ended.
     let maps = ["/proc/self/maps", "/proc/thread-self/maps"]
         .into_iter()
-        .find_map(|path| std::fs::read(path).ok().filter(|maps| !maps.is_empty()))?;
+        .find_map(|path| file::read(path).ok().filter(|maps| !maps.is_empty()))?;
     let lines = maps.split(|&b| b == b'\n').filter(|line| is_of_file(line, name));
     let parts = lines.filter_map(parse_mapping);
     let parts = parts.filter(|(part, offset)| part.start.checked_sub(*offset) == Some(address));
@@ -294,69 +248,28 @@ fn parse_mapping(line: &[u8]) -> Option<(Range<usize>, usize)> {
 /// Whether that thread of a process of this PID namespace is gone.
 pub(crate) fn thread_gone(pid: u32, tid: u32) -> bool {
     // SAFETY: signal 0 only asks.
-    let result = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
-    result != 0 && Errno::last().0 == libc::ESRCH
-}
-
-/// Disables cancellation of this thread (`pthread_cancel`) while it lives. A thread that is
-/// cancelled ends in the next call that is a cancellation point, and what it has locked stays
-/// locked: for this process, or for all of the namespace. So whatever opens, closes or reserves
-/// files, or reads `/proc`, does it with cancellation disabled. (The calls that do none of that are
-/// too quick for it, and have no cancellation point.)
-pub(crate) struct CancelDisabled {
-    old: libc::c_int,
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
-}
-
-impl CancelDisabled {
-    pub(crate) fn new() -> CancelDisabled {
-        /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
-        const DISABLE: libc::c_int = 1;
-        let mut old = 0;
-        // SAFETY: `old` is valid for the write.
-        unsafe { pthread_setcancelstate(DISABLE, &mut old) };
-        CancelDisabled { old }
-    }
-}
-
-impl Drop for CancelDisabled {
-    fn drop(&mut self) {
-        // SAFETY: the state that this thread had; the result is not wanted.
-        unsafe { pthread_setcancelstate(self.old, std::ptr::null_mut()) };
-    }
+    unsafe { call!(SYS_tgkill, pid, tid, 0) == Err(Errno(libc::ESRCH)) }
 }
 
 /// Blocks all signals while it lives. Keeps `errno`.
 pub(crate) struct SignalsBlocked {
-    old: libc::sigset_t,
+    old: kernel::Signals,
     errno: i32,
 }
 
 impl SignalsBlocked {
     pub(crate) fn new() -> SignalsBlocked {
-        // SAFETY: the sets are plain data that the calls fill in; errno's location is this
-        // thread's.
-        unsafe {
-            let errno = *libc::__errno_location();
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut old: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-            SignalsBlocked { old, errno }
-        }
+        // SAFETY: this thread's own.
+        let errno = unsafe { *libc::__errno_location() };
+        SignalsBlocked { old: kernel::block(libc::SIG_BLOCK, kernel::ALL_SIGNALS), errno }
     }
 }
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: `old` was filled in by pthread_sigmask in `new`.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.old, std::ptr::null_mut());
-            *libc::__errno_location() = self.errno;
-        }
+        kernel::block(libc::SIG_SETMASK, self.old);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.errno };
     }
 }
 

@@ -2,6 +2,7 @@
 //! `reprieve ipc` as users run it, with programs that use System V IPC.
 
 mod manual;
+mod neighbours;
 mod suites;
 
 use std::fs::{self, Permissions};

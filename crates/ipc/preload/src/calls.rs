@@ -5,6 +5,7 @@
 use crate::next::next;
 use crate::structures::{self, MsgInfo, ShmInfo, ShmLimits};
 use libc::{c_int, c_long, c_ulong, c_void, key_t, sembuf, seminfo, size_t, ssize_t, timespec};
+use reprieve_ipc_core::kernel::call;
 use reprieve_ipc_core::signals::in_a_call;
 use reprieve_ipc_core::{Errno, Namespace, Owner, Result};
 use std::mem::MaybeUninit;
@@ -48,6 +49,13 @@ fn namespace() -> Result<&'static Namespace> {
     }
 }
 
+/// On standard error, as the kernel's call writes it.
+fn tell(error: &dyn std::fmt::Display) {
+    let text = format!("libreprieve_ipc: {error}\n");
+    // SAFETY: bytes that are valid for reads.
+    let _ = unsafe { call!(SYS_write, 2, text.as_ptr(), text.len()) };
+}
+
 /// In a call: a handler that needs the namespace would wait for its own thread, which registers the
 /// process.
 #[cold]
@@ -56,7 +64,7 @@ fn open() -> Result<&'static Namespace> {
     let opened = in_a_call(Namespace::open_default).ok_or(Errno(libc::EDEADLK))?;
     let opened = opened.map_err(|error| {
         if !TOLD.swap(true, Relaxed) {
-            eprintln!("libreprieve_ipc: {error}");
+            tell(&error);
         }
         error.errno()
     })?;
@@ -112,7 +120,7 @@ fn zeros(bytes: &mut [MaybeUninit<u8>]) -> &mut [u8] {
 
 /// Returns as the C library does.
 #[inline]
-fn returns<T: From<i8>>(result: Result<T>) -> T {
+pub fn returns<T: From<i8>>(result: Result<T>) -> T {
     result.unwrap_or_else(|Errno(errno)| {
         // SAFETY: this thread's own.
         unsafe { *libc::__errno_location() = errno };

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forks, and changes of who the process is.
 
+use crate::calls::returns;
 use crate::next::next;
 use libc::{c_int, gid_t, pid_t, uid_t};
+use reprieve_ipc_core::kernel::call;
 use reprieve_ipc_core::{Fork, credentials_changed, watch_forks};
 
 #[used]
@@ -36,28 +38,28 @@ unsafe extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
         -1 => return -1,
         0 => {}
         // SAFETY: the parent's end.
-        _ => unsafe { libc::_exit(0) },
+        _ => drop(unsafe { call!(SYS_exit_group, 0) }),
     }
     // SAFETY: strings, and descriptors of this process, which has asked for that.
-    unsafe {
-        if libc::setsid() == -1 {
-            return -1;
-        }
-        if no_chdir == 0 {
-            libc::chdir(c"/".as_ptr());
-        }
-        if no_close == 0 {
-            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-            if null < 0 {
-                return -1;
+    let done = unsafe {
+        call!(SYS_setsid).and_then(|_| {
+            if no_chdir == 0 {
+                let _ = call!(SYS_chdir, c"/".as_ptr());
             }
-            (0..3).for_each(|standard| _ = libc::dup2(null, standard));
-            if null > 2 {
-                libc::close(null);
+            if no_close == 0 {
+                let name = c"/dev/null".as_ptr();
+                let null = call!(SYS_openat, libc::AT_FDCWD, name, libc::O_RDWR)?;
+                for standard in (0..3).filter(|&standard| standard != null) {
+                    let _ = call!(SYS_dup3, null, standard, 0);
+                }
+                if null > 2 {
+                    let _ = call!(SYS_close, null);
+                }
             }
-        }
-    }
-    0
+            Ok(0)
+        })
+    };
+    returns(done.map(|_| 0))
 }
 
 /// Functions after which permissions are checked against new credentials.

@@ -9,6 +9,7 @@
 
 use crate::next::next;
 use libc::{c_int, c_void, sighandler_t, siginfo_t};
+use reprieve_ipc_core::kernel::{self, Signals, call};
 use reprieve_ipc_core::signals::{arrived, deliver_with, delivered};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -65,7 +66,8 @@ extern "C" fn handle(signal: c_int, information: *mut siginfo_t, context: *mut c
             let put_off = &mut *put_off.get();
             put_off.information[signal as usize].write(*information);
             put_off.mask |= 1 << (signal - 1);
-            libc::sigaddset(&mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, signal);
+            *(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<Signals>() |=
+                bit(signal);
         });
         return;
     }
@@ -92,30 +94,21 @@ extern "C" fn handle(signal: c_int, information: *mut siginfo_t, context: *mut c
 /// Delivers what was put off, as if it had been blocked until now: all is queued again before the
 /// first handler runs. That one may jump out of here, and the kernel keeps the others.
 fn deliver() {
-    // SAFETY: plain data that the calls fill in; this thread's places. With all signals blocked no
-    // handler changes them.
+    // SAFETY: this thread's places. With all signals blocked no handler changes them.
     PUT_OFF.with(|put_off| unsafe {
-        let errno = *libc::__errno_location();
-        let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut mask);
+        let mut mask = kernel::block(libc::SIG_BLOCK, kernel::ALL_SIGNALS);
         delivered();
         let put_off = &mut *put_off.get();
+        let process = call!(SYS_getpid).unwrap_or(0);
+        let thread = call!(SYS_gettid).unwrap_or(0);
         while put_off.mask != 0 {
             let signal = put_off.mask.trailing_zeros() as c_int + 1;
             put_off.mask &= put_off.mask - 1;
             let mut information = put_off.information[signal as usize].assume_init();
-            libc::syscall(
-                libc::SYS_rt_tgsigqueueinfo,
-                libc::getpid(),
-                libc::gettid(),
-                signal,
-                &raw mut information,
-            );
-            libc::sigdelset(&mut mask, signal);
+            let _ = call!(SYS_rt_tgsigqueueinfo, process, thread, signal, &raw mut information);
+            mask &= !bit(signal);
         }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
-        *libc::__errno_location() = errno;
+        kernel::block(libc::SIG_SETMASK, mask);
     });
 }
 
@@ -186,7 +179,7 @@ fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler
         new.sa_sigaction = handler;
         new.sa_flags = flags;
         if flags & libc::SA_NODEFER == 0 {
-            libc::sigaddset(&mut new.sa_mask, signal);
+            *(&raw mut new.sa_mask).cast::<Signals>() = bit(signal);
         }
         if sigaction(signal, &new, &mut old) != 0 { libc::SIG_ERR } else { old.sa_sigaction }
     }
@@ -198,7 +191,7 @@ fn set_restarting(signal: c_int, handler: sighandler_t) -> sighandler_t {
 }
 
 /// 0 for what is no signal.
-fn bit(signal: c_int) -> u64 {
+fn bit(signal: c_int) -> Signals {
     if (1..SIGNALS as c_int).contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
@@ -242,23 +235,22 @@ extern "C" fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t {
 extern "C" fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t {
     /// Blocks the signal, and leaves its handler as it is.
     const SIG_HOLD: sighandler_t = 2;
-    // SAFETY: plain data that the calls fill in; the handler is the caller's.
+    // SAFETY: plain data that the call fills in; the handler is the caller's.
     unsafe {
-        let (mut one, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
         let (mut new, mut old): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
         new.sa_sigaction = handler;
         let (how, new) = match handler {
             SIG_HOLD => (libc::SIG_BLOCK, std::ptr::null()),
             _ => (libc::SIG_UNBLOCK, &raw const new),
         };
-        if handler == libc::SIG_ERR || libc::sigaddset(&mut one, signal) != 0 {
+        if handler == libc::SIG_ERR || bit(signal) == 0 {
             *libc::__errno_location() = libc::EINVAL;
             return libc::SIG_ERR;
         }
-        if sigaction(signal, new, &mut old) != 0 || libc::sigprocmask(how, &one, &mut before) != 0 {
+        if sigaction(signal, new, &mut old) != 0 {
             return libc::SIG_ERR;
         }
-        let held = libc::sigismember(&before, signal) == 1;
+        let held = kernel::block(how, bit(signal)) & bit(signal) != 0;
         if held { SIG_HOLD } else { old.sa_sigaction }
     }
 }

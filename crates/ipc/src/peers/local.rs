@@ -3,6 +3,8 @@
 
 use super::registry;
 use crate::error::{Errno, Result};
+use crate::file;
+use crate::kernel::call;
 use crate::signals::{Here, here};
 use crate::space::Space;
 use crate::space::layout::{Thread, mark};
@@ -91,19 +93,19 @@ fn make_epoch() -> &'static AtomicU64 {
         libc::pthread_atfork(None, None, Some(wipe));
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0);
+        let page = call!(SYS_mmap, 0, 4096, protection, flags, usize::MAX, 0);
         let word = match page {
-            libc::MAP_FAILED => &raw const OTHERWISE,
-            page => {
-                libc::madvise(page, 4096, libc::MADV_WIPEONFORK);
-                page.cast_const().cast()
+            Err(_) => &raw const OTHERWISE,
+            Ok(page) => {
+                let _ = call!(SYS_madvise, page, 4096, libc::MADV_WIPEONFORK);
+                page as *const AtomicU64
             }
         };
         match EPOCH.compare_exchange(std::ptr::null_mut(), word.cast_mut(), AcqRel, Acquire) {
             Ok(_) => &*word,
             Err(others) => {
-                if page != libc::MAP_FAILED {
-                    libc::munmap(page, 4096);
+                if let Ok(page) = page {
+                    file::unmap(page, 4096);
                 }
                 &*others
             }
@@ -193,8 +195,7 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
         // SAFETY: boxed, and freed by the thread's end only.
         return Ok((unsafe { &*known }, false));
     }
-    let full = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::ENOSPC));
-    let registry = space.registry().map_err(full)?;
+    let registry = space.registry()?;
     let process = registry::own_process(space, epoch)?;
     let number = registry::own_thread(space, process)?;
     drop(registry);

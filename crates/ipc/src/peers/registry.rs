@@ -4,6 +4,7 @@
 
 use super::{find_namespace, gone, name, own_namespace, place, thread_dead};
 use crate::error::{Errno, Result};
+use crate::kernel::call;
 use crate::space::Space;
 use crate::space::layout::*;
 use crate::sys;
@@ -227,8 +228,7 @@ pub(super) fn own_thread(space: &Space, process: u64) -> Result<u64> {
 fn lock_for_life(thread: &Thread) -> bool {
     let (mut head, mut length) = (std::ptr::null_mut::<libc::c_void>(), 0usize);
     // SAFETY: asks for this thread's list; two words to be filled in.
-    let listed =
-        unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut length) == 0 };
+    let listed = unsafe { call!(SYS_get_robust_list, 0, &raw mut head, &raw mut length) }.is_ok();
     thread.life.iter().for_each(|word| word.store(0, Relaxed));
     if !listed || head.is_null() || cfg!(not(target_env = "gnu")) {
         return false;

@@ -8,13 +8,11 @@ mod told;
 pub use path::default_directory;
 
 use crate::error::{CORRUPT, Errno, OpenError, Result};
+use crate::file::{self, File};
+use crate::kernel::call;
 use crate::sys;
 use layout::*;
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, compiler_fence, fence};
@@ -46,7 +44,7 @@ pub(crate) struct Space {
 impl Drop for Space {
     fn drop(&mut self) {
         // SAFETY: mapped by `open`, and nobody else knows it.
-        unsafe { libc::munmap(self.base.cast(), SIZE as usize) };
+        unsafe { file::unmap(self.base as usize, SIZE as usize) };
     }
 }
 
@@ -63,22 +61,20 @@ impl Space {
     pub fn open(directory: &Path) -> std::result::Result<Space, OpenError> {
         path::make_directory(directory)?;
         let io = |what| move |error| OpenError::Io { path: directory.join(FILE), what, error };
-        let mode = directory.metadata().map_err(io("look at the directory of"))?.mode() & 0o666;
+        let mode = file::about(directory).map_err(io("look at the directory of"))?.mode() & 0o666;
         let file = match open_file(directory, FILE) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(Errno(libc::ENOENT)) => {
                 let lock = || Registry::open_file(directory, mode);
                 let _creating = Registry::lock(lock, None).map_err(io("lock"))?;
                 match open_file(directory, FILE) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        create(directory, mode).map_err(io("create"))?
-                    }
+                    Err(Errno(libc::ENOENT)) => create(directory, mode).map_err(io("create"))?,
                     other => other.map_err(io("open"))?,
                 }
             }
             other => other.map_err(io("open"))?,
         };
-        let found = file.metadata().map_err(io("look at"))?;
-        let length = found.len();
+        let found = file.about().map_err(io("look at"))?;
+        let length = found.length();
         if length < PAGE {
             return Err(OpenError::Foreign { path: directory.into() });
         }
@@ -86,7 +82,7 @@ impl Space {
         let space = Space {
             base,
             directory: directory.into(),
-            identity: (found.dev(), found.ino()),
+            identity: found.identity(),
             kept: Kept::none(),
             file_mode: mode,
             unfenced: AtomicBool::new(false),
@@ -113,8 +109,7 @@ impl Space {
     /// Whether that directory holds the file that is mapped: by whatever name, since a process has
     /// each namespace once.
     pub fn is_at(&self, directory: &Path) -> bool {
-        let found = directory.join(FILE).metadata();
-        found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+        file::about(directory.join(FILE)).is_ok_and(|found| found.identity() == self.identity)
     }
 
     /// Registers this process for global membarriers.
@@ -199,44 +194,39 @@ impl Space {
 
     /// Has the file system reserve memory: a sparse page that it has none for would be a SIGBUS.
     pub fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
-        let _cancel = sys::CancelDisabled::new();
         let file = open_file(&self.directory, FILE);
         let file = file.ok().filter(|file| identity(file).is_ok_and(|i| i == self.identity));
-        let reserved = match file {
-            Some(file) => reserve(&file, offset, bytes),
+        match file {
+            Some(file) => file.reserve(offset, bytes),
             // This process may no longer open it, or its name is another file's.
             None => self.populate(offset, bytes),
-        };
-        reserved.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::ENOSPC)))
+        }
     }
 
     /// Has the file system reserve memory as if it were written to.
-    fn populate(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        // SAFETY: no preconditions.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 };
+    fn populate(&self, offset: u64, bytes: u64) -> Result<()> {
+        let page = file::page_size();
         let start = offset / page * page;
-        let at = self.bytes(start, offset - start + bytes).map_err(|_| io::ErrorKind::InvalidInput);
-        let (at, length) = (at?.cast(), (offset - start + bytes) as usize);
+        let at = self.bytes(start, offset - start + bytes)?;
+        let length = offset - start + bytes;
         loop {
             // SAFETY: inside the mapping, whose bytes do not change by it.
-            let result = unsafe { libc::madvise(at, length, libc::MADV_POPULATE_WRITE) };
-            match (result, io::Error::last_os_error().raw_os_error()) {
-                (0, _) => return Ok(()),
-                (_, Some(libc::EAGAIN | libc::EINTR)) => {}
+            match unsafe { call!(SYS_madvise, at, length, libc::MADV_POPULATE_WRITE) } {
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
                 // Linux before 5.14, or a sandbox: as with a file system that cannot reserve.
-                (_, Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) => return Ok(()),
-                _ => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+                Ok(_) | Err(Errno(libc::EINVAL | libc::ENOSYS | libc::EPERM)) => return Ok(()),
+                Err(_) => return Err(Errno(libc::ENOSPC)),
             }
         }
     }
 
     /// Lets one thread at a time, of all processes, register or be removed.
-    pub fn registry(&self) -> io::Result<Registry> {
+    pub fn registry(&self) -> Result<Registry> {
         let open = || {
             // Another namespace's lock would be no lock for this one.
             match self.is_at(&self.directory) {
                 true => Registry::open_file(&self.directory, self.file_mode),
-                false => Err(io::Error::from_raw_os_error(libc::EACCES)),
+                false => Err(Errno(libc::EACCES)),
             }
         };
         Registry::lock(open, Some(&self.kept))
@@ -244,8 +234,8 @@ impl Space {
 }
 
 /// Device and number of a file.
-fn identity(file: &File) -> io::Result<(u64, u64)> {
-    file.metadata().map(|found| (found.dev(), found.ino()))
+fn identity(file: &File) -> Result<(u64, u64)> {
+    file.about().map(|found| found.identity())
 }
 
 /// A descriptor of the lock's file. The program may have closed it, and have another file there.
@@ -272,15 +262,15 @@ impl Kept {
         if number < 0 {
             return None;
         }
-        // SAFETY: not closed by us: it may be the program's.
-        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(number) });
+        // Not closed by us: it may be the program's.
+        let file = ManuallyDrop::new(File::of_number(number));
         let known = (self.device.load(Relaxed), self.file.load(Relaxed));
         identity(&file).is_ok_and(|found| found == known).then_some(file)
     }
 
     /// Keeps one of that file, by a number that programs do not expect to get. It is opened for
     /// that: children have it, too, and so a lock of `file` if it were a duplicate.
-    fn keep(&self, file: &File, open: impl Fn() -> io::Result<File>) {
+    fn keep(&self, file: &File, open: impl Fn() -> Result<File>) {
         let Ok(known) = identity(file) else { return };
         if let Some(kept) = self.get() {
             if identity(&kept).is_ok_and(|kept| kept == known) {
@@ -290,79 +280,42 @@ impl Kept {
         }
         let Ok(file) = open() else { return };
         let Ok(known) = identity(&file) else { return };
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` outlives the call; then a file that is open.
-        let kept = unsafe {
-            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-            // None of the standard ones, whatever the limit: the program may have closed them.
-            let from = limit.rlim_cur.min(1024).saturating_sub(64).max(3) as libc::c_int;
-            libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from)
-        };
-        self.set(kept, known);
+        // None of the standard ones, whatever the limit: the program may have closed them.
+        let most = sys::limit(libc::RLIMIT_NOFILE).unwrap_or(0);
+        let from = most.min(1024).saturating_sub(64).max(3);
+        // SAFETY: touches no memory.
+        let kept = unsafe { call!(SYS_fcntl, file.number(), libc::F_DUPFD_CLOEXEC, from) };
+        self.set(kept.map_or(-1, |kept| kept as i32), known);
     }
 }
 
-fn open_file(directory: &Path, name: &str) -> io::Result<File> {
-    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file =
-        OpenOptions::new().read(true).write(true).custom_flags(flags).open(directory.join(name))?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    Ok(file)
+fn open_file(directory: &Path, name: &str) -> Result<File> {
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::open(directory.join(name), flags)?;
+    if file.about()?.is_file() { Ok(file) } else { Err(Errno(libc::EINVAL)) }
 }
 
-fn reserve(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
-    loop {
-        // SAFETY: no memory of ours is involved.
-        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, bytes as i64) };
-        match (result, io::Error::last_os_error()) {
-            (0, _) => return Ok(()),
-            (_, error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A file system that cannot: then a full one is a SIGBUS.
-            (_, error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
-            (_, error) => return Err(error),
-        }
-    }
-}
-
-fn map(file: &File) -> io::Result<*mut u8> {
+fn map(file: &File) -> Result<*mut u8> {
     // The address space is always as long as the layout, so that every checked offset is inside.
     let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let base = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            SIZE as usize,
-            protection,
-            libc::MAP_SHARED | libc::MAP_NORESERVE,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
+    unsafe { file.map(0, SIZE as usize, protection, flags, 0) }.map(|base| base as *mut u8)
 }
 
 /// Makes the file under another name first: whoever opens it finds it whole.
-fn create(directory: &Path, mode: u32) -> io::Result<File> {
+fn create(directory: &Path, mode: u32) -> Result<File> {
     if sys::longest_file() < SIZE {
         // The kernel would send a SIGXFSZ.
-        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        return Err(Errno(libc::EFBIG));
     }
     let new = directory.join("space.new");
     // A creator that was killed left it; we hold the lock.
-    let _ = std::fs::remove_file(&new);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .custom_flags(libc::O_CLOEXEC)
-        .open(&new)?;
-    file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    let _ = file::remove(&new);
+    let file = File::create(&new, mode)?;
     let filled = (|| {
-        file.set_len(SIZE)?;
-        reserve(&file, 0, PROCESSES)?;
+        file.set_length(SIZE)?;
+        file.reserve(0, PROCESSES)?;
         let base = map(&file)?;
         // SAFETY: the beginning of the new mapping; atomics only.
         let header: &Header = unsafe { &*base.cast() };
@@ -372,11 +325,11 @@ fn create(directory: &Path, mode: u32) -> io::Result<File> {
         header.heap.reserved.store(HEAP, Relaxed);
         header.magic.store(MAGIC, Release);
         // SAFETY: what was mapped above, and nobody refers to.
-        unsafe { libc::munmap(base.cast(), SIZE as usize) };
-        std::fs::rename(&new, directory.join(FILE))
+        unsafe { file::unmap(base as usize, SIZE as usize) };
+        file::rename(&new, directory.join(FILE))
     })();
     if filled.is_err() {
-        let _ = std::fs::remove_file(&new);
+        let _ = file::remove(&new);
     }
     filled.map(|()| file)
 }
@@ -395,7 +348,6 @@ pub(crate) struct Registry {
     file: Option<File>,
     /// The file is the one that is kept.
     kept: bool,
-    _cancel: sys::CancelDisabled,
 }
 
 /// The process a thread of which holds it; 0: nobody here.
@@ -404,17 +356,16 @@ static REGISTERING: AtomicU32 = AtomicU32::new(0);
 static LOCKED: Kept = Kept::none();
 
 impl Registry {
-    fn lock(open: impl Fn() -> io::Result<File>, kept: Option<&Kept>) -> io::Result<Registry> {
-        let cancel = sys::CancelDisabled::new();
+    fn lock(open: impl Fn() -> Result<File>, kept: Option<&Kept>) -> Result<Registry> {
         let process = sys::process_id();
         while REGISTERING.compare_exchange(0, process, Acquire, Relaxed).is_err() {
             sys::pause(std::time::Duration::from_micros(50));
         }
         // Releases the flag, and the lock, from here on.
-        let mut registry = Registry { file: None, kept: false, _cancel: cancel };
+        let mut registry = Registry { file: None, kept: false };
         let file = match open() {
             Ok(file) => {
-                LOCKED.set(file.as_raw_fd(), identity(&file)?);
+                LOCKED.set(file.number(), identity(&file)?);
                 kept.inspect(|kept| kept.keep(&file, &open));
                 registry.file.insert(file)
             }
@@ -428,43 +379,29 @@ impl Registry {
         Ok(registry)
     }
 
-    fn open_file(directory: &Path, mode: u32) -> io::Result<File> {
+    fn open_file(directory: &Path, mode: u32) -> Result<File> {
         let path = directory.join(LOCK);
-        let open = |create: bool| {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create_new(create)
-                .mode(mode)
-                .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-                .open(&path)
-        };
-        match open(true) {
-            Ok(file) => {
-                file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-                Ok(file)
-            }
-            Err(_) => open(false),
-        }
+        let open = || File::open(&path, libc::O_RDWR | libc::O_NOFOLLOW);
+        // Almost always it is there.
+        open().or_else(|_| File::create(&path, mode)).or_else(|_| open())
     }
 }
 
 /// Locks or unlocks a file, for this process or for whoever has it open as it is here.
-fn lock_whole(file: &File, for_process: bool, how: libc::c_int) -> io::Result<()> {
+fn lock_whole(file: &File, for_process: bool, how: libc::c_int) -> Result<()> {
     // SAFETY: plain data, initialized below.
     let mut whole: libc::flock = unsafe { std::mem::zeroed() };
     whole.l_type = how as libc::c_short;
     let mut command = if for_process { libc::F_SETLKW } else { libc::F_OFD_SETLKW };
     // SAFETY: a file that is open, and data that outlives the call.
-    while unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const whole) } != 0 {
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EINTR) => {}
+    while let Err(error) = unsafe { call!(SYS_fcntl, file.number(), command, &raw const whole) } {
+        match error.0 {
+            libc::EINTR => {}
             // Linux before 3.15, and kernels that are not Linux.
-            Some(libc::EINVAL) if command == libc::F_OFD_SETLKW => command = libc::F_SETLKW,
+            libc::EINVAL if command == libc::F_OFD_SETLKW => command = libc::F_SETLKW,
             // The kernel takes all threads of a process for one: another thread of the holder may
             // wait for a lock of this program's. The holder itself waits for nobody.
-            Some(libc::EDEADLK) => sys::pause(std::time::Duration::from_micros(200)),
+            libc::EDEADLK => sys::pause(std::time::Duration::from_micros(200)),
             _ => return Err(error),
         }
     }
@@ -488,7 +425,6 @@ impl Drop for Registry {
 
 /// In the child of a fork no other thread registers. The file that one had open here is closed.
 pub(crate) fn forget_registering() {
-    let _cancel = sys::CancelDisabled::new();
     drop(LOCKED.get().map(ManuallyDrop::into_inner));
     LOCKED.set(-1, (0, 0));
     REGISTERING.store(0, Release);
@@ -516,13 +452,15 @@ mod tests {
             unsafe {
                 let mut whole: libc::flock = std::mem::zeroed();
                 whole.l_type = libc::F_WRLCK as libc::c_short;
-                libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const whole) == 0
+                call!(SYS_fcntl, file.number(), libc::F_SETLK, &raw const whole).is_ok()
             }
         };
         let registry = space.registry().unwrap();
         assert!(!is_free());
         // As a child has it that was forked now.
-        let copy = registry.file.as_ref().unwrap().try_clone().unwrap();
+        let locked = registry.file.as_ref().unwrap().number();
+        // SAFETY: touches no memory.
+        let copy = File::of_number(unsafe { call!(SYS_dup, locked) }.unwrap() as i32);
         drop(registry);
         assert!(is_free());
         drop(copy);

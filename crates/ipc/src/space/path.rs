@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which directory is a namespace.
 
-use crate::error::OpenError;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use crate::error::{Errno, OpenError};
+use crate::{file, sys};
 use std::path::{Path, PathBuf};
 
 /// The user's namespace: `REPRIEVE_IPC_DIR`; else the user's runtime directory; else a directory
@@ -18,13 +17,14 @@ fn chosen_directory() -> PathBuf {
     if let Some(directory) = named("REPRIEVE_IPC_DIR") {
         return directory;
     }
-    // SAFETY: no preconditions.
-    let user = unsafe { libc::geteuid() };
+    let user = sys::user();
     let runtime = named("XDG_RUNTIME_DIR").unwrap_or_else(|| format!("/run/user/{user}").into());
-    if runtime.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user) {
+    if file::about(&runtime).is_ok_and(|found| found.is_directory() && found.user() == user) {
         return runtime.join("reprieve-ipc");
     }
-    let parent = ["/dev/shm", "/tmp"].into_iter().find(|p| Path::new(p).is_dir());
+    let parent = ["/dev/shm", "/tmp"]
+        .into_iter()
+        .find(|path| file::about(path).is_ok_and(|found| found.is_directory()));
     Path::new(parent.unwrap_or("/tmp")).join(format!("reprieve-ipc-{user}"))
 }
 
@@ -32,14 +32,13 @@ fn chosen_directory() -> PathBuf {
 /// anybody can make one in `/tmp`.
 pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
     let error = |what| move |error| OpenError::Io { path: directory.into(), what, error };
-    match std::fs::DirBuilder::new().mode(0o700).create(directory) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+    match file::make_directory(directory, 0o700) {
+        Err(Errno(libc::EEXIST)) => {}
         other => return other.map_err(error("make the directory")),
     }
     let named = std::env::var_os("REPRIEVE_IPC_DIR").is_some_and(|named| !named.is_empty());
-    let found = directory.symlink_metadata().map_err(error("look at"))?;
-    // SAFETY: no preconditions.
-    let ours = found.is_dir() && found.uid() == unsafe { libc::geteuid() };
+    let found = file::about_link(directory).map_err(error("look at"))?;
+    let ours = found.is_directory() && found.user() == sys::user();
     if !named && directory == default_directory() && !(ours && found.mode() & 0o022 == 0) {
         return Err(OpenError::Unsafe { path: directory.into() });
     }
