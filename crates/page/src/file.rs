@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that are there whole or not at all.
 
-use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Result, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-
-/// Who may write into the directory may have put a link or a pipe there.
-const NO_LINK: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits() as i32;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 /// Replaces the file `path` by `content`, whole or not at all. Of a symbolic link, the file that it
 /// leads to is replaced (a link to nothing is replaced itself). A device or a pipe gets the content
 /// instead, and so does what `/dev/stdout` and `/dev/stderr` stand for, whatever it is.
-///
-/// The content is written beside the file under a fixed name, then renamed. Because the name is
-/// fixed, a crash leaves at most one such file, and the next write takes it over. Of two writers at
-/// once, the second waits for the first.
 ///
 /// # Errors
 /// When the file cannot be written or renamed. The old file stays, and nothing else is left. Also
@@ -32,76 +24,31 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
         }
         _ => {}
     }
-    let path = &match std::fs::metadata(path) {
+    let (path, old) = &match std::fs::metadata(path) {
         Ok(old) if !old.is_file() && !old.is_dir() => {
             return File::options().write(true).open(path)?.write_all(content);
         }
-        // Whatever has this name by then is replaced, also another writer's file.
-        Ok(_) if !std::fs::symlink_metadata(path)?.is_symlink() => path.to_owned(),
-        Ok(_) => follow(path)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
+        Ok(old) => (std::fs::canonicalize(path)?, Some(old)),
+        Err(error) if error.kind() == ErrorKind::NotFound => (path.to_owned(), None),
         Err(error) => return Err(error),
     };
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(".part");
-    let part = path.with_file_name(name);
-    let mut file = take(&part)?;
-    let mut put = || {
-        file.set_len(0)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        // Who may not read the old file may not read the new one, if it stays its owner's.
-        let (old, new) = (std::fs::metadata(path), file.metadata()?);
-        if let Some(old) = old.ok().filter(|old| (old.uid(), old.gid()) == (new.uid(), new.gid())) {
-            file.set_permissions(Permissions::from_mode(old.mode() & 0o777))?;
-        }
-        std::fs::rename(&part, path)
-    };
-    put().inspect_err(|_| {
-        let _ = std::fs::remove_file(&part);
-    })
-}
-
-/// The file to which a link leads. That is found by reading links, so the kernel has to have
-/// followed them to the same file. Another writer may replace that in between.
-fn follow(link: &Path) -> Result<PathBuf> {
-    for _ in 0..100 {
-        let old = std::fs::metadata(link)?;
-        let path = std::fs::canonicalize(link)?;
-        let found = std::fs::symlink_metadata(&path)?;
-        if (found.dev(), found.ino()) == (old.dev(), old.ino()) {
-            return Ok(path);
-        }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut new = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+    new.write_all(content)?;
+    new.as_file().sync_all()?;
+    // Who may not read the old file may not read the new one, if it stays its owner's.
+    let own = new.as_file().metadata()?;
+    if let Some(old) = old.as_ref().filter(|o| (o.uid(), o.gid()) == (own.uid(), own.gid())) {
+        new.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o777))?;
     }
-    Err(ErrorKind::PermissionDenied.into())
+    new.persist(path).map(drop).map_err(|error| error.error)
 }
 
 fn flushed(mut out: impl Write, content: &[u8]) -> Result<()> {
     out.write_all(content)?;
     out.flush()
-}
-
-/// Opens `part` for this writer alone.
-fn take(part: &Path) -> Result<File> {
-    loop {
-        let mut options = File::options();
-        options.create(true).truncate(false).write(true).custom_flags(NO_LINK);
-        let file = options.open(part)?;
-        let mine = file.metadata()?;
-        // Another's stays another's, who could change the content later, or hold the lock for ever.
-        if !mine.is_file() || mine.uid() != rustix::process::geteuid().as_raw() {
-            let what = format!("{} is another's: remove it", part.display());
-            return Err(std::io::Error::new(ErrorKind::AlreadyExists, what));
-        }
-        // Where the file system has no locks, two writers are not kept apart.
-        let _ = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
-        // The writer before has renamed or removed what was opened here.
-        let is_mine = |now: std::fs::Metadata| (now.dev(), now.ino()) == (mine.dev(), mine.ino());
-        if std::fs::metadata(part).is_ok_and(is_mine) {
-            return Ok(file);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -158,16 +105,6 @@ mod tests {
         write(&link, b"new").unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"new");
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
-    }
-
-    #[test]
-    fn a_link_in_place_of_the_part_is_not_followed() {
-        let dir = tempfile::tempdir().unwrap();
-        let (file, other) = (dir.path().join("file"), dir.path().join("other"));
-        std::fs::write(&other, b"another's").unwrap();
-        std::os::unix::fs::symlink(&other, dir.path().join(".file.part")).unwrap();
-        assert!(write(&file, b"new").is_err());
-        assert_eq!(std::fs::read(&other).unwrap(), b"another's");
     }
 
     #[test]
