@@ -170,6 +170,8 @@ pub use read::guard::{Guard, Protected, Qsbr, QsbrGuard, ReadSide};
 #[cfg(not(loom))]
 pub use read::restart::section::{Section, Word};
 #[cfg(not(loom))]
+pub use read::restart::traversal::{Part, Traversal};
+#[cfg(not(loom))]
 pub use read::restart::{Lookup, RESTARTS};
 #[cfg(not(loom))]
 pub use read::support::{Support, support};

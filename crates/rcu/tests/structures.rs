@@ -216,7 +216,7 @@ mod map {
         assert_eq!(map.take("a", &guard), Some(&20));
         assert!(!map.remove("a"));
         assert!(!map.contains_key("a") && map.contains_key("b"));
-        assert_eq!(map.iter(&guard).collect::<Vec<_>>(), [(&"b", &3)]);
+        assert_eq!(map.iter_in(&guard).collect::<Vec<_>>(), [(&"b", &3)]);
         assert_eq!(format!("{map:?}"), r#"{"b": 3}"#);
     }
 
@@ -271,7 +271,7 @@ mod map {
         // How many there are is guessed from a sixteenth of the keys, whose number hashing decides.
         assert!(map.chains() >= 10_000 / 4, "{} after {once}", map.chains());
         assert!((0..=10_000).all(|k| map.copied(&k) == Some(k)));
-        assert_eq!(map.iter(&domain.read_lock()).count(), 10_001);
+        assert_eq!(map.iter_in(&domain.read_lock()).count(), 10_001);
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod map {
         (0..16u64).for_each(|k| assert!(map.insert(k, k)));
         domain.synchronize();
         let guard = domain.read_lock();
-        let mut iter = map.iter(&guard);
+        let mut iter = map.iter_in(&guard);
         let mut seen: Vec<u64> = iter.by_ref().take(5).map(|(k, _)| *k).collect();
         let chains = map.chains();
         (100..1000).for_each(|k| assert!(map.insert(k, k)));
@@ -291,6 +291,88 @@ mod map {
         seen.extend(iter.map(|(k, _)| *k).filter(|k| *k < 16));
         seen.sort_unstable();
         assert_eq!(seen, (0..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_scan_sees_each_key_once_while_the_map_grows() {
+        let domain = domain();
+        let map = Map::builder().domain(&domain).build();
+        (0..16u64).for_each(|k| assert!(map.insert(k, k)));
+        let chains = map.chains();
+        let mut seen = vec![];
+        for (n, item) in map.iter().enumerate() {
+            seen.push(*item.key());
+            // Growth in steps, replacements, and removals of what is not looked for.
+            let new = 100 + 1000 * n as u64;
+            (new..new + 100).for_each(|k| assert!(map.insert(k, k)));
+            (0..16).for_each(|k| assert!(!map.insert(k, k)));
+            (new..new + 50).for_each(|k| assert!(map.remove(&k)));
+            domain.synchronize();
+            if n == 200 {
+                break;
+            }
+        }
+        assert!(map.chains() > 8 * chains);
+        // The rest, without growth.
+        let mut scan: Vec<u64> = map.iter().map(|item| *item.key()).collect();
+        assert_eq!(scan.len(), map.len());
+        scan.sort_unstable();
+        scan.dedup();
+        assert_eq!(scan.len(), map.len());
+        let length = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), length, "one was seen twice");
+    }
+
+    #[test]
+    fn a_scan_sees_all_items_of_a_place_and_may_remove_them() {
+        for load in [1, usize::MAX] {
+            let map =
+                Map::builder().hasher(BuildHasherDefault::<Same>::default()).load(load).build();
+            (0..40u32).for_each(|k| assert!(map.insert(k, k)));
+            let mut keys: Vec<u32> = map.iter().map(|item| *item.key()).collect();
+            keys.sort_unstable();
+            assert!(keys.into_iter().eq(0..40));
+            let even = |item: &reprieve::structures::map::Held<'_, u32, u32>| item.key() % 2 == 0;
+            map.iter().filter(even).for_each(|item| assert!(map.remove(item.key())));
+            assert_eq!(map.iter().count(), 20);
+        }
+        let map = Map::new();
+        assert!(map.iter().next().is_none());
+        (0..1000u32).for_each(|k| assert!(map.insert(k, k)));
+        map.iter().for_each(|item| assert!(map.remove(item.key())));
+        assert!(map.is_empty() && map.iter().next().is_none());
+    }
+
+    #[test]
+    fn a_scan_holds_no_free() {
+        let domain = domain();
+        let map = Map::builder().domain(&domain).build();
+        let list = List::new_in(&domain);
+        let table = IdTable::new_in(&domain);
+        for n in 0..100u32 {
+            map.insert(n, n);
+            list.push_back(n);
+            table.insert(n).unwrap();
+        }
+        let (mut items, mut values, mut entries) = (map.iter(), list.iter(), table.iter());
+        for _ in 0..50 {
+            items.next().unwrap();
+            let _ = (values.next().unwrap(), entries.next().unwrap());
+        }
+        domain.barrier().unwrap();
+        for n in 0..100 {
+            assert!(map.remove(&n));
+        }
+        list.retain(|_| false);
+        domain.barrier().unwrap_err();
+        while domain.stats().waiting > 2 {
+            thread::yield_now();
+        }
+        assert!(items.next().is_none() && values.next().is_none() && entries.next().is_some());
+        drop((items, values, entries));
+        domain.barrier().unwrap();
     }
 
     #[test]
@@ -374,7 +456,7 @@ mod list {
         let value = |n: u32| (n, Counted(drops.clone()));
         [2, 3, 4].into_iter().for_each(|n| list.push_back(value(n)));
         list.push_front(value(1));
-        let numbers = || list.iter(&domain.read_lock()).map(|v| v.0).collect::<Vec<_>>();
+        let numbers = || list.iter_in(&domain.read_lock()).map(|v| v.0).collect::<Vec<_>>();
         assert_eq!((numbers(), list.len()), (vec![1, 2, 3, 4], 4));
         let held = list.protect(|v| v.0 == 3).unwrap();
         assert!(list.replace_first(|v| v.0 == 3, |v| value(v.0 * 10)));
@@ -398,12 +480,77 @@ mod list {
         let list = List::new();
         (0..5).for_each(|n| list.push_back(n));
         let guard = reprieve::read_lock();
-        let mut walk = list.iter(&guard);
+        let mut walk = list.iter_in(&guard);
         assert_eq!((walk.next(), walk.next()), (Some(&0), Some(&1)));
         assert!(list.remove_first(|n| *n == 1) && list.remove_first(|n| *n == 3));
         list.push_back(5);
         assert!(walk.eq(&[2, 4, 5]));
-        assert!(list.iter(&guard).eq(&[0, 2, 4, 5]));
+        assert!(list.iter_in(&guard).eq(&[0, 2, 4, 5]));
+    }
+
+    /// What is protected between two steps of a scan, or after its end, is not let go with it.
+    #[test]
+    fn a_scan_keeps_its_slots_apart() {
+        let domain = domain();
+        let list = List::new_in(&domain);
+        (0..3).for_each(|n| list.push_back(n));
+        let mut scan = list.iter();
+        let mut held = vec![];
+        while scan.next().is_some() {
+            held.extend(list.protect(|n| *n == 1));
+        }
+        assert!(scan.next().is_none() && list.remove_first(|n| *n == 2));
+        held.extend(list.protect(|n| *n == 1));
+        assert!(scan.next().is_none());
+        held.extend(list.protect(|n| *n == 1));
+        drop(scan);
+        list.retain(|_| false);
+        assert_eq!(held.len(), 5);
+        for held in held {
+            assert_eq!(domain.barrier(), Err(reprieve::Error::Protecting));
+            assert_eq!(*held, 1);
+        }
+        domain.barrier().unwrap();
+    }
+
+    /// The item that was handed out last, the one before, both, all, or the next one.
+    #[test]
+    fn a_scan_goes_on_behind_items_that_are_taken_out() {
+        let keys = |list: &List<i32>| list.iter().map(|n| *n).collect::<Vec<_>>();
+        for out in 0..7 {
+            let list = List::new();
+            (0..300).for_each(|n| list.push_back(n));
+            let mut seen = vec![];
+            for n in list.iter() {
+                let n = *n;
+                seen.push(n);
+                let gone = |m: &i32| match out {
+                    0 => *m == n,
+                    1 => *m == n - 1,
+                    2 => *m == n || *m == n - 1,
+                    3 => *m <= n,
+                    4 => *m == n + 1,
+                    5 => (*m - n).abs() <= 3 && *m % 3 != 0,
+                    _ => *m == n && n % 2 == 0,
+                };
+                list.retain(|m| !gone(m));
+                list.push_front(-1 - n);
+                list.replace_first(|m| *m == 299, |m| *m);
+            }
+            let stays = |n: &i32| match out {
+                4 => n % 2 == 0,
+                5 => n % 3 == 0,
+                _ => true,
+            };
+            let stayed = |n: &&i32| stays(n);
+            assert!(
+                seen.iter().filter(stayed).eq((0..300).filter(stays).collect::<Vec<_>>().iter())
+            );
+            let mut once = seen.clone();
+            once.dedup();
+            assert_eq!(seen, once);
+            assert_eq!(keys(&list).len(), list.len());
+        }
     }
 
     #[test]
@@ -411,7 +558,7 @@ mod list {
     fn a_guard_of_another_domain_is_refused() {
         let domain = domain();
         let list: List<u32, _> = List::new_in(&domain);
-        let _ = list.iter(&reprieve::read_lock());
+        let _ = list.iter_in(&reprieve::read_lock());
     }
 
     struct Entry {
@@ -517,7 +664,7 @@ mod ids {
             assert_eq!(*table.get(*id, &guard).unwrap().lock().unwrap(), n);
             assert_eq!(*table.protect(*id).unwrap().lock().unwrap(), n);
         }
-        assert!(table.iter(&guard).map(|e| e.id()).eq(ids));
+        assert!(table.iter_in(&guard).map(|e| e.id()).eq(ids));
     }
 
     #[test]

@@ -269,15 +269,25 @@ fn map() {
                     owned.into_iter().for_each(|v| assert!(v.0.check(key) < u64::MAX));
                 },
                 &|| {
-                    if plain && random(20) == 0 {
-                        let guard = domain.read_lock();
-                        let mut seen = [0; ALWAYS as usize];
-                        for (key, value) in map.iter(&guard) {
-                            good(*key, *value);
-                            seen.get_mut(*key as usize).into_iter().for_each(|n| *n += 1);
-                        }
-                        assert_eq!(seen, [1; ALWAYS as usize]);
+                    if random(20) != 0 {
+                        return;
                     }
+                    let mut seen = [0; ALWAYS as usize];
+                    let mut see = |key: u64, value| {
+                        good(key, value);
+                        seen.get_mut(key as usize).into_iter().for_each(|n| *n += 1);
+                    };
+                    if plain && random(2) == 0 {
+                        let guard = domain.read_lock();
+                        map.iter_in(&guard).for_each(|(key, value)| see(*key, *value));
+                    } else {
+                        for item in map.iter() {
+                            dawdle();
+                            see(*item.key(), *item);
+                        }
+                        owners.iter().for_each(|item| _ = item.0.check(*item.key()));
+                    }
+                    assert_eq!(seen, [1; ALWAYS as usize]);
                 },
                 &|| {
                     let key = random(KEYS);
@@ -306,7 +316,7 @@ fn map() {
             ];
             run(time.min(Duration::from_millis(100)), 1, &work);
             let guard = domain.read_lock();
-            assert_eq!(map.len(), map.iter(&guard).count());
+            assert_eq!(map.len(), map.iter_in(&guard).count());
         }
     });
 }
@@ -358,15 +368,22 @@ fn list() {
             1,
             &[
                 &|| {
-                    let guard = domain.read_lock();
                     // Those that are always there are seen once, and in order.
                     let mut always = 0;
-                    for value in list.iter(&guard) {
+                    let mut see = |value: &Owner| {
                         let id = value.0.id;
                         value.0.check(id);
                         if id < ALWAYS {
                             assert_eq!(id, always);
                             always += 1;
+                        }
+                    };
+                    if random(2) == 0 {
+                        list.iter_in(&domain.read_lock()).for_each(&mut see);
+                    } else {
+                        for value in list.iter() {
+                            dawdle();
+                            see(&value);
                         }
                     }
                     assert_eq!(always, ALWAYS);
@@ -402,7 +419,7 @@ fn list() {
                 },
             ],
         );
-        assert_eq!(list.len(), list.iter(&domain.read_lock()).count());
+        assert_eq!(list.len(), list.iter_in(&domain.read_lock()).count());
     });
 }
 
@@ -446,6 +463,14 @@ fn ids() {
                         **live = Marked::new(id.index() as u64, version + 1);
                     },
                     &|| {
+                        let mut seen = 0;
+                        for entry in table.iter() {
+                            seen += u64::from(always.contains(&entry.id()));
+                            entry.lock().into_iter().for_each(|live| _ = live.check(live.id));
+                        }
+                        assert_eq!(seen, 8);
+                    },
+                    &|| {
                         if let Some(entry) = any().and_then(|id| table.protect(id)) {
                             dawdle();
                             let id = entry.id();
@@ -468,7 +493,8 @@ fn ids() {
                     },
                 ],
             );
-            assert_eq!(table.len(), table.iter(&domain.read_lock()).count());
+            assert_eq!(table.len(), table.iter_in(&domain.read_lock()).count());
+            assert_eq!(table.len(), table.iter().count());
         }
     });
 }

@@ -8,7 +8,8 @@
 //! A build with `RUSTFLAGS="--cfg reprieve_fault"` breaks the protocol on purpose
 //! (`src/platform/fault.rs`) and runs `faults_are_caught` in place of the torture itself.
 
-use reprieve::{Cap, Domain, Engine, Head, Lookup, ReadSide, Section};
+use reprieve::structures::List;
+use reprieve::{Cap, Domain, Engine, Head, Lookup, Part, ReadSide, Section, Traversal};
 use std::cell::Cell;
 #[cfg(not(reprieve_fault))]
 use std::io::Write as _;
@@ -33,6 +34,8 @@ struct Node {
     head: Head,
     next: AtomicPtr<Node>,
     key: u64,
+    /// 1: its `next` may lead anywhere.
+    unlinked: AtomicU64,
     version: AtomicU64,
     check: AtomicU64,
 }
@@ -71,6 +74,7 @@ impl Pool {
                 head: Head::new(),
                 next: AtomicPtr::new(next),
                 key,
+                unlinked: AtomicU64::new(0),
                 version: AtomicU64::new(version),
                 check: AtomicU64::new(key.wrapping_mul(MARK).wrapping_add(version)),
             })
@@ -88,6 +92,7 @@ unsafe extern "C" fn free(head: *mut Head) {
         (*node).version.store(POISON, Relaxed);
         // A traversal that is here ends.
         (*node).next.store(std::ptr::null_mut(), Relaxed);
+        (*node).unlinked.store(0, Relaxed);
     }
     POOL.free.lock().unwrap().push_back(node as usize);
 }
@@ -123,6 +128,7 @@ impl Table {
                 let old = link.load(Relaxed);
                 let version = (*old).version.load(Relaxed) + 1;
                 link.store(POOL.take(key, version, (*old).next.load(Relaxed)), Release);
+                (*old).unlinked.store(1, Release);
                 old
             }
         };
@@ -205,6 +211,61 @@ unsafe impl Lookup for Find<'_> {
     }
 }
 
+/// The same in parts of one step.
+struct Parts<'a>(Find<'a>);
+
+// SAFETY: as above; `Table::replace` marks nodes before it hands them over.
+unsafe impl Traversal for Parts<'_> {
+    type Node = Node;
+    const UNOPTIMIZED: bool = true;
+
+    #[inline(always)]
+    unsafe fn part(&self, section: &Section, from: *const Node, _: usize) -> Part<Node> {
+        // SAFETY: nodes are alive in the section, or in a slot.
+        unsafe {
+            let next = if from as usize == 0 {
+                section.follow(self.0.chain)
+            } else if section.read(&raw const (*from).unlinked as *const u64) != 0 {
+                return Part::lost();
+            } else {
+                section.follow(&(*from).next)
+            };
+            let Some(node) = next else {
+                return Part::end();
+            };
+            let node = node.as_ptr();
+            let mut left = self.0.delay;
+            while left > 0 {
+                section.read(&raw const (*node).key);
+                left -= 1;
+            }
+            if section.read(&raw const (*node).key) == self.0.key {
+                Part::found(node)
+            } else {
+                Part::reached(node)
+            }
+        }
+    }
+}
+
+/// A value of the list, which is poison once it was dropped.
+struct Item {
+    id: u64,
+    check: AtomicU64,
+}
+
+impl Item {
+    fn new(id: u64) -> Item {
+        Item { id, check: AtomicU64::new(id.wrapping_mul(MARK)) }
+    }
+}
+
+impl Drop for Item {
+    fn drop(&mut self) {
+        self.check.store(POISON, Relaxed);
+    }
+}
+
 struct Random(u64);
 
 impl Random {
@@ -231,9 +292,13 @@ impl Random {
     }
 }
 
+/// Items of the list that are always there.
+const ALWAYS: u64 = 8;
+
 struct Arena {
-    domain: Domain,
+    domain: Arc<Domain>,
     table: Table,
+    list: List<Item, Arc<Domain>>,
     broken: AtomicU64,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -264,10 +329,10 @@ impl Arena {
         let key = random.below(KEYS);
         let find =
             Find { chain: &self.table.chains[key as usize % CHAINS], key, delay: random.delay() };
-        match random.below(4) {
+        match random.below(16) {
             // SAFETY: the table is reclaimed through this domain only.
-            0 | 1 => self.check(key, unsafe { self.domain.lookup(&Value(find)) }),
-            2 => {
+            0..8 => self.check(key, unsafe { self.domain.lookup(&Value(find)) }),
+            8..11 => {
                 let guard = self.domain.read_lock();
                 let nested = (random.below(4) == 0).then(|| self.domain.read_lock());
                 // SAFETY: as above.
@@ -282,6 +347,14 @@ impl Arena {
                 self.check(key, self.look(node));
                 drop(guard);
             }
+            11 => {
+                // SAFETY: as above, and nodes are retired with their address.
+                match unsafe { self.domain.traverse(&Parts(find)) } {
+                    Some(node) => self.check(key, self.look(&*node)),
+                    None => _ = self.broken.fetch_add(1, Relaxed),
+                }
+            }
+            12 => self.scan(random),
             _ => {
                 // SAFETY: as above, and nodes are retired with their address.
                 let held: Vec<_> = (0..=random.below(3) * random.below(6))
@@ -300,8 +373,45 @@ impl Arena {
         }
     }
 
+    /// Items that are always there are seen once, in order, and each is whole.
+    fn scan(&self, random: &mut Random) {
+        let mut next = 0;
+        for item in self.list.iter() {
+            READS.set(READS.get() + 1);
+            for _ in 0..random.delay() {
+                std::hint::spin_loop();
+            }
+            let whole = item.check.load(Relaxed) == item.id.wrapping_mul(MARK);
+            let in_order = item.id >= ALWAYS || item.id == next;
+            self.broken.fetch_add((!whole || !in_order).into(), Relaxed);
+            next += u64::from(item.id < ALWAYS);
+        }
+        self.broken.fetch_add((next != ALWAYS).into(), Relaxed);
+    }
+
+    /// Takes items out, neighbours together, and puts others in.
+    fn write_list(&self, random: &mut Random) {
+        let id = random.below(ALWAYS);
+        self.list.replace_first(|item| item.id == id, |_| Item::new(id));
+        for _ in 0..4 {
+            let item = Item::new(ALWAYS + random.below(100));
+            if random.below(2) == 0 {
+                self.list.push_front(item)
+            } else {
+                self.list.push_back(item)
+            }
+        }
+        if self.list.len() > 40 {
+            let most = ALWAYS + random.below(50);
+            self.list.retain(|item| item.id < most);
+        }
+    }
+
     fn write(&self, random: &mut Random) {
         self.writes.fetch_add(1, Relaxed);
+        if random.below(8) == 0 {
+            self.write_list(random);
+        }
         if random.below(1000) == 0 {
             assert_eq!(self.domain.forget_dead_threads(), 0, "nobody died");
         }
@@ -369,7 +479,10 @@ extern "C" fn on_signal(_: i32) {
         arena.check(key, arena.look(node));
         drop(guard);
         arena.check(key, arena.look(&*protected));
+        let walked = arena.domain.traverse(&Parts(find)).unwrap();
+        arena.check(key, arena.look(&*walked));
     }
+    arena.scan(&mut random);
 }
 
 /// The child of a fork reads, writes, waits and ends.
@@ -436,9 +549,13 @@ fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool)
     if seed % 2 == 1 {
         let _ = domain.set_boost(true);
     }
+    let domain = Arc::new(domain);
+    let list = List::new_in(domain.clone());
+    (0..ALWAYS).for_each(|id| list.push_back(Item::new(id)));
     let arena = Arc::new(Arena {
         domain,
         table: Table::new(),
+        list,
         broken: AtomicU64::new(0),
         reads: AtomicU64::new(0),
         writes: AtomicU64::new(0),
@@ -707,6 +824,8 @@ fn faults_are_caught() {
         ("arm-outside", "", "", "interrupt"),
         ("arm-outside", "", "", "visit"),
         ("scan-first", "", "", ""),
+        ("let-go", "", "", ""),
+        ("no-look", "", "", ""),
         ("skip-membarrier", "poll", "", ""),
         ("skip-membarrier", "ltimer", "", ""),
         ("skip-membarrier", "sched", "", ""),

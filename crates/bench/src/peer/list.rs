@@ -56,7 +56,7 @@ impl<E: Enter> Reader for OwnedReader<'_, E> {
     fn walks(&mut self, n: u64) -> u64 {
         let bad = repeat(n, || {
             let guard = self.2.enter();
-            self.0.iter(&guard).fold(0u64, |sum, (_, value)| sum.wrapping_add(*value)) != self.1
+            self.0.iter_in(&guard).fold(0u64, |sum, (_, value)| sum.wrapping_add(*value)) != self.1
         });
         self.2.after();
         bad

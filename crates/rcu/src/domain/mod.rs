@@ -21,6 +21,7 @@ use crate::grace::stats::Stats;
 use crate::grace::watch::Stall;
 use crate::platform::barrier::Kind;
 use crate::read::guard::{Guard, Protected, Qsbr};
+use crate::read::restart::traversal::Traversal;
 use crate::read::restart::{self, Lookup};
 use crate::thread;
 use crate::thread::head::{Function, Head, LEAF};
@@ -163,6 +164,75 @@ impl Domain {
         unsafe {
             let (node, slot) = restart::protect(self, lookup);
             NonNull::new(node.cast_mut()).map(|node| Protected::new(node, slot))
+        }
+    }
+
+    /// Runs a traversal of any length to its end and protects the node that it finds. Grace periods
+    /// wait for none of it: it goes on from where it was, in [parts](Traversal::part).
+    ///
+    /// ```
+    /// use reprieve::{Domain, Part, Section, Traversal};
+    /// use std::ptr::null_mut;
+    /// use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+    ///
+    /// struct Node { key: u64, unlinked: AtomicU64, next: AtomicPtr<Node> }
+    /// struct Find<'a> { list: &'a AtomicPtr<Node>, key: u64 }
+    ///
+    /// // SAFETY: loads through the section, in line; writers set `unlinked` before they retire.
+    /// unsafe impl Traversal for Find<'_> {
+    ///     type Node = Node;
+    ///     #[inline(always)]
+    ///     unsafe fn part(&self, section: &Section, from: *const Node, steps: usize) -> Part<Node> {
+    ///         unsafe {
+    ///             let mut next = if from.is_null() {
+    ///                 section.follow(self.list)
+    ///             } else if section.read((&raw const (*from).unlinked).cast::<u64>()) != 0 {
+    ///                 return Part::lost();
+    ///             } else {
+    ///                 section.follow(&(*from).next)
+    ///             };
+    ///             let mut left = steps;
+    ///             while let Some(node) = next {
+    ///                 let node = node.as_ptr();
+    ///                 if section.read(&raw const (*node).key) == self.key {
+    ///                     return Part::found(node);
+    ///                 }
+    ///                 left -= 1;
+    ///                 if left == 0 {
+    ///                     return Part::reached(node);
+    ///                 }
+    ///                 next = section.follow(&(*node).next);
+    ///             }
+    ///             Part::end()
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let domain = Domain::global();
+    /// let list = AtomicPtr::new(null_mut());
+    /// for key in 0..10_000 {
+    ///     let (unlinked, next) = (AtomicU64::new(0), AtomicPtr::new(list.load(Relaxed)));
+    ///     list.store(Box::into_raw(Box::new(Node { key, unlinked, next })), Release);
+    /// }
+    /// // SAFETY: nodes are reclaimed through the default domain only, by `retire_box`.
+    /// unsafe {
+    ///     let last = domain.traverse(&Find { list: &list, key: 0 }).unwrap();
+    ///     let first = list.load(Relaxed);
+    ///     list.store((*first).next.load(Relaxed), Release);
+    ///     (*first).unlinked.store(1, Release);
+    ///     domain.retire_box(Box::from_raw(first));
+    ///     assert!(domain.traverse(&Find { list: &list, key: 9_999 }).is_none());
+    ///     assert_eq!(last.key, 0);
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// As for [`protect`](Domain::protect), for each node that a part has found or reached.
+    pub unsafe fn traverse<T: Traversal>(&self, traversal: &T) -> Option<Protected<'_, T::Node>> {
+        // SAFETY: the caller's promise; the node found is in the slot.
+        unsafe {
+            let (node, slot) = restart::traversal::traverse(self, traversal)?;
+            Some(Protected::new(node, slot))
         }
     }
 

@@ -35,6 +35,8 @@ mod map;
 mod protect;
 #[cfg(test)]
 mod readers;
+#[cfg(test)]
+mod traversal;
 
 #[cfg(test)]
 pub(crate) mod tools {

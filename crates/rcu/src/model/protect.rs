@@ -12,10 +12,10 @@ use loom::sync::Arc;
 use loom::thread;
 
 /// The thread was sent back to the start of its section.
-struct Aborted;
+pub(super) struct Aborted;
 
 /// One instruction inside the section.
-fn instruction<R>(record: &Record, f: impl FnOnce() -> R) -> Result<R, Aborted> {
+pub(super) fn instruction<R>(record: &Record, f: impl FnOnce() -> R) -> Result<R, Aborted> {
     let mut cpu = record.cpu.lock().unwrap();
     if std::mem::take(&mut cpu.interrupted) {
         return Err(Aborted);
@@ -24,12 +24,12 @@ fn instruction<R>(record: &Record, f: impl FnOnce() -> R) -> Result<R, Aborted> 
 }
 
 /// The membarrier reaches every thread, known to the registry or not: hence the fence.
-fn arm(record: &Record) {
+pub(super) fn arm(record: &Record) {
     record.cpu.lock().unwrap().armed = true;
     light();
 }
 
-fn disarm(record: &Record) -> Result<(), Aborted> {
+pub(super) fn disarm(record: &Record) -> Result<(), Aborted> {
     let mut cpu = record.cpu.lock().unwrap();
     if std::mem::take(&mut cpu.interrupted) {
         return Err(Aborted);

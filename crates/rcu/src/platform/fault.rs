@@ -17,6 +17,10 @@ pub(crate) enum Fault {
     ScanFirst,
     /// A plain section that protects a node is over before the slot is filled.
     FillLate,
+    /// A traversal lets its checkpoint go before it starts there.
+    LetGo,
+    /// A scan of a list does not look whether its checkpoint was unlinked.
+    NoLook,
     /// Leaving a nested section ends the outer one.
     LeaveAll,
     /// Per-CPU threads all go to the first CPU, and say that they have visited their own.
@@ -34,6 +38,8 @@ fn choose() -> u8 {
         Ok("arm-outside") => Fault::ArmOutside,
         Ok("scan-first") => Fault::ScanFirst,
         Ok("fill-late") => Fault::FillLate,
+        Ok("let-go") => Fault::LetGo,
+        Ok("no-look") => Fault::NoLook,
         Ok("leave-all") => Fault::LeaveAll,
         Ok("stay-away") => Fault::StayAway,
         Ok("skip-one") => Fault::SkipOne,

@@ -9,11 +9,15 @@
 //! domain each time.
 
 use crate::domain::Domain;
+use crate::domain::default::DefaultDomain;
 use crate::read::guard::{Guard, Protected, ReadSide};
-use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
+use crate::read::restart::traversal::{self, Pace};
+use crate::read::restart::{Lookup, Names};
 use crate::thread::id::DomainId;
+use crate::thread::slots::Slots;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// The default domain, [`Domain::global`], as a handle: known when the program is compiled, so
 /// reads need not look it up.
@@ -116,6 +120,29 @@ macro_rules! handles {
 }
 
 handles!(&Domain, Arc<Domain>);
+
+/// The calling thread's slots.
+pub(crate) fn slots(handle: &impl Handle) -> &'static Slots {
+    &crate::thread::record(handle.id().index()).slots
+}
+
+/// # Safety
+/// As for [`traversal::protect_part`].
+pub(crate) unsafe fn protect_part<L: Lookup<Output: Names>>(
+    handle: &impl Handle,
+    pace: &Pace,
+    slot: &AtomicUsize,
+    part: impl Fn(usize) -> L,
+) -> L::Output {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if handle.id() == DomainId::GLOBAL {
+            traversal::protect_part(DefaultDomain, pace, slot, part)
+        } else {
+            traversal::protect_part(handle.domain(), pace, slot, part)
+        }
+    }
+}
 
 /// Panics unless the guard is one of the structure's domain.
 #[inline(always)]

@@ -7,9 +7,11 @@
 //! | structure | plain section (a guard) | copy by restartable lookup | protected reference |
 //! |---|---|---|---|
 //! | [`Cell<T>`](Cell): a value replaced as a whole | `load` | `get` | `protect` |
-//! | [`Map<K, V>`](Map): a hash map that grows under its readers | `get`, `iter` | `copied` | `protect` |
-//! | [`List<T>`](List), and the intrusive [`list`] | `iter`, `list_for_each_rcu` | | `protect` |
-//! | [`IdTable<T>`](IdTable): objects by number, each with a lock | `get`, `iter` | `contains` | `protect` |
+//! | [`Map<K, V>`](Map): a hash map that grows under its readers | `get`, `iter_in` | `copied` | `protect`, `iter` |
+//! | [`List<T>`](List), and the intrusive [`list`] | `iter_in`, `list_for_each_rcu` | | `protect`, `iter` |
+//! | [`IdTable<T>`](IdTable): objects by number, each with a lock | `get`, `iter_in` | `contains` | `protect`, `iter` |
+//!
+//! A grace period waits for the calls of the first column, and for none of the others.
 //!
 //! # What holds for all
 //! - **References** borrow the guard and the structure: they outlive neither, and the structure can
@@ -40,7 +42,7 @@
 //! | `write_lock()`, `write_unlock()` | `spin_lock()`, `spin_unlock()` | `Mutex::lock` |
 //! | `list_add()`, `list_add_tail()` | `list_add_rcu()`, `list_add_rcu_tail()` | [`list::list_add_rcu`], [`list::list_add_rcu_tail`]; `push_front`, `push_back` |
 //! | `list_del()` | `list_del_rcu()` | [`list::list_del_rcu`]; `remove_first`, `retain` |
-//! | `list_for_each()` | `list_for_each_rcu()` | [`list::list_for_each_rcu`]; `iter` |
+//! | `list_for_each()` | `list_for_each_rcu()` | [`list::list_for_each_rcu`]; `iter_in` |
 //! | `kfree()` | `call_rcu()`, or `synchronize_kernel()` first | [`Domain::retire_box`](crate::Domain::retire_box); done by `List` and `Map` |
 //!
 //! Table 2, search and deletion. With a reader-writer lock:
@@ -72,7 +74,7 @@
 //! list.push_back(Entry { key: 1, data: 10 });
 //! list.push_back(Entry { key: 2, data: 20 });
 //!
-//! let search = |key| list.iter(&read_lock()).find(|e| e.key == key).map(|e| e.data);
+//! let search = |key| list.iter_in(&read_lock()).find(|e| e.key == key).map(|e| e.data);
 //! let delete = |key| list.remove_first(|e| e.key == key);
 //! assert_eq!(search(2), Some(20));
 //! assert!(delete(2));
@@ -147,6 +149,8 @@ mod handle;
 pub mod ids;
 pub mod list;
 pub mod map;
+#[cfg(not(loom))]
+mod scan;
 
 #[cfg(not(loom))]
 pub use cell::{Cell, Changed};

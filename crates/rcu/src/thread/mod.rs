@@ -7,6 +7,7 @@
 //! and in signal handlers; each module says what others may read, and after which barrier.
 
 pub(crate) mod buffer;
+pub(crate) mod checkpoints;
 pub(crate) mod head;
 #[cfg(not(loom))]
 pub(crate) mod id;

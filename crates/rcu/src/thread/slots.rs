@@ -23,7 +23,8 @@
 //! A slot with 0 is free; only the owning thread fills its slots, so taking one needs no atomic
 //! operation, and a signal handler that takes slots has given them back when the interrupted code
 //! goes on. The first slots lie in the record; further blocks are linked when those are in use, and
-//! are kept for the next owner of the record.
+//! are kept for the next owner of the record. A traversal that needs slots later reserves them
+//! ([`RESERVED`]).
 
 use crate::platform::link::Link;
 use crate::platform::sync::{AtomicUsize, Ordering};
@@ -36,6 +37,9 @@ const FIRST: usize = 1;
 const MORE: usize = 4096 / size_of::<usize>() - 1;
 #[cfg(loom)]
 const MORE: usize = 1;
+
+/// In a slot that holds no node, and is not free. No node has this address.
+pub(crate) const RESERVED: usize = 1;
 
 #[repr(C)]
 pub(crate) struct Slots {
@@ -64,6 +68,13 @@ impl Slots {
         } else {
             self.free_further()
         }
+    }
+
+    /// A slot that nobody else takes until it is 0 again.
+    pub(crate) fn reserve(&self) -> &AtomicUsize {
+        let slot = self.free();
+        slot.store(RESERVED, Ordering::Relaxed);
+        slot
     }
 
     #[cold]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions that lie in the section, one per lookup, and the calls of them.
 
-use super::Lookup;
 use super::arch::{abort_unless_optimized, arm, enter};
 use super::argument::{Argument, Output, Register, in_registers};
 use super::section::{ASSEMBLY, Section};
+use super::{Lookup, Names};
 use crate::thread::{Thread, leave};
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicUsize;
@@ -65,20 +65,22 @@ unsafe extern "C" fn copy_body<L: Lookup>(
 
 #[inline(never)]
 #[unsafe(link_section = "reprieve_restart")]
-unsafe extern "C" fn protect_body<T, L: Lookup<Output = *const T>>(
+unsafe extern "C" fn protect_body<L: Lookup<Output: Names>>(
     a: Register,
     slot: usize,
     cs: usize,
     b: Register,
-) -> usize {
+) -> Words {
     // SAFETY: as above; `slot` is the address of a slot of this thread's.
     unsafe {
         let argument = Argument::<L> { words: [a, b] };
         begin::<L>(cs);
-        let node = argument.lookup().run(&Section::new()) as usize;
-        // The last act inside, and the only store. On x86 every store releases.
-        std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node, options(nostack, preserves_flags));
-        node
+        let section = Section::new();
+        let mut output = Output { words: [Register::uninit(); 2] };
+        output.value = argument.lookup().run(&section);
+        // The last act inside, and the only store.
+        section.fill(slot, output.value.node());
+        Words(output.words)
     }
 }
 
@@ -113,23 +115,24 @@ pub(super) unsafe fn attempt_lookup<L: Lookup>(
 }
 
 #[inline(always)]
-pub(super) unsafe fn attempt_protect<T, L: Lookup<Output = *const T>>(
+pub(super) unsafe fn attempt_protect<L: Lookup<Output: Names>>(
     thread: *mut Thread,
     cs: usize,
     [a, b]: [Register; 2],
     slot: &AtomicUsize,
-) -> Option<*const T> {
+) -> Option<L::Output> {
+    const { assert!(in_registers::<L::Output>()) };
     #[cfg(reprieve_fault)]
     arm_outside(cs);
-    // SAFETY: `protect_body` lies in the section; the arguments are what it takes, and it returns a
-    // node.
+    // SAFETY: `protect_body` lies in the section; the arguments are what it takes, and it returns
+    // what fits two registers.
     unsafe {
-        let (words, done) = enter!(thread, protect_body::<T, L>, a, slot.as_ptr(), cs, b);
+        let (words, done) = enter!(thread, protect_body::<L>, a, slot.as_ptr(), cs, b);
         if done.is_null() {
             return None;
         }
         leave(done);
-        Some(words[0].assume_init() as *const T)
+        Some(Output { words }.value)
     }
 }
 

@@ -29,7 +29,8 @@
 //!
 //! # Storms
 //! After [`RESTARTS`] restarts a lookup runs in a plain section, which cannot be sent back: a storm
-//! of grace periods, or a debugger that single-steps, delays it and cannot starve it.
+//! of grace periods, or a debugger that single-steps, delays it and cannot starve it. Grace periods
+//! wait for that section as long as it takes, so long traversals go in parts (`traversal`).
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64.rs"]
@@ -39,6 +40,7 @@ pub(crate) mod arch;
 pub(crate) mod arch;
 pub(crate) mod section;
 pub(crate) mod selftest;
+pub(crate) mod traversal;
 
 use crate::platform::facts::{self, Restartable};
 use crate::platform::rseq;
@@ -82,6 +84,19 @@ pub unsafe trait Lookup {
     unsafe fn run(&self, section: &Section) -> Self::Output;
 }
 
+/// What a lookup that protects returns: a node, by itself or with a word, in two registers.
+pub(crate) trait Names: Copy {
+    /// The address of the node; 0 for none. In line: it is called inside.
+    fn node(&self) -> usize;
+}
+
+impl<T> Names for *const T {
+    #[inline(always)]
+    fn node(&self) -> usize {
+        *self as usize
+    }
+}
+
 /// The largest result of a lookup, in bytes. Larger copies are calls of `memcpy`, which lies
 /// outside the section.
 const fn largest<L: Lookup>() -> usize {
@@ -103,12 +118,12 @@ mod armed {
         None
     }
 
-    pub(super) unsafe fn attempt_protect<T, L: Lookup<Output = *const T>>(
+    pub(super) unsafe fn attempt_protect<L: Lookup<Output: super::Names>>(
         _: *mut super::Thread,
         _: usize,
         _: [super::Register; 2],
         _: &super::AtomicUsize,
-    ) -> Option<*const T> {
+    ) -> Option<L::Output> {
         None
     }
 }
@@ -170,7 +185,7 @@ fn ready<L: Lookup, P: LookupDomain>(domain: &P) -> Option<(*mut Thread, usize)>
 fn attempts<R>(
     record: &Record,
     domain: &impl LookupDomain,
-    attempt: impl Fn(*mut Thread, usize) -> Option<R>,
+    mut attempt: impl FnMut(*mut Thread, usize) -> Option<R>,
 ) -> Option<R> {
     let cs = match record.restart.load(Ordering::Relaxed) {
         0 => find_restart(record, domain),
@@ -253,24 +268,24 @@ unsafe fn lookup_slow<L: Lookup>(
 /// As for [`lookup`]; and the node is freed only after its address has been looked for in all slots
 /// of the domain, at the end of its grace period.
 #[inline(always)]
-pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>, P: LookupDomain>(
+pub(crate) unsafe fn protect<L: Lookup<Output: Names>, P: LookupDomain>(
     domain: P,
     lookup: &L,
-) -> (*const T, &'static AtomicUsize) {
+) -> (L::Output, &'static AtomicUsize) {
     // SAFETY: the address and the slot are this thread's own; the caller's promise.
     unsafe {
         let [a, b] = Argument::new(lookup).words;
         let Some(record) = thread::fast(domain.index()) else {
             let slot = thread::record(domain.index()).slots.free();
-            return protect_slow::<T, L>(domain, a, b, slot, false);
+            return protect_slow::<L>(domain, a, b, slot, false);
         };
         let slot = record.slots.free();
         match ready::<L, P>(&domain) {
-            Some((thread, cs)) => match armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) {
-                Some(node) => (node, slot),
-                None => protect_slow::<T, L>(domain, a, b, slot, true),
+            Some((thread, cs)) => match armed::attempt_protect::<L>(thread, cs, [a, b], slot) {
+                Some(found) => (found, slot),
+                None => protect_slow::<L>(domain, a, b, slot, true),
             },
-            None => protect_slow::<T, L>(domain, a, b, slot, false),
+            None => protect_slow::<L>(domain, a, b, slot, false),
         }
     }
 }
@@ -279,40 +294,50 @@ pub(crate) unsafe fn protect<T, L: Lookup<Output = *const T>, P: LookupDomain>(
 /// overwritten.
 #[cold]
 #[inline(never)]
-unsafe fn protect_slow<T, L: Lookup<Output = *const T>>(
+unsafe fn protect_slow<L: Lookup<Output: Names>>(
     domain: impl LookupDomain,
     a: Register,
     b: Register,
     slot: &'static AtomicUsize,
     restarted: bool,
-) -> (*const T, &'static AtomicUsize) {
+) -> (L::Output, &'static AtomicUsize) {
+    // SAFETY: as in `protect`.
+    let attempt = |thread, cs| unsafe { armed::attempt_protect::<L>(thread, cs, [a, b], slot) };
+    // SAFETY: inside a plain section of the domain.
+    let plain = || unsafe { Argument::<L> { words: [a, b] }.lookup().run(&Section::new()) };
+    (protect_otherwise::<L>(domain, slot, restarted, attempt, plain), slot)
+}
+
+/// Attempts off the fast path, then a plain section of the domain.
+fn protect_otherwise<L: Lookup<Output: Names>>(
+    domain: impl LookupDomain,
+    slot: &AtomicUsize,
+    restarted: bool,
+    attempt: impl FnMut(*mut Thread, usize) -> Option<L::Output>,
+    plain: impl FnOnce() -> L::Output,
+) -> L::Output {
     let record = thread::record(domain.index());
     if restarted {
         count(&record.restarts);
     }
     if vouched::<L>() {
-        let attempt = |thread, cs| {
-            // SAFETY: as in `protect`.
-            unsafe { armed::attempt_protect::<T, L>(thread, cs, [a, b], slot) }
-        };
-        if let Some(node) = attempts(record, &domain, attempt) {
-            return (node, slot);
+        if let Some(found) = attempts(record, &domain, attempt) {
+            return found;
         }
     }
     count(&record.fallbacks);
     thread::enter(domain.index());
-    // SAFETY: inside a plain section of the domain.
-    let node = unsafe { Argument::<L> { words: [a, b] }.lookup().run(&Section::new()) };
+    let found = plain();
     #[cfg(reprieve_fault)]
     if crate::platform::fault::is(crate::platform::fault::Fault::FillLate) {
         record.leave();
         crate::platform::fault::gap();
-        slot.store(node as usize, Ordering::Release);
-        return (node, slot);
+        slot.store(found.node(), Ordering::Release);
+        return found;
     }
     // Before the section ends: a reclaimer that waited for the section sees the slot filled.
     // Release: see `slots.rs`.
-    slot.store(node as usize, Ordering::Release);
+    slot.store(found.node(), Ordering::Release);
     record.leave();
-    (node, slot)
+    found
 }

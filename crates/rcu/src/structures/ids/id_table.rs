@@ -7,9 +7,11 @@ use super::table::Table;
 use crate::read::guard::{Protected, ReadSide};
 use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
+use crate::read::restart::traversal::Part;
 use crate::structures::array::Array;
 use crate::structures::handle::{self, Global, Handle};
 use crate::structures::node;
+use crate::structures::scan::Scan;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::sync::Mutex;
@@ -232,12 +234,18 @@ impl<T: Send + 'static, D: Handle> IdTable<T, D> {
         true
     }
 
-    /// All objects, in the order of their indices, for as long as the guard lives.
+    /// All objects, each protected, in the order of their indices. No grace period waits for the
+    /// scan.
+    pub fn iter(&self) -> Iter<'_, T, D> {
+        Iter { table: self, scan: Scan::new() }
+    }
+
+    /// The same for as long as the guard lives. A grace period waits for the guard.
     ///
     /// # Panics
     /// If the guard belongs to another domain.
     #[track_caller]
-    pub fn iter<'g, G: ReadSide>(&'g self, guard: &'g G) -> impl Iterator<Item = &'g Entry<T>> {
+    pub fn iter_in<'g, G: ReadSide>(&'g self, guard: &'g G) -> impl Iterator<Item = &'g Entry<T>> {
         handle::check(&self.domain, guard);
         // SAFETY: as in `get`.
         (0..self.table.size()).filter_map(|index| unsafe { self.table.get(index).as_ref() })
@@ -304,6 +312,55 @@ unsafe impl<T> Lookup for Find<'_, T> {
                 return std::ptr::null();
             }
             entry as *const Entry<T>
+        }
+    }
+}
+
+/// See [`IdTable::iter`].
+pub struct Iter<'t, T, D> {
+    table: &'t IdTable<T, D>,
+    scan: Scan,
+}
+
+impl<'t, T: Send + 'static, D: Handle> Iterator for Iter<'t, T, D> {
+    type Item = Protected<'t, Entry<T>>;
+
+    fn next(&mut self) -> Option<Protected<'t, Entry<T>>> {
+        let Table { size, array } = &self.table.table;
+        let part = |index, steps| Next { size, array, index: index as usize, steps };
+        // SAFETY: entries and arrays are retired through this domain, entries with the address that
+        // a part returns.
+        unsafe { self.scan.next(&self.table.domain, part) }
+    }
+}
+
+/// Finds the first entry at `index` or behind, in `steps` places, and the index to go on from.
+struct Next<'a, T> {
+    size: &'a AtomicUsize,
+    array: &'a AtomicPtr<Array<Entry<T>>>,
+    index: usize,
+    steps: usize,
+}
+
+// SAFETY: as for `Find`.
+unsafe impl<T> Lookup for Next<'_, T> {
+    type Output = Part<Entry<T>>;
+    const UNOPTIMIZED: bool = true;
+
+    #[inline(always)]
+    unsafe fn run(&self, section: &Section) -> Part<Entry<T>> {
+        let (mut entry, mut index, mut left) = (0, self.index, self.steps);
+        // SAFETY: as in `Find`.
+        unsafe {
+            let size = section.read(self.size as *const AtomicUsize as *const usize);
+            let slots = section.load(self.array) as usize + Array::<Entry<T>>::SLOTS;
+            while index < size && entry == 0 && left != 0 {
+                entry = section.read((slots + index * size_of::<usize>()) as *const usize);
+                index += 1;
+                left -= 1;
+            }
+            let word = if index < size || entry != 0 { index } else { 0 };
+            Part { node: entry as *const Entry<T>, word }
         }
     }
 }

@@ -32,4 +32,4 @@ pub use entry::{Entry, Live};
 #[cfg(not(loom))]
 pub use id::Id;
 #[cfg(not(loom))]
-pub use id_table::IdTable;
+pub use id_table::{IdTable, Iter};

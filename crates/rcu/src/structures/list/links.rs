@@ -6,8 +6,9 @@
 //! predecessor's `next`; readers follow `next` with acquiring loads, and nothing else. An entry
 //! that is taken out keeps its `next`, so a reader on it goes on to the entries behind it, up to
 //! the end: a walk during a removal sees every entry that stays. (An entry therefore cannot be put
-//! into a list again before a grace period has passed.) Only writers, which exclude each other, use
-//! `prev` and `pprev`.
+//! into a list again before a grace period has passed.) Only writers, which exclude each other,
+//! follow `prev` and `pprev`. Null there marks an entry that was taken out: scans look for that
+//! before they follow its `next` in a later section (`scan`).
 
 use crate::platform::sync::{AtomicPtr, Ordering, const_unless_loom};
 use std::ptr::{from_ref, null_mut};
@@ -22,11 +23,21 @@ pub struct ListHead {
 }
 
 impl ListHead {
+    /// Where `prev` is. Null there: the entry is in no list.
+    #[cfg(not(loom))]
+    pub(crate) const PREV: usize = std::mem::offset_of!(ListHead, prev);
+
     const_unless_loom! {
         /// In no list; as a list, not initialized: see [`init_list_head`].
         pub fn new() -> ListHead {
             ListHead { next: AtomicPtr::new(null_mut()), prev: AtomicPtr::new(null_mut()) }
         }
+    }
+
+    /// The entry before, or the list itself; null for one that was taken out. Under the lock, or to
+    /// look for the mark: only writers may follow it.
+    pub(crate) fn prev(&self) -> *mut ListHead {
+        self.prev.load(Ordering::Acquire)
     }
 
     /// The next entry, or the list itself. Acquires it.

@@ -44,6 +44,8 @@ pub(crate) mod links;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]
+mod scan;
+#[cfg(not(loom))]
 mod walk;
 
 pub use links::{
@@ -52,6 +54,8 @@ pub use links::{
 };
 #[cfg(not(loom))]
 pub use owned::List;
+#[cfg(not(loom))]
+pub use scan::Iter;
 #[cfg(not(loom))]
 pub use walk::{
     HlistLinks, Links, SafeLinks, entries, hlist_entries, hlist_for_each_rcu, list_for_each_rcu,

@@ -4,6 +4,7 @@
 use super::links::{
     ListHead, init_list_head, list_add_rcu, list_add_rcu_tail, list_del_rcu, list_replace_rcu,
 };
+use super::scan::Iter;
 use crate::read::guard::{Protected, ReadSide};
 use crate::structures::handle::{self, Global, Handle};
 use crate::structures::lock::Lock;
@@ -14,9 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The address of an item is that of its value and of its node.
 #[repr(C)]
-struct Item<T> {
+pub(super) struct Item<T> {
     value: T,
-    links: ListHead,
+    pub(super) links: ListHead,
+    /// Grows from each item of a list to the next. Not written to once the item is in the list.
+    pub(super) position: i64,
 }
 
 /// # Safety
@@ -38,9 +41,10 @@ unsafe fn item<T>(links: *mut ListHead) -> *mut Item<T> {
 /// list.replace_first(|n| *n == 2, |n| n * 10);
 /// assert!(list.remove_first(|n| *n == 3));
 ///
-/// let guard = reprieve::read_lock();
-/// assert!(list.iter(&guard).eq(&[1, 20]));
-/// drop(guard);
+/// // A scan hands out one protected value after another, and no grace period waits for it.
+/// assert_eq!(list.iter().map(|value| *value).collect::<Vec<_>>(), [1, 20]);
+/// // In a plain section, as references.
+/// assert!(list.iter_in(&reprieve::read_lock()).eq(&[1, 20]));
 ///
 /// let held = list.protect(|n| *n > 1).unwrap();
 /// list.retain(|_| false);
@@ -51,7 +55,7 @@ unsafe fn item<T>(links: *mut ListHead) -> *mut Item<T> {
 /// let list = reprieve::structures::List::new();
 /// list.push_back(1);
 /// let guard = reprieve::read_lock();
-/// let first = list.iter(&guard).next();
+/// let first = list.iter_in(&guard).next();
 /// drop(guard);
 /// println!("{first:?}");
 /// ```
@@ -63,10 +67,10 @@ unsafe fn item<T>(links: *mut ListHead) -> *mut Item<T> {
 /// drop(held);
 /// ```
 pub struct List<T, D = Global> {
-    head: *mut ListHead,
+    pub(super) head: *mut ListHead,
     lock: Lock,
     len: AtomicUsize,
-    domain: D,
+    pub(super) domain: D,
     items: PhantomData<T>,
 }
 
@@ -116,35 +120,54 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
             .store(self.len.load(Ordering::Relaxed).wrapping_add_signed(more), Ordering::Relaxed);
     }
 
-    fn allocate(value: T) -> *mut Item<T> {
-        node::allocate(Item { value, links: ListHead::new() })
+    fn allocate(value: T, position: i64) -> *mut Item<T> {
+        node::allocate(Item { value, links: ListHead::new(), position })
+    }
+
+    /// The position of an item in the list, 0 of the list itself. Under the lock.
+    fn position(&self, links: *mut ListHead) -> i64 {
+        // SAFETY: in the list, which does not change.
+        if links == self.head { 0 } else { unsafe { (*item::<T>(links)).position } }
     }
 
     /// Adds a value at the front.
     pub fn push_front(&self, value: T) {
-        let item = Self::allocate(value);
+        let item = Self::allocate(value, 0);
         let _locked = self.lock();
         // SAFETY: under the lock; the item is fresh, and retired after its removal.
-        unsafe { list_add_rcu(&raw mut (*item).links, self.head) };
+        unsafe {
+            (*item).position = self.position((*self.head).next()) - 1;
+            list_add_rcu(&raw mut (*item).links, self.head);
+        }
         self.count(1);
     }
 
     /// Adds a value at the end.
     pub fn push_back(&self, value: T) {
-        let item = Self::allocate(value);
+        let item = Self::allocate(value, 0);
         let _locked = self.lock();
         // SAFETY: as above.
-        unsafe { list_add_rcu_tail(&raw mut (*item).links, self.head) };
+        unsafe {
+            (*item).position = self.position((*self.head).prev()) + 1;
+            list_add_rcu_tail(&raw mut (*item).links, self.head);
+        }
         self.count(1);
     }
 
-    /// All values in order, for as long as the guard lives. A value that is in the list all the
-    /// time is seen once; one that is added or removed meanwhile may be.
+    /// All values in order, each protected. A value that is in the list all the time is seen once;
+    /// one that is added or removed meanwhile may be. No grace period waits for the scan: it keeps
+    /// two items alive, and those that the caller keeps.
+    pub fn iter(&self) -> Iter<'_, T, D> {
+        Iter::new(self)
+    }
+
+    /// The same as references, for as long as the guard lives: faster, but a grace period waits for
+    /// the guard, and the list's frees with it.
     ///
     /// # Panics
     /// If the guard belongs to another domain.
     #[track_caller]
-    pub fn iter<'g, G: ReadSide>(&'g self, guard: &'g G) -> impl Iterator<Item = &'g T> {
+    pub fn iter_in<'g, G: ReadSide>(&'g self, guard: &'g G) -> impl Iterator<Item = &'g T> {
         handle::check(&self.domain, guard);
         // SAFETY: the head is valid while the list is borrowed, and the items are retired through
         // this domain.
@@ -154,12 +177,9 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
     }
 
     /// The first value for which `found` holds, protected: for any time, and no grace period waits
-    /// for it. (The search itself runs in a plain section.)
+    /// for it, nor for the search.
     pub fn protect(&self, mut found: impl FnMut(&T) -> bool) -> Option<Protected<'_, T>> {
-        let guard = self.domain.read();
-        let value = self.iter(&guard).find(|value| found(value))?;
-        // SAFETY: in the section in which it was found; its address is its node's.
-        Some(unsafe { handle::protect_found(&self.domain, value) })
+        self.iter().find(|value| found(value))
     }
 
     /// The first item for which `is` holds. Under the lock.
@@ -205,7 +225,7 @@ impl<T: Send + Sync + 'static, D: Handle> List<T, D> {
         };
         // SAFETY: as above.
         unsafe {
-            let new = Self::allocate(new(&(*old).value));
+            let new = Self::allocate(new(&(*old).value), (*old).position);
             list_replace_rcu(&raw mut (*old).links, &raw mut (*new).links);
             drop(locked);
             node::retire(self.domain.domain(), old);
@@ -262,6 +282,8 @@ impl<T, D> Drop for List<T, D> {
 
 impl<T: Send + Sync + 'static + std::fmt::Debug, D: Handle> std::fmt::Debug for List<T, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter(&self.domain.read())).finish()
+        let mut list = f.debug_list();
+        self.iter().for_each(|value| _ = list.entry(&*value));
+        list.finish()
     }
 }

@@ -3,7 +3,7 @@
 //! growth.
 
 use super::builder::Builder;
-use super::iter::Iter;
+use super::iter::{Iter, IterIn};
 use super::lookup::{Copied, Find};
 use super::table::{Item, Locked, Pair, STRIPES, Table};
 use crate::domain::Cookie;
@@ -34,7 +34,6 @@ const FAR: usize = 4;
 /// // In a plain section: references live as long as the guard.
 /// let guard = reprieve::read_lock();
 /// assert_eq!(map.get(&1, &guard), Some(&10));
-/// assert_eq!(map.iter(&guard).map(|(_, v)| v).sum::<i32>(), 30);
 /// drop(guard);
 ///
 /// // A copy, by a restartable lookup.
@@ -44,6 +43,9 @@ const FAR: usize = 4;
 /// let held = map.protect(&1).unwrap();
 /// assert!(map.remove(&1));
 /// assert_eq!((*held.key(), *held), (1, 10));
+///
+/// // A scan hands out one protected item after another, and no grace period waits for it.
+/// assert_eq!(map.iter().map(|item| *item).sum::<i32>(), 20);
 ///
 /// // Read, copy, update.
 /// assert!(map.update(&2, |value| value + 1));
@@ -71,7 +73,7 @@ const FAR: usize = 4;
 /// let map = reprieve::structures::Map::new();
 /// map.insert(1, 10);
 /// let guard = reprieve::read_lock();
-/// let mut iter = map.iter(&guard);
+/// let mut iter = map.iter_in(&guard);
 /// drop(guard);
 /// iter.next();
 /// ```
@@ -343,14 +345,21 @@ where
         Some(locked.remove(place))
     }
 
-    /// All keys and values, in no order. See the module's text for what is seen.
+    /// All keys and values, each protected, in no order. See the module's text for what is seen. No
+    /// grace period waits for the scan, and only the items that the caller keeps are kept.
+    pub fn iter(&self) -> Iter<'_, K, V, D> {
+        Iter::new(&self.table, &self.domain)
+    }
+
+    /// The same as references, for as long as the guard lives: faster, but a grace period waits for
+    /// the guard, and the map's frees with it.
     ///
     /// # Panics
     /// If the guard belongs to another domain.
     #[track_caller]
-    pub fn iter<'g, G: ReadSide>(&'g self, guard: &'g G) -> Iter<'g, K, V> {
+    pub fn iter_in<'g, G: ReadSide>(&'g self, guard: &'g G) -> IterIn<'g, K, V> {
         handle::check(&self.domain, guard);
-        Iter::new(&self.table)
+        IterIn::new(&self.table)
     }
 
     /// How many keys there are; while others write, how many there were at about this time.
@@ -419,14 +428,20 @@ where
     S: BuildHasher,
 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_map().entries(self.iter(&self.domain.read())).finish()
+        let mut map = f.debug_map();
+        self.iter().for_each(|item| _ = map.entry(item.key(), &*item));
+        map.finish()
     }
 }
 
 /// An item of a map, kept alive for as long as this lives. Derefs to the value.
 pub struct Held<'m, K, V>(Protected<'m, Item<K, V>>);
 
-impl<K, V> Held<'_, K, V> {
+impl<'m, K, V> Held<'m, K, V> {
+    pub(super) fn new(item: Protected<'m, Item<K, V>>) -> Held<'m, K, V> {
+        Held(item)
+    }
+
     /// The key.
     pub fn key(&self) -> &K {
         &self.0.pair.key

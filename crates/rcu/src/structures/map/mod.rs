@@ -30,4 +30,4 @@ pub use builder::Builder;
 #[cfg(not(loom))]
 pub use hash_map::{Held, Map};
 #[cfg(not(loom))]
-pub use iter::Iter;
+pub use iter::{Iter, IterIn};

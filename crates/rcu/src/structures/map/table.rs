@@ -135,6 +135,24 @@ impl<K, V> Table<K, V> {
         }
     }
 
+    /// Calls `f` for all items in the chain of a hash.
+    ///
+    /// # Safety
+    /// As for [`find`](Table::find).
+    #[cfg(not(loom))]
+    pub(crate) unsafe fn find_all(&self, hash: u64, mut f: impl FnMut(*mut Item<K, V>)) {
+        // SAFETY: as in `find`.
+        unsafe {
+            let chains = self.chains();
+            let mut item =
+                (*Array::slot(chains, hash as usize & ((*chains).len - 1))).load(Ordering::Acquire);
+            while !item.is_null() {
+                f(item);
+                item = (*item).next((*chains).tag);
+            }
+        }
+    }
+
     /// Excludes other writers of the hash's chain, and growth.
     pub(crate) fn lock(&self, hash: u64) -> Locked<'_, K, V> {
         let stripe = &self.stripes[hash as usize & (STRIPES - 1)];
