@@ -19,20 +19,6 @@ struct thread_struct___hint {
 	unsigned long fsbase;
 };
 
-struct rq {
-	unsigned int nr_running;
-	int cpu;
-};
-
-/* With CONFIG_FAIR_GROUP_SCHED. */
-struct cfs_rq {
-	struct rq *rq;
-};
-
-struct sched_entity___hint {
-	struct cfs_rq *cfs_rq;
-};
-
 typedef struct {
 	int counter;
 } atomic_t;
@@ -45,7 +31,7 @@ struct task_struct___hint {
 	s32 pid;
 	s32 tgid;
 	struct signal_struct *signal;
-	struct sched_entity___hint se;
+	struct sched_entity se;
 	struct thread_struct___hint thread;
 };
 

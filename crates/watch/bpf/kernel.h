@@ -61,6 +61,22 @@ struct sched_ext_entity {
 	u64 slice;
 };
 
+struct rq {
+	unsigned int nr_running;
+	int cpu;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+	/* Of its cgroup and those above. With CONFIG_CFS_BANDWIDTH. */
+	int throttle_count;
+};
+
+/* With CONFIG_FAIR_GROUP_SCHED. */
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
 struct cred {
 	struct {
 		u32 val;
@@ -76,8 +92,10 @@ struct task_struct {
 	unsigned short migration_disabled; /* With CONFIG_SMP. */
 	const struct cpumask *cpus_ptr;
 	struct cpumask cpus_mask;
+	struct sched_entity se;
 	struct sched_ext_entity scx;
 	struct sched_info sched_info;
+	char comm[16];
 	/* With CONFIG_PREEMPT_NOTIFIERS, which KVM selects. */
 	struct hlist_head preempt_notifiers;
 };

@@ -30,6 +30,7 @@
 #include "late.bpf.h"
 #include "observation.bpf.h"
 #include "registers.bpf.h"
+#include "taken.bpf.h"
 #include "classify.bpf.h"
 
 /* User space sees the changes between begin_change and end_change as a whole or
@@ -45,6 +46,23 @@ static __always_inline void end_change(struct vcpu *vcpu)
 {
 	barrier();
 	vcpu->version++;
+}
+
+/* The vCPU has a CPU again, which it had given up. It wanted one since it was
+ * woken. */
+static __always_inline void count_blocked(struct vcpu *vcpu, u64 now)
+{
+	u64 woken = vcpu->woken;
+
+	if ((s64)(woken - vcpu->since) > 0) {
+		if ((s64)(now - woken) < 0)
+			woken = now;
+		count(&vcpu->wakes, now - woken);
+	} else {
+		/* It was woken before it was off its CPU. */
+		woken = now;
+	}
+	count(&vcpu->blocks, woken - vcpu->since);
 }
 
 static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
@@ -72,8 +90,9 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 			vcpu->announced_off_cpu_ns += away;
 		}
 		count_held(vcpu, class, now);
+		count_taken(vcpu, away);
 	} else if (doing == DOING_BLOCKED) {
-		count(&vcpu->blocks, away);
+		count_blocked(vcpu, now);
 	} else if (doing == DOING_RUNNING) {
 		/* It left its CPU unseen, at an unknown time. */
 		__sync_fetch_and_add(&missed, 1);
@@ -128,7 +147,8 @@ static __always_inline void catch_up(struct vcpu *vcpu,
 }
 
 static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
-				  u32 successor, _Bool preempted, u64 now)
+				  struct task_struct *next, _Bool preempted,
+				  u64 now)
 {
 	struct observation seen = {};
 	struct vm *vm = vm_of(vcpu);
@@ -146,12 +166,15 @@ static __always_inline void leave(struct vcpu *vcpu, struct task_struct *thread,
 	vcpu->seen_coming = 0;
 	vcpu->since = now;
 	vcpu->doing = preempted ? DOING_PREEMPTED : DOING_BLOCKED;
-	vcpu->successor = successor;
+	vcpu->successor = next->pid;
+	vcpu->throttled = preempted && is_throttled(thread);
 	vcpu->class = seen.class;
 	vcpu->reader = seen.reader;
 	vcpu->announced = seen.announced;
 	vcpu->task = seen.task;
 	vcpu->rip = seen.rip;
+	if (preempted)
+		note_taker(vcpu, next);
 	end_change(vcpu);
 
 	event = new_event(preempted ? EVENT_PREEMPTED : EVENT_BLOCKED, now,
@@ -189,12 +212,22 @@ int BPF_PROG(switched, _Bool preempt, struct task_struct *prev,
 	now = bpf_ktime_get_ns();
 	/* A thread that is preempted on its way to sleep is still runnable. */
 	if (from)
-		leave(from, prev, next->pid, preempt || !prev_state, now);
+		leave(from, prev, next, preempt || !prev_state, now);
 	if (to) {
 		enter(to, bpf_get_smp_processor_id(), now);
 		to->seen_coming = 1;
 	}
 	account(now);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(woke, struct task_struct *thread)
+{
+	struct vcpu *vcpu = find(thread->pid, thread->tgid);
+
+	if (vcpu && vcpu->doing == DOING_BLOCKED)
+		vcpu->woken = bpf_ktime_get_ns();
 	return 0;
 }
 

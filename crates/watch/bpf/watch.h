@@ -16,6 +16,7 @@
 
 #define MAX_VMS 1024
 #define MAX_VCPUS 8192
+#define MAX_PAIRS 4096
 #define MAX_SEGMENTS 16
 #define BUCKETS 28
 #define CANDIDATES 8
@@ -124,6 +125,27 @@ struct vcpu {
 	u64 clock_offset; /* to that clock from the scheduler's; 0: unknown */
 	u64 owed; /* number of the grace period that it owed when it was
 		   * preempted, or NO_SEQ */
+	u32 throttled; /* its cgroup had used up its quota (cpu.max) */
+	u32 taker; /* the process that took its CPU, or 0 */
+	u64 throttled_count; /* of such preemptions that have ended */
+	u64 throttled_ns;
+	struct histogram wakes; /* waits for a CPU after wake-ups */
+
+	/* Written by the program on the CPU that wakes the vCPU's thread, under
+	 * the lock of its run queue. Later than since: it waits for a CPU. */
+	u64 woken;
+};
+
+/* How long preempted vCPUs of a VM waited for a process that took their CPU. */
+struct pair {
+	u32 vm; /* the VMM's process */
+	u32 taker; /* the process */
+};
+
+struct taken_times {
+	u64 count;
+	u64 total_ns;
+	char comm[COMM_LEN]; /* of the thread that was first to take one */
 };
 
 /* A range of guest RAM. */

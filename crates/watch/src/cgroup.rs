@@ -73,6 +73,12 @@ pub fn of(id: u32) -> Option<String> {
     path_of(&fs::read_to_string(format!("/proc/{id}/cgroup")).ok()?, Version::Two)
 }
 
+/// The path of the cgroup in which limits of CPU time apply to a process or thread.
+pub fn path(id: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{id}/cgroup")).ok()?;
+    path_of(&text, Version::One).or_else(|| path_of(&text, Version::Two))
+}
+
 /// By `/proc/ID/cgroup`.
 fn path_of(text: &str, version: Version) -> Option<String> {
     text.lines().find_map(|line| {
@@ -179,6 +185,44 @@ fn limited_below(directory: &Path, version: Version, depth: usize, found: &mut V
     };
     for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
         limited_below(&entry.path(), version, depth, found);
+    }
+}
+
+/// A cgroup for tests whose processes may have a quota of CPU time.
+#[cfg(test)]
+pub struct Quota(PathBuf, Version);
+
+#[cfg(test)]
+impl Quota {
+    /// `None`: this host has no hierarchy for it.
+    pub fn new(name: &str) -> Option<Quota> {
+        let quotas = hierarchies().into_iter().filter_map(|h| {
+            let quota = Quota(h.at.join(name), h.version);
+            fs::create_dir(&quota.0).ok()?;
+            quota.0.join(h.version.file()).exists().then_some(quota)
+        });
+        quotas.take(1).last()
+    }
+
+    pub fn add(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    /// Microseconds of a tenth of a second, which is the kernel's default.
+    pub fn set(&self, us: Option<u64>) {
+        let quota = match (us, self.1) {
+            (Some(us), _) => us.to_string(),
+            (None, Version::One) => "-1".into(),
+            (None, Version::Two) => "max".into(),
+        };
+        fs::write(self.0.join(self.1.file()), quota).unwrap();
+    }
+}
+
+#[cfg(test)]
+impl Drop for Quota {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::options::{Options, Which};
 use crate::processes::Inspector;
 use crate::raw::{self, Program, Settings, Times, clock, types};
 use crate::snapshot::events::Events;
+use crate::snapshot::takers::Takers;
 use crate::snapshot::view;
 use crate::vms::discovery::{DiscoveryThread, Machines};
 use crate::vms::finder::Key;
@@ -40,6 +41,7 @@ pub struct Watch {
     /// `None`: they were not asked for.
     processes: Option<Inspector>,
     events: Option<Events>,
+    takers: Takers,
     /// The kernel counts the run time of eBPF programs while this is open.
     statistics: Option<OwnedFd>,
     started_ns: u64,
@@ -125,6 +127,7 @@ impl Watch {
             counts_held: options.late.is_some(),
             processes,
             events: options.events.then(Events::default),
+            takers: Takers::default(),
             statistics,
             started_ns: clock::now_ns(),
             process_ns: clock::process_ns(),
@@ -143,8 +146,9 @@ impl Watch {
             held: self.counts_held.then(|| view::held(m)),
             ..view::vm(m, entries, &self.kvm, time_ns)
         };
-        let vms = both.map(view).collect();
+        let mut vms: Vec<VmSnapshot> = both.map(view).collect();
         drop(machines);
+        self.takers.put(self.slots.program.taken(), &mut vms);
         Ok(Snapshot {
             time_ns,
             wall: clock::wall_ns(),
@@ -231,5 +235,160 @@ fn load(options: &Options) -> Result<(Program, Kvm), Error> {
             Ok((Program::load(&without)?, hidden(why)))
         }
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StandIn;
+    use crate::cgroup;
+    use crate::model::{Vcpu, VcpuNow};
+    use crate::vms::stand_in::StandIns;
+    use std::process::{Child, Command};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    /// Watches thread `tid` of process `pid` as if it were a vCPU, once it was seen.
+    fn watch(pid: u32, tid: u32) -> Watch {
+        let stand_ins = StandIns { vms: vec![StandIn::example(pid, tid)], room: None };
+        let vms = Which::Named(vec![]);
+        let mut watch = Watch::start(&Options { vms, stand_ins, ..Options::default() }).unwrap();
+        until(&mut watch, |vm| vm.vcpus[0].now != VcpuNow::Unseen);
+        watch
+    }
+
+    fn until(watch: &mut Watch, is: impl Fn(&VmSnapshot) -> bool) -> VmSnapshot {
+        loop {
+            let snapshot = watch.snapshot().unwrap();
+            if is(&snapshot.vms[0]) {
+                return snapshot.vms[0].clone();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn pin(tid: u32) {
+        let mut first = rustix::thread::CpuSet::new();
+        let may = rustix::thread::sched_getaffinity(None).unwrap();
+        first.set((0..).find(|&cpu| may.is_set(cpu)).unwrap());
+        let tid = rustix::thread::Pid::from_raw(tid as i32);
+        rustix::thread::sched_setaffinity(tid, &first).unwrap();
+    }
+
+    /// Runs `check` beside a thread that computes on the CPU of [`pin`].
+    fn beside_a_spinner<T>(check: impl FnOnce() -> T) -> T {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pin(0);
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+            stop.store(true, Ordering::Relaxed);
+            checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn preemptions(vcpu: &Vcpu) -> u64 {
+        vcpu.preemptions.iter().flat_map(|p| &p.off_cpu.counts).sum()
+    }
+
+    /// A process that computes, and its cgroup, if this host lets it have a quota of CPU time.
+    struct Limited(Child, Option<cgroup::Quota>);
+
+    impl Drop for Limited {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn throttling_is_told_from_contention_and_a_taker_has_a_name() {
+        let quota = cgroup::Quota::new(&format!("reprieve-test-{}", std::process::id()));
+        let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let pid = child.id();
+        let limited = Limited(child, quota);
+        pin(pid);
+        let mut watch = watch(pid, pid);
+        if let Some(quota) = &limited.1 {
+            quota.add(pid);
+            quota.set(Some(5_000));
+            let vm = until(&mut watch, |vm| vm.vcpus[0].throttled > 3);
+            assert!(vm.vcpus[0].throttled_ns > 0);
+            until(&mut watch, |vm| {
+                matches!(vm.vcpus[0].now, VcpuNow::Preempted { throttled: true, taker: None, .. })
+            });
+            quota.set(None);
+        }
+        let before = until(&mut watch, |vm| {
+            !matches!(vm.vcpus[0].now, VcpuNow::Preempted { throttled: true, .. })
+        });
+        let own = std::process::id();
+        let taken = |vm: &VmSnapshot| {
+            let own = vm.takers.iter().find(|taker| taker.pid == own);
+            own.map_or(0, |taker| taker.count)
+        };
+        let after = beside_a_spinner(|| until(&mut watch, |vm| taken(vm) > taken(&before) + 5));
+        let throttled = |vm: &VmSnapshot| vm.vcpus[0].throttled;
+        assert_eq!(throttled(&after), throttled(&before), "{after:?}");
+        let taker = after.takers.iter().find(|taker| taker.pid == own).unwrap();
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!((taker.name.as_str(), taker.vm), (comm.trim_end(), false));
+        assert!(taker.total_ns > 0 && preemptions(&after.vcpus[0]) > 5);
+    }
+
+    #[test]
+    fn a_wait_after_a_wake_up_is_ready_time() {
+        let (stop, tid) = (AtomicBool::new(false), AtomicU32::new(0));
+        let stop_at_end = |seen| {
+            stop.store(true, Ordering::Relaxed);
+            seen
+        };
+        let (seen, least, most) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pin(0);
+                let idle = libc::sched_param { sched_priority: 0 };
+                // SAFETY: changes this thread only; the parameters are a local variable.
+                assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &idle) }, 0);
+                tid.store(
+                    rustix::thread::gettid().as_raw_nonzero().get() as u32,
+                    Ordering::Relaxed,
+                );
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            while tid.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let (pid, tid) = (std::process::id(), tid.load(Ordering::Relaxed));
+            let delay = || {
+                let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"));
+                text.unwrap().split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+            };
+            let mut watch = watch(pid, tid);
+            stop_at_end(beside_a_spinner(|| {
+                let mut look = || {
+                    let before = delay();
+                    let vcpu = watch.snapshot().unwrap().vms.remove(0).vcpus.remove(0);
+                    let off = vcpu.preemptions.iter().map(|p| p.off_cpu.total_ns).sum::<u64>();
+                    (before, vcpu.wakes.total_ns, off + vcpu.wakes.total_ns, delay())
+                };
+                let first = look();
+                loop {
+                    let now = look();
+                    if now.1 - first.1 > 100_000_000 {
+                        let least = now.0.saturating_sub(first.3);
+                        return (now.2 - first.2, least, now.3 - first.0);
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }))
+        });
+        // The scheduler's own count, which was read before and after.
+        assert!(seen * 100 >= least * 95 && seen * 100 <= most * 105, "{least} {seen} {most}");
     }
 }

@@ -132,7 +132,7 @@ pub struct Cost {
 }
 
 /// A virtual machine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VmSnapshot {
     /// Of the VMM's process.
     pub pid: u32,
@@ -158,9 +158,31 @@ pub struct VmSnapshot {
     /// `None` unless [`Options::late`](super::Options::late) asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
+    /// The processes that took most of the CPU time of its preempted vCPUs, at most
+    /// [`VmSnapshot::TAKERS`].
+    #[serde(default)]
+    pub takers: Vec<Taker>,
+}
+
+/// A process whose threads were the first to run in place of preempted vCPUs. A preemption counts
+/// when it ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taker {
+    pub pid: u32,
+    /// Of the VM, else of the process, else of the thread that was first to take a CPU.
+    pub name: String,
+    /// It is a VM that is watched.
+    pub vm: bool,
+    /// Where limits of CPU time apply to it, while it runs.
+    pub cgroup: Option<String>,
+    /// Preemptions, and how long they lasted.
+    pub count: u64,
+    pub total_ns: u64,
 }
 
 impl VmSnapshot {
+    pub const TAKERS: usize = 5;
+
     /// Those whose counters add up to the VM's.
     pub fn counted(&self) -> impl Iterator<Item = &Vcpu> {
         self.vcpus.iter().chain(&self.former)
@@ -181,10 +203,11 @@ pub struct Held {
     pub max_ns: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "state", content = "why")]
 pub enum VmState {
     /// The guest is being found in the VM's memory.
+    #[default]
     Attaching,
     Watching,
     /// Stopped by its VMM.
@@ -196,16 +219,25 @@ pub enum VmState {
     Gone,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Vcpu {
     pub index: u32,
     pub tid: u32,
     pub now: VcpuNow,
     /// One entry per class that occurred.
     pub preemptions: Vec<Preemptions>,
-    /// Times that it gave up its CPU itself (halted, or waited for its VMM), and how long it stayed
-    /// away.
+    /// Times that it gave up its CPU itself (halted, or waited for its VMM), and how long it was
+    /// until it was woken.
     pub blocks: Histogram,
+    /// Waits for a CPU after these wake-ups.
+    #[serde(default)]
+    pub wakes: Histogram,
+    /// Preemptions that have ended and began because the VM's cgroup, or one above, had used up its
+    /// quota of CPU time, and how long they lasted.
+    #[serde(default)]
+    pub throttled: u64,
+    #[serde(default)]
+    pub throttled_ns: u64,
     /// Time on a CPU, the present stay included.
     pub on_cpu_ns: u64,
     /// Preemptions that have ended, of any class, in non-preemptable sections that programs of the
@@ -217,7 +249,7 @@ pub struct Vcpu {
 }
 
 /// What a vCPU is doing now.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum VcpuNow {
     Running {
@@ -231,11 +263,24 @@ pub enum VcpuNow {
         /// In an RCU read-side section.
         reader: bool,
         at: Location,
+        /// Its cgroup, or one above, had used up its quota of CPU time.
+        #[serde(default)]
+        throttled: bool,
+        /// The thread that took its CPU.
+        #[serde(default)]
+        taker: Option<u32>,
+    },
+    /// It gave up its CPU, was woken, and waits for a CPU since then.
+    Ready {
+        since_ns: u64,
+        /// When it gave up its CPU.
+        halted_ns: u64,
     },
     Halted {
         since_ns: u64,
     },
     /// Not seen at a context switch yet.
+    #[default]
     Unseen,
 }
 

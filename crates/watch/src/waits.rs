@@ -15,11 +15,10 @@ use super::raw::{clock, types};
 use super::snapshot::view;
 use super::vms::discovery::Machines;
 use super::vms::machine::{Machine, Vcpu};
+use super::vms::slots::woken;
 use reprieve_guest::KthreadPlace;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -193,7 +192,6 @@ fn become_real_time() -> io::Result<()> {
 
 fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, Sampled>>, stop: &AtomicBool) {
     let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    let mut states = HashMap::new();
     for n in 0u64.. {
         // Multiples of the golden ratio: in step with no tick and no slice.
         let part = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -203,7 +201,7 @@ fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, Sampled>>, stop:
             return;
         }
         for machine in machines.lock().values().filter(|machine| machine.ended.is_none()) {
-            let Some((waits, long)) = waits_now(machine, this, &mut states) else { continue };
+            let Some((waits, long)) = waits_now(machine, this) else { continue };
             let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
             to.entry(machine.key.pid).or_default().add(&waits, long);
         }
@@ -230,29 +228,25 @@ fn is_long(began_ns: u64, now_ns: u64) -> bool {
 
 /// What the grace period in progress waits for, and whether it is long; `None` if there is none, or
 /// it cannot be read.
-fn waits_now(
-    machine: &Machine,
-    this: u32,
-    states: &mut HashMap<u32, File>,
-) -> Option<(Vec<GraceWait>, bool)> {
+fn waits_now(machine: &Machine, this: u32) -> Option<(Vec<GraceWait>, bool)> {
     let debts = debts::now(machine).filter(|debts| debts.seq & 3 != 0)?;
     let mut waits: Vec<GraceWait> = debts
         .vcpus
         .iter()
-        .map(|vcpu| waits_for(vcpu, machine.key.pid, this, states))
+        .map(|vcpu| waits_for(vcpu, this))
         .chain(std::iter::repeat_n(GraceWait::PreemptedByGuest, debts.waiting_readers))
         .collect();
     if waits.is_empty() {
-        waits.push(kthread(machine, this, states));
+        waits.push(kthread(machine, this));
     }
     let long = debts.began_ns(machine).is_some_and(|began| is_long(began, clock::now_ns()));
     Some((waits, long))
 }
 
 /// Why the grace-period kthread, whose turn it is, does not run.
-fn kthread(machine: &Machine, this: u32, states: &mut HashMap<u32, File>) -> GraceWait {
-    let mut off = |vcpu: &Vcpu| {
-        let wait = waits_for(vcpu, machine.key.pid, this, states);
+fn kthread(machine: &Machine, this: u32) -> GraceWait {
+    let off = |vcpu: &Vcpu| {
+        let wait = waits_for(vcpu, this);
         !matches!(wait, GraceWait::Running | GraceWait::Halted)
     };
     let guest = machine.attached.as_ref().map(|attached| &attached.guest);
@@ -268,10 +262,10 @@ fn kthread(machine: &Machine, this: u32, states: &mut HashMap<u32, File>) -> Gra
         }
     };
     let its = machine.vcpus.iter().find(|vcpu| vcpu.cpu == Some(cpu));
-    if its.is_some_and(&mut off) { wait } else { GraceWait::Kthread }
+    if its.is_some_and(off) { wait } else { GraceWait::Kthread }
 }
 
-fn waits_for(vcpu: &Vcpu, pid: u32, this: u32, states: &mut HashMap<u32, File>) -> GraceWait {
+fn waits_for(vcpu: &Vcpu, this: u32) -> GraceWait {
     let entry = vcpu.slot.get();
     match entry.doing {
         // It runs again as soon as this thread sleeps.
@@ -280,52 +274,15 @@ fn waits_for(vcpu: &Vcpu, pid: u32, this: u32, states: &mut HashMap<u32, File>) 
             let class = view::class(entry.class);
             GraceWait::preempted(class, entry.reader != 0)
         }
-        types::doing::DOING_BLOCKED if is_runnable(pid, vcpu.slot.tid(), states) => {
-            GraceWait::Woken
-        }
+        types::doing::DOING_BLOCKED if woken(&entry).is_some() => GraceWait::Woken,
         types::doing::DOING_BLOCKED => GraceWait::Halted,
         _ => GraceWait::Running,
     }
 }
 
-/// Whether the thread wants a CPU, by `/proc/PID/task/TID/stat`.
-fn is_runnable(pid: u32, tid: u32, states: &mut HashMap<u32, File>) -> bool {
-    use std::collections::hash_map::Entry;
-    let file = match states.entry(tid) {
-        Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(new) => match File::open(format!("/proc/{pid}/task/{tid}/stat")) {
-            Ok(file) => new.insert(file),
-            Err(_) => return false,
-        },
-    };
-    let mut text = [0; 128];
-    match file.read_at(&mut text, 0) {
-        Ok(length) => state(&text[..length]) == Some(b'R'),
-        // The thread has ended; its number may come again.
-        Err(_) => {
-            states.remove(&tid);
-            false
-        }
-    }
-}
-
-/// The letter after the name, which is in brackets and may contain some.
-fn state(stat: &[u8]) -> Option<u8> {
-    let end = stat.iter().rposition(|&byte| byte == b')')?;
-    stat.get(end + 2).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_state_follows_the_name() {
-        assert_eq!(state(b"12 (CPU 0/KVM) R 1 2 3"), Some(b'R'));
-        assert_eq!(state(b"12 (a) S (b)) S 1 2 3"), Some(b'S'));
-        assert_eq!(state(b"12 (CPU"), None);
-        assert_eq!(state(b"12 (CPU)"), None);
-    }
 
     #[test]
     fn a_section_counts_whatever_else_it_is() {

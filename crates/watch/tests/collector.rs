@@ -16,15 +16,27 @@ fn count(histogram: &Histogram) -> u64 {
     histogram.counts.iter().sum()
 }
 
-/// Time accounted for up to `now`: on a CPU, preempted and given up.
-fn accounted(vcpu: &Vcpu, now: u64) -> u64 {
+/// Time for which it wanted a CPU and had none, of waits that have ended.
+fn ready(vcpu: &Vcpu) -> u64 {
     let off: u64 = vcpu.preemptions.iter().map(|p| p.off_cpu.total_ns).sum();
+    off + vcpu.wakes.total_ns
+}
+
+/// The same by the scheduler's own count.
+fn run_delay(pid: u32, tid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap();
+    text.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Time accounted for up to `now`: on a CPU, ready and given up.
+fn accounted(vcpu: &Vcpu, now: u64) -> u64 {
     let current = match &vcpu.now {
         VcpuNow::Preempted { since_ns, .. } | VcpuNow::Halted { since_ns } => now - since_ns,
+        VcpuNow::Ready { halted_ns, .. } => now - halted_ns,
         // Contained in `on_cpu_ns`.
         VcpuNow::Running { .. } | VcpuNow::Unseen => 0,
     };
-    vcpu.on_cpu_ns + off + vcpu.blocks.total_ns + current
+    vcpu.on_cpu_ns + ready(vcpu) + vcpu.blocks.total_ns + current
 }
 
 fn preemptions(vcpu: &Vcpu) -> u64 {
@@ -94,6 +106,7 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     // As many as there are CPUs: wherever a vCPU runs, one competes with it.
     let spinners = spin(std::thread::available_parallelism().unwrap().get());
     let pid = guest.vm.threads().pid();
+    an_idle_guests_ready_time_is_that_of_the_scheduler(&mut watch, pid);
     let sampler = watch.sample_grace_periods(500).unwrap();
     let _ = watch.events();
     let before = Timed::take(&mut watch);
@@ -163,6 +176,30 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
         }
     };
     assert!(gone.is_none_or(|gone| preemptions(&gone.vcpus[0]) > 0), "what was counted stays");
+}
+
+/// Of a guest that runs nothing beside threads that want all CPUs: within 5 %.
+fn an_idle_guests_ready_time_is_that_of_the_scheduler(watch: &mut Watch, pid: u32) {
+    // Each total was read between the two sums of the scheduler's.
+    let mut look = || {
+        let delays = |tids: &[u32]| tids.iter().map(|tid| run_delay(pid, *tid)).sum::<u64>();
+        let tids: Vec<u32> =
+            watch.snapshot().unwrap().vms[0].vcpus.iter().map(|vcpu| vcpu.tid).collect();
+        let before = delays(&tids);
+        let all = watch.snapshot().unwrap().vms[0].vcpus.iter().map(ready).sum::<u64>();
+        (before, all, delays(&tids))
+    };
+    let (first, mut wait) = (look(), Wait::new("waits for a CPU"));
+    loop {
+        let now = look();
+        let (least, most) = (now.0.saturating_sub(first.2), now.2 - first.0);
+        if least > 500_000_000 {
+            let seen = now.1 - first.1;
+            assert!(seen * 100 >= least * 95 && seen * 100 <= most * 105, "{least} {seen} {most}");
+            return;
+        }
+        wait.pause(|| format!("{first:?} {now:?}"));
+    }
 }
 
 /// Whether grace periods were seen to wait for vCPUs that ran, for ones that had lost their CPU in

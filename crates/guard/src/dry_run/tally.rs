@@ -229,16 +229,7 @@ mod tests {
     }
 
     fn vcpu(index: u32, preemptions: Vec<Preemptions>) -> Vcpu {
-        Vcpu {
-            index,
-            tid: 100 + index,
-            now: reprieve_watch::model::VcpuNow::Unseen,
-            preemptions,
-            blocks: Histogram::default(),
-            on_cpu_ns: 10 * MS,
-            announced: 0,
-            announced_off_cpu_ns: 0,
-        }
+        Vcpu { index, tid: 100 + index, preemptions, on_cpu_ns: 10 * MS, ..Vcpu::default() }
     }
 
     fn vm(vcpus: Vec<Vcpu>) -> VmSnapshot {
@@ -250,10 +241,9 @@ mod tests {
             kernel: Some("6.12".into()),
             blind: vec!["something".into()],
             vcpus,
-            former: None,
             grace: Some(Grace::default()),
-            tracks_user: false,
             held: Some(Held::default()),
+            ..VmSnapshot::default()
         }
     }
 

@@ -265,7 +265,7 @@ fn granted(granted: &types::granted) -> Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_watch::model::{Histogram, Preemptions, Vcpu, VcpuNow};
+    use reprieve_watch::model::{Histogram, Preemptions, Vcpu};
 
     fn vcpu(index: u32, preempted: u64) -> Vcpu {
         let off_cpu = Histogram { counts: vec![0, preempted], ..Histogram::default() };
@@ -273,31 +273,16 @@ mod tests {
         Vcpu {
             index,
             tid: 100 + index,
-            now: VcpuNow::Unseen,
             preemptions: vec![Preemptions { class, off_cpu, readers: 0, readers_off_cpu_ns: 0 }],
-            blocks: Histogram::default(),
-            on_cpu_ns: 0,
             announced: preempted / 2,
-            announced_off_cpu_ns: 0,
+            ..Vcpu::default()
         }
     }
 
     #[test]
     fn preemptions_do_not_fall_when_vcpus_go() {
         let counts = |vcpus: Vec<Vcpu>, former: Option<Vcpu>| {
-            let vm = VmSnapshot {
-                pid: 7,
-                name: "db".into(),
-                vmm: "qemu-kvm".into(),
-                state: VmState::Watching,
-                kernel: None,
-                blind: Vec::new(),
-                vcpus,
-                former,
-                grace: None,
-                tracks_user: false,
-                held: None,
-            };
+            let vm = VmSnapshot { vcpus, former, ..VmSnapshot::default() };
             let of = |class| suffered(&vm, class);
             (of(Class::Softirq), of(Class::User), suffered_announced(&vm))
         };

@@ -40,7 +40,7 @@ pub struct Program {
     skel: ManuallyDrop<WatchSkel<'static>>,
     storage: *mut MaybeUninit<OpenObject>,
     /// What the program is attached to for as long as it is loaded.
-    _links: [Link; 2],
+    _links: [Link; 3],
     threads: MapHandle,
     /// The host's KVM is Intel's.
     vmx: bool,
@@ -138,6 +138,14 @@ impl Program {
         Some(u32::from_ne_bytes(entry.try_into().unwrap()))
     }
 
+    /// Which process took the CPUs of which VM's preempted vCPUs.
+    pub fn taken(&self) -> Vec<(types::pair, types::taken_times)> {
+        let map = &self.skel.maps.taken_by;
+        let all = map.lookup_batch(constants::MAX_PAIRS as u32, MapFlags::ANY, MapFlags::ANY);
+        let all = all.into_iter().flatten();
+        all.filter_map(|(key, value)| Some((plain(&key)?, plain(&value)?))).collect()
+    }
+
     /// The program's measurements of its own run time, one entry per CPU.
     pub fn costs(&self) -> Vec<types::cost> {
         let key = 0u32.to_ne_bytes();
@@ -184,7 +192,8 @@ impl Program {
 
     /// Time in all programs and their runs, by the kernel's count; `None` where it does not count.
     pub fn kernel_statistics(&self) -> Option<(u64, u64)> {
-        let programs = [self.skel.progs.switched.as_fd(), self.skel.progs.ticked.as_fd()];
+        let programs = &self.skel.progs;
+        let programs = [&programs.switched, &programs.woke, &programs.ticked].map(|of| of.as_fd());
         let mut sum = (0, 0);
         for program in programs {
             let mut info = libbpf_sys::bpf_prog_info::default();
@@ -251,7 +260,7 @@ fn open(
     open.load().map_err(refused("load"))
 }
 
-type Parts = ([Link; 2], MapHandle, Shared<types::vcpu>, Shared<types::vm>, Shared<u64>);
+type Parts = ([Link; 3], MapHandle, Shared<types::vcpu>, Shared<types::vm>, Shared<u64>);
 
 fn attach(skel: &WatchSkel<'_>, settings: &Settings) -> Result<Parts, Error> {
     let shared = |what: &'static str| {
@@ -264,6 +273,7 @@ fn attach(skel: &WatchSkel<'_>, settings: &Settings) -> Result<Parts, Error> {
     let threads = MapHandle::try_from(&skel.maps.threads).map_err(refused("map"))?;
     let links = [
         skel.progs.switched.attach().map_err(refused("attach"))?,
+        skel.progs.woke.attach().map_err(refused("attach"))?,
         skel.progs.ticked.attach().map_err(refused("attach"))?,
     ];
     Ok((links, threads, vcpus, vms, variables))

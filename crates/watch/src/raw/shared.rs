@@ -24,6 +24,10 @@ unsafe impl Plain for super::types::vm {}
 unsafe impl Plain for super::types::cost {}
 // SAFETY: made of integers.
 unsafe impl Plain for super::types::event {}
+// SAFETY: made of integers.
+unsafe impl Plain for super::types::pair {}
+// SAFETY: made of integers.
+unsafe impl Plain for super::types::taken_times {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
 // SAFETY: an integer.

@@ -28,6 +28,11 @@ pub struct Activity {
     pub off_cpu: Histogram,
     pub on_ns: u64,
     pub halted_ns: u64,
+    /// Time for which it waited for a CPU after wake-ups.
+    pub woken_ns: u64,
+    /// Of the time off the CPU, that of preemptions that ended and began because a quota of CPU
+    /// time was used up, or of one in progress.
+    pub throttled_ns: u64,
 }
 
 /// Classes in which others may wait for the vCPU: a section of RCU or of a lock, or an interrupt's
@@ -56,9 +61,19 @@ impl Activity {
         if self.elapsed_ns == 0 { f64::NAN } else { count as f64 * 1e9 / self.elapsed_ns as f64 }
     }
 
+    /// Time for which it wanted a CPU and had none. The guest counts this as steal time.
+    pub fn ready_ns(&self) -> u64 {
+        self.total_off_ns() + self.woken_ns
+    }
+
     /// Of the time that it wanted a CPU, the share without one.
-    pub fn off_share(&self) -> Option<f64> {
-        share(self.total_off_ns(), self.total_off_ns() + self.on_ns)
+    pub fn ready_share(&self) -> Option<f64> {
+        share(self.ready_ns(), self.ready_ns() + self.on_ns)
+    }
+
+    /// Of the time without a CPU that it wanted, the share for which a quota was used up.
+    pub fn throttled_share(&self) -> Option<f64> {
+        share(self.throttled_ns.min(self.ready_ns()), self.ready_ns())
     }
 
     /// Of the time off the CPU, the share in [`CRITICAL`] classes.
@@ -74,6 +89,8 @@ impl Activity {
         }
         self.on_ns = self.on_ns.max(earlier.on_ns);
         self.halted_ns = self.halted_ns.max(earlier.halted_ns);
+        self.woken_ns = self.woken_ns.max(earlier.woken_ns);
+        self.throttled_ns = self.throttled_ns.max(earlier.throttled_ns);
     }
 
     /// Adds what another vCPU did.
@@ -89,6 +106,8 @@ impl Activity {
         add(&mut self.off_cpu, &other.off_cpu);
         self.on_ns += other.on_ns;
         self.halted_ns += other.halted_ns;
+        self.woken_ns += other.woken_ns;
+        self.throttled_ns += other.throttled_ns;
     }
 
     /// What `later` has more than `earlier`, of totals.
@@ -104,6 +123,8 @@ impl Activity {
             off_cpu: difference(&self.off_cpu, &earlier.off_cpu),
             on_ns: self.on_ns.saturating_sub(earlier.on_ns),
             halted_ns: self.halted_ns.saturating_sub(earlier.halted_ns),
+            woken_ns: self.woken_ns.saturating_sub(earlier.woken_ns),
+            throttled_ns: self.throttled_ns.saturating_sub(earlier.throttled_ns),
         }
     }
 }
@@ -115,7 +136,8 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 /// Totals of `vcpu` at `now`, with what is in progress.
 pub(super) fn vcpu_totals(vcpu: &Vcpu, now: u64) -> Activity {
     let mut all = Activity { elapsed_ns: now, on_ns: vcpu.on_cpu_ns, ..Activity::default() };
-    all.halted_ns = vcpu.blocks.total_ns;
+    (all.halted_ns, all.woken_ns) = (vcpu.blocks.total_ns, vcpu.wakes.total_ns);
+    all.throttled_ns = vcpu.throttled_ns;
     for preemptions in &vcpu.preemptions {
         let class = position(preemptions.class);
         all.preemptions[class] += count(&preemptions.off_cpu);
@@ -125,8 +147,14 @@ pub(super) fn vcpu_totals(vcpu: &Vcpu, now: u64) -> Activity {
         add(&mut all.off_cpu, &preemptions.off_cpu);
     }
     match &vcpu.now {
-        VcpuNow::Preempted { since_ns, class, .. } => {
-            all.off_ns[position(*class)] += now.saturating_sub(*since_ns);
+        VcpuNow::Preempted { since_ns, class, throttled, .. } => {
+            let away = now.saturating_sub(*since_ns);
+            all.off_ns[position(*class)] += away;
+            all.throttled_ns += if *throttled { away } else { 0 };
+        }
+        VcpuNow::Ready { since_ns, halted_ns } => {
+            all.woken_ns += now.saturating_sub(*since_ns);
+            all.halted_ns += since_ns.saturating_sub(*halted_ns);
         }
         VcpuNow::Halted { since_ns } => all.halted_ns += now.saturating_sub(*since_ns),
         // The stay on the CPU is in the total already.
@@ -254,7 +282,7 @@ mod tests {
         assert_eq!(seen.all.off_ns[position(Class::NoPreempt)], 100 * MS);
         assert_eq!(seen.all.on_ns, 900 * MS);
         assert_eq!(seen.all.total_preemptions(), 1);
-        assert_eq!(seen.all.off_share(), Some(0.1));
+        assert_eq!(seen.all.ready_share(), Some(0.1));
         assert_eq!(seen.all.critical_share(), Some(1.0));
     }
 

@@ -36,12 +36,12 @@ fn line(activity: &VmActivity, now: &Snapshot, vm: &VmSnapshot) -> String {
     let all = &activity.all;
     let close = |text: String| text.replace(' ', "");
     let mut out = format!(
-        "{} {} vcpus={} preemptions/s={} off-cpu={} in-critical={} gp/s={} gp-mean={} gp-p99={}",
+        "{} {} vcpus={} preemptions/s={} ready={} in-critical={} gp/s={} gp-mean={} gp-p99={}",
         vm.pid,
         plain(&vm.name),
         vm.vcpus.len(),
         count(all.per_second(all.total_preemptions())),
-        close(optional(all.off_share(), percent)),
+        close(optional(all.ready_share(), percent)),
         close(optional(all.critical_share(), percent)),
         optional(vm.grace.as_ref().map(|_| all.per_second(activity.graces())), count),
         close(optional(activity.grace_mean(), time)),
@@ -68,11 +68,13 @@ pub fn doing(state: &VcpuNow, now: u64) -> String {
         VcpuNow::Unseen => "not seen yet".into(),
         VcpuNow::Running { since_ns, cpu } => format!("running {} on CPU {cpu}", since(*since_ns)),
         VcpuNow::Halted { since_ns } => format!("halted {}", since(*since_ns)),
-        VcpuNow::Preempted { since_ns, class, reader, at } => {
+        VcpuNow::Ready { since_ns, .. } => format!("woken {} ago, without a CPU", since(*since_ns)),
+        VcpuNow::Preempted { since_ns, class, reader, at, throttled, .. } => {
             let reader = if *reader && class.name() != "reader" { " and reader" } else { "" };
             let location = text::location(at);
             let at = if location == text::NONE { String::new() } else { format!(" at {location}") };
-            format!("preempted {} in {}{reader}{at}", since(*since_ns), class.name())
+            let why = if *throttled { "throttled" } else { "preempted" };
+            format!("{why} {} in {}{reader}{at}", since(*since_ns), class.name())
         }
     }
 }
@@ -80,7 +82,7 @@ pub fn doing(state: &VcpuNow, now: u64) -> String {
 /// The vCPUs that owe `current` a quiescent state, those off their CPU first, the longest first.
 pub fn holders<'a>(vm: &'a VmSnapshot, current: &CurrentGrace) -> Vec<(u32, &'a VcpuNow)> {
     let rank = |state: &VcpuNow| match state {
-        VcpuNow::Preempted { since_ns, .. } => (0, *since_ns),
+        VcpuNow::Preempted { since_ns, .. } | VcpuNow::Ready { since_ns, .. } => (0, *since_ns),
         VcpuNow::Running { since_ns, .. } => (1, *since_ns),
         VcpuNow::Halted { since_ns } => (2, *since_ns),
         VcpuNow::Unseen => (3, 0),
@@ -101,7 +103,7 @@ mod tests {
         let line = out.lines().next().unwrap();
         assert_eq!(
             line,
-            "4711 db-primary vcpus=2 preemptions/s=203 off-cpu=43% in-critical=49% gp/s=55.0 gp-mean=17.0ms gp-p99=17.0ms \
+            "4711 db-primary vcpus=2 preemptions/s=203 ready=44% in-critical=49% gp/s=55.0 gp-mean=17.0ms gp-p99=17.0ms \
              current-gp=55.0ms; held by vCPU 0 preempted 41.0 ms in reader at __d_lookup_rcu+0x42 (postmark?[31m 733)"
         );
         assert_eq!(out.lines().count(), 4, "{out}");

@@ -22,7 +22,7 @@ pub mod recording;
 pub mod summary;
 pub mod terminal;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod text;
 
 use crate::model::{Event, Snapshot};

@@ -97,7 +97,7 @@ fn heading(vm: &VmSnapshot, activity: &VmActivity) -> String {
         out,
         "\n  vCPUs: {} preemptions/s; off the CPU {} of the time they wanted one, {} of that in critical sections",
         count(all.per_second(all.total_preemptions())),
-        optional(all.off_share(), percent),
+        optional(all.ready_share(), percent),
         optional(all.critical_share(), percent),
     );
     if all.readers > 0 {

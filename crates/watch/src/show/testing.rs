@@ -19,20 +19,18 @@ pub fn histogram(durations: &[u64]) -> Histogram {
 }
 
 pub fn vcpu(index: u32) -> Vcpu {
-    Vcpu {
-        index,
-        tid: 1000 + index,
-        now: VcpuNow::Unseen,
-        preemptions: vec![],
-        blocks: Histogram::default(),
-        on_cpu_ns: 0,
-        announced: 0,
-        announced_off_cpu_ns: 0,
-    }
+    Vcpu { index, tid: 1000 + index, ..Vcpu::default() }
 }
 
 pub fn preempted(since_ns: u64, class: Class) -> VcpuNow {
-    VcpuNow::Preempted { since_ns, class, reader: false, at: Location::default() }
+    VcpuNow::Preempted {
+        since_ns,
+        class,
+        reader: false,
+        at: Location::default(),
+        throttled: false,
+        taker: None,
+    }
 }
 
 pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
@@ -42,12 +40,8 @@ pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
         vmm: "qemu-kvm".into(),
         state: VmState::Watching,
         kernel: Some("6.12.117+deb12-cloud-amd64".into()),
-        blind: vec![],
         vcpus,
-        former: None,
-        grace: None,
-        tracks_user: false,
-        held: None,
+        ..VmSnapshot::default()
     }
 }
 
@@ -83,6 +77,8 @@ pub fn busy(seconds: u64) -> Snapshot {
             pid: Some(733),
             function: Some("__d_lookup_rcu+0x42".into()),
         },
+        throttled: false,
+        taker: Some(4712),
     };
     first.preemptions = vec![
         preemptions(Class::User, 3, 40, 0),
@@ -100,7 +96,17 @@ pub fn busy(seconds: u64) -> Snapshot {
     ];
     second.on_cpu_ns = 700 * seconds * MS;
     second.blocks = histogram(&vec![MS; (20 * seconds) as usize]);
+    second.wakes = histogram(&vec![2 * MS; (20 * seconds) as usize]);
+    (second.throttled, second.throttled_ns) = (5 * seconds, 25 * seconds * MS);
     let mut db = vm(4711, "db-primary", vec![first, second]);
+    db.takers = vec![Taker {
+        pid: 4712,
+        name: "web-1".into(),
+        vm: true,
+        cgroup: Some("/machine.slice/web".into()),
+        count: 100 * seconds,
+        total_ns: 300 * seconds * MS,
+    }];
     db.grace = Some(Grace {
         durations: histogram(&vec![17 * MS; (55 * seconds) as usize]),
         unseen: 0,

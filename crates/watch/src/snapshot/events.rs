@@ -90,7 +90,7 @@ fn translate(event: &types::event, machine: Option<&Machine>) -> Option<Event> {
 }
 
 /// A task's name, with what a terminal could take for a command made harmless.
-fn text(comm: &[std::ffi::c_char]) -> String {
+pub(super) fn text(comm: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = comm.iter().map(|&c| c as u8).take_while(|&b| b != 0).collect();
     let text = String::from_utf8_lossy(&bytes);
     reprieve_page::plain(&text)

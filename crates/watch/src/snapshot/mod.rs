@@ -2,5 +2,6 @@
 //! From the collector's state to the data model: snapshots and events.
 
 pub mod events;
+pub mod takers;
 pub mod view;
 mod visibility;

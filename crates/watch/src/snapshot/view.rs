@@ -9,6 +9,7 @@ use crate::model::{
 use crate::raw::constants::{BUCKETS, NO_SEQ};
 use crate::raw::types;
 use crate::vms::machine::{Attached, Kvm, Machine, Vcpu as MachineVcpu};
+use crate::vms::slots::woken;
 use reprieve_guest::Guest;
 use reprieve_guest::vmm::{Accel, Kind};
 use std::collections::HashMap;
@@ -41,6 +42,7 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
         grace: attached.and_then(|attached| grace(machine, attached, now)),
         tracks_user: attached.is_some_and(Attached::tracks_user),
         held: None,
+        takers: Vec::new(),
     }
 }
 
@@ -61,9 +63,19 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
         types::doing::DOING_PREEMPTED => {
             let class = class(entry.class);
             let at = guest.map(|g| location(g, class, entry.task, entry.rip)).unwrap_or_default();
-            VcpuNow::Preempted { since_ns, class, reader: entry.reader != 0, at }
+            VcpuNow::Preempted {
+                since_ns,
+                class,
+                reader: entry.reader != 0,
+                at,
+                throttled: entry.throttled != 0,
+                taker: (entry.throttled == 0 && entry.successor != 0).then_some(entry.successor),
+            }
         }
-        types::doing::DOING_BLOCKED => VcpuNow::Halted { since_ns },
+        types::doing::DOING_BLOCKED => match woken(entry) {
+            Some(woken) => VcpuNow::Ready { since_ns: woken.min(now), halted_ns: since_ns },
+            None => VcpuNow::Halted { since_ns },
+        },
         _ => VcpuNow::Unseen,
     };
     let times = (0..).map(types::class).zip(&entry.classes);
@@ -79,6 +91,9 @@ fn vcpu(index: u32, tid: u32, entry: &types::vcpu, guest: Option<&Guest>, now: u
         now: state,
         preemptions: preemptions.filter(|p| !p.off_cpu.counts.is_empty()).collect(),
         blocks: histogram(&entry.blocks),
+        wakes: histogram(&entry.wakes),
+        throttled: entry.throttled_count,
+        throttled_ns: entry.throttled_ns,
         on_cpu_ns,
         announced: entry.announced_count,
         announced_off_cpu_ns: entry.announced_off_cpu_ns,

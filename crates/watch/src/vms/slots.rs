@@ -152,10 +152,18 @@ pub fn add_former(sum: &mut types::vcpu, entry: &types::vcpu, now: u64) {
     let away = now.saturating_sub(entry.since);
     match entry.doing {
         types::doing::DOING_RUNNING => entry.on_cpu_ns += away,
-        types::doing::DOING_BLOCKED => count(&mut entry.blocks, away),
+        types::doing::DOING_BLOCKED => {
+            let woken = woken(&entry).unwrap_or(now).min(now);
+            count(&mut entry.blocks, woken.saturating_sub(entry.since));
+            count(&mut entry.wakes, now - woken);
+        }
         types::doing::DOING_PREEMPTED => {
             if let Some(times) = entry.classes.get_mut(entry.class.0 as usize) {
                 count(&mut times.off_cpu, away);
+            }
+            if entry.throttled != 0 {
+                (entry.throttled_count, entry.throttled_ns) =
+                    (entry.throttled_count + 1, entry.throttled_ns + away);
             }
         }
         _ => {}
@@ -163,12 +171,21 @@ pub fn add_former(sum: &mut types::vcpu, entry: &types::vcpu, now: u64) {
     sum.on_cpu_ns += entry.on_cpu_ns;
     sum.announced_count += entry.announced_count;
     sum.announced_off_cpu_ns += entry.announced_off_cpu_ns;
+    sum.throttled_count += entry.throttled_count;
+    sum.throttled_ns += entry.throttled_ns;
     add(&mut sum.blocks, &entry.blocks);
+    add(&mut sum.wakes, &entry.wakes);
     for (sum, times) in sum.classes.iter_mut().zip(&entry.classes) {
         add(&mut sum.off_cpu, &times.off_cpu);
         sum.readers += times.readers;
         sum.readers_off_cpu_ns += times.readers_off_cpu_ns;
     }
+}
+
+/// When the vCPU of `entry`, which had given up its CPU, was woken; `None`: it waits for no CPU.
+pub fn woken(entry: &types::vcpu) -> Option<u64> {
+    let waits = entry.doing == types::doing::DOING_BLOCKED && entry.woken > entry.since;
+    waits.then_some(entry.woken)
 }
 
 /// As `count` in `bpf/count.bpf.h`.

@@ -211,10 +211,13 @@ impl Scan {
                     VcpuNow::Running { since_ns, .. } => {
                         (*since_ns, RUNNING, false, Location::default())
                     }
-                    VcpuNow::Preempted { since_ns, class, reader, at } => {
+                    VcpuNow::Preempted { since_ns, class, reader, at, .. } => {
                         (*since_ns, preempted(*class), *reader, at.clone())
                     }
-                    VcpuNow::Halted { since_ns } => (*since_ns, HALTED, false, Location::default()),
+                    VcpuNow::Halted { since_ns: since }
+                    | VcpuNow::Ready { halted_ns: since, .. } => {
+                        (*since, HALTED, false, Location::default())
+                    }
                     VcpuNow::Unseen => continue,
                 };
                 let from = since.max(begin).min(LATEST);

@@ -21,6 +21,7 @@ pub struct Page {
     snapshot: Snapshot,
     /// Per VM.
     totals: Vec<Activity>,
+    ready_ns: HashMap<(u32, u32), u64>,
 }
 
 /// The totals that were served last, by the VMM's process. For Prometheus a counter that falls has
@@ -28,6 +29,8 @@ pub struct Page {
 #[derive(Debug, Default)]
 pub struct Served {
     activities: HashMap<u32, Activity>,
+    /// Ready time by process and vCPU.
+    ready_ns: HashMap<(u32, u32), u64>,
     /// Of guard.
     pub on_cpu_ns: HashMap<u32, u64>,
 }
@@ -45,6 +48,7 @@ impl Collector for Page {
         let named = self.named();
         vms(out, &named)?;
         preemptions(out, &named)?;
+        self.ready(out, &named)?;
         grace_periods(out, &named, self.snapshot.time_ns)?;
         runtime(out, &self.snapshot.processes)?;
         cost(out, &self.snapshot)
@@ -61,9 +65,39 @@ impl Page {
             totals
         };
         let totals: Vec<Activity> = snapshot.vms.iter().map(of).collect();
+        let vcpus = snapshot.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.pid, v)));
+        let ready = vcpus.map(|(pid, vcpu)| {
+            let key = (pid, vcpu.index);
+            let earlier = served.ready_ns.get(&key).copied().unwrap_or_default();
+            (key, vcpu_totals(vcpu, snapshot.time_ns).ready_ns().max(earlier))
+        });
+        served.ready_ns = ready.collect();
         served.activities =
             snapshot.vms.iter().map(|vm| vm.pid).zip(totals.iter().cloned()).collect();
-        Page { snapshot, totals }
+        Page { ready_ns: served.ready_ns.clone(), snapshot, totals }
+    }
+
+    fn ready(&self, out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error> {
+        let mut all = vec![];
+        for n in named {
+            for vcpu in &n.vm.vcpus {
+                let labels = vec![("vm", n.name.clone()), ("vcpu", vcpu.index.to_string())];
+                let ready = self.ready_ns.get(&(n.vm.pid, vcpu.index)).copied();
+                all.push((labels, seconds(ready.unwrap_or_default())));
+            }
+        }
+        counter(
+            out,
+            "reprieve_vcpu_ready_seconds",
+            "Time that a vCPU wanted a CPU and had none, preempted or woken; counts as it passes",
+            Series(all),
+        )?;
+        counter(
+            out,
+            "reprieve_vcpu_throttled_seconds",
+            "Time that vCPUs were off their CPU because a quota of CPU time was used up",
+            each(named, |n| Some(seconds(n.totals.throttled_ns))),
+        )
     }
 
     fn named(&self) -> Vec<Named<'_>> {
@@ -114,14 +148,16 @@ fn state(state: &VmState) -> &'static str {
 }
 
 /// How many of the vCPUs that `wanted` picks are in which state.
-fn by_state(vm: &VmSnapshot, wanted: impl Fn(&Vcpu) -> bool) -> [Option<(&'static str, f64)>; 4] {
-    let mut numbers = [("running", 0.0), ("preempted", 0.0), ("halted", 0.0), ("unseen", 0.0)];
+fn by_state(vm: &VmSnapshot, wanted: impl Fn(&Vcpu) -> bool) -> [Option<(&'static str, f64)>; 5] {
+    let mut numbers =
+        ["running", "preempted", "halted", "ready", "unseen"].map(|state| (state, 0.0));
     for vcpu in vm.vcpus.iter().filter(|v| wanted(v)) {
         let state = match vcpu.now {
             VcpuNow::Running { .. } => 0,
             VcpuNow::Preempted { .. } => 1,
             VcpuNow::Halted { .. } => 2,
-            VcpuNow::Unseen => 3,
+            VcpuNow::Ready { .. } => 3,
+            VcpuNow::Unseen => 4,
         };
         numbers[state].1 += 1.0;
     }
@@ -199,7 +235,7 @@ fn preemptions(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error
     counter(
         out,
         "reprieve_vcpu_halted_seconds",
-        "Time that vCPUs gave up their CPU themselves",
+        "Time that vCPUs gave up their CPU themselves, until they were woken",
         each(named, |n| Some(seconds(n.totals.halted_ns))),
     )
 }
@@ -247,7 +283,7 @@ fn grace_periods(out: &mut DescriptorEncoder, named: &[Named], now: u64) -> Resu
         "reprieve_grace_period_owing_vcpus",
         "vCPUs that the grace period in progress waits for, by what they are doing now",
         split(named, "state", |n| {
-            let Some(grace) = &n.vm.grace else { return [None; 4] };
+            let Some(grace) = &n.vm.grace else { return [None; 5] };
             let owes =
                 |vcpu: &Vcpu| grace.current.as_ref().is_some_and(|c| c.owing.contains(&vcpu.index));
             by_state(n.vm, owes)

@@ -6,27 +6,36 @@ use crate::model::{Class, Histogram};
 use crate::show::activity::{Activity, position};
 use ratatui::text::{Line, Span};
 
-/// The time off the CPU by class, as a bar `width` wide when that is all the time that a CPU was
-/// wanted.
+/// The time off the CPU by class, then the waits after wake-ups, as a bar: `width` is all the time
+/// that a CPU was wanted.
 pub fn classes(activity: &Activity, width: usize, palette: Palette) -> Line<'static> {
-    let wanted = (activity.total_off_ns() + activity.on_ns) as f64;
+    let wanted = (activity.ready_ns() + activity.on_ns) as f64;
     let mut spans = vec![];
     let (mut sum, mut filled) = (0u64, 0);
-    for class in Class::ALL.into_iter().filter(|_| wanted > 0.0) {
-        sum += activity.off_ns[position(class)];
+    let parts = Class::ALL.map(|class| {
+        let glyph = if palette.colour { '█' } else { letter(class) };
+        (activity.off_ns[position(class)], glyph, palette.class(class))
+    });
+    let woken = (activity.woken_ns, woken(palette), palette.preempted());
+    for (ns, glyph, style) in parts.into_iter().chain([woken]).filter(|_| wanted > 0.0) {
+        sum += ns;
         // Ends are rounded, not lengths, so that the whole is never wider or narrower than it
         // should be.
         let end = ((sum as f64 / wanted) * width as f64).round() as usize;
         if end > filled {
-            let glyph = if palette.colour { '█' } else { letter(class) };
             let text: String = std::iter::repeat_n(glyph, end - filled).collect();
-            spans.push(Span::styled(text, palette.class(class)));
+            spans.push(Span::styled(text, style));
             filled = end;
         }
     }
     let rest: String = std::iter::repeat_n('·', width.saturating_sub(filled)).collect();
     spans.push(Span::styled(rest, palette.soft()));
     Line::from(spans)
+}
+
+/// Stands for waits after wake-ups.
+fn woken(palette: Palette) -> char {
+    if palette.colour { '▒' } else { 'w' }
 }
 
 /// Which colour or letter is which class.
@@ -37,6 +46,8 @@ pub fn legend(palette: Palette) -> Line<'static> {
         spans.push(Span::styled(glyph.to_string(), palette.class(class)));
         spans.push(Span::raw(format!(" {}  ", class.name())));
     }
+    spans.push(Span::styled(woken(palette).to_string(), palette.preempted()));
+    spans.push(Span::raw(" woken"));
     Line::from(spans)
 }
 

@@ -68,7 +68,7 @@ fn content(row: &Row, now: &Snapshot, width: usize, palette: Palette) -> Vec<Lin
         format!(
             "vCPUs: {} preemptions/s; without a CPU {} of the time they wanted one, {} of that in critical sections",
             count(all.per_second(all.total_preemptions())),
-            optional(all.off_share(), percent),
+            optional(all.ready_share(), percent),
             optional(all.critical_share(), percent)
         ),
         bold,
@@ -162,7 +162,7 @@ fn titles(width: usize) -> String {
             "for",
             "class",
             "preempt/s",
-            "off CPU",
+            "ready",
             "by class",
             "8us..2s",
             "function (task)"
@@ -184,10 +184,14 @@ fn line(
         VcpuNow::Running { since_ns, .. } => {
             ("running", palette.running(), since(*since_ns), None, None)
         }
-        VcpuNow::Preempted { since_ns, class, at, .. } => {
-            ("preempted", palette.preempted(), since(*since_ns), Some(*class), Some(at))
+        VcpuNow::Preempted { since_ns, class, at, throttled, .. } => {
+            let state = if *throttled { "throttled" } else { "preempted" };
+            (state, palette.preempted(), since(*since_ns), Some(*class), Some(at))
         }
         VcpuNow::Halted { since_ns } => ("halted", palette.soft(), since(*since_ns), None, None),
+        VcpuNow::Ready { since_ns, .. } => {
+            ("ready", palette.preempted(), since(*since_ns), None, None)
+        }
         VcpuNow::Unseen => ("not seen", palette.soft(), NONE.into(), None, None),
     };
     let mut spans = vec![
@@ -202,7 +206,7 @@ fn line(
         Span::raw(format!(
             "{:>10} {:>8}  ",
             count(activity.per_second(activity.total_preemptions())),
-            optional(activity.off_share(), percent)
+            optional(activity.ready_share(), percent)
         )),
     ];
     spans.extend(bars::classes(activity, 20, palette).spans);

@@ -29,9 +29,9 @@ struct Column {
 const COLUMNS: [Column; 11] = [
     Column { heading: "VM", width: 16, rank: 0, left: true },
     Column { heading: "kernel", width: 10, rank: 9, left: true },
-    Column { heading: "run/pre/halt", width: 12, rank: 3, left: false },
+    Column { heading: "run/rdy/halt", width: 12, rank: 3, left: false },
     Column { heading: "preempt/s", width: 9, rank: 5, left: false },
-    Column { heading: "off CPU", width: 7, rank: 1, left: false },
+    Column { heading: "ready", width: 7, rank: 1, left: false },
     Column { heading: "by class", width: 20, rank: 6, left: true },
     Column { heading: "critical", width: 8, rank: 4, left: false },
     Column { heading: "GP/s", width: 5, rank: 8, left: false },
@@ -75,7 +75,7 @@ pub fn draw(view: &View, frame: &mut Frame) {
     if wanted > 0 {
         frame.render_widget(Paragraph::new(domains(now, view.palette)), runtime);
     }
-    let explained = "off CPU: share of the time that vCPUs wanted a CPU and had none (the bar's length); critical: of that, in readers, locks, interrupts";
+    let explained = "ready: share of the time that vCPUs wanted a CPU and had none (the bar's length); critical: of preemptions, in readers, locks, interrupts";
     let lines = vec![
         bars::legend(view.palette),
         Line::styled(cut(explained, usize::from(colours.width)), view.palette.soft()),
@@ -160,7 +160,7 @@ fn content(
         1 => cut(&vm.kernel.as_deref().map_or(NONE.into(), plain), width).into(),
         2 => states(vm, palette),
         3 => count(all.per_second(all.total_preemptions())).into(),
-        4 => optional(all.off_share(), percent).into(),
+        4 => optional(all.ready_share(), percent).into(),
         5 => bars::classes(all, width, palette),
         6 => optional(all.critical_share(), percent).into(),
         7 => match &vm.grace {
@@ -175,11 +175,12 @@ fn content(
 
 fn states(vm: &VmSnapshot, palette: Palette) -> Line<'static> {
     let number = |is: fn(&VcpuNow) -> bool| vm.vcpus.iter().filter(|v| is(&v.now)).count();
-    let preempted = number(|now| matches!(now, VcpuNow::Preempted { .. }));
-    let style = if preempted > 0 { palette.preempted() } else { Style::new() };
+    let ready = |now: &VcpuNow| matches!(now, VcpuNow::Preempted { .. } | VcpuNow::Ready { .. });
+    let ready = number(ready);
+    let style = if ready > 0 { palette.preempted() } else { Style::new() };
     Line::from(vec![
         Span::raw(format!("{} / ", number(|now| matches!(now, VcpuNow::Running { .. })))),
-        Span::styled(preempted.to_string(), style),
+        Span::styled(ready.to_string(), style),
         Span::raw(format!(" / {}", number(|now| matches!(now, VcpuNow::Halted { .. })))),
     ])
 }

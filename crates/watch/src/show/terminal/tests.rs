@@ -41,8 +41,8 @@ fn a_row_tells_what_happens_to_a_vm() {
     for part in [
         "1 / 1 / 0",
         "203",
-        "43 %",
-        "uukkRRPSS",
+        "44 %",
+        "uukkRRPSw",
         "49 %",
         "55.0",
         "17.0 ms",
@@ -78,8 +78,8 @@ fn enter_shows_the_vcpus_and_the_grace_period() {
 #[test]
 fn what_matters_most_stays_on_a_narrow_terminal() {
     for (width, kept, gone) in [
-        (80, &["off CPU", "GP mean", "GP now"][..], "kernel"),
-        (40, &["off CPU", "GP now"], "by class"),
+        (80, &["ready", "GP mean", "GP now"][..], "kernel"),
+        (40, &["ready", "GP now"], "by class"),
     ] {
         let all = text(&mut view(false), width, 12);
         let heading = all.lines().nth(1).unwrap();
