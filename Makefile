@@ -95,6 +95,7 @@ setup-lab:
 
 build: setup init
 	$(CARGO) build --locked --release -p reprieve-cli -p reprieve-capi -p reprieve-ipc-preload -p reprieve-shim
+	crates/hint/shim/link $(OUT)
 
 lib:
 	$(CARGO) build --locked --release -p reprieve-capi

@@ -17,6 +17,8 @@ fn run(program: &[&str]) -> Output {
         build.arg("--release");
     }
     assert!(build.status().unwrap().success());
+    let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hint/shim/link");
+    assert!(Command::new(link).arg(profile).status().unwrap().success());
     let mut command = Command::new(command);
     command.env_remove("REPRIEVE_LOCKS_LIBRARY").env_remove("LD_PRELOAD");
     command.args(["hint", "run", "--"]).args(program).output().unwrap()

@@ -85,7 +85,7 @@ fn line_of(thread: ThreadId) -> Option<&'static Line> {
 /// Whether the calling thread's non-preemptable sections ask the kernel for a longer time slice.
 /// They do so by themselves where the kernel and the C library have it.
 pub fn time_slice_extensions() -> Result<(), NoTimeSliceExtensions> {
-    sys::keep_errno(|| me().enable_slices())
+    me().enable_slices()
 }
 
 /// What another thread of this process does, as its scheduler saw it last. `None`: unknown, for
@@ -120,9 +120,8 @@ pub fn is_overloaded(cpu: u32) -> Option<bool> {
 
 /// Makes the runtime's read-side sections hints by themselves, at no cost to readers: `offset` is
 /// the distance from the thread pointer of the word in which the runtime keeps the address of the
-/// thread's record (`reprieve_thread.record`, `abi.h`). Counts if it is called before the
-/// first hint or lock. The runtime calls it in a thread's first section and where a structure is
-/// made, the C library `libreprieve` before the first hint.
+/// thread's record (`reprieve_thread.record`, `abi.h`). Counts if it is called before the process
+/// registers; the runtime calls it at load time.
 pub fn set_reader_block(offset: isize) {
     page::set_reader(offset);
 }

@@ -99,6 +99,23 @@ pub mod abi {
         pub use crate::thread::{PROBES, SLOTS, Slot};
     }
 
+    /// This crate is preloaded into a program that does not know it: from here on locks make no
+    /// system call but futex, and read the clock by `clock`, unless that is null.
+    ///
+    /// # Safety
+    /// `clock` is the kernel's `clock_gettime`, or null.
+    pub unsafe fn preloaded(clock: *mut std::ffi::c_void) {
+        // SAFETY: the caller's promise.
+        unsafe { crate::platform::sys::set_clock(clock) };
+        crate::wait::ONLY_FUTEX.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// The time in ns by the kernel's clock of that number: the time of day, or monotonic.
+    pub fn now(clock: libc::clockid_t) -> u64 {
+        use crate::platform::sys;
+        if clock == libc::CLOCK_REALTIME { sys::time_of_day() } else { sys::now() }
+    }
+
     /// Copies the counts of a thread's line to the host (`hint.h`).
     ///
     /// # Safety

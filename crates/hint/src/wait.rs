@@ -21,7 +21,9 @@
 //!
 //! (`examples/probes.rs` prints what each costs.)
 //!
-//! None of the answers has to be true: a wrong one costs time.
+//! None of the answers has to be true: a wrong one costs time. In a program that has these locks
+//! preloaded, the third and the fourth are not asked: it may have forbidden itself system calls
+//! that the C library's locks do not make.
 
 use crate::platform::end::End;
 #[cfg(not(loom))]
@@ -42,7 +44,7 @@ pub(crate) const HELD: u32 = 1 << 31;
 pub(crate) const FAIR: u64 = 1_000_000;
 
 #[cfg(not(loom))]
-pub(crate) use real::{Waiter, now, pass, quick, runs, spinners};
+pub(crate) use real::{ONLY_FUTEX, Waiter, now, pass, quick, runs, spinners};
 
 #[cfg(loom)]
 pub(crate) use modelled::{Waiter, now, pass, quick, runs, set_looks, spinners};
@@ -72,7 +74,7 @@ mod real {
     use crate::page::{self, State};
     use crate::platform::{cpu, sys};
     use crate::thread::{self, NOBODY, line};
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     /// Looks at the lock before the clock is read for the first time: short sections are over by
     /// then.
@@ -95,6 +97,9 @@ mod real {
     const LONGEST: u64 = 20_000_000;
     /// A waiter that has not looked for that long does not run.
     const FRESH: u64 = 20_000;
+
+    /// Whether waiters make no system call but futex.
+    pub(crate) static ONLY_FUTEX: AtomicBool = AtomicBool::new(false);
 
     const CPUS: usize = 256;
     /// When each CPU was last seen to be wanted by others, by its number modulo the length.
@@ -225,7 +230,7 @@ mod real {
             if now < self.probe_at {
                 return Advice::Spin;
             }
-            if holder == NOBODY {
+            if holder == NOBODY || ONLY_FUTEX.load(Ordering::Relaxed) {
                 return Advice::Sleep;
             }
             self.ask_clock(holder, now)

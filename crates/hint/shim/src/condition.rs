@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Condition variables.
 //!
-//! Waiting is a cancellation point: before a thread enters a condition, and, while it waits, when
-//! that is destroyed. It touches neither the condition nor the program's predicate then, which may
-//! both be gone. `pthread_testcancel` unwinds the stack, so the frames here have no destructors.
+//! Waiting is a cancellation point. A thread that is cancelled leaves the condition, and takes the
+//! mutex again, before the program's own handlers run (`cancel.c`). They unwind the stack, so the
+//! frames here have no destructors.
 
 use crate::mutex::{pthread_mutex_lock, pthread_mutex_unlock};
 use crate::next::next;
 use crate::{layout, time};
 use libc::{
-    EINVAL, EPERM, ETIMEDOUT, c_int, clockid_t, pthread_cond_t, pthread_condattr_t,
-    pthread_mutex_t, timespec,
+    EINVAL, EPERM, ETIMEDOUT, c_int, c_long, c_uint, c_void, clockid_t, pthread_cond_t,
+    pthread_condattr_t, pthread_mutex_t, timespec,
 };
 use reprieve_hint::abi::{self, Condition};
 use std::sync::atomic::Ordering;
 
 unsafe extern "C-unwind" {
     safe fn pthread_testcancel();
+    fn reprieve_locks_wait(
+        word: *const u32,
+        op: c_int,
+        expected: c_uint,
+        end: End,
+        cancelled: unsafe extern "C" fn(*mut c_void),
+        of: *mut c_void,
+    ) -> c_long;
 }
 
 type Cond = *mut pthread_cond_t;
@@ -154,7 +162,7 @@ pub unsafe extern "C-unwind" fn pthread_cond_clockwait(
 /// condition may be gone when the thread has left it.
 unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
     // SAFETY: the caller's promise.
-    let end = match end.map(|(clock, end)| unsafe { time::until(clock, end) }) {
+    let end = match end.map(|(clock, end)| unsafe { time::CONDITIONS.until(clock, end) }) {
         Some(None) => return EINVAL,
         end => end.flatten(),
     };
@@ -169,18 +177,71 @@ unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t
         unsafe { Condition::leave(condition) };
         return unlocked;
     }
+    let wait = Wait { condition, mutex };
     // SAFETY: entered above.
-    let woken = unsafe { Condition::sleep(condition, entered, end) };
-    // SAFETY: the caller's promise.
-    let locked = unsafe { pthread_mutex_lock(mutex) };
-    // Not after a signal, which another thread would miss. Here nobody waits for one any more.
-    if woken.destroyed {
-        pthread_testcancel();
-    }
+    let in_time = unsafe { wait.sleep(entered, end) };
+    // SAFETY: as above; the mutex is the caller's promise.
+    let locked = unsafe { wait.end() };
     if locked != 0 {
         return locked;
     }
-    if woken.in_time { 0 } else { ETIMEDOUT }
+    if in_time { 0 } else { ETIMEDOUT }
+}
+
+/// A thread that has entered the condition, and released the mutex.
+struct Wait {
+    condition: *const Condition,
+    mutex: Mutex,
+}
+
+impl Wait {
+    /// False if the time is over. If the thread is cancelled, this does not return.
+    ///
+    /// # Safety
+    /// As [`Condition::sleep`].
+    unsafe fn sleep(&self, entered: u32, end: Option<abi::End>) -> bool {
+        let (by, ns) = match end {
+            None => (0, None),
+            Some(abi::End::Monotonic(ns)) => (0, Some(ns)),
+            Some(abi::End::TimeOfDay(ns)) => (libc::FUTEX_CLOCK_REALTIME, Some(ns)),
+        };
+        let limit = ns.map(|ns| timespec {
+            tv_sec: (ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG | by;
+        let this = std::ptr::from_ref(self).cast_mut().cast();
+        // SAFETY: the word is valid until the thread leaves; the limit is a valid time or null.
+        let result = unsafe {
+            let word = (*self.condition).word();
+            reprieve_locks_wait(word, op, entered, limit, Wait::cancelled, this)
+        };
+        result != -c_long::from(ETIMEDOUT)
+    }
+
+    /// Leaves the condition, and takes the mutex.
+    ///
+    /// # Safety
+    /// As [`Condition::leave`].
+    unsafe fn end(&self) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Condition::leave(self.condition);
+            pthread_mutex_lock(self.mutex)
+        }
+    }
+
+    unsafe extern "C" fn cancelled(this: *mut c_void) {
+        // SAFETY: that of `sleep`, on the stack of this thread.
+        let this = unsafe { &*this.cast::<Wait>() };
+        // SAFETY: the thread has entered, and the mutex is the caller's promise.
+        unsafe {
+            // It may have been woken by a signal that another thread would miss.
+            (*this.condition).signal(1);
+            this.end();
+        }
+    }
 }
 
 /// Waits for a condition of the C library's, which knows the inside of its mutexes, with a mutex of
@@ -190,7 +251,7 @@ unsafe fn wait(condition: *const Condition, mutex: Mutex, end: Option<(clockid_t
 /// The caller holds the mutex; the time is valid.
 unsafe fn poll(mutex: Mutex, end: Option<(clockid_t, End)>) -> c_int {
     // SAFETY: the caller's promise.
-    let end = match end.map(|(clock, end)| unsafe { time::until(clock, end) }) {
+    let end = match end.map(|(clock, end)| unsafe { time::CONDITIONS.until(clock, end) }) {
         Some(None) => return EINVAL,
         end => end.flatten(),
     };

@@ -46,18 +46,26 @@ fn word(of: *const u8, offset: usize) -> u32 {
 #[inline]
 fn found() -> Option<usize> {
     let found = match FOUND.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let found = find_out().unwrap_or(NO);
-            FOUND.store(found, Ordering::Relaxed);
-            found
-        }
+        UNKNOWN => look(),
         found => found,
     };
     (found != NO).then_some(found as usize)
 }
 
+/// At load time, or by a lock that is taken before that. Locks that other libraries take meanwhile,
+/// in functions of the C library that they replace, stay the C library's.
+#[cold]
+#[inline(never)]
+fn look() -> u32 {
+    FOUND.store(NO, Ordering::Relaxed);
+    let found = find_out().unwrap_or(NO);
+    FOUND.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Whether all is as expected.
 #[inline]
-fn known() -> bool {
+pub fn known() -> bool {
     found().is_some()
 }
 

@@ -15,12 +15,25 @@
 //! Where the C library's structures are not as expected, which is tried first (`layout`),
 //! everything stays the C library's; `reprieve_locks_replaced` says which it is.
 //!
-//! Not done: a thread that is cancelled (`pthread_cancel`) while it waits for a condition does not
-//! wake up. It ends when the condition is destroyed, or, if it is signalled, when it waits again.
+//! All else is found out when the library is loaded ([`loaded`]): a lock's own function allocates
+//! nothing, and makes no system call but futex.
 
 mod condition;
+mod image;
 mod layout;
+mod loader;
 mod mutex;
 mod next;
 mod read_write;
 mod time;
+
+#[used]
+#[unsafe(link_section = ".init_array.00101")]
+static LOADED: extern "C" fn() = loaded;
+
+/// After `reprieve_hint`'s own, whose number is lower.
+extern "C" fn loaded() {
+    if layout::known() {
+        time::find_out();
+    }
+}

@@ -91,7 +91,7 @@ unsafe fn until(mutex: &Mutex, clock: clockid_t, end: *const timespec) -> c_int 
         return 0;
     }
     // SAFETY: the caller's promise.
-    match unsafe { time::until(clock, end) } {
+    match unsafe { time::LOCKS.until(clock, end) } {
         None => EINVAL,
         end => {
             if mutex.lock(end) {

@@ -1,22 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The C library's own functions, behind ours.
-//!
-//! > **Invariant.** No look-up fails: one that does allocates memory for its message. The program's
-//! > allocator may be one that takes locks, and look a function up before it can allocate.
 
+use crate::image;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// Those that have an older version for older programs, and the newer version.
-const TWICE: [&CStr; 6] = [
-    c"pthread_cond_init",
-    c"pthread_cond_destroy",
-    c"pthread_cond_signal",
-    c"pthread_cond_broadcast",
-    c"pthread_cond_wait",
-    c"pthread_cond_timedwait",
-];
-const NEWER: &CStr = c"GLIBC_2.3.2";
 
 /// One of them, looked up when it is first needed.
 pub struct Next {
@@ -33,18 +20,8 @@ impl Next {
     pub fn address(&self) -> *mut c_void {
         let mut at = self.at.load(Ordering::Relaxed);
         if at.is_null() {
-            let name = self.name.as_ptr();
-            // SAFETY: strings; the library that has the function is never unloaded.
-            unsafe {
-                at = if cfg!(target_arch = "x86_64") && TWICE.contains(&self.name) {
-                    libc::dlvsym(libc::RTLD_NEXT, name, NEWER.as_ptr())
-                } else {
-                    libc::dlsym(libc::RTLD_NEXT, name)
-                };
-                if at.is_null() {
-                    libc::abort();
-                }
-            }
+            // SAFETY: no preconditions.
+            at = image::libc(self.name).unwrap_or_else(|| unsafe { libc::abort() });
             self.at.store(at, Ordering::Relaxed);
         }
         at

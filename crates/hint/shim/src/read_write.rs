@@ -86,7 +86,7 @@ pub unsafe extern "C" fn pthread_rwlock_clockrdlock(
         return result;
     }
     // SAFETY: the caller's promise.
-    match unsafe { time::until(clock, end) } {
+    match unsafe { time::LOCKS.until(clock, end) } {
         None => EINVAL,
         end => taken(ours.read(prefer, end), ETIMEDOUT),
     }
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn pthread_rwlock_clockwrlock(
         return result;
     }
     // SAFETY: the caller's promise.
-    match unsafe { time::until(clock, end) } {
+    match unsafe { time::LOCKS.until(clock, end) } {
         None => EINVAL,
         end => taken(ours.write(prefer, end), ETIMEDOUT),
     }

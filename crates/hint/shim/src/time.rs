@@ -1,24 +1,72 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Times until which functions wait.
 
-use libc::{clockid_t, timespec};
-use reprieve_hint::abi::End;
+use crate::condition::pthread_cond_timedwait;
+use crate::mutex::pthread_mutex_timedlock;
+use crate::{image, loader};
+use libc::{c_void, clockid_t, timespec};
+use reprieve_hint::abi::{self, End};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// `end` by that clock. `None`: no time at all, or a clock that nobody waits by.
-///
-/// # Safety
-/// `end` is valid.
-pub unsafe fn until(clock: clockid_t, end: *const timespec) -> Option<End> {
-    // SAFETY: the caller's promise.
-    let end = unsafe { end.read() };
-    if !(0..1_000_000_000).contains(&end.tv_nsec) {
-        return None;
+/// The `clock_gettime` by which callers know the times that they wait for, if that is another
+/// library's; null: the kernel's.
+pub struct Clock(AtomicPtr<c_void>);
+
+/// That of times to wait for a lock, and for a condition.
+pub static LOCKS: Clock = Clock(AtomicPtr::new(std::ptr::null_mut()));
+pub static CONDITIONS: Clock = Clock(AtomicPtr::new(std::ptr::null_mut()));
+
+/// At load time.
+pub fn find_out() {
+    // SAFETY: the kernel's function, or null.
+    unsafe { abi::preloaded(image::kernel(c"__vdso_clock_gettime").unwrap_or_default()) };
+    LOCKS.find_out(c"pthread_mutex_timedlock", pthread_mutex_timedlock as *mut c_void);
+    CONDITIONS.find_out(c"pthread_cond_timedwait", pthread_cond_timedwait as *mut c_void);
+}
+
+impl Clock {
+    /// A library that gives programs another time, and stands in front of ours, asks us by the
+    /// kernel's.
+    fn find_out(&self, name: &CStr, ours: *mut c_void) {
+        let clock = loader::programs(c"clock_gettime");
+        if loader::programs(name) == ours && image::libc(c"clock_gettime") != Some(clock) {
+            self.0.store(clock, Ordering::Relaxed);
+        }
     }
-    let ns = i128::from(end.tv_sec) * 1_000_000_000 + i128::from(end.tv_nsec);
-    let ns = ns.clamp(0, i128::from(u64::MAX)) as u64;
-    match clock {
-        libc::CLOCK_MONOTONIC => Some(End::Monotonic(ns)),
-        libc::CLOCK_REALTIME => Some(End::TimeOfDay(ns)),
-        _ => None,
+
+    /// How much later it is by the kernel's clock of that number.
+    fn late(&self, clock: clockid_t) -> i128 {
+        type Function = unsafe extern "C" fn(clockid_t, *mut timespec) -> libc::c_int;
+        let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+        let function = self.0.load(Ordering::Relaxed);
+        // SAFETY: null or such a function, which fills in the time.
+        let known = unsafe {
+            std::mem::transmute::<*mut c_void, Option<Function>>(function)
+                .is_some_and(|function| function(clock, &mut time) == 0)
+        };
+        if known { i128::from(abi::now(clock)) - in_ns(&time) } else { 0 }
     }
+
+    /// `end` by that clock. `None`: no time at all, or a clock that nobody waits by.
+    ///
+    /// # Safety
+    /// `end` is valid.
+    pub unsafe fn until(&self, clock: clockid_t, end: *const timespec) -> Option<End> {
+        // SAFETY: the caller's promise.
+        let end = unsafe { end.read() };
+        if !(0..1_000_000_000).contains(&end.tv_nsec) {
+            return None;
+        }
+        let ns = (in_ns(&end) + self.late(clock)).clamp(0, i128::from(u64::MAX)) as u64;
+        match clock {
+            libc::CLOCK_MONOTONIC => Some(End::Monotonic(ns)),
+            libc::CLOCK_REALTIME => Some(End::TimeOfDay(ns)),
+            _ => None,
+        }
+    }
+}
+
+fn in_ns(time: &timespec) -> i128 {
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }

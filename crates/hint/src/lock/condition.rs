@@ -19,20 +19,16 @@
 //! sees it, and its last access is the exchange that takes it out again. If it finds
 //! [`DESTROYED`] there and is the last, it wakes the destroyer by the address alone.
 //!
+//! # Signals that nobody waits for
+//! > **Invariant.** Whoever signals because of what it wrote under the mutex finds each thread
+//! > counted that did not see it.
+//!
+//! For that thread has counted itself before it released the mutex. So a signal that finds nobody
+//! counted does nothing.
+//!
 //! # Cancelled threads
-//! A program may also destroy a condition for which only cancelled threads wait: in the C library
-//! they leave it by themselves. Here the destroyer wakes them, once.
-//!
-//! > **Invariant.** Whoever is counted when the condition becomes [`DESTROYED`] is woken. Whoever
-//! > counts itself later finds that, and does not sleep for a signal. A cancelled thread that finds
-//! > it as it leaves does not come back.
-//!
-//! The waiter reads the count of signals before it counts itself: if it does not find `DESTROYED`,
-//! the destroyer's signal is still to come.
-//!
-//! Whoever comes back may find another's memory, so the shim ends a cancelled thread as it leaves,
-//! and before it enters. For threads that are not cancelled the destroyer waits while they are
-//! counted, as in the C library; a program that destroys a condition under them is wrong.
+//! The shim ends a cancelled thread in its sleep, where it [leaves](Condition::leave) as others do.
+//! It may have been woken by a signal just before, so it first signals in turn.
 //!
 //! # Forks
 //! The child of a fork has none of its parent's waiters: the count is that of the process whose
@@ -45,22 +41,6 @@ use crate::platform::sync::{AtomicU32, Futex, Ordering, broken};
 use std::time::Duration;
 
 const DESTROYED: u32 = 1 << 31;
-
-/// What a waiter found as it entered.
-#[derive(Clone, Copy)]
-pub struct Entered {
-    signals: u32,
-    destroyed: bool,
-}
-
-/// How a waiter woke up.
-#[derive(Clone, Copy)]
-pub struct Woken {
-    /// The time is not over.
-    pub in_time: bool,
-    /// The condition was destroyed while the thread waited: its memory may be another's.
-    pub destroyed: bool,
-}
 
 /// A condition variable, in 16 bytes that all zeros make ready.
 #[repr(C)]
@@ -103,61 +83,76 @@ impl Condition {
 
     /// Wakes that many of the threads that wait.
     pub fn signal(&self, threads: i32) {
+        if self.waiters() == 0 {
+            return;
+        }
         self.signals.fetch_add(1, Ordering::SeqCst);
         self.signals.wake(threads);
+    }
+
+    fn waiters(&self) -> u32 {
+        let here = self.epoch.load(Ordering::Relaxed) == fork::epoch();
+        let waiters = self.waiters.load(Ordering::Relaxed) & !DESTROYED;
+        broken!(SignalsUnseen, 0, if here { waiters } else { 0 })
     }
 
     /// Begins to wait: the caller counts until it [leaves](Condition::leave). What to sleep for.
     ///
     /// The caller holds the mutex.
-    pub fn enter(&self) -> Entered {
+    pub fn enter(&self) -> u32 {
         let epoch = fork::epoch();
         if self.epoch.load(Ordering::Relaxed) != epoch {
             self.waiters.store(0, Ordering::Relaxed);
             self.epoch.store(epoch, Ordering::Relaxed);
         }
-        let early = self.signals.load(Ordering::SeqCst);
-        let waiters = self.waiters.fetch_add(1, Ordering::AcqRel);
-        let signals = broken!(CountsFirst, self.signals.load(Ordering::SeqCst), early);
-        Entered { signals, destroyed: broken!(EntersUntold, false, waiters & DESTROYED != 0) }
+        self.waiters.fetch_add(1, Ordering::AcqRel);
+        self.signals.load(Ordering::SeqCst)
+    }
+
+    /// The word that a thread that has entered sleeps on, while it is what it was then.
+    #[inline]
+    pub(crate) fn signals(&self) -> &Futex {
+        &self.signals
+    }
+
+    /// The same, for the shim.
+    #[cfg(not(loom))]
+    pub fn word(&self) -> *const u32 {
+        self.signals.as_ptr()
     }
 
     /// Sleeps unless there was a signal since the caller [entered](Condition::enter), at most until
-    /// `end`, and leaves.
+    /// `end`, and leaves. False if the time is over.
     ///
     /// # Safety
     /// The caller has entered the condition, which is valid until it has left.
-    pub unsafe fn sleep(condition: *const Condition, entered: Entered, end: Option<End>) -> Woken {
-        let naps = entered.destroyed && end.is_none_or(|end| end.left() > Condition::NAP);
-        let end = if naps { Some(End::after(Condition::NAP)) } else { end };
+    pub unsafe fn sleep(condition: *const Condition, entered: u32, end: Option<End>) -> bool {
         // SAFETY: the caller's promise; it leaves once.
         unsafe {
             if broken!(LeavesBeforeSleeping, true, false) {
                 Condition::leave(condition);
             }
-            let in_time = (*condition).signals.wait_until(entered.signals, end) || naps;
-            let destroyed =
-                broken!(LeavesBeforeSleeping, false, true) && Condition::leave(condition);
-            Woken { in_time, destroyed }
+            let in_time = (*condition).signals().wait_until(entered, end);
+            if broken!(LeavesBeforeSleeping, false, true) {
+                Condition::leave(condition);
+            }
+            in_time
         }
     }
 
-    /// Undoes [`Condition::enter`]. Whether the condition is destroyed. The memory may be another's
-    /// when this returns.
+    /// Undoes [`Condition::enter`]. The memory may be another's when this returns.
     ///
     /// # Safety
     /// The caller has entered the condition, which is valid until it has left.
-    pub unsafe fn leave(condition: *const Condition) -> bool {
+    pub unsafe fn leave(condition: *const Condition) {
         // SAFETY: the caller's promise; after the subtraction, only the address counts.
-        let before = unsafe {
+        unsafe {
             let waiters = &raw const (*condition).waiters;
             let before = (*waiters).fetch_sub(1, Ordering::AcqRel);
             if broken!(LastWakesNobody, false, before == DESTROYED | 1) {
                 Futex::wake_at(waiters, 1);
             }
-            before
-        };
-        broken!(LeavesUntold, false, before & DESTROYED != 0)
+        }
     }
 
     /// Waits until all threads have left. Nobody should wait any more who was neither signalled nor
@@ -167,9 +162,6 @@ impl Condition {
             return;
         }
         let mut waiters = self.waiters.fetch_or(DESTROYED, Ordering::AcqRel) | DESTROYED;
-        if broken!(DestroyedUnheard, false, waiters != DESTROYED) {
-            self.signal(i32::MAX);
-        }
         while waiters != DESTROYED {
             self.waiters.wait(waiters, None);
             waiters = self.waiters.load(Ordering::Acquire);

@@ -7,39 +7,51 @@ use super::rw;
 pub use super::rw::Prefer;
 use super::word::Word;
 pub use crate::platform::end::End;
+use crate::platform::sync::Ordering;
 use crate::thread::{self, Kind};
 use crate::wait::{self, HELD};
 
-// Before `__kind`, before `__shared` and before `__wrefs` in glibc's structures.
+// All of the mutex but for its `__kind`; before `__shared` and before `__wrefs` of the others.
 #[cfg(not(loom))]
 const _: () = assert!(
-    size_of::<Mutex>() <= 16 && size_of::<ReadWrite>() <= 28 && size_of::<Condition>() <= 28
+    size_of::<Mutex>() <= 40 && size_of::<ReadWrite>() <= 28 && size_of::<Condition>() <= 28
 );
 
-/// A mutex, in 16 bytes.
+/// A mutex, in 32 bytes of which it leaves eight alone.
 #[repr(transparent)]
 pub struct Mutex(Word);
 
+/// A lock was taken, or not.
+#[inline(always)]
+fn begun(line: &thread::Line, taken: bool) -> bool {
+    if taken {
+        wait::took(line);
+        line.enter(Kind::Preemptable);
+    }
+    taken
+}
+
 impl Mutex {
-    fn begun(line: &thread::Line, taken: bool) -> bool {
+    #[inline(always)]
+    fn begun(&self, line: &thread::Line, taken: bool) -> bool {
         if taken {
-            wait::took(line);
-            line.enter(Kind::Preemptable);
+            let number = line.thread.load(Ordering::Relaxed);
+            self.0.owner.store(number, Ordering::Relaxed);
         }
-        taken
+        begun(line, taken)
     }
 
     /// Waits at most until `end`, if there is one.
     #[inline]
     pub fn lock(&self, end: Option<End>) -> bool {
         let line = thread::me();
-        Self::begun(line, self.0.lock(line.index() | HELD, end))
+        self.begun(line, self.0.lock(line.index() | HELD, end))
     }
 
     #[inline]
     pub fn try_lock(&self) -> bool {
         let line = thread::me();
-        Self::begun(line, self.0.try_lock(line.index() | HELD))
+        self.begun(line, self.0.try_lock(line.index() | HELD))
     }
 
     /// Makes the memory the C library's again, unless the mutex is locked.
@@ -68,10 +80,6 @@ impl Mutex {
 pub struct ReadWrite(rw::Core);
 
 impl ReadWrite {
-    fn begun(line: &thread::Line, taken: bool) -> bool {
-        Mutex::begun(line, taken)
-    }
-
     /// Whether the calling thread holds it for writing, and would wait for itself.
     pub fn is_written_by_caller(&self) -> bool {
         self.0.is_written_by(thread::me().index() | HELD)
@@ -89,13 +97,13 @@ impl ReadWrite {
             }
             Some(end) => self.0.read_until(me, prefer, end),
         };
-        Self::begun(line, taken)
+        begun(line, taken)
     }
 
     #[inline]
     pub fn try_read(&self, prefer: Prefer) -> bool {
         let line = thread::me();
-        Self::begun(line, self.0.try_read(line.index() | HELD, prefer))
+        begun(line, self.0.try_read(line.index() | HELD, prefer))
     }
 
     /// As [`ReadWrite::read`].
@@ -110,13 +118,13 @@ impl ReadWrite {
             }
             Some(end) => self.0.write_until(me, prefer, end),
         };
-        Self::begun(line, taken)
+        begun(line, taken)
     }
 
     #[inline]
     pub fn try_write(&self) -> bool {
         let line = thread::me();
-        Self::begun(line, self.0.try_write(line.index() | HELD))
+        begun(line, self.0.try_write(line.index() | HELD))
     }
 
     /// Releases what the caller holds, for reading or for writing. The memory may be another's when

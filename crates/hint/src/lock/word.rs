@@ -16,23 +16,36 @@
 
 use super::stamped::Stamped;
 use crate::platform::end::End;
-use crate::platform::sync::{Futex, Ordering, broken};
+use crate::platform::sync::{AtomicU32, Futex, Ordering, broken};
 use crate::wait::{self, Advice, Waiter, is_over};
 
 const FREE: u32 = 0;
 const PARKED: u32 = 1 << 30;
 
+/// As glibc's mutex has it: `__lock`, `__owner`, its own `__kind`, and in place of a list that only
+/// robust mutexes are in, the spinners.
 #[repr(C)]
 pub struct Word {
     word: Futex,
-    _pad: u32,
+    _count: u32,
+    /// The number of the thread that has or had the lock, for debuggers.
+    pub(crate) owner: AtomicU32,
+    _users: u32,
+    _kind: [u32; 2],
     spinners: Stamped,
 }
 
 impl Word {
     #[cfg(loom)]
     pub(crate) fn new() -> Word {
-        Word { word: Futex::new(FREE), _pad: 0, spinners: Stamped::new() }
+        Word {
+            word: Futex::new(FREE),
+            _count: 0,
+            owner: AtomicU32::new(0),
+            _users: 0,
+            _kind: [0; 2],
+            spinners: Stamped::new(),
+        }
     }
 
     pub(crate) fn is_locked(&self) -> bool {
@@ -43,6 +56,7 @@ impl Word {
     #[cfg(not(loom))]
     pub(crate) fn clear(&self) {
         self.word.store(FREE, Ordering::Relaxed);
+        self.owner.store(0, Ordering::Relaxed);
         self.spinners.clear();
     }
 

@@ -2,10 +2,9 @@
 //! The condition variable, and what becomes of its memory.
 
 use super::tools::{Protected, check, check_broken};
-use crate::lock::condition::{Condition, Entered};
+use crate::lock::condition::Condition;
 use crate::platform::env::How;
 use crate::platform::sync::broken;
-use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -54,159 +53,49 @@ fn waiters(condition: Condition, waiters: usize) {
     handles.into_iter().for_each(|handle| handle.join().unwrap());
 }
 
-/// What the program has done with, under the mutex.
-#[derive(PartialEq, PartialOrd)]
-enum Gone {
-    Nothing,
-    Condition,
-    Predicate,
-}
-
-/// What cancelled threads wait for: each in a loop, as programs do, until it is true.
-struct Cancelled {
-    condition: Condition,
-    mutex: Mutex<Gone>,
-    cancelled: AtomicBool,
-    /// Accessed where the condition's memory is.
-    memory: Protected,
-}
-
-impl Cancelled {
-    fn new() -> Arc<Cancelled> {
-        let (mutex, cancelled) = (Mutex::new(Gone::Nothing), AtomicBool::new(false));
-        let (condition, memory) = (Condition::new(), Protected::new());
-        Arc::new(Cancelled { condition, mutex, cancelled, memory })
-    }
-
-    /// `pthread_testcancel`, in the shim where the model has it.
-    fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-
-    fn enter(&self, gone: &Gone) -> Entered {
-        assert!(*gone < Gone::Condition);
-        self.memory.read();
-        self.condition.enter()
-    }
-
-    fn wait(&self) {
-        let gone = self.mutex.lock().unwrap();
-        if !self.is_cancelled() {
-            let entered = self.enter(&gone);
-            drop(gone);
-            self.wait_on(entered);
-        }
-    }
-
-    fn wait_on(&self, mut entered: Entered) {
-        loop {
-            self.memory.read();
-            // SAFETY: entered, and valid until then.
-            let woken = unsafe { Condition::sleep(&self.condition, entered, None) };
-            let gone = self.mutex.lock().unwrap();
-            let ends = || broken!(CancelledComesBack, false, self.is_cancelled());
-            if woken.destroyed && ends() {
-                return;
-            }
-            // The program looks at the predicate.
-            assert!(*gone < Gone::Predicate);
-            if ends() {
-                return;
-            }
-            entered = self.enter(&gone);
-        }
-    }
-
-    /// Cancels all, destroys the condition and gives its memory another use.
-    fn end(&self, holds_mutex: bool, gone: Gone) {
-        let mutex = holds_mutex.then(|| self.mutex.lock().unwrap());
-        self.cancelled.store(true, Ordering::Relaxed);
-        self.condition.destroy();
-        self.memory.write();
-        self.condition.reuse();
-        *mutex.unwrap_or_else(|| self.mutex.lock().unwrap()) = gone;
-    }
-}
-
-/// A cancelled thread sleeps, and nobody signals it.
-fn cancelled(holds_mutex: bool) {
-    let all = Cancelled::new();
-    // In the other thread's name: it waits before this one destroys the condition.
-    let (other, entered) = (all.clone(), all.enter(&Gone::Nothing));
-    let waiter = thread::spawn(move || other.wait_on(entered));
-    all.end(holds_mutex, Gone::Predicate);
-    waiter.join().unwrap();
-}
-
-/// A thread is signalled, finds no reason, and is cancelled before it waits again or after.
-fn cancelled_after_a_signal() {
-    let all = Cancelled::new();
-    let other = all.clone();
-    let waiter = thread::spawn(move || other.wait());
-    all.condition.signal(1);
-    all.end(true, Gone::Condition);
-    waiter.join().unwrap();
-}
-
-/// Threads begin to wait while the condition is destroyed, whose memory stays.
-fn cancelled_late(waiters: usize) {
-    let all = Cancelled::new();
-    // It has been in use before.
-    all.enter(&Gone::Nothing);
-    // SAFETY: entered just now.
-    unsafe { Condition::leave(&all.condition) };
-    let wait = || {
-        let other = all.clone();
-        thread::spawn(move || other.wait())
-    };
-    let handles: Vec<_> = (0..waiters).map(|_| wait()).collect();
-    all.cancelled.store(true, Ordering::Relaxed);
-    all.condition.destroy();
-    handles.into_iter().for_each(|handle| handle.join().unwrap());
-}
-
-#[test]
+/// A cancelled thread, which may have taken the signal that was for the other one, leaves.
 fn one_is_cancelled() {
-    check(6, || cancelled(false));
-    check(6, || cancelled(true));
-    check(6, cancelled_after_a_signal);
+    let (done, memory) = (Mutex::new(false), Protected::new());
+    let waited = Arc::new(Waited { condition: Condition::new(), done, memory });
+    // In its name: it waits before the signal.
+    let entered = waited.condition.enter();
+    let other = waited.clone();
+    let waiter = thread::spawn(move || other.wait());
+    let other = waited.clone();
+    let cancelled = thread::spawn(move || {
+        other.condition.signals().wait(entered, None);
+        other.memory.read();
+        if broken!(CancelledKeepsSignal, false, true) {
+            other.condition.signal(1);
+        }
+        // SAFETY: entered above, and valid until then.
+        unsafe { Condition::leave(&other.condition) };
+    });
+    *waited.done.lock().unwrap() = true;
+    waited.condition.signal(1);
+    waiter.join().unwrap();
+    // Its cancellation, if it sleeps still.
+    waited.condition.signals().wake(i32::MAX);
+    cancelled.join().unwrap();
+    waited.condition.destroy();
+    waited.memory.write();
 }
 
 #[test]
-fn cancelled_while_they_begin() {
-    check(6, || cancelled_late(1));
-    check(3, || cancelled_late(2));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_destroyed_unheard() {
-    check_broken(How::DestroyedUnheard, 2, || cancelled(false));
-}
-
-/// As a thread whose wait is no cancellation point.
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_cancelled_comes_back() {
-    check_broken(How::CancelledComesBack, 2, || cancelled(false));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_leaves_untold() {
-    check_broken(How::LeavesUntold, 2, || cancelled(false));
-}
-
-#[test]
-#[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_counts_first() {
-    check_broken(How::CountsFirst, 2, || cancelled_late(1));
+fn a_cancelled_thread_passes_a_signal_on() {
+    check(3, one_is_cancelled);
 }
 
 #[test]
 #[ignore = "must fail: run by broken_protocols_are_caught"]
-fn broken_enters_untold() {
-    check_broken(How::EntersUntold, 2, || cancelled_late(2));
+fn broken_cancelled_keeps_signal() {
+    check_broken(How::CancelledKeepsSignal, 3, one_is_cancelled);
+}
+
+#[test]
+#[ignore = "must fail: run by broken_protocols_are_caught"]
+fn broken_signals_unseen() {
+    check_broken(How::SignalsUnseen, 2, || waiters(Condition::new(), 1));
 }
 
 #[test]

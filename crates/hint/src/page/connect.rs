@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The socket, unless `REPRIEVE_HINT` names another. `REPRIEVE_HINT=off`: none.
@@ -103,20 +103,14 @@ pub(crate) fn set_reader(offset: isize) {
 }
 
 /// Registers this process with `reprieve hint serve`, if it is not registered, and waits for the
-/// page at most `time`. The first hint or lock of a process does the same, for a short time; this
-/// is for a program that wants to know, or that started before the server. In a guest it also looks
-/// for the region that the host may offer ([`connect_host`]), which is enough.
+/// page at most `time`. A process does the same when it is loaded, for a short time; this is for a
+/// program that wants to know, that started before the server, or that is the child of a fork. In a
+/// guest it also looks for the region that the host may offer ([`connect_host`]), which is enough.
 ///
 /// # Errors
 /// Without effect: locks wait by what they find out themselves.
 pub fn connect(time: Duration) -> Result<(), Error> {
-    // So that a child of this process does not take our connection for its own.
-    thread::begin();
-    connect_now(time)
-}
-
-fn connect_now(time: Duration) -> Result<(), Error> {
-    // A process does this at its first lock, which is no cancellation point.
+    // Programs are not told that this is a cancellation point.
     let _whole = CancelDisabled::new();
     let begun = Instant::now();
     let left = || time.saturating_sub(begun.elapsed());
@@ -179,53 +173,23 @@ impl Drop for Connecting {
 /// Without effect, as above.
 pub fn connect_host() -> Result<(), Missing> {
     let _whole = CancelDisabled::new();
-    let named = REGION.get();
-    if named == Some("off".as_ref()) || SOCKET.get() == Some("off".as_ref()) {
+    let named = variable(c"REPRIEVE_HINT_REGION");
+    if named.as_deref() == Some("off".as_ref()) || socket_path().is_none() {
         return Err(Missing::Off);
     }
-    region::map(named.map(Path::new))
+    region::map(named.as_ref().map(Path::new))
 }
 
-/// An environment variable, as it was when it was first asked for. Read without the lock of the
-/// standard library, which another thread may hold for ever in the child of a fork.
-struct Variable {
-    name: &'static CStr,
-    value: AtomicPtr<Option<OsString>>,
-}
-
-static SOCKET: Variable = Variable::new(c"REPRIEVE_HINT");
-static REGION: Variable = Variable::new(c"REPRIEVE_HINT_REGION");
-
-impl Variable {
-    const fn new(name: &'static CStr) -> Variable {
-        Variable { name, value: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    fn get(&self) -> Option<&'static OsStr> {
-        // SAFETY: null, or published below and never freed.
-        let known = unsafe { self.value.load(Ordering::Acquire).as_ref() };
-        known.unwrap_or_else(|| self.read()).as_deref()
-    }
-
-    fn read(&self) -> &'static Option<OsString> {
-        // SAFETY: who changes the environment answers for those who read it at that moment; getenv
-        // returns null or a string. A program with more privileges than its caller ignores it.
-        let found = unsafe {
-            let secure = libc::getauxval(libc::AT_SECURE) != 0;
-            let found = libc::getenv(self.name.as_ptr());
-            (!secure && !found.is_null()).then(|| CStr::from_ptr(found).to_bytes())
-        };
-        let value = Box::into_raw(Box::new(found.map(|value| OsStr::from_bytes(value).to_owned())));
-        let (null, order) = (std::ptr::null_mut(), Ordering::AcqRel);
-        match self.value.compare_exchange(null, value, order, Ordering::Acquire) {
-            // SAFETY: never freed from here on.
-            Ok(_) => unsafe { &*value },
-            // SAFETY: ours is not published; the first is never freed.
-            Err(first) => unsafe {
-                drop(Box::from_raw(value));
-                &*first
-            },
-        }
+/// An environment variable. Read without the lock of the standard library, which another thread may
+/// hold for ever in the child of a fork.
+fn variable(name: &CStr) -> Option<OsString> {
+    // SAFETY: who changes the environment answers for those who read it at that moment; getenv
+    // returns null or a string. A program with more privileges than its caller ignores it.
+    unsafe {
+        let secure = libc::getauxval(libc::AT_SECURE) != 0;
+        let found = libc::getenv(name.as_ptr());
+        let bytes = (!secure && !found.is_null()).then(|| CStr::from_ptr(found).to_bytes());
+        bytes.map(|bytes| OsStr::from_bytes(bytes).to_owned())
     }
 }
 
@@ -250,14 +214,32 @@ fn serve_me(path: &Path, left: &dyn Fn() -> Duration) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first hint or lock of the process.
-pub(crate) fn register() {
-    let _ = connect_now(SHORT);
+/// When the image that contains this is loaded: no lock is held yet, and no filter forbids it.
+#[used]
+#[unsafe(link_section = ".init_array.00100")]
+static LOADED: extern "C" fn() = loaded;
+
+extern "C" fn loaded() {
+    sys::keep_errno(|| {
+        thread::find_out();
+        // SAFETY: the function lives as long as the image, as the key's destructor (`thread`).
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+        let _ = connect(SHORT);
+    });
+}
+
+/// In the child of a fork, which is not registered unless it calls [`connect`]: a fork may be in
+/// any state of the program.
+extern "C" fn after_fork() {
+    fork::forget();
+    // The page tells about the parent's threads.
+    forget();
+    thread::after_fork();
 }
 
 /// There is no page. The connection ends; in the child of a fork that is a copy of the parent's,
 /// which stays.
-pub(crate) fn forget() {
+fn forget() {
     PAGE.store(std::ptr::null_mut(), Ordering::Relaxed);
     close(CONNECTION.swap(NONE, Ordering::AcqRel));
 }
@@ -285,8 +267,9 @@ fn is_open(connection: u64) -> bool {
 /// two calls here is not seen.)
 fn close(connection: u64) {
     if connection as u32 != UNKNOWN && is_open(connection) {
-        // SAFETY: a socket that this module opened and nobody else uses.
-        drop(unsafe { OwnedFd::from_raw_fd((connection >> 32) as i32) });
+        // SAFETY: a socket that this module opened and nobody else uses. A fork is no cancellation
+        // point, and the C library's `close` is one.
+        unsafe { sys::call(libc::SYS_close, [(connection >> 32) as usize, 0, 0, 0, 0, 0]) };
     }
 }
 
@@ -296,9 +279,12 @@ fn identity(fd: i32) -> io::Result<(u64, u32)> {
     // SAFETY: plain data, which the call fills in.
     let (found, file) = unsafe {
         let mut file: libc::stat = std::mem::zeroed();
-        (libc::fstat(fd, &mut file), file)
+        let at = (&raw mut file).expose_provenance();
+        (sys::call(libc::SYS_fstat, [fd as usize, at, 0, 0, 0, 0]), file)
     };
-    check(found.into())?;
+    if found != 0 {
+        return Err(io::Error::from_raw_os_error(-found as i32));
+    }
     Ok((file.st_dev, file.st_ino as u32))
 }
 
@@ -320,7 +306,7 @@ fn move_up(socket: OwnedFd) -> io::Result<OwnedFd> {
 }
 
 fn socket_path() -> Option<PathBuf> {
-    let path = SOCKET.get().unwrap_or(DEFAULT.as_ref());
+    let path = variable(c"REPRIEVE_HINT").unwrap_or(DEFAULT.into());
     (path != "off").then(|| path.into())
 }
 

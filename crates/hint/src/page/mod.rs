@@ -13,10 +13,9 @@ pub(crate) mod layout;
 pub(crate) mod region;
 
 pub use region::Missing;
-pub(crate) use region::give_slot;
 
 pub use connect::{Error, connect, connect_host};
-pub(crate) use connect::{forget, hello, register, set_reader};
+pub(crate) use connect::{hello, set_reader};
 
 use crate::platform::{cpu, sys};
 use crate::thread::{self, LINES};

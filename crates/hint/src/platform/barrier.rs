@@ -7,7 +7,7 @@
 //! With membarrier (Linux 4.14) the light half costs nothing but the compiler's order: the heavy
 //! half makes every running thread of the process execute a fence, and one that does not run has
 //! executed one when it was switched. Without membarrier both are fences. In a model both are.
-//! Which of the two is decided once, before the first heavy half: until then [`light`] is a fence.
+//! Which of the two is decided once, at load time: until then [`light`] is a fence.
 //!
 //! membarrier may fail later, by a seccomp filter that the program sets up. From then on both
 //! halves are fences, but a thread may be in a light half that began before and was none. So
@@ -40,8 +40,8 @@ mod real {
     const FAILED: u32 = 3;
     static MODE: AtomicU32 = AtomicU32::new(UNKNOWN);
 
-    /// The releaser's half. Threads are registered (`thread`) before they take a lock, and the mode
-    /// is found out then, so it is never [`UNKNOWN`] here in a thread that holds one.
+    /// The releaser's half. The mode is found out before the first thread has a line (`thread`), so
+    /// it is never [`UNKNOWN`] here in a thread that holds a lock.
     #[inline(always)]
     pub(crate) fn light() {
         if MODE.load(Ordering::Relaxed) == MEMBARRIER {
@@ -69,12 +69,8 @@ mod real {
         MODE.load(Ordering::Relaxed) == MEMBARRIER
     }
 
-    /// Finds the mode out. Of several threads all find the same. The child of a fork inherits the
-    /// registration.
+    /// Finds the mode out. The child of a fork inherits it, and the registration.
     pub(crate) fn find_out() {
-        if MODE.load(Ordering::Relaxed) != UNKNOWN {
-            return;
-        }
         let works = sys::membarrier(sys::MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) == 0
             && sys::membarrier(sys::MEMBARRIER_PRIVATE_EXPEDITED) == 0;
         let mode = if works { MEMBARRIER } else { FENCE };

@@ -9,13 +9,13 @@
 //!
 //! The epoch lies in a page that the kernel clears in the child (`MADV_WIPEONFORK`, Linux 4.14), so
 //! it is right in handlers of `pthread_atfork` that run before ours, and after a bare `clone`.
-//! Whoever finds 0 takes the next number. Where the kernel does not clear it, our handler does
-//! (`thread`).
+//! Whoever finds 0 takes the next number. The kernel is told once, at load time: children inherit
+//! that. Where it does not clear the page, our handler does (`page`).
 //!
 //! Not covered: a signal handler that forks while its thread waits for a lock.
 
 #[cfg(not(loom))]
-pub(crate) use real::{epoch, forget};
+pub(crate) use real::{epoch, find_out, forget};
 
 /// The models' process; what was left by another has a smaller number.
 #[cfg(loom)]
@@ -47,10 +47,13 @@ mod real {
         }
     }
 
+    pub(crate) fn find_out() {
+        sys::wipe_on_fork((&raw const CHOSEN).cast(), PAGE);
+    }
+
     #[cold]
     #[inline(never)]
     fn choose() -> u32 {
-        sys::wipe_on_fork((&raw const CHOSEN).cast(), PAGE);
         let next = LAST.load(Ordering::Relaxed) + 1;
         // First, so that a child that is forked in between does not choose the same.
         LAST.fetch_max(next, Ordering::SeqCst);

@@ -3,7 +3,8 @@
 //! and its errno.
 
 use super::end::End;
-use std::sync::atomic::AtomicU32;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 pub(crate) const MEMBARRIER_PRIVATE_EXPEDITED: i32 = 1 << 3;
@@ -21,18 +22,54 @@ pub(crate) fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// `membarrier(command, 0, 0)`: the result, or -1.
-pub(crate) fn membarrier(command: i32) -> i64 {
-    // SAFETY: membarrier reads no memory of ours.
-    keep_errno(|| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
+/// A system call, whatever other libraries put in front of the C library's functions: its result,
+/// or the negative number of the error. No cancellation point.
+///
+/// # Safety
+/// As the call's.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let result;
+    // SAFETY: the caller's promise; the kernel changes these two registers.
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
 }
 
-/// Has the kernel clear these whole pages in children, if it can.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the caller's promise; errno's location is this thread's own.
+    keep_errno(|| unsafe {
+        match libc::syscall(number, a, b, c, d, e, f) {
+            -1 => -(*libc::__errno_location() as isize),
+            result => result as isize,
+        }
+    })
+}
+
+fn failed(result: isize, error: i32) -> bool {
+    result == -(error as isize)
+}
+
+/// `membarrier(command, 0, 0)`: the result, or a negative number.
+pub(crate) fn membarrier(command: i32) -> isize {
+    // SAFETY: membarrier reads no memory of ours.
+    unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0, 0, 0, 0]) }
+}
+
+/// Has the kernel clear these whole pages in children and theirs, if it can.
 pub(crate) fn wipe_on_fork(at: *const u8, bytes: usize) {
     // SAFETY: no preconditions.
     if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize == bytes {
+        let advice = libc::MADV_WIPEONFORK as usize;
         // SAFETY: changes nothing of this process's memory.
-        keep_errno(|| unsafe { libc::madvise(at.cast_mut().cast(), bytes, libc::MADV_WIPEONFORK) });
+        unsafe { call(libc::SYS_madvise, [at.expose_provenance(), bytes, advice, 0, 0, 0]) };
     }
 }
 
@@ -77,22 +114,11 @@ fn futex_wait_by(op: i32, word: &AtomicU32, expected: u32, time: Option<Duration
         tv_nsec: t.subsec_nanos().into(),
     });
     let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    keep_errno(|| {
-        // SAFETY: the word outlives the call; the limit is a valid timespec or null.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                word.as_ptr(),
-                op | libc::FUTEX_PRIVATE_FLAG,
-                expected,
-                limit,
-                std::ptr::null::<u32>(),
-                libc::FUTEX_BITSET_MATCH_ANY,
-            )
-        };
-        // SAFETY: errno's location is this thread's own.
-        result == 0 || unsafe { *libc::__errno_location() } != libc::ETIMEDOUT
-    })
+    let (word, op) = (word.as_ptr().expose_provenance(), (op | libc::FUTEX_PRIVATE_FLAG) as usize);
+    let (limit, all) = (limit.expose_provenance(), libc::FUTEX_BITSET_MATCH_ANY as u32 as usize);
+    // SAFETY: the word outlives the call; the limit is a valid timespec or null.
+    let result = unsafe { call(libc::SYS_futex, [word, op, expected as usize, limit, 0, all]) };
+    !failed(result, libc::ETIMEDOUT)
 }
 
 /// Wakes at most that many threads that wait on `word`. Whether there was one.
@@ -103,16 +129,36 @@ pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) -> bool {
 /// The same by address. The memory may belong to somebody else by now, who then sees a wake-up
 /// without a reason.
 pub(crate) fn futex_wake_at(word: *const u32, threads: i32) -> bool {
-    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let op = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let word = word.expose_provenance();
     // SAFETY: a private futex is woken by its address; the kernel does not read the memory.
-    keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, op, threads) }) > 0
+    unsafe { call(libc::SYS_futex, [word, op, threads as usize, 0, 0, 0]) > 0 }
+}
+
+type ClockGetTime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> i32;
+
+/// In place of the C library's function, which another library may replace: the kernel's own.
+static KERNEL_CLOCK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Has times come from the kernel's function `clock_gettime` (of its vDSO).
+///
+/// # Safety
+/// It is one.
+pub(crate) unsafe fn set_clock(kernels: *mut c_void) {
+    KERNEL_CLOCK.store(kernels, Ordering::Relaxed);
 }
 
 fn clock(id: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills the structure in.
-    let failed = keep_errno(|| unsafe { libc::clock_gettime(id, &mut time) }) != 0;
-    (!failed).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    let kernels = KERNEL_CLOCK.load(Ordering::Relaxed);
+    // SAFETY: null or such a function, by the promise to `set_clock`; it fills the structure in.
+    let result = keep_errno(|| unsafe {
+        match std::mem::transmute::<*mut c_void, Option<ClockGetTime>>(kernels) {
+            Some(kernels) => kernels(id, &mut time),
+            None => libc::clock_gettime(id, &mut time),
+        }
+    });
+    (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// Monotonic time in ns.
@@ -136,32 +182,47 @@ pub(crate) fn cpu_time(thread: u32) -> Option<u64> {
     clock((!(thread as i32) << 3) | PER_THREAD)
 }
 
-/// This thread's number in the kernel, by the bare system call: the C library may not know it yet
-/// in the child of a fork.
-pub(crate) fn thread_id() -> u32 {
+/// Whether a mutex that finds out who holds it has the number of its holder in this word, by which
+/// a thread knows its own without a system call.
+static HOLDER_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Before other threads run: what would take system calls later.
+pub(crate) fn find_out() {
+    HOLDER_KNOWN.store(holder() == asked(), Ordering::Relaxed);
+}
+
+fn asked() -> u32 {
     // SAFETY: no preconditions.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+#[cfg(all(target_env = "gnu", target_arch = "x86_64"))]
+fn holder() -> u32 {
+    const OWNER: usize = 2;
+    let mut mutex = libc::PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+    // SAFETY: a mutex of this function's own, of ten words.
+    unsafe {
+        libc::pthread_mutex_lock(&mut mutex);
+        let holder = (&raw const mutex).cast::<u32>().add(OWNER).read_volatile();
+        libc::pthread_mutex_unlock(&mut mutex);
+        holder
+    }
+}
+
+#[cfg(not(all(target_env = "gnu", target_arch = "x86_64")))]
+fn holder() -> u32 {
+    0
+}
+
+/// This thread's number in the kernel.
+pub(crate) fn thread_id() -> u32 {
+    if HOLDER_KNOWN.load(Ordering::Relaxed) { holder() } else { asked() }
 }
 
 /// Whether a thread of any process exists, with that number in this process's PID namespace.
 pub(crate) fn is_anywhere(thread: u32) -> bool {
     let Ok(thread) = i32::try_from(thread) else { return false };
     // SAFETY: signal 0 only asks.
-    let failed = keep_errno(|| unsafe {
-        if libc::kill(thread, 0) == 0 { 0 } else { *libc::__errno_location() }
-    });
-    failed != libc::ESRCH
-}
-
-/// Whether a thread of this process exists.
-pub(crate) fn exists(thread: u32) -> bool {
-    // SAFETY: signal 0 only asks.
-    let failed = keep_errno(|| unsafe {
-        if libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 {
-            0
-        } else {
-            *libc::__errno_location()
-        }
-    });
-    failed != libc::ESRCH
+    let result = unsafe { call(libc::SYS_kill, [thread as usize, 0, 0, 0, 0, 0]) };
+    !failed(result, libc::ESRCH)
 }

@@ -5,10 +5,12 @@
 //! thread pointer is one number for all threads of the process (an eBPF program follows it), and
 //! reaching it takes no call in shared objects either.
 
-use super::Line;
-use super::table;
-use crate::platform::fork;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use super::{Line, slice, slot, table};
+use crate::platform::{barrier, cpu, fork, sys};
+use std::ffi::c_void;
+#[cfg(not(target_arch = "x86_64"))]
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
@@ -98,79 +100,71 @@ pub(crate) fn me() -> &'static Line {
     unsafe { &*line }
 }
 
-/// Which process has begun to register. Not a `Once`: a child that is forked meanwhile would wait.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// In the child of a fork, until the forking thread's next hint: that thread, as the C library
-/// names it, which a fork does not change; and its line.
-static FORKER: AtomicUsize = AtomicUsize::new(0);
-static FORKED: AtomicPtr<Line> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether [`find_out`] has run.
+static READY: AtomicBool = AtomicBool::new(false);
+/// Ends with [`end`] for each thread that has a line; [`NO_KEY`]: there is none.
+static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+const NO_KEY: u32 = u32::MAX;
+/// The C library keeps so many of a thread's values without allocating.
+const NEAR_KEYS: u32 = 32;
 
-/// The line that this thread had when it forked this process, if it has given no hint since.
-fn forked() -> *const Line {
-    // SAFETY: no preconditions.
-    let mine = FORKER.load(Ordering::Relaxed) == unsafe { libc::pthread_self() } as usize;
-    if mine { FORKED.load(Ordering::Relaxed) } else { std::ptr::null() }
-}
-
-/// [`me`], but the caller registers the process.
-pub(crate) fn begin() {
-    PROCESS.store(fork::epoch(), Ordering::Relaxed);
-    me();
+/// What would take system calls or memory in a thread that registers or waits, once: at load time
+/// (`page`), or by a lock that is taken before that.
+pub(crate) fn find_out() {
+    if READY.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    barrier::find_out();
+    fork::find_out();
+    sys::find_out();
+    cpu::usable();
+    slice::find_out();
+    let mut key = 0;
+    // SAFETY: `end` lives as long as the image that has this crate, which is not to be unloaded
+    // (the C library and the shim are linked so).
+    if unsafe { libc::pthread_key_create(&mut key, Some(end)) } == 0 && key < NEAR_KEYS {
+        KEY.store(key, Ordering::Relaxed);
+    }
 }
 
 #[cold]
 #[inline(never)]
 fn register() -> &'static Line {
-    static HANDLER: AtomicBool = AtomicBool::new(false);
-    crate::platform::sys::keep_errno(|| {
-        crate::platform::barrier::find_out();
-        // SAFETY: lines are static.
-        let line = match unsafe { forked().as_ref() } {
-            Some(line) => {
-                // If that thread has ended, and this one has its name: as with a line of the table.
-                line.thread.store(crate::platform::sys::thread_id(), Ordering::Release);
-                line
-            }
-            None => table::claim(),
-        };
-        let _ = line.enable_slices();
-        // A signal handler may have registered the thread meanwhile: its line is lost until the
-        // table is full and it is found that the thread has another.
+    sys::keep_errno(|| {
+        find_out();
+        let line = table::claim();
+        // A signal handler may have registered the thread meanwhile: its line is lost.
         store(line);
-        if std::ptr::eq(forked(), line) {
-            FORKER.store(0, Ordering::Relaxed);
+        let key = KEY.load(Ordering::Relaxed);
+        if line.index() != table::NOBODY && key != NO_KEY {
+            // SAFETY: a key of ours.
+            unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(line).cast()) };
         }
-        if !HANDLER.swap(true, Ordering::Relaxed) {
-            // SAFETY: the function lives as long as the image that has this crate. A shared object
-            // with it is not to be unloaded (the C library and the shim are linked so).
-            unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
-        }
-        if PROCESS.swap(fork::epoch(), Ordering::Relaxed) != fork::epoch() {
-            crate::page::register();
-        }
-        crate::page::give_slot(line);
+        slot::give(line);
         line
     })
 }
 
-/// In the child: the forking thread has a new number, and the others do not exist.
-///
-/// The process is registered by the thread's next hint, which finds its block empty, and not here:
-/// registration uses the heap, files and the environment, and a fork may be in any state of the
-/// program.
-extern "C" fn after_fork() {
-    // A fork is no cancellation point, and the end of a connection is one.
-    let _whole = crate::platform::cancel::CancelDisabled::new();
-    fork::forget();
-    // The page tells about the parent's threads.
-    crate::page::forget();
-    let line = load();
-    let line = if line.is_null() { forked() } else { line };
+/// The calling thread ends. If destructors after this one take locks, it registers again.
+extern "C" fn end(line: *mut c_void) {
+    if std::ptr::eq(load(), line.cast()) {
+        store(std::ptr::null());
+        // SAFETY: lines are static.
+        table::give_back(unsafe { &*line.cast::<Line>() });
+    }
+}
+
+/// In the child of a fork: the forking thread has a new number, and the others do not exist.
+pub(crate) fn after_fork() {
+    let mut line = load();
     // The child has room for it in the table.
-    let line = if std::ptr::eq(line, table::line(table::NOBODY)) { std::ptr::null() } else { line };
+    if std::ptr::eq(line, table::line(table::NOBODY)) {
+        line = std::ptr::null();
+        store(line);
+    }
     table::forget_others(line);
-    FORKED.store(line.cast_mut(), Ordering::Relaxed);
-    // SAFETY: no preconditions.
-    FORKER.store(unsafe { libc::pthread_self() } as usize, Ordering::Relaxed);
-    store(std::ptr::null());
+    // SAFETY: null, or static.
+    if let Some(line) = unsafe { line.as_ref() } {
+        slot::give(line);
+    }
 }

@@ -12,15 +12,17 @@
 //! > suffice: a signal handler that marks sections of its own has undone them when it returns.
 //!
 //! # Registration
-//! Happens at a thread's first hint or lock, and needs no rights. A thread's allocates nothing;
-//! that of the process, with its first thread's, reads the environment, connects
-//! (`page/connect.rs`), and uses the heap. So the first hint of a process is not for a signal
-//! handler. A child of a fork registers at its own first hint: the handler only forgets the parent.
+//! Happens at a thread's first hint or lock, which may be that of a program's allocator, or of a
+//! thread that is allowed few system calls.
 //!
-//! There is no destructor: a thread's exit runs none of our code, and locks may be taken in other
-//! destructors. A line whose thread is gone is taken over when no fresh one is left (`claim`).
-//! Threads beyond the table share line 0, which has no thread: they are never hinted at, and
-//! nothing is known of them.
+//! > **Invariant.** Registration allocates nothing and makes no system call. What it needs to know
+//! > is found out at load time (`find_out`), and a child of a fork inherits that.
+//!
+//! (Where a guest's host offers a region, it may ask whether another thread lives: [`slot`].)
+//!
+//! A line goes back when its thread ends, by the destructor of a key, and is given out again when
+//! no fresh one is left. Threads beyond the table share line 0, which has no thread: they are never
+//! hinted at, and nothing is known of them.
 
 #[cfg(not(loom))]
 mod block;
@@ -32,13 +34,15 @@ mod slot;
 mod table;
 
 #[cfg(not(loom))]
-pub(crate) use block::{begin, block_offset, me};
+pub(crate) use block::{after_fork, block_offset, find_out, me};
+#[cfg(not(loom))]
+pub(crate) use slot::offer;
 #[cfg(not(loom))]
 pub use slot::{PROBES, SLOTS, Slot};
 #[cfg(not(loom))]
 pub use table::LINES;
 #[cfg(not(loom))]
-pub(crate) use table::lines_in_use;
+use table::lines_in_use;
 #[cfg(not(loom))]
 pub(crate) use table::{NOBODY, line, table_address};
 
@@ -74,7 +78,8 @@ pub(crate) struct Line {
     /// The thread's slot in the region of a guest, or null.
     #[cfg(not(loom))]
     pub(crate) slot: AtomicPtr<Slot>,
-    /// Where the thread asks the kernel for a longer time slice; 0: nowhere ([`slice`]).
+    /// Where the thread asks the kernel for a longer time slice; 0: nowhere; 1: not known yet
+    /// ([`slice`]).
     #[cfg(not(loom))]
     pub(crate) slice: AtomicU64,
     #[cfg(not(loom))]
@@ -97,7 +102,7 @@ impl Line {
         let before = count.load(Ordering::Relaxed);
         count.store(before.wrapping_add(1), Ordering::Relaxed);
         #[cfg(not(loom))]
-        if self.is_heard() {
+        if self.is_heard(kind) {
             self.entered(kind == Kind::NonPreemptable && before == 0);
         }
     }
@@ -109,28 +114,28 @@ impl Line {
         let before = count.load(Ordering::Relaxed);
         count.store(before.saturating_sub(1), Ordering::Relaxed);
         #[cfg(not(loom))]
-        if self.is_heard() {
+        if self.is_heard(kind) {
             self.left(kind == Kind::NonPreemptable && before == 1);
         }
     }
 
-    /// Whether a guest's host or the kernel wants to know. Elsewhere a test of two words in a line
-    /// that is in the cache.
+    /// Whether a guest's host or the kernel wants to know. Elsewhere a test of words in a line that
+    /// is in the cache.
     #[cfg(not(loom))]
     #[inline(always)]
-    fn is_heard(&self) -> bool {
-        let slot = self.slot.load(Ordering::Relaxed).addr() as u64;
-        slot | self.slice.load(Ordering::Relaxed) != 0
+    fn is_heard(&self, kind: Kind) -> bool {
+        let slot = self.slot.load(Ordering::Relaxed);
+        !slot.is_null()
+            || kind == Kind::NonPreemptable && self.slice.load(Ordering::Relaxed) != slice::NOWHERE
     }
 
     #[cfg(not(loom))]
     #[cold]
     fn entered(&self, outermost: bool) {
         self.tell_host();
-        let slice = self.slice.load(Ordering::Relaxed);
-        if outermost && slice != 0 {
-            // SAFETY: written by this thread when it took the line.
-            unsafe { slice::request(slice) };
+        if outermost {
+            // SAFETY: the calling thread's.
+            unsafe { slice::request(self.slice.load(Ordering::Relaxed)) };
         }
     }
 
@@ -138,10 +143,9 @@ impl Line {
     #[cold]
     fn left(&self, outermost: bool) {
         self.tell_host();
-        let slice = self.slice.load(Ordering::Relaxed);
-        if outermost && slice != 0 {
+        if outermost {
             // SAFETY: as above.
-            unsafe { slice::release(slice) };
+            unsafe { slice::release(self.slice.load(Ordering::Relaxed)) };
         }
     }
 

@@ -8,41 +8,55 @@
 //! of its own, since a thread has one and the runtime's restartable sections use it.
 
 use super::{Line, NOBODY};
+use crate::platform::sys;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, compiler_fence};
 
 /// `PR_RSEQ_SLICE_EXTENSION` and what follows it, as in `linux/prctl.h`.
-const PR_RSEQ_SLICE_EXTENSION: i32 = 79;
-const SET: libc::c_ulong = 2;
-const ENABLE: libc::c_ulong = 1;
-const NONE: libc::c_ulong = 0;
+const PR_RSEQ_SLICE_EXTENSION: usize = 79;
+const SET: usize = 2;
+const ENABLE: usize = 1;
+
+/// In a line's `slice`: there are no extensions.
+pub(super) const NOWHERE: u64 = 0;
+/// The thread asks for them at its first section that is not preemptable.
+const UNKNOWN: u64 = 1;
+
+/// Whether the main thread got them: then others may.
+static KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// At load time.
+pub(super) fn find_out() {
+    KNOWN.store(enable().is_ok(), Relaxed);
+}
+
+/// What a new line has.
+pub(super) fn first() -> u64 {
+    if KNOWN.load(Relaxed) { UNKNOWN } else { NOWHERE }
+}
 
 impl Line {
     /// Lets the kernel hear the requests of the line's thread, which is the calling one.
     pub(crate) fn enable_slices(&self) -> Result<(), Lack> {
         // Many threads share that line.
-        if self.index() == NOBODY {
-            return Err(Lack::Line);
-        }
-        let control = enable()?;
-        self.slice.store(control.0 as u64, Relaxed);
-        Ok(())
+        let control = if self.index() == NOBODY { Err(Lack::Line) } else { enable() };
+        self.slice.store(control.map_or(NOWHERE, |control| control.0 as u64), Relaxed);
+        control.map(|_| ())
     }
 }
 
 fn enable() -> Result<Control, Lack> {
+    let arguments = [PR_RSEQ_SLICE_EXTENSION, SET, ENABLE, 0, 0, 0];
     // SAFETY: takes numbers only.
-    let set = unsafe { libc::prctl(PR_RSEQ_SLICE_EXTENSION, SET, ENABLE, NONE, NONE) };
-    if set == 0 {
-        return Control::of_this_thread().ok_or(Lack::Area);
-    }
-    Err(match std::io::Error::last_os_error().raw_os_error() {
+    let set = unsafe { sys::call(libc::SYS_prctl, arguments) };
+    match -set as i32 {
+        0 => Control::of_this_thread().ok_or(Lack::Area),
         // ENOTSUPP, which user space has no name for: the boot parameter `rseq_slice_ext=off`, or
         // the registration is too short.
-        Some(524) => Lack::Short,
-        Some(libc::ENXIO) => Lack::Area,
-        _ => Lack::Kernel,
-    })
+        524 => Err(Lack::Short),
+        libc::ENXIO => Err(Lack::Area),
+        _ => Err(Lack::Kernel),
+    }
 }
 
 /// Why a thread gets no time-slice extensions.
@@ -99,11 +113,8 @@ mod area {
 
     pub(super) fn yield_slice() {
         const SYS_RSEQ_SLICE_YIELD: i64 = 471;
-        // SAFETY: no arguments. Not through libc: errno is the section's.
-        unsafe {
-            std::arch::asm!("syscall", inlateout("rax") SYS_RSEQ_SLICE_YIELD => _,
-                lateout("rcx") _, lateout("r11") _, options(nostack));
-        }
+        // SAFETY: no arguments.
+        unsafe { crate::platform::sys::call(SYS_RSEQ_SLICE_YIELD, [0; 6]) };
     }
 }
 
@@ -127,12 +138,19 @@ impl Control {
 /// The outermost section begins.
 ///
 /// # Safety
-/// `word` is the calling thread's, and not 0.
+/// `word` is that of the calling thread's line.
 #[cold]
-pub(crate) unsafe fn request(word: u64) {
-    // SAFETY: the request is a byte of this thread's rseq area.
-    unsafe { (*Control::byte(word, 0)).store(1, Relaxed) };
-    compiler_fence(std::sync::atomic::Ordering::SeqCst);
+pub(crate) unsafe fn request(mut word: u64) {
+    if word == UNKNOWN {
+        let line = super::me();
+        let _ = line.enable_slices();
+        word = line.slice.load(Relaxed);
+    }
+    if word != NOWHERE {
+        // SAFETY: the request is a byte of this thread's rseq area.
+        unsafe { (*Control::byte(word, 0)).store(1, Relaxed) };
+        compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    }
 }
 
 /// It is over.
@@ -141,6 +159,10 @@ pub(crate) unsafe fn request(word: u64) {
 /// As above.
 #[cold]
 pub(crate) unsafe fn release(word: u64) {
+    // A handler may have begun its own section before the thread asked.
+    if word == NOWHERE || word == UNKNOWN {
+        return;
+    }
     compiler_fence(std::sync::atomic::Ordering::SeqCst);
     // SAFETY: as above; the second byte is the grant.
     let granted = unsafe {

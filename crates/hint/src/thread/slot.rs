@@ -10,9 +10,9 @@
 //! > **Invariant.** A thread that lives has one slot at most: whoever takes one for it tries them
 //! > in the same order, and is content if another has taken it for the same thread.
 
-use super::Line;
+use super::{Line, lines_in_use};
 use crate::platform::{cpu, sys};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 pub const SLOTS: usize = 8192;
 pub const PROBES: usize = 4;
@@ -27,7 +27,7 @@ pub struct Slot {
 
 impl Slot {
     /// The slot of thread number `thread`, taken for it. `None`: there is none left for it.
-    pub(crate) fn take(slots: &[Slot; SLOTS], thread: u32) -> Option<&Slot> {
+    fn take(slots: &[Slot; SLOTS], thread: u32) -> Option<&Slot> {
         let places = || (0..PROBES).map(|i| &slots[(thread as usize + i) % SLOTS]);
         let slot =
             places().find(|slot| slot.thread.load(Ordering::Relaxed) == thread).or_else(|| {
@@ -46,6 +46,27 @@ impl Slot {
         slot.non_preemptable.store(0, Ordering::Relaxed);
         slot.preemptable.store(0, Ordering::Relaxed);
         Some(slot)
+    }
+}
+
+/// The slots of the region that is mapped, for good.
+static REGION: AtomicPtr<[Slot; SLOTS]> = AtomicPtr::new(std::ptr::null_mut());
+
+/// There is a region: gives a slot to each thread that has a line.
+pub(crate) fn offer(slots: &'static [Slot; SLOTS]) {
+    REGION.store(std::ptr::from_ref(slots).cast_mut(), Ordering::SeqCst);
+    lines_in_use().iter().for_each(give);
+}
+
+/// Gives the line's thread a slot, if there is a region and it has none.
+pub(super) fn give(line: &Line) {
+    // SAFETY: null, or of a region that stays mapped.
+    let Some(slots) = (unsafe { REGION.load(Ordering::Acquire).as_ref() }) else { return };
+    let thread = line.thread.load(Ordering::SeqCst);
+    if thread != 0 && line.slot.load(Ordering::Relaxed).is_null() {
+        let slot = Slot::take(slots, thread);
+        let slot = slot.map_or(std::ptr::null_mut(), |slot| std::ptr::from_ref(slot).cast_mut());
+        line.slot.store(slot, Ordering::Release);
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lines of all threads of the process.
 
-use super::Line;
+use super::{Line, slice};
 use crate::platform::sys;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -17,7 +17,9 @@ struct Table([Line; LINES]);
 static TABLE: Table = Table([const { Line::new() }; LINES]);
 /// Lines that have been given out for the first time.
 static FRESH: AtomicU32 = AtomicU32::new(1);
-/// Where the search for a line without a thread goes on.
+/// How many of them have no thread any more.
+static FREE: AtomicU32 = AtomicU32::new(0);
+/// Where the search for such a one goes on.
 static SEARCH: AtomicU32 = AtomicU32::new(1);
 
 pub(crate) fn table_address() -> usize {
@@ -52,14 +54,14 @@ impl Line {
         ((std::ptr::from_ref(self).addr() - (&raw const TABLE).addr()) / size_of::<Line>()) as u32
     }
 
-    /// Whether it was the line of `before`, and is that of `thread` now.
-    fn take(&self, before: u32, thread: u32) -> bool {
+    /// Whether it had no thread, and is that of `thread` now.
+    fn take(&self, thread: u32) -> bool {
         let change = (Ordering::AcqRel, Ordering::Relaxed);
-        if self.thread.compare_exchange(before, thread, change.0, change.1).is_err() {
+        if self.thread.compare_exchange(0, thread, change.0, change.1).is_err() {
             return false;
         }
         self.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
-        self.slice.store(0, Ordering::Relaxed);
+        self.slice.store(slice::first(), Ordering::Relaxed);
         self.non_preemptable.store(0, Ordering::Relaxed);
         self.preemptable.store(0, Ordering::Relaxed);
         self.cpu.store(NO_CPU, Ordering::Relaxed);
@@ -72,26 +74,37 @@ impl Line {
 
 /// A line for the calling thread.
 pub(super) fn claim() -> &'static Line {
+    let nobody = &TABLE.0[NOBODY as usize];
     let thread = sys::thread_id();
     let more = |n: u32| (n < LINES as u32).then_some(n + 1);
-    if let Ok(index) = FRESH.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+    let relaxed = Ordering::Relaxed;
+    if let Ok(index) = FRESH.fetch_update(relaxed, relaxed, more) {
         let line = line(index);
-        // Others search as soon as the last one is given out, and find it without a thread.
-        if line.take(0, thread) {
+        if line.take(thread) {
             return line;
         }
+        // A thread that searched was quicker, and has left this one a line that is free.
+    } else if FREE.fetch_update(relaxed, relaxed, |n| n.checked_sub(1)).is_err() {
+        return nobody;
     }
     // Once around, from where the last search ended.
     for _ in 1..LINES {
-        let index = SEARCH.fetch_add(1, Ordering::Relaxed) % (LINES as u32 - 1) + 1;
+        let index = SEARCH.fetch_add(1, relaxed) % (LINES as u32 - 1) + 1;
         let line = line(index);
-        let before = line.thread.load(Ordering::Relaxed);
-        let gone = before == 0 || before == thread || !sys::exists(before);
-        if gone && line.take(before, thread) {
+        if line.thread.load(relaxed) == 0 && line.take(thread) {
             return line;
         }
     }
-    &TABLE.0[NOBODY as usize]
+    // Other threads were quicker, and the line lies behind.
+    FREE.fetch_add(1, relaxed);
+    nobody
+}
+
+/// The line's thread, the calling one, needs it no more.
+pub(super) fn give_back(line: &Line) {
+    line.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
+    line.thread.store(0, Ordering::Release);
+    FREE.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The lines that have, or had, a thread.
@@ -100,13 +113,16 @@ pub(crate) fn lines_in_use() -> &'static [Line] {
 }
 
 /// In the child of a fork: `kept` is the line of the only thread.
-pub(crate) fn forget_others(kept: *const Line) {
+pub(super) fn forget_others(kept: *const Line) {
+    let mut free = 0;
     for line in lines_in_use() {
         // Of a thread of the parent, which goes on using it.
         line.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
         let own = std::ptr::eq(line, kept);
         line.thread.store(if own { sys::thread_id() } else { 0 }, Ordering::Relaxed);
+        free += u32::from(!own);
     }
+    FREE.store(free, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -127,10 +143,9 @@ mod tests {
     #[test]
     fn a_line_is_taken_once() {
         let line = Line::new();
-        assert!(line.take(0, 1));
-        assert!(!line.take(0, 2));
+        assert!(line.take(1));
+        assert!(!line.take(2));
         assert_eq!(line.thread.load(Ordering::Relaxed), 1);
-        assert!(line.take(1, 2));
     }
 
     #[test]

@@ -13,15 +13,8 @@ const _: () = assert!(
         && size_of::<RawRwLock<Spins>>() == 24
 );
 
-/// The runtime's readers are hinted at from the first registration on. One store each time: a
-/// `Once` would hang in the child of a fork in its middle, and in a handler that interrupts it.
-fn with_readers() {
-    reprieve_hint::set_reader_block(reprieve_core::abi::reader_offset());
-}
-
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_hint_line_slow() -> *const c_void {
-    with_readers();
     reprieve_hint::abi::line()
 }
 
@@ -43,13 +36,11 @@ pub unsafe extern "C" fn reprieve_hint_slice_release(slice: u64) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_has_time_slice_extensions() -> c_int {
-    with_readers();
     reprieve_hint::time_slice_extensions().is_ok().into()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_current_thread() -> u64 {
-    with_readers();
     reprieve_hint::current_thread().to_number()
 }
 
@@ -82,7 +73,6 @@ pub extern "C" fn reprieve_is_overloaded(cpu: c_uint) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_hint_connect(milliseconds: c_uint) -> c_int {
-    with_readers();
     let result = reprieve_hint::connect(Duration::from_millis(milliseconds.into()));
     if result.is_ok() { 0 } else { -1 }
 }

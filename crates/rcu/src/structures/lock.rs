@@ -21,8 +21,6 @@ mod real {
 
     impl Lock {
         pub(crate) fn new() -> Lock {
-            // The first lock that the process takes registers it with whom reads hints.
-            crate::thread::show_readers();
             Lock(RawMutex::INIT)
         }
 

@@ -338,14 +338,18 @@ pub(crate) fn reader_offset() -> isize {
     0
 }
 
-/// Tells those who look at readers from outside where to find this process's.
-pub(crate) fn show_readers() {
+/// Before the process registers for hints (`reprieve_hint`'s own, of a higher number): tells those
+/// who look at readers from outside where to find this process's.
+#[used]
+#[unsafe(link_section = ".init_array.00099")]
+static SHOW_READERS: extern "C" fn() = show_readers;
+
+extern "C" fn show_readers() {
     reprieve_hint::set_reader_block(reader_offset());
 }
 
 fn register(index: usize) -> &'static Record {
     start::ensure();
-    show_readers();
     let handlers = const { &Handlers { prepare: before_fork, parent: || (), child: after_fork } };
     fork::enter(Part::Threads, handlers);
     let _blocked = sys::SignalsBlocked::new();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The C library's conditions laid out otherwise than the one's of this machine may be: preloaded
- * after the shim. Without libraries of its own, so that any version of the function is found.
+ * The C library's conditions laid out otherwise than the one's of this machine may be: a second
+ * library of that name, which the shim finds first.
  */
 #include <pthread.h>
 #include <string.h>

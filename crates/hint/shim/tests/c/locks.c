@@ -505,11 +505,12 @@ static void replaced(int preloaded)
 	CHECK((first_word(&own_rw) == 0x3fffffff) == preloaded);
 	CHECK(!pthread_rwlock_unlock(&own_rw));
 
+	/* Ours names the clock where the C library's counts. */
 	CHECK(!pthread_condattr_init(&attr));
+	CHECK(!pthread_condattr_setclock(&attr, CLOCK_MONOTONIC));
 	for (int shared = 0; shared < 2; shared++) {
 		CHECK(!pthread_cond_init(&condition, &attr));
-		CHECK(!pthread_cond_signal(&condition));
-		CHECK(first_word(&condition) == (unsigned)(preloaded && !shared));
+		CHECK(first_word((char *)&condition + 4) == (unsigned)(preloaded && !shared));
 		CHECK(!pthread_cond_destroy(&condition));
 		CHECK(!pthread_condattr_setpshared(&attr, PTHREAD_PROCESS_SHARED));
 	}

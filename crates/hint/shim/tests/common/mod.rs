@@ -22,5 +22,7 @@ pub fn shim() -> PathBuf {
         ["build", "--quiet", "--release", "--offline", "-p", "reprieve-shim", "--target-dir"];
     let mut build = Command::new(env!("CARGO"));
     run(build.args(arguments).arg(&target).current_dir(env!("CARGO_MANIFEST_DIR")));
-    target.join("release/libreprieve_locks.so")
+    let directory = target.join("release");
+    run(Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/link")).arg(&directory));
+    directory.join("libreprieve_locks.so")
 }

@@ -16,7 +16,7 @@ pub use device::Missing;
 
 use super::State;
 use super::layout::{STALE_NS, state};
-use crate::thread::{Line, Slot, lines_in_use};
+use crate::thread;
 use layout::Region;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -41,20 +41,9 @@ pub(crate) fn map(named: Option<&Path>) -> Result<(), Missing> {
     }
     let region = device::map(named)?;
     FIRST.store(region.beat.load(Ordering::Relaxed), Ordering::Relaxed);
-    REGION.store(std::ptr::from_ref(region).cast_mut(), Ordering::SeqCst);
-    lines_in_use().iter().for_each(give_slot);
+    REGION.store(std::ptr::from_ref(region).cast_mut(), Ordering::Release);
+    thread::offer(&region.slots);
     Ok(())
-}
-
-/// Gives the line's thread a slot, if there is a region and it has none.
-pub(crate) fn give_slot(line: &Line) {
-    let Some(region) = mapped() else { return };
-    let thread = line.thread.load(Ordering::SeqCst);
-    if thread != 0 && line.slot.load(Ordering::Relaxed).is_null() {
-        let slot = Slot::take(&region.slots, thread);
-        let slot = slot.map_or(std::ptr::null_mut(), |slot| std::ptr::from_ref(slot).cast_mut());
-        line.slot.store(slot, Ordering::Release);
-    }
 }
 
 /// The region, if its host serves it.
