@@ -66,6 +66,7 @@ help:
 	@echo 'make lib       the C library alone; needs Rust and a C compiler, nothing else'
 	@echo 'make install-lib  the C library alone, to DESTDIR= PREFIX=, after make lib'
 	@echo 'make install   to DESTDIR=$(DESTDIR) PREFIX=$(PREFIX), after make build'
+	@echo 'make deb       a Debian package of it, in $(OUT)'
 	@echo 'make uninstall what make install put there; end units first: systemctl disable --now reprieve-guard'
 	@echo 'make clean     remove what was built; `reprieve lab images clean` removes kernels and programs'
 
@@ -242,13 +243,20 @@ install:
 	scripts/install-docs $(DESTDIR)$(PREFIX)/share/doc/reprieve
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/reprieve/grafana packaging/grafana/*.json
 	install -D -m 644 packaging/kubevirt/reprieve-watch.yaml $(DESTDIR)$(PREFIX)/share/reprieve/kubevirt/reprieve-watch.yaml
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/man/man8
-	for file in packaging/systemd/*.service packaging/man/*.8; do \
-		case $$file in *.8) to=share/man/man8 ;; *) to=lib/systemd/system ;; esac && \
-		to=$(DESTDIR)$(PREFIX)/$$to/$${file##*/} && \
+	$(OUT)/reprieve manual --out $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,lib/systemd/system share/bash-completion/completions \
+		share/zsh/site-functions share/fish/vendor_completions.d)
+	$(OUT)/reprieve completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/reprieve
+	$(OUT)/reprieve completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_reprieve
+	$(OUT)/reprieve completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/reprieve.fish
+	for file in packaging/systemd/*.service; do \
+		to=$(DESTDIR)$(PREFIX)/lib/systemd/system/$${file##*/} && \
 		sed 's,@PREFIX@,$(PREFIX),' $$file >$$to && chmod 644 $$to || exit 1; \
 	done
 	@$(TELL_LINKER)
+
+deb:
+	scripts/deb $(OUT)
 
 # What this version would install. Needs what was built.
 uninstall:
@@ -271,4 +279,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-oldest test-slice test-lab fmt install install-lib uninstall clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-oldest test-slice test-lab fmt install install-lib deb uninstall clean

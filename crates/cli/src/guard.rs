@@ -573,29 +573,6 @@ mod tests {
     use reprieve_guard::{FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times};
     use reprieve_watch::model::Class;
 
-    /// Those that `--help` shows, in `packaging/man`.
-    #[test]
-    fn the_man_page_lists_every_option_and_no_other() {
-        let page = include_str!("../../../packaging/man/reprieve-guard.8");
-        let section = page.split("\n.SH ").find(|section| section.starts_with("OPTIONS\n"));
-        let mut listed: Vec<String> = section
-            .unwrap()
-            .split("\n.TP\n")
-            .skip(1)
-            .map(|entry| {
-                let (_, option) = entry.lines().next().unwrap().split_once(r"\-\-").unwrap();
-                option.split(' ').next().unwrap().replace(r"\-", "-")
-            })
-            .collect();
-        let command = GuardArgs::augment_args(clap::Command::new("guard"));
-        let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
-        let mut known: Vec<String> =
-            shown.filter_map(|argument| argument.get_long().map(String::from)).collect();
-        listed.sort();
-        known.sort();
-        assert_eq!(listed, known);
-    }
-
     #[test]
     fn the_summary_has_vms_that_ended() {
         let vm = |name: &str, vcpus| VmStatistics {

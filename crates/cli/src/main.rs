@@ -8,6 +8,7 @@ mod guard;
 mod hint;
 mod ipc;
 mod live;
+mod manual;
 mod preload;
 mod verify;
 mod watch;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(
     name = "reprieve",
-    version,
+    version = env!("REPRIEVE_VERSION"),
     about = "Grace periods that do not wait for preempted readers"
 )]
 struct Cli {
@@ -51,6 +52,10 @@ enum Command {
     /// Critical-section hints of programs, and what the scheduler says back
     #[command(subcommand)]
     Hint(hint::Command),
+    /// Print what a shell needs to complete this command
+    Completions(manual::CompletionsArgs),
+    /// Write manual pages of all commands
+    Manual(manual::ManualArgs),
 }
 
 fn main() -> ExitCode {
@@ -62,6 +67,8 @@ fn main() -> ExitCode {
         Command::Watch(args) => watch::main(args),
         Command::Guard(args) => guard::main(&args),
         Command::Hint(command) => hint::main(command),
+        Command::Completions(args) => manual::completions::<Cli>(&args),
+        Command::Manual(args) => manual::manual::<Cli>(&args),
         Command::Bench(args) => bench::main(args).map(|()| ExitCode::SUCCESS),
     };
     match result {
