@@ -4,7 +4,7 @@
 use super::arch::{abort_unless_optimized, arm, enter};
 use super::argument::{Argument, Output, Register, in_registers};
 use super::section::{ASSEMBLY, Section};
-use super::{Lookup, Names};
+use super::{Lookup, Names, fill};
 use crate::thread::{Thread, leave};
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicUsize;
@@ -75,11 +75,10 @@ unsafe extern "C" fn protect_body<L: Lookup<Output: Names>>(
     unsafe {
         let argument = Argument::<L> { words: [a, b] };
         begin::<L>(cs);
-        let section = Section::new();
         let mut output = Output { words: [Register::uninit(); 2] };
-        output.value = argument.lookup().run(&section);
+        output.value = argument.lookup().run(&Section::new());
         // The last act inside, and the only store.
-        section.fill(slot, output.value.node());
+        fill(slot, &output.value);
         Words(output.words)
     }
 }

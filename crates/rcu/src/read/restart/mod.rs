@@ -84,10 +84,54 @@ pub unsafe trait Lookup {
     unsafe fn run(&self, section: &Section) -> Self::Output;
 }
 
-/// What a lookup that protects returns: a node, by itself or with a word, in two registers.
+/// What a lookup that protects returns: a node, by itself or with a word, in two registers. The
+/// functions are called inside.
 pub(crate) trait Names: Copy {
-    /// The address of the node; 0 for none. In line: it is called inside.
+    /// Whether two slots are filled.
+    const TWICE: bool = false;
+
+    /// The address of the node; 0 for none.
     fn node(&self) -> usize;
+
+    /// How far behind the first slot the second is.
+    #[inline(always)]
+    fn beyond(&self) -> usize {
+        0
+    }
+}
+
+/// Fills the slot at that address with what was found, and a second one if it is to be.
+///
+/// The verifier knows the second by its distance from the first, whose address is in a register.
+///
+/// # Safety
+/// The slots are this thread's.
+#[inline(always)]
+unsafe fn fill<N: Names>(slot: usize, found: &N) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        store(slot, found.node());
+        if const { N::TWICE } {
+            store(slot.wrapping_add(found.beyond()), found.node());
+        }
+    }
+}
+
+/// # Safety
+/// As for [`fill`].
+#[inline(always)]
+unsafe fn store(slot: usize, node: usize) {
+    // SAFETY: the caller's promise. On x86 every store releases. Assembly, because the methods of
+    // atomics are calls in unoptimized builds.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node, options(nostack, preserves_flags));
+    }
+    // SAFETY: as above.
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe {
+        (*(slot as *const AtomicUsize)).store(node, Ordering::Release);
+    }
 }
 
 impl<T> Names for *const T {
@@ -305,11 +349,15 @@ unsafe fn protect_slow<L: Lookup<Output: Names>>(
     let attempt = |thread, cs| unsafe { armed::attempt_protect::<L>(thread, cs, [a, b], slot) };
     // SAFETY: inside a plain section of the domain.
     let plain = || unsafe { Argument::<L> { words: [a, b] }.lookup().run(&Section::new()) };
-    (protect_otherwise::<L>(domain, slot, restarted, attempt, plain), slot)
+    // SAFETY: the slot is this thread's.
+    (unsafe { protect_otherwise::<L>(domain, slot, restarted, attempt, plain) }, slot)
 }
 
 /// Attempts off the fast path, then a plain section of the domain.
-fn protect_otherwise<L: Lookup<Output: Names>>(
+///
+/// # Safety
+/// The slot is this thread's, and so is the second, if there is one.
+unsafe fn protect_otherwise<L: Lookup<Output: Names>>(
     domain: impl LookupDomain,
     slot: &AtomicUsize,
     restarted: bool,
@@ -332,12 +380,13 @@ fn protect_otherwise<L: Lookup<Output: Names>>(
     if crate::platform::fault::is(crate::platform::fault::Fault::FillLate) {
         record.leave();
         crate::platform::fault::gap();
-        slot.store(found.node(), Ordering::Release);
+        // SAFETY: the caller's promise.
+        unsafe { fill(slot.as_ptr() as usize, &found) };
         return found;
     }
     // Before the section ends: a reclaimer that waited for the section sees the slot filled.
-    // Release: see `slots.rs`.
-    slot.store(found.node(), Ordering::Release);
+    // SAFETY: the caller's promise.
+    unsafe { fill(slot.as_ptr() as usize, &found) };
     record.leave();
     found
 }

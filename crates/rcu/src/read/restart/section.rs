@@ -101,26 +101,6 @@ impl Section {
         unsafe { std::mem::transmute::<*mut T, Option<NonNull<T>>>(pointer) }
     }
 
-    /// Fills a protection slot.
-    ///
-    /// # Safety
-    /// `slot` is a slot of this thread's.
-    #[inline(always)]
-    pub(crate) unsafe fn fill(&self, slot: usize, node: usize) {
-        // SAFETY: the caller's promise. On x86 every store releases.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::asm!("mov qword ptr [{0}], {1}", in(reg) slot, in(reg) node,
-                options(nostack, preserves_flags));
-        }
-        // SAFETY: as above.
-        #[cfg(not(target_arch = "x86_64"))]
-        unsafe {
-            (*(slot as *const std::sync::atomic::AtomicUsize))
-                .store(node, std::sync::atomic::Ordering::Release);
-        }
-    }
-
     /// Reads a word.
     ///
     /// # Safety

@@ -72,6 +72,53 @@ impl<T> Part<T> {
     }
 }
 
+/// A part that fills two slots with what it has found: the traversal's, and one for the caller.
+pub(crate) struct Handed<T>(Part<T>);
+
+impl<T> Clone for Handed<T> {
+    fn clone(&self) -> Handed<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Handed<T> {}
+
+impl<T> Handed<T> {
+    const KINDS: usize = 3;
+
+    /// The second slot is `beyond` bytes behind the first: a multiple of the size of a slot, which
+    /// leaves room for the kind of part.
+    #[inline(always)]
+    pub(crate) fn found(node: *const T, beyond: usize) -> Handed<T> {
+        const { assert!(FOUND == 0) };
+        Handed(Part { node, word: beyond })
+    }
+
+    /// Anything but found.
+    #[inline(always)]
+    pub(crate) fn other(part: Part<T>) -> Handed<T> {
+        Handed(part)
+    }
+
+    pub(crate) fn part(self) -> Part<T> {
+        Part { word: self.0.word & Self::KINDS, ..self.0 }
+    }
+}
+
+impl<T> Names for Handed<T> {
+    const TWICE: bool = true;
+
+    #[inline(always)]
+    fn node(&self) -> usize {
+        self.0.node as usize
+    }
+
+    #[inline(always)]
+    fn beyond(&self) -> usize {
+        self.0.word & !Self::KINDS
+    }
+}
+
 /// A traversal of any length, in parts.
 ///
 /// No grace period waits for it, and it keeps up to three nodes from being freed. If nodes are
@@ -133,8 +180,8 @@ impl Pace {
 /// [`RESTARTS`](super::RESTARTS) aborts, which leave few steps, in a plain section.
 ///
 /// # Safety
-/// As for [`super::protect`]; `slot` is the calling thread's, in that domain, and nobody else's
-/// until this returns.
+/// As for [`super::protect`]; `slot`, and the second, if one is filled, are the calling thread's,
+/// in that domain, and nobody else's until this returns.
 pub(crate) unsafe fn protect_part<L: Lookup<Output: Names>, P: LookupDomain>(
     domain: P,
     pace: &Pace,
@@ -159,7 +206,8 @@ pub(crate) unsafe fn protect_part<L: Lookup<Output: Names>, P: LookupDomain>(
     }
     // SAFETY: inside a plain section of the domain.
     let plain = || unsafe { part(pace.0.get()).run(&Section::new()) };
-    protect_otherwise::<L>(domain, slot, first.is_some(), attempt, plain)
+    // SAFETY: the caller's promise.
+    unsafe { protect_otherwise::<L>(domain, slot, first.is_some(), attempt, plain) }
 }
 
 /// One part of a traversal.

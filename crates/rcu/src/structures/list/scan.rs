@@ -18,7 +18,7 @@ use super::owned::{Item, List};
 use crate::read::guard::Protected;
 use crate::read::restart::Lookup;
 use crate::read::restart::section::Section;
-use crate::read::restart::traversal::{FOUND, LOST, Pace, Part, REACHED};
+use crate::read::restart::traversal::{FOUND, Handed, LOST, Pace, Part, REACHED};
 use crate::structures::handle::{self, Handle};
 use crate::thread::checkpoints::Checkpoints;
 use std::mem::offset_of;
@@ -55,10 +55,11 @@ impl<'l, T: 'static, D: Handle> Iterator for Iter<'l, T, D> {
                     head: self.list.head,
                     from: from as *const Item<T>,
                     last: self.last,
-                    handed: handed.as_ptr() as usize,
+                    beyond: (handed.as_ptr() as usize).wrapping_sub(slot.as_ptr() as usize),
                     steps,
                 })
             };
+            let part = part.part();
             if part.word != FOUND {
                 // An aborted part may have filled it.
                 handed.store(0, Ordering::Release);
@@ -82,23 +83,22 @@ impl<'l, T: 'static, D: Handle> Iterator for Iter<'l, T, D> {
 }
 
 /// Finds the first item behind `from`, or in the list if that is null, whose position is beyond
-/// `last`. Fills the slot `handed` with it as well.
+/// `last`. Fills the slot that is so far `beyond` with it as well.
 struct Next<T> {
     head: *const ListHead,
     from: *const Item<T>,
     last: i64,
-    handed: usize,
+    beyond: usize,
     steps: usize,
 }
 
-// SAFETY: loads through the section, stores to slots, and arithmetic that does not overflow, in
-// line.
+// SAFETY: loads through the section, and arithmetic that does not overflow, in line.
 unsafe impl<T> Lookup for Next<T> {
-    type Output = Part<Item<T>>;
+    type Output = Handed<Item<T>>;
     const UNOPTIMIZED: bool = true;
 
     #[inline(always)]
-    unsafe fn run(&self, section: &Section) -> Part<Item<T>> {
+    unsafe fn run(&self, section: &Section) -> Handed<Item<T>> {
         const NEXT: usize = offset_of!(ListHead, next);
         let links_in = offset_of!(Item<T>, links);
         // SAFETY: the head is alive, as are the items, in the section or in a slot.
@@ -107,24 +107,23 @@ unsafe impl<T> Lookup for Next<T> {
             if self.from as usize != 0 {
                 links = self.from as usize + links_in;
                 if section.read((links + ListHead::PREV) as *const usize) == 0 && !blind() {
-                    return Part::lost();
+                    return Handed::other(Part::lost());
                 }
             }
             let mut left = self.steps;
             loop {
                 links = section.read((links + NEXT) as *const usize);
                 if links == self.head as usize {
-                    return Part::end();
+                    return Handed::other(Part::end());
                 }
                 let item = links - links_in;
                 let position = (item + offset_of!(Item<T>, position)) as *const i64;
                 if section.read(position) > self.last {
-                    section.fill(self.handed, item);
-                    return Part::found(item as *const Item<T>);
+                    return Handed::found(item as *const Item<T>, self.beyond);
                 }
                 left -= 1;
                 if left == 0 {
-                    return Part::reached(item as *const Item<T>);
+                    return Handed::other(Part::reached(item as *const Item<T>));
                 }
             }
         }
