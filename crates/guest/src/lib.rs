@@ -19,18 +19,6 @@
 //!   printable.
 //! - **It runs meanwhile.** One field is read in one piece; several fields are of one moment only
 //!   where a call says so.
-//!
-//! ```no_run
-//! use reprieve_guest::{Guest, vmm};
-//! let guest = Guest::attach(&vmm::find("web")?)?;
-//! for cpu in guest.online()? {
-//!     let vcpu = guest.vcpu(cpu)?;
-//!     let task = vcpu.current_task()?;
-//!     println!("{cpu}: {} (pid {}), {} RCU readers deep", task.comm, task.pid, task.rcu_nesting.unwrap_or(0));
-//! }
-//! println!("grace period in progress: {:?}", guest.rcu()?.grace_period()?.age);
-//! # Ok::<(), reprieve_guest::Error>(())
-//! ```
 
 pub mod error;
 mod guest;
@@ -60,3 +48,7 @@ pub use state::modules::Module;
 pub use state::task::{self, Task};
 pub use state::vcpu::{self, PreemptBits, PreemptCount};
 pub use state::zones::Zone;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

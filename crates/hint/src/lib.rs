@@ -19,26 +19,6 @@
 //!
 //! The six calls are those of Kashyap, Min and Kim, "Scaling Guest Operating System Critical
 //! Sections with eCS", USENIX ATC 2018. `docs/hint.md` tells when to use what.
-//!
-//! ```
-//! use reprieve_hint::{Mutex, RwLock};
-//!
-//! static TOTAL: Mutex<u64> = Mutex::new(0);
-//! std::thread::scope(|scope| {
-//!     for _ in 0..4 {
-//!         scope.spawn(|| *TOTAL.lock() += 1);
-//!     }
-//! });
-//! assert_eq!(*TOTAL.lock(), 4);
-//!
-//! let names = RwLock::new(vec!["a"]);
-//! names.write().push("b");
-//! assert_eq!(names.read().len(), 2);
-//!
-//! // A critical section without a lock of ours.
-//! let section = reprieve_hint::non_preemptable();
-//! drop(section);
-//! ```
 
 #![cfg_attr(
     loom,
@@ -158,3 +138,7 @@ pub mod abi {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/hint.md")]
 mod guide {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,19 +5,6 @@
 //! A [`Namespace`] is a directory. Its methods are the System V calls, with their semantics and
 //! errors; the preload library `libreprieve_ipc.so` gives them to programs as they are.
 //!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let directory = tempfile::tempdir()?;
-//! use reprieve_ipc::{Namespace, SemOp};
-//! let namespace = Namespace::open(directory.path())?;
-//! let set = namespace.semget(libc::IPC_PRIVATE, 1, 0o600)?;
-//! namespace.semop(set, &[SemOp { sem_num: 0, sem_op: 1, sem_flg: 0 }], None)?;
-//! assert_eq!(namespace.sem_value(set, 0)?, 1);
-//! namespace.remove_sem(set)?;
-//! # Ok(())
-//! # }
-//! ```
-//!
 //! # How it works
 //! Bottom up: `space` maps a file and says what lies where; `peers` knows processes, threads and
 //! their deaths; `lock` has robust locks and transactions; `heap` memory; `ids` finds objects in
@@ -60,3 +47,7 @@ pub use permission::credentials_changed;
 pub use sem::{MOST as MOST_SEM_VALUE, SemInfo, SemOp, SemStatus};
 pub use shm::{SHM_DEST, SHM_LOCKED, ShmInfo, ShmStatus};
 pub use space::default_directory;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -44,14 +44,6 @@
 //! Linked ELF files for x86-64 with all, some or none of their symbols (`strip`, `-Wl,-x`), as long
 //! as they have a section table. Files may be
 //! hostile: sizes and work are bounded, nothing panics.
-//!
-//! ```
-//! let program = std::fs::read("/proc/self/exe").unwrap();
-//! match reprieve_verify::verify(&program) {
-//!     Ok(report) => assert!(report.findings.is_empty()),
-//!     Err(error) => assert_eq!(error, reprieve_verify::Error::NoSection),
-//! }
-//! ```
 
 mod code;
 mod descriptor;
@@ -75,3 +67,7 @@ pub fn verify(file: &[u8]) -> Result<Report, Error> {
     let code = code::Code::decode(&image)?;
     interpret::examine(&image, &code)
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -44,3 +44,7 @@ pub use options::{Options, Which};
 pub use region::{Region, Writer};
 pub use vms::stand_in::{StandIn, StandInLeaf, StandInVcpu, StandIns};
 pub use waits::{GraceSampler, GraceWait, GraceWaits, Sampled};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
