@@ -82,7 +82,7 @@ bench: build
 	$(OUT)/reprieve bench all --seconds $(BENCH_SECONDS) --html bench-results/all.html
 
 pictures: setup-test build
-	$(CARGO) build --locked --release -p reprieve-watch --example pictures
+	$(CARGO) build --locked --release -p reprieve-watch -p reprieve-lab --example pictures --example first_picture
 	scripts/pictures $(OUT)
 
 setup:

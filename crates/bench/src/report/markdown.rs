@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables as Markdown, for docs/bench-tables.md.
+//! The tables as Markdown, for results/bench.md.
 
 use super::{CELLS, cells, conditions, heading, number, overall};
 use crate::result::{Figure, Outcome};

@@ -2,8 +2,8 @@
 //! A VM's guest, read from outside: what can be seen in it, which of KVM's features it uses, and
 //! the boot settings on which the length of its grace periods depends.
 //!
-//! The settings are shown. Which are best depends on the machine (`docs/findings.md`), so they are
-//! prescribed only if `reprieve lab search` found, and confirmed, better ones for such a guest.
+//! The settings are shown. Which are best depends on the machine, so they are prescribed only if
+//! `reprieve lab search` found, and confirmed, better ones for such a guest.
 
 use super::{Check, entry};
 use anyhow::{Context as _, Result};
@@ -245,7 +245,7 @@ impl Report {
         }
         for (n, setting) in self.settings.iter().enumerate() {
             if n == 0 {
-                out += "\nBoot settings on which the length of grace periods depends (docs/findings.md; compare them\n\
+                out += "\nBoot settings on which the length of grace periods depends (compare them\n\
                     on your own host: reprieve lab search):\n";
             }
             out += &format!("       {} = {}\n", setting.name, setting.now);
