@@ -18,7 +18,13 @@ pub struct Library {
     pub package: &'static str,
     /// The environment variable that names another file.
     pub variable: &'static str,
+    /// Programs that have one of these symbols cannot use it, and why.
+    pub refused: &'static [(&'static str, &'static str)],
 }
+
+/// A symbol of programs that have their own library in front of all others.
+pub const ADDRESS_SANITIZER: (&str, &str) =
+    ("__asan_init", "built with AddressSanitizer, which starts behind no other library");
 
 /// Becomes the program, with the library preloaded, and the environment's variables set. Returns
 /// only if that fails.
@@ -28,15 +34,13 @@ pub fn run(
     environment: impl FnOnce() -> Result<Vec<(&'static str, OsString)>>,
 ) -> Result<ExitCode> {
     let program = find(&command[0])?;
-    check(&program, 4)?;
-    let mut preload = library.find()?.into_os_string();
+    check(library, &program, 4)?;
+    let file = library.find()?;
     let environment = environment()?;
-    if preload.as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
-        bail!(
-            "{}: LD_PRELOAD takes no spaces or colons; install it elsewhere",
-            Path::new(&preload).display()
-        );
+    if file.as_os_str().as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
+        bail!("{}: LD_PRELOAD takes no spaces or colons; install it elsewhere", file.display());
     }
+    let mut preload = name_for_gnu(&file)?;
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);
@@ -48,6 +52,20 @@ pub fn run(
         .envs(environment)
         .exec();
     Err(error).with_context(|| format!("{}", program.display()))
+}
+
+/// A name by which only the GNU C library's loader finds the file: that puts its own directory for
+/// `$LIB`, from where the name goes back to the root. Programs with other C libraries start without
+/// the file, where they would fail with it. The plain name, if there is no such directory here.
+fn name_for_gnu(file: &Path) -> Result<OsString> {
+    let mut name = OsString::from("/$LIB/../../../../../../../..");
+    name.push(file);
+    let mut listed = Command::new(std::env::current_exe().context("this command's own path")?);
+    listed.env("LD_PRELOAD", &name).env("LD_TRACE_LOADED_OBJECTS", "1");
+    let listed = listed.output().context("this command's own libraries")?.stdout;
+    let wanted = file.file_name().unwrap_or_default().as_bytes();
+    let found = listed.windows(wanted.len()).any(|part| part == wanted);
+    Ok(if found { name } else { file.into() })
 }
 
 /// As the shell finds it.
@@ -67,7 +85,7 @@ fn find(name: &OsStr) -> Result<PathBuf> {
 impl Library {
     /// Beside this command, or where `make install` puts it.
     pub fn find(&self) -> Result<PathBuf> {
-        let Library { file, package, variable } = self;
+        let Library { file, package, variable, .. } = self;
         if let Some(named) = std::env::var_os(variable) {
             let named = PathBuf::from(named);
             return if named.is_file() {
@@ -93,7 +111,7 @@ impl Library {
 const LONGEST: u64 = libc::PATH_MAX as u64;
 
 /// Fails with the reason if the program's loader would not preload the library.
-fn check(program: &Path, interpreters: u32) -> Result<()> {
+fn check(library: &Library, program: &Path, interpreters: u32) -> Result<()> {
     let name = program.display();
     // The open of a pipe would wait for somebody who writes to it.
     let mut options = std::fs::File::options();
@@ -124,7 +142,8 @@ fn check(program: &Path, interpreters: u32) -> Result<()> {
         let Some(interpreter) = words.next().filter(|_| interpreters > 0) else {
             bail!("{name}: no interpreter in its first line");
         };
-        return check(Path::new(&OsString::from_vec(interpreter.into())), interpreters - 1)
+        let interpreter = OsString::from_vec(interpreter.into());
+        return check(library, Path::new(&interpreter), interpreters - 1)
             .with_context(|| format!("{name} is a script"));
     }
     let Ok(header) = elf::FileHeader64::<Endianness>::parse(&file) else {
@@ -142,5 +161,16 @@ fn check(program: &Path, interpreters: u32) -> Result<()> {
     if !loader.contains("/ld-linux") {
         bail!("{name} is not linked with the GNU C library, which the library needs: {loader}");
     }
-    Ok(())
+    // Without such a table, it has none of these symbols either.
+    let symbols = header
+        .sections(endian, &file)
+        .and_then(|sections| sections.symbols(endian, &file, elf::SHT_DYNSYM));
+    let symbols = symbols.unwrap_or_default();
+    let has = |wanted: &str| {
+        symbols.iter().any(|s| symbols.symbol_name(endian, s).is_ok_and(|n| n == wanted.as_bytes()))
+    };
+    match library.refused.iter().find(|(symbol, _)| has(symbol)) {
+        Some((_, why)) => bail!("{name} is {why}"),
+        None => Ok(()),
+    }
 }

@@ -8,6 +8,11 @@ use std::process::{Command, Output};
 
 /// `reprieve hint run -- PROGRAM ARGUMENTS`, with the library built beside the command.
 fn run(program: &[&str]) -> Output {
+    run_with("/no/server", program)
+}
+
+/// The same, and where the server of hints is.
+fn run_with(server: &str, program: &[&str]) -> Output {
     let command = Path::new(env!("CARGO_BIN_EXE_reprieve"));
     let profile = command.parent().unwrap();
     let mut build = Command::new(env!("CARGO"));
@@ -21,7 +26,7 @@ fn run(program: &[&str]) -> Output {
     assert!(Command::new(link).arg(profile).status().unwrap().success());
     let mut command = Command::new(command);
     command.env_remove("REPRIEVE_LOCKS_LIBRARY").env_remove("LD_PRELOAD");
-    command.args(["hint", "run", "--"]).args(program).output().unwrap()
+    command.env("REPRIEVE_HINT", server).args(["hint", "run", "--"]).args(program).output().unwrap()
 }
 
 #[test]
@@ -33,11 +38,6 @@ fn programs_get_the_locks_or_a_reason() {
     assert!(output.stderr.is_empty(), "{output:?}");
     assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
 
-    let refused = |program: &Path, why: &str| {
-        let output = run(&[program.to_str().unwrap()]);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && text.contains(why), "{why}: {output:?}");
-    };
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
     fs::copy("/bin/cat", &program).unwrap();
@@ -47,12 +47,83 @@ fn programs_get_the_locks_or_a_reason() {
     let pipe = directory.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     refused(&pipe, "not a regular file");
-    let source = directory.path().join("main.c");
-    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
-    let compiled = Command::new("cc").arg("-static").arg(&source).arg("-o").arg(&program).status();
-    assert!(compiled.unwrap().success());
+    compile("cc", &["-static"], &program);
     refused(&program, "statically linked");
+}
+
+#[track_caller]
+fn refused(program: &Path, why: &str) {
+    let output = run(&[program.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains(why), "{why}: {output:?}");
+}
+
+/// Makes a program that says so.
+fn compile(compiler: &str, options: &[&str], program: &Path) {
+    let source = program.with_extension("c");
+    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"ran\"); }\n").unwrap();
+    let mut compiler = Command::new(compiler);
+    assert!(compiler.args(options).arg(&source).arg("-o").arg(program).status().unwrap().success());
+}
+
+/// Sanitizers and valgrind's checks of locks do not know the library's.
+#[test]
+fn programs_that_check_locks_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    for (option, why) in [("address", "AddressSanitizer"), ("thread", "ThreadSanitizer")] {
+        compile("cc", &[&format!("-fsanitize={option}")], &program);
+        refused(&program, why);
+    }
+    let output = run(&["valgrind", "--tool=helgrind", "true"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("helgrind"), "{output:?}");
+    // What its other tools need, they find.
+    assert!(run(&["valgrind", "--quiet", "--error-exitcode=9", "true"]).status.success());
+}
+
+/// A child with another C library starts, without the library.
+#[test]
+fn children_with_musl_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    compile("musl-gcc", &[], &program);
+    let output = run(&["sh", "-c", &format!("{}; exit $?", program.display())]);
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"ran\n"[..], &b""[..]), "{output:?}");
+    refused(&program, "not linked with the GNU C library");
+}
+
+/// As one that has given all its places away.
+fn server_that_hangs_up(path: &Path) {
+    // SAFETY: a new descriptor; the address is valid for its size.
+    unsafe {
+        let listener = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in address.sun_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
+            *to = from as libc::c_char;
+        }
+        let size = size_of_val(&address) as libc::socklen_t;
+        assert_eq!(libc::bind(listener, (&raw const address).cast(), size), 0);
+        assert_eq!(libc::listen(listener, 8), 0);
+        std::thread::spawn(move || {
+            let none = std::ptr::null_mut::<libc::sockaddr>();
+            while libc::close(libc::accept(listener, none, none.cast())) == 0 {}
+        });
+    }
+}
+
+#[test]
+fn a_server_without_a_place_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hint.sock");
+    server_that_hangs_up(&path);
+    let output = run_with(path.to_str().unwrap(), &["echo", "ran"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout == b"ran\n" && text.contains("hint.sock"), "{output:?}");
+    // Nobody serves there, and nobody has to.
+    assert_eq!(run(&["echo", "ran"]).stderr, b"");
 }
 
 /// Tools that change the name of a program's loader put the new one at the end.

@@ -6,11 +6,13 @@ mod region;
 use crate::preload::{self, Library};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use reprieve_hint::Error as NotServed;
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_json, tell};
 use reprieve_watch::publish::{Counts, SOCKET, Server};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -61,7 +63,17 @@ const LOCKS: Library = Library {
     file: "libreprieve_locks.so",
     package: "reprieve-shim",
     variable: "REPRIEVE_LOCKS_LIBRARY",
+    refused: &[
+        preload::ADDRESS_SANITIZER,
+        (
+            "__tsan_init",
+            "built with ThreadSanitizer, which does not know these locks, and would see races",
+        ),
+    ],
 };
+
+/// How long programs wait for the server of hints before it is told that it does not serve them.
+const SERVED: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub struct ServeArgs {
@@ -85,18 +97,52 @@ pub fn main(command: Command) -> Result<ExitCode> {
         Command::Region(RegionCommand::Show { file, json }) => {
             region::show(file.as_deref(), json).map(|()| ExitCode::SUCCESS)
         }
-        Command::Run { command } => preload::run(&LOCKS, &command, || {
-            if !replaces_locks().unwrap_or(true) {
-                tell(NOT_REPLACED);
-            }
-            Ok(vec![])
-        }),
+        Command::Run { command } => {
+            check_tool(&command)?;
+            preload::run(&LOCKS, &command, || {
+                if !replaces_locks().unwrap_or(true) {
+                    tell(NOT_REPLACED);
+                }
+                tell_if_refused();
+                Ok(vec![])
+            })
+        }
         Command::Replaced => Ok(match replaced_here() {
             Some(true) => ExitCode::SUCCESS,
             Some(false) => ExitCode::from(NONE_REPLACED),
             None => ExitCode::FAILURE,
         }),
     }
+}
+
+/// Fails for tools of valgrind's that watch the C library's locks.
+fn check_tool(command: &[OsString]) -> Result<()> {
+    let is_valgrind = Path::new(&command[0]).file_name() == Some("valgrind".as_ref());
+    let tool = |argument: &&OsString| *argument == "--tool=helgrind" || *argument == "--tool=drd";
+    match command.iter().find(tool).filter(|_| is_valgrind) {
+        Some(tool) => bail!(
+            "valgrind {}: it does not know these locks, and would see races",
+            tool.to_string_lossy()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Says so if there is a server of hints, and it has no place for programs.
+fn tell_if_refused() {
+    match reprieve_hint::connect(SERVED) {
+        Err(error @ (NotServed::Answer(..) | NotServed::Busy(_))) => tell(refused(&error)),
+        Err(NotServed::Connect(path, error))
+            if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
+        {
+            tell(refused(&NotServed::Connect(path, error)));
+        }
+        _ => {}
+    }
+}
+
+fn refused(error: &NotServed) -> String {
+    format!("locks wait by what they find out themselves: {error}")
 }
 
 pub const NOT_REPLACED: &str = "the C library's locks are not laid out as the locks' library \

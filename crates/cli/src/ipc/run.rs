@@ -12,6 +12,7 @@ const LIBRARY: Library = Library {
     file: "libreprieve_ipc.so",
     package: "reprieve-ipc-preload",
     variable: "REPRIEVE_IPC_LIBRARY",
+    refused: &[preload::ADDRESS_SANITIZER],
 };
 
 pub fn run(directory: Option<PathBuf>, command: &[OsString]) -> Result<ExitCode> {
