@@ -136,8 +136,11 @@ impl FixedSlices {
 }
 
 impl InForce for FixedSlices {
-    fn end(mut self: Box<Self>, _: Duration) -> Result<Option<Value>, String> {
-        no_scheduler().map_err(|why| format!("at the end of the phase, {why}"))?;
+    fn report(&mut self) -> Result<Option<Value>, String> {
+        no_scheduler().map_err(|why| format!("at the end of the phase, {why}")).map(|()| None)
+    }
+
+    fn end(mut self: Box<Self>, _: Duration) -> Result<(), String> {
         for (tid, before) in std::mem::take(&mut self.0) {
             let restored = slice::set(tid, None).and_then(|()| slice::get(tid));
             let failed = |error| format!("the slice of vCPU thread {tid} is not restored: {error}");
@@ -146,7 +149,7 @@ impl InForce for FixedSlices {
                 return Err(failed(std::io::Error::other(format!("it is {now:?}"))));
             }
         }
-        Ok(None)
+        Ok(())
     }
 }
 
@@ -248,9 +251,16 @@ impl GuardChild {
 }
 
 impl InForce for GuardChild {
-    fn end(mut self: Box<Self>, limit: Duration) -> Result<Option<Value>, String> {
+    fn report(&mut self) -> Result<Option<Value>, String> {
         if let Ok(Some(_)) = self.child.try_wait() {
             return Err(self.why("guard ended before the phase did"));
+        }
+        Ok(self.last.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn end(mut self: Box<Self>, limit: Duration) -> Result<(), String> {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return Err(self.why("guard ended before it was told to"));
         }
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(pid, Signal::TERM);
@@ -275,8 +285,7 @@ impl InForce for GuardChild {
                 _ => {}
             }
         }
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(last)
+        Ok(())
     }
 }
 

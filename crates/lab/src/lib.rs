@@ -17,7 +17,7 @@
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables and HTML |
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
-//! | [`headroom`], [`search`] | the least memory that a guest survives in; its best boot parameters |
+//! | [`search`] | a guest's best boot parameters |
 //! | [`check`], [`soak`] | whether `watch` and `guard` keep their promises, for minutes and for hours |
 //! | [`command`] | `reprieve lab`: arguments in, tables out |
 
@@ -32,7 +32,6 @@ pub mod error;
 pub mod execute;
 pub mod exits;
 pub mod experiments;
-pub mod headroom;
 pub mod host;
 mod host_scheduler;
 pub mod images;

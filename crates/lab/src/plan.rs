@@ -41,9 +41,6 @@ pub struct Plan {
     /// A thread of the VMs' host sleeps and runs beside them, and how late it wakes is measured.
     #[serde(default)]
     pub interactive: bool,
-    /// A guest under test that has too little memory to boot has died in its phase, at once.
-    #[serde(default)]
-    pub boot_counts: bool,
     /// How often per second the watcher samples what grace periods wait for; 0: never.
     #[serde(default)]
     pub sample_waits: u32,

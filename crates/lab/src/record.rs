@@ -14,6 +14,10 @@ use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// Share of the machine's CPU time from which on other work disturbs a phase: its figures decide
+/// nothing.
+pub const LOUD: f64 = 0.10;
+
 /// Part of the notice that a phase is tried again, after a VM or the lab host died in it.
 pub const BOOTED_AGAIN: &str = "booted again";
 
@@ -131,7 +135,8 @@ pub struct HostPhase {
     /// In records of schema 1: all of the phase's [`Record::Wakeups`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wakeups_ns: Vec<u64>,
-    /// What the policy reported about itself when it ended, if it did.
+    /// What the policy had reported about itself by the end of the phase, since it was put into
+    /// force, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<serde_json::Value>,
     /// What the watcher saw from outside the guest. `None` for a run without a watcher.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Putting a scheduling policy into force on the host, for the length of a phase.
+//! Putting a scheduling policy into force on the host, for one or more phases.
 //!
 //! A [`Scheduler`] knows how to start `reprieve guard`, the caller when.
 
@@ -53,10 +53,15 @@ pub trait Scheduler {
 
 /// A policy that is in force, until this is dropped.
 pub trait InForce {
-    /// Ends it, within `limit`, and makes sure that the stock scheduler is back as it was. Returns
-    /// what the policy reports about itself, if it does.
+    /// What the policy has reported about itself so far, if it does.
+    ///
+    /// # Errors
+    /// It is no longer in force.
+    fn report(&mut self) -> Result<Option<serde_json::Value>, String>;
+
+    /// Ends it, within `limit`, and makes sure that the stock scheduler is back as it was.
     ///
     /// # Errors
     /// The policy had ended before, or something of it is left.
-    fn end(self: Box<Self>, limit: Duration) -> Result<Option<serde_json::Value>, String>;
+    fn end(self: Box<Self>, limit: Duration) -> Result<(), String>;
 }

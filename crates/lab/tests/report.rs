@@ -475,8 +475,15 @@ fn a_machine_that_was_not_quiet_is_told() {
     close(row.baseline.as_ref().map(|c| c.value), 2.0);
     close(row.overcommit.as_ref().map(|c| c.value), 15.0);
     let text = s.to_text(200);
-    let notice = "this machine was not quiet: something else used more than 5 % of its CPU time in 1 of 4 phases, up to 25 %";
+    let notice = "this machine was not quiet: something else used more than 5 % of its CPU time in 1 of 4 phases, up to 25 %; figures marked ? decide nothing";
     assert!(text.contains(notice) && text.contains("Other load on the machine, %"), "{text}");
+
+    // No ratio is made of a figure that other work disturbed.
+    let row = s.variants[0].row("gp_mean").unwrap();
+    let (base, over) = (row.baseline.as_ref().unwrap(), row.overcommit.as_ref().unwrap());
+    assert!(!base.disturbed && over.disturbed && row.ratio.is_none());
+    let means = text.lines().find(|line| line.contains("GP mean, ms")).unwrap();
+    assert_eq!(means.matches('?').count(), 1, "{text}");
 
     let s = with("quiet", [Some(0.05), None, Some(0.0), Some(f64::MIN)]);
     assert!(s.notices.is_empty(), "{:?}", s.notices);
@@ -635,6 +642,41 @@ fn a_phase_lost_to_a_crash_and_measured_again_counts_once() {
     assert_eq!((baseline.value, baseline.repeats), (7.0, vec![Some(4.0), Some(16.0)]));
     assert_eq!(s.guests.len(), summary(&scratch.run("whole", &small("membench"))).guests.len());
     assert!(s.complete);
+}
+
+/// Other work disturbed a phase: of all its tries the quietest counts, wherever the file ends.
+#[test]
+fn a_disturbed_phase_counts_with_its_quietest_try() {
+    let scratch = Scratch::new("again");
+    let tries = |shares: &[f64]| {
+        let mut records = small("membench");
+        let end = records.pop().unwrap();
+        for (i, &share) in shares.iter().enumerate() {
+            let mut one = phase(4, 0, 1, Scenario::Baseline, &[10 + i as u64], &[300]);
+            let Some(Record::PhaseEnd { host, .. }) = one.last_mut() else { panic!() };
+            host.other_busy = Some(share);
+            records.extend(one);
+        }
+        (records, end)
+    };
+    let baseline = |name: &str, records: &[Record]| {
+        let s = summary(&scratch.run(name, records));
+        s.variants[0].row("gp_mean").unwrap().baseline.clone().unwrap()
+    };
+    for (name, shares, counts, disturbed) in
+        [("last", &[0.4, 0.3, 0.1][..], 12.0, false), ("second", &[0.4, 0.2, 0.3, 0.5], 11.0, true)]
+    {
+        let (mut records, end) = tries(shares);
+        records.push(end);
+        let cell = baseline(name, &records);
+        assert_eq!((cell.repeats[1], cell.disturbed), (Some(counts), disturbed), "{name}");
+    }
+    let (mut cut, _) = tries(&[0.4, 0.01]);
+    cut.pop();
+    assert_eq!(baseline("cut", &cut).repeats[1], Some(10.0));
+    // A phase that nothing disturbed begins once.
+    let (twice, _) = tries(&[0.1, 0.1]);
+    assert!(report::load(&scratch.run("twice", &twice)).is_err());
 }
 
 /// No guest booted between the two tries: threads of the host have none, and a guest that dies of

@@ -8,15 +8,18 @@ use crate::channel::Sender;
 use crate::children::Process;
 use crate::protocol::{Event, LINE_MAX, OUTPUT_MAX};
 use crate::sys::{self, Result};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// The program that runs, for [`interrupt`]; 0 for none.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
+
+/// Its standard input.
+static INPUT: Mutex<Option<ChildStdin>> = Mutex::new(None);
 
 /// Most bytes of a line as JSON, which can be six times as long. The rest of [`LINE_MAX`] is for
 /// the event around it.
@@ -40,6 +43,13 @@ pub fn interrupt() {
     }
 }
 
+/// Sends a line to the program that runs, if one does and reads it. From any thread.
+pub fn input(line: &str) {
+    if let Some(pipe) = &mut *INPUT.lock().unwrap_or_else(PoisonError::into_inner) {
+        let _ = writeln!(pipe, "{line}");
+    }
+}
+
 /// Runs a program to its end; returns its exit status, or 128 + the signal that killed it.
 pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i32> {
     let Some((program, arguments)) = argv.split_first() else {
@@ -49,9 +59,10 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(ENVIRONMENT);
     command.envs(env.iter().map(|(k, v)| (k, v))).current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = Process::spawn(&mut command)?;
     RUNNING.store(process.pid(), Ordering::Release);
+    *INPUT.lock().unwrap_or_else(PoisonError::into_inner) = process.child.stdin.take();
     let (open, mut output) = output();
     let to_lab = |stderr| {
         let out = out.clone();
@@ -72,6 +83,7 @@ pub fn run(argv: &[String], env: &[(String, String)], out: &Sender) -> Result<i3
         }
     };
     RUNNING.store(0, Ordering::Release);
+    *INPUT.lock().unwrap_or_else(PoisonError::into_inner) = None;
     output.wait(sys::scaled(SILENCE), sys::scaled(OUTPUT_LIMIT));
     Ok(status)
 }

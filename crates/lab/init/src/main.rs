@@ -70,6 +70,7 @@ fn run(notices: Vec<String>) -> sys::Result<()> {
         match serde_json::from_slice(&line) {
             Ok(Command::PowerOff) => sys::power_off(),
             Ok(Command::Interrupt) => exec::interrupt(),
+            Ok(Command::Input { line }) => exec::input(&line),
             Ok(command) => {
                 if queue.send(command).is_err() {
                     return;

@@ -46,7 +46,7 @@ impl Session {
                 self.phase(phase, duration_ms).map(|result| Event::PhaseDone { phase, result })
             }
             // The receiving thread has executed them.
-            Command::Interrupt | Command::PowerOff => return,
+            Command::Input { .. } | Command::Interrupt | Command::PowerOff => return,
             Command::Calibrate { cost, duration_ms } => {
                 calibrate::measure(cost, Duration::from_millis(duration_ms)).map(|found| {
                     if let Some(Typical { ns, count }) = found {

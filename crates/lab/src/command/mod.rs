@@ -2,7 +2,6 @@
 //! `reprieve lab`.
 
 mod calibrate;
-mod headroom;
 mod inside;
 mod run;
 mod search;
@@ -49,8 +48,6 @@ pub enum Command {
     /// Check that `reprieve watch` sees what guests really do, and that `reprieve guard` does what
     /// it promises
     Check(Box<check::CheckArgs>),
-    /// The least memory in which a guest survives its garbage, alone and overcommitted
-    Headroom(Box<headroom::HeadroomArgs>),
     /// The guest's boot parameters with the shortest overcommitted grace periods, per policy
     Search(Box<search::SearchArgs>),
     /// VMs that start, reboot and die under load while guard is killed, restarted and switched
@@ -112,7 +109,6 @@ pub fn main(command: Command) -> Result<()> {
         Command::Run(args) => run::main(*args),
         Command::Report { dirs, out, json } => report(&dirs, out, json),
         Command::Check(args) => check::main(&args),
-        Command::Headroom(args) => headroom::main(*args),
         Command::Search(args) => search::main(*args),
         Command::Soak(args) => soak::main(&args),
         Command::Play(args) => check::guard::many::player::main(&args),

@@ -7,7 +7,7 @@
 //! line. So the program outside gets the same records and progress as if the VMs ran on this
 //! machine, and has all of them up to the moment of a crash.
 
-use super::{Bed, HostKind, RunContext};
+use super::{Bed, HostKind, RunContext, noise};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::images::{ImageSet, LabHostImage};
@@ -27,11 +27,15 @@ use std::time::{Duration, SystemTime};
 pub const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// How often a program in a lab host says something in any case, by the lab host's clock.
-pub const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
-/// A lab host that says nothing for this long, by its clock, stands still. Many signs of life: a
-/// busy machine may be slower than the dilation says.
-const SILENCE_LIMIT: Duration = Duration::from_secs(300);
+/// A lab host that says nothing for this long, by its clock and by this machine's, stands still.
+/// Many signs of life: a busy machine may be slower than the dilation says.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+const LEAST_SILENCE: Duration = Duration::from_secs(300);
+
+/// Boot of a VM in a lab host, in boots of the lab host.
+const GUEST_BOOT: f64 = 0.5;
 
 /// Memory of the lab host in addition to its VMs' and twice its initramfs, MiB; and for each CPU.
 const OWN_MIB: u64 = 680;
@@ -150,7 +154,7 @@ impl LabHost {
         let mut lab = LabHost { vm, number, dilation, program, inside };
         if run.vms {
             run.progress.step("checking that KVM works in the lab host");
-            let exit = lab.exec(&["lab", "probe"], [limit; 2], run.cancel, &mut |_| Ok(()))?;
+            let exit = lab.exec(&["lab", "probe"], [limit; 2], run.cancel, &mut |_| Ok(None))?;
             exit.check("lab probe")?;
         }
         Ok(lab)
@@ -168,6 +172,7 @@ impl LabHost {
         outer: HostInfo,
         run: &RunContext,
         sink: &mut dyn FnMut(Record) -> Result<()>,
+        again: &dyn Fn() -> bool,
     ) -> Result<()> {
         let (mut reason, mut guests_died) = (None, false);
         let (number, dilation) = (self.number, self.dilation);
@@ -182,6 +187,11 @@ impl LabHost {
                         let host = HostInfo { mode: "nested".into(), why, outer, dilation, ..host };
                         sink(Record::Run { plan, started: begun.clone(), host })?;
                     }
+                    record @ Record::PhaseEnd { .. } => {
+                        sink(record)?;
+                        let line = if again() { AGAIN } else { NEXT };
+                        return Ok(Some(Command::Input { line: line.into() }));
+                    }
                     record => {
                         if let Record::End { reason: Some(text), .. } = &record {
                             reason = Some(text.clone());
@@ -192,7 +202,7 @@ impl LabHost {
                 Message::GuestsDied => guests_died = true,
                 message => tell(run, number, dilation, message)?,
             }
-            Ok(())
+            Ok(None)
         };
         let plan_text = serde_json::to_string(plan).map_err(|e| Error::Other(e.to_string()))?;
         let from = from.to_string();
@@ -202,7 +212,7 @@ impl LabHost {
         if run.watcher.is_none() {
             args.push("--no-watch");
         }
-        let limits = [run_limit(plan), SILENCE_LIMIT].map(|limit| outside(limit, dilation));
+        let limits = [outside(run_limit(plan), dilation), silence(dilation)];
         let outcome = self.exec(&args, limits, run.cancel, &mut on_message);
         // The same exit statuses as of this program: 2 is bad usage.
         match (outcome?, reason) {
@@ -224,15 +234,20 @@ impl LabHost {
         let (number, dilation) = (self.number, self.dilation);
         let logs = self.guest_logs(run)?;
         let args = [args, &["--logs", &logs]].concat();
-        let limits = [limit, SILENCE_LIMIT].map(|limit| outside(limit, dilation));
+        let limits = [outside(limit, dilation), silence(dilation)];
         let exit = self.exec(&args, limits, run.cancel, &mut |message| {
             match message {
                 Message::Result { value } => results.push(value),
                 message => tell(run, number, dilation, message)?,
             }
-            Ok(())
+            Ok(None)
         })?;
         exit.check(&args.join(" "))
+    }
+
+    /// How long a VM in it takes to boot, by its clock: in proportion to its own boot.
+    pub fn guest_boot(&self) -> Duration {
+        self.vm.boot_time.mul_f64(GUEST_BOOT) / self.dilation.factor()
     }
 
     pub fn shut_down(self, cancel: &Cancel) {
@@ -255,7 +270,7 @@ impl LabHost {
         args: &[&str],
         [limit, silence]: [Duration; 2],
         cancel: &Cancel,
-        on_message: &mut dyn FnMut(Message) -> Result<()>,
+        on_message: &mut dyn FnMut(Message) -> Result<Option<Command>>,
     ) -> Result<Exit> {
         let images =
             serde_json::to_string(&self.inside).map_err(|e| Error::Other(e.to_string()))?;
@@ -274,15 +289,34 @@ impl LabHost {
             Event::Output { line, .. } => {
                 said.push(line);
                 said.drain(..said.len().saturating_sub(20));
-                Ok(())
+                Ok(None)
             }
-            _ => Ok(()),
+            _ => Ok(None),
         })?;
         match end {
             Event::Exited { status } => Ok(Exit { status, said: said.join("\n") }),
             other => Err(Error::Other(format!("the lab host answered {other:?}"))),
         }
     }
+}
+
+/// What the program inside is told after each phase.
+const AGAIN: &str = "again";
+const NEXT: &str = "next";
+
+/// In a lab host: whether the phase that has just ended is to be measured again.
+pub fn told_again() -> Result<bool> {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).map_err(Error::io("standard input"))?;
+    match line.trim_end() {
+        AGAIN => Ok(true),
+        NEXT => Ok(false),
+        other => Err(Error::Other(format!("the program outside answered {other:?} to a phase"))),
+    }
+}
+
+fn silence(dilation: Dilation) -> Duration {
+    outside(SILENCE_LIMIT, dilation).max(scaled(LEAST_SILENCE))
 }
 
 /// A limit for what happens in the lab host, by this machine's clock.
@@ -349,7 +383,7 @@ fn append_log(logs: &Path, name: &str, text: &str) -> Result<()> {
 /// Limit of a whole run: the sum of the limits of all boots and phases.
 fn run_limit(plan: &Plan) -> Duration {
     let boots = (plan.variants.len() + plan.competitors.len()) as u32;
-    let phases = plan.repeat.saturating_mul(plan.variants.len() as u32 * 2);
+    let phases = plan.repeat.saturating_mul(plan.variants.len() as u32 * 2 * (1 + noise::AGAIN));
     let phase = Duration::from_millis(plan.phase_ms) * 4 + Duration::from_secs(150);
     let boot = Duration::from_millis(plan.warmup_ms) * 4 + Duration::from_secs(900);
     let tries = 3;

@@ -8,12 +8,13 @@ mod bed;
 mod info;
 mod lab_host;
 mod messages;
+mod noise;
 mod other_work;
 mod plan_host;
 
 pub use bed::Bed;
 pub use info::{free_memory_mib, info};
-pub use lab_host::{LabHost, Message, SIGN_OF_LIFE};
+pub use lab_host::{LabHost, Message, SIGN_OF_LIFE, told_again};
 pub use messages::{Logs, Messages};
 pub use plan_host::{BOOT_LIMIT, PlanHost};
 

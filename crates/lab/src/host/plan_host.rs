@@ -5,7 +5,7 @@
 //! program has passed on every record, so the run goes on in a new lab host, with the first phase
 //! that is not complete.
 
-use super::other_work::CpuTime;
+use super::noise::Noise;
 use super::{Bed, Choice, HostKind, LabHost, Mode, RunContext, choose, info, lab_host};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
@@ -131,29 +131,18 @@ impl<'a> PlanHost<'a> {
 
     /// Runs `plan` with console logs in `logs`, and ends `recorder` also after an error.
     pub fn execute(&mut self, plan: &Plan, logs: &Path, recorder: &mut Recorder) -> Result<()> {
-        let mut before = None;
-        let outcome = self.try_execute(plan, logs, recorder, &mut |mut record| {
-            match &mut record {
-                Record::PhaseStart { .. } => before = CpuTime::now(),
-                Record::PhaseEnd { host, .. } => {
-                    let both = CpuTime::now().zip(before);
-                    host.other_busy = both.and_then(|(after, before)| after.other_since(before));
-                }
-                _ => {}
-            }
-            record
-        });
+        let noise = Noise::new(self.run.progress);
+        let outcome = self.try_execute(plan, logs, recorder, &noise);
         recorder.end(outcome.as_ref().err())?;
         outcome
     }
 
-    /// `look` gets each record of the run when it comes, and may add to it.
     fn try_execute(
         &mut self,
         plan: &Plan,
         logs: &Path,
         recorder: &mut Recorder,
-        look: &mut dyn FnMut(Record) -> Record,
+        noise: &Noise,
     ) -> Result<()> {
         let run = RunContext { logs, ..self.run };
         let qemu = &run.set.qemu.version;
@@ -171,17 +160,28 @@ impl<'a> PlanHost<'a> {
                 cancel: run.cancel,
                 watcher: run.watcher,
                 scheduler: run.scheduler,
+                again: &|| Ok(noise.again()),
             };
-            return execute::execute(plan, 0, here, &context, &mut |record| {
-                recorder.write(look(record))
+            return execute::execute(plan, 0, here, &context, &mut |mut record| {
+                noise.look(&mut record);
+                recorder.write(record)
             });
         }
-        let mut tried = 0;
+        let (mut tried, dilation) = (0, self.dilation());
         loop {
             let lab_host = self.lab_host()?;
             let from = recorder.phases_done();
-            let mut sink = |record| recorder.write(look(record));
-            let ran = lab_host.execute(plan, from, here.clone(), &run, &mut sink);
+            if from == 0 {
+                let length = execute::length(plan, lab_host.guest_boot());
+                let minutes = dilation.outside(length).as_secs().div_ceil(60);
+                run.progress.notice(&format!("{}: about {minutes} min", plan.experiment));
+            }
+            let mut sink = |mut record| {
+                noise.look(&mut record);
+                recorder.write(record)
+            };
+            let again = || noise.again();
+            let ran = lab_host.execute(plan, from, here.clone(), &run, &mut sink, &again);
             let Err(error) = ran else { return Ok(()) };
             if !error.is_crash() {
                 return Err(error);

@@ -32,9 +32,14 @@ pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.into(), number)
 }
 
-/// A figure of ours: `126`, `>= 126` where it is a bound.
+/// After a figure that was measured beside other work.
+pub const DISTURBED: &str = "?";
+
+/// A figure of ours: `126`, `>= 126` where it is a bound, `126?` where other work disturbed it.
 pub fn cell(cell: Option<&Cell>) -> String {
-    cell.map_or_else(|| NONE.into(), |c| format!("{}{}", Bound::mark(c.bound), number(c.value)))
+    let Some(cell) = cell else { return NONE.into() };
+    let doubt = if cell.disturbed { DISTURBED } else { "" };
+    format!("{}{}{doubt}", Bound::mark(cell.bound), number(cell.value))
 }
 
 /// A ratio of such figures.

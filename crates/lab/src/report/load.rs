@@ -8,7 +8,7 @@
 use crate::costs::Costs;
 use crate::error::{Error, Result};
 use crate::plan::{OLDEST_SCHEMA, Plan, SCHEMA, Scenario};
-use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
+use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, LOUD, Record};
 use reprieve_init::protocol::{GuestInfo, PhaseResult, Sample};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -155,6 +155,11 @@ impl Phase {
         host.other_busy.filter(|share| share.is_finite()).map(|share| share.clamp(0.0, 1.0))
     }
 
+    /// Whether so much that the phase's figures decide nothing.
+    pub fn is_loud(&self) -> bool {
+        self.other_busy().is_some_and(|share| share > LOUD)
+    }
+
     fn add(&mut self, sample: Sample) {
         match sample {
             Sample::GracePeriod { start_ns, end_ns, cpu_ns } => {
@@ -213,7 +218,8 @@ pub fn load(dir: &Path) -> Result<Run> {
     let Some(run) = lines.first(dir)? else {
         return Err(lines.wrong("the run died before it recorded anything; nothing to report"));
     };
-    let mut reading = Reading { run, phases: BTreeMap::new(), ended: false, again: false };
+    let (phases, louder) = (BTreeMap::new(), BTreeMap::new());
+    let mut reading = Reading { run, phases, louder, ended: false, again: false };
     while let Some(record) = lines.next()? {
         reading.add(record).map_err(|message| lines.wrong(message))?;
     }
@@ -225,6 +231,8 @@ struct Reading {
     run: Run,
     /// Index into `run.phases`, by the phase's number.
     phases: BTreeMap<u32, usize>,
+    /// Of a phase that is measured again because of other work, the quietest try so far.
+    louder: BTreeMap<u32, Phase>,
     ended: bool,
     /// Since the last phase began a guest has booted, or a notice says that all are booted again.
     again: bool,
@@ -263,6 +271,8 @@ impl Reading {
                 Some(p) if !p.is_over() => {
                     p.wakeups_ns.append(&mut host.wakeups_ns);
                     p.end = Some((result, host));
+                    let before = self.louder.remove(&phase);
+                    self.keep_quieter(phase, before);
                 }
                 _ => return Err(format!("phase {phase} ends without a start")),
             },
@@ -311,6 +321,10 @@ impl Reading {
         match self.phase(id) {
             // A VM or the lab host died in its first try.
             Some(lost) if !lost.is_over() && again => *lost = new,
+            Some(loud) if loud.is_loud() => {
+                let loud = std::mem::replace(loud, new);
+                self.louder.insert(id, loud);
+            }
             Some(_) => return Err(format!("phase {id} starts a second time")),
             None => {
                 self.phases.insert(id, self.run.phases.len());
@@ -320,7 +334,19 @@ impl Reading {
         Ok(())
     }
 
+    /// `before`: an earlier try of `phase`.
+    fn keep_quieter(&mut self, phase: u32, before: Option<Phase>) {
+        let (Some(before), Some(now)) = (before, self.phase(phase)) else { return };
+        let louder = |now: f64| before.other_busy().is_some_and(|before| before < now);
+        if !now.is_over() || now.other_busy().is_some_and(louder) {
+            *now = before;
+        }
+    }
+
     fn finish(mut self) -> Run {
+        for (phase, before) in std::mem::take(&mut self.louder) {
+            self.keep_quieter(phase, Some(before));
+        }
         if !self.ended {
             self.run.complete = false;
             self.run.reason = Some("the record stops before the run's end".into());

@@ -7,7 +7,7 @@
 //! good for it: `to alone` divides by the guest alone under the *stock* scheduler.
 
 use super::format;
-use super::stats::{self, Bound, Bounded, Spread, spread};
+use super::stats::{Bound, Bounded, Spread, spread};
 use super::summary::{Cell, VariantSummary};
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -68,7 +68,7 @@ pub fn compare(plan: &Plan, variants: &mut [VariantSummary]) {
 
 fn ratio(over: Option<&Cell>, under: Option<&Cell>) -> Option<Ratio> {
     let (over, under) = (over?, under?);
-    let (value, bound) = stats::ratio(over.bounded(), under.bounded())?;
+    let (value, bound) = over.over(under)?;
     let each = over.repeats.iter().zip(&under.repeats);
     let each = each.filter_map(|(over, under)| Some((*over)? / (*under)?));
     Some(Ratio { value, bound, spread: spread(each) })
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     fn cell(value: f64, repeats: &[Option<f64>]) -> Cell {
-        Cell { value, bound: None, repeats: repeats.to_vec(), spread: None }
+        Cell { value, bound: None, repeats: repeats.to_vec(), spread: None, disturbed: false }
     }
 
     #[test]

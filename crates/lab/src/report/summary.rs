@@ -11,7 +11,7 @@ use super::rows;
 use super::stats::{self, Bound, Spread, spread};
 use crate::costs::Costs;
 use crate::plan::{Plan, Scenario, Variant};
-use crate::record::HostInfo;
+use crate::record::{HostInfo, LOUD};
 use serde::{Deserialize, Serialize};
 
 /// Raised when a field of the summary changes its meaning or is removed, not for new fields or
@@ -80,6 +80,9 @@ pub struct Cell {
     pub repeats: Vec<Option<f64>>,
     /// Spread of the repeats' figures; `None` for fewer than two.
     pub spread: Option<Spread>,
+    /// Other work disturbed a phase of it: no ratio is made of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disturbed: bool,
 }
 
 impl Summary {
@@ -96,6 +99,12 @@ impl VariantSummary {
 }
 
 impl Cell {
+    /// `self` over `under`, and which bound that is.
+    pub fn over(&self, under: &Cell) -> Option<stats::Bounded> {
+        let quiet = !self.disturbed && !under.disturbed;
+        stats::ratio(self.bounded(), under.bounded()).filter(|_| quiet)
+    }
+
     /// The figure, and which bound it is.
     pub fn bounded(&self) -> stats::Bounded {
         (self.value, self.bound)
@@ -118,6 +127,8 @@ impl Row {
 
 /// Share of the machine's CPU time that other work may use without a notice.
 const QUIET: f64 = 0.05;
+
+const MARKED: &str = "; figures marked ? decide nothing";
 
 /// Computes every figure of `run`.
 pub fn summarize(run: &Run) -> Summary {
@@ -156,7 +167,7 @@ fn variant_rows(run: &Run, variant: usize, metrics: &[Metric]) -> Vec<Row> {
     let row = |metric: &Metric| {
         let (baseline, overcommit) = (baseline.cell(metric), overcommit.cell(metric));
         let both = overcommit.as_ref().zip(baseline.as_ref());
-        let ratio = both.and_then(|(o, b)| stats::ratio(o.bounded(), b.bounded()));
+        let ratio = both.and_then(|(over, base)| over.over(base));
         Row {
             key: metric.info.key.clone(),
             baseline,
@@ -188,7 +199,9 @@ impl<'a> Condition<'a> {
         let repeats: Vec<Option<f64>> =
             self.repeats.iter().map(|r| Some(metric.value(r.as_ref()?)?.0)).collect();
         let (value, bound) = metric.value(&self.all)?;
-        Some(Cell { value, bound, spread: spread(repeats.iter().flatten().copied()), repeats })
+        let spread = spread(repeats.iter().flatten().copied());
+        let disturbed = self.all.phases.iter().any(|phase| phase.is_loud());
+        Some(Cell { value, bound, spread, repeats, disturbed })
     }
 }
 
@@ -300,10 +313,11 @@ fn disturbed(run: &Run) -> Option<String> {
     let most = shares.iter().copied().fold(0.0, f64::max);
     (loud > 0).then(|| {
         format!(
-            "this machine was not quiet: something else used more than {:.0} % of its CPU time in {loud} of {} phases, up to {:.0} %",
+            "this machine was not quiet: something else used more than {:.0} % of its CPU time in {loud} of {} phases, up to {:.0} %{}",
             100.0 * QUIET,
             shares.len(),
-            100.0 * most
+            100.0 * most,
+            if most > LOUD { MARKED } else { "" }
         )
     })
 }

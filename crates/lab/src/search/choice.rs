@@ -182,6 +182,13 @@ pub struct Figures {
     pub throughput: Option<Cell>,
 }
 
+impl Figures {
+    fn is_disturbed(&self) -> bool {
+        let all = [&self.gp_mean, &self.gp_max, &self.throughput];
+        all.into_iter().flatten().any(|cell| cell.disturbed)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -195,6 +202,8 @@ pub enum Verdict {
     TooDear,
     /// A repeat is missing: the guest ran out of memory.
     Missing,
+    /// Other work disturbed a figure that decides.
+    Disturbed,
 }
 
 impl Verdict {
@@ -205,6 +214,7 @@ impl Verdict {
             Verdict::NotBetter => "not better",
             Verdict::TooDear => "too dear",
             Verdict::Missing => "figures missing",
+            Verdict::Disturbed => "disturbed",
         }
     }
 }
@@ -213,6 +223,10 @@ impl Verdict {
 /// of the defaults' throughput that it may cost, and by which it may lengthen the grace periods of
 /// a guest that is alone.
 pub fn judge(candidate: &Tried, best: &Tried, defaults: &Tried, loss: f64) -> Verdict {
+    let figures = [candidate, best, defaults].map(|t| [&t.alone, &t.overcommitted]);
+    if figures.iter().flatten().any(|figures| figures.is_disturbed()) {
+        return Verdict::Disturbed;
+    }
     let shorter = || {
         let at_least = |cell: &Option<Cell>| {
             cell.as_ref().is_some_and(|cell| cell.bound == Some(Bound::AtLeast))
@@ -276,7 +290,7 @@ mod tests {
     fn cell(repeats: &[f64]) -> Option<Cell> {
         let value = repeats.iter().sum::<f64>() / repeats.len() as f64;
         let repeats = repeats.iter().copied().map(Some).collect();
-        Some(Cell { value, bound: None, repeats, spread: None })
+        Some(Cell { value, bound: None, repeats, spread: None, disturbed: false })
     }
 
     /// With grace periods of `gp` ms overcommitted and `alone` ms alone.

@@ -108,6 +108,7 @@ mod tests {
             bound: None,
             repeats: vec![Some(value - 1.0), Some(value + 1.0)],
             spread: Some(Spread { min: value - 1.0, max: value + 1.0, cv: None }),
+            disturbed: false,
         };
         let figures = |gp, throughput| Figures {
             gp_mean: Some(cell(gp)),

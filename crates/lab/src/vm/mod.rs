@@ -231,17 +231,19 @@ impl Vm {
         cancel: &Cancel,
         each: impl FnMut(Event) -> Result<()>,
     ) -> Result<Event> {
-        self.call_audible(command, limit, Duration::MAX, cancel, each)
+        let mut each = each;
+        self.call_audible(command, limit, Duration::MAX, cancel, |event| each(event).map(|()| None))
     }
 
     /// [`Vm::call`] of a guest that never says nothing for as long as `silence`, unless it hangs.
+    /// `each` may return what the guest is told in answer.
     pub fn call_audible(
         &mut self,
         command: &Command,
         limit: Duration,
         silence: Duration,
         cancel: &Cancel,
-        mut each: impl FnMut(Event) -> Result<()>,
+        mut each: impl FnMut(Event) -> Result<Option<Command>>,
     ) -> Result<Event> {
         self.send(command)?;
         let deadline = Instant::now() + limit;
@@ -252,7 +254,11 @@ impl Vm {
                 last @ (Event::Ready | Event::PhaseDone { .. } | Event::Exited { .. }) => {
                     return Ok(last);
                 }
-                event => each(event)?,
+                event => {
+                    if let Some(answer) = each(event)? {
+                        self.send(&answer)?;
+                    }
+                }
             }
         }
         Err(self.failure(format!("sent more than {BYTES_MAX} bytes for one command")))
@@ -581,7 +587,7 @@ mod tests {
         while heard < 2 {
             let error = vm.call_audible(&Command::Start, FOREVER, 3 * POLL, &cancel, |_| {
                 heard += 1;
-                Ok(())
+                Ok(None)
             });
             assert!(matches!(&error, Err(error) if error.is_crash()), "{error:?}");
         }

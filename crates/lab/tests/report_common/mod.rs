@@ -80,7 +80,6 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         fair: false,
         interactive: false,
         sample_waits: 0,
-        boot_counts: false,
         seed: 1,
         command: format!("reprieve lab run {experiment}"),
     }

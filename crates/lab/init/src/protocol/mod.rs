@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub const PORT: &str = "reprieve.lab";
 
 /// Raised with every incompatible change.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Longest line of either side, bytes, including its end; a longer line is an error.
 pub const LINE_MAX: usize = 1 << 20;
@@ -69,6 +69,8 @@ pub enum Command {
     /// Start another kernel from files of the guest (`kexec`). Answered by the [`Event::Hello`] of
     /// the new kernel's init.
     Kexec { kernel: String, initrd: String, cmdline: String },
+    /// A line for the standard input of the program of the running [`Command::Exec`]; not answered.
+    Input { line: String },
     /// Send SIGINT to the program of the running [`Command::Exec`]; not answered.
     Interrupt,
     /// Switch the guest off. Not answered.
