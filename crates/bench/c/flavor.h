@@ -58,7 +58,7 @@ void NAME(barrier)(void)
 	rcu_barrier();
 }
 
-/* One callback thread per CPU, instead of one for all. */
+/* A callback thread per CPU, instead of one for all. */
 int NAME(per_cpu)(void)
 {
 	return create_all_cpu_call_rcu_data(0);

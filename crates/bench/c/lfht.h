@@ -22,7 +22,7 @@ static void free_entry(struct rcu_head *head)
 {
 	struct entry *entry = caa_container_of(head, struct entry, head);
 
-	/* What is seen after this is seen to be wrong. */
+	/* A reader that comes later sees a poisoned node. */
 	*(volatile uint64_t *)&entry->value = 0;
 	free(entry);
 }

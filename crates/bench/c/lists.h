@@ -77,7 +77,7 @@ void NAME(list_replace)(struct item *old, struct item *with)
 	retire_item(old);
 }
 
-/* There is no replacement in an rcuhlist: the new item goes to the front. */
+/* An rcuhlist has no replacement: the new item goes to the front. */
 void NAME(hlist_replace)(struct cds_hlist_head *head, struct item *old, struct item *with)
 {
 	cds_hlist_del_rcu(&old->chain);

@@ -18,7 +18,7 @@ pub enum Error {
     Broken {
         /// The subject's name.
         subject: String,
-        /// What was seen.
+        /// The value that was seen.
         what: String,
     },
     /// The system has no thread left.
@@ -26,7 +26,7 @@ pub enum Error {
         "starting thread {number} of {of}: {source}; raise the limit (ulimit -u, pids.max), or ask for fewer"
     )]
     Thread {
-        /// Which one, from 1 on.
+        /// Its number, from 1 on.
         number: usize,
         /// How many were wanted.
         of: usize,

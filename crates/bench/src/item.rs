@@ -15,11 +15,11 @@ use std::cell::UnsafeCell;
 pub enum Links {
     /// A circular, doubly linked list: `list_head`.
     List,
-    /// One pointer to the first entry: `hlist`.
+    /// A pointer to the first entry: `hlist`.
     Hlist,
 }
 
-/// One entry. `c/lists.h` has the same layout.
+/// An entry. `c/lists.h` has the same layout.
 #[repr(C)]
 pub struct Item {
     pub links: ListHead,

@@ -17,7 +17,7 @@ pub trait Lock: Sync + Send + 'static {
     }
 }
 
-/// Which locks are compared with which.
+/// The locks, and the groups in which they are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Waiters spin.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the user chooses for a run.
+//! The user's choices for a run.
 
 use crate::error::{Error, Result};
 use std::sync::Arc;

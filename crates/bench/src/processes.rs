@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The most processes of a run.
 pub const MOST: usize = 512;
 
-/// What one process has done. A CPU may fetch lines of 64 bytes in pairs.
+/// The work of one process. A CPU may fetch lines of 64 bytes in pairs.
 #[repr(C, align(128))]
 pub struct Count(AtomicU64);
 
@@ -23,7 +23,7 @@ impl Count {
     }
 }
 
-/// What parent and children share.
+/// State that parent and children share.
 #[repr(C)]
 pub struct Shared {
     ready: AtomicU32,
@@ -82,7 +82,7 @@ struct Children(Vec<(usize, libc::pid_t)>);
 type End = (i32, i32);
 
 impl Children {
-    /// One that has ended; it is not reaped.
+    /// A child that has ended; it is not reaped.
     fn over(&self) -> Option<(usize, End)> {
         self.0.iter().enumerate().find_map(|(i, &(_, pid))| {
             // SAFETY: our own child, which this does not reap; plain data that the call fills in.

@@ -32,7 +32,7 @@ pub enum Work {
     Walks,
 }
 
-/// What the readers did in the measured phase.
+/// The work of the readers in the measured phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Operations.
@@ -188,7 +188,7 @@ fn finish<R>(
         return Err(broken(format!("{} of {} reads were wrong", totals.bad, totals.operations)));
     }
     match result {
-        // It comes from a function that does not know the subject's name.
+        // The error comes from a function that does not know the subject's name.
         Err(Error::Broken { what, .. }) => Err(broken(what)),
         result => Ok((result?, totals)),
     }

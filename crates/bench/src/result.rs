@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a benchmark returns: one table of figures with their spread. `--json` prints it as it is.
+//! The result of a benchmark: one table of figures with their spread. `--json` prints it as it is.
 
 use crate::subject::Class;
 use crate::table::next_seed;
@@ -45,7 +45,7 @@ impl Unit {
         }
     }
 
-    /// Of a unit of time: how many nanoseconds it has.
+    /// The nanoseconds of a unit of time.
     fn nanoseconds(self) -> f64 {
         match self {
             Unit::Microseconds => 1e3,
@@ -55,10 +55,10 @@ impl Unit {
     }
 }
 
-/// One measure.
+/// A measure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Column {
-    /// What is measured.
+    /// The name of the measure.
     pub title: String,
     /// The unit of its figures.
     pub unit: Unit,
@@ -68,7 +68,7 @@ pub struct Column {
     pub charted: bool,
 }
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// Median of the rounds, or of all rounds' samples together where the benchmark says so.
@@ -92,7 +92,7 @@ pub struct Row {
     pub group: String,
     /// Its name.
     pub subject: String,
-    /// What it counts as in ratios.
+    /// The subject's part in ratios.
     pub class: Class,
     /// As many as there are columns.
     pub figures: Vec<Option<Figure>>,
@@ -121,17 +121,17 @@ pub struct Conditions {
     pub rounds: usize,
 }
 
-/// One benchmark's result.
+/// The result of one benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// Its name.
     pub bench: String,
-    /// What it measures, in a sentence.
+    /// The benchmark's subject, in a sentence.
     pub title: String,
     pub conditions: Conditions,
     pub columns: Vec<Column>,
     pub rows: Vec<Row>,
-    /// What a reader of the figures should know.
+    /// Remarks for a reader of the figures.
     pub notes: Vec<String>,
 }
 
@@ -178,7 +178,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// What its column is called.
+    /// The title of its column.
     pub fn title(self) -> &'static str {
         match self {
             Statistic::Mean => "mean",
@@ -189,7 +189,7 @@ impl Statistic {
         }
     }
 
-    /// Of these samples.
+    /// The statistic of these samples.
     fn of(self, samples: &[f64]) -> f64 {
         match self {
             Statistic::Mean => samples.iter().sum::<f64>() / samples.len().max(1) as f64,

@@ -7,9 +7,9 @@ use crate::options::Options;
 use crate::result::Recorder;
 use std::time::Duration;
 
-/// One sample of one subject; a round takes one of each job.
+/// A sample of one subject; a round takes one of each job.
 pub struct Job<'a> {
-    /// What the user sees while it runs.
+    /// Progress, for the user.
     pub what: String,
     /// Its share of the time, relative to the others'.
     pub weight: f64,

@@ -61,11 +61,11 @@ pub enum Kind {
     UrcuList(Links, Flavor),
 }
 
-/// What a subject counts as when ratios are taken.
+/// The part of a subject when ratios are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// One of this project's.
+    /// A subject of this project.
     Reprieve,
     /// A peer: ratios are to the best of these.
     Peer,
@@ -252,7 +252,7 @@ pub const FAMILIES: [&str; 8] =
 /// Whether this was compiled with liburcu.
 pub const URCU: bool = cfg!(urcu);
 
-/// What to tell a user whose command lacks liburcu.
+/// The message for a user whose command lacks liburcu.
 pub const NO_URCU: &str = "liburcu is left out: its header files and static libraries were not there when this command was built (Debian: apt install liburcu-dev, then build again)";
 
 /// The subjects of `kinds` that are to run against the families in `against`.

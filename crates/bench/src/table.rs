@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 pub const KEYS: u64 = 4096;
 /// Its chains.
 pub const CHAINS: u64 = 1024;
-/// What freed nodes hold.
+/// The value that freed nodes hold.
 pub const POISON: u64 = 0xdead_dead_dead_dead;
 
-/// One entry. `c/node.h` has the same layout. Memory beyond it is payload.
+/// An entry. `c/node.h` has the same layout. Memory beyond it is payload.
 #[repr(C)]
 pub struct Node {
     pub next: AtomicPtr<Node>,
@@ -52,7 +52,7 @@ pub fn next_seed(seed: u64) -> u64 {
     seed.wrapping_mul(6364136223846793005).wrapping_add(1)
 }
 
-/// What has been unlinked, and what has been freed.
+/// Counts of unlinked and of freed nodes.
 pub struct Ledger {
     layout: Layout,
     retired: AtomicU64,
@@ -109,7 +109,7 @@ impl Ledger {
     }
 }
 
-/// What C reads: `struct chains`.
+/// The part that C reads: `struct chains`.
 #[repr(C)]
 pub struct Chains {
     heads: *const AtomicPtr<Node>,
@@ -135,12 +135,12 @@ impl Table {
         Table::new(CHAINS, KEYS, bytes)
     }
 
-    /// One pointer.
+    /// A single pointer.
     pub fn cell() -> Table {
         Table::new(1, 1, size_of::<Node>())
     }
 
-    /// One chain of `length` (a power of two) nodes.
+    /// A chain of `length` (a power of two) nodes.
     pub fn list(length: u64) -> Table {
         Table::new(1, length, size_of::<Node>())
     }
@@ -197,7 +197,7 @@ impl Table {
         unsafe { &*self.chains.heads.add((key & self.chains.head_mask) as usize) }
     }
 
-    /// What a walk along the first chain adds up to.
+    /// The sum of a walk along the first chain.
     pub fn sum(&self) -> u64 {
         (0..self.keys()).filter(|k| k & self.chains.head_mask == 0).map(value_of).sum()
     }

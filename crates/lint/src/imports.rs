@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use std::path::Path;
 
-/// One mention of a top-level module.
+/// A mention of a top-level module.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Import {
     pub line: usize,

@@ -31,7 +31,7 @@ pub struct Layers {
     scopes: Vec<Scope>,
 }
 
-/// One set of names and their layers.
+/// A set of names and their layers.
 #[derive(Debug)]
 struct Scope {
     /// [`CRATES`], or the path of a crate's sources.
@@ -112,7 +112,7 @@ impl Scope {
         Ok(())
     }
 
-    /// What is wrong with an import of `to` by `from`, if anything.
+    /// The objection to an import of `to` by `from`, if anything.
     fn objection(&self, from: &str, to: &str) -> Option<String> {
         let [low, high] = [to, from].map(|name| self.layer.get(name));
         match (low, high) {

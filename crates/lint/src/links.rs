@@ -72,7 +72,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What a heading is linked by, as GitHub makes it: lower case, hyphens for spaces, no punctuation.
+/// The anchor of a heading, as GitHub makes it: lower case, hyphens for spaces, no punctuation.
 fn anchor(line: &str) -> Option<String> {
     let heading =
         line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#'))?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// What apt-get prints then.
+/// The words of apt-get.
 const LOCKED: &str =
     "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 4711 (apt-get)";
 

@@ -38,7 +38,7 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
         .tempfile_in(directory.unwrap_or(Path::new(".")))?;
     new.write_all(content)?;
     new.as_file().sync_all()?;
-    // Who may not read the old file may not read the new one, if it stays its owner's.
+    // A user who may not read the old file may not read the new one, if it stays its owner's.
     let own = new.as_file().metadata()?;
     if let Some(old) = old.as_ref().filter(|o| (o.uid(), o.gid()) == (own.uid(), own.gid())) {
         new.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o777))?;

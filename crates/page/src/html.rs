@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-/// What a page consists of.
+/// The parts of a page.
 pub struct Page<'a> {
     pub title: &'a str,
     /// CSS.

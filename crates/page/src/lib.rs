@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the pages and tables of all commands share.
+//! Common parts of the pages and tables of all commands.
 //!
 //! - [`document`] puts a body into an HTML page that needs no other file and may ask for none.
 //! - [`plain`] makes text from a guest, a process or a file harmless for a terminal.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text from elsewhere, made harmless for a terminal.
 
-/// One line of text in which nothing can steer a terminal: each control character (escape
+/// A line of text in which nothing can steer a terminal: each control character (escape
 /// sequences, line feeds and tabs among them), each character that reorders the text, and each that
 /// takes no room becomes `?`.
 pub fn plain(text: &str) -> String {

@@ -7,7 +7,7 @@ use crate::image::{Fixup, Image};
 /// The signature that the kernel requires before an abort handler.
 const SIGNATURE: [u8; 4] = 0x5305_3053u32.to_le_bytes();
 
-/// What is wrong with the descriptor at an address, if anything.
+/// The objection to the descriptor at an address, if anything.
 pub(crate) fn fault(image: &Image<'_>, at: u64) -> Option<String> {
     let Some(head) = image.data(at, 8) else {
         return Some(format!("{at:#x} lies in no section of the file"));

@@ -22,7 +22,7 @@ const MOST: usize = 1 << 22;
 const LONGEST_NAME: usize = 1 << 12;
 const LONGEST_SHOWN: usize = 1 << 9;
 
-/// What the dynamic linker puts at an address.
+/// The value that the dynamic linker puts at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fixup<'a> {
     /// An address of this file.

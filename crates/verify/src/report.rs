@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an examination finds: the rules, and the instructions that break one.
+//! The result of an examination: the rules, and the instructions that break one.
 
 use serde::Serialize;
 
@@ -49,7 +49,7 @@ impl Rule {
     }
 }
 
-/// One instruction that breaks a rule.
+/// An instruction that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The rule.
@@ -62,7 +62,7 @@ pub struct Finding {
     pub address: u64,
     /// The instruction in Intel syntax.
     pub instruction: String,
-    /// What is wrong with it and, where known, what it leads to and what to do.
+    /// The fault and, where known, its consequence and remedy.
     pub detail: String,
 }
 
@@ -81,14 +81,14 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// What was examined and found.
+/// The extent of the examination, and its findings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Size of the section in bytes.
     pub bytes: u64,
     /// Functions in it.
     pub functions: usize,
-    /// Of those, the ones entered from outside.
+    /// The functions that are entered from outside.
     pub entries: usize,
     /// Instructions.
     pub instructions: usize,

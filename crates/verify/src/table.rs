@@ -7,7 +7,7 @@ use crate::image::Image;
 /// No lookup has larger tables.
 pub(crate) const LARGEST: u64 = 4096;
 
-/// What the entries of a table are.
+/// The kind of a table's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// 32-bit distances from the table (position-independent code).

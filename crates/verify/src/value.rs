@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known about registers and stack words at a point of a function.
+//! Knowledge about registers and stack words at a point of a function.
 //!
 //! The values form a flat lattice: where two paths meet, values that differ become
 //! [`Value::Unknown`] (two places on the stack below the return address: [`Value::OnStack`]), so
@@ -26,7 +26,7 @@ pub(crate) enum Value {
     Cs,
     /// An address of the file.
     Address(u64),
-    /// What a pointer that the program may change holds at its start: enough for a message.
+    /// The content of a pointer that the program may change at its start: enough for a message.
     Pointer(u64),
     Constant(u64),
     /// A number from 0 to this.
@@ -134,7 +134,7 @@ pub(crate) enum Armed {
     No,
     Yes,
     Disarmed,
-    /// It depends on the path.
+    /// The value depends on the path.
     Maybe,
 }
 

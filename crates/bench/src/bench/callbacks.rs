@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// Callbacks per run.
 const CALLBACKS: usize = 1 << 20;
 
-/// Who runs callbacks.
+/// The library that runs callbacks.
 #[derive(Clone, Copy)]
 enum Lists {
     Reprieve {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One read-mostly pointer: what arc-swap and this project's `Cell` are made for. The others show
+//! A read-mostly pointer: what arc-swap and this project's `Cell` are made for. The others show
 //! the same with the benchmark's own nodes.
 //!
 //! **load**: read the pointer, check what it leads to, let go. One thread alone, and several beside

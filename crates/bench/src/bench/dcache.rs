@@ -71,7 +71,7 @@ struct Cache {
     side: Side,
     lock: RwLock<()>,
     buckets: Box<[AtomicPtr<Entry>]>,
-    /// One for all buckets: it is readers that are measured.
+    /// A single lock for all buckets: the benchmark measures readers.
     writer: Mutex<u64>,
     freed: Box<AtomicU64>,
 }
@@ -91,7 +91,7 @@ fn name(kind: u8, number: u64) -> Name {
     std::array::from_fn(|i| u64::from_ne_bytes(std::array::from_fn(|j| bytes[8 * i + j])))
 }
 
-/// Of a name in its directory.
+/// The hash of a name in its directory.
 #[inline(always)]
 fn hash(parent: u64, name: &Name) -> u64 {
     let mut h = parent.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -241,7 +241,7 @@ impl Cache {
         // SAFETY: as above.
         let next = unsafe { (*entry).next.load(Ordering::Relaxed) };
         let new = self.entry(parent, name, next);
-        // One store unlinks the old entry and links the new one, so that no reader misses the file
+        // A single store unlinks the old entry and links the new one: no reader misses the file
         // between the two.
         match self.side {
             Side::Lock => {
@@ -262,7 +262,7 @@ impl Cache {
         }
     }
 
-    /// One thread's part of an iteration: paths of random files, and updates of files that no other
+    /// A thread's part of an iteration: paths of random files, and updates of files that no other
     /// thread updates. Returns how many were wrong.
     fn iterate(&self, thread: u64, seed: &mut u64) -> u64 {
         let mut bad = 0;
@@ -359,9 +359,9 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
 }
 
 struct Sample {
-    /// Of the whole process, in ns.
+    /// CPU time of the whole process, in ns.
     cpu: u64,
-    /// Of iterations, in ms.
+    /// Times of iterations, in ms.
     times: Vec<f64>,
 }
 
@@ -381,7 +381,7 @@ fn sample(cache: &Cache, threads: usize, length: Duration, options: &Options) ->
         let work = move |thread: usize| {
             let mut seed = thread as u64 * 7919 + 1;
             ready.pass();
-            // One of them could not be started: the line would wait for it.
+            // A thread could not be started: the line would wait for it.
             if stop.load(Ordering::SeqCst) {
                 return;
             }

@@ -2,7 +2,7 @@
 //! A flood of updates: how much memory waits to be freed, and how many updates per second there
 //! are.
 //!
-//! One writer replaces nodes of 1 KiB as fast as it can, beside readers that look keys up without a
+//! A writer replaces nodes of 1 KiB as fast as it can, beside readers that look keys up without a
 //! pause; each old node goes through the subject's deferred free (`call_rcu`, `retire`, `defer`),
 //! with its defaults. Garbage is what has been unlinked and not freed, looked at after each update.
 //! The peak is that of a sample, whose length matters to those whose garbage has no bound.

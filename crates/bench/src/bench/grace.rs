@@ -39,7 +39,7 @@ fn takes_part(kind: &Kind) -> bool {
     !matches!(kind, Kind::Protect | Kind::ArcSwap | Kind::Floor | Kind::FloorC)
 }
 
-/// What is shown beside grace periods, and is none.
+/// Peers without grace periods are shown beside the others, not compared.
 fn class(kind: Kind) -> Class {
     match kind {
         Kind::Haphazard | Kind::StdRwLock | Kind::ParkingLot => Class::Other,

@@ -34,7 +34,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     for (group, kinds) in [
         ("list", Kind::lists(Links::List)),
         ("hlist", Kind::lists(Links::Hlist)),
-        // One pointer is no list; and a walk protects no single node.
+        // A single pointer is no list; and a walk protects no single node.
         (
             "chain",
             Kind::ALL.into_iter().filter(|k| !matches!(k, Kind::ArcSwap | Kind::Protect)).collect(),

@@ -136,7 +136,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
-/// What a lock costs that nobody else wants.
+/// The cost of a lock that nobody else wants.
 fn alone(style: Style, subjects: &[Subject], recorder: &mut Recorder, jobs: &mut Vec<Job<'_>>) {
     for &subject in subjects {
         let row = recorder.row(
@@ -217,7 +217,7 @@ struct Crowd<'a> {
     options: &'a Options,
 }
 
-/// What a thread did.
+/// The work of a thread.
 #[derive(Default)]
 struct Done {
     /// In ns.
@@ -225,7 +225,7 @@ struct Done {
     overlaps: u64,
 }
 
-/// What others read of a thread that works, on a cache line of its own.
+/// The part that others read of a thread that works, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Worker {
@@ -233,16 +233,16 @@ struct Worker {
     clock: AtomicI32,
 }
 
-/// What the threads did in the measured time.
+/// The work of all threads in the measured time.
 struct Measured {
-    /// Of each.
+    /// Operations of each thread.
     sections: Vec<u64>,
     /// CPU time of all, in ns.
     cpu: u64,
     seconds: f64,
 }
 
-/// What a sample found.
+/// The result of a sample.
 struct Found {
     figures: Vec<(usize, f64)>,
     /// In ns.
@@ -308,7 +308,7 @@ impl<L: Lock> Guarded<L> {
     }
 }
 
-/// What the threads of a sample share.
+/// State that the threads of a sample share.
 struct Shared<L> {
     guarded: Guarded<L>,
     start: Gate,

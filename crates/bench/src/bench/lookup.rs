@@ -171,7 +171,7 @@ fn broken(what: &str) -> Error {
     Error::Broken { subject: "a lookup".into(), what: what.into() }
 }
 
-/// What a thread has counted, on a cache line of its own.
+/// The count of a thread, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Count(AtomicU64);

@@ -31,7 +31,7 @@ const MORE: u64 = 1 << 16;
 /// A sample's figure.
 type Measure = fn(Kind, Duration, &Options) -> Result<f64>;
 
-/// What is measured with a fixed number of threads; the last three of maps only.
+/// Measures with a fixed number of threads; the last three of maps only.
 const MEASURES: [(&str, Measure); 5] = [
     ("lookup", lookup),
     ("replace", replace),

@@ -99,7 +99,7 @@ impl Bench {
         }
     }
 
-    /// What it measures.
+    /// The benchmark's subject, in a sentence.
     pub fn title(self) -> &'static str {
         match self {
             Bench::Read => "what reading costs",
@@ -268,7 +268,7 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// One that is in `numbers` twice.
+/// A number that is in `numbers` twice.
 fn twice(numbers: &[usize]) -> Option<usize> {
     (0..).zip(numbers).find(|(at, n)| numbers[..*at].contains(n)).map(|(_, n)| *n)
 }
@@ -350,7 +350,7 @@ fn reader_alone(
     while Instant::now() < end {
         bad += operation(&mut *reader, readers::BATCH);
     }
-    // What went wrong before counts as well.
+    // An earlier error counts as well.
     alone(length, |n| operation(&mut *reader, n) + std::mem::take(&mut bad))
 }
 
@@ -380,7 +380,7 @@ struct Crowds {
     first: usize,
     work: Work,
     table: fn() -> Table,
-    /// What an operation's time is divided by.
+    /// The divisor of an operation's time.
     parts: u64,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What reading costs.
+//! The cost of reading.
 //!
 //! - **empty section**, one thread: enter and leave. **quiescent state** for the QSBR forms, whose
 //!   sections are free.

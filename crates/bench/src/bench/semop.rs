@@ -65,7 +65,7 @@ pub fn prepare<'a>(options: &'a Options) -> Result<Prepared<'a>> {
         }),
     };
     prepared.jobs.insert(0, job);
-    // What two processes that sleep and wake each other cost at least.
+    // The least cost of two processes that sleep and wake each other.
     let row = prepared.recorder.row("", "futex alone, no semaphore", Class::Other);
     for (title, column, pair) in floors {
         prepared.jobs.push(Job {
@@ -162,7 +162,7 @@ fn mutex(side: Sysv, n: usize, length: Duration, options: &Options) -> Result<f6
             }
         }
     };
-    // One may have been killed between the two counts.
+    // A process may have been killed between the two counts.
     let check = |shared: &Shared| {
         if shared.sum() - shared.guarded.load(SeqCst) <= n as u64 {
             return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the System V benchmarks share: each measure is taken of the kernel's calls and of ours, one
-//! right after the other.
+//! The common part of the System V benchmarks: each measure is taken of the kernel's calls and of
+//! ours, one right after the other.
 
 use super::Prepared;
 use crate::error::Result;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// A column, and how one of its figures is taken.
 pub struct Measure<'a> {
     pub column: Column,
-    /// What the user sees while it runs.
+    /// Progress, for the user.
     pub what: String,
     pub sample: Box<Sample<'a>>,
 }

@@ -28,9 +28,9 @@ const PAGES: u64 = 64;
 const PER_SET: u64 = 16;
 /// Pages that a client reads before its order.
 const READS: usize = 4;
-/// What else a worker computes for a transaction, in ns, outside of its pages.
+/// Other work of a worker for a transaction, in ns, outside of its pages.
 const QUERIES: [u64; 2] = [0, 100_000];
-/// Of the message that sends a worker home.
+/// Type of the message that sends a worker home.
 const HOME: i64 = MOST as i64 + 1;
 
 pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
@@ -136,7 +136,7 @@ impl Database {
 /// A page of the pool; zeros are a page without updates.
 #[repr(C)]
 struct Page {
-    /// Of all other words.
+    /// The sum of all other words.
     sum: AtomicU64,
     updates: AtomicU64,
     amount: AtomicU64,

@@ -24,7 +24,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // What a freed node holds, too.
+        // A freed node holds this value, too.
         self.value = black_box(0);
     }
 }

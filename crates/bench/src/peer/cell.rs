@@ -11,14 +11,14 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// What a node of the table holds.
+/// The content of a node of the table.
 pub struct Entry {
     key: u64,
     value: u64,
     _rest: [usize; 6],
 }
 
-/// What is copied.
+/// The part that readers copy.
 #[derive(Clone, Copy)]
 pub struct Pair {
     key: u64,

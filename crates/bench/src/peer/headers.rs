@@ -31,8 +31,8 @@ unsafe extern "C" {
     fn reprieve_bench_protect_gets(chains: *const Chains, n: u64) -> u64;
 }
 
-/// What the headers do not do in line. `reprieve-capi` has the same functions; its library cannot
-/// be linked beside the crate, whose state it has of its own.
+/// Functions that the headers do not inline. `reprieve-capi` has the same functions; its library
+/// cannot be linked beside the crate, whose state it has of its own.
 mod slow {
     use super::{abi, c_uint};
 

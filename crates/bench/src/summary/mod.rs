@@ -16,7 +16,7 @@ use measures::{Goal, Measure, Of};
 use serde::Serialize;
 use std::time::Duration;
 
-/// What all benchmarks found.
+/// The results of all benchmarks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The table.
@@ -25,11 +25,11 @@ pub struct Summary {
     pub benches: Vec<Outcome>,
     /// Names of the benchmarks that did not run to their end.
     pub missing: Vec<&'static str>,
-    /// What a reader of the table should know.
+    /// Remarks for a reader of the table.
     pub notes: Vec<String>,
 }
 
-/// One measure.
+/// A measure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
     /// The benchmark that has it.

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What the browser made of a page.
+/// A page as the browser has it.
 pub struct Seen {
     /// The document after its scripts ran, as HTML.
     pub dom: String,
@@ -171,12 +171,12 @@ fn processes(group: u32, path: &Path) -> Vec<u32> {
     found
 }
 
-/// What the page made the browser ask for, from its net log, local files apart. What the browser
+/// The requests of the page, from its net log, local files apart. What the browser
 /// asks on its own behalf has no initiator; it does not count, and gets no answer.
 fn requests(log: &str) -> Vec<String> {
     let mut urls: Vec<String> = vec![];
     for line in log.lines() {
-        // One event per line; only those that start a request have both.
+        // An event per line; only those that start a request have both.
         match (text_of(line, "initiator"), text_of(line, "url")) {
             (Some(initiator), Some(url)) if initiator != "not an origin" => urls.push(url),
             _ => {}

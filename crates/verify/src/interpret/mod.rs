@@ -30,7 +30,7 @@ use transfer::{index, refined, result, stack_operation, table_entry, write_regis
 const MOST_STEPS: usize = 1 << 21;
 const MOST_KEPT: usize = 1 << 20;
 
-/// What callers pass to a function.
+/// The arguments of a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Context {
     arguments: [Value; 6],

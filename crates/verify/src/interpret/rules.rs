@@ -27,7 +27,7 @@ pub(super) struct Rules<'a> {
     aborts: BTreeSet<u64>,
     /// Functions that arm or disarm, or call one that does.
     pub(super) arming: BTreeSet<u64>,
-    /// What the scan found, and what the interpretation did in this round.
+    /// Findings of the scan, and what the interpretation did in this round.
     scanned: BTreeMap<(u64, Rule), String>,
     findings: BTreeMap<(u64, Rule), String>,
 }
@@ -323,7 +323,7 @@ impl<'a> Rules<'a> {
         arms
     }
 
-    /// What has been found, in order of address.
+    /// All findings, in order of address.
     pub(super) fn into_findings(self) -> Vec<Finding> {
         let mut found = self.findings;
         found.extend(self.scanned);

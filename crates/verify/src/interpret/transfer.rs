@@ -31,7 +31,7 @@ pub(super) fn address(i: &Instruction, state: &State) -> Value {
     .0
 }
 
-/// What loading the memory operand gives if it is an element of a jump table.
+/// The value of the memory operand if it is an element of a jump table.
 pub(super) fn table_entry(i: &Instruction, state: &State, kind: Kind) -> Value {
     // Not `ds`: as a prefix of a jump it is `notrack`.
     let elsewhere = matches!(i.memory_segment(), Register::FS | Register::GS);
@@ -56,7 +56,7 @@ pub(super) fn table_entry(i: &Instruction, state: &State, kind: Kind) -> Value {
     }
 }
 
-/// What a move from memory loads.
+/// The value that a move from memory loads.
 fn loaded(image: &Image<'_>, i: &Instruction, state: &State) -> Value {
     match address(i, state) {
         _ if i.memory_size().size() != 8 || i.has_segment_prefix() => Value::Unknown,
@@ -75,7 +75,7 @@ fn loaded(image: &Image<'_>, i: &Instruction, state: &State) -> Value {
     }
 }
 
-/// What the instruction puts into its first operand.
+/// The value that the instruction puts into its first operand.
 pub(super) fn result(image: &Image<'_>, i: &Instruction, state: &State) -> Value {
     use Mnemonic::*;
     let register = |n: u32| {
@@ -126,7 +126,7 @@ pub(super) fn result(image: &Image<'_>, i: &Instruction, state: &State) -> Value
             }
             _ => Value::Unknown,
         },
-        // One to 16 bits leaves the others.
+        // A load of 16 bits or fewer leaves the others.
         Movzx if i.op0_register().size() >= 4 => match i.op1_kind() {
             OpKind::Register => {
                 Value::AtMost(u64::MAX >> (64 - 8 * i.op1_register().size().min(4)))
