@@ -13,6 +13,7 @@ use crate::domain::default::DefaultDomain;
 use crate::domain::{Cookie, Domain, end};
 use crate::platform::barrier::light;
 use crate::platform::facts::{self, Restartable};
+use crate::platform::sys;
 use crate::read::restart::{RESTARTS, count, find_restart};
 use crate::thread::head::Head;
 use crate::thread::id::DomainId;
@@ -65,7 +66,8 @@ fn begin() {
     light();
 }
 
-/// Leaves one. Ignored outside of any.
+/// Leaves one. One too many ends the process, except where the thread exits, which has ended its
+/// sections.
 ///
 /// ```compile_fail,E0133
 /// let guard = reprieve::read_lock();
@@ -78,8 +80,18 @@ fn begin() {
 /// was entered by [`enter`].
 pub unsafe fn leave(domain: DomainId) {
     let record = thread::existing(domain.index());
-    if let Some(record) = record.filter(|r| r.nesting() != 0) {
-        record.leave();
+    match record.filter(|r| r.nesting() != 0) {
+        Some(record) => record.leave(),
+        None if thread::exiting() => {}
+        None => sys::die("underflow: a thread leaves a read-side section that it has not entered"),
+    }
+}
+
+/// Ends the process with `message` if this thread is in a section of the domain. A panic would
+/// print a backtrace, which tells C programs nothing.
+pub fn outside(domain: DomainId, message: &str) {
+    if nesting(domain) != 0 {
+        sys::die(message);
     }
 }
 

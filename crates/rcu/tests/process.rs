@@ -725,6 +725,38 @@ fn started_by_a_callback() {
     assert_eq!(background.map(|thread| thread.1).collect::<Vec<_>>(), [all]);
 }
 
+/// A destructor that needs more stack than the standard library's threads have, as a recursive one
+/// of a long list does, and no more than the program's threads have by default.
+#[test]
+fn a_recursive_destructor_in_a_callback() {
+    const DEPTH: usize = 4 << 20;
+    fn nested(top: usize) {
+        let frame = std::hint::black_box([0u8; 1 << 10]);
+        if top - frame.as_ptr().addr() < DEPTH {
+            nested(top);
+        }
+        std::hint::black_box(frame);
+    }
+    struct Deep(bool);
+    impl Drop for Deep {
+        fn drop(&mut self) {
+            if self.0 {
+                nested((&raw const self).addr());
+            }
+        }
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call fills it in.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) }, 0);
+    if !(8 << 20..1 << 30).contains(&limit.rlim_cur) {
+        return println!("a thread's stack has another size here: skipped");
+    }
+    let domain = Domain::builder().build().unwrap();
+    let cell = reprieve::structures::Cell::new_in(Deep(true), &domain);
+    cell.store(Deep(false));
+    domain.barrier().unwrap();
+}
+
 /// A real-time thread's workers are ordinary threads, as is the one for grace periods in the
 /// background.
 #[test]

@@ -30,8 +30,10 @@ pub unsafe extern "C" fn reprieve_domain_free(domain: *mut Domain) {
         return;
     }
     // SAFETY: the caller's promise.
-    let nesting = abi::nesting(unsafe { &*domain }.id());
-    assert_eq!(nesting, 0, "a thread frees a domain inside a read-side section of it");
+    abi::outside(
+        unsafe { &*domain }.id(),
+        "a thread frees a domain inside a read-side section of it",
+    );
     // SAFETY: as above.
     abi::end(unsafe { Box::from_raw(domain) });
 }
@@ -57,7 +59,9 @@ pub unsafe extern "C" fn reprieve_domain_read_unlock(domain: *const Domain) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_domain_synchronize(domain: *const Domain) {
     // SAFETY: the caller's promise.
-    unsafe { &*domain }.synchronize();
+    let domain = unsafe { &*domain };
+    crate::before_waiting(domain);
+    domain.synchronize();
 }
 
 /// # Safety
@@ -78,5 +82,5 @@ pub unsafe extern "C" fn reprieve_domain_call(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_domain_barrier(domain: *const Domain) -> c_int {
     // SAFETY: the caller's promise.
-    if unsafe { &*domain }.barrier().is_ok() { 0 } else { libc::EDEADLK }
+    crate::barrier(unsafe { &*domain })
 }

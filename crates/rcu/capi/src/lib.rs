@@ -3,7 +3,7 @@
 //! headers are the documentation.
 //!
 //! A promise broken by the caller that the runtime notices (waiting for a grace period inside a
-//! section) is a panic there; it cannot unwind into C, so it prints its message and aborts.
+//! section, an unlock too many) ends the process with one line that names it.
 
 mod domain;
 mod flavor;
@@ -58,14 +58,45 @@ pub extern "C" fn reprieve_slot_slow() -> *mut usize {
     abi::slot().cast_mut().cast()
 }
 
+/// A thread that is in a section would wait for itself.
+fn before_waiting(domain: &Domain) {
+    abi::outside(
+        domain.id(),
+        "a thread waits for a grace period inside a read-side section of the same domain",
+    );
+}
+
+/// 0, or `EDEADLK` as `reprieve.h` says.
+fn barrier(domain: &Domain) -> c_int {
+    if !abi::in_callback() {
+        abi::outside(
+            domain.id(),
+            "a thread waits for callbacks inside a read-side section of the same domain",
+        );
+    }
+    if domain.barrier().is_ok() { 0 } else { libc::EDEADLK }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_synchronize() {
+    before_waiting(Domain::global());
     Domain::global().synchronize();
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_synchronize_expedited() {
+    before_waiting(Domain::global());
     Domain::global().synchronize_expedited();
+}
+
+/// The default domain is there before `main`: a call that registers a callback may find no memory.
+/// (Behind the library's own start-up.)
+#[used]
+#[unsafe(link_section = ".init_array.00100")]
+static MAKE_DOMAIN: extern "C" fn() = make_domain;
+
+extern "C" fn make_domain() {
+    Domain::global();
 }
 
 /// # Safety
@@ -96,7 +127,7 @@ pub unsafe extern "C" fn reprieve_retire(
 /// protects.
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_barrier() -> c_int {
-    if Domain::global().barrier().is_ok() { 0 } else { libc::EDEADLK }
+    barrier(Domain::global())
 }
 
 #[unsafe(no_mangle)]
@@ -116,7 +147,10 @@ pub extern "C" fn reprieve_poll(cookie: u64) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_cond_synchronize(cookie: u64) {
-    Domain::global().cond_synchronize(abi::cookie(Domain::global().id(), cookie));
+    if reprieve_poll(cookie) == 0 {
+        before_waiting(Domain::global());
+        Domain::global().cond_synchronize(abi::cookie(Domain::global().id(), cookie));
+    }
 }
 
 /// Mirrors `struct reprieve_stats`.

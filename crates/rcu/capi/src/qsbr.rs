@@ -67,6 +67,9 @@ pub extern "C" fn reprieve_qsbr_online() {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_offline() {
+    if abi::nesting(id()) == 0 {
+        return;
+    }
     // SAFETY: as above.
     unsafe { abi::leave(id()) };
 }
@@ -84,7 +87,10 @@ pub extern "C" fn reprieve_qsbr_quiescent_state_slow() {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_synchronize() {
-    offline(Domain::synchronize);
+    offline(|domain| {
+        crate::before_waiting(domain);
+        domain.synchronize();
+    });
 }
 
 /// # Safety
@@ -112,7 +118,7 @@ unsafe extern "C" fn run_online(head: *mut Head) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_barrier() -> c_int {
-    if offline(|d| d.barrier()).is_ok() { 0 } else { libc::EDEADLK }
+    offline(crate::barrier)
 }
 
 #[unsafe(no_mangle)]

@@ -445,6 +445,38 @@ fn a_shared_object_has_a_section_of_its_own() {
     run(Command::new(&program).arg(&plugin));
 }
 
+/// `reprieve_call` needs no memory: what it needs is in the node.
+#[test]
+fn memory_exhausted_in_a_registration() {
+    for (name, link) in [("memory-static", Link::Static), ("memory-shared", Link::Shared)] {
+        run(&mut Command::new(compile("cc", &source("memory.c"), name, &["-O2"], link)));
+    }
+}
+
+/// One line that names the mistake, and no backtrace of the library's insides.
+#[test]
+fn misuse_ends_the_program_with_one_line() {
+    let program = compile("cc", &source("misuse.c"), "misuse", &["-O2"], Link::Shared);
+    let run = |what| Command::new(&program).arg(what).output().unwrap();
+    assert!(run("nothing").status.success());
+    for (what, message) in [
+        ("unlock", "underflow: a thread leaves a read-side section that it has not entered"),
+        ("domain-unlock", "underflow: a thread leaves a read-side section that it has not entered"),
+        ("synchronize", "waits for a grace period inside a read-side section"),
+        ("expedited", "waits for a grace period inside a read-side section"),
+        ("cond", "waits for a grace period inside a read-side section"),
+        ("barrier", "waits for callbacks inside a read-side section"),
+        ("domain-synchronize", "waits for a grace period inside a read-side section"),
+        ("domain-barrier", "waits for callbacks inside a read-side section"),
+        ("domain-free", "frees a domain inside a read-side section"),
+    ] {
+        let output = run(what);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((error.lines().count(), output.stdout.len()), (1, 0), "{what}: {error}");
+        assert!(error.starts_with("reprieve: ") && error.contains(message), "{what}: {error}");
+    }
+}
+
 /// Builds so many shared objects that have a copy of the library each.
 fn copies(name: &str, count: usize) -> Vec<PathBuf> {
     let options = ["-shared", "-fPIC", "-O2", "-DPLUGIN"];

@@ -94,8 +94,11 @@ REPRIEVE_INLINE_ void reprieve_read_unlock(void)
 		if (REPRIEVE_LIKELY_((uint32_t)word == 1))
 			__atomic_store_n(&record->word, word + (REPRIEVE_SECTION_ENDED_ - 1),
 					 __ATOMIC_RELEASE);
-		else
+		else if (REPRIEVE_LIKELY_((uint32_t)word))
 			__atomic_store_n(&record->word, word - 1, __ATOMIC_RELEASE);
+		else
+			/* One unlock too many: the library ends the program. */
+			reprieve_read_unlock_slow();
 	} else {
 		reprieve_read_unlock_slow();
 	}
@@ -148,7 +151,8 @@ void reprieve_synchronize_expedited(void);
 /*
  * Has function(head) called on a worker thread once every section and lookup that is running now
  * has ended. Returns at once, unless more waits than the cap allows (64 MiB, 1,048,576 callbacks):
- * then it may take some milliseconds. Allowed in sections and callbacks, not in signal handlers.
+ * then it may take some milliseconds. Needs no memory. Allowed in sections and callbacks, not in
+ * signal handlers.
  * bytes: what the callback will free, for the cap; 0 if unknown.
  */
 void reprieve_call(struct reprieve_head *head, reprieve_function *function, size_t bytes);

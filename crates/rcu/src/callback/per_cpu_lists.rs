@@ -13,6 +13,7 @@
 use super::pending_count::{self, PendingCount, Phase};
 use crate::grace::heavy;
 use crate::platform::barrier::Kind;
+use crate::platform::collect::try_collect;
 use crate::platform::lock::Lock;
 use crate::platform::sync::{AtomicU32, Ordering};
 #[cfg(not(loom))]
@@ -282,17 +283,14 @@ impl PerCpuLists {
     ) -> Swept {
         let mut choose = |buffer: &Buffer| if buffer.pending() { choose(buffer) } else { None };
         let mut swept = Swept::Nothing;
-        let chosen: Vec<&Buffer> = registry
-            .records()
-            .map(|r| &r.buffer)
-            .filter(|s| {
-                let choice = choose(s);
-                if choice == Some(false) {
-                    swept = Swept::Later;
-                }
-                choice == Some(true)
-            })
-            .collect();
+        let chosen = registry.records().map(|r| &r.buffer).filter(|s| {
+            let choice = choose(s);
+            if choice == Some(false) {
+                swept = Swept::Later;
+            }
+            choice == Some(true)
+        });
+        let Some(chosen) = try_collect(chosen) else { return Swept::Later };
         if !chosen.is_empty() {
             chosen.iter().for_each(|s| s.revoke());
             // An owner that registers after this sees the revocation; any other is seen inside.
@@ -369,7 +367,11 @@ impl PerCpuLists {
             return;
         }
         // Buffers of records that are new from here on are neither revoked nor seized.
-        let buffers: Vec<&Buffer> = registry.records().map(|r| &r.buffer).collect();
+        let buffers = try_collect(registry.records().map(|r| &r.buffer));
+        let mut seized = Vec::new();
+        let Some(buffers) = buffers.filter(|b| seized.try_reserve_exact(b.len()).is_ok()) else {
+            return self.sweep.unlock();
+        };
         buffers.iter().for_each(|s| s.revoke());
         heavy::interrupt(self.barrier, registry);
         let end = Instant::now() + PATIENCE;
@@ -377,22 +379,20 @@ impl PerCpuLists {
             std::thread::yield_now();
         }
         // Each is revoked until it is dropped.
-        let seized: Vec<_> = buffers.iter().map(|s| s.seize()).collect();
+        seized.extend(buffers.iter().map(|s| s.seize()));
+        let all = seized.iter().all(Option::is_some);
         // How often owners have registered without their buffers, in order of the records. `None`
         // if one does so now, or if there is a record that was not revoked.
         let unbuffered = || {
-            let times: Option<Vec<_>> =
-                registry.records().map(|r| r.buffer.unbuffered_registrations(phase)).collect();
+            let times = registry.records().map(|r| r.buffer.unbuffered_registrations(phase));
+            let times = try_collect(times).filter(|times| times.iter().all(Option::is_some));
             let [begun, ended] = &self.late;
             let ended = ended.load(Ordering::Acquire);
             let late = (begun.load(Ordering::Acquire) == ended).then_some(ended);
             times.filter(|times| times.len() == buffers.len()).zip(late)
         };
-        let before = unbuffered();
-        if let (Some(mut seized), Some(before)) =
-            (seized.into_iter().collect::<Option<Vec<_>>>(), before)
-        {
-            seized.iter_mut().for_each(|access| self.empty(access));
+        if let Some(before) = unbuffered().filter(|_| all) {
+            seized.iter_mut().flatten().for_each(|access| self.empty(access));
             let counted = count();
             // After this, the registration of any owner that was counted, in part or whole, shows
             // in `unbuffered`, and so does a new record.

@@ -64,10 +64,11 @@ pub(crate) struct Workers {
 unsafe impl Sync for Workers {}
 
 impl Workers {
-    fn new() -> Workers {
+    /// For so many at a time: a thread that starts one may find no memory.
+    fn new(most: usize) -> Workers {
         Workers {
             lock: Lock::new(),
-            threads: UnsafeCell::new(Vec::new()),
+            threads: UnsafeCell::new(Vec::with_capacity(most)),
             at_work: AtomicUsize::new(0),
         }
     }
@@ -113,7 +114,7 @@ impl Workers {
     /// may have been changing the list.
     fn after_fork(&self, is_worker: bool) {
         self.lock.reset();
-        self.with(|workers| std::mem::forget(std::mem::take(workers)));
+        self.with(|workers| workers.drain(..).for_each(std::mem::forget));
         self.at_work.store(is_worker.into(), Ordering::Relaxed);
     }
 }
@@ -144,7 +145,8 @@ impl Reclaimer {
             stop: AtomicBool::new(false),
             progress: Event::new(),
             room: Event::new(),
-            workers: Workers::new(),
+            // One for each queue, and one for grace periods in the background.
+            workers: Workers::new(lanes + 1),
             unserved: Unserved::new(),
             counted_before,
         }
@@ -315,7 +317,7 @@ impl Reclaimer {
     /// Whether there is a thread for grace periods in the background, started just now if need be.
     fn ensure_background(self: &Arc<Reclaimer>) -> bool {
         self.grace.background.ensure(|| {
-            self.start("reprieve-gp".into(), |reclaimer| {
+            self.start(format_args!("reprieve-gp"), |reclaimer| {
                 reclaimer.grace.serve_background(|| reclaimer.stopping());
             })
         })
@@ -324,7 +326,7 @@ impl Reclaimer {
     /// Starts one of the domain's threads. False if the system refuses it.
     pub(super) fn start(
         self: &Arc<Reclaimer>,
-        name: String,
+        name: std::fmt::Arguments<'_>,
         work: impl FnOnce(&Arc<Reclaimer>) + Send + 'static,
     ) -> bool {
         let own = self.clone();
@@ -425,8 +427,8 @@ mod tests {
     /// As the worker whose callback forked, in the child.
     #[test]
     fn who_cannot_be_joined_is_waited_for() {
-        let workers = Workers::new();
-        assert!(workers.add(|| thread::start("gone".into(), || ())));
+        let workers = Workers::new(1);
+        assert!(workers.add(|| thread::start(format_args!("gone"), || ())));
         workers.after_fork(true);
         let joined = AtomicBool::new(false);
         std::thread::scope(|scope| {

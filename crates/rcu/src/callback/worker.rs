@@ -39,7 +39,7 @@ pub(crate) fn full(load: Load) -> bool {
 /// Starts the worker of queue `index`. False if the system refuses a thread: the next registration
 /// tries again.
 pub(crate) fn start(reclaimer: &Arc<Reclaimer>, index: usize) -> bool {
-    reclaimer.start(format!("reprieve-cb/{index}"), move |reclaimer| work(reclaimer, index))
+    reclaimer.start(format_args!("reprieve-cb/{index}"), move |reclaimer| work(reclaimer, index))
 }
 
 /// Binds this thread to the CPU, if its creator was allowed to run there: queues are numbered as

@@ -39,7 +39,7 @@ pub(crate) fn end_boxed(domain: Box<Domain>) {
 
 /// Runs `f` on a thread of its own. False if the system refuses one.
 fn elsewhere(f: impl FnOnce() + Send + 'static) -> bool {
-    thread::start("reprieve-end".into(), f).map(sys::Thread::detach).is_some()
+    thread::start(format_args!("reprieve-end"), f).map(sys::Thread::detach).is_some()
 }
 
 fn wait(reclaimer: &Arc<Reclaimer>) {

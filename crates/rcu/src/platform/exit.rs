@@ -77,6 +77,7 @@ extern "C" fn destructor(value: *mut libc::c_void) {
 #[cfg(all(test, target_env = "gnu"))]
 mod tests {
     use super::super::start::{ensure, tests::in_child};
+    use super::super::sys::Stack;
     use super::*;
 
     /// The library comes after so many keys, or after all.
@@ -94,7 +95,9 @@ mod tests {
         };
         let reads = || {
             let read = || drop(crate::read_lock());
-            super::super::sys::Thread::start("reader".into(), 1 << 20, read).unwrap().join();
+            super::super::sys::Thread::start(format_args!("reader"), Stack::Bytes(1 << 20), read)
+                .unwrap()
+                .join();
             crate::synchronize_rcu();
         };
         let status = in_child(&|| {

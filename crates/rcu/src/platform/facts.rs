@@ -340,7 +340,8 @@ mod tests {
             let start = std::time::Instant::now();
             static RESULT: AtomicU32 = AtomicU32::new(UNTESTED);
             let run = || RESULT.store(selftest::restartable() as u32, Ordering::Relaxed);
-            let waiter = sys::Thread::start("waiter".into(), sys::STACK, run).unwrap();
+            let waiter =
+                sys::Thread::start(format_args!("waiter"), sys::Stack::Program, run).unwrap();
             std::thread::sleep(Duration::from_millis(20));
             // A result that no self-test has.
             RESTARTABLE.store(Restartable::ForcedPlain as u32, Ordering::Release);
@@ -417,7 +418,8 @@ mod tests {
                 RESTARTABLE.store(UNTESTED, Ordering::Relaxed);
                 LOOKS.store(false, Ordering::Relaxed);
                 ENDED.store(false, Ordering::Relaxed);
-                let other = sys::Thread::start("other".into(), sys::STACK, fail).unwrap();
+                let other =
+                    sys::Thread::start(format_args!("other"), sys::Stack::Program, fail).unwrap();
                 while !LOOKS.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }

@@ -8,6 +8,7 @@
 
 pub(crate) mod barrier;
 pub(crate) mod cancel;
+pub(crate) mod collect;
 #[cfg(loom)]
 pub(crate) mod cpu;
 pub(crate) mod event;

@@ -442,9 +442,12 @@ pub(crate) fn bound() -> Option<Bound> {
 
 /// Starts a thread of the runtime's, for which others wait: it has neither the priority of its
 /// creator nor the one CPU of a worker that starts it. `None` if the system refuses one.
-pub(crate) fn start(name: String, f: impl FnOnce() + Send + 'static) -> Option<sys::Thread> {
+pub(crate) fn start(
+    name: std::fmt::Arguments<'_>,
+    f: impl FnOnce() + Send + 'static,
+) -> Option<sys::Thread> {
     let by_bound = bound().is_some();
-    sys::Thread::start(name, sys::STACK, move || {
+    sys::Thread::start(name, sys::Stack::Program, move || {
         sys::schedule_like_main();
         if by_bound {
             sys::unbind(sys::thread_id());

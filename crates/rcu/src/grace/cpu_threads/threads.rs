@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 /// With more CPUs than this there are no visits.
 const MOST: usize = 64;
 /// They call the kernel and nothing else.
-const STACK: usize = 256 << 10;
+const STACK: sys::Stack = sys::Stack::Bytes(256 << 10);
 /// A thread that has had nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long a CPU that could not be visited is interrupted instead.
@@ -132,16 +132,16 @@ impl Set {
         if !came && deadline.is_some_and(|d| Instant::now() >= d) {
             return Reached::Expired;
         }
-        let late: Vec<usize> = all.clone().filter(|&cpu| due(cpu)).collect();
-        late.iter().for_each(|&cpu| self.threads[cpu].refuse());
-        if late.len() > 1 {
+        let late = all.clone().filter(|&cpu| due(cpu));
+        let late = late.map(|cpu| self.threads[cpu].refuse()).count();
+        if late > 1 {
             barrier::restart_all();
             return Reached::ByInterrupts;
         }
         // The CPUs that are left. A thread may have ended just now.
-        let left: Vec<usize> = all.clone().filter(|&cpu| !visited(cpu)).collect();
-        left.iter().for_each(|&cpu| barrier::restart_one(cpu));
-        let by_threads = late.is_empty() && left.len() < all.len();
+        let left = all.clone().filter(|&cpu| !visited(cpu));
+        let left = left.map(barrier::restart_one).count();
+        let by_threads = late == 0 && left < all.len();
         if by_threads { Reached::ByThreads } else { Reached::ByInterrupts }
     }
 
@@ -157,8 +157,9 @@ impl Set {
         for cpu in (0..self.threads.len()).filter(|&cpu| missing(cpu)) {
             let cpu_thread = &self.threads[cpu];
             cpu_thread.state.store(LIVE, Ordering::SeqCst);
-            let name = format!("reprieve-v/{cpu}");
-            match sys::Thread::start(name, STACK, move || self.serve(cpu)) {
+            match sys::Thread::start(format_args!("reprieve-v/{cpu}"), STACK, move || {
+                self.serve(cpu)
+            }) {
                 Some(thread) => thread.detach(),
                 None => {
                     cpu_thread.refuse();

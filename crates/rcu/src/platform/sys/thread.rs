@@ -31,42 +31,68 @@ pub(crate) struct Thread(libc::pthread_t);
 // SAFETY: any thread of the process may name another one. (musl's name is a pointer.)
 unsafe impl Send for Thread {}
 
-type Body = Box<dyn FnOnce() + Send>;
+/// How large a thread's stack is.
+pub(crate) enum Stack {
+    /// For the program's functions: as large as those of the program's own threads are by default
+    /// (`ulimit -s`, `pthread_setattr_default_np`), and no smaller than those of Rust's.
+    Program,
+    Bytes(usize),
+}
 
-/// The stack size of the standard library's threads.
-pub(crate) const STACK: usize = 2 << 20;
+impl Stack {
+    /// Those of the standard library's threads. (musl's default is far less.)
+    const LEAST: usize = 2 << 20;
+
+    fn bytes(&self, attributes: &libc::pthread_attr_t) -> usize {
+        let mut default = 0;
+        // SAFETY: initialized attributes, in which the C library finds its default.
+        unsafe { libc::pthread_attr_getstacksize(attributes, &mut default) };
+        match *self {
+            Stack::Program => default.max(Stack::LEAST),
+            Stack::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// The kernel cuts a name off at 15 bytes.
+type Name = [u8; 16];
 
 impl Thread {
     /// Starts one with all signals blocked, so that handlers run on the program's own threads.
-    /// `None` if the system refuses. `f` does not unwind: that would end the process. The kernel
-    /// cuts the name off at 15 bytes. The program's thread-local storage is part of the stack.
-    pub(crate) fn start(
-        name: String,
-        stack: usize,
-        f: impl FnOnce() + Send + 'static,
+    /// `None` if the system refuses, or has no memory. `f` does not unwind: that would end the
+    /// process. The program's thread-local storage is part of the stack.
+    pub(crate) fn start<F: FnOnce() + Send + 'static>(
+        name: std::fmt::Arguments<'_>,
+        stack: Stack,
+        f: F,
     ) -> Option<Thread> {
-        extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
+        extern "C" fn run<F: FnOnce()>(body: *mut libc::c_void) -> *mut libc::c_void {
             // SAFETY: what `start` has made.
-            let body = unsafe { Box::from_raw(body.cast::<Body>()) };
-            body();
-            std::ptr::null_mut()
-        }
-        let _blocked = SignalsBlocked::new();
-        let body: Body = Box::new(move || {
-            let name = std::ffi::CString::new(name).unwrap_or_default();
+            let (name, f) = *unsafe { Box::from_raw(body.cast::<(Name, F)>()) };
             // SAFETY: a string.
             unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
             f();
-        });
-        let body = Box::into_raw(Box::new(body));
+            std::ptr::null_mut()
+        }
+        let _blocked = SignalsBlocked::new();
+        let mut bytes = Name::default();
+        // Of a longer name the first bytes are there.
+        let _ = std::io::Write::write_fmt(&mut &mut bytes[..15], name);
+        let mut body = Vec::new();
+        body.try_reserve_exact(1).ok()?;
+        body.push((bytes, f));
+        let body = Box::into_raw(body.into_boxed_slice()).cast::<(Name, F)>();
         // SAFETY: plain data that the calls fill in; the new thread owns the body, or nobody.
         unsafe {
             let mut thread: libc::pthread_t = std::mem::zeroed();
             let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
             let initialized = libc::pthread_attr_init(&mut attributes) == 0;
-            let sized = initialized && libc::pthread_attr_setstacksize(&mut attributes, stack) == 0;
+            let sized = initialized && {
+                let bytes = stack.bytes(&attributes);
+                libc::pthread_attr_setstacksize(&mut attributes, bytes) == 0
+            };
             let create = |thread: &mut _, attributes| {
-                libc::pthread_create(thread, attributes, run, body.cast()) == 0
+                libc::pthread_create(thread, attributes, run::<F>, body.cast()) == 0
             };
             // If thread-local storage needs more than `stack`: the program's default size.
             let started = sized && create(&mut thread, &raw const attributes)
