@@ -91,7 +91,7 @@ fn kallsyms_that_contradict_vmcoreinfo_are_refused() {
 
 #[test]
 fn damaged_kallsyms() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut read = 0;
     for round in 0..20_000 {
         let (mut image, text) = corpus::kallsyms(LAYOUTS[round % 4]);
@@ -194,7 +194,7 @@ fn btf_says_what_the_source_says() {
 
 #[test]
 fn damaged_btf() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     let sound = corpus::btf();
     let mut parsed = 0;
     for round in 0..100_000 {
@@ -264,7 +264,7 @@ fn names_that_overlap_take_no_more_memory() {
 
 #[test]
 fn damaged_vmcoreinfo() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let sound = format!(
         "{}NUMBER(phys_base)=-2097152\nNUMBER(pgtable_l5_enabled)=1\nSYMBOL(swapper_pg_dir)=ffffffff82e10000\nKERNELOFFSET=1000000\n",
         corpus::kallsyms(Layout::Relative).1
@@ -312,7 +312,7 @@ impl Physical for Wild {
 
 #[test]
 fn wild_page_tables() {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     let pages = 64;
     let mut mapped = 0;
     for round in 0..400 {

@@ -68,7 +68,7 @@ pub fn ask_all(guest: &Guest) {
 fn a_damaged_guest_does_no_harm() {
     let _alone = alone();
     let qemu = Qemu::with_guest("deb:6.12");
-    let random = Arc::new(Mutex::new(Random(7)));
+    let random = Arc::new(Mutex::new(Random::new(7)));
     let (rate, reads) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let through = |ram: Arc<dyn Physical>| -> Arc<dyn Physical> {
         let (random, rate, reads) = (random.clone(), rate.clone(), reads.clone());

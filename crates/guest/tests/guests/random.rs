@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Damage, the same in every run.
 
-/// Pseudo-random numbers (xorshift): the same in every run.
-pub struct Random(pub u64);
+pub struct Random(fastrand::Rng);
 
 impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(fastrand::Rng::with_seed(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+        self.0.u64(..)
     }
 
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
+        self.0.usize(0..limit.max(1))
     }
 
     /// Damages `bytes` in one of the ways that find bugs.

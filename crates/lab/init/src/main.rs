@@ -17,7 +17,6 @@ mod guest;
 mod kmod;
 mod measure;
 mod read;
-mod rng;
 mod session;
 mod sys;
 mod workload;

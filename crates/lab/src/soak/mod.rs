@@ -255,7 +255,7 @@ fn inside(args: &SoakArgs, seed: u64, images: &str, cancel: &Cancel) -> Result<(
 struct Soak<'a> {
     setup: &'a GuestSetup<'a>,
     seed: u64,
-    random: Random,
+    random: fastrand::Rng,
     began: Instant,
     vms: Vec<Vm>,
     /// Consoles of the VMs that run or have just ended, with the number of their known complaints.
@@ -280,7 +280,7 @@ impl<'a> Soak<'a> {
         Ok(Soak {
             setup,
             seed,
-            random: Random(seed),
+            random: fastrand::Rng::with_seed(seed),
             began: Instant::now(),
             vms: vec![],
             consoles: vec![],
@@ -304,7 +304,7 @@ impl<'a> Soak<'a> {
                 }
             };
             self.event(kind)?;
-            self.setup.sleep(Duration::from_millis(self.random.below(PAUSE_MS)))?;
+            self.setup.sleep(Duration::from_millis(self.random.u64(PAUSE_MS)))?;
         }
         let seconds = self.began.elapsed().as_secs_f64();
         // What is left behind by a guard that ends last, as by any other.
@@ -436,7 +436,7 @@ impl<'a> Soak<'a> {
 
     /// Any of the VMs.
     fn pick(&mut self) -> usize {
-        self.random.below(0..self.vms.len() as u64) as usize
+        self.random.usize(0..self.vms.len())
     }
 
     fn reset_vm(&mut self) -> (String, Result<()>) {
@@ -479,7 +479,7 @@ impl<'a> Soak<'a> {
         }
         let others: Vec<Policy> =
             POLICIES.into_iter().filter(|policy| Some(*policy) != before).collect();
-        let policy = others[self.random.below(0..others.len() as u64) as usize];
+        let policy = others[self.random.usize(0..others.len())];
         let then = if text.is_empty() { "guard started" } else { ", started again" };
         text += &format!("{then} with {}", policy.name());
         let started = outcome.and_then(|()| {
@@ -489,29 +489,6 @@ impl<'a> Soak<'a> {
             Ok(())
         });
         (text, started)
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// One of `range`.
-    fn below(&mut self, range: std::ops::Range<u64>) -> u64 {
-        range.start + self.next() % (range.end - range.start)
-    }
-
-    fn shuffle<T>(&mut self, all: &mut [T]) {
-        for n in (1..all.len()).rev() {
-            all.swap(n, self.below(0..n as u64 + 1) as usize);
-        }
     }
 }
 
@@ -548,7 +525,7 @@ mod tests {
     #[test]
     fn a_round_is_complete_in_any_order_and_a_seed_repeats_it() {
         let shuffled = |seed| {
-            let mut random = Random(seed);
+            let mut random = fastrand::Rng::with_seed(seed);
             let mut round = ROUND;
             random.shuffle(&mut round);
             round

@@ -2,7 +2,6 @@
 //! The bursty processes of [RP]: they compute and sleep in turn, each for a random time.
 
 use super::{Load, Operation, compute, workers::Workers};
-use crate::rng::Rng;
 use crate::sys::Result;
 use std::time::Duration;
 
@@ -21,13 +20,14 @@ pub fn prepare(
 
 /// One burst and one sleep, at random from ranges that include both limits.
 pub fn operation(seed: u64, index: u64, ops: (u64, u64), sleep_ms: (u64, u64)) -> Operation {
-    let mut rng = Rng::new(seed, index);
+    // A stream of its own for each process.
+    let mut rng = fastrand::Rng::with_seed(seed ^ index.rotate_left(32));
     let mut x = index;
     Box::new(move |slot| {
         // A step of `compute` is a multiplication and an addition.
-        x = compute(x, rng.within(ops.0, ops.1) / 2);
+        x = compute(x, rng.u64(ops.0..=ops.1) / 2);
         slot.operation();
-        std::thread::sleep(Duration::from_millis(rng.within(sleep_ms.0, sleep_ms.1)));
+        std::thread::sleep(Duration::from_millis(rng.u64(sleep_ms.0..=sleep_ms.1)));
         Ok(())
     })
 }

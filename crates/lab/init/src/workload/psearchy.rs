@@ -10,7 +10,6 @@
 
 use super::threads::Threads;
 use super::{Directory, Load, Operation};
-use crate::rng::Rng;
 use crate::sys::{Context, Result, cpus};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -67,15 +66,15 @@ struct Corpus {
 
 impl Corpus {
     fn write(directory: &Path, files: u32, seed: u64) -> Result<Corpus> {
-        let mut rng = Rng::new(seed, 0);
+        let mut rng = fastrand::Rng::with_seed(seed);
         let words: Vec<Vec<u8>> = (0..WORDS).map(|_| word(&mut rng)).collect();
         let mut paths = Vec::new();
         for i in 0..files {
-            let bytes = rng.within(SMALLEST, LARGEST) as usize;
+            let bytes = rng.u64(SMALLEST..=LARGEST) as usize;
             let mut text = Vec::with_capacity(bytes + LONGEST as usize + 1);
             while text.len() < bytes {
                 // The least of three: the first words come most often.
-                let pick = (0..3).map(|_| rng.within(0, WORDS - 1)).min().unwrap_or(0);
+                let pick = (0..3).map(|_| rng.u64(0..WORDS)).min().unwrap_or(0);
                 text.extend_from_slice(&words[pick as usize]);
                 text.push(b' ');
             }
@@ -93,9 +92,9 @@ impl Corpus {
     }
 }
 
-fn word(rng: &mut Rng) -> Vec<u8> {
-    let letters = rng.within(SHORTEST, LONGEST);
-    (0..letters).map(|_| rng.within(b'a'.into(), b'z'.into()) as u8).collect()
+fn word(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let letters = rng.u64(SHORTEST..=LONGEST);
+    (0..letters).map(|_| rng.u8(b'a'..=b'z')).collect()
 }
 
 /// How often each word, by its hash, was seen.
@@ -273,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_seed_makes_the_same_corpus() {
-        let word = |seed| word(&mut Rng::new(seed, 0));
+        let word = |seed| word(&mut fastrand::Rng::with_seed(seed));
         assert_eq!(word(1), word(1));
         assert_ne!(word(1), word(2));
     }

@@ -93,7 +93,7 @@ impl Behaviour {
     /// Runs as CPU `n`, for ever.
     pub fn live(self, memory: &Memory, n: usize) {
         let cpu = memory.cpu(n);
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (n as u64 + 1));
+        let mut random = fastrand::Rng::with_seed(n as u64);
         loop {
             match self {
                 Behaviour::Honest => work(memory, &cpu, n),
@@ -143,7 +143,7 @@ fn work(memory: &Memory, cpu: &Cpu, n: usize) {
 }
 
 /// One step of a guest whose words mean nothing.
-fn confuse(memory: &Memory, cpu: &Cpu, n: usize, random: &mut Random) {
+fn confuse(memory: &Memory, cpu: &Cpu, n: usize, random: &mut fastrand::Rng) {
     let rcu = memory.rcu();
     let words: [&AtomicU64; 16] = [
         cpu.preempt_count,
@@ -164,14 +164,14 @@ fn confuse(memory: &Memory, cpu: &Cpu, n: usize, random: &mut Random) {
         memory.gp_tasks(n / LEAF),
     ];
     for word in words {
-        let any = random.next();
+        let any = random.u64(..);
         // Small numbers, addresses in and just outside its RAM, and anything.
         let value = match any & 7 {
             0 => any >> 32 & 0xff,
             1 | 2 => DIRECT_MAP + (any >> 24) % (4096 * (2 * memory.cpus as u64 + 2)),
             3 => 0,
             4 => u64::MAX,
-            _ => random.next(),
+            _ => random.u64(..),
         };
         word.store(value, Relaxed);
         spend(SHORT / 8);
@@ -181,18 +181,6 @@ fn confuse(memory: &Memory, cpu: &Cpu, n: usize, random: &mut Random) {
 fn spend(turns: u32) {
     for turn in 0..turns {
         black_box(turn);
-    }
-}
-
-/// Xorshift.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
     }
 }
 
