@@ -102,6 +102,20 @@ impl Variant {
 }
 
 impl Plan {
+    pub fn vms(&self) -> impl Iterator<Item = &VmPlan> {
+        [&self.subject].into_iter().chain(&self.competitors)
+    }
+
+    /// Whether a VM has a limit of CPU time.
+    pub fn limits(&self) -> bool {
+        self.vms().any(|vm| vm.cgroup.max_percent.is_some())
+    }
+
+    /// Whether the VMs need cgroups of their own, wherever they run.
+    pub fn needs_cgroups(&self) -> bool {
+        self.vms().any(|vm| vm.cgroup != CpuControl::default())
+    }
+
     /// For each variant, the first one with the same guest. One VM serves all variants that differ
     /// in their policy only: so policies are compared on the same boot.
     pub fn guests(&self) -> Vec<usize> {
@@ -119,7 +133,32 @@ pub struct VmPlan {
     pub pin: Vec<Vec<u32>>,
     /// The host CPUs of the VMM's other threads. Empty: all.
     pub pin_other: Vec<u32>,
+    #[serde(default)]
+    pub cgroup: CpuControl,
     pub workload: Workload,
+}
+
+/// The CPU controller's files in the cgroup of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuControl {
+    /// `cpu.weight`.
+    pub weight: u32,
+    /// `cpu.max`, in percent of a CPU. `None`: no limit.
+    pub max_percent: Option<u32>,
+}
+
+impl CpuControl {
+    /// The weight of a new cgroup.
+    pub const WEIGHT: u32 = 100;
+
+    /// What the kernel takes.
+    pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
+}
+
+impl Default for CpuControl {
+    fn default() -> CpuControl {
+        CpuControl { weight: CpuControl::WEIGHT, max_percent: None }
+    }
 }
 
 /// The two conditions under which a guest is measured.

@@ -117,6 +117,7 @@ pub fn on_host(
         plans.iter().flat_map(|plan| &plan.variants).map(|v| &v.policy).collect();
     if matches!(settings.bed.mode, Mode::Kvm | Mode::Tcg) {
         execute::check_policies(policies.iter().copied(), scheduler)?;
+        plans.iter().try_for_each(execute::check_cgroups)?;
     }
     let need = policies.iter().map(|policy| policy.need()).max().unwrap_or_default();
     let (kernels, programs) = needs(plans)?;
@@ -126,7 +127,8 @@ pub fn on_host(
 
     let logs = dirs[0].join("logs");
     let (logs, set, vms) = (logs.as_path(), &set, true);
-    let run = RunContext { set, logs, progress, cancel, watcher, scheduler, need, vms };
+    let limits = plans.iter().any(Plan::limits);
+    let run = RunContext { set, logs, progress, cancel, watcher, scheduler, need, limits, vms };
     let vms_mib = plans.iter().map(Size::memory_of).max().unwrap_or(0);
     let mut plan_host = PlanHost::new(&settings.bed, &images, vms_mib, run)?;
     work(&mut plan_host)?;
@@ -146,8 +148,9 @@ pub fn calibrate(
     let images = Images::open(cancel, progress)?;
     let set = images.prepare(&[guest_kernel.into()], &[])?;
     let (logs, need) = (&settings.out, Need::Nothing);
-    let (watcher, scheduler, vms) = (None, None, true);
-    let run = RunContext { set: &set, logs, progress, cancel, watcher, scheduler, need, vms };
+    let (watcher, scheduler, limits, vms) = (None, None, false, true);
+    let set = &set;
+    let run = RunContext { set, logs, progress, cancel, watcher, scheduler, need, limits, vms };
     let plan = experiments::calibration(guest_kernel);
     let (vms_mib, Settings { bed, out }) = (Size::memory_of(&plan), settings);
     let mut plan_host = PlanHost::new(bed, &images, vms_mib, run)?;

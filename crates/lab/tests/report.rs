@@ -858,8 +858,14 @@ fn policies_are_compared_with_the_stock_scheduler() {
     assert_eq!(full.split_whitespace().nth(1), Some("1.00"), "of memory: {text}");
     let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
     assert!(page.contains("Policies against eevdf") && page.contains("data-value=\"0.4\""));
+    let brief = s.to_brief(80).unwrap();
+    let line = |label: &str| brief.lines().find(|line| line.starts_with(label)).unwrap();
+    let cells = |label: &str| line(label)[label.len()..].split_whitespace().collect::<Vec<_>>();
+    assert_eq!(cells("Grace periods, mean, ms"), ["6.00", "15.0", "9.00", "6.00"], "{brief}");
+    assert!(brief.lines().all(|line| line.chars().count() <= 80), "{brief}");
     // A run of one policy has nothing to compare.
-    assert!(!summary(&scratch.run("one", &small("churn"))).to_text(80).contains("Policies"));
+    let one = summary(&scratch.run("one", &small("churn")));
+    assert!(!one.to_text(80).contains("Policies") && one.to_brief(80).is_none());
 }
 
 #[test]

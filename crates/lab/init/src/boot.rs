@@ -17,7 +17,7 @@ const MODULES: &str = "/lib/reprieve/modules";
 /// Postmark in a small guest.
 pub const TMPFS: &str = "size=90%,nr_inodes=0,mode=1777";
 
-const MOUNTS: [(&str, &str, &str); 10] = [
+const MOUNTS: [(&str, &str, &str); 11] = [
     ("proc", "/proc", ""),
     ("sysfs", "/sys", ""),
     ("devtmpfs", "/dev", "mode=0755"),
@@ -28,6 +28,7 @@ const MOUNTS: [(&str, &str, &str); 10] = [
     ("tracefs", "/sys/kernel/tracing", ""),
     ("debugfs", "/sys/kernel/debug", ""),
     ("bpf", "/sys/fs/bpf", ""),
+    ("cgroup2", "/sys/fs/cgroup", ""),
 ];
 
 /// Links that programs expect in `/dev` and that devtmpfs does not make.

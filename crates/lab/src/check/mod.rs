@@ -180,6 +180,7 @@ fn outside(
         cancel,
         watcher: None,
         scheduler: None,
+        limits: false,
         need: Need::Nothing,
         vms: checks.iter().any(|check| !matches!(check, Check::Program | Check::GuardMany)),
     };

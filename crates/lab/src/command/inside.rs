@@ -31,6 +31,7 @@ pub fn execute(plan: &str, from: u32, images: &str, watch: bool, logs: &Path) ->
         watcher: watch.then_some(&EbpfWatcher),
         scheduler: Some(&HostScheduler),
         again: &host::told_again,
+        cgroups: true,
     };
     let info = host::info("kvm", "inside a lab host", &images.qemu.version);
     let ran = execute::execute(&plan, from, info, &context, &mut |record| {

@@ -4,7 +4,7 @@
 use crate::args::{DEFAULT_KERNEL, HostArgs, one_of};
 use crate::ebpf_watcher::EbpfWatcher;
 use crate::error::Error;
-use crate::experiments::{Options, PREEMPTION_MODELS, Request};
+use crate::experiments::{Options, PREEMPTION_MODELS, Request, Weights};
 use crate::host_scheduler::HostScheduler;
 use crate::plan::Scale;
 use crate::policy::{self, Policy};
@@ -63,6 +63,13 @@ pub struct RunArgs {
     /// clone: namespaces of each child [default: all]
     #[arg(long, value_parser = one_of(&Namespace::ALL, Namespace::name), value_delimiter = ',')]
     namespaces: Vec<Namespace>,
+    /// apache, asym, churn, dbench, psearchy and the like: vCPUs of the tested guest [default: one
+    /// per CPU; asym: 2]
+    #[arg(long, value_name = "N")]
+    vcpus: Option<u32>,
+    /// cpu.weight of the tested VM and of each other, as in 10:100 [default: the experiment's]
+    #[arg(long, value_name = "TESTED:OTHERS")]
+    weights: Option<Weights>,
     /// Sample what grace periods wait for, HZ times per second: each sample interrupts a vCPU
     #[arg(long, value_name = "HZ", default_value_t = Options::default().sample_waits)]
     sample_waits: u32,
@@ -75,6 +82,9 @@ pub struct RunArgs {
     /// Directory for the results [default: lab-results/EXPERIMENT-TIME]
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Print all tables of the page, also where policies are compared
+    #[arg(long, short)]
+    verbose: bool,
     /// Print the summaries as JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -103,12 +113,10 @@ pub fn main(args: RunArgs) -> Result<()> {
         print_json(&all)?;
     } else {
         for outcome in &outcomes {
-            let report = outcome.dir.join(REPORT_FILE);
-            print(&format!(
-                "{}\nreport: {}\n\n",
-                outcome.summary.to_text(width()),
-                report.display()
-            ))?;
+            let (summary, report) = (&outcome.summary, outcome.dir.join(REPORT_FILE));
+            let brief = if args.verbose { None } else { summary.to_brief(width()) };
+            let text = brief.unwrap_or_else(|| summary.to_text(width()));
+            print(&format!("{text}\nreport: {}\n\n", report.display()))?;
         }
     }
     ran.map_err(|error| match error {
@@ -125,6 +133,8 @@ fn requests(args: &RunArgs) -> Vec<Request> {
     let mut options = Options {
         rate: args.rate,
         object_bytes: args.object_bytes,
+        vcpus: args.vcpus,
+        weights: args.weights,
         sample_waits: args.sample_waits,
         seed: args.seed,
         ..Options::default()

@@ -33,6 +33,7 @@ use crate::progress::Progress;
 use crate::record::{BOOTED_AGAIN, Death, HostInfo, HostPhase, Record};
 use crate::scheduler::{Scheduler, Target};
 use crate::sleeper::Sleeper;
+use crate::vm::cgroup::Cgroups;
 use crate::vm::{Accel, Config, Vm, retry::Attempts};
 use crate::watcher::Watcher;
 use force::Force;
@@ -77,6 +78,8 @@ pub struct Context<'a> {
     pub scheduler: Option<&'a dyn Scheduler>,
     /// Whether the phase that has just ended is to be measured again.
     pub again: &'a dyn Fn() -> Result<bool>,
+    /// Each VM has a cgroup of its own, also where the plan does not need one.
+    pub cgroups: bool,
 }
 
 /// Runs `plan` from phase `from` on (0 for all of it), and hands each record to `sink` as it comes.
@@ -99,10 +102,11 @@ pub fn execute(
     let logs = BTreeMap::new();
     // A run that goes on after its lab host died has been calibrated in the one before.
     let calibrated = from > 0;
-    let run = Run {
+    let mut run = Run {
         plan,
         context,
         sink,
+        cgroups: None,
         next: from,
         warm_up: WarmUp::Beside,
         calibrated,
@@ -110,7 +114,10 @@ pub fn execute(
         logs,
     };
     let policies = plan.variants.iter().map(|v| &v.policy);
-    let outcome = check_policies(policies, context.scheduler).and_then(|()| run.all());
+    let outcome = check_policies(policies, context.scheduler).and_then(|()| {
+        run.cgroups = cgroups(plan, context.cgroups)?;
+        run.all()
+    });
     let reason = outcome.as_ref().err().map(ToString::to_string);
     let end = sink(Record::End { complete: reason.is_none(), reason });
     outcome.and(end)
@@ -134,10 +141,24 @@ pub fn check_policies<'a>(
     })
 }
 
+/// Whether this host has the cgroups that `plan` needs.
+///
+/// # Errors
+/// [`Error::Usage`] with the reason why not.
+pub fn check_cgroups(plan: &Plan) -> Result<()> {
+    cgroups(plan, false).map(drop)
+}
+
+fn cgroups(plan: &Plan, always: bool) -> Result<Option<Cgroups>> {
+    (always || plan.needs_cgroups()).then(|| Cgroups::open(plan.limits())).transpose()
+}
+
 struct Run<'a> {
     plan: &'a Plan,
     context: &'a Context<'a>,
     sink: &'a mut dyn FnMut(Record) -> Result<()>,
+    /// Those of the VMs' host, if VMs have cgroups of their own.
+    cgroups: Option<Cgroups>,
     /// The first phase that is not measured yet.
     next: u32,
     warm_up: WarmUp,
@@ -393,6 +414,9 @@ impl<'a> Run<'a> {
         };
         self.boot = booted.boot_time;
         booted.threads().pin(&vm.pin, &vm.pin_other)?;
+        if let Some(cgroups) = &self.cgroups {
+            booted.enter(cgroups.make(name, vm.cgroup)?)?;
+        }
         let boot_ms = booted.boot_time.as_millis() as u64;
         let info = booted.info.clone();
         (self.sink)(Record::Guest { vm: name.into(), variant, info, boot_ms })?;
@@ -753,6 +777,7 @@ mod tests {
             watcher: None,
             scheduler: Some(scheduler),
             again: &|| Ok(left.replace(left.get().saturating_sub(1)) > 0),
+            cgroups: false,
         };
         let mut phases = vec![];
         execute(&plan, 0, HostInfo::default(), &context, &mut |record| {

@@ -29,9 +29,8 @@ impl Experiment for Apache {
         "[ECS], MOSBENCH"
     }
 
-    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let all = size.all();
-        let vcpus = all.len() as u32;
+    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
+        let (all, vcpus) = (size.all(), size.vcpus(options));
         let load = Workload::Apache { connections: CONNECTIONS * vcpus };
         Ok((vm("apache", vcpus, &all, size.work_memory(vcpus), load), hogs(vcpus, &all, size)))
     }

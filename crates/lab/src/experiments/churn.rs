@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `churn`: files created and removed in a loop; a simple load for comparing guest settings.
 
-use super::guests::{hogs, vm};
+use super::guests::{churn, hogs};
 use super::{Experiment, Options, Size};
 use crate::error::Result;
 use crate::plan::VmPlan;
-use reprieve_init::protocol::Workload;
 
 pub struct Churn;
 
@@ -26,10 +25,9 @@ impl Experiment for Churn {
         "ours"
     }
 
-    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let all = size.all();
-        let vcpus = all.len() as u32;
-        let load = Workload::FileChurn { workers: vcpus };
-        Ok((vm("churn", vcpus, &all, size.work_memory(vcpus), load), hogs(vcpus, &all, size)))
+    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
+        let subject = churn(size, options);
+        let others = hogs(subject.vcpus, &size.all(), size);
+        Ok((subject, others))
     }
 }

@@ -26,9 +26,8 @@ impl Experiment for Dbench {
         "[IPC] figure 7"
     }
 
-    fn vms(&self, size: &Size, _: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let all = size.all();
-        let vcpus = all.len() as u32;
+    fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
+        let (all, vcpus) = (size.all(), size.vcpus(options));
         let load = Workload::Dbench { clients: vcpus };
         // Each client keeps about 25 MiB of files, on top of the program's 24 MiB load file.
         let memory = size.work_memory(vcpus) + 128;

@@ -10,20 +10,23 @@ mod asym;
 mod bench_grace;
 mod churn;
 mod clone;
+mod crowd;
 mod dbench;
 mod fairness;
 mod guest_threads;
 mod guests;
 mod hostile;
 mod interactive;
+mod lowweight;
 mod membench;
 mod postmark;
 mod psearchy;
+mod quota;
 mod request;
 mod size;
 mod threads;
 
-pub use request::{Options, PREEMPTION_MODELS, Request, calibration};
+pub use request::{Options, PREEMPTION_MODELS, Request, Weights, calibration};
 pub use size::{MAX_VCPUS, Machine, Size};
 
 use crate::error::{Error, Result};
@@ -70,9 +73,13 @@ pub static ALL: &[&dyn Experiment] = &[
     &membench::Membench,
     &clone::Clone,
     &asym::Asym,
+    &lowweight::LowWeight,
     &apache::Apache,
     &dbench::Dbench,
     &churn::Churn,
+    &quota::Quota,
+    &quota::QuotaAsym,
+    &crowd::Crowd,
     &psearchy::Psearchy,
     &fairness::Fairness,
     &hostile::Hostile,

@@ -36,8 +36,7 @@ impl Experiment for Psearchy {
     }
 
     fn vms(&self, size: &Size, options: &Options) -> Result<(VmPlan, Vec<VmPlan>)> {
-        let all = size.all();
-        let vcpus = all.len() as u32;
+        let (all, vcpus) = (size.all(), size.vcpus(options));
         let threads = THREADS * vcpus;
         let load = Workload::Psearchy { threads, files: FILES, seed: options.seed };
         let subject = vm("psearchy", vcpus, &all, size.work_memory(vcpus), load);

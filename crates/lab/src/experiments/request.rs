@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From what the user asked for to a plan: checks every value and resolves it to numbers.
 
-use super::{Machine, Size, find, guests};
+use super::{MAX_VCPUS, Machine, Size, find, guests};
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, SCHEMA, Scale, Scenario, Variant, VmPlan};
+use crate::plan::{CpuControl, Plan, SCHEMA, Scale, Scenario, Variant, VmPlan};
 use crate::policy::{Need, Policy};
 use reprieve_init::protocol::{Measure, Namespace, Workload};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Options of single experiments, which the others ignore, or of all.
@@ -18,6 +19,11 @@ pub struct Options {
     pub object_bytes: u32,
     /// `clone`: the namespaces of each child.
     pub namespaces: Vec<Namespace>,
+    /// vCPUs of the guest under test, for experiments that leave them to the user. `None`: as many
+    /// as suit the host.
+    pub vcpus: Option<u32>,
+    /// `cpu.weight` of the VM under test and of each other. `None`: the experiment's.
+    pub weights: Option<Weights>,
     /// All: how often per second it is sampled what grace periods wait for; 0 for never.
     pub sample_waits: u32,
     pub seed: u64,
@@ -27,7 +33,39 @@ impl Default for Options {
     /// The papers' values.
     fn default() -> Options {
         let namespaces = Namespace::ALL.to_vec();
-        Options { rate: 2500, object_bytes: 1024, namespaces, sample_waits: 0, seed: 1 }
+        Options {
+            rate: 2500,
+            object_bytes: 1024,
+            namespaces,
+            vcpus: None,
+            weights: None,
+            sample_waits: 0,
+            seed: 1,
+        }
+    }
+}
+
+/// `10:100`: the weight of the VM under test, and that of each of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weights {
+    subject: u32,
+    others: u32,
+}
+
+impl FromStr for Weights {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Weights> {
+        let weight = |text: &str| text.parse().ok().filter(|w| CpuControl::WEIGHTS.contains(w));
+        let weights = text.split_once(':').and_then(|(subject, others)| {
+            Some(Weights { subject: weight(subject)?, others: weight(others)? })
+        });
+        weights.ok_or_else(|| {
+            let (least, most) = CpuControl::WEIGHTS.into_inner();
+            Error::Usage(format!(
+                "--weights {text}: give two of {least} to {most}, as in 10:100: the tested VM's cpu.weight and that of each other"
+            ))
+        })
     }
 }
 
@@ -82,7 +120,16 @@ impl Request {
         let experiment = find(&self.experiment)?;
         self.check()?;
         let size = Size::new(self.scale, *machine)?;
-        let (subject, competitors) = experiment.vms(&size, &self.options)?;
+        let (mut subject, mut competitors) = experiment.vms(&size, &self.options)?;
+        self.check_vcpus(subject.vcpus)?;
+        if let Some(weights) = self.options.weights {
+            if subject.workload.on_host().is_some() {
+                let name = &self.experiment;
+                return Err(Error::Usage(format!("--weights: {name} has no VM: leave it out")));
+            }
+            subject.cgroup.weight = weights.subject;
+            competitors.iter_mut().for_each(|vm| vm.cgroup.weight = weights.others);
+        }
         let (warmup, phase) = self.lengths(experiment.phase())?;
         let plan = Plan {
             schema: SCHEMA,
@@ -136,6 +183,17 @@ impl Request {
         short(&mut plan.phase_ms, self.phase.is_some(), Duration::from_secs(4).max(least));
     }
 
+    /// Refuses a number of vCPUs that the experiment does not take: it has made `vcpus` of it.
+    fn check_vcpus(&self, vcpus: u32) -> Result<()> {
+        let experiment = &self.experiment;
+        match self.options.vcpus {
+            Some(asked) if asked != vcpus => Err(Error::Usage(format!(
+                "--vcpus {asked}: the VMs of {experiment} have sizes of their own: leave it out"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses values that no experiment takes.
     fn check(&self) -> Result<()> {
         let usage = |text: String| Err(Error::Usage(text));
@@ -145,6 +203,11 @@ impl Request {
         let Options { rate, object_bytes, .. } = self.options;
         if !(16..=MAX_OBJECT).contains(&object_bytes) {
             return usage(format!("--object-bytes {object_bytes}: give 16 to {MAX_OBJECT}"));
+        }
+        if let Some(vcpus) = self.options.vcpus.filter(|n| !(2..=MAX_VCPUS).contains(n)) {
+            return usage(format!(
+                "--vcpus {vcpus}: give 2 (else RCU has no other CPU to wait for) to {MAX_VCPUS}"
+            ));
         }
         if rate > MAX_RATE {
             return usage(format!("--rate {rate}: give 0 (as many as it can) to {MAX_RATE}"));

@@ -7,6 +7,7 @@
 //! waits for another vCPU. There the halves are merged: two VMs with a vCPU per CPU and the bursty
 //! VMs share all CPUs. That is more overcommitted than in the paper; the report shows it.
 
+use super::Options;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Scale, VmPlan};
 
@@ -62,6 +63,11 @@ impl Size {
     /// All CPUs in use.
     pub fn all(&self) -> Vec<u32> {
         (0..self.cpus).collect()
+    }
+
+    /// vCPUs of a guest under test that takes as many as the user says: else one per CPU.
+    pub fn vcpus(&self, options: &Options) -> u32 {
+        options.vcpus.unwrap_or(self.cpus)
     }
 
     /// The two halves of the CPUs; both are all CPUs on a small machine.
@@ -135,7 +141,7 @@ impl Size {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ALL, Options, Request, find};
+    use super::super::{ALL, Options, Request, Weights, find};
     use super::*;
     use crate::dilation::Dilation;
     use crate::policy::Policy;
@@ -234,6 +240,63 @@ mod tests {
         assert!(error(twice, small).contains("twice"));
         let none = Request { repeat: 0, ..request("churn", Scale::Quick) };
         assert!(error(none, small).contains("--repeat"));
+    }
+
+    #[test]
+    fn odd_weights_and_vcpus_are_refused_in_one_line() {
+        for text in ["10", "0:100", "10:", ":100", "10:100:1", "10001:100", "-1:100", "a:b"] {
+            let error = text.parse::<Weights>().unwrap_err().to_string();
+            assert!(error.contains("10:100") && !error.contains('\n'), "{error}");
+        }
+        let machine = Machine { cpus: 2, memory_mib: 16 << 10 };
+        let error = |experiment: &str, options: Options| {
+            let request = Request { options, ..request(experiment, Scale::Quick) };
+            request.plan(&machine).unwrap_err().to_string()
+        };
+        let vcpus = |n| Options { vcpus: Some(n), ..Options::default() };
+        let weights = Options { weights: "10:100".parse().ok(), ..Options::default() };
+        assert!(error("threads", weights).contains("no VM"));
+        assert!(error("postmark", vcpus(8)).contains("--vcpus 8"));
+        assert!(error("churn", vcpus(1)).contains("--vcpus 1"));
+    }
+
+    #[test]
+    fn the_user_says_how_many_vcpus_and_what_they_weigh() {
+        let plan = |experiment: &str, cpus, options: Options| {
+            let machine = Machine { cpus, memory_mib: 16 << 10 };
+            Request { options, ..request(experiment, Scale::Quick) }.plan(&machine).unwrap()
+        };
+        let eight = Options { vcpus: Some(8), ..Options::default() };
+        for name in ["asym", "churn", "psearchy", "apache", "dbench"] {
+            let plan = plan(name, 4, eight.clone());
+            assert_eq!((plan.subject.vcpus, plan.subject.pin.len()), (8, 8), "{name}");
+            let producer = name != "asym" || plan.subject.pin[2..].iter().all(|p| p[0] > 0);
+            assert!(producer && !plan.needs_cgroups(), "{:?}", plan.subject.pin);
+        }
+        let weights = |plan: &Plan| plan.vms().map(|vm| vm.cgroup.weight).collect::<Vec<_>>();
+        let low = plan("lowweight", 2, Options::default());
+        assert_eq!(weights(&low), [10, 100, 100, 100]);
+        assert!(low.needs_cgroups() && !low.limits());
+        let given = Options { weights: "300:7".parse().ok(), ..Options::default() };
+        assert_eq!(weights(&plan("lowweight", 2, given)), [300, 7, 7, 7]);
+        let quota = plan("quota", 8, Options::default());
+        assert_eq!(quota.subject.cgroup.max_percent, Some(400));
+        assert!(quota.needs_cgroups() && quota.limits());
+    }
+
+    /// As `crowd` promises.
+    #[test]
+    fn a_crowd_has_8_to_16_vcpus_per_cpu() {
+        for cpus in [2, 8, 16] {
+            let machine = Machine { cpus, memory_mib: 64 << 10 };
+            let plan = request("crowd", Scale::Quick).plan(&machine).unwrap();
+            let sleeps = |vm: &&VmPlan| matches!(vm.workload, Workload::Bursty { .. });
+            let all: u32 = plan.vms().map(|vm| vm.vcpus).sum();
+            let bursty: u32 = plan.vms().filter(sleeps).map(|vm| vm.vcpus).sum();
+            assert_eq!(bursty, 16);
+            let least = all - bursty;
+            assert!(least >= 8 * cpus && all <= 16 * cpus, "{least} to {all} on {cpus}");
+        }
     }
 
     #[test]

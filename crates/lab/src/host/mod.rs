@@ -55,6 +55,8 @@ pub struct RunContext<'a> {
     pub scheduler: Option<&'a dyn Scheduler>,
     /// What the policies of all plans need of the host's kernel.
     pub need: Need,
+    /// Whether a VM has a limit of CPU time.
+    pub limits: bool,
     /// Whether VMs will be booted: then a lab host has to prove that KVM works in it.
     pub vms: bool,
 }

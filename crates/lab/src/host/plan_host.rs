@@ -10,7 +10,7 @@ use super::{Bed, Choice, HostKind, LabHost, Mode, RunContext, choose, info, lab_
 use crate::dilation::Dilation;
 use crate::error::{Error, Result};
 use crate::execute::{self, Context};
-use crate::images::Images;
+use crate::images::{Images, LabHostImage};
 use crate::plan::Plan;
 use crate::record::Record;
 use crate::recorder::Recorder;
@@ -37,6 +37,18 @@ struct Lab {
     running: Option<LabHost>,
 }
 
+/// Refuses a kernel that lacks what a policy or a VM's cgroup needs.
+fn check_lab_host(image: &LabHostImage, run: &RunContext) -> Result<()> {
+    let (release, ability) = (&image.image.release, image.ability.as_ref());
+    run.need.check_lab_host(release, ability.map(|ability| ability.sched_ext))?;
+    match ability.and_then(|ability| ability.lacks_of_cgroups(run.limits, run.need)) {
+        None => Ok(()),
+        Some(lacks) => Err(Error::Usage(format!(
+            "the lab host's kernel {release} has no {lacks}: leave --host-kernel out, and the lab takes one that has"
+        ))),
+    }
+}
+
 impl<'a> PlanHost<'a> {
     /// Chooses the host for `bed` and boots the lab host, if it is one, with room for `vms_mib` MiB
     /// of VMs.
@@ -50,7 +62,7 @@ impl<'a> PlanHost<'a> {
         let mut plan_host = PlanHost { run, bed: bed.clone(), choice, lab: None };
         while let HostKind::LabHost(accel) = plan_host.choice.kind {
             let booted = images.lab_host(bed.kernel.as_deref(), run.set).and_then(|image| {
-                run.need.check_lab_host(&image.image.release, image.sched_ext)?;
+                check_lab_host(&image, &run)?;
                 let config = lab_host::Config::new(bed, accel, vms_mib, image);
                 let lab = Lab { config, boots: 0, running: None };
                 plan_host.lab = Some(lab);
@@ -161,6 +173,7 @@ impl<'a> PlanHost<'a> {
                 watcher: run.watcher,
                 scheduler: run.scheduler,
                 again: &|| Ok(noise.again()),
+                cgroups: false,
             };
             return execute::execute(plan, 0, here, &context, &mut |mut record| {
                 noise.look(&mut record);

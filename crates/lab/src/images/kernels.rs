@@ -12,6 +12,7 @@ use super::catalogue::{self, Offer};
 use super::key::Key;
 use super::{Context, bzimage};
 use crate::error::{Error, Result};
+use crate::policy::Need;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,12 +87,35 @@ pub struct HostAbility {
     /// BTF lists the kernel functions that a scheduler with its own queues needs; unknown where the
     /// kernel could not be unpacked.
     pub kfuncs: Option<bool>,
+    /// Cgroups have weights, and limits, of CPU time; unknown for a kernel that was fetched by an
+    /// earlier version.
+    #[serde(default)]
+    pub cgroup_weights: Option<bool>,
+    #[serde(default)]
+    pub cgroup_limits: Option<bool>,
+    /// A sched_ext scheduler is told of the limits.
+    #[serde(default)]
+    pub told_limits: Option<bool>,
 }
 
 impl HostAbility {
     /// Whether the kernel can be a lab host, now and with schedulers of our own.
     pub fn suits(&self) -> bool {
         self.sched_ext && self.kvm_amd && self.kfuncs != Some(false)
+    }
+
+    /// What is missing for VMs in cgroups, some of which have `limits`, under policies with `need`.
+    pub fn lacks_of_cgroups(&self, limits: bool, need: Need) -> Option<&'static str> {
+        let lacks = |ability: Option<bool>| ability == Some(false);
+        if lacks(self.cgroup_weights) {
+            Some("weights of cgroups (CONFIG_FAIR_GROUP_SCHED)")
+        } else if limits && lacks(self.cgroup_limits) {
+            Some("limits of cgroups (CONFIG_CFS_BANDWIDTH)")
+        } else if limits && need == Need::SchedExt && lacks(self.told_limits) {
+            Some("limits of cgroups that it tells a sched_ext scheduler of")
+        } else {
+            None
+        }
     }
 
     /// The missing abilities, as text.
@@ -263,7 +287,9 @@ fn configured(kernel: &Kernel) -> Result<Option<HostAbility>> {
     Ok(Some(HostAbility {
         sched_ext: on("CONFIG_SCHED_CLASS_EXT"),
         kvm_amd: on("CONFIG_KVM_AMD"),
-        kfuncs: None,
+        cgroup_weights: Some(on("CONFIG_FAIR_GROUP_SCHED")),
+        cgroup_limits: Some(on("CONFIG_CFS_BANDWIDTH")),
+        ..HostAbility::default()
     }))
 }
 
@@ -271,6 +297,8 @@ fn probe(kernel: &Kernel, scratch: &Path, cx: &Context) -> Result<HostAbility> {
     let mut found = configured(kernel)?.unwrap_or_default();
     if found.sched_ext {
         let names = bzimage::btf_names(&kernel.vmlinuz, scratch, cx)?;
+        let told = |names: &Vec<String>| names.iter().any(|name| name == "cgroup_set_bandwidth");
+        found.told_limits = names.as_ref().map(told);
         found.kfuncs = names.map(|names| kfuncs_complete(&names));
     }
     Ok(found)
@@ -374,6 +402,36 @@ mod tests {
     fn other_files_are_not_kernels() {
         let e = from_path(Path::new("/proc/self/exe")).unwrap_err().to_string();
         assert!(e.contains("not a compressed x86 Linux kernel"), "{e}");
+    }
+
+    #[test]
+    fn a_quota_that_a_kernel_lacks_is_known_before_it_boots() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("config");
+        let ability = |text: &str| {
+            fs::write(&config, text).unwrap();
+            let kernel = Kernel {
+                release: "7.3".into(),
+                id: "7.3".into(),
+                vmlinuz: "vmlinuz".into(),
+                modules: None,
+                config: Some(config.clone()),
+                headers: Headers::None("none".into()),
+            };
+            super::ability(&kernel).unwrap().unwrap()
+        };
+        let weights = "CONFIG_FAIR_GROUP_SCHED=y\n";
+        let lacks = ability("# CONFIG_FAIR_GROUP_SCHED is not set\n")
+            .lacks_of_cgroups(false, Need::Nothing);
+        assert!(lacks.unwrap().contains("CONFIG_FAIR_GROUP_SCHED"));
+        assert_eq!(ability(weights).lacks_of_cgroups(false, Need::SchedExt), None);
+        let lacks = ability(weights).lacks_of_cgroups(true, Need::Nothing);
+        assert!(lacks.unwrap().contains("CONFIG_CFS_BANDWIDTH"));
+        let both = ability(&format!("{weights}CONFIG_CFS_BANDWIDTH=y\n"));
+        assert_eq!(both.lacks_of_cgroups(true, Need::SchedExt), None);
+        let untold = HostAbility { told_limits: Some(false), ..both };
+        assert_eq!(untold.lacks_of_cgroups(true, Need::Nothing), None);
+        assert!(untold.lacks_of_cgroups(true, Need::SchedExt).unwrap().contains("sched_ext"));
     }
 
     #[test]

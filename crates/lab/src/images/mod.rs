@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels, QEMU and guest images: fetched or built, and kept in the cache.
 
+use self::kernels::HostAbility;
 use crate::process::Cancel;
 use crate::progress::Progress;
 use serde::{Deserialize, Serialize};
@@ -68,8 +69,8 @@ pub struct Qemu {
 #[derive(Clone, Debug)]
 pub struct LabHostImage {
     pub image: GuestImage,
-    /// Whether its kernel was built with sched_ext, if it came with its configuration.
-    pub sched_ext: Option<bool>,
+    /// What its kernel can do, if it came with its configuration.
+    pub ability: Option<HostAbility>,
     /// How to start this program in the lab host.
     pub program: Vec<String>,
     /// The plan's images, with their paths in the lab host.

@@ -102,8 +102,8 @@ impl<'a> Images<'a> {
             inside.guests.insert(name.clone(), here);
         }
         let image = self.host(&kernel, &init_binary()?, &files)?;
-        let sched_ext = kernels::ability(&kernel)?.map(|ability| ability.sched_ext);
-        Ok(LabHostImage { image, sched_ext, program, inside })
+        let ability = kernels::ability(&kernel)?;
+        Ok(LabHostImage { image, ability, program, inside })
     }
 
     /// Fetches everything that runs with `kernels` may need, so that they work without network.

@@ -12,6 +12,7 @@
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
+mod brief;
 mod figures;
 mod format;
 mod html;

@@ -8,7 +8,7 @@
 use super::format::{self, plain};
 use super::policies;
 use super::summary::{Row, Summary, VariantSummary};
-use crate::plan::{Plan, Scenario};
+use crate::plan::{Plan, Scenario, VmPlan};
 use comfy_table::{
     Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
 };
@@ -166,6 +166,22 @@ impl Summary {
     }
 }
 
+/// The few lines of [`Summary::to_brief`].
+pub fn brief(
+    s: &Summary,
+    header: impl Iterator<Item = String>,
+    rows: impl Iterator<Item = Vec<String>>,
+    width: usize,
+) -> String {
+    let width = width.max(NARROWEST);
+    let mut table = bare(width);
+    table.set_header(header);
+    table.add_rows(rows);
+    align(&mut table);
+    let (head, conditions) = (headline(s), paragraph(&conditions(s), width));
+    format!("{head}\n{conditions}\n\n{}\n{}", trimmed(table), remarks(s, width))
+}
+
 /// Several runs, a row per run and variant; `runs` with the name of each.
 pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
     let width = width.max(NARROWEST);
@@ -206,7 +222,7 @@ pub fn comparison(runs: &[(&str, &Summary)], width: usize) -> String {
 /// Other settings in which compared runs differ, each as `what: one against other`.
 pub fn differences(runs: &[&Summary]) -> Vec<String> {
     type Setting = (&'static str, fn(&Summary) -> String);
-    const SETTINGS: [Setting; 10] = [
+    const SETTINGS: [Setting; 11] = [
         ("scale", |s| scale(&s.plan)),
         ("length of a phase", |s| format!("{} s", s.plan.phase_ms as f64 / 1000.0)),
         ("vCPUs of the guest under test", |s| s.plan.subject.vcpus.to_string()),
@@ -216,6 +232,13 @@ pub fn differences(runs: &[&Summary]) -> Vec<String> {
         }),
         ("competitors", |s| {
             s.plan.competitors.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>().join(" ")
+        }),
+        ("cgroups", |s| {
+            let of = |vm: &VmPlan| match vm.cgroup.max_percent {
+                Some(percent) => format!("{}, {percent} %", vm.cgroup.weight),
+                None => vm.cgroup.weight.to_string(),
+            };
+            format!("cpu.weight {}", s.plan.vms().map(of).collect::<Vec<_>>().join(" "))
         }),
         ("kind of host", |s| format!("{} of {} CPUs", s.host.mode, s.host.cpus)),
         ("time of the host", |s| s.host.dilation.to_string()),
@@ -264,14 +287,31 @@ pub fn conditions(s: &Summary) -> String {
     let slice = s.host.base_slice_ns;
     let slice = slice.map_or(String::new(), |ns| format!(" (slice {} ms)", ns as f64 / 1e6));
     plain(&format!(
-        "{guests}{} vCPUs; {} host of {} CPUs{dilated}, Linux {}{slice}; {} x {} s per scenario",
+        "{guests}{} vCPUs{}; {} host of {} CPUs{dilated}, Linux {}{slice}; {} x {} s per scenario",
         s.plan.subject.vcpus,
+        cgroups(&s.plan),
         s.host.mode,
         s.host.cpus,
         s.host.kernel,
         s.plan.repeat,
         s.plan.phase_ms as f64 / 1000.0
     ))
+}
+
+/// The weights of the VMs' cgroups, and the limit of the VM under test, where they have any.
+fn cgroups(plan: &Plan) -> String {
+    let mut weights: Vec<u32> = plan.competitors.iter().map(|vm| vm.cgroup.weight).collect();
+    weights.dedup();
+    let own = plan.subject.cgroup;
+    let mut out = String::new();
+    if weights.iter().any(|&weight| weight != own.weight) {
+        let others = weights.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let _ = write!(out, " of cpu.weight {} beside {others}", own.weight);
+    }
+    if let Some(percent) = own.max_percent {
+        let _ = write!(out, " under a cpu.max of {percent} % of a CPU");
+    }
+    out
 }
 
 pub fn label(s: &Summary, row: &Row) -> String {

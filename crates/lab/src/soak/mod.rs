@@ -210,6 +210,7 @@ fn outside(
         cancel,
         watcher: None,
         scheduler: None,
+        limits: false,
         need: Need::SchedExt,
         vms: true,
     };

@@ -5,6 +5,7 @@
 //! that started it. All connections are inherited socket pairs and guest RAM is anonymous memory,
 //! so that only the console log remains in the file system.
 
+pub mod cgroup;
 mod channel;
 mod dilate;
 mod region;
@@ -12,6 +13,7 @@ pub mod retry;
 mod threads;
 mod tsc;
 
+use cgroup::Cgroup;
 use channel::Channel;
 use region::Region;
 pub use threads::{SchedCounters, Threads, allowed_cpus};
@@ -102,6 +104,8 @@ pub struct Vm {
     qmp: Qmp,
     threads: Threads,
     dilation: Dilation,
+    /// Its own, if it has one.
+    cgroup: Option<Cgroup>,
 }
 
 type Qmp = qapi::Qmp<qapi::Stream<std::io::BufReader<UnixStream>, UnixStream>>;
@@ -153,6 +157,7 @@ impl Vm {
             qmp: qapi::Qmp::new(qapi::Stream::new(std::io::BufReader::new(reader), monitor)),
             threads: Threads::new(0, Vec::new()),
             dilation: config.dilation,
+            cgroup: None,
         };
         if let Err(error) = vm.greet() {
             return Err(vm.death(format!("QEMU did not start: {error}")));
@@ -334,6 +339,13 @@ impl Vm {
     /// Its threads on the host.
     pub fn threads(&self) -> &Threads {
         &self.threads
+    }
+
+    /// Moves QEMU into `cgroup`, which goes with it.
+    pub fn enter(&mut self, cgroup: Cgroup) -> Result<()> {
+        cgroup.take(self.pid())?;
+        self.cgroup = Some(cgroup);
+        Ok(())
     }
 
     /// Powers the guest off and waits until QEMU ends; kills it when that takes too long, or the
@@ -569,6 +581,7 @@ mod tests {
             qmp: qapi::Qmp::new(qapi::Stream::new(reader, monitor)),
             threads: Threads::new(0, vec![]),
             dilation: Dilation::NONE,
+            cgroup: None,
         };
         (vm, guest)
     }

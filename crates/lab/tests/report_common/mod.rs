@@ -63,6 +63,7 @@ pub fn plan(experiment: &str, labels: &[&str], repeat: u32) -> Plan {
         memory_mib: 512,
         pin: vec![],
         pin_other: vec![],
+        cgroup: Default::default(),
         workload,
     };
     Plan {
