@@ -60,6 +60,10 @@ impl Scheduler for HostScheduler {
         match policy {
             Policy::Eevdf => Ok(Box::new(FixedSlices::default())),
             Policy::Slice(slice) => Ok(Box::new(FixedSlices::set(target.vcpus, *slice)?)),
+            Policy::Slices(slice) => {
+                let all = [target.vcpus, target.others].concat();
+                Ok(Box::new(FixedSlices::set(&all, *slice)?))
+            }
             Policy::Owed(late) => {
                 // No other VM of this machine: it may be somebody else's.
                 let pid = target.pid.to_string();

@@ -17,7 +17,7 @@
 //! | [`recorder`], [`execute`], [`report`] | `raw.jsonl`; a plan on this machine; tables and HTML |
 //! | [`host`] | this machine, or a lab host in which the program runs again |
 //! | [`mod@run`] | a whole run |
-//! | [`search`] | a guest's best boot parameters |
+//! | [`search`], [`results`] | a guest's best boot parameters; the matrix of results |
 //! | [`check`], [`soak`] | whether `watch` and `guard` keep their promises, for minutes and for hours |
 //! | [`command`] | `reprieve lab`: arguments in, tables out |
 
@@ -44,6 +44,7 @@ pub mod progress;
 pub mod record;
 pub mod recorder;
 pub mod report;
+pub mod results;
 pub mod run;
 pub mod scheduler;
 pub mod search;

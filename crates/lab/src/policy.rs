@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `eevdf` | the stock scheduler, untouched | nothing |
 //! | `eevdf-slice=TIME` | the stock scheduler; the tested guest's vCPUs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
+//! | `eevdf-slices=TIME` | the same for the vCPUs of all VMs | custom slices |
 //! | `eevdf-owed`, `eevdf-owed=LATE` | the stock scheduler; `reprieve guard --backend eevdf` shortens the slices of vCPUs that owe a grace period older than LATE | custom slices |
 //! | `plain`, `extend`, `quiesce`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
 //! | `full-slice=TIME`, `full-late=TIME`, `full-share=PERCENT` and the like | the same with `--slice TIME`, `--late TIME`, `--rescue-share PERCENT` | sched_ext |
@@ -31,6 +32,7 @@ const LATE: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(500)..=Duration::from_secs(1);
 
 const SLICE: &str = "eevdf-slice";
+const SLICES_OF_ALL: &str = "eevdf-slices";
 const OWED: &str = "eevdf-owed";
 
 /// A scheduling policy of the host.
@@ -40,6 +42,8 @@ pub enum Policy {
     Eevdf,
     /// Custom slices of the tested guest's vCPUs.
     Slice(Duration),
+    /// Those of all VMs.
+    Slices(Duration),
     /// `guard --backend eevdf`; grace periods are late from this age on (`None`: its default).
     Owed(Option<Duration>),
     /// A policy of `guard`'s scheduler, one of [`GUARDED`], and the option that it has.
@@ -91,7 +95,7 @@ impl Policy {
     pub fn need(&self) -> Need {
         match self {
             Policy::Eevdf => Need::Nothing,
-            Policy::Slice(_) | Policy::Owed(_) => Need::CustomSlices,
+            Policy::Slice(_) | Policy::Slices(_) | Policy::Owed(_) => Need::CustomSlices,
             Policy::Guard(..) => Need::SchedExt,
         }
     }
@@ -100,7 +104,7 @@ impl Policy {
 /// The names, for messages and help.
 pub fn names() -> String {
     format!(
-        "{DEFAULT}, {SLICE}=TIME, {OWED}, {OWED}=TIME, {}, each of the last five with \
+        "{DEFAULT}, {SLICE}=TIME, {SLICES_OF_ALL}=TIME, {OWED}, {OWED}=TIME, {}, each of the last five with \
          -slice=TIME, -late=TIME or -share=PERCENT",
         GUARDED.join(", ")
     )
@@ -110,9 +114,11 @@ impl FromStr for Policy {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Policy> {
-        if let Some((name, time)) = text.split_once("-slice=") {
+        let all = text.split_once("-slices=").filter(|(name, _)| *name == DEFAULT);
+        if let Some((name, time)) = all.or_else(|| text.split_once("-slice=")) {
             let slice = parse_time(time).filter(|slice| SLICES.contains(slice));
             match slice {
+                Some(slice) if all.is_some() => return Ok(Policy::Slices(slice)),
                 Some(slice) if name == DEFAULT => return Ok(Policy::Slice(slice)),
                 Some(slice) if GUARDED.contains(&name) => {
                     return Ok(Policy::Guard(name.into(), Some(GuardOption::Slice(slice))));
@@ -174,6 +180,9 @@ impl fmt::Display for Policy {
         match self {
             Policy::Eevdf => f.write_str(DEFAULT),
             Policy::Slice(slice) => write!(f, "{SLICE}={}ms", slice.as_nanos() as f64 / 1e6),
+            Policy::Slices(slice) => {
+                write!(f, "{SLICES_OF_ALL}={}ms", slice.as_nanos() as f64 / 1e6)
+            }
             Policy::Owed(Some(late)) => write!(f, "{OWED}={}ms", late.as_nanos() as f64 / 1e6),
             Policy::Owed(None) => f.write_str(OWED),
             Policy::Guard(name, None) => f.write_str(name),
@@ -233,6 +242,7 @@ mod tests {
         for name in [
             "eevdf",
             "eevdf-slice=0.5ms",
+            "eevdf-slices=0.5ms",
             "eevdf-owed=2.5ms",
             "plain",
             "full",

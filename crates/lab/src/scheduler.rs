@@ -15,6 +15,8 @@ pub struct Target<'a> {
     pub pid: u32,
     /// The threads of its vCPUs.
     pub vcpus: &'a [u32],
+    /// Those of the other VMs.
+    pub others: &'a [u32],
 }
 
 /// Can put policies into force on the host where the VMs' processes run.

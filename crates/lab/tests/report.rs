@@ -12,6 +12,7 @@ use reprieve_lab::plan::{Plan, Scenario};
 use reprieve_lab::protocol::{Better, Figure, Workload};
 use reprieve_lab::record::{Death, Record};
 use reprieve_lab::report::{self, Cell, Summary, stats::Bound};
+use reprieve_lab::results;
 use reprieve_lab::watcher::{Preempted, Totals, WatchOutcome};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -1016,4 +1017,40 @@ fn absurd_figures_do_no_harm() {
         assert!(!page.contains("NaN") && !page.contains(">inf"), "set {i}");
         assert!(page.len() < 1 << 20, "set {i}: {} bytes", page.len());
     }
+}
+
+#[test]
+fn the_results_page_has_what_is_finished_and_names_what_is_not() {
+    let scratch = Scratch::new("results");
+    let runs = scratch.0.join("runs");
+    scratch.run("runs/8-cpus/churn", &small("churn"));
+    let mut loud = small("asym");
+    let Some(Record::PhaseEnd { host, .. }) =
+        loud.iter_mut().rfind(|r| matches!(r, Record::PhaseEnd { .. }))
+    else {
+        panic!()
+    };
+    host.other_busy = Some(0.5);
+    scratch.run("runs/2-cpus/asym", &loud);
+    let mut cut = small("dbench");
+    cut.pop();
+    scratch.run("runs/2-cpus/dbench", &cut);
+    for cell in ["8-cpus/churn", "2-cpus/asym", "2-cpus/dbench"] {
+        report::write(&runs.join(cell)).unwrap();
+    }
+    let out = runs.join("page");
+    results::write(&runs, &out).unwrap();
+    let page = std::fs::read_to_string(out.join("lab.md")).unwrap();
+    let part = |title: &str| {
+        let part = page.split("\n## ").find(|part| part.starts_with(title));
+        part.unwrap_or_else(|| panic!("{title}: {page}"))
+    };
+    // Baselines of 4 and 8 ms in the two repeats, and no other work.
+    let alone = part("churn").lines().find(|l| l.contains("| alone |")).unwrap();
+    assert!(alone.contains("| alone | 6.00 (4.00-8.00) |") && !alone.contains('?'), "{alone}");
+    let over = part("asym").lines().find(|l| l.contains("| eevdf |")).unwrap();
+    assert!(over.contains('?') && over.contains('('), "{over}");
+    let open: Vec<_> = part("Not measured").lines().filter(|l| l.starts_with("| 2 |")).collect();
+    assert!(open[0].contains("dbench") && !open[0].contains("asym"), "{open:?}");
+    assert!(std::fs::read_to_string(out.join("lab.html")).unwrap().contains("<td>alone</td>"));
 }

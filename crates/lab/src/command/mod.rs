@@ -3,6 +3,7 @@
 
 mod calibrate;
 mod inside;
+mod results;
 mod run;
 mod search;
 
@@ -50,6 +51,8 @@ pub enum Command {
     Check(Box<check::CheckArgs>),
     /// The guest's boot parameters with the shortest overcommitted grace periods, per policy
     Search(Box<search::SearchArgs>),
+    /// The matrix of experiments, hosts' sizes and policies, and its page; goes on where it ended
+    Results(Box<results::ResultsArgs>),
     /// VMs that start, reboot and die under load while guard is killed, restarted and switched
     Soak(Box<soak::SoakArgs>),
     /// What switches of vCPUs, VM exits and timer interrupts cost here, beside hardware
@@ -110,6 +113,7 @@ pub fn main(command: Command) -> Result<()> {
         Command::Report { dirs, out, json } => report(&dirs, out, json),
         Command::Check(args) => check::main(&args),
         Command::Search(args) => search::main(*args),
+        Command::Results(args) => results::main(*args),
         Command::Soak(args) => soak::main(&args),
         Command::Play(args) => check::guard::many::player::main(&args),
         Command::Calibrate(args) => calibrate::main(args),

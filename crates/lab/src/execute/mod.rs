@@ -201,6 +201,23 @@ struct Vms {
     competitors: Vec<Vm>,
 }
 
+/// A phase that is not measured yet.
+#[derive(Clone, Copy)]
+struct NextPhase {
+    phase: u32,
+    variant: usize,
+    repeat: u32,
+    scenario: Scenario,
+}
+
+impl NextPhase {
+    /// That its load begins.
+    fn start(self) -> Record {
+        let NextPhase { phase, variant, repeat, scenario } = self;
+        Record::PhaseStart { phase, variant, repeat, scenario }
+    }
+}
+
 /// An attempt that ended early.
 struct Lost {
     at: At,
@@ -282,15 +299,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next phase, and that it begins.
-    fn begin_next(&mut self) -> Result<Option<(u32, usize, Scenario)>> {
+    /// The next phase.
+    fn next_phase(&mut self) -> Option<NextPhase> {
         let phase = self.next;
-        let Some(&(repeat, variant, scenario)) = schedule(self.plan).get(phase as usize) else {
-            return Ok(None);
-        };
-        (self.sink)(Record::PhaseStart { phase, variant, repeat, scenario })?;
+        let &(repeat, variant, scenario) = schedule(self.plan).get(phase as usize)?;
         self.tell_remaining(0);
-        Ok(Some((phase, variant, scenario)))
+        Some(NextPhase { phase, variant, repeat, scenario })
     }
 
     /// The phase is measured: goes on to the next, unless it is to be measured again.
@@ -310,10 +324,16 @@ impl<'a> Run<'a> {
             .ok_or_else(|| Error::Other("this run has nothing that runs threads".into()))?;
         let length = Duration::from_millis(self.plan.phase_ms);
         let mut force = Force::default();
-        while let Some((phase, variant, scenario)) = self.begin_next()? {
+        while let Some(next) = self.next_phase() {
+            let NextPhase { phase, variant, scenario, .. } = next;
             let policy = &self.plan.variants[variant].policy;
             context.progress.timed(&what("threads", scenario, policy), length);
-            force.want(policy, Target { pid: std::process::id(), vcpus: &[] }, context)?;
+            force.want(
+                policy,
+                Target { pid: std::process::id(), vcpus: &[], others: &[] },
+                context,
+            )?;
+            (self.sink)(next.start())?;
             let threads = if scenario == Scenario::Baseline { 1 } else { per_cpu };
             let begun = Instant::now();
             let result = scheduler.threads(threads, length, context.cancel)?;
@@ -542,9 +562,10 @@ impl Run<'_> {
 impl Warm<'_, '_> {
     /// Measures the phases that are left.
     fn measure(mut self) -> Result<(), Lost> {
-        while let Some((phase, variant, scenario)) = self.run.begin_next()? {
+        while let Some(next) = self.run.next_phase() {
+            let NextPhase { phase, scenario, .. } = next;
             let (mut began, mut wakeups_ns) = (None, Vec::new());
-            let observed = self.observe(phase, variant, scenario, &mut began, &mut wakeups_ns);
+            let observed = self.observe(next, &mut began, &mut wakeups_ns);
             let (result, host) = observed.map_err(|error| match began {
                 Some(began) => Lost { at: At::Phase(Instant::elapsed(&began)), error },
                 None => error.into(),
@@ -565,12 +586,11 @@ impl Warm<'_, '_> {
     /// `began`: when the load did; `wakeups_ns`: those of the host's thread.
     fn observe(
         &mut self,
-        phase: u32,
-        variant: usize,
-        scenario: Scenario,
+        next: NextPhase,
         began: &mut Option<Instant>,
         wakeups_ns: &mut Vec<u64>,
     ) -> Result<(PhaseResult, HostPhase)> {
+        let NextPhase { phase, variant, scenario, .. } = next;
         let (plan, context) = (self.run.plan, self.run.context);
         let Vms { subjects, places, competitors } = &mut self.vms;
         let (place, policy) = (places[variant], &plan.variants[variant].policy);
@@ -578,7 +598,9 @@ impl Warm<'_, '_> {
         context.progress.timed(&what(&subjects[place].name, scenario, policy), length);
         subjects[place].resume()?;
         let threads = subjects[place].threads();
-        let target = Target { pid: threads.pid(), vcpus: threads.vcpus() };
+        let others = competitors.iter().flat_map(|vm| vm.threads().vcpus()).copied();
+        let others: Vec<u32> = others.collect();
+        let target = Target { pid: threads.pid(), vcpus: threads.vcpus(), others: &others };
         // Before there is competition: the kernel verifies programs for seconds.
         self.force.want(policy, target, context)?;
         self.watch.attach(context, plan.sample_waits, target.pid);
@@ -594,6 +616,7 @@ impl Warm<'_, '_> {
         let done = subjects[place].call(&command, limit, context.cancel, |event| {
             match event {
                 Event::PhaseStarted { .. } => {
+                    sink(next.start())?;
                     before = Some(sched.read());
                     *began = Some(Instant::now());
                     watch.begin();

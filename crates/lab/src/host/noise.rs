@@ -12,6 +12,8 @@ pub const AGAIN: u32 = 3;
 pub struct Noise<'a> {
     progress: &'a dyn Progress,
     before: Cell<Option<CpuTime>>,
+    /// What other work has taken since, if the load has ended.
+    share: Cell<Option<f64>>,
     /// The phase that is being measured, and how often it was.
     phase: Cell<(u32, u32)>,
     again: Cell<bool>,
@@ -19,12 +21,14 @@ pub struct Noise<'a> {
 
 impl<'a> Noise<'a> {
     pub fn new(progress: &'a dyn Progress) -> Noise<'a> {
-        let (before, phase) = (Cell::new(None), Cell::new((u32::MAX, 0)));
-        Noise { progress, before, phase, again: Cell::new(false) }
+        let (before, share) = (Cell::new(None), Cell::new(None));
+        let (phase, again) = (Cell::new((u32::MAX, 0)), Cell::new(false));
+        Noise { progress, before, share, phase, again }
     }
 
     /// Looks at a record of the run when it comes, and adds to the end of a phase what other work
-    /// took beside it.
+    /// took beside its load. Samples come when the load has ended; other work may then have what
+    /// the run leaves.
     pub fn look(&self, record: &mut Record) {
         match record {
             Record::PhaseStart { phase, .. } => {
@@ -33,12 +37,20 @@ impl<'a> Noise<'a> {
                 }
                 self.before.set(CpuTime::now());
             }
+            Record::Sample { .. } => self.stop(),
             Record::PhaseEnd { host, .. } => {
-                let both = CpuTime::now().zip(self.before.get());
-                host.other_busy = both.and_then(|(after, before)| after.other_since(before));
+                self.stop();
+                host.other_busy = self.share.take();
                 self.judge(host.other_busy);
             }
             _ => {}
+        }
+    }
+
+    /// The load has ended.
+    fn stop(&self) {
+        if let Some(before) = self.before.take() {
+            self.share.set(CpuTime::now().and_then(|after| after.other_since(before)));
         }
     }
 

@@ -25,6 +25,7 @@ pub mod stats;
 mod summary;
 mod table;
 
+pub use format::{DISTURBED, number, with_unit};
 pub use load::{Callback, Cpu, Fragmentation, GracePeriod, Guest, Memory, Phase, Run, load};
 pub use papers::PaperFigure;
 pub use policies::{Ratio, ToEevdf};

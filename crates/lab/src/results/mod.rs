@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The matrix of experiments, sizes of the host and policies, and the page about it.
+//!
+//! A cell is one run of an experiment on a lab host of one size, under all [`POLICIES`]. Cells are
+//! independent: a finished one is kept, so a matrix that takes hours is measured in parts. The page
+//! is made from the cells that are there, whenever.
+
+mod page;
+
+use crate::error::{Error, Result};
+use crate::experiments::{self, Options, Request};
+use crate::host::{Bed, Mode};
+use crate::plan::Scale;
+use crate::policy::Policy;
+use crate::report::{SUMMARY_FILE, Summary};
+use crate::run::{self, Around, Settings};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The stock scheduler, the best that an administrator sets by hand, and guard.
+const POLICIES: [&str; 3] = ["eevdf", "eevdf-slices=0.5ms", "full"];
+
+/// CPUs of the lab hosts, and whether only [RP]'s experiments run there.
+const SIZES: [(u32, bool); 4] = [(2, false), (8, false), (16, false), (32, true)];
+
+/// Experiments of [RP].
+const PAPER: [&str; 3] = ["postmark", "membench", "clone"];
+
+/// From this size on a cell has one repeat, unless the user asks for more: a phase takes minutes.
+const SLOW_CPUS: u32 = 16;
+const REPEAT: u32 = 3;
+
+/// What is measured, and where the results are.
+pub struct Matrix {
+    /// Names of experiments; empty for all.
+    pub experiments: Vec<String>,
+    /// CPUs of lab hosts; empty for all.
+    pub sizes: Vec<u32>,
+    /// `None`: as suits the size.
+    pub repeat: Option<u32>,
+    pub phase: Option<Duration>,
+    pub warmup: Option<Duration>,
+    pub guest_kernel: String,
+    /// Directory of the cells.
+    pub dir: PathBuf,
+    pub command: String,
+}
+
+/// An experiment on a host of one size.
+pub struct Cell {
+    pub experiment: &'static str,
+    pub cpus: u32,
+    /// `None`: not measured yet.
+    pub summary: Option<Summary>,
+}
+
+/// All cells, those that are finished with their results. Cells that are not part of the matrix are
+/// found if they were measured.
+pub fn cells(dir: &Path) -> Vec<Cell> {
+    let of_size = |(cpus, paper): (u32, bool)| {
+        let names = experiments::ALL.iter().map(|experiment| experiment.name());
+        let names = names.filter(move |name| with_vms(name) && (!paper || PAPER.contains(name)));
+        names.map(move |experiment| Cell {
+            experiment,
+            cpus,
+            summary: finished(dir, experiment, cpus),
+        })
+    };
+    SIZES.into_iter().flat_map(of_size).collect()
+}
+
+/// Policies for vCPUs do nothing for threads of the host.
+fn with_vms(experiment: &str) -> bool {
+    experiment != "threads"
+}
+
+fn place(dir: &Path, experiment: &str, cpus: u32) -> PathBuf {
+    dir.join(format!("{cpus}-cpus")).join(experiment)
+}
+
+/// The results of a cell, if it was measured to its end.
+fn finished(dir: &Path, experiment: &str, cpus: u32) -> Option<Summary> {
+    let text = fs::read(place(dir, experiment, cpus).join(SUMMARY_FILE)).ok()?;
+    let summary: Summary = serde_json::from_slice(&text).ok()?;
+    summary.complete.then_some(summary)
+}
+
+impl Matrix {
+    /// Refuses what is not in the matrix.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with what there is.
+    pub fn check(&self) -> Result<()> {
+        for name in &self.experiments {
+            experiments::find(name)?;
+            if !with_vms(name) {
+                return Err(Error::Usage(format!("{name} has no VM: measure it with `lab run`")));
+            }
+        }
+        let sizes = SIZES.map(|(cpus, _)| cpus);
+        match self.sizes.iter().find(|cpus| !sizes.contains(cpus)) {
+            Some(other) => Err(Error::Usage(format!("--host-cpus {other}: give 2, 8, 16 or 32"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Measures the cells that are asked for and not finished. `done` is called after each.
+    ///
+    /// # Errors
+    /// Of the first cell that failed. Those after it are measured all the same if VMs died.
+    pub fn run(&self, around: Around, done: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.check()?;
+        let asked = |cell: &Cell| {
+            let named = |name: &String| name == cell.experiment;
+            (self.experiments.is_empty() || self.experiments.iter().any(named))
+                && (self.sizes.is_empty() || self.sizes.contains(&cell.cpus))
+        };
+        let open: Vec<Cell> = cells(&self.dir)
+            .into_iter()
+            .filter(|cell| asked(cell) && cell.summary.is_none())
+            .collect();
+        let mut first = Ok(());
+        for (number, cell) in open.iter().enumerate() {
+            let (name, cpus, all) = (cell.experiment, cell.cpus, open.len());
+            let text = format!("cell {} of {all}: {name} on {cpus} CPUs", number + 1);
+            around.progress.notice(&text);
+            match self.measure(cell, around) {
+                Err(error) if error.ends_one_experiment() => first = first.and(Err(error)),
+                // The machine is too small for this cell, perhaps not for the next.
+                Err(error @ Error::Usage(_)) if all > 1 => {
+                    around.progress.notice(&format!("{name} on {cpus} CPUs: {error}"));
+                    first = first.and(Err(error));
+                }
+                measured => measured?,
+            }
+            done()?;
+        }
+        first
+    }
+
+    fn measure(&self, cell: &Cell, around: Around) -> Result<()> {
+        let out = place(&self.dir, cell.experiment, cell.cpus);
+        // What is there is not complete.
+        match fs::remove_dir_all(&out) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::Io { path: out, source: error });
+            }
+            _ => {}
+        }
+        let repeat = if cell.cpus < SLOW_CPUS { REPEAT } else { 1 };
+        let request = Request {
+            experiment: cell.experiment.into(),
+            scale: Scale::Quick,
+            repeat: self.repeat.unwrap_or(repeat),
+            guest_kernels: vec![self.guest_kernel.clone()],
+            preempt: vec![None],
+            guest_args: vec![String::new()],
+            policies: POLICIES.map(str::parse).into_iter().collect::<Result<Vec<Policy>>>()?,
+            phase: self.phase,
+            warmup: self.warmup,
+            options: Options::default(),
+            command: self.command.clone(),
+        };
+        let cpus = Some(cell.cpus);
+        let bed = Bed { mode: Mode::Nested, cpus, dilate: None, base_slice: None, kernel: None };
+        run::run(&[request], &Settings { bed, out }, around, &mut |_| {})
+    }
+}
+
+/// Writes `lab.md` and `lab.html` to `out`, from the cells in `dir`.
+pub fn write(dir: &Path, out: &Path) -> Result<()> {
+    fs::create_dir_all(out).map_err(Error::io(out))?;
+    let cells = cells(dir);
+    for (name, text) in [("lab.md", page::markdown(&cells)), ("lab.html", page::html(&cells))] {
+        let path = out.join(name);
+        reprieve_page::write(&path, text.as_bytes()).map_err(Error::io(&path))?;
+    }
+    Ok(())
+}

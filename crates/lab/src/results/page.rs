@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page of the matrix, as Markdown and as HTML: the same tables.
+
+use super::Cell;
+use crate::costs::Cost;
+use crate::plan::Scenario;
+use crate::report::stats::Distribution;
+use crate::report::{Bound, DISTURBED, Summary, VariantSummary, number, with_unit};
+use maud::html;
+use reprieve_page::{Page, document};
+use std::fmt::Write;
+
+/// Rows of a run's table that are columns here.
+const FIGURES: [&str; 6] =
+    ["gp_mean", "gp_p90", "gp_max", "throughput", "memory_peak", "host_cpu_subject"];
+
+const TITLE: &str = "Results of the lab";
+
+const ABOUT: [&str; 3] = [
+    "`reprieve lab results` made this page; it measures what is missing and writes the page again. \
+     [docs/lab.md](../docs/lab.md) explains experiments and figures.",
+    "A figure is the median of the repeats, with their range in brackets. `alone`: without \
+     competition, under the stock scheduler (`eevdf`); the other rows are overcommitted. \
+     `eevdf-slices=0.5ms`: the stock scheduler with slices of 0.5 ms for all VMs. `full`: guard.",
+    "`?`: other work took more than a tenth of the machine, so the figure decides nothing. `>=`: a \
+     grace period had not ended. CPU time is of the tested VM, in % of the host's.",
+];
+
+struct Table {
+    title: String,
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+fn tables(cells: &[Cell]) -> Vec<Table> {
+    let measured = || cells.iter().filter_map(|cell| Some((cell, cell.summary.as_ref()?)));
+    let mut names: Vec<&str> = measured().map(|(cell, _)| cell.experiment).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut tables: Vec<Table> = names
+        .into_iter()
+        .map(|name| {
+            let of = || measured().filter(|(cell, _)| cell.experiment == name);
+            let columns = of().next().map(|(_, summary)| headings(summary)).unwrap_or_default();
+            let header = ["CPUs", "vCPUs", "repeats", "scheduler"].map(String::from);
+            Table {
+                title: name.into(),
+                header: header.into_iter().chain(columns).collect(),
+                rows: of().flat_map(|(cell, summary)| rows(cell, summary)).collect(),
+            }
+        })
+        .collect();
+    tables.push(beds(measured()));
+    tables.push(open(cells));
+    tables.retain(|table| !table.rows.is_empty());
+    tables
+}
+
+fn headings(summary: &Summary) -> Vec<String> {
+    let heading =
+        |key: &&str| summary.metric(key).map_or(key.to_string(), |m| with_unit(&m.label, &m.unit));
+    FIGURES.iter().map(heading).collect()
+}
+
+/// Alone under the stock scheduler, then overcommitted under each.
+fn rows(cell: &Cell, summary: &Summary) -> Vec<Vec<String>> {
+    let row = |name: String, variant: &VariantSummary, scenario| {
+        let plan = &summary.plan;
+        let first = [cell.cpus, plan.subject.vcpus, plan.repeat].map(|n| n.to_string());
+        let figure = |key: &&str| figure(variant, key, scenario);
+        first.into_iter().chain([name]).chain(FIGURES.iter().map(figure)).collect()
+    };
+    let alone = summary.variants.first();
+    let alone = alone.map(|variant| row("alone".into(), variant, Scenario::Baseline));
+    let over = summary
+        .variants
+        .iter()
+        .map(|variant| row(variant.variant.policy.to_string(), variant, Scenario::Overcommit));
+    alone.into_iter().chain(over).collect()
+}
+
+/// `12.3 (11.0-13.9)`, with the marks of a bound and of other work.
+fn figure(variant: &VariantSummary, key: &str, scenario: Scenario) -> String {
+    let Some(cell) = variant.row(key).and_then(|row| row.cell(scenario)) else { return "-".into() };
+    let Some(repeats) = Distribution::new(cell.repeats.iter().copied().flatten()) else {
+        return "-".into();
+    };
+    let doubt = if cell.disturbed { DISTURBED } else { "" };
+    let mut text = format!("{}{}{doubt}", Bound::mark(cell.bound), number(repeats.median()));
+    if repeats.count() > 1 {
+        let _ = write!(text, " ({}-{})", number(repeats.min()), number(repeats.max()));
+    }
+    text
+}
+
+/// What each run's bed cost, and what it was.
+fn beds<'a>(measured: impl Iterator<Item = (&'a Cell, &'a Summary)>) -> Table {
+    let row = |(cell, summary): (&Cell, &Summary)| {
+        let costs = summary.costs.clone().unwrap_or_default();
+        let us = |cost: &Cost| cost.measured.map_or("-".into(), |m| number(m.ns as f64 / 1e3));
+        let ms = |ns: u64| number(ns as f64 / 1e6);
+        let host = &summary.host;
+        let guest = summary.guests.iter().find(|guest| guest.variant.is_some());
+        let what = [
+            format!("{}, {} CPUs", cell.experiment, cell.cpus),
+            summary.started.split('T').next().unwrap_or_default().into(),
+            host.dilation.factor().to_string(),
+        ];
+        let versions = [
+            costs.slice_ns.map_or("-".into(), ms),
+            number(summary.plan.phase_ms as f64 / 1e3),
+            host.kernel.clone(),
+            guest.map_or("-".into(), |guest| guest.info.kernel.clone()),
+            host.qemu.clone(),
+        ];
+        what.into_iter().chain(costs.rows().iter().map(us)).chain(versions).collect()
+    };
+    let header = [
+        "run",
+        "date",
+        "dilated",
+        "switch of vCPUs, us",
+        "exit, us",
+        "host timer, us",
+        "guest timer, us",
+        "slice, ms",
+        "phase, s",
+        "host",
+        "guest",
+        "QEMU",
+    ];
+    Table {
+        title: "Beds: what they cost, and versions".into(),
+        header: header.map(String::from).into(),
+        rows: measured.map(row).collect(),
+    }
+}
+
+fn open(cells: &[Cell]) -> Table {
+    let open = |cell: &&Cell| cell.summary.is_none();
+    let mut rows: Vec<Vec<String>> = vec![];
+    for cell in cells.iter().filter(open) {
+        let cpus = cell.cpus.to_string();
+        match rows.iter_mut().find(|row| row[0] == cpus) {
+            Some(row) => row[1] += &format!(", {}", cell.experiment),
+            None => rows.push(vec![cpus, cell.experiment.into()]),
+        }
+    }
+    let header = ["CPUs", "experiments"].map(String::from);
+    Table { title: "Not measured yet".into(), header: header.into(), rows }
+}
+
+pub fn markdown(cells: &[Cell]) -> String {
+    let safe = |text: &str| reprieve_page::plain(text).replace('|', "\\|").replace('<', "&lt;");
+    let line = |cells: &[String]| {
+        cells.iter().fold("|".to_string(), |line, cell| line + " " + &safe(cell) + " |") + "\n"
+    };
+    let mut out = format!("<!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->\n# {TITLE}\n");
+    for paragraph in ABOUT {
+        let _ = write!(out, "\n{}\n", wrapped(paragraph));
+    }
+    for Table { title, header, rows } in tables(cells) {
+        let _ = write!(out, "\n## {}\n\n{}", safe(&title), line(&header));
+        out += &format!("|{}\n", "---|".repeat(header.len()));
+        out.extend(rows.iter().map(|row| line(row)));
+    }
+    out
+}
+
+/// Lines of at most 100 columns.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_ascii_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + 1 + word.len() <= 100 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.join("\n")
+}
+
+pub fn html(cells: &[Cell]) -> String {
+    let style = "body { font: 16px/1.4 sans-serif; margin: 2rem auto; max-width: 76rem; } \
+                 table { border-collapse: collapse; font-size: .9rem; } .scroll { overflow-x: auto; } \
+                 td, th { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #ccc; }";
+    let body = html! {
+        h1 { (TITLE) }
+        @for paragraph in ABOUT { p { (paragraph.replace('`', "")) } }
+        @for table in tables(cells) {
+            h2 { (table.title) }
+            div class="scroll" { table {
+                thead { tr { @for cell in &table.header { th { (cell) } } } }
+                tbody {
+                    @for row in &table.rows {
+                        tr { @for cell in row { td { (reprieve_page::plain(cell)) } } }
+                    }
+                }
+            } }
+        }
+    };
+    document(Page { title: TITLE, style, script: None, body })
+}
