@@ -67,7 +67,7 @@ pub enum Error {
     #[error("guest kernel {release}: {what}")]
     Unsupported { release: String, what: String },
 
-    /// What the guest's memory holds contradicts itself.
+    /// The content of the guest's memory contradicts itself.
     #[error("{what} of the guest makes no sense: {detail}")]
     Corrupt { what: &'static str, detail: String },
 

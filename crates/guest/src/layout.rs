@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The addresses and offsets that an eBPF program needs to read a guest.
 //!
-//! They are computed once per boot of the guest. Host addresses are addresses in the VMM's
+//! The addresses are computed once per boot of the guest. Host addresses are addresses in the VMM's
 //! process, for `bpf_probe_read_user` while one of its threads is current. Offsets and lengths are
 //! in bytes.
 //!
@@ -46,7 +46,7 @@ pub struct BpfLayout {
     pub hz: Option<u32>,
 }
 
-/// One vCPU.
+/// A vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VcpuLayout {
     /// Number in the guest.

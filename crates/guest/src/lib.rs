@@ -11,7 +11,7 @@
 //! the kernel tells about itself, `state` and `rcu` read a running kernel, `layout` has the
 //! addresses for eBPF, `guest` puts all of it together.
 //!
-//! What is guaranteed:
+//! Guarantees:
 //! - **Nothing is written**, and memory that the guest has not touched stays untouched: attaching
 //!   does not make the VM larger.
 //! - **The guest is not trusted.** It may be damaged or lie; then calls return errors, or wrong

@@ -12,9 +12,9 @@
 // guest's kernel measures it against the slow clocks, and takes it to be N
 // times as fast.)
 //
-// What is not slowed: CPU-time clocks, and limits in io_uring, which no library
-// call passes on. A program that waits too short, because of such a limit,
-// finds that its timer has not expired and waits again.
+// Exceptions, which run at full speed: CPU-time clocks, and limits in io_uring,
+// which no library call passes on. A program that waits too short, because of
+// such a limit, finds that its timer has not expired and waits again.
 //
 // Clocks that count from boot become t / N. CLOCK_REALTIME becomes start + (t -
 // start) / N, where start is the time at which the program was started.

@@ -70,7 +70,7 @@ impl Scale {
     }
 }
 
-/// One combination of the settings that a run compares.
+/// A combination of the settings that a run compares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// Unique in the plan and short: the settings in which this variant differs from the others

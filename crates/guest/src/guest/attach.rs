@@ -308,7 +308,7 @@ fn fits(memory: &Memory, symbols: &Symbols) -> bool {
         && near(end_at(u64::MAX).unwrap_or(0), all)
 }
 
-/// Of several kernels the one that runs.
+/// The kernel that runs, of several in memory.
 fn running(mut found: Vec<Found>, options: &Options) -> Result<Option<Found>> {
     if found.len() > 1 {
         let clock = |f: &Found| f.memory.u64(f.jiffies).ok();

@@ -25,7 +25,7 @@ const STUCK: Duration = Duration::from_secs(2);
 const SEARCH: Duration = Duration::from_secs(2);
 const SEARCH_MAX: Duration = Duration::from_secs(30);
 
-/// What has become of a guest.
+/// The fate of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     /// The same boot; it may be idle.
@@ -34,7 +34,7 @@ pub enum Liveness {
     Rebooted,
     /// The same boot, but its owner has stopped it.
     Paused,
-    /// It looks like the same boot, but its clock stands still although the vCPUs run: ask
+    /// The boot looks the same, but its clock stands still although the vCPUs run: ask
     /// [`Guest::is_replaced`].
     Doubtful,
     /// The VMM has ended. A VM that migrated away ends here too.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One boot of one guest.
+//! A boot of one guest.
 
 pub(crate) mod attach;
 pub(crate) mod liveness;
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// One boot of one guest. Facts that do not change during a boot are read once; everything else is
+/// A boot of one guest. Facts that do not change during a boot are read once; everything else is
 /// read when it is asked for.
 ///
 /// After a reboot the addresses that it reads belong to something else. [`Guest::alive`] notices
@@ -82,7 +82,7 @@ impl Guest {
         &self.kernel.memory
     }
 
-    /// What is kept of the guest's symbols and types, bytes. The guest chooses how much that is,
+    /// The size of the guest's symbols and types, bytes. The guest chooses how much that is,
     /// within bounds, and it may grow with its modules.
     pub fn kept_bytes(&self) -> usize {
         let types = self.types().map_or(0, Types::bytes);

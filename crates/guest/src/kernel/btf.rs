@@ -33,7 +33,7 @@ const FIELDS_MAX: u32 = 1 << 20;
 pub struct Field {
     /// From the start of the structure, bytes.
     pub offset: u64,
-    /// Of the whole field, bytes.
+    /// Size of the whole field, bytes.
     pub size: u64,
     /// The number of elements of an array (over all dimensions); 1 for other fields.
     pub elements: u64,
@@ -162,7 +162,7 @@ impl Btf {
             }
             self.types.push(new);
         }
-        // They are kept as long as their guest.
+        // The types are kept as long as their guest.
         self.types.shrink_to_fit();
         self.structures.shrink_to_fit();
         self.structures.sort_unstable();

@@ -69,7 +69,7 @@ fn number(memory: &dyn Reader, address: u64) -> Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// What each byte of a compressed name stands for.
+/// The text for each byte of a compressed name.
 struct Tokens {
     table: Vec<u8>,
     /// Start and end.

@@ -80,7 +80,7 @@ impl Builder {
 
     pub fn finish(self) -> Symbols {
         let mut table = self.0;
-        // They are kept as long as their guest.
+        // The symbols are kept as long as their guest.
         table.entries.shrink_to_fit();
         table.names.shrink_to_fit();
         let mut by_address: Vec<u32> = (0..table.entries.len() as u32).collect();

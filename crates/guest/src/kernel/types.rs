@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many looked-up fields are kept.
+/// The number of looked-up fields that are kept.
 const KNOWN_MOST: usize = 1024;
 
 /// By structure and path; `Err`: the name of what there is not.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a guest's grace period looks like from outside: plain data.
+//! A guest's grace period as it looks from outside: plain data.
 
 use crate::state::task::Task;
 use std::time::Duration;
@@ -40,13 +40,13 @@ impl GracePeriod {
 /// Where the guest's scheduler has the grace-period kthread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KthreadPlace {
-    /// It waits for a time or an event.
+    /// The kthread waits for a time or an event.
     Asleep,
-    /// It was woken, and that CPU has not queued it yet: an interrupt tells it to.
+    /// The kthread was woken, and that CPU has not queued it yet: an interrupt tells it to.
     Waking { cpu: u32 },
-    /// It waits in that CPU's run queue, behind another task.
+    /// The kthread waits in that CPU's run queue, behind another task.
     Queued { cpu: u32 },
-    /// It is that CPU's current task.
+    /// The kthread is that CPU's current task.
     Current { cpu: u32 },
 }
 
@@ -110,7 +110,7 @@ pub struct BlockedReader {
     pub cpu: Option<u32>,
 }
 
-/// What of preemption and readers the guest's kernel lets be seen.
+/// The parts of preemption and readers that the guest's kernel shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
     /// `CONFIG_PREEMPT_RCU`: readers are counted per task. Without it they leave no trace: guest

@@ -25,13 +25,13 @@ pub(crate) struct RcuMap {
     pub fqs_due: Option<u64>,
     pub leaves: Vec<Leaf>,
     pub model: Model,
-    /// Of `task_struct.rcu_node_entry`.
+    /// Offset of `task_struct.rcu_node_entry`.
     pub node_entry: Option<u64>,
-    /// Of the number of a task's CPU in `task_struct`.
+    /// Offset of the number of a task's CPU in `task_struct`.
     pub task_cpu: Option<u64>,
-    /// Of `task_struct.on_rq`.
+    /// Offset of `task_struct.on_rq`.
     pub task_on_rq: Option<u64>,
-    /// Of `task_struct.__state`, or `state`.
+    /// Offset of `task_struct.__state`, or `state`.
     pub task_state: Option<u64>,
     pub data: DataOffsets,
 }

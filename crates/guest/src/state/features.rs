@@ -26,7 +26,7 @@ const COMMAND_LINE: usize = 4096;
 pub enum Use {
     Yes,
     No,
-    /// It cannot be told, and why.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
@@ -69,7 +69,7 @@ pub struct Settings {
 }
 
 impl Paravirt {
-    /// What cannot be read is unknown.
+    /// A feature that cannot be read is unknown.
     pub(crate) fn read(kernel: &Kernel) -> Paravirt {
         let lock = |field, function| known(lock_operation_is(kernel, field, function));
         let yields = smp_operation_is(kernel, "send_call_func_ipi", "kvm_smp_send_call_func_ipi");
@@ -85,7 +85,7 @@ impl Paravirt {
 }
 
 impl Settings {
-    /// What cannot be read is `None` or unknown.
+    /// A setting that cannot be read is `None` or unknown.
     pub(crate) fn read(kernel: &Kernel) -> Settings {
         let ticks = |name| {
             let value = kernel.memory.u64(kernel.symbols.address(name).ok()?).ok()?;

@@ -309,7 +309,7 @@ mod tests {
             |at: usize, value: u64| image[at..at + 8].copy_from_slice(&value.to_le_bytes());
         put(0x1000 + 8 * 511, 0x2000 | 1);
         put(0x2000 + 8 * 510, 0x3000 | 1);
-        // One page of 2 MiB.
+        // A page of 2 MiB.
         put(0x3000, 0x81);
         put(0x4000, KERNEL_BASE + 0x5008);
         put(0x5000, state.into());

@@ -14,9 +14,9 @@ const BYTES_MOST: u64 = 1 << 20;
 /// Offsets in `struct task_struct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskOffsets {
-    /// Of the thread (`pid_t`); 0 for an idle task.
+    /// Number of the thread (`pid_t`); 0 for an idle task.
     pub pid: u32,
-    /// Of the process.
+    /// Number of the process.
     pub tgid: Option<u32>,
     /// 16 bytes.
     pub comm: u32,
@@ -31,7 +31,7 @@ pub struct TaskOffsets {
 pub struct Task {
     /// Kernel address of its `task_struct`.
     pub address: u64,
-    /// Of the thread; 0 for an idle task.
+    /// Number of the thread; 0 for an idle task.
     pub pid: i32,
     pub tgid: Option<i32>,
     /// Name, printable.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// CPUs of a guest that are looked at. Linux for x86-64 has at most 8192.
 pub(crate) const CPUS_MAX: u32 = 8192;
 
-/// What the bits of `preempt_count` mean. Masks.
+/// Masks of the bits of `preempt_count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreemptBits {
     /// Depth of disabled preemption: spinlocks, `preempt_disable`.
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(index_of(&swapped, 1, &[0, 1, 2], &[0, 1, 3]), Some(3));
         assert_eq!(index_of(&swapped, 2, &[0, 1, 2], &[0, 1, 3]), Some(1));
         assert_eq!(index_of(&cpus(&[None, None]), 1, &[0, 1], &[0, 1]), Some(1));
-        // One is missing in the middle of the VMM's.
+        // A vCPU is missing in the middle of the VMM's.
         let gap = cpus(&[Some(0), Some(2), Some(3), Some(NO_APIC)]);
         let all = [0, 1, 2].map(|cpu| index_of(&gap, cpu, &[0, 1, 2], &[0, 2, 3]));
         assert_eq!(all, [Some(0), Some(2), Some(3)]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a guest's RAM is: this host's memory, or a file.
+//! The kinds of a guest's RAM: this host's memory, or a file.
 //!
 //! Whoever reads a page that is not in memory waits until it is. A file system of another process
 //! (FUSE) or another host (NFS) may never bring it, and often not even SIGKILL ends that wait. So

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a QEMU command line says about memory, CPUs and control sockets.
+//! The words of a QEMU command line about memory, CPUs and control sockets.
 //!
 //! Options come as `key=value` lists or as libvirt's JSON; both are parsed. The command line comes
 //! from the VMM, not from the guest, but it may be unusual: an option that is not understood keeps

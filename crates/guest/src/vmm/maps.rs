@@ -17,7 +17,7 @@ pub struct Mapping {
     pub shared: bool,
     /// Bytes into the file.
     pub offset: u64,
-    /// Of the file: the major and minor number of its file system's device.
+    /// Device of the file: the major and minor number of its file system's device.
     pub device: (u32, u32),
     /// Zero for anonymous memory.
     pub inode: u64,

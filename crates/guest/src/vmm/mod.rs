@@ -45,7 +45,7 @@ pub struct Vm {
     pub(crate) alternatives: Vec<Vec<Segment>>,
 }
 
-/// What runs the guest's instructions.
+/// The engine that runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {

@@ -42,7 +42,7 @@ pub struct Monitor {
     qmp: qapi::Qmp<qapi::Stream<BufReader<Bounded>, UnixStream>>,
 }
 
-/// What the other side says, up to a time and to a number of bytes.
+/// The words of the other side, up to a time and to a number of bytes.
 struct Bounded {
     stream: UnixStream,
     until: Instant,
@@ -212,7 +212,7 @@ mod tests {
         let limits = Limits { greeting: day, answer: short };
         let error = endless("drips", limits, greeting, b" ");
         assert!(error.contains("timed out") || error.contains("unavailable"), "{error}");
-        // One line, and many that are no answer.
+        // A line, and many that are no answer.
         let limits = Limits { greeting: day, answer: day };
         let line = [b' '; 1 << 16];
         assert!(endless("line", limits, greeting, &line).contains("too long"));

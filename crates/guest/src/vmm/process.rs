@@ -85,8 +85,8 @@ pub fn user(pid: u32) -> Option<u32> {
 const NS_GET_PARENT: libc::c_ulong = 0xb702;
 const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
 
-/// Who made the user namespace that `pid` is in, or the outermost of those around it within this
-/// process's own; `None` if `pid` is in the same one.
+/// The user who made the user namespace that `pid` is in, or the outermost of those around it
+/// within this process's own; `None` if `pid` is in the same one.
 fn namespace_owner(pid: u32) -> Option<u32> {
     let own = fs::metadata("/proc/self/ns/user").ok()?.ino();
     let mut namespace = File::open(format!("/proc/{pid}/ns/user")).ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which of QEMU's threads are vCPUs, when QEMU cannot be asked.
+//! The threads of QEMU that are vCPUs, when QEMU cannot be asked.
 //!
 //! With `debug-threads=on` (libvirt's choice) a thread's name says it. A KVM vCPU also shows in the
 //! system call it is in: `ioctl(fd, KVM_RUN)`, where `fd` is a link to `anon_inode:kvm-vcpu:N`.
@@ -29,7 +29,7 @@ pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
     if !named.is_empty() {
         return named;
     }
-    // One that computes all the time is in no system call, and stops none of the others.
+    // A thread that computes all the time is in no system call, and stops none of the others.
     let running = match accel {
         Accel::Kvm => by_system_call(pid, &tids, expected),
         Accel::Tcg => Vec::new(),
@@ -174,7 +174,7 @@ mod tests {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let own = innermost(&status).unwrap_or(pid);
         assert_eq!(of_process(pid, &[thread(own)]), Some(vec![thread(pid)]));
-        // There is such a thread, but not in this process.
+        // Such a thread exists, but not in this process.
         let other = fs::read_to_string("/proc/1/status").unwrap();
         let other = innermost(&other).unwrap_or(1);
         assert_eq!(of_process(pid, &[thread(own), thread(other)]), None);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is read of real guests, compared with what the guests report about themselves.
+//! Facts read from real guests, compared with what the guests report about themselves.
 
 use crate::common::{LabGuest, alone, boot, resident};
 use crate::patience::{Wait, wait_for};
@@ -89,7 +89,7 @@ fn facts_are_the_guests_own(lab: &mut LabGuest, guest: &Guest, vcpus: u32) {
     assert!(guest.rcu().unwrap().model().preemptible_rcu);
     let layout = guest.layout().unwrap();
     for vcpu in &layout.vcpus {
-        // What an eBPF program would do.
+        // The reads of an eBPF program.
         let view = guest.vcpu(vcpu.cpu).unwrap();
         let address = view.current_task_address().unwrap();
         let at = layout.host_address(address, 4096).unwrap();
@@ -122,7 +122,7 @@ impl Periods {
     }
 }
 
-/// One phase of load: grace periods as the guest's tracing times them; and as polling of the
+/// A phase of load: grace periods as the guest's tracing times them; and as polling of the
 /// guest's memory sees them, where the total is the time with one in progress.
 fn grace_periods(lab: &mut LabGuest, guest: &Guest, seconds: u64) -> (Periods, Periods) {
     let (started, stopped) = (AtomicBool::new(false), AtomicBool::new(false));

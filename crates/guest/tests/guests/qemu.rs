@@ -36,7 +36,7 @@ impl Qemu {
             "-accel",
             "tcg,thread=multi",
         ]);
-        // One monitor is for the test to see that the machine is made; it stays connected, and so
+        // A monitor is for the test to see that the machine is made; it stays connected, and so
         // is busy.
         let own = scratch.0.join("own");
         command.args(["-qmp", &format!("unix:{},server=on,wait=off", own.display())]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What exits, interrupts and switches cost this guest; see [`gaps`].
+//! The cost of exits, interrupts and switches cost this guest; see [`gaps`].
 
 use crate::protocol::Cost;
 use crate::sys::{self, Context, Result, now_ns};

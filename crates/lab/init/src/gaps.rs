@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What interrupts and switches cost, seen from a thread that does nothing but read the clock.
+//! The cost of interrupts and switches, seen from a thread that does nothing but read the clock.
 //!
 //! Between two readings of such a thread passes the same short time, unless something took its CPU
 //! meanwhile: then there is a *gap* as long as that took, entry and exit included. Timer interrupts

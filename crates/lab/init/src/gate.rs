@@ -44,7 +44,7 @@ pub struct Slot {
 
 impl Slot {
     pub fn operation(&self) {
-        // One writer: a plain add, no locked instruction.
+        // A writer: a plain add, no locked instruction.
         self.operations.store(self.operations.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn workers_run_between_start_and_close_and_end_on_quit() {
         let gate = Gate::new(2).unwrap();
-        // What the workers did since the start, by their own count.
+        // The work of all workers since the start, by their own count.
         let done = Arc::new(AtomicU64::new(0));
         let workers: Vec<_> = (0..2)
             .map(|i| {

@@ -37,7 +37,7 @@ impl Spinner {
         })
     }
 
-    /// One on CPUs `cpus` whose time passes in filters of its system calls, where it may not
+    /// An on CPUs `cpus` whose time passes in filters of its system calls, where it may not
     /// migrate.
     pub fn filtered(cpus: Vec<u32>) -> Result<Spinner> {
         let (send, filtered) = std::sync::mpsc::channel();

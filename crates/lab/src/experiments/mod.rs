@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::plan::VmPlan;
 use std::time::Duration;
 
-/// One experiment. Sizes and competitors follow [`Size`].
+/// An experiment. Sizes and competitors follow [`Size`].
 pub trait Experiment: Sync {
     fn name(&self) -> &'static str;
     /// The workload of the guest under test, one line.

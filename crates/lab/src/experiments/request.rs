@@ -248,7 +248,7 @@ impl Request {
         Ok((warmup, phase))
     }
 
-    /// One variant for each combination of the settings that are compared.
+    /// A variant for each combination of the settings that are compared.
     fn variants(&self) -> Result<Vec<Variant>> {
         let mut variants = Vec::new();
         for guest_kernel in &self.guest_kernels {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Debian packages, without changing the machine: the lab has its own apt configuration.
 //!
-//! It runs the machine's `apt-get` with separate lists, caches and an empty package status. So apt
-//! knows releases that the machine does not use, resolves all dependencies of a package, needs no
-//! root, and changes nothing outside the lab's cache. apt verifies every file against the archive's
-//! signature. Packages are unpacked, never installed: no maintainer script runs.
+//! This module runs the machine's `apt-get` with separate lists, caches and an empty package
+//! status. So apt knows releases that the machine does not use, resolves all dependencies of a
+//! package, needs no root, and changes nothing outside the lab's cache. apt verifies every file
+//! against the archive's signature. Packages are unpacked, never installed: no maintainer script
+//! runs.
 
 use super::Context;
 use super::archive::{self, SECURITY_SUITE, SUITES, TOOLS_SUITE};

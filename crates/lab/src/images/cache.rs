@@ -32,7 +32,7 @@ pub enum Kind {
     Kernel,
     /// Unpacked packages of programs: QEMU and workloads, or a compiler.
     Tools,
-    /// What building a module for one kernel needs.
+    /// The needs of building a module for one kernel.
     Headers,
     /// The lab's kernel module, built for one kernel.
     Module,
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// One complete item.
+/// A complete item.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub kind: Kind,
@@ -282,7 +282,7 @@ impl Cache {
                 // Its maker holds the lock until it is complete.
                 let exclusive = FlockOperation::NonBlockingLockExclusive;
                 if take(&lock, exclusive).map_err(Error::io(&path))? {
-                    // Who prepares another image needs not fail for it.
+                    // A run that prepares another image needs not fail for it.
                     let _ = remove(&item.path());
                 }
             }
@@ -411,7 +411,7 @@ mod tests {
         });
         assert_eq!(failed.unwrap_err().to_string(), "broken");
         assert!(cache.list().unwrap().is_empty());
-        // What a crash leaves is not mistaken for part of the item.
+        // The remains of a crash is not mistaken for part of the item.
         let partial = scratch.path().join("tools/a.partial");
         fs::create_dir_all(&partial).unwrap();
         fs::write(partial.join("stale"), "x").unwrap();

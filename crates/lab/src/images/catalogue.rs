@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which stock kernels Debian offers, newest first.
+//! The stock kernels that Debian offers, newest first.
 //!
 //! A kernel comes as one package (`linux-image-REL`), or as three (`linux-binary-REL` or
 //! `linux-binary-unsigned-REL`, and `linux-modules-REL`, with the configuration in
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One kernel that can be fetched.
+/// A kernel that can be fetched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
     /// `uname -r` of the kernel.

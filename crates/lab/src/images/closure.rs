@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The files that a program needs to start: its loader and shared libraries.
 //!
-//! They are found by reading ELF files, not by running a loader, so that this also works for
-//! programs in an unpacked tree of another release. Paths and symbolic links are followed within
-//! that tree.
+//! The libraries are found by reading ELF files, not by running a loader, so that this also works
+//! for programs in an unpacked tree of another release. Paths and symbolic links are followed
+//! within that tree.
 
 use crate::error::{Error, Result};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};

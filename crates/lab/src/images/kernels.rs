@@ -68,18 +68,18 @@ pub struct Kernel {
     pub headers: Headers,
 }
 
-/// What a module can be built against.
+/// The sources against which a module can be built.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Headers {
     /// Packages to fetch.
     Packages(Vec<String>),
     /// A build tree on this machine (`/lib/modules/REL/build`).
     Tree(PathBuf),
-    /// There is nothing, for this reason.
+    /// No such sources, for this reason.
     None(String),
 }
 
-/// What a kernel can do as a lab host.
+/// The abilities of a kernel as a lab host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostAbility {
     pub sched_ext: bool,

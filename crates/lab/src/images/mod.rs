@@ -33,7 +33,7 @@ pub use reprieve_init::protocol::Program;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Item {
     pub name: String,
-    /// What it is, e.g. `kernel`.
+    /// The kind of item, e.g. `kernel`.
     pub what: String,
     /// Size on disk.
     pub bytes: u64,

@@ -25,7 +25,7 @@ const LINK_LIMIT: Duration = Duration::from_secs(120);
 /// Bumped when the way of building changes.
 const RECIPE: &str = "1";
 
-/// What both modules include: the control file, and `call_rcu` that does not wait.
+/// The common headers of both modules: the control file, and `call_rcu` that does not wait.
 const CONTROL: (&str, &str) = ("control.h", include_str!("../../kmod/control.h"));
 const PROMPT: (&str, &str) = ("prompt.h", include_str!("../../kmod/prompt.h"));
 

@@ -113,7 +113,7 @@ impl<'a> Images<'a> {
         Ok(())
     }
 
-    /// What is in the cache.
+    /// The content of the cache.
     pub fn list(&self) -> Result<Vec<Item>> {
         let entries = self.cache.list()?;
         Ok(entries.into_iter().map(item).collect())

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a program with another root directory, as root or not, leaving no mount behind.
 //!
-//! So programs of another release find their files at the absolute paths that they expect. Root may
-//! chroot; other users may in a user namespace of their own. The new root needs only `/dev/null`
-//! from the machine: a device node where one can be made, else the machine's own, bound into a
-//! mount namespace that ends with the program.
+//! Programs of another release thus find their files at the absolute paths that they expect. Root
+//! may chroot; other users may in a user namespace of their own. The new root needs only
+//! `/dev/null` from the machine: a device node where one can be made, else the machine's own, bound
+//! into a mount namespace that ends with the program.
 
 use crate::error::{Error, Result};
 use rustix::process::{getegid, geteuid};
@@ -37,7 +37,7 @@ pub fn enter(command: &mut Command, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the child does between fork and exec, where it must not allocate.
+/// The child's part between fork and exec, where it must not allocate.
 struct Plan {
     root: CString,
     null: CString,

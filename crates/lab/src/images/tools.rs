@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The programs that the lab runs: QEMU, postmark and dbench, Apache and wrk, and a compiler.
 //!
-//! They come from Debian 13 and its backports and are unpacked with all their dependencies into the
-//! cache: the machine's own release may be older, and nested runs need QEMU 11 (earlier ones lose
-//! interrupts of CPUs with nested guests under multi-threaded TCG). A program from such a tree
-//! starts with the loader and the libraries of the tree, without chroot and without root.
+//! The tools come from Debian 13 and its backports and are unpacked with all their dependencies
+//! into the cache: the machine's own release may be older, and nested runs need QEMU 11 (earlier
+//! ones lose interrupts of CPUs with nested guests under multi-threaded TCG). A program from such a
+//! tree starts with the loader and the libraries of the tree, without chroot and without root.
 
 use super::Context;
 use super::Qemu;

@@ -27,7 +27,7 @@ pub struct Run {
     pub started: String,
     pub host: HostInfo,
     pub guests: Vec<Guest>,
-    /// What switches, exits and interrupts cost there, if it was measured.
+    /// The costs of switches, exits and interrupts there, if it was measured.
     pub costs: Option<Costs>,
     /// In the order in which they ran.
     pub phases: Vec<Phase>,
@@ -48,7 +48,7 @@ pub struct Guest {
     pub boot_ms: u64,
 }
 
-/// One phase with its samples. Times in ns since it began.
+/// A phase with its samples. Times in ns since it began.
 #[derive(Clone, Debug)]
 pub struct Phase {
     pub id: u32,
@@ -277,7 +277,7 @@ impl Reading {
                 _ => return Err(format!("phase {phase} ends without a start")),
             },
             Record::PhaseDied { phase, death } => match self.phase(phase) {
-                // What it sent before is not of a whole phase.
+                // The guest's messages from before is not of a whole phase.
                 Some(p) if !p.is_over() => {
                     let empty = Phase::new(p.id, p.variant, p.repeat, p.scenario);
                     *p = Phase { death: Some(death), ..empty };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a row of the table is: a key, a label, a unit and a function.
+//! A row of the table: a key, a label, a unit and a function.
 //!
 //! The function takes a set of phases. For one phase it returns the figure of that repeat; for the
 //! phases of all repeats it returns the figure over all their samples together (a mean over all

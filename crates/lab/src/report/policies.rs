@@ -28,10 +28,10 @@ pub struct ToEevdf {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     pub value: f64,
-    /// Which bound it is, where one of the figures is one.
+    /// The kind of bound, where one of the figures is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
-    /// Of the repeats' ratios; `None` for fewer than two.
+    /// The spread of the repeats' ratios; `None` for fewer than two.
     pub spread: Option<Spread>,
 }
 
@@ -92,7 +92,7 @@ type Column = (&'static str, &'static str, &'static str, fn(&ToEevdf) -> Option<
 #[derive(Clone, Copy)]
 enum Form {
     Ratio,
-    /// What the ratio lacks to 1, in %.
+    /// The distance of the ratio to 1, in %.
     Avoided,
 }
 

@@ -33,7 +33,7 @@ pub struct Summary {
     pub plan: Plan,
     pub host: HostInfo,
     pub guests: Vec<Guest>,
-    /// What switches, exits and interrupts cost on the VMs' host, if it was measured.
+    /// The costs of switches, exits and interrupts on the VMs' host, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<Costs>,
     pub notices: Vec<String>,
@@ -46,11 +46,11 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VariantSummary {
     pub variant: Variant,
-    /// One per entry of [`Summary::metrics`], in its order.
+    /// A per entry of [`Summary::metrics`], in its order.
     pub rows: Vec<Row>,
 }
 
-/// One figure of a variant.
+/// A figure of a variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub key: String,
@@ -59,7 +59,7 @@ pub struct Row {
     pub overcommit: Option<Cell>,
     /// Overcommit over baseline. `None` also where both are bounds.
     pub ratio: Option<f64>,
-    /// Which bound the ratio is, where one of them is one.
+    /// The kind of bound of the ratio, where one of them is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_bound: Option<Bound>,
     pub paper: Option<PaperFigure>,
@@ -73,7 +73,7 @@ pub struct Row {
 pub struct Cell {
     /// Over the samples of all repeats together.
     pub value: f64,
-    /// Which bound `value` is, if the figure itself is not known.
+    /// The kind of bound of `value`, if the figure itself is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
     /// Each repeat's own figure, or the bound of it, by repeat.
@@ -273,7 +273,7 @@ fn notices(run: &Run) -> Vec<String> {
     notices
 }
 
-/// That the grace periods of some of these phases are those of their beginning.
+/// A notice that the grace periods of some of these phases are those of their beginning.
 fn lost<'a>(run: &Run, phases: impl Iterator<Item = &'a Phase>) -> Option<String> {
     let costs = phases.filter(|p| p.is_cut()).filter_map(|p| Some(&p.end.as_ref()?.0.cost));
     let costs: Vec<_> = costs.collect();

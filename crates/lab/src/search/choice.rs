@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What to try next, and what to keep: a coordinate search. Each round varies one parameter of the
-//! best settings so far. A value is kept if it shortens overcommitted grace periods by more than
-//! the repeats differ, and costs the guest no more than the user allows.
+//! The next try, and the choice of what to keep: a coordinate search. Each round varies one
+//! parameter of the best settings so far. A value is kept if it shortens overcommitted grace
+//! periods by more than the repeats differ, and costs the guest no more than the user allows.
 
 use crate::policy::Policy;
 use crate::report::{Bound, Cell};
@@ -74,7 +74,7 @@ impl Parameter {
     }
 }
 
-/// What the guest's kernel offers.
+/// The parameters that the guest's kernel offers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Offers {
     pub release: String,
@@ -231,7 +231,7 @@ pub fn judge(candidate: &Tried, best: &Tried, defaults: &Tried, loss: f64) -> Ve
         let at_least = |cell: &Option<Cell>| {
             cell.as_ref().is_some_and(|cell| cell.bound == Some(Bound::AtLeast))
         };
-        // One that did not end is not in the mean.
+        // A phase that did not end is not in the mean.
         if at_least(&candidate.overcommitted.gp_max) || at_least(&candidate.alone.gp_max) {
             return Some(false);
         }
@@ -354,7 +354,7 @@ mod tests {
         // One of its repeats is within those of the yardstick, whatever the mean says.
         assert_eq!(judge(&tried(&[2.0, 10.0], 5.0, 100.0)), Verdict::NotBetter);
         assert_eq!(judge(&tried(&[13.0, 14.0], 5.0, 100.0)), Verdict::NotBetter);
-        // One that did not end is in no mean.
+        // A repeat that did not end is in no mean.
         let mut open = tried(&[9.0, 9.9], 5.0, 100.0);
         if let Some(longest) = &mut open.overcommitted.gp_max {
             longest.bound = Some(Bound::AtLeast);

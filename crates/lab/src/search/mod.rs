@@ -34,12 +34,12 @@ pub const SEARCH_SCHEMA: u32 = 1;
 pub const SEARCH_FILE: &str = "search.json";
 const TABLE_FILE: &str = "search.txt";
 
-/// What to search.
+/// The extent of a search.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// In the order of [`Parameter::ALL`], whatever the order here.
     pub parameters: Vec<Parameter>,
-    /// What a value may cost, in % of the defaults' figures.
+    /// The price that a value may have, in % of the defaults' figures.
     pub loss_percent: f64,
 }
 
@@ -67,7 +67,7 @@ pub struct Search {
     pub best: Vec<Best>,
 }
 
-/// What a round is about.
+/// The subject of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {

@@ -160,7 +160,7 @@ mod tests {
         }),
     ];
 
-    /// What the dilated process finds.
+    /// The environment of the dilated process.
     fn inside() {
         check(std::process::id()).unwrap();
         let (outer_from, began, inner_from) = (real_now(), Instant::now(), real_now());

@@ -596,7 +596,7 @@ mod tests {
         vm.next_event(Instant::now() + FOREVER, &cancel).unwrap();
         writeln!(guest, "{line}\n{line}").unwrap();
         let mut heard = 0;
-        // Who reads the lines may get no CPU in time.
+        // The reader of the lines may get no CPU in time.
         while heard < 2 {
             let error = vm.call_audible(&Command::Start, FOREVER, 3 * POLL, &cancel, |_| {
                 heard += 1;

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Crashes that end the attempts; and the least number of attempts that hang.
 pub const TRIES: u32 = 3;
 
-/// What remains of the attempts to boot one VM.
+/// The rest of the attempts to boot one VM.
 #[derive(Debug)]
 pub struct Attempts {
     limit: Duration,

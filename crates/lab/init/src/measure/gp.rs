@@ -17,7 +17,7 @@
 //! overcommit makes it longer. The cleanup itself, and the callbacks that become ready by it, count
 //! for the next grace period if it follows at once, else for none.
 
-/// What happened, on one vCPU.
+/// An event on one vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Init,

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 /// Most readings kept: 8 MB, more than an hour at 20 ms.
 const MOST: usize = 200_000;
 
-/// One reading.
+/// A reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// `CLOCK_MONOTONIC`.

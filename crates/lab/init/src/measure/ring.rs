@@ -9,7 +9,7 @@
 
 use crate::bytes::{u32_at, u64_at};
 
-/// One recorded event: its time and its raw fields (the first two bytes are the event's id).
+/// A recorded event: its time and its raw fields (the first two bytes are the event's id).
 pub struct Event<'a> {
     pub time_ns: u64,
     pub data: &'a [u8],

@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const TRACING: &str = "/sys/kernel/tracing";
-/// Of the instance, and of the group of its kprobes.
+/// Name of the instance, and of the group of its kprobes.
 const NAME: &str = "reprieve";
 const RCU_SOFTIRQ: &str = "vec==9";
 
@@ -150,7 +150,7 @@ impl Trace {
         }
         volume.complete_until = streams.iter().filter(|s| s.lost > 0).map(|s| s.last).min();
         let complete = |at: u64| volume.complete_until.is_none_or(|until| at <= until);
-        // What came after a loss may have ended it.
+        // An event after a loss may have ended it.
         volume.open = in_progress(&found, tracker.open(), to).filter(|_| complete(to));
         for gp in found {
             if gp.start_ns >= from && gp.end_ns <= to && complete(gp.end_ns) {
@@ -283,7 +283,7 @@ impl Ids {
         })
     }
 
-    /// What a recorded event means; `None` for a switch between threads that do not count.
+    /// The meaning of a recorded event; `None` for a switch between threads that do not count.
     fn classify(&self, data: &[u8]) -> Option<Kind> {
         let id = u16_at(data, 0)?;
         if id == self.init {

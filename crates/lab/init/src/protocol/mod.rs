@@ -89,7 +89,7 @@ pub enum Cost {
     Switch,
 }
 
-/// What to measure during a phase, and how often.
+/// The measurements of a phase, and how often.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measure {
@@ -118,7 +118,7 @@ pub enum Event {
     /// The load has stopped and the phase is over; sent at that moment, before the recorded samples
     /// are read. Samples follow.
     LoadStopped { phase: u32 },
-    /// One measurement of the phase that has just ended.
+    /// A measurement of the phase that has just ended.
     Sample { phase: u32, sample: Sample },
     /// The phase is over and all its samples were sent.
     PhaseDone { phase: u32, result: PhaseResult },
@@ -155,7 +155,7 @@ pub struct GuestInfo {
     pub clocksource: String,
 }
 
-/// One measurement. Times in ns since the phase began.
+/// A measurement. Times in ns since the phase began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "sample", rename_all = "snake_case")]
 pub enum Sample {
@@ -211,7 +211,7 @@ pub struct Figure {
     pub better: Better,
 }
 
-/// Which of two figures is the better one.
+/// The direction in which a figure is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
@@ -222,7 +222,7 @@ pub enum Better {
     Neither,
 }
 
-/// What measuring cost the guest during a phase.
+/// The cost of measuring to the guest during a phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasureCost {
     /// CPU time of sampling: of each sampling thread, the median CPU time of a sample times their

@@ -69,7 +69,7 @@ pub enum Workload {
     Threads { per_cpu: u32 },
 }
 
-/// What a workload needs in the guest's image besides the init.
+/// The needs of a workload in the guest's image besides the init.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {

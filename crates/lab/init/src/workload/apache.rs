@@ -27,7 +27,7 @@ const WRK: &str = Program::Apache.debian_programs()[1];
 const EVENT: &str = Program::Apache.debian_programs()[2];
 const AUTHZ: &str = Program::Apache.debian_programs()[3];
 const ADDRESS: &str = "127.0.0.1:80";
-/// Of MOSBENCH.
+/// MOSBENCH's value.
 const PAGE_BYTES: usize = 300;
 const WORKERS_PER_PROCESS: u32 = 32;
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -166,7 +166,7 @@ MaxSpareThreads {workers}
     )
 }
 
-/// What wrk prints at its end.
+/// The words of wrk at its end.
 #[derive(Debug, PartialEq)]
 struct Report {
     /// Requests per second.

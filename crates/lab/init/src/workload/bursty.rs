@@ -18,7 +18,7 @@ pub fn prepare(
     Ok(Box::new(Workers::prepare("bursty", "burst", processes, &arguments)?))
 }
 
-/// One burst and one sleep, at random from ranges that include both limits.
+/// A burst and one sleep, at random from ranges that include both limits.
 pub fn operation(seed: u64, index: u64, ops: (u64, u64), sleep_ms: (u64, u64)) -> Operation {
     // A stream of its own for each process.
     let mut rng = fastrand::Rng::with_seed(seed ^ index.rotate_left(32));

@@ -74,7 +74,7 @@ impl Load for Hinted {
         self.threads.check(ran)
     }
 
-    /// Of the questions since the last figures.
+    /// Counts of the questions since the last figures.
     fn figures(&mut self) -> Vec<Figure> {
         let Answers { preempted, on_cpu, unknown, overloaded } = &*self.answers;
         let [preempted, on_cpu, unknown, overloaded] =

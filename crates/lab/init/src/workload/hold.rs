@@ -31,7 +31,7 @@ pub fn prepare(holds: &[Hold]) -> Result<Box<dyn Load>> {
     Ok(Box::new(Holds { user, cpus, commands: commands.collect() }))
 }
 
-/// One hold of user mode: as many steps as take `hold_us` of CPU time.
+/// A hold of user mode: as many steps as take `hold_us` of CPU time.
 fn operation(hold: &Hold) -> Operation {
     let pause = Duration::from_micros(hold.pause_us.into());
     let mut x = u64::from(hold.cpu);

@@ -68,7 +68,7 @@ pub trait Load: Send {
 /// The operation that a worker repeats; an error ends the worker.
 type Operation = Box<dyn FnMut(&Slot) -> io::Result<()> + Send>;
 
-/// What a load did between start and stop.
+/// The work of a load between start and stop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     /// When it stopped (`CLOCK_MONOTONIC`, ns).

@@ -27,7 +27,7 @@ pub fn prepare(pairs: u32, work_us: u32) -> Result<Box<dyn Load>> {
     Ok(Box::new(Threads::prepare("ping", "wakeup", work)?))
 }
 
-/// One turn: if the byte is here, works and passes it on; then waits for it.
+/// A turn: if the byte is here, works and passes it on; then waits for it.
 fn operation(mut line: UnixStream, mut here: bool, steps: u64) -> Operation {
     let (mut byte, mut x) = ([0], 1);
     Box::new(move |slot| {

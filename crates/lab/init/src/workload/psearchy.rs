@@ -119,7 +119,7 @@ fn part(word: u64) -> usize {
     (word >> (u64::BITS - PARTS.ilog2())) as usize
 }
 
-/// One thread's work.
+/// A thread's work.
 struct Indexer {
     corpus: Arc<Corpus>,
     index: Arc<Index>,

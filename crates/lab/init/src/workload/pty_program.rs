@@ -97,7 +97,8 @@ impl PtyProgram {
             // The last line may still grow.
             seen = lines.len().saturating_sub(1);
             let late = Instant::now() > deadline;
-            // What it printed last may not be read yet; a child of it may keep the terminal open.
+            // The program's last words may not be read yet; a child of it may keep the terminal
+            // open.
             if ended.is_none() && self.process.status().is_some() {
                 ended = Some(Instant::now() + scaled(LAST_OUTPUT));
             }

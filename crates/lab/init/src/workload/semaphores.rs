@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One thread that makes and removes System V semaphore sets, and others that read.
+//! A thread that makes and removes System V semaphore sets, and others that read.
 //!
 //! The kernel frees a removed set through `call_rcu`, so each operation leaves about `semaphores` x
 //! 64 bytes that wait for a grace period. A grace period has to wait for the readers' short system

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How long a worker may take to finish an operation.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// Of a thread, in messages.
+/// The name of a thread, in messages.
 const NAME: &str = "worker thread";
 
 pub struct Threads {
@@ -22,7 +22,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// One thread per entry of `work`: the CPU to which it is bound, if any, and its operation.
+    /// A thread per entry of `work`: the CPU to which it is bound, if any, and its operation.
     pub fn prepare(
         name: &'static str,
         unit: &'static str,

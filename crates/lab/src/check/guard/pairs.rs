@@ -58,7 +58,7 @@ pub const SCENES: [Scene; 5] = [
     scene(By::Socket, Where::Anywhere, Where::Pinned),
 ];
 
-/// One end of what the two wake each other by.
+/// An end of what the two wake each other by.
 enum End {
     Futex(Receiver<()>, Sender<()>),
     Socket(UnixStream),

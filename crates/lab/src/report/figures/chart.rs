@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One chart as an SVG fragment of an HTML page.
+//! A chart as an SVG fragment of an HTML page.
 //!
 //! Charts are drawn at twice the size at which they are shown, since plotters places everything on
 //! whole pixels. Colours are drawn as stand-ins and then replaced by CSS variables, so that the

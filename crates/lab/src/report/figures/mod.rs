@@ -87,7 +87,7 @@ fn durations(phase: &Phase) -> Vec<Point> {
     phase.grace_periods.iter().map(|g| (g.start_ns as f64 / 1e9, ms(g))).collect()
 }
 
-/// One series per repeat, the first in front.
+/// A series per repeat, the first in front.
 fn by_time(
     run: &Run,
     variant: usize,

@@ -24,15 +24,15 @@ const STYLE: &str = include_str!("style.css");
 
 /// A run on the page.
 pub struct Entry<'a> {
-    /// What tells it from the other runs; `None` when it is alone.
+    /// The difference to the other runs; `None` when it is alone.
     pub name: Option<String>,
     pub run: &'a Run,
     pub summary: &'a Summary,
 }
 
-/// One variant of a run on the page.
+/// A variant of a run on the page.
 struct Item<'a> {
-    /// What it is called everywhere on the page.
+    /// The name of it everywhere on the page.
     title: String,
     /// Short, for charts: `A`, `B`; empty when there is but one.
     letter: String,
@@ -130,7 +130,7 @@ fn heading(entries: &[Entry]) -> Markup {
     }
 }
 
-/// What compares variants and runs with each other; nothing for a single one.
+/// Comparisons of variants and runs with each other; nothing for a single one.
 fn overview(items: &[Item]) -> Result<Markup> {
     if items.len() < 2 {
         return Ok(html! {});

@@ -53,7 +53,7 @@ fn line(name: &str, value: &str) -> Markup {
     html! { tr { th scope="row" { (name) } td { (plain(value)) } } }
 }
 
-/// What switches, exits and interrupts cost, as shares of a slice.
+/// The costs of switches, exits and interrupts, as shares of a slice.
 fn bed(costs: &Costs) -> Markup {
     let us = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.2}", ns as f64 / 1e3));
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{s:.2}"));

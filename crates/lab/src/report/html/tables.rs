@@ -99,7 +99,7 @@ const COSTS: &[Column] = &[
     ("callback_latency_p99", "callback p99", true),
 ];
 
-/// One row per variant (and run) with what matters most.
+/// A row per variant (and run) with what matters most.
 pub fn side_by_side(items: &[Item]) -> Markup {
     html! { (comparison(items, GRACE_PERIODS)) (comparison(items, COSTS)) }
 }

@@ -105,7 +105,7 @@ fn figure_rows(run: &Run) -> Vec<Metric> {
     rows
 }
 
-/// One row for the guest under test, whose VM has a different name in each variant, and one per
+/// A row for the guest under test, whose VM has a different name in each variant, and one per
 /// competitor. `unit`: what the throughput counts, if there is any.
 fn host_rows(run: &Run, unit: Option<String>) -> Vec<Metric> {
     let guests = run.plan.guests();

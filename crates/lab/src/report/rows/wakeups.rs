@@ -9,10 +9,10 @@ use crate::report::stats::Distribution;
 
 const GROUP: &str = "A thread of the host";
 
-/// What the latency's 99th percentile may be at most, over that under the stock scheduler.
+/// The most that the latency's 99th percentile may be, over that under the stock scheduler.
 const TARGET: f64 = 1.1;
 
-/// One row per percentile, over the sleeps of all phases.
+/// A row per percentile, over the sleeps of all phases.
 pub fn rows() -> Vec<Metric> {
     let late = |m: &Measured| {
         let all = m.phases.iter().flat_map(|phase| &phase.wakeups_ns);

@@ -30,7 +30,7 @@ const CRITICAL: [&str; 5] = ["reader", "no-preempt", "irqs-off", "softirq", "har
 const WAITS_GROUP: &str = "A grace period waits for";
 const LONG_WAITS_GROUP: &str = "Once it is older than 20 ms, it waits for";
 
-/// What grace periods wait for, by the watcher's names.
+/// The things that grace periods wait for, by the watcher's names.
 const WAITS: [(&str, &str); 15] = [
     ("running", "a vCPU that runs"),
     ("preempted-user", "one preempted in user mode"),
@@ -41,7 +41,7 @@ const WAITS: [(&str, &str); 15] = [
     ("woken", "one woken, without a CPU"),
     ("halted", "one halted"),
     ("preempted-by-guest", "a reader preempted by its guest"),
-    // What older versions did not tell apart.
+    // The waits that older versions did not tell apart.
     ("kthread-off-cpu", "the GP kthread; a vCPU has no CPU"),
     ("kthread-waking", "the GP kthread, woken for a vCPU off its CPU"),
     ("kthread-queued", "the GP kthread, ready on a vCPU off its CPU"),

@@ -142,7 +142,7 @@ fn work(memory: &Memory, cpu: &Cpu, n: usize) {
     }
 }
 
-/// One step of a guest whose words mean nothing.
+/// A step of a guest whose words mean nothing.
 fn confuse(memory: &Memory, cpu: &Cpu, n: usize, random: &mut fastrand::Rng) {
     let rcu = memory.rcu();
     let words: [&AtomicU64; 16] = [

@@ -40,7 +40,7 @@ const BUSY: [(&str, Behaviour, u64); 8] = [
     ("wild", Behaviour::Wild, 100),
 ];
 
-/// One whose vCPUs sleep and wake. It comes last, and guard's arrays have no entries for some.
+/// A whose vCPUs sleep and wake. It comes last, and guard's arrays have no entries for some.
 const NAPPING: (&str, Behaviour, u64) = ("napping", Behaviour::Napping, 100);
 const NAPPING_VCPUS: usize = 16;
 const LEFT_OUT: usize = 8;
