@@ -11,6 +11,7 @@
 
 use crate::domain::default::DefaultDomain;
 use crate::domain::{Cookie, Domain, end};
+use crate::platform::annotate;
 use crate::platform::barrier::light;
 use crate::platform::facts::{self, Restartable};
 use crate::platform::sys;
@@ -51,6 +52,26 @@ pub fn reader_offset() -> isize {
 /// The default domain.
 pub const GLOBAL: DomainId = DomainId::GLOBAL;
 
+/// For thread sanitizers: this thread waits for what others have done before [`release`].
+pub fn acquire() {
+    annotate::acquire(annotate::clock());
+}
+
+/// See [`acquire`].
+pub fn release() {
+    annotate::release(annotate::clock());
+}
+
+/// The same of a lock.
+pub fn acquire_lock<T>(lock: *const T) {
+    annotate::acquire(lock.addr());
+}
+
+/// See [`acquire_lock`].
+pub fn release_lock<T>(lock: *const T) {
+    annotate::release(lock.addr());
+}
+
 /// Enters a plain section of the domain; registers the thread if need be. Unlike a guard's, it ends
 /// with the thread, if the thread has used no guards of the domain.
 pub fn enter(domain: DomainId) {
@@ -81,7 +102,10 @@ fn begin() {
 pub unsafe fn leave(domain: DomainId) {
     let record = thread::existing(domain.index());
     match record.filter(|r| r.nesting() != 0) {
-        Some(record) => record.leave(),
+        Some(record) => {
+            release();
+            record.leave();
+        }
         None if thread::exiting() => {}
         None => sys::die("underflow: a thread leaves a read-side section that it has not entered"),
     }
@@ -127,6 +151,7 @@ pub fn announce_in_line(domain: DomainId) {
 pub unsafe fn quiesce(domain: DomainId) {
     let record = thread::existing(domain.index());
     if let Some(record) = record.filter(|r| r.nesting() == 1) {
+        release();
         record.quiesce();
         begin();
     }

@@ -14,6 +14,11 @@
 #ifndef REPRIEVE_HINT_H
 #define REPRIEVE_HINT_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include "hint_abi.h"
 
 #ifdef __cplusplus

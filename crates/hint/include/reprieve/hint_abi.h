@@ -17,6 +17,11 @@
 #ifndef REPRIEVE_HINT_ABI_H
 #define REPRIEVE_HINT_ABI_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #ifndef __bpf__
 #include <stdint.h>
 #define REPRIEVE_HINT_U32 uint32_t

@@ -13,6 +13,11 @@
 #ifndef REPRIEVE_HINT_REGION_H
 #define REPRIEVE_HINT_REGION_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include "hint_abi.h"
 
 #define REPRIEVE_REGION_VERSION 1

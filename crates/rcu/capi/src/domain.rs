@@ -59,9 +59,7 @@ pub unsafe extern "C" fn reprieve_domain_read_unlock(domain: *const Domain) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_domain_synchronize(domain: *const Domain) {
     // SAFETY: the caller's promise.
-    let domain = unsafe { &*domain };
-    crate::before_waiting(domain);
-    domain.synchronize();
+    crate::synchronize(unsafe { &*domain });
 }
 
 /// # Safety
@@ -74,7 +72,7 @@ pub unsafe extern "C" fn reprieve_domain_call(
     bytes: usize,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { (*domain).call_rcu(head, function, bytes) }
+    unsafe { crate::call(&*domain, head, function, bytes) }
 }
 
 /// # Safety

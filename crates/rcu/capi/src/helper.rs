@@ -8,7 +8,7 @@
 //! the thread offline meanwhile in the QSBR flavor.
 
 use crate::{qsbr, reprieve_barrier, reprieve_call};
-use reprieve_core::{Domain, Function, Head, abi};
+use reprieve_core::{Function, Head, abi};
 use std::cell::Cell;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr::null_mut;
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn reprieve_defer(
     argument: *mut c_void,
 ) {
     // SAFETY: the head is fresh, heads its allocation, and is freed by `run_deferred`.
-    unsafe { Domain::global().call_rcu(deferred(function, argument), run_deferred, 0) }
+    unsafe { reprieve_call(deferred(function, argument), run_deferred, 0) }
 }
 
 /// # Safety

@@ -2,6 +2,7 @@
 //! The functions behind `reprieve/hint.h` (crate `reprieve-hint`).
 
 use lock_api::{RawMutex as _, RawRwLock as _};
+use reprieve_core::abi;
 use reprieve_hint::{RawFairLock, RawMutex, RawRwLock, Sleeps, Spins, ThreadId};
 use std::ffi::{c_int, c_uint, c_void};
 use std::time::Duration;
@@ -87,7 +88,14 @@ macro_rules! functions {
             pub unsafe extern "C" fn $name(lock: *const $lock) $(-> $result)? {
                 // SAFETY: the caller's promise.
                 #[allow(unused_unsafe, reason = "only unlocking is unsafe")]
-                unsafe { (*lock).$method() $(as $result)? }
+                unsafe {
+                    // What the function orders, for thread sanitizers: too much does no harm.
+                    abi::release_lock(lock);
+                    let result = (*lock).$method();
+                    abi::acquire_lock(lock);
+                    #[allow(clippy::unused_unit, reason = "some return nothing")]
+                    { result $(as $result)? }
+                }
             }
         )*
     };

@@ -42,6 +42,20 @@ pub extern "C" fn reprieve_read_ongoing() -> c_int {
     (abi::nesting(abi::GLOBAL) != 0).into()
 }
 
+/// For thread sanitizers, which headers serve in line.
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_annotate_release() {
+    abi::release();
+}
+
+/// A fence, which a thread sanitizer does not see.
+#[unsafe(no_mangle)]
+pub extern "C" fn reprieve_annotate_fence() {
+    abi::release();
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    abi::acquire();
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_restart_slow(attempt: c_uint) -> usize {
     abi::restart(attempt)
@@ -66,6 +80,30 @@ fn before_waiting(domain: &Domain) {
     );
 }
 
+fn synchronize(domain: &Domain) {
+    before_waiting(domain);
+    domain.synchronize();
+    abi::acquire();
+}
+
+fn poll(domain: &Domain, cookie: u64) -> c_int {
+    let done = domain.poll(abi::cookie(domain.id(), cookie));
+    if done {
+        abi::acquire();
+    }
+    done.into()
+}
+
+/// Registers a callback.
+///
+/// # Safety
+/// As `reprieve.h` says.
+unsafe fn call(domain: &Domain, head: *mut Head, function: Function, bytes: usize) {
+    abi::release();
+    // SAFETY: the caller's promise.
+    unsafe { domain.call_rcu(head, function, bytes) }
+}
+
 /// 0, or `EDEADLK` as `reprieve.h` says.
 fn barrier(domain: &Domain) -> c_int {
     if !abi::in_callback() {
@@ -74,19 +112,21 @@ fn barrier(domain: &Domain) -> c_int {
             "a thread waits for callbacks inside a read-side section of the same domain",
         );
     }
-    if domain.barrier().is_ok() { 0 } else { libc::EDEADLK }
+    let result = domain.barrier();
+    abi::acquire();
+    if result.is_ok() { 0 } else { libc::EDEADLK }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_synchronize() {
-    before_waiting(Domain::global());
-    Domain::global().synchronize();
+    synchronize(Domain::global());
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_synchronize_expedited() {
     before_waiting(Domain::global());
     Domain::global().synchronize_expedited();
+    abi::acquire();
 }
 
 /// The default domain is there before `main`: a call that registers a callback may find no memory.
@@ -104,7 +144,7 @@ extern "C" fn make_domain() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reprieve_call(head: *mut Head, function: Function, bytes: usize) {
     // SAFETY: the caller's promise.
-    unsafe { Domain::global().call_rcu(head, function, bytes) }
+    unsafe { call(Domain::global(), head, function, bytes) }
 }
 
 const LEAF: c_uint = 1;
@@ -119,6 +159,7 @@ pub unsafe extern "C" fn reprieve_retire(
     bytes: usize,
     flags: c_uint,
 ) {
+    abi::release();
     // SAFETY: the caller's promise.
     unsafe { Domain::global().retire(node.cast(), head, function, bytes, flags & LEAF != 0) }
 }
@@ -142,7 +183,7 @@ pub extern "C" fn reprieve_start_poll() -> u64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_poll(cookie: u64) -> c_int {
-    Domain::global().poll(abi::cookie(Domain::global().id(), cookie)).into()
+    poll(Domain::global(), cookie)
 }
 
 #[unsafe(no_mangle)]
@@ -150,6 +191,7 @@ pub extern "C" fn reprieve_cond_synchronize(cookie: u64) {
     if reprieve_poll(cookie) == 0 {
         before_waiting(Domain::global());
         Domain::global().cond_synchronize(abi::cookie(Domain::global().id(), cookie));
+        abi::acquire();
     }
 }
 

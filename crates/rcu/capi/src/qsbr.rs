@@ -87,10 +87,7 @@ pub extern "C" fn reprieve_qsbr_quiescent_state_slow() {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_synchronize() {
-    offline(|domain| {
-        crate::before_waiting(domain);
-        domain.synchronize();
-    });
+    offline(crate::synchronize);
 }
 
 /// # Safety
@@ -99,6 +96,7 @@ pub extern "C" fn reprieve_qsbr_synchronize() {
 pub unsafe extern "C" fn reprieve_qsbr_call(head: *mut Head, function: Function, bytes: usize) {
     // No slot of this domain is ever filled, so a head's node is free for the function.
     let node = without_provenance(function as usize);
+    abi::release();
     // SAFETY: the caller's promise; no slot holds the node, so the callback waits for none.
     unsafe { domain().retire(node, head, run_online, bytes, false) }
 }
@@ -128,5 +126,5 @@ pub extern "C" fn reprieve_qsbr_start_poll() -> u64 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn reprieve_qsbr_poll(cookie: u64) -> c_int {
-    domain().poll(abi::cookie(id(), cookie)).into()
+    crate::poll(domain(), cookie)
 }

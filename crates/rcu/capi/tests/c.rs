@@ -396,9 +396,11 @@ fn headers_stand_alone() {
                 directories.push(path);
                 continue;
             }
-            for (compiler, suffix, standard) in
-                [("cc", "c", "-std=gnu11"), ("c++", "cc", "-std=gnu++11")]
-            {
+            let ways = [("cc", "c", "-std=gnu11"), ("c++", "cc", "-std=gnu++11")];
+            // Those of the standard library's names are C++20.
+            let newer = [("c++", "cc", "-std=c++20"), ("clang++", "cc", "-std=c++20")];
+            let ways = if path.extension().is_some() { ways } else { newer };
+            for (compiler, suffix, standard) in ways {
                 let source = scratch().join(format!("alone.{suffix}"));
                 let header = path.display();
                 fs::write(&source, format!("#include \"{header}\"\n#include \"{header}\"\nint main(void) {{ return 0; }}\n")).unwrap();
@@ -443,6 +445,85 @@ fn a_shared_object_has_a_section_of_its_own() {
     let program = compile("cc", &source("plugin.c"), "plugin", &["-O2"], Link::Shared);
     verify(&program);
     run(Command::new(&program).arg(&plugin));
+}
+
+/// C++26's names, in a namespace of their own and in the standard's.
+#[test]
+fn safe_reclamation_of_cpp26() {
+    for compiler in ["c++", "clang++"] {
+        for name in ["-DREPRIEVE_IN_OWN", "-DREPRIEVE_IN_STD"] {
+            let options = ["-std=c++20", "-O2", "-Wold-style-cast", name];
+            let name = format!("saferecl-{compiler}{name}");
+            run(&mut Command::new(compile(
+                compiler,
+                &source("saferecl.cc"),
+                &name,
+                &options,
+                Link::Shared,
+            )));
+        }
+    }
+}
+
+/// Programs that have more warnings on than C's casts stand, and macros that expand in them.
+#[test]
+fn no_warnings_in_strict_cpp() {
+    let strict = scratch().join("strict.cc");
+    let text = "#include <reprieve/restart.h>
+#include <reprieve/urcu.h>
+#include <reprieve/cds.h>
+#include <reprieve/stall.h>
+#include <reprieve/hint.h>
+struct node { int value; reprieve_head head; };
+static node *current;
+REPRIEVE_RESTARTABLE static uintptr_t look(const void *, void *result)
+{
+\t*static_cast<int *>(result) = reprieve_dereference(current)->value;
+\treturn 1;
+}
+REPRIEVE_RESTARTABLE static const void *get(const void *)
+{
+\treturn reprieve_dereference(current);
+}
+int main()
+{
+\tint value = 0;
+\treprieve_protected held;
+\treprieve_assign_pointer(current, new node());
+\treprieve_lookup(look, nullptr, &value);
+\treprieve_protect(get, nullptr, &held);
+\treprieve_release(&held);
+\tnode *old = rcu_xchg_pointer(&current, static_cast<node *>(nullptr));
+\tdelete reprieve_container_of(&old->head, node, head);
+\treturn value;
+}
+";
+    fs::write(&strict, text).unwrap();
+    for (compiler, more) in [("c++", "-Wuseless-cast"), ("clang++", "-Wextra")] {
+        let options = ["-std=c++17", "-O2", "-Wold-style-cast", more];
+        let name = format!("strict-{compiler}");
+        run(&mut Command::new(compile(compiler, &strict, &name, &options, Link::Shared)));
+    }
+}
+
+/// Thread sanitizers see no membarrier; the library and the headers tell them what orders threads.
+#[test]
+fn correct_programs_under_a_thread_sanitizer() {
+    let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
+    for (compiler, file, option) in [
+        ("cc", "../../examples/first.c", "-O1"),
+        ("cc", "copies.c", "-O1"),
+        ("cc", "wait.c", "-O1"),
+        ("cc", "classic.c", "-O1"),
+        ("cc", "hint.c", "-O1"),
+        ("cc", "urcu.c", "-DFLAVOR_HEADER=<urcu.h>"),
+        ("c++", "saferecl.cc", "-std=c++20"),
+    ] {
+        let name = format!("tsan-{}", file.rsplit('/').next().unwrap());
+        let options = ["-O1", "-fsanitize=thread", &compat, option];
+        let program = compile(compiler, &source(file), &name, &options, Link::Shared);
+        run(Command::new(&program).env("TSAN_OPTIONS", "die_after_fork=0"));
+    }
 }
 
 /// `reprieve_call` needs no memory: what it needs is in the node.

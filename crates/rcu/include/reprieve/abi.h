@@ -11,6 +11,11 @@
 #ifndef REPRIEVE_ABI_H
 #define REPRIEVE_ABI_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -66,6 +71,24 @@ extern __thread struct reprieve_thread_block reprieve_thread
 #define REPRIEVE_INLINE_ static inline __attribute__((always_inline, unused))
 #define REPRIEVE_LIKELY_(x) __builtin_expect(!!(x), 1)
 
+/* What orders threads, for thread sanitizers, which see no membarrier. */
+#if defined(__SANITIZE_THREAD__)
+#define REPRIEVE_TSAN_
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define REPRIEVE_TSAN_
+#endif
+#endif
+#ifdef REPRIEVE_TSAN_
+#define REPRIEVE_RELEASES_() reprieve_annotate_release()
+#define REPRIEVE_THREAD_FENCE_(order) reprieve_annotate_fence()
+#else
+#define REPRIEVE_RELEASES_() ((void)0)
+#define REPRIEVE_THREAD_FENCE_(order) __atomic_thread_fence(order)
+#endif
+
+void reprieve_annotate_release(void);
+void reprieve_annotate_fence(void);
 void reprieve_read_lock_slow(void);
 void reprieve_read_unlock_slow(void);
 void reprieve_qsbr_quiescent_state_slow(void);

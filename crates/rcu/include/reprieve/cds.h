@@ -23,6 +23,11 @@
 #ifndef REPRIEVE_CDS_H
 #define REPRIEVE_CDS_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <reprieve/list.h>
 
 #define cds_list_head reprieve_list_head

@@ -35,6 +35,11 @@
 #ifndef REPRIEVE_CLASSIC_H
 #define REPRIEVE_CLASSIC_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <reprieve/list.h>
 
 #define rcu_read_lock reprieve_read_lock

@@ -33,6 +33,11 @@
 #ifndef REPRIEVE_LIST_H
 #define REPRIEVE_LIST_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <reprieve/reprieve.h>
 
 struct reprieve_list_head {

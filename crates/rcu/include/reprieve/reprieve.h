@@ -56,6 +56,11 @@
 #ifndef REPRIEVE_REPRIEVE_H
 #define REPRIEVE_REPRIEVE_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <reprieve/abi.h>
 
 #ifdef __cplusplus
@@ -86,6 +91,7 @@ REPRIEVE_INLINE_ void reprieve_read_unlock(void)
 {
 	struct reprieve_record *record = REPRIEVE_RECORD_();
 
+	REPRIEVE_RELEASES_();
 	if (REPRIEVE_LIKELY_(record)) {
 		uint64_t word = __atomic_load_n(&record->word, __ATOMIC_RELAXED);
 
@@ -276,6 +282,7 @@ REPRIEVE_INLINE_ void reprieve_qsbr_quiescent_state(void)
 {
 	struct reprieve_record *record = REPRIEVE_ONLINE_();
 
+	REPRIEVE_RELEASES_();
 	if (REPRIEVE_LIKELY_(record)) {
 		uint64_t snapshot = __atomic_load_n(&record->snapshot, __ATOMIC_RELAXED);
 

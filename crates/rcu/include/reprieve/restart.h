@@ -71,7 +71,20 @@
 #ifndef REPRIEVE_RESTART_H
 #define REPRIEVE_RESTART_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <reprieve/reprieve.h>
+
+/*
+ * Elsewhere lookups run in plain sections. So they do for thread sanitizers, which have to see the
+ * loads.
+ */
+#if defined(__x86_64__) && !defined(REPRIEVE_TSAN_)
+#define REPRIEVE_RESTARTS_
+#endif
 
 #if defined(__has_attribute)
 #if __has_attribute(no_stack_protector)
@@ -97,19 +110,24 @@
 #define REPRIEVE_NO_COVERAGE_
 #endif
 #ifdef __clang__
-#define REPRIEVE_UNCHECKED_                                                                        \
-	no_instrument_function, no_sanitize("address", "thread", "memory", "undefined", "integer", \
-					    "implicit-conversion", "coverage")                     \
-					REPRIEVE_NO_PROTECTOR_ REPRIEVE_NO_PROFILE_
+#define REPRIEVE_UNCHECKED_                                                                     \
+	no_instrument_function,                                                                 \
+		no_sanitize("address", "memory", "undefined", "integer", "implicit-conversion", \
+			    "coverage") REPRIEVE_NO_PROTECTOR_ REPRIEVE_NO_PROFILE_
 #define REPRIEVE_RESTARTABLE \
 	__attribute__((section("reprieve_restart"), noinline, REPRIEVE_UNCHECKED_))
 #else
 #define REPRIEVE_UNCHECKED_                                                       \
-	no_instrument_function, no_sanitize_address, no_sanitize_thread,          \
+	no_instrument_function, no_sanitize_address,                              \
 		no_sanitize_undefined REPRIEVE_NO_PROTECTOR_ REPRIEVE_NO_PROFILE_ \
 			REPRIEVE_NO_COVERAGE_
 #define REPRIEVE_RESTARTABLE \
 	__attribute__((section("reprieve_restart"), noinline, noclone, noipa, REPRIEVE_UNCHECKED_))
+#endif
+
+#ifdef REPRIEVE_TSAN_
+#undef REPRIEVE_RESTARTABLE
+#define REPRIEVE_RESTARTABLE __attribute__((noinline))
 #endif
 
 /*
@@ -125,7 +143,7 @@ struct reprieve_protected {
 	uintptr_t *slot;
 };
 
-#ifdef __x86_64__
+#ifdef REPRIEVE_RESTARTS_
 
 #ifdef __cplusplus
 extern "C" {
@@ -313,50 +331,6 @@ REPRIEVE_INLINE_ void reprieve_leave_(struct reprieve_thread_block *thread)
 /* Gives an attempt the thread's block; null afterwards if the attempt was aborted. */
 #define REPRIEVE_BLOCK_(name) register struct reprieve_thread_block *name __asm__("r12")
 
-#else /* not x86-64: the library never says that a lookup may restart. */
-#define REPRIEVE_ATTEMPT_LOOKUP_(f, a, b, thread, cs, value) \
-	((value) = 0, (thread) = NULL, (void)(cs), (void)(a), (void)(b))
-#define REPRIEVE_ATTEMPT_PROTECT_ REPRIEVE_ATTEMPT_LOOKUP_
-#define REPRIEVE_BLOCK_(name) struct reprieve_thread_block *name
-
-REPRIEVE_INLINE_ struct reprieve_thread_block *reprieve_thread_(void)
-{
-	return NULL;
-}
-
-REPRIEVE_INLINE_ int reprieve_idle_(const struct reprieve_thread_block *thread)
-{
-	(void)thread;
-	return 0;
-}
-
-REPRIEVE_INLINE_ uintptr_t reprieve_cs_(const struct reprieve_thread_block *thread)
-{
-	(void)thread;
-	return 0;
-}
-
-REPRIEVE_INLINE_ struct reprieve_record *reprieve_record_(struct reprieve_thread_block *thread)
-{
-	(void)thread;
-	return NULL;
-}
-
-REPRIEVE_INLINE_ void reprieve_leave_(struct reprieve_thread_block *thread)
-{
-	(void)thread;
-}
-#endif
-
-REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
-{
-	struct reprieve_record *record = reprieve_record_(thread);
-
-	if (REPRIEVE_LIKELY_(record && __atomic_load_n(&record->slots[0], __ATOMIC_RELAXED) == 0))
-		return &record->slots[0];
-	return reprieve_slot_slow();
-}
-
 /*
  * An attempt, and out of the innermost loop if it was not aborted. For the two macros below, with
  * their variables.
@@ -398,6 +372,35 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
 		}                                                                                  \
 	} while (0)
 
+#else
+#define REPRIEVE_ATTEMPTS_(ATTEMPT_, function, b, fallback) \
+	do {                                                \
+		reprieve_fallback();                        \
+		fallback;                                   \
+		reprieve_read_unlock();                     \
+	} while (0)
+
+REPRIEVE_INLINE_ struct reprieve_thread_block *reprieve_thread_(void)
+{
+	return NULL;
+}
+
+REPRIEVE_INLINE_ struct reprieve_record *reprieve_record_(struct reprieve_thread_block *thread)
+{
+	(void)thread;
+	return NULL;
+}
+#endif
+
+REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
+{
+	struct reprieve_record *record = reprieve_record_(thread);
+
+	if (REPRIEVE_LIKELY_(record && __atomic_load_n(&record->slots[0], __ATOMIC_RELAXED) == 0))
+		return &record->slots[0];
+	return reprieve_slot_slow();
+}
+
 /*
  * uintptr_t reprieve_lookup(function, const void *argument, void *result)
  *
@@ -413,6 +416,7 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
 		void *reprieve_result_ = (result);                                               \
 		struct reprieve_thread_block *const reprieve_thread_found_ = reprieve_thread_(); \
 		uintptr_t reprieve_value_;                                                       \
+		(void)reprieve_thread_found_;                                                    \
 		REPRIEVE_ATTEMPTS_(REPRIEVE_ATTEMPT_LOOKUP_, function, reprieve_result_,         \
 				   reprieve_value_ =                                             \
 					   function(reprieve_argument_, reprieve_result_));      \
@@ -449,6 +453,7 @@ REPRIEVE_INLINE_ uintptr_t *reprieve_slot_(struct reprieve_thread_block *thread)
  */
 REPRIEVE_INLINE_ void reprieve_release(struct reprieve_protected *held)
 {
+	REPRIEVE_RELEASES_();
 	if (__atomic_load_n(held->slot, __ATOMIC_RELAXED) == (uintptr_t)held->node)
 		__atomic_store_n(held->slot, (uintptr_t)0, __ATOMIC_RELEASE);
 	held->node = NULL;

@@ -38,6 +38,11 @@
 #ifndef REPRIEVE_STALL_H
 #define REPRIEVE_STALL_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <reprieve/reprieve.h>
 
 #ifdef __cplusplus

@@ -21,6 +21,12 @@
 #ifndef REPRIEVE_UATOMIC_H
 #define REPRIEVE_UATOMIC_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
+#include <reprieve/abi.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -54,12 +60,12 @@
 #define caa_likely(x) __builtin_expect(!!(x), 1)
 #define caa_unlikely(x) __builtin_expect(!!(x), 0)
 #define cmm_barrier() __asm__ __volatile__("" : : : "memory")
-#define cmm_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-#define cmm_rmb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-#define cmm_wmb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-#define cmm_smp_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-#define cmm_smp_rmb() __atomic_thread_fence(__ATOMIC_ACQUIRE)
-#define cmm_smp_wmb() __atomic_thread_fence(__ATOMIC_RELEASE)
+#define cmm_mb() REPRIEVE_THREAD_FENCE_(__ATOMIC_SEQ_CST)
+#define cmm_rmb() REPRIEVE_THREAD_FENCE_(__ATOMIC_SEQ_CST)
+#define cmm_wmb() REPRIEVE_THREAD_FENCE_(__ATOMIC_SEQ_CST)
+#define cmm_smp_mb() REPRIEVE_THREAD_FENCE_(__ATOMIC_SEQ_CST)
+#define cmm_smp_rmb() REPRIEVE_THREAD_FENCE_(__ATOMIC_ACQUIRE)
+#define cmm_smp_wmb() REPRIEVE_THREAD_FENCE_(__ATOMIC_RELEASE)
 #define cmm_smp_mc() cmm_barrier()
 #define cmm_smp_rmc() cmm_barrier()
 #define cmm_smp_wmc() cmm_barrier()
@@ -148,7 +154,7 @@ static inline __attribute__((unused)) caa_cycles_t caa_get_cycles(void)
 #define REPRIEVE_FENCE_() ((void)0)
 #define REPRIEVE_FENCED_(addr, operation) (operation)
 #else
-#define REPRIEVE_FENCE_() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define REPRIEVE_FENCE_() REPRIEVE_THREAD_FENCE_(__ATOMIC_SEQ_CST)
 #define REPRIEVE_FENCED_(addr, operation)          \
 	__extension__({                            \
 		__typeof__(*(addr)) reprieve_new_; \

@@ -66,6 +66,11 @@
 #ifndef REPRIEVE_URCU_H
 #define REPRIEVE_URCU_H
 
+#ifdef __cplusplus
+/* C's casts; no warnings of a program's own strictness. */
+#pragma GCC system_header
+#endif
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>

@@ -21,7 +21,7 @@ use super::worker_wait::WorkerWait;
 use crate::grace::sequence::GpSeq;
 use crate::platform::fork;
 use crate::platform::lock::Lock;
-use crate::thread::head::{Head, LEAF, PHASE};
+use crate::thread::head::{self, Head, LEAF, PHASE};
 use crate::thread::list::{Chain, List, fetch};
 use crate::thread::load::Load;
 use crate::thread::slots::{ProtectedNodes, Slots};
@@ -286,11 +286,9 @@ impl Queue {
                 }
                 let unsettled = &mut (*self.batch.get()).unsettled[(head.flags & PHASE) as usize];
                 *unsettled = unsettled.add(Load::one(head.units));
-                if let Some(function) = head.function {
-                    (*thread).running = std::ptr::from_ref(self) as usize;
-                    function(head);
-                    (*thread).running = 0;
-                }
+                (*thread).running = std::ptr::from_ref(self) as usize;
+                head::run(head);
+                (*thread).running = 0;
                 ran += 1;
                 if ran % OFTEN == 0 {
                     self.settle(reclaimer);

@@ -6,6 +6,7 @@
 //! runs at a thread's exit are entered from above. Its state is that of the process, written at
 //! start-up (`start`, `facts`), by the self-test, and around forks.
 
+pub(crate) mod annotate;
 pub(crate) mod barrier;
 pub(crate) mod cancel;
 pub(crate) mod collect;

@@ -45,7 +45,7 @@ use super::record::Record;
 use super::registry::{REGISTRIES, Registry};
 use crate::platform::exit::{AtExit, run_at_thread_exit};
 use crate::platform::fork::{self, Handlers, Part};
-use crate::platform::{facts, start, sys};
+use crate::platform::{annotate, facts, start, sys};
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -370,6 +370,7 @@ fn register(index: usize) -> &'static Record {
         let Some(record) = REGISTRIES[index].claim(sys::thread_id()) else {
             sys::die("no memory to register a thread");
         };
+        annotate::acquire(annotate::clock());
         record.stamp();
         *(*thread).table.add(index) = record;
         if index == 0 && !facts::fenced() {

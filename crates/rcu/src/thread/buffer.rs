@@ -44,7 +44,7 @@
 use super::list::Chain;
 use super::load::Load;
 use crate::platform::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, fence};
-use crate::thread::head::{Head, LEAF, PHASE};
+use crate::thread::head::{Head, LEAF, PHASE, run};
 use std::sync::atomic::compiler_fence;
 
 /// Values of `busy`: the owner is not inside; it is; it ended while it was.
@@ -430,9 +430,7 @@ impl Access<'_> {
             let ran = &self.buffer.unsettled[(callback.flags & PHASE) as usize];
             let sum = Load::from_bits(ran.load(Ordering::Relaxed)).add(Load::one(callback.units));
             ran.store(sum.bits(), Ordering::Relaxed);
-            if let Some(function) = callback.function {
-                function(head);
-            }
+            run(head);
         }
         true
     }

@@ -31,6 +31,23 @@ impl Head {
     }
 }
 
+/// Runs a callback.
+///
+/// # Safety
+/// The head is that of a registered callback, whose wait is over. It may be gone when this returns.
+#[inline]
+pub(crate) unsafe fn run(head: *mut Head) {
+    use crate::platform::annotate::{acquire, clock, release};
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(function) = (*head).function {
+            acquire(clock());
+            function(head);
+            release(clock());
+        }
+    }
+}
+
 impl Default for Head {
     fn default() -> Head {
         Head::new()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Pages.
 
+use crate::platform::annotate;
+
 /// Fresh zeroed pages that are never given back, or null.
 pub(crate) fn map_pages(bytes: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -16,5 +18,7 @@ pub(crate) fn map_pages(bytes: usize) -> *mut u8 {
             0,
         )
     };
+    // The mapping is a write for thread sanitizers. Other threads use it from here on.
+    annotate::release(annotate::clock());
     if p == libc::MAP_FAILED { std::ptr::null_mut() } else { p.cast() }
 }
