@@ -31,7 +31,9 @@ fn main() {
         // As in a program. The code is position-independent, where a variable of a library's takes
         // a call, and the linker, which removes the call, cannot give the registers back.
         .flag("-ftls-model=initial-exec");
-    build.files(["c/floor.c", "c/reprieve.c", "c/reprieve_qsbr.c"]).include("../rcu/include");
+    build
+        .files(["c/brcu.c", "c/floor.c", "c/reprieve.c", "c/reprieve_qsbr.c"])
+        .include("../rcu/include");
     let compiler = build.get_compiler();
     println!(
         "cargo:rustc-env=REPRIEVE_BENCH_CC={}",

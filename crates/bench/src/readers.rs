@@ -28,6 +28,8 @@ const MOST_LOOKS: u32 = 600_000;
 #[derive(Clone, Copy)]
 pub enum Work {
     Lookups,
+    /// Lookups one by one: in long lists.
+    Searches,
     Gets,
     Walks,
 }
@@ -240,6 +242,7 @@ fn read(
         }
         let (bad, done) = match work {
             Work::Lookups => (reader.lookups(&mut seed, BATCH), BATCH),
+            Work::Searches => (reader.lookups(&mut seed, 1), 1),
             Work::Gets => (reader.gets(BATCH), BATCH),
             Work::Walks => (reader.walks(walks), walks),
         };
@@ -283,7 +286,8 @@ mod tests {
             assert!(totals.operations > 0 && totals.cpu > 0, "{}: {totals:?}", kind.name());
             assert_eq!(table.ledger().garbage(), 0, "{}", kind.name());
             // These use the nodes of the table or of a list, which the ledger counts.
-            let own = Kind::ALL.contains(&kind) || matches!(kind, Kind::C(_));
+            let own = Kind::ALL.contains(&kind)
+                || matches!(kind, Kind::C(_) | Kind::Traverse | Kind::Brcu);
             if own && kind != Kind::ArcSwap {
                 assert!(table.ledger().freed() >= 2003, "{}", kind.name());
             }
@@ -297,6 +301,9 @@ mod tests {
         reads_right_and_frees_everything(&Kind::ALL, Work::Gets, Table::cell);
         let headers = [Side::Copied, Side::Protected, Side::Plain, Side::Qsbr].map(Kind::C);
         reads_right_and_frees_everything(&headers, Work::Lookups, || Table::hash(64));
+        let parts = [Kind::Traverse, Kind::Brcu];
+        reads_right_and_frees_everything(&parts, Work::Lookups, || Table::hash(64));
+        reads_right_and_frees_everything(&parts, Work::Searches, || Table::list(1 << 12));
         reads_right_and_frees_everything(&headers, Work::Gets, Table::cell);
         let sections = [Side::Plain, Side::Qsbr].map(Kind::C);
         reads_right_and_frees_everything(&sections, Work::Walks, || Table::list(64));

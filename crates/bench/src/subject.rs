@@ -48,6 +48,9 @@ pub enum Kind {
     ParkingLot,
     Floor,
     FloorC,
+    /// Traversals in parts: in `long` only, as is the next.
+    Traverse,
+    Brcu,
     Cell(Side),
     ArcSwapCache,
     Map(Side),
@@ -175,6 +178,8 @@ impl Kind {
             Kind::ParkingLot => "rwlock (parking_lot)",
             Kind::Floor => "no protection (Rust)",
             Kind::FloorC => "no protection (C)",
+            Kind::Traverse => "traversal",
+            Kind::Brcu => "HP-BRCU",
             Kind::Cell(Side::Copied) => "Cell, copied",
             Kind::Cell(Side::Protected) => "Cell, protected",
             Kind::Cell(Side::Plain) => "Cell, plain",
@@ -220,6 +225,7 @@ impl Kind {
             Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
                 Class::Reprieve
             }
+            Kind::Traverse => Class::Reprieve,
             Kind::Floor | Kind::FloorC => Class::Floor,
             _ => Class::Peer,
         }
@@ -232,7 +238,8 @@ impl Kind {
             Kind::Cell(_) | Kind::Map(_) | Kind::Ids(_) | Kind::List(_) | Kind::Intrusive(..) => {
                 None
             }
-            Kind::Floor | Kind::FloorC => None,
+            Kind::Floor | Kind::FloorC | Kind::Traverse => None,
+            Kind::Brcu => Some("hp-brcu"),
             Kind::Urcu(_) | Kind::Lfht(_) | Kind::UrcuList(..) => Some("urcu"),
             Kind::Papaya => Some("papaya"),
             Kind::DashMap => Some("dashmap"),
@@ -246,8 +253,17 @@ impl Kind {
 }
 
 /// The families of peers that `--against` takes.
-pub const FAMILIES: [&str; 8] =
-    ["urcu", "crossbeam", "seize", "haphazard", "arc-swap", "papaya", "dashmap", "rwlock"];
+pub const FAMILIES: [&str; 9] = [
+    "urcu",
+    "crossbeam",
+    "seize",
+    "haphazard",
+    "hp-brcu",
+    "arc-swap",
+    "papaya",
+    "dashmap",
+    "rwlock",
+];
 
 /// Whether this was compiled with liburcu.
 pub const URCU: bool = cfg!(urcu);

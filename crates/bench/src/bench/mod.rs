@@ -8,6 +8,7 @@ mod flood;
 mod grace;
 mod list;
 mod locks;
+mod long;
 mod lookup;
 mod map;
 mod msg;
@@ -34,6 +35,7 @@ pub enum Bench {
     Read,
     Grace,
     Flood,
+    Long,
     Cell,
     List,
     Map,
@@ -50,10 +52,11 @@ pub enum Bench {
 impl Bench {
     /// All that a user may name: those of `bench all`, and those that measure other things than the
     /// runtime.
-    pub const NAMED: [Bench; 14] = [
+    pub const NAMED: [Bench; 15] = [
         Bench::Read,
         Bench::Grace,
         Bench::Flood,
+        Bench::Long,
         Bench::Callbacks,
         Bench::Cell,
         Bench::List,
@@ -68,10 +71,11 @@ impl Bench {
     ];
 
     /// All that measure the runtime, in the order of `bench all`.
-    pub const ALL: [Bench; 8] = [
+    pub const ALL: [Bench; 9] = [
         Bench::Read,
         Bench::Grace,
         Bench::Flood,
+        Bench::Long,
         Bench::Callbacks,
         Bench::Cell,
         Bench::List,
@@ -85,6 +89,7 @@ impl Bench {
             Bench::Read => "read",
             Bench::Grace => "grace",
             Bench::Flood => "flood",
+            Bench::Long => "long",
             Bench::Cell => "cell",
             Bench::List => "list",
             Bench::Map => "map",
@@ -107,6 +112,7 @@ impl Bench {
                 "how long a grace period takes while readers are preempted in their sections"
             }
             Bench::Flood => "a flood of 1 KiB updates",
+            Bench::Long => "traversals of a long list, and scans of a large map, beside updates",
             Bench::Cell => "one read-mostly pointer",
             Bench::List => "walks along a list",
             Bench::Map => "hash maps, and tables of objects by number",
@@ -131,6 +137,7 @@ impl Bench {
             Bench::Read | Bench::Grace | Bench::Callbacks => &[1, 4, 16, 64],
             Bench::Cell | Bench::List | Bench::Map => &[1, 16],
             Bench::Flood => &[16],
+            Bench::Long => &[1, 4],
             Bench::Dcache => &[4],
             Bench::Locks => &[1, 2, 4, 32],
             Bench::Semop => &[1, 2, 8, 32],
@@ -221,6 +228,7 @@ fn prepare(bench: Bench, options: &Options) -> Result<Prepared<'_>> {
         Bench::Read => read::prepare(options),
         Bench::Grace => grace::prepare(options),
         Bench::Flood => flood::prepare(options),
+        Bench::Long => long::prepare(options),
         Bench::Cell => cell::prepare(options),
         Bench::List => list::prepare(options),
         Bench::Map => map::prepare(options),

@@ -6,6 +6,7 @@
 //! C, statement by statement the same.
 
 mod arc_swap;
+mod brcu;
 mod cell;
 mod crossbeam;
 mod floor;
@@ -18,6 +19,7 @@ pub mod reprieve;
 mod rwlock;
 mod seize;
 mod side;
+pub mod traversal;
 #[cfg(urcu)]
 pub mod urcu;
 
@@ -106,6 +108,8 @@ pub fn make(kind: Kind) -> Box<dyn Peer> {
         Kind::Urcu(flavor) => Box::new(urcu::Urcu(flavor.functions())),
         #[cfg(not(urcu))]
         Kind::Urcu(_) => unreachable!("subject::choose leaves out what is not compiled in"),
+        Kind::Traverse => Box::<traversal::Traverse>::default(),
+        Kind::Brcu => Box::<brcu::Brcu>::default(),
         Kind::Crossbeam => Box::new(crossbeam::Crossbeam),
         Kind::Seize => Box::<seize::Seize>::default(),
         Kind::SeizeFlushed => Box::new(seize::Seize::flushed()),

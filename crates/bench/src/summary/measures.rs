@@ -186,7 +186,11 @@ static GRACES: [Measure; 6] = [
     },
 ];
 
-static UPDATES: [Measure; 3] = [
+const BRCU: Of = Of::Peer("HP-BRCU");
+const LONG: Measure =
+    Measure { bench: Bench::Long, column: "peak garbage", subject: "traversal", ..PLAIN };
+
+static UPDATES: [Measure; 6] = [
     Measure {
         bench: Bench::Flood,
         title: "flood, peak garbage, {}",
@@ -204,6 +208,24 @@ static UPDATES: [Measure; 3] = [
         subject: "restartable",
         goals: &[Goal::Times(1.8, Of::Best)],
         ..PLAIN
+    },
+    Measure {
+        title: "long traversals, {}",
+        column: "traversals",
+        goals: &[Goal::Times(1.0, BRCU)],
+        ..LONG
+    },
+    Measure {
+        title: "long traversals, peak garbage, {}",
+        goals: &[Goal::Times(1.0, BRCU)],
+        ..LONG
+    },
+    Measure {
+        title: "scans of a Map, peak garbage",
+        group: "scans, 64 writers",
+        subject: "Map, scanned",
+        goals: &[Goal::Most(1.0)],
+        ..LONG
     },
     Measure {
         bench: Bench::Callbacks,

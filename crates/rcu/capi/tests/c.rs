@@ -149,6 +149,11 @@ fn a_new_users_first_program() {
 }
 
 #[test]
+fn scan() {
+    every_way("scan", "scan.c", &[], true);
+}
+
+#[test]
 fn every_read_side_against_a_writer() {
     every_way("readers", "readers.c", &[], true);
 }

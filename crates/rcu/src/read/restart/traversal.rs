@@ -128,7 +128,7 @@ impl<T> Names for Handed<T> {
 /// # Safety
 /// The implementor promises, of [`part`](Traversal::part), what [`Lookup`] asks of
 /// [`run`](Lookup::run); and
-/// - writers mark a node as unlinked, for good, before any node to which its links lead is retired;
+/// - writers mark a node as unlinked, for good, before they retire a node to which its links lead;
 /// - a part that starts at a node looks for the mark before it follows a link of the node, and is
 ///   [lost](Part::lost) if it finds the mark;
 /// - a node that a part has found or reached was in the structure, by what the part read.
@@ -140,8 +140,7 @@ pub unsafe trait Traversal {
     const UNOPTIMIZED: bool = false;
 
     /// Goes on behind `from`, or begins if that is null. After `steps` nodes, at the latest, the
-    /// part has [reached](Part::reached) a node. (That may be `from` again, if the part cannot stop
-    /// elsewhere, but then it makes no progress.)
+    /// part has [reached](Part::reached) the last of them, which is never `from` itself.
     ///
     /// # Safety
     /// Called inside a section of the domain through which everything it can reach is reclaimed;
