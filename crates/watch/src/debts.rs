@@ -37,7 +37,7 @@ impl Watch {
     /// process.
     pub fn grace_periods(&self, mut due: impl FnMut(u32) -> bool) -> Vec<GraceNow> {
         let machines = self.machines.lock();
-        let running = machines.values().filter(|machine| machine.ended.is_none());
+        let running = machines.values().filter(|machine| machine.runs());
         running.filter(|machine| due(machine.key.pid)).map(timed).collect()
     }
 }
@@ -91,7 +91,7 @@ const RETRIES: usize = 4;
 /// As of now; `None` where the guest cannot be read, is paused, or has one grace period after the
 /// other during the look.
 pub(super) fn now(machine: &Machine) -> Option<Debts<'_>> {
-    let attached = machine.attached.as_ref().filter(|_| machine.state == VmState::Watching)?;
+    let attached = machine.attached().filter(|_| machine.state() == VmState::Watching)?;
     let leaves = &attached.layout.rcu.as_ref()?.leaves;
     let masks = leaves.iter().map(|leaf| leaf.qsmask);
     let gp_seq = attached.layout.rcu.as_ref()?.gp_seq;

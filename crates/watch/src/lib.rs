@@ -31,7 +31,6 @@ mod processes;
 pub mod publish;
 pub mod raw;
 mod region;
-mod room;
 pub mod show;
 mod snapshot;
 pub mod vms;

@@ -200,7 +200,7 @@ fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, Sampled>>, stop:
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        for machine in machines.lock().values().filter(|machine| machine.ended.is_none()) {
+        for machine in machines.lock().values().filter(|machine| machine.runs()) {
             let Some((waits, long)) = waits_now(machine, this) else { continue };
             let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
             to.entry(machine.key.pid).or_default().add(&waits, long);
@@ -249,7 +249,7 @@ fn kthread(machine: &Machine, this: u32) -> GraceWait {
         let wait = waits_for(vcpu, this);
         !matches!(wait, GraceWait::Running | GraceWait::Halted)
     };
-    let guest = machine.attached.as_ref().map(|attached| &attached.guest);
+    let guest = machine.attached().map(|attached| &attached.guest);
     // Who cannot be read is not known to be ready.
     let place = guest.and_then(|guest| guest.rcu().and_then(|rcu| rcu.kthread_place()).ok());
     let (cpu, wait) = match place {

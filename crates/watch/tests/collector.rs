@@ -5,7 +5,7 @@
 mod common;
 
 use common::patience::{NO_LIMIT, Wait};
-use common::{boot, only, spin, wait_for, wait_until_watching, watch};
+use common::{boot, only, spin, spin_on, wait_for, wait_until_watching, watch};
 use reprieve_lab::process::Cancel;
 use reprieve_lab::protocol::{Command, Workload};
 use reprieve_watch::model::{Class, Event as Seen, Histogram, Snapshot, Vcpu, VcpuNow, VmState};
@@ -164,6 +164,7 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     wait_for(&mut watch, "the pause", |vm| vm.state == VmState::Paused);
     guest.vm.resume().unwrap();
     wait_for(&mut watch, "the end of the pause", |vm| vm.state == VmState::Watching);
+    a_starved_vm_is_not_paused_and_a_stopped_one_is(&mut watch, pid);
     drop(guest);
     let mut wait = Wait::new("the end");
     let gone = loop {
@@ -200,6 +201,55 @@ fn an_idle_guests_ready_time_is_that_of_the_scheduler(watch: &mut Watch, pid: u3
         }
         wait.pause(|| format!("{first:?} {now:?}"));
     }
+}
+
+/// `watch` cannot ask the VMM: the lab is the client of its monitor.
+fn a_starved_vm_is_not_paused_and_a_stopped_one_is(watch: &mut Watch, pid: u32) {
+    // SAFETY: a process of this test.
+    let kill = |signal| assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+    kill(libc::SIGSTOP);
+    wait_for(watch, "the stop", |vm| vm.state == VmState::Paused);
+    kill(libc::SIGCONT);
+    wait_for(watch, "its end", |vm| vm.state == VmState::Watching);
+
+    // Threads that compute have the only CPU that the VMM may use, and nearly all of its time.
+    let tids = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
+    };
+    let spinners = starve(tids());
+    let starved = |vcpu: &Vcpu, now: u64| match vcpu.now {
+        VcpuNow::Preempted { since_ns, .. } | VcpuNow::Ready { since_ns, .. } => {
+            now.saturating_sub(since_ns) > 7_000_000_000
+        }
+        _ => false,
+    };
+    let mut wait = Wait::new("a vCPU that has no CPU for long");
+    loop {
+        let snapshot = watch.snapshot().unwrap();
+        let vm = only(&snapshot).unwrap();
+        assert_eq!(vm.state, VmState::Watching, "{vm:#?}");
+        if vm.vcpus.iter().any(|vcpu| starved(vcpu, snapshot.time_ns)) {
+            break;
+        }
+        wait.pause(|| format!("{vm:#?}"));
+    }
+    drop(spinners);
+}
+
+/// Lets `tids` run in the time that threads on the same CPU leave, until the result is dropped.
+fn starve(tids: impl Iterator<Item = i32>) -> impl Drop {
+    let first = rustix::thread::sched_getaffinity(None).unwrap();
+    let first = (0..).find(|&cpu| first.is_set(cpu)).unwrap();
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(first);
+    for tid in tids {
+        let idle = libc::sched_param { sched_priority: 0 };
+        // SAFETY: a thread of a VMM of this test; the parameters are a local variable.
+        unsafe { libc::sched_setscheduler(tid, libc::SCHED_IDLE, &idle) };
+        let _ = rustix::thread::sched_setaffinity(rustix::thread::Pid::from_raw(tid), &one);
+    }
+    spin_on(1, move || rustix::thread::sched_setaffinity(None, &one).unwrap())
 }
 
 /// Whether grace periods were seen to wait for vCPUs that ran, for ones that had lost their CPU in

@@ -128,7 +128,7 @@ impl Follower {
         let machines = self.machines.lock();
         let known = self.vms();
         let name = |machine: &Machine| machine.name.clone().unwrap_or(machine.key.pid.to_string());
-        let running = || machines.values().filter(|machine| machine.ended.is_none());
+        let running = || machines.values().filter(|machine| machine.runs());
         let which = vm.map_or(Which::All, |vm| Which::Named(vec![vm.into()]));
         let chosen: Vec<&Machine> =
             running().filter(|m| which.wants(m.key.pid, m.name.as_deref())).collect();
@@ -244,17 +244,17 @@ impl State {
         let gone: Vec<Key> = self
             .known
             .keys()
-            .filter(|key| machines.get(key).is_none_or(|m| m.ended.is_some()))
+            .filter(|key| machines.get(key).is_none_or(|m| !m.runs()))
             .copied()
             .collect();
         for key in gone {
             self.forget(key);
         }
-        let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.ended.is_none());
+        let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.runs());
         self.shared.rules().keep(runs);
         // Those with an entry.
         let running = || {
-            let running = machines.values().filter(|machine| machine.ended.is_none());
+            let running = machines.values().filter(|machine| machine.runs());
             running.filter(|machine| machine.user().is_some())
         };
         let weighed: BTreeMap<Key, Weighed> =
@@ -278,7 +278,7 @@ impl State {
         };
         let all = self.known.iter().map(followed).collect();
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
-        let running = machines.values().filter(|machine| machine.ended.is_none());
+        let running = machines.values().filter(|machine| machine.runs());
         let short = running.filter_map(|m| Some((m.key.pid, m.trouble.clone()?))).collect();
         *self.shared.short.lock().unwrap_or_else(|e| e.into_inner()) = short;
         if cgroups {

@@ -118,7 +118,7 @@ impl State {
     /// Which VMs have regions now.
     fn look(&mut self) {
         let machines = self.machines.lock();
-        let running = machines.values().filter(|machine| machine.ended.is_none());
+        let running = machines.values().filter(|machine| machine.runs());
         let with_region = |m: &Machine| Some((m.key.pid, m.region.clone()?, vcpus(m)));
         let wanted: Vec<_> = running.filter_map(with_region).collect();
         // Others wait for the list, and a region is opened below: a file of whoever runs the VM.

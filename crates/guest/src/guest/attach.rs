@@ -24,7 +24,7 @@ use crate::state::spins;
 use crate::state::task::TaskOffsets;
 use crate::state::vcpu::Cpus;
 use crate::vmm::{Segment, Vm, backing};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,8 @@ pub struct Options<'a> {
     /// Does without the search that comes last: of memory that the host has swapped out, which it
     /// then reads in.
     pub resident_only: bool,
+    /// The CPU time of threads that search memory is added, nanoseconds.
+    pub spent_ns: AtomicU64,
 }
 
 impl Options<'_> {
@@ -118,12 +120,14 @@ impl Guest {
             }
             _ => check(stop),
         };
-        let mut scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false, &check)?;
+        let mut scanned =
+            scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, false, &check, &options.spent_ns)?;
         let (mut found, mut why) = kernels(vm, &scanned.found, options)?;
         let mut whole = false;
         if found.is_empty() && scanned.swapped > 0 && !options.resident_only {
             whole = true;
-            scanned = scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, true, &check)?;
+            scanned =
+                scan::pages(vm.pid, &vm.memory, vmcoreinfo::MARK, true, &check, &options.spent_ns)?;
             (found, why) = kernels(vm, &scanned.found, options)?;
         }
         let Some(found) = running(found, options)? else {

@@ -12,6 +12,7 @@ use crate::vmm::{Segment, process};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of an entry of pagemap.
 const EXISTS: u64 = 1 << 63;
@@ -40,7 +41,7 @@ pub struct Scan {
 
 /// Finds the pages of process `pid` in `segments` that begin with `mark`. With `swapped_too`, has
 /// the host read in what it swapped out. An error of `check`, which is called now and then, ends
-/// it.
+/// it. Adds the CPU time of its threads to `spent_ns`.
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::Gone`].
@@ -50,6 +51,7 @@ pub fn pages<const WIDTH: usize>(
     mark: &[u8; WIDTH],
     swapped_too: bool,
     check: &(dyn Fn() -> Result<()> + Sync),
+    spent_ns: &AtomicU64,
 ) -> Result<Scan> {
     let path = format!("/proc/{pid}/pagemap");
     let pagemap = match File::open(&path) {
@@ -60,6 +62,7 @@ pub fn pages<const WIDTH: usize>(
     let windows = || segments.iter().flat_map(windows);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(4);
     let scan = |lane: usize| -> Result<Scan> {
+        let _spent = Spent(spent_ns);
         let mut lane_scan = Scan::default();
         for (start, count) in windows().skip(lane).step_by(threads) {
             check()?;
@@ -86,6 +89,17 @@ pub fn pages<const WIDTH: usize>(
     all.found.sort_unstable();
     all.found.truncate(FOUND_MAX);
     Ok(all)
+}
+
+/// Adds the CPU time of a thread that ends.
+struct Spent<'a>(&'a AtomicU64);
+
+impl Drop for Spent<'_> {
+    fn drop(&mut self) {
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+        self.0.fetch_add(ns, Ordering::Relaxed);
+    }
 }
 
 /// Size of a page of this host.

@@ -123,14 +123,33 @@ pub fn start_time(pid: u32) -> Option<u64> {
     Some(stat(pid).ok()??.1)
 }
 
-/// Whether the process `pid` that started then is gone, or waits for its parent only. One that
-/// cannot be looked at, because this process has no file descriptor or no memory left, is not.
-pub fn is_gone(pid: u32, start_time: u64) -> bool {
+/// What has become of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Runs,
+    /// By SIGSTOP or a terminal.
+    Stopped,
+    /// It is gone, or waits for its parent only.
+    Ended,
+}
+
+/// What has become of the process `pid` that started then. One that cannot be looked at, because
+/// this process has no file descriptor or no memory left, runs.
+pub fn life(pid: u32, start_time: u64) -> Life {
     match stat(pid) {
-        Ok(Some((b'Z' | b'X', _)) | None) => true,
-        Ok(Some((_, found))) => found != start_time,
-        Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+        Ok(Some((b'Z' | b'X', _)) | None) => Life::Ended,
+        Ok(Some((_, found))) if found != start_time => Life::Ended,
+        Ok(Some((b'T', _))) => Life::Stopped,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+            Life::Ended
+        }
+        Ok(_) | Err(_) => Life::Runs,
     }
+}
+
+/// Whether the process `pid` that started then has ended.
+pub fn is_gone(pid: u32, start_time: u64) -> bool {
+    life(pid, start_time) == Life::Ended
 }
 
 /// State and start.

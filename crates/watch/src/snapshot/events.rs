@@ -74,7 +74,7 @@ fn translate(event: &types::event, machine: Option<&Machine>) -> Option<Event> {
         }
         Kind::EVENT_PREEMPTED => {
             let class = view::class(types::class(event.class.into()));
-            let guest = machine.and_then(|m| m.attached.as_ref()).map(|a| &a.guest);
+            let guest = machine.and_then(|m| m.attached()).map(|a| &a.guest);
             let at = Location {
                 task: (event.pid >= 0).then(|| text(&event.comm)),
                 pid: (event.pid >= 0).then_some(event.pid),

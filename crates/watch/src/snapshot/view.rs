@@ -18,7 +18,7 @@ const _: () = assert!(Histogram::BUCKETS == BUCKETS, "the program's histograms a
 
 /// The VM as of `now`, with what the program knew of its vCPUs then.
 pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> VmSnapshot {
-    let attached = machine.attached.as_ref();
+    let attached = machine.attached();
     let guest = attached.map(|a| &*a.guest);
     let kind = machine.vm.as_ref().map(|vm| match vm.kind {
         Kind::Qemu(Accel::Kvm) => "qemu-kvm",
@@ -29,7 +29,7 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
         pid: machine.key.pid,
         name: machine.name.clone().unwrap_or_else(|| machine.key.pid.to_string()),
         vmm: kind.unwrap_or("unknown").into(),
-        state: machine.state.clone(),
+        state: machine.state(),
         kernel: guest.map(|guest| guest.release().into()),
         blind: visibility::restrictions(machine, kvm),
         vcpus: machine
@@ -145,7 +145,7 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
     let rcu = attached.guest.rcu().ok()?;
     let entry = machine.entry()?;
     // That of a paused VM does not age: its guest's time stands still.
-    let running = machine.state == VmState::Watching;
+    let running = machine.state() == VmState::Watching;
     let owing = if running { rcu.owing().ok() } else { None };
     let owing = owing.filter(|owing| owing.seq & 3 != 0 && !owing.torn);
     let current = owing.map(|owing| {

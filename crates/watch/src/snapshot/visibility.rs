@@ -20,7 +20,7 @@ pub fn restrictions(machine: &Machine, kvm: &Kvm) -> Vec<String> {
         ),
         _ => {}
     }
-    let Some(attached) = &machine.attached else { return restrictions };
+    let Some(attached) = machine.attached() else { return restrictions };
     let late = |v: &&Vcpu| v.searching.is_some_and(|at| at.elapsed() >= SEARCH_REMARK);
     let searched: Vec<String> =
         machine.vcpus.iter().filter(late).map(|v| v.index.to_string()).collect();

@@ -15,8 +15,8 @@ use super::machine::{Attached, Kvm, Machine};
 use super::slots::Slots;
 use crate::cgroup;
 use crate::options::Which;
+use crate::raw::clock;
 use crate::region::Region;
-use crate::room;
 use reprieve_guest::{Error, Guest, Liveness, Options, vmm};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Attempts to attach that run at the same time.
 const ATTEMPTS: usize = 4;
+/// Of these, repetitions and searches for another kernel: no guest keeps new ones waiting.
+const REPETITIONS: usize = ATTEMPTS - 1;
 /// Time between two looks at attempts and searches in progress.
 const HURRY: Duration = Duration::from_millis(50);
 /// Time for which a VM that ended is still shown.
@@ -59,12 +61,13 @@ enum Message {
     Region(u32, Key, Option<Region>, Duration),
     /// The VMM has answered.
     Described(Key, vmm::Vm, Sender<bool>),
-    Attached(Key, Box<Attached>),
-    Failed(Key, Error),
+    /// With the CPU time that it took.
+    Attached(Key, Box<Attached>, Duration),
+    Failed(Key, Error, Duration),
     /// The VMM was asked, and nothing has changed.
     Settled(Key),
     /// Another kernel was looked for in the guest's memory, and found or not.
-    Searched(Key, Arc<Guest>, bool),
+    Searched(Key, Arc<Guest>, bool, Duration),
     Stop,
 }
 
@@ -183,8 +186,7 @@ struct State {
     room_for_guests: usize,
     messages: Sender<Message>,
     stop: Arc<AtomicBool>,
-    /// With the user whose VM it is.
-    attempts: Vec<(u32, JoinHandle<()>)>,
+    attempts: Vec<JoinHandle<()>>,
 }
 
 impl State {
@@ -208,10 +210,10 @@ impl State {
 
     fn discover(&mut self) {
         let mut machines = self.machines.lock();
-        let over = |m: &Machine| m.ended.is_some_and(|at| at.elapsed() >= FAREWELL);
+        let over = |m: &Machine| m.ended().is_some_and(|at| at.elapsed() >= FAREWELL);
         machines.retain(|_, machine| !over(machine));
         if self.finder.busy.is_none() {
-            let run = machines.values().filter(|machine| machine.ended.is_none());
+            let run = machines.values().filter(|machine| machine.runs());
             self.finder.ask(run.map(|machine| machine.key.pid).collect());
         }
     }
@@ -236,8 +238,7 @@ impl State {
             let mut machines = self.machines.lock();
             let vms = machines.len();
             if let Some(machine) = machines.get_mut(&key) {
-                machine.look_took(took, vms);
-                changed.into_iter().for_each(|changed| machine.looked(&look, changed));
+                machine.looked(&look, changed, took, vms);
             }
         }
         for (key, guest) in guests {
@@ -253,8 +254,7 @@ impl State {
             let mut machines = self.machines.lock();
             let vms = machines.len();
             if let Some(machine) = machines.get_mut(&key) {
-                machine.check_took(took, vms);
-                machine.checked(&guest, &found);
+                machine.checked(&guest, &found, took, vms);
             }
         }
         // What is kept of a guest's modules grows.
@@ -265,8 +265,7 @@ impl State {
     fn look_for_another_kernel(&mut self, key: Key, guest: &Arc<Guest>) {
         let mut machines = self.machines.lock();
         let Some(machine) = machines.get_mut(&key) else { return };
-        let user = machine.owner();
-        if self.attempts.len() >= ATTEMPTS || !self.may_attempt(user) || !machine.begin_search() {
+        if self.attempts.len() >= REPETITIONS || !machine.attempts.begin(Instant::now()) {
             return;
         }
         let (searched, messages, stop) = (guest.clone(), self.messages.clone(), self.stop.clone());
@@ -274,24 +273,19 @@ impl State {
             // A guest can ask for this again and again.
             let options = Options { stop: Some(&stop), resident_only: true, ..Options::default() };
             let replaced = searched.is_replaced(&options);
-            let _ = messages.send(Message::Searched(key, searched, replaced));
+            let took = cpu_time(&options);
+            let _ = messages.send(Message::Searched(key, searched, replaced, took));
         };
         match std::thread::Builder::new().name("watch-attach".into()).spawn(search) {
-            Ok(thread) => self.attempts.push((user, thread)),
+            Ok(thread) => self.attempts.push(thread),
             // It is doubted again.
-            Err(_) => machine.searched(guest, false),
+            Err(_) => machine.attempts.end(),
         }
-    }
-
-    /// Whether another attempt may begin for a VM of that user: one whose processes answer slowly,
-    /// or are searched for long, leaves one attempt to others.
-    fn may_attempt(&self, user: u32) -> bool {
-        user == 0 || self.attempts.iter().filter(|(of, _)| *of == user).count() < ATTEMPTS - 1
     }
 
     /// Begins attempts that are due; returns whether an attempt or a search is in progress.
     fn hurry(&mut self) -> bool {
-        self.attempts.retain(|(_, attempt)| !attempt.is_finished());
+        self.attempts.retain(|attempt| !attempt.is_finished());
         let mut hurried = false;
         let mut machines = self.machines.lock();
         let hangs = self.regions.busy.filter(|(_, since)| since.elapsed() >= HANGS);
@@ -310,24 +304,23 @@ impl State {
             }
         }
         // Those that have waited for longest: none keeps others from being attached for good.
-        let due = machines.values().filter_map(|m| Some((m.attempt_due()?, m.key)));
+        let now = Instant::now();
+        let due = machines.values().filter_map(|m| Some((m.attempts.due(now)?, m.key)));
         let mut due: Vec<(Instant, Key)> = due.collect();
         due.sort_unstable();
         for (_, key) in due {
-            if self.attempts.len() >= ATTEMPTS {
-                break;
-            }
             let Some(machine) = machines.get_mut(&key) else { continue };
-            let user = machine.owner();
-            if !self.may_attempt(user) {
+            let most = if machine.attempts.repeats() { REPETITIONS } else { ATTEMPTS };
+            if self.attempts.len() >= most || !machine.attempts.begin(now) {
                 continue;
             }
-            let resident_only = machine.begin_attempt();
+            let resident_only = machine.resident_only();
             let (messages, stop) = (self.messages.clone(), self.stop.clone());
             let attempt = std::thread::Builder::new().name("watch-attach".into());
             match attempt.spawn(move || attempt_to_attach(key, resident_only, &messages, &stop)) {
-                Ok(thread) => self.attempts.push((user, thread)),
+                Ok(thread) => self.attempts.push(thread),
                 Err(source) => {
+                    machine.attempts.failed(Duration::ZERO, 0, now);
                     let what = "starting a thread".into();
                     machine.fail(&Error::Io { what, source });
                 }
@@ -341,6 +334,7 @@ impl State {
     }
 
     fn handle(&mut self, message: Message) {
+        let now = Instant::now();
         let mut machines = self.machines.lock();
         match message {
             Message::Found(found) => {
@@ -348,7 +342,7 @@ impl State {
                 for (key, name) in found {
                     if self.which.wants(key.pid, name.as_deref()) {
                         // One with that process ID has ended, and is not shown beside this one.
-                        machines.retain(|k, m| k.pid != key.pid || *k == key || m.ended.is_none());
+                        machines.retain(|k, m| k.pid != key.pid || *k == key || m.runs());
                         machines.entry(key).or_insert_with(|| Machine::new(key, name));
                     }
                 }
@@ -371,14 +365,18 @@ impl State {
                 // Without an entry, nothing would be done for it with what is found in the guest.
                 let _ = go_on.send(!current && machine.index().is_some());
             }
-            Message::Attached(key, attached) => {
+            Message::Attached(key, attached, took) => {
+                let others = resting(&machines, now);
                 if let Some(machine) = machines.get_mut(&key) {
+                    machine.attempts.succeeded(took, others, now);
                     machine.attach(*attached);
                 }
                 keep_within(&mut machines, self.room_for_guests);
             }
-            Message::Failed(key, error) => {
+            Message::Failed(key, error, took) => {
+                let others = resting(&machines, now);
                 if let Some(machine) = machines.get_mut(&key) {
+                    machine.attempts.failed(took, others, now);
                     machine.fail(&error);
                 }
             }
@@ -387,9 +385,13 @@ impl State {
                     machine.settle();
                 }
             }
-            Message::Searched(key, guest, replaced) => {
+            Message::Searched(key, guest, replaced, took) => {
+                let others = resting(&machines, now);
                 if let Some(machine) = machines.get_mut(&key) {
-                    machine.searched(&guest, replaced);
+                    machine.attempts.searched(took, others, now, replaced);
+                    if replaced {
+                        machine.replaced(&guest);
+                    }
                 }
             }
             Message::Stop => {}
@@ -397,13 +399,28 @@ impl State {
     }
 }
 
+/// VMs whose attempts rest.
+fn resting(machines: &BTreeMap<Key, Machine>, now: Instant) -> usize {
+    machines.values().filter(|machine| machine.attempts.rests(now)).count()
+}
+
+/// The CPU time of this thread, which made one attempt, and of those that searched memory for it.
+fn cpu_time(options: &Options) -> Duration {
+    let searched = options.spent_ns.load(Ordering::Relaxed);
+    Duration::from_nanos(clock::thread_ns().saturating_add(searched))
+}
+
 /// Gives guests up for whose symbols and types there is no room, the latest first.
 fn keep_within(machines: &mut BTreeMap<Key, Machine>, room: usize) {
     let kept = machines.iter().filter_map(|(key, machine)| Some((machine.kept()?, *key)));
-    let mut kept: Vec<((u64, u32, usize), Key)> = kept.collect();
+    let mut kept: Vec<((u64, usize), Key)> = kept.collect();
     kept.sort_unstable();
-    for place in room::beyond(kept.iter().map(|&((_, user, bytes), _)| (user, bytes)), room) {
-        machines.get_mut(&kept[place].1).into_iter().for_each(Machine::give_up_guest);
+    let mut left = room;
+    for ((_, bytes), key) in kept {
+        match left.checked_sub(bytes) {
+            Some(rest) => left = rest,
+            None => machines.get_mut(&key).into_iter().for_each(Machine::give_up_guest),
+        }
     }
 }
 
@@ -415,11 +432,12 @@ fn room_for_guests() -> usize {
 }
 
 fn attempt_to_attach(key: Key, resident_only: bool, messages: &Sender<Message>, stop: &AtomicBool) {
-    let described = finder::describe(key);
-    let vm = match described {
+    let options = Options { stop: Some(stop), resident_only, ..Options::default() };
+    let failed = |error| Message::Failed(key, error, cpu_time(&options));
+    let vm = match finder::describe(key) {
         Ok(vm) => vm,
         Err(error) => {
-            let _ = messages.send(Message::Failed(key, error));
+            let _ = messages.send(failed(error));
             return;
         }
     };
@@ -427,13 +445,10 @@ fn attempt_to_attach(key: Key, resident_only: bool, messages: &Sender<Message>, 
     let _ = messages.send(Message::Described(key, vm.clone(), answer));
     // Closed when the discovery thread ends.
     let result = match go_on.recv() {
-        Ok(true) => {
-            let options = Options { stop: Some(stop), resident_only, ..Options::default() };
-            match Guest::attach_with(&vm, &options).and_then(Attached::new) {
-                Ok(attached) => Message::Attached(key, Box::new(attached)),
-                Err(error) => Message::Failed(key, error),
-            }
-        }
+        Ok(true) => match Guest::attach_with(&vm, &options).and_then(Attached::new) {
+            Ok(attached) => Message::Attached(key, Box::new(attached), cpu_time(&options)),
+            Err(error) => failed(error),
+        },
         Ok(false) => Message::Settled(key),
         Err(_) => return,
     };

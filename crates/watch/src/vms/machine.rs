@@ -2,16 +2,17 @@
 //! One watched VM: the facts known about it, and its state machine.
 //!
 //! ```text
-//! Attaching --attached--> Watching <--> Paused
-//!     ^ |                    |
-//!     | +--failed--> Unreadable (tried again, ever more rarely)
-//!     +----------- rebooted -+            any --process ended--> Gone
+//! Seeking --attached--> Attached (watched or paused)
+//!   ^ | failed: again, ever more rarely
+//!   | v                    |
+//!   +------- rebooted -----+            any --process ended--> Ended
 //! ```
 //!
 //! Its vCPUs are watched as soon as their threads are known; their classes are known once the guest
-//! can be read.
+//! can be read. [`pace`](super::pace) tells when something is done again.
 
 use super::finder::Key;
+use super::pace::{Attempts, Chore, Reboots};
 use super::qemu_registers;
 use super::slots::{Registers, Slots, VcpuSlot, VmSlot, add_former};
 use super::stand_in::StandIn;
@@ -19,22 +20,13 @@ use crate::model::VmState;
 use crate::raw::clock::now_ns;
 use crate::raw::types;
 use crate::region::Region;
+use reprieve_guest::vmm::process::Life;
 use reprieve_guest::vmm::{self, Accel, Kind};
 use reprieve_guest::{BpfLayout, Error, Guest, Liveness};
 use reprieve_page::plain;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A failed attempt is repeated after this, and after twice as long each time it fails again.
-const RETRY: Duration = Duration::from_millis(250);
-const RETRY_MAX: Duration = Duration::from_secs(30);
-
-/// A boot that lasted for so long may end without being held against the guest.
-const STABLE: Duration = Duration::from_secs(60);
-/// The wait after the second of several boots that did not last, doubled after each more, up to
-/// [`RETRY_MAX`].
-const REBOOT: Duration = Duration::from_secs(1);
 
 /// Longer names of VMs are cut: they are a label of every series.
 const NAME_MAX: usize = 256;
@@ -45,25 +37,10 @@ const STARTING: Duration = Duration::from_secs(10);
 /// New threads are looked at this often at most: QEMU makes and ends helpers all the time.
 const THREADS_AGAIN: Duration = Duration::from_secs(5);
 
-/// Of the time of the thread that asks VMMs, or of that which looks for regions, those that are
-/// slow to answer have one part in so many, all together.
-const REST: u32 = 10;
-
-/// Who took no longer than this may have waited for a CPU.
-const SLOW: Duration = Duration::from_millis(100);
-/// And is left alone for no longer than this: its guest may start anew meanwhile.
-const LONGEST_REST: Duration = Duration::from_secs(30);
-
-/// How long to leave a VMM alone that took so long to answer, one of `vms`.
-fn rest(took: Duration, vms: usize) -> Duration {
-    let rest = took.saturating_mul(REST.saturating_mul(u32::try_from(vms).unwrap_or(u32::MAX)));
-    if took > SLOW { rest } else { rest.min(LONGEST_REST) }
-}
-
 /// A search for QEMU's registers that takes longer than this is reported.
 pub const SEARCH_REMARK: Duration = Duration::from_secs(5);
 
-const TOO_MANY_VMS: &str = "too many VMs, or too many of its user: this one is not watched";
+const TOO_MANY_VMS: &str = "too many VMs: this one is not watched";
 const TOO_LARGE: &str = "no room in memory for the symbols and types of its kernel, beside those of \
                          other VMs";
 
@@ -81,7 +58,7 @@ pub enum Kvm {
 pub struct Machine {
     pub key: Key,
     pub name: Option<String>,
-    pub state: VmState,
+    phase: Phase,
     /// Once the VMM has been asked.
     pub vm: Option<vmm::Vm>,
     /// Dropped before the VM's own entry.
@@ -89,33 +66,52 @@ pub struct Machine {
     /// What vCPUs did that were taken out.
     pub former: Option<Box<types::vcpu>>,
     slot: Option<VmSlot>,
-    pub attached: Option<Attached>,
-    /// Of a process that stands in for a VM; nothing is attached then.
-    stand_in: Option<BpfLayout>,
     /// Where programs of the guest announce their sections.
     pub region: Option<Region>,
-    region_due: Instant,
-    /// An attempt to attach, or a search, is under way.
-    busy: bool,
-    /// When the last attempt began, and how long it took if it failed.
-    attempted: Instant,
-    took: Duration,
-    /// Memory that is swapped out has been searched.
-    resident_only: bool,
-    /// Not all of its vCPUs were there when it was attached to.
-    outdated: bool,
-    retry: Option<Instant>,
-    delay: Duration,
+    region_looks: Chore,
+    pub attempts: Attempts,
     reboots: Reboots,
-    found: Instant,
-    /// Threads of the process that are no vCPUs, as of the last look.
-    others: HashSet<u32>,
-    threads_due: Instant,
-    check_due: Instant,
+    /// Its process is stopped (SIGSTOP).
+    stopped: bool,
     /// A problem on the host's side.
     pub trouble: Option<String>,
-    pub ended: Option<Instant>,
-    owner: Option<u32>,
+}
+
+/// What is known of its guest.
+enum Phase {
+    Seeking(Seeking),
+    Attached(Box<Watched>),
+    /// A process that stands in for a VM.
+    StandIn(Box<BpfLayout>),
+    Ended(Instant),
+}
+
+/// Its guest is being found.
+struct Seeking {
+    /// Since when it may have been starting.
+    since: Instant,
+    /// Why the last attempt found none, unless the guest may still be starting.
+    why: Option<String>,
+    /// Memory that is swapped out has been searched.
+    resident_only: bool,
+}
+
+/// Its guest can be read.
+struct Watched {
+    attached: Attached,
+    paused: bool,
+    checks: Chore,
+    looks: Chore,
+    /// Threads of the process that are no vCPUs, as of the last look.
+    others: HashSet<u32>,
+    /// Not all of its vCPUs were there when it was attached to.
+    outdated: bool,
+}
+
+impl Seeking {
+    fn begin(since: Instant) -> Phase {
+        Phase::Seeking(Seeking { since, why: None, resident_only: false })
+    }
 }
 
 pub struct Vcpu {
@@ -178,22 +174,6 @@ impl Look {
     }
 }
 
-/// How long to wait after a reboot before the guest's memory is searched. It may look as if it
-/// rebooted whenever it likes, and each search takes much of a host's CPU time.
-#[derive(Default)]
-struct Reboots {
-    next: Duration,
-}
-
-impl Reboots {
-    /// `lasted`: for how long the boot before was watched.
-    fn wait(&mut self, lasted: Duration) -> Duration {
-        let wait = if lasted >= STABLE { Duration::ZERO } else { self.next };
-        self.next = (wait * 2).clamp(REBOOT, RETRY_MAX);
-        wait
-    }
-}
-
 /// A VM's name as it is shown and written: its command line chooses the length, and may have put
 /// in what steers a terminal.
 fn shown(mut name: String) -> String {
@@ -209,44 +189,25 @@ impl Machine {
         Machine {
             key,
             name: name.map(shown),
-            state: VmState::Attaching,
+            phase: Seeking::begin(now),
             vm: None,
             vcpus: Vec::new(),
             former: None,
             slot: None,
-            attached: None,
-            stand_in: None,
             region: None,
-            region_due: now,
-            busy: false,
-            attempted: now,
-            took: Duration::ZERO,
-            resident_only: false,
-            outdated: false,
-            retry: Some(now),
-            delay: RETRY,
+            region_looks: Chore::new(),
+            attempts: Attempts::new(now),
             reboots: Reboots::default(),
-            found: now,
-            others: HashSet::new(),
-            threads_due: now,
-            check_due: now,
+            stopped: false,
             trouble: None,
-            ended: None,
-            owner: None,
         }
-    }
-
-    /// Who runs it, root if that is not known: as of the first time that this is asked.
-    pub fn owner(&mut self) -> u32 {
-        let pid = self.key.pid;
-        *self.owner.get_or_insert_with(|| vmm::process::user(pid).unwrap_or(0))
     }
 
     /// A process that stands in for a VM, of which everything is known.
     pub fn stand_in(slots: &Arc<Slots>, of: &StandIn) -> Machine {
         let start_time = vmm::process::start_time(of.pid).unwrap_or_default();
         let mut machine = Machine::new(Key { pid: of.pid, start_time }, Some(of.name.clone()));
-        (machine.state, machine.retry) = (VmState::Watching, None);
+        machine.attempts = Attempts::none();
         machine.slot = slots.add_vm(of.pid);
         let Some(slot) = &machine.slot else {
             machine.trouble = Some(TOO_MANY_VMS.into());
@@ -268,51 +229,74 @@ impl Machine {
         }
         let layout = of.layout();
         machine.set_layout(&layout);
-        machine.stand_in = Some(layout);
+        machine.phase = Phase::StandIn(Box::new(layout));
         machine
+    }
+
+    /// As it is shown.
+    pub fn state(&self) -> VmState {
+        match &self.phase {
+            Phase::Seeking(Seeking { why: Some(why), .. }) => VmState::Unreadable(why.clone()),
+            Phase::Seeking(_) => VmState::Attaching,
+            Phase::Attached(watched) if watched.paused || self.stopped => VmState::Paused,
+            Phase::Attached(_) | Phase::StandIn(_) => VmState::Watching,
+            Phase::Ended(_) => VmState::Gone,
+        }
+    }
+
+    /// Whether its process has not ended.
+    pub fn runs(&self) -> bool {
+        self.ended().is_none()
+    }
+
+    pub fn ended(&self) -> Option<Instant> {
+        if let Phase::Ended(at) = self.phase { Some(at) } else { None }
+    }
+
+    /// Its guest, if it can be read.
+    pub fn attached(&self) -> Option<&Attached> {
+        if let Phase::Attached(watched) = &self.phase { Some(&watched.attached) } else { None }
+    }
+
+    fn watched(&mut self) -> Option<&mut Watched> {
+        if let Phase::Attached(watched) = &mut self.phase { Some(watched) } else { None }
     }
 
     /// Where the words of the guest that runs now are, if it can be read.
     pub fn layout(&self) -> Option<&BpfLayout> {
-        self.attached.as_ref().map(|attached| &attached.layout).or(self.stand_in.as_ref())
+        match &self.phase {
+            Phase::StandIn(layout) => Some(layout),
+            _ => self.attached().map(|attached| &attached.layout),
+        }
     }
 
     /// Whether the guest's RCU sees by itself when a CPU is in user mode, of some CPUs.
     pub fn tracks_user(&self) -> bool {
-        self.attached.as_ref().is_some_and(Attached::tracks_user)
+        self.attached().is_some_and(Attached::tracks_user)
     }
 
-    /// Since when an attempt to attach is due.
-    pub fn attempt_due(&self) -> Option<Instant> {
-        let due = self.retry.filter(|&at| Instant::now() >= at);
-        due.filter(|_| !self.busy && self.ended.is_none())
+    /// Whether an attempt is to leave swapped memory alone.
+    pub fn resident_only(&self) -> bool {
+        matches!(self.phase, Phase::Seeking(Seeking { resident_only: true, .. }))
     }
 
-    /// An attempt to attach begins; returns whether it is to leave swapped memory alone.
-    pub fn begin_attempt(&mut self) -> bool {
-        (self.busy, self.attempted) = (true, Instant::now());
-        self.resident_only
+    /// Since when it is attached to, and what is kept of its guest's symbols and types, bytes.
+    pub fn kept(&self) -> Option<(u64, usize)> {
+        let attached = self.attached()?;
+        Some((attached.since_ns, attached.guest.kept_bytes()))
     }
 
-    /// Since when it is attached to, who runs it, and what is kept of its guest's symbols and
-    /// types, bytes.
-    pub fn kept(&self) -> Option<(u64, u32, usize)> {
-        let (attached, slot) = (self.attached.as_ref()?, self.slot.as_ref()?);
-        Some((attached.since_ns, slot.user, attached.guest.kept_bytes()))
+    /// It cannot be watched for lack of room. There may be some later.
+    fn give_up(&mut self, why: &str) {
+        let seeking =
+            Seeking { since: Instant::now(), why: Some(why.into()), resident_only: false };
+        self.leave(Phase::Seeking(seeking));
+        self.attempts.put_off(Instant::now());
     }
 
-    /// There is no room for what is kept of its guest. There may be some later.
+    /// There is no room for what is kept of its guest.
     pub fn give_up_guest(&mut self) {
-        self.detach();
-        self.state = VmState::Unreadable(TOO_LARGE.into());
-        self.retry = Some(Instant::now() + RETRY_MAX);
-    }
-
-    /// There is no entry for it. There may be one later.
-    fn no_room(&mut self) {
-        self.trouble = Some(TOO_MANY_VMS.into());
-        self.state = VmState::Unreadable(TOO_MANY_VMS.into());
-        self.retry = Some(Instant::now() + RETRY_MAX);
+        self.give_up(TOO_LARGE);
     }
 
     /// The VMM has been asked: its threads are watched from now on.
@@ -321,7 +305,8 @@ impl Machine {
             self.slot = slots.add_vm(vm.pid);
         }
         let Some(slot) = &self.slot else {
-            self.no_room();
+            self.trouble = Some(TOO_MANY_VMS.into());
+            self.give_up(TOO_MANY_VMS);
             self.vm = Some(vm);
             return;
         };
@@ -358,25 +343,28 @@ impl Machine {
             }
         }
         self.vcpus.sort_by_key(|v| v.index);
-        self.outdated = true;
-        self.region_due = Instant::now();
-        self.others = other_threads(vm.pid, &vm);
+        if let Some(watched) = self.watched() {
+            (watched.outdated, watched.others) = (true, other_threads(vm.pid, &vm));
+        }
+        self.region_looks.hurry();
         self.name = vm.name.clone().map(shown);
         self.vm = Some(vm);
     }
 
     /// The guest can be read.
     pub fn attach(&mut self, attached: Attached) {
-        self.busy = false;
-        if self.ended.is_some() {
+        if !self.runs() {
             return;
         }
-        self.retry = None;
-        self.delay = RETRY;
-        (self.resident_only, self.outdated) = (false, false);
-        self.state = VmState::Watching;
         self.set_layout(&attached.layout);
-        self.attached = Some(attached);
+        self.phase = Phase::Attached(Box::new(Watched {
+            attached,
+            paused: false,
+            checks: Chore::new(),
+            looks: Chore::new(),
+            others: self.vm.as_ref().map(|vm| other_threads(vm.pid, vm)).unwrap_or_default(),
+            outdated: false,
+        }));
         self.search();
     }
 
@@ -394,109 +382,97 @@ impl Machine {
 
     /// An attempt to attach failed.
     pub fn fail(&mut self, error: &Error) {
-        self.busy = false;
-        if self.ended.is_some() {
-            return;
-        }
-        // One that took long (all of a large guest's memory was searched) is not begun again at
-        // once: others wait for their turns, and it takes CPU time.
-        self.took = self.attempted.elapsed();
-        self.retry = Some(Instant::now() + self.delay.max(self.took));
-        self.delay = (self.delay * 2).min(RETRY_MAX);
-        match error {
+        let (since, resident_only) = match &self.phase {
+            Phase::Ended(_) => return,
+            Phase::Seeking(seeking) => (seeking.since, seeking.resident_only),
+            Phase::Attached(_) | Phase::StandIn(_) => (Instant::now(), false),
+        };
+        let (starts, whole) = match error {
             Error::Gone { .. } => return self.end(),
-            // Reading swapped memory in may push out what others need: not again.
-            Error::NoKernel { whole, .. } => self.resident_only |= whole,
+            Error::NoKernel { whole, .. } => (since.elapsed() < STARTING, *whole),
             // Somebody else may be at the VMM's monitor: its threads cannot be asked for.
-            _ if self.attached.is_some() => return,
-            _ => {}
-        }
-        self.detach();
-        match error {
-            Error::NoKernel { .. } if self.found.elapsed() < STARTING => {
-                self.state = VmState::Attaching;
-            }
-            _ => self.state = VmState::Unreadable(error.to_string()),
-        }
+            _ if self.attached().is_some() => return,
+            _ => (false, false),
+        };
+        self.leave(Phase::Seeking(Seeking {
+            since,
+            why: (!starts).then(|| error.to_string()),
+            // Reading swapped memory in may push out what others need: not again.
+            resident_only: resident_only || whole,
+        }));
     }
 
-    fn detach(&mut self) {
-        self.attached = None;
+    /// The program reads the guest no more.
+    fn leave(&mut self, next: Phase) {
         if let Some(slot) = &self.slot {
             slot.unready();
         }
+        self.phase = next;
     }
 
     fn end(&mut self) {
-        self.detach();
-        self.retry = None;
-        self.state = VmState::Gone;
-        self.ended.get_or_insert_with(Instant::now);
+        self.attempts.stop();
+        self.leave(Phase::Ended(Instant::now()));
     }
 
     /// The guest, if a check is due of whether it is still the same boot. The check may take long:
     /// it must not run while the list of VMs is locked.
     pub fn to_check(&self) -> Option<Arc<Guest>> {
-        let due = Instant::now() >= self.check_due;
-        self.attached.as_ref().filter(|_| due).map(|attached| attached.guest.clone())
+        let Phase::Attached(watched) = &self.phase else { return None };
+        watched.checks.due().map(|_| watched.attached.guest.clone())
     }
 
-    /// A check took so long; there are so many VMs.
-    pub fn check_took(&mut self, took: Duration, vms: usize) {
-        self.check_due = Instant::now() + rest(took, vms);
-    }
-
-    /// Takes the result of a check.
-    pub fn checked(&mut self, guest: &Arc<Guest>, found: &Result<Liveness, Error>) {
-        if !self.attached.as_ref().is_some_and(|attached| Arc::ptr_eq(&attached.guest, guest)) {
-            return;
-        }
+    /// Takes the result of a check that took so long; there are so many VMs.
+    pub fn checked(
+        &mut self,
+        guest: &Arc<Guest>,
+        found: &Result<Liveness, Error>,
+        took: Duration,
+        vms: usize,
+    ) {
+        // One that is starved looks as if it were paused.
+        let starved = self.vcpus.iter().any(|vcpu| vcpu.slot.wants_cpu());
+        let same = |watched: &&mut Watched| Arc::ptr_eq(&watched.attached.guest, guest);
+        let Some(watched) = self.watched().filter(same) else { return };
+        watched.checks.took(took, vms, Duration::ZERO);
         match found {
-            Ok(Liveness::Same) => self.state = VmState::Watching,
-            Ok(Liveness::Paused) => self.state = VmState::Paused,
+            Ok(Liveness::Same) => watched.paused = false,
+            Ok(Liveness::Paused) => watched.paused = !starved,
             Ok(Liveness::Gone) => self.end(),
-            Ok(Liveness::Rebooted) => {
-                let since = self.attached.as_ref().map_or(0, |attached| attached.since_ns);
-                let lasted = Duration::from_nanos(now_ns().saturating_sub(since));
-                self.rebooted(lasted);
-            }
+            Ok(Liveness::Rebooted) => self.rebooted(),
             // It is searched, or will be. Or a page is not there at the moment.
             Ok(Liveness::Doubtful) | Err(_) => {}
         }
     }
 
-    /// `lasted`: for how long the boot before was watched.
-    fn rebooted(&mut self, lasted: Duration) {
-        self.detach();
-        self.resident_only = false;
-        self.state = VmState::Attaching;
+    fn rebooted(&mut self) {
+        let Some(attached) = self.attached() else { return };
+        let lasted = Duration::from_nanos(now_ns().saturating_sub(attached.since_ns));
         // It starts when it is looked for.
         let at = Instant::now() + self.reboots.wait(lasted);
-        (self.found, self.delay, self.retry) = (at, RETRY, Some(at));
-        self.took = Duration::ZERO;
+        self.leave(Seeking::begin(at));
+        self.attempts.begin_anew(at);
     }
 
-    /// Whether its memory may be searched for another kernel; if so that counts as begun.
-    pub fn begin_search(&mut self) -> bool {
-        !std::mem::replace(&mut self.busy, true)
-    }
-
-    pub fn searched(&mut self, guest: &Arc<Guest>, replaced: bool) {
-        self.busy = false;
-        if replaced {
-            self.checked(guest, &Ok(Liveness::Rebooted));
+    /// Another kernel was found in its memory.
+    pub fn replaced(&mut self, guest: &Arc<Guest>) {
+        if self.attached().is_some_and(|attached| Arc::ptr_eq(&attached.guest, guest)) {
+            self.rebooted();
         }
     }
 
     /// Checks whether the process and its vCPUs still exist. Costs a few reads. Returns the look at
     /// the guest, if one is due. There are so many VMs.
     pub fn tend(&mut self, vms: usize) -> Option<Look> {
-        if self.ended.is_some() {
+        if !self.runs() {
             return None;
         }
-        if vmm::process::is_gone(self.key.pid, self.key.start_time) {
-            self.end();
-            return None;
+        match vmm::process::life(self.key.pid, self.key.start_time) {
+            Life::Ended => {
+                self.end();
+                return None;
+            }
+            life => self.stopped = life == Life::Stopped,
         }
         let look = self.look_for_vcpus(vms);
         self.search();
@@ -506,12 +482,12 @@ impl Machine {
     /// Whether the region is to be looked for: it is a device of the VM's, which may come and go.
     /// Whoever looks reads the VMM's memory, which may be slow: the list of VMs must not be locked.
     pub fn region_due(&self) -> Option<Instant> {
-        (self.ended.is_none() && Instant::now() >= self.region_due).then_some(self.region_due)
+        self.region_looks.due().filter(|_| self.runs())
     }
 
     /// `took`: how long the look lasted; there are so many VMs.
     pub fn set_region(&mut self, region: Option<Region>, took: Duration, vms: usize) {
-        self.region_due = Instant::now() + THREADS_AGAIN.max(rest(took, vms));
+        self.region_looks.took(took, vms, THREADS_AGAIN);
         self.region = region;
         if let Some(slot) = &self.slot {
             slot.set_region(self.region.as_ref().map_or(0, Region::address));
@@ -521,65 +497,65 @@ impl Machine {
     /// CPUs that were plugged in or out.
     fn look_for_vcpus(&mut self, vms: usize) -> Option<Look> {
         let start = Instant::now();
-        if start < self.threads_due {
-            return None;
-        }
-        let vm = self.vm.as_ref()?;
+        let (Phase::Attached(watched), Some(vm)) = (&mut self.phase, &self.vm) else { return None };
+        watched.looks.due()?;
         let others = other_threads(vm.pid, vm);
         // A VMM may have as many threads as it likes.
-        self.threads_due = Instant::now() + THREADS_AGAIN.max(rest(start.elapsed(), vms));
-        let new = !others.is_subset(&self.others);
-        let lost = self.vcpus.iter().any(|v| {
-            !std::path::Path::new(&format!("/proc/{}/task/{}", vm.pid, v.slot.tid())).exists()
-        });
-        if (new || lost) && !self.busy && self.attached.is_some() {
+        watched.looks.took(start.elapsed(), vms, THREADS_AGAIN);
+        let new = !others.is_subset(&watched.others);
+        let lost = self.vcpus.iter().any(|v| !vmm::process::has_thread(vm.pid, v.slot.tid()));
+        if new || lost {
             // Only worth an attempt if the VMM itself has other vCPUs now, which the attempt finds
             // out.
-            self.others = others;
-            self.retry = Some(Instant::now());
+            watched.others = others;
+            self.attempts.want(start);
         }
-        let attached = self.attached.as_ref()?;
+        let attached = &watched.attached;
         Some(Look { guest: attached.guest.clone(), present: attached.present.clone() })
-    }
-
-    /// A look took so long; there are so many VMs.
-    pub fn look_took(&mut self, took: Duration, vms: usize) {
-        self.threads_due = self.threads_due.max(Instant::now() + rest(took, vms));
     }
 
     /// Whoever looks for the region has waited for longer than this process is worth.
     pub fn give_up_region(&mut self) {
-        self.region_due = Instant::now() + Duration::from_secs(24 * 3600);
+        self.region_looks.took(Duration::ZERO, 1, Duration::from_secs(24 * 3600));
     }
 
-    /// Takes what a look found.
-    pub fn looked(&mut self, look: &Look, changed: Changed) {
-        let same = |attached: &&mut Attached| Arc::ptr_eq(&attached.guest, &look.guest);
-        let Some(attached) = self.attached.as_mut().filter(same) else { return };
+    /// Takes what a look found that took so long; there are so many VMs.
+    pub fn looked(&mut self, look: &Look, changed: Option<Changed>, took: Duration, vms: usize) {
+        let same = |watched: &&mut Watched| Arc::ptr_eq(&watched.attached.guest, &look.guest);
+        let Some(watched) = self.watched().filter(same) else { return };
+        watched.looks.took(took, vms, Duration::ZERO);
+        let Some(Changed { present, layout }) = changed else { return };
         // Which of the VMM's threads a new CPU is, the guest knows of when it is attached to.
-        (self.outdated, self.retry) = (true, Some(Instant::now()));
-        (attached.present, attached.layout) = (changed.present, changed.layout.clone());
-        self.set_layout(&changed.layout);
+        watched.outdated = true;
+        (watched.attached.present, watched.attached.layout) = (present, layout.clone());
+        self.attempts.want(Instant::now());
+        self.set_layout(&layout);
     }
 
     /// Whether an attempt that has asked the VMM need not go on: nothing has changed.
     pub fn is_current(&self, vm: &vmm::Vm) -> bool {
         let same = self.vm.as_ref().is_some_and(|known| known.vcpus == vm.vcpus);
-        self.attached.is_some() && !self.outdated && same
+        same && self.is_settled()
     }
 
-    /// An attempt ended without anything to do, unless the guest has rebooted since it asked.
+    /// Whether it is attached to with all of its vCPUs.
+    fn is_settled(&self) -> bool {
+        matches!(&self.phase, Phase::Attached(watched) if !watched.outdated)
+    }
+
+    /// An attempt ended without anything to do, unless the guest has rebooted since it asked, or a
+    /// look has found that it is to be attached to again.
     pub fn settle(&mut self) {
-        self.busy = false;
-        // A look may have found meanwhile that it is to be attached to again.
-        if self.attached.is_some() && !self.outdated {
-            self.retry = None;
+        self.attempts.end();
+        if self.is_settled() {
+            self.attempts.stop();
         }
     }
 
     /// Looks for QEMU's registers among the candidates.
     pub fn search(&mut self) {
-        let Some(attached) = &self.attached else { return };
+        let Phase::Attached(watched) = &self.phase else { return };
+        let attached = &watched.attached;
         for vcpu in self.vcpus.iter_mut().filter(|v| v.searching.is_some()) {
             let layout = attached.layout.vcpus.iter().find(|v| Some(v.cpu) == vcpu.cpu);
             let Some(layout) = layout else { continue };
@@ -597,14 +573,11 @@ impl Machine {
         }
     }
 
-    /// Whether an attempt or a search is in progress that should go on soon.
+    /// Whether an attempt is due soon, or a search is in progress that should go on soon.
     pub fn hurried(&self) -> bool {
         let young = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() < SEARCH_REMARK);
-        // A pause after a reboot is longer than the delay.
-        let pause = self.delay.max(self.took);
-        let soon = |at| Instant::now() + pause >= at && self.delay < Duration::from_secs(2);
-        self.ended.is_none()
-            && (self.retry.is_some_and(soon) || self.vcpus.iter().any(|v| young(&v.searching)))
+        let search = self.vcpus.iter().any(|v| young(&v.searching));
+        self.runs() && (self.attempts.soon(Instant::now()) || search)
     }
 
     /// The last grace period that was seen to begin, as the program keeps it, and when.
@@ -653,34 +626,19 @@ mod tests {
     use crate::snapshot::view;
 
     #[test]
-    fn a_guest_that_reboots_all_the_time_is_searched_ever_more_rarely() {
-        let (short, mut reboots) = (Duration::from_secs(2), Reboots::default());
-        let mut waits = |lasted, n: usize| -> Vec<u64> {
-            (0..n).map(|_| reboots.wait(lasted).as_secs()).collect()
-        };
-        assert_eq!(waits(short, 8), [0, 1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(waits(STABLE, 2), [0, 0], "reboots that are far apart are seen at once");
-        assert_eq!(waits(short, 2), [1, 2]);
-    }
-
-    #[test]
-    fn the_pause_after_a_reboot_is_no_part_of_the_start() {
+    fn a_guest_that_starts_is_no_unreadable_one() {
         let mut machine = Machine::new(Key { pid: 1, start_time: 1 }, None);
-        let lasted = Duration::from_secs(2);
-        machine.rebooted(lasted);
-        assert!(machine.hurried(), "none after the first");
-        for _ in 0..7 {
-            let before = Instant::now();
-            machine.rebooted(lasted);
-            assert!(machine.retry.is_some_and(|at| at >= before + REBOOT && machine.found >= at));
-        }
-        machine.settle();
-        assert!(machine.retry.is_some(), "an attempt asked before the reboot");
+        let nothing = |whole| Error::NoKernel { reason: String::new(), whole };
         // However late this thread comes to it.
-        machine.found = Instant::now() + Duration::from_secs(24 * 3600);
-        machine.fail(&Error::NoKernel { reason: String::new(), whole: false });
-        assert_eq!(machine.state, VmState::Attaching);
-        assert!(machine.hurried());
+        machine.phase = Seeking::begin(Instant::now() + Duration::from_secs(24 * 3600));
+        machine.fail(&nothing(true));
+        assert_eq!((machine.state(), machine.resident_only()), (VmState::Attaching, true));
+        machine.fail(&Error::RemoteRam { path: String::new(), kind: String::new() });
+        assert!(matches!(machine.state(), VmState::Unreadable(_)) && machine.resident_only());
+        machine.fail(&Error::Gone { pid: 1 });
+        assert!(machine.state() == VmState::Gone && !machine.runs());
+        machine.fail(&nothing(false));
+        assert_eq!(machine.state(), VmState::Gone);
     }
 
     #[test]
@@ -695,13 +653,14 @@ mod tests {
     #[test]
     fn a_vm_for_which_there_is_no_room_is_tried_again_later() {
         let mut machine = Machine::new(Key { pid: 1, start_time: 1 }, None);
-        assert!(machine.attempt_due().is_some());
-        machine.begin_attempt();
-        let before = Instant::now();
-        machine.no_room();
+        let now = Instant::now();
+        assert!(machine.attempts.due(now).is_some() && machine.attempts.begin(now));
+        machine.give_up(TOO_MANY_VMS);
         machine.settle();
-        assert!(machine.retry.is_some_and(|at| at >= before + RETRY_MAX));
-        assert!(matches!(&machine.state, VmState::Unreadable(why) if why == TOO_MANY_VMS));
+        let later = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let due = |at| machine.attempts.due(at).is_some();
+        assert!(!due(later(20)) && due(later(31)));
+        assert!(matches!(machine.state(), VmState::Unreadable(why) if why == TOO_MANY_VMS));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod discovery;
 pub mod finder;
 pub mod machine;
+mod pace;
 mod qemu_registers;
 pub mod slots;
 pub mod stand_in;

@@ -7,11 +7,10 @@
 
 use crate::raw::constants::{BUCKETS, MAX_SEGMENTS, NO_SEQ};
 use crate::raw::{Program, types};
-use crate::room::Room;
 use reprieve_guest::BpfLayout;
 use reprieve_guest::layout::{RcuLayout, VcpuLayout};
 use reprieve_guest::vmm::process;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem::offset_of;
 use std::path::Path;
@@ -49,9 +48,11 @@ pub struct Slots {
     free: Mutex<Free>,
 }
 
+/// The entry that was given back last is used last: an event of the old vCPU may still be in the
+/// buffer.
 struct Free {
-    vms: Room,
-    vcpus: Room,
+    vms: VecDeque<u32>,
+    vcpus: VecDeque<u32>,
     /// All watched threads, with their entries: several may share a bit of the filter.
     threads: BTreeMap<u32, u32>,
 }
@@ -60,7 +61,7 @@ struct Free {
 pub struct VmSlot {
     slots: Arc<Slots>,
     pub index: u32,
-    /// Who runs the VM, and has its entries.
+    /// Who runs the VM.
     pub user: u32,
 }
 
@@ -69,14 +70,13 @@ pub struct VcpuSlot {
     slots: Arc<Slots>,
     slot: u32,
     tid: u32,
-    user: u32,
 }
 
 impl Slots {
     pub fn new(program: Program) -> Arc<Slots> {
         let free = Free {
-            vms: Room::new(program.vms.elements()),
-            vcpus: Room::new(program.vcpus.elements()),
+            vms: (0..program.vms.elements() as u32).collect(),
+            vcpus: (0..program.vcpus.elements() as u32).collect(),
             threads: BTreeMap::new(),
         };
         Arc::new(Slots { program: Arc::new(program), free: Mutex::new(free) })
@@ -89,7 +89,7 @@ impl Slots {
     /// An entry for the VM of process `pid`; none if there is no room for it, or no such process.
     pub fn add_vm(self: &Arc<Slots>, pid: u32) -> Option<VmSlot> {
         let user = process::user(pid)?;
-        let index = self.free().vms.take(user)?;
+        let index = self.free().vms.pop_front()?;
         self.program.vms.put(index as usize, types::vm::default());
         Some(VmSlot { slots: self.clone(), index, user })
     }
@@ -98,8 +98,7 @@ impl Slots {
     /// is watched already, that was another one with its number, which has ended.
     ///
     /// # Errors
-    /// When there is no room for another vCPU of this VM's user, or when that is no thread of that
-    /// process: nobody takes another VM's vCPUs out of sight.
+    /// When there is no room for another vCPU, or when that is no thread of that process: nobody takes another VM's vCPUs out of sight.
     pub fn add_vcpu(
         self: &Arc<Slots>,
         vm: &VmSlot,
@@ -113,11 +112,8 @@ impl Slots {
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         let room = self.program.vcpus.elements();
-        let full = || {
-            let user = vm.user;
-            io::Error::other(format!("of the {room} entries, none is left for user {user}"))
-        };
-        let slot = self.free().vcpus.take(vm.user).ok_or_else(full)?;
+        let full = || io::Error::other(format!("none of the {room} entries is left"));
+        let slot = self.free().vcpus.pop_front().ok_or_else(full)?;
         let entry = types::vcpu {
             vm: vm.index,
             tgid: pid,
@@ -128,20 +124,20 @@ impl Slots {
         self.program.vcpus.put(slot as usize, entry);
         self.free().threads.insert(tid, slot);
         if let Err(error) = self.program.watch_thread(tid, slot) {
-            self.forget(tid, slot, vm.user);
+            self.forget(tid, slot);
             return Err(error);
         }
-        Ok(VcpuSlot { slots: self.clone(), slot, tid, user: vm.user })
+        Ok(VcpuSlot { slots: self.clone(), slot, tid })
     }
 
-    fn forget(&self, tid: u32, slot: u32, user: u32) {
+    fn forget(&self, tid: u32, slot: u32) {
         let mut free = self.free();
         // Unless a later thread with its number is watched.
         if free.threads.get(&tid) == Some(&slot) {
             free.threads.remove(&tid);
             self.program.forget_thread(tid, free.threads.keys().copied());
         }
-        free.vcpus.give_back(user, slot);
+        free.vcpus.push_back(slot);
     }
 }
 
@@ -288,7 +284,7 @@ impl VmSlot {
 impl Drop for VmSlot {
     fn drop(&mut self) {
         self.unready();
-        self.slots.free().vms.give_back(self.user, self.index);
+        self.slots.free().vms.push_back(self.index);
     }
 }
 
@@ -304,6 +300,12 @@ impl VcpuSlot {
 
     fn set<T: crate::raw::Plain>(&self, offset: usize, value: T) {
         self.slots.program.vcpus.set_field(self.slot as usize, offset, value);
+    }
+
+    /// Whether it is without a CPU and wants one.
+    pub fn wants_cpu(&self) -> bool {
+        let entry = self.get();
+        entry.doing == types::doing::DOING_PREEMPTED || woken(&entry).is_some()
     }
 
     /// Since when it has been off its CPU against its will, if it is.
@@ -370,7 +372,7 @@ impl VcpuSlot {
 
 impl Drop for VcpuSlot {
     fn drop(&mut self) {
-        self.slots.forget(self.tid, self.slot, self.user);
+        self.slots.forget(self.tid, self.slot);
     }
 }
 

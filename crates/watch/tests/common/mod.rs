@@ -129,10 +129,16 @@ pub fn wait_until_watching(watch: &mut Watch) -> Seen {
 pub struct Spinners(Arc<AtomicBool>, Vec<JoinHandle<()>>);
 
 pub fn spin(threads: usize) -> Spinners {
+    spin_on(threads, || ())
+}
+
+/// Each begins with `begin`.
+pub fn spin_on(threads: usize, begin: impl Fn() + Clone + Send + 'static) -> Spinners {
     let stop = Arc::new(AtomicBool::new(false));
     let spin = |_| {
-        let stop = stop.clone();
+        let (stop, begin) = (stop.clone(), begin.clone());
         std::thread::spawn(move || {
+            begin();
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
