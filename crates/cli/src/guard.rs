@@ -307,6 +307,12 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     flag.store(true, Ordering::Relaxed);
     drop(guard);
     done?;
+    if let Some(last) = last.as_ref().filter(|last| last.dry_run && last.vms.is_empty()) {
+        if !args.vm.is_empty() && seen.is_empty() {
+            let seconds = last.elapsed_ns as f64 / 1e9;
+            bail!("no VM {} was seen in {seconds:.1} s", plain(&args.vm.join(", ")));
+        }
+    }
     if let (false, Some(last)) = (args.json, &mut last) {
         add_ended(last, seen);
         print(&match last.backend {

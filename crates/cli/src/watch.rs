@@ -110,7 +110,7 @@ fn present(
         if cancel.is_set() {
             return Ok(ExitCode::SUCCESS);
         }
-        terminal::run(source, args.interval, colour()).map_err(plain)?;
+        terminal::run(source, args.interval, colour(), &args.vm).map_err(plain)?;
         return Ok(ExitCode::SUCCESS);
     }
     let server = listener.map(prometheus::Server::start).transpose()?;

@@ -244,6 +244,12 @@ pub struct Would {
     /// long the sections lasted is not known.
     pub granted_at_most_ns: u64,
     pub rescue: Option<HeldUp>,
+    /// Preemptions that began because a quota of CPU time was used up, among all of these: guard
+    /// keeps quotas too.
+    #[serde(default)]
+    pub throttled: u64,
+    #[serde(default)]
+    pub throttled_off_cpu_ns: u64,
     /// What cannot be seen in this guest, in sentences.
     pub blind: Vec<String>,
 }

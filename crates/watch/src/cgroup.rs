@@ -173,6 +173,43 @@ pub fn limited_thread(tid: u32) -> Option<PathBuf> {
     })
 }
 
+/// A quota of CPU time that applies to a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bandwidth {
+    pub file: PathBuf,
+    /// What is in it.
+    pub quota: String,
+    /// Periods that there were, and those in which the quota was used up.
+    pub periods: u64,
+    pub throttled: u64,
+}
+
+/// All that apply to a thread.
+pub fn bandwidths(tid: u32) -> Vec<Bandwidth> {
+    let text = fs::read_to_string(format!("/proc/{tid}/cgroup")).unwrap_or_default();
+    let hierarchies = hierarchies();
+    let limits = hierarchies.iter().filter_map(|h| Some((h, path_of(&text, h.version)?))).flat_map(
+        |(h, path)| {
+            along(&h.at, &path)
+                .filter_map(|directory| bandwidth(&directory, h.version))
+                .collect::<Vec<_>>()
+        },
+    );
+    limits.collect()
+}
+
+fn bandwidth(directory: &Path, version: Version) -> Option<Bandwidth> {
+    let file = limit(directory, version)?;
+    let quota = fs::read_to_string(&file).ok()?.trim().to_owned();
+    let statistics = fs::read_to_string(directory.join("cpu.stat")).unwrap_or_default();
+    let figure = |name: &str| {
+        let line = statistics.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    };
+    let (periods, throttled) = (figure("nr_periods "), figure("nr_throttled "));
+    Some(Bandwidth { file, quota, periods, throttled })
+}
+
 fn limit(directory: &Path, version: Version) -> Option<PathBuf> {
     let file = directory.join(version.file());
     version.limits(&fs::read_to_string(&file).unwrap_or_default()).then_some(file)
@@ -248,6 +285,12 @@ mod tests {
             assert!(limited().is_empty());
             fs::write(deep.join(version.file()), some).unwrap();
             assert_eq!(limited(), [deep.join(version.file())], "{version:?}");
+            fs::write(deep.join("cpu.stat"), "nr_periods 20\nnr_throttled 3\n").unwrap();
+            let found = bandwidth(&deep, version).unwrap();
+            assert_eq!(
+                (found.quota.as_str(), found.periods, found.throttled),
+                (some.trim(), 20, 3)
+            );
             fs::write(root.path().join("a").join(version.file()), some).unwrap();
             assert_eq!(limited().len(), 2, "{version:?}");
             fs::write(root.path().join("a").join(version.file()), none).unwrap();

@@ -150,6 +150,7 @@ impl Watch {
         drop(machines);
         self.takers.put(self.slots.program.taken(), &mut vms);
         Ok(Snapshot {
+            schema: Snapshot::SCHEMA,
             time_ns,
             wall: clock::wall_ns(),
             vms,

@@ -102,6 +102,9 @@ pub struct Preemptions {
 /// One snapshot of everything watched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
+    /// [`Snapshot::SCHEMA`]; 0 in recordings of version 0.1.
+    #[serde(default)]
+    pub schema: u32,
     /// When it was taken.
     pub time_ns: u64,
     /// The same, nanoseconds since 1970.
@@ -109,6 +112,11 @@ pub struct Snapshot {
     pub vms: Vec<VmSnapshot>,
     pub processes: Vec<Process>,
     pub cost: Cost,
+}
+
+impl Snapshot {
+    /// Grows when a field goes or gets another meaning, not when one is added.
+    pub const SCHEMA: u32 = 1;
 }
 
 /// The cost of watching, and the number of events missed.
@@ -141,6 +149,10 @@ pub struct VmSnapshot {
     /// As "qemu-kvm", "qemu-tcg".
     pub vmm: String,
     pub state: VmState,
+    /// Why it is unreadable, in a word: `encrypted`, `layout`, `no-kernel`, `permission`,
+    /// `remote-ram`, `room`, `unsupported`, `vmm` or `other`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The guest kernel's release, once known.
     pub kernel: Option<String>,
     /// What cannot be seen in this guest, in sentences ("RCU readers leave no trace: ...").
@@ -306,9 +318,11 @@ pub struct Grace {
 }
 
 /// The grace period in progress.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurrentGrace {
-    /// The guest's `rcu_state.gp_seq`.
+    /// The guest's `rcu_state.gp_seq`; in JSON as the kernel prints it, below zero while the guest
+    /// starts.
+    #[serde(with = "signed")]
     pub seq: u64,
     /// When it was seen to begin; with `began_earlier`, it began before that.
     pub began_ns: u64,
@@ -319,6 +333,20 @@ pub struct CurrentGrace {
     /// Readers that this grace period waits for, and that the guest's own scheduler does not let
     /// run.
     pub blocked_readers: Vec<Location>,
+}
+
+/// Numbers that wrap, as signed ones. Recordings of version 0.1 have them unsigned.
+mod signed {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_i64(*number as i64)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        Ok(serde_json::Number::deserialize(from)?)
+            .map(|number| number.as_u64().or(number.as_i64().map(|n| n as u64)).unwrap_or_default())
+    }
 }
 
 /// A process that uses the Reprieve runtime.
@@ -366,9 +394,19 @@ pub enum Event {
     /// A vCPU gave up its CPU.
     Blocked { time_ns: u64, pid: u32, vcpu: u32 },
     /// A grace period was seen to begin.
-    GraceBegan { time_ns: u64, pid: u32, seq: u64 },
+    GraceBegan {
+        time_ns: u64,
+        pid: u32,
+        #[serde(with = "signed")]
+        seq: u64,
+    },
     /// A grace period was seen to end.
-    GraceEnded { time_ns: u64, pid: u32, seq: u64 },
+    GraceEnded {
+        time_ns: u64,
+        pid: u32,
+        #[serde(with = "signed")]
+        seq: u64,
+    },
     /// Events are missing from here on, `count` of them. Another one, with a count of 0, is where
     /// the last of them is missing.
     Lost { time_ns: u64, count: u64 },
@@ -385,5 +423,21 @@ impl Event {
             | Event::GraceEnded { time_ns, .. }
             | Event::Lost { time_ns, .. } => *time_ns,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_starts_has_small_numbers_in_json() {
+        let seq = -743i64 as u64;
+        let event = Event::GraceBegan { time_ns: 1, pid: 2, seq };
+        let text = serde_json::to_string(&event).unwrap();
+        assert!(text.contains("\"seq\":-743"), "{text}");
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
+        let old = text.replace("-743", "18446744073709550873");
+        assert_eq!(serde_json::from_str::<Event>(&old).unwrap(), event);
     }
 }

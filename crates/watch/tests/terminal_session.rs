@@ -31,7 +31,14 @@ impl Source for Nothing {
             let mut shell = Command::new("sh");
             self.senders.push(shell.args(["-c", &script]).stdin(Stdio::null()).spawn().unwrap());
         }
-        Ok(Snapshot { time_ns: 1, wall: 1, vms: vec![], processes: vec![], cost: Cost::default() })
+        Ok(Snapshot {
+            schema: 1,
+            time_ns: 1,
+            wall: 1,
+            vms: vec![],
+            processes: vec![],
+            cost: Cost::default(),
+        })
     }
 
     fn events(&mut self) -> Vec<Event> {
@@ -56,7 +63,7 @@ fn helper() {
         signal => vec![format!("kill -{signal} {me}")],
     };
     let mut source = Nothing { panics: case == "panic", signals: signals.into(), senders: vec![] };
-    let outcome = terminal::run(&mut source, Duration::from_millis(100), true);
+    let outcome = terminal::run(&mut source, Duration::from_millis(100), true, &[]);
     println!("OUTCOME {outcome:?}");
     for mut sender in source.senders {
         sender.wait().unwrap();

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use reprieve_guest::{Guest, Model, Paravirt, Preemption, Settings, Use, vmm};
 use reprieve_lab::search::Search;
 use reprieve_page::plain;
+use reprieve_watch::cgroup::{self, Bandwidth};
 use serde::Serialize;
 
 /// What was found in a VM's guest.
@@ -28,6 +29,8 @@ pub struct Report {
     /// What cannot be seen in this guest.
     blind: Vec<&'static str>,
     checks: Vec<Check>,
+    /// Whether the host takes CPU time away from it, whoever else wants that.
+    quota: Check,
     /// What the length of its grace periods depends on.
     settings: Vec<Setting>,
     /// What a search found, one for each policy under which something is better than the defaults.
@@ -89,11 +92,35 @@ pub fn examine(query: &str, evidence: Option<&Search>) -> Result<Report> {
         },
         blind: blind(model),
         checks: if kvm { paravirt(&guest.paravirt()) } else { vec![] },
+        quota: quota(&vm),
         settings: shown(&settings),
         prescriptions,
         no_evidence,
         command_line: settings.command_line,
     })
+}
+
+fn quota(vm: &vmm::Vm) -> Check {
+    let mut all: Vec<Bandwidth> = vm.vcpus.iter().flat_map(|v| cgroup::bandwidths(v.tid)).collect();
+    all.sort_by(|a, b| a.file.cmp(&b.file));
+    all.dedup_by(|a, b| a.file == b.file);
+    quota_of(&all)
+}
+
+fn quota_of(all: &[Bandwidth]) -> Check {
+    let one = |of: &Bandwidth| {
+        let Bandwidth { file, quota, periods, throttled } = of;
+        format!("{quota:?} in {}, used up in {throttled} of {periods} periods", file.display())
+    };
+    let said: Vec<String> = all.iter().map(one).collect();
+    Check {
+        name: "CPU time",
+        used_by: "guest",
+        present: all.iter().all(|of| of.throttled == 0),
+        optional: true,
+        detail: if said.is_empty() { "no quota".into() } else { said.join("; ") },
+        remedy: Some("grace periods wait while a quota is used up: raise it or remove it".into()),
+    }
 }
 
 fn blind(model: Option<Model>) -> Vec<&'static str> {
@@ -240,7 +267,7 @@ impl Report {
         if self.checks.is_empty() {
             out += &entry("", "paravirtualization", "none: only KVM offers it");
         }
-        for check in &self.checks {
+        for check in self.checks.iter().chain([&self.quota]) {
             out += &check.text();
         }
         for (n, setting) in self.settings.iter().enumerate() {

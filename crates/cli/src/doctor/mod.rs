@@ -64,14 +64,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     if options.json {
         print_json(&report)?;
     } else {
-        let mut text = String::new();
-        for check in &report.host {
-            text += &check.text();
-        }
-        for vm in &report.vms {
-            text += "\n";
-            text += &vm.text();
-        }
+        // Beside VMs, of the host only what is missing.
+        let shown = |check: &&Check| report.vms.is_empty() || !check.fine();
+        let vms = report.vms.iter().map(|vm| vm.text() + "\n").collect::<String>();
+        let text = vms + &report.host.iter().filter(shown).map(Check::text).collect::<String>();
         print(&(plain_lines(&text) + "\n"))?;
     }
     let all = report.host.iter().all(Check::fine) && report.vms.iter().all(|vm| vm.fine());

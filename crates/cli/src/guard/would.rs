@@ -3,6 +3,7 @@
 
 use reprieve_guard::{HeldUp, PutOff, Statistics, VmStatistics, Would};
 use reprieve_page::plain;
+use reprieve_watch::show::text::several;
 
 /// By VM.
 pub fn summary(statistics: &Statistics) -> String {
@@ -13,9 +14,12 @@ pub fn summary(statistics: &Statistics) -> String {
     );
     for vm in &statistics.vms {
         text += &format!(
-            "{}: {} vCPUs, {:.1} s on CPUs\n",
+            "{}: {}, {:.1} s on CPUs\n",
             plain(&vm.name),
-            vm.vcpus,
+            match vm.vcpus {
+                0 => "its vCPUs are not known yet".into(),
+                n => several(n as usize, "vCPU"),
+            },
             vm.on_cpu_ns as f64 / 1e9,
         );
         if let Some(would) = &vm.would {
@@ -47,6 +51,13 @@ fn of_vm(vm: &VmStatistics, would: &Would) -> String {
         text += &format!(
             "  which would have taken {:.1} ms of CPU time out of turn at most\n",
             ms(would.granted_at_most_ns),
+        );
+    }
+    if would.throttled > 0 {
+        text += &format!(
+            "  quota (cpu.max): used up at {} preemptions, {:.1} ms in all, which no policy puts off\n",
+            would.throttled,
+            ms(would.throttled_off_cpu_ns),
         );
     }
     if let Some(rescue) = &would.rescue {
@@ -84,7 +95,7 @@ fn put_off(policy: &str, what: &str, classes: &[PutOff]) -> String {
 
 fn held_up(rescue: &HeldUp) -> String {
     let mut text = format!(
-        "  rescue: {} grace periods (of {} that ended) were late while a preempted vCPU held them up",
+        "  rescue: {} grace periods (of {} that began) were late while a preempted vCPU held them up",
         rescue.graces, rescue.of,
     );
     if rescue.count > 0 {
@@ -143,6 +154,8 @@ mod tests {
                 total_ns: 70_000_000,
                 max_ns: 40_000_000,
             }),
+            throttled: 7,
+            throttled_off_cpu_ns: 21_000_000,
             blind: vec!["Intel\u{1b}".into()],
         });
         for line in [
@@ -153,12 +166,24 @@ mod tests {
             "  extend: 5 preemptions in sections that its programs announced; off their CPUs for 6.0 ms in all",
             "  quiesce: 0 preemptions in the kernel would have been put off",
             "  which would have taken 9.0 ms of CPU time out of turn at most",
-            "  rescue: 2 grace periods (of 30 that ended) were late while a preempted vCPU held them up: 3 preemptions, 70.0 ms in all, 40.000 ms at most",
+            "  rescue: 2 grace periods (of 30 that began) were late while a preempted vCPU held them up: 3 preemptions, 70.0 ms in all, 40.000 ms at most",
+            "  quota (cpu.max): used up at 7 preemptions, 21.0 ms in all, which no policy puts off",
+            "db?: 2 vCPUs, 0.0 s on CPUs",
             "  not visible: Intel?",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
         assert!(!text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn a_vm_in_its_first_seconds_does_not_have_no_vcpus() {
+        let statistics = Statistics {
+            vms: vec![VmStatistics { name: "new".into(), ..VmStatistics::default() }],
+            ..Statistics::new(Backend::SchedExt, Policy::Full)
+        };
+        let text = summary(&statistics);
+        assert!(text.contains("new: its vCPUs are not known yet, 0.0 s"), "{text}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub struct Tally {
     /// The guest's memory, and its RCU, were found at some time.
     read: bool,
     rcu: bool,
+    /// Grace periods that were seen to begin.
     graces: u64,
     held: Held,
 }
@@ -29,6 +30,8 @@ struct Totals {
     classes: BTreeMap<Class, OfClass>,
     announced: u64,
     announced_off_cpu_ns: u64,
+    throttled: u64,
+    throttled_ns: u64,
     blocks: u64,
     on_cpu_ns: u64,
 }
@@ -56,7 +59,8 @@ impl Tally {
         self.read |= vm.kernel.is_some();
         if let Some(grace) = &vm.grace {
             self.rcu = true;
-            self.graces = self.graces.max(count(&grace.durations) + grace.unseen);
+            let now = u64::from(grace.current.is_some());
+            self.graces = self.graces.max(count(&grace.durations) + grace.unseen + now);
         }
         if let Some(held) = &vm.held {
             self.held = held.clone();
@@ -113,11 +117,14 @@ impl Tally {
             granted_at_most_ns: times.saturating_mul(max_extend_ns),
             rescue: (self.rcu && policy.rescues()).then_some(HeldUp {
                 graces: self.held.graces,
-                of: self.graces,
+                // The last one may have ended, or begun, since it was counted.
+                of: self.graces.max(self.held.graces),
                 count: self.held.count,
                 total_ns: self.held.total_ns,
                 max_ns: self.held.max_ns,
             }),
+            throttled: all.throttled,
+            throttled_off_cpu_ns: all.throttled_ns,
             blind: vm.blind.clone(),
         }
     }
@@ -129,6 +136,8 @@ impl Totals {
             classes: vcpu.preemptions.iter().map(|p| (p.class, OfClass::of(p))).collect(),
             announced: vcpu.announced,
             announced_off_cpu_ns: vcpu.announced_off_cpu_ns,
+            throttled: vcpu.throttled,
+            throttled_ns: vcpu.throttled_ns,
             blocks: count(&vcpu.blocks),
             on_cpu_ns: vcpu.on_cpu_ns,
         }
@@ -145,6 +154,8 @@ impl Totals {
         }
         self.announced += other.announced;
         self.announced_off_cpu_ns += other.announced_off_cpu_ns;
+        self.throttled += other.throttled;
+        self.throttled_ns += other.throttled_ns;
         self.blocks += other.blocks;
         self.on_cpu_ns += other.on_cpu_ns;
     }
@@ -217,7 +228,7 @@ fn count(histogram: &Histogram) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_watch::model::Grace;
+    use reprieve_watch::model::{CurrentGrace, Grace};
 
     const MS: u64 = 1_000_000;
     const MAX_EXTEND: u64 = MS;
@@ -340,6 +351,30 @@ mod tests {
         let (_, would) = after(&[seen, booting], Policy::Full);
         assert_eq!(would.rescue, Some(expected));
         assert_eq!(would.extend, Some(vec![]));
+    }
+
+    #[test]
+    fn no_more_grace_periods_are_late_than_there_were() {
+        let grace = Grace {
+            durations: Histogram { counts: vec![28], ..Histogram::default() },
+            unseen: 0,
+            current: Some(CurrentGrace::default()),
+        };
+        let of = |late, current: bool| {
+            let held = Held { graces: late, count: 29, total_ns: MS, max_ns: MS };
+            let grace =
+                Grace { current: grace.current.clone().filter(|_| current), ..grace.clone() };
+            let seen = VmSnapshot { grace: Some(grace), held: Some(held), ..vm(vec![]) };
+            after(&[seen], Policy::Rescue).1.rescue.unwrap().of
+        };
+        assert_eq!((of(29, true), of(5, true), of(5, false), of(29, false)), (29, 29, 28, 29));
+    }
+
+    #[test]
+    fn throttled_preemptions_are_told_apart() {
+        let throttled = Vcpu { throttled: 3, throttled_ns: 9 * MS, ..vcpu(0, vec![]) };
+        let (_, would) = after(&[vm(vec![throttled, vcpu(1, vec![])])], Policy::Full);
+        assert_eq!((would.throttled, would.throttled_off_cpu_ns), (3, 9 * MS));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::state::modules::Cache;
 use crate::state::spins;
 use crate::state::task::TaskOffsets;
 use crate::state::vcpu::Cpus;
-use crate::vmm::{Segment, Vm, backing};
+use crate::vmm::{Kind, Segment, Vm, backing};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -105,6 +105,9 @@ impl Guest {
     /// # Errors
     /// Those, [`Error::Source`] and [`Error::Stopped`].
     pub fn attach_with(vm: &Vm, options: &Options) -> Result<Guest> {
+        if let Kind::Other(program) = vm.kind {
+            return Err(Error::NotVmm { pid: vm.pid, program: program.into() });
+        }
         if let Some(how) = &vm.encrypted {
             return Err(Error::Encrypted { how: how.clone() });
         }

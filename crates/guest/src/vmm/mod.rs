@@ -6,13 +6,14 @@
 //! only if no other client uses it, and each wait is bounded. A [`Vm`] is a snapshot; threads and
 //! memory that are plugged in later show in a new one.
 //!
-//! [`Vmm`] is the interface to one kind of VMM. QEMU is the only one implemented.
+//! [`Vmm`] is the interface to one kind of VMM. Only guests of QEMU are read.
 
 pub(crate) mod backing;
 pub mod cmdline;
 pub mod maps;
 mod monitor;
 mod mtree;
+mod other;
 pub mod process;
 mod qemu;
 pub mod ram;
@@ -50,6 +51,8 @@ pub struct Vm {
 #[non_exhaustive]
 pub enum Kind {
     Qemu(Accel),
+    /// Another VMM, by its program, whose guests are not read.
+    Other(&'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,9 +106,9 @@ pub trait Vmm {
     fn vcpus(&self, vm: &Vm) -> Vec<VcpuThread>;
 }
 
-/// The kinds of VMM that can be read.
+/// The kinds of VMM that are known.
 pub fn kinds() -> &'static [&'static (dyn Vmm + Sync)] {
-    &[&qemu::Qemu]
+    &[&qemu::Qemu, &other::Other]
 }
 
 /// All VMs on this host that this process can see, by process id. A VM that cannot be described (it
@@ -175,6 +178,7 @@ impl Vm {
     pub fn paused(&self) -> Option<bool> {
         match self.kind {
             Kind::Qemu(_) => qemu::Qemu.paused(self),
+            Kind::Other(_) => None,
         }
     }
 
@@ -182,6 +186,7 @@ impl Vm {
     pub fn vcpus_now(&self) -> Vec<VcpuThread> {
         match self.kind {
             Kind::Qemu(_) => qemu::Qemu.vcpus(self),
+            Kind::Other(_) => other::Other.vcpus(self),
         }
     }
 

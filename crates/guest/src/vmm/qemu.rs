@@ -23,6 +23,18 @@ const MONITORS_MAX: usize = 4;
 /// Open files of a VMM that are inspected.
 const DESCRIPTORS_MAX: usize = 65536;
 
+/// A QEMU without a machine, which libvirt asks for its features.
+fn is_probe(argv: &[String]) -> bool {
+    let none = |machine: &String| {
+        let kind = machine.split(',').next().unwrap_or_default();
+        kind.strip_prefix("type=").unwrap_or(kind) == "none"
+    };
+    argv.windows(2).any(|words| {
+        let option = words[0].trim_start_matches('-');
+        words[0].starts_with('-') && matches!(option, "machine" | "M") && none(&words[1])
+    })
+}
+
 impl Vmm for Qemu {
     fn name(&self) -> &'static str {
         "QEMU"
@@ -38,7 +50,8 @@ impl Vmm for Qemu {
         let known = |name: &str| {
             PROGRAMS.contains(&name.trim_start_matches('.').trim_end_matches("-wrapped"))
         };
-        known(&program) || (loaded && names.filter_map(base).any(|name| known(&name)))
+        let named = known(&program) || (loaded && names.filter_map(base).any(|name| known(&name)));
+        named && !is_probe(&process.argv)
     }
 
     fn name_of(&self, process: &Process) -> Option<String> {
@@ -155,6 +168,21 @@ mod tests {
     fn process(argv: &[&str]) -> Process {
         // No such process, so that the arguments decide.
         Process { pid: u32::MAX, start_time: 1, argv: argv.iter().map(|a| a.to_string()).collect() }
+    }
+
+    #[test]
+    fn a_qemu_without_a_machine_is_no_vm() {
+        for (machine, is_vm) in [
+            ("-machine none,accel=kvm:tcg", false),
+            ("--machine type=none", false),
+            ("-M none", false),
+            ("-M q35", true),
+            ("-name none", true),
+        ] {
+            let argv = format!("qemu-system-x86_64 {machine} -nographic");
+            let argv: Vec<&str> = argv.split(' ').collect();
+            assert_eq!(Qemu.owns(&process(&argv)), is_vm, "{machine}");
+        }
     }
 
     #[test]

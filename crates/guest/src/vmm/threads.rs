@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The vCPU threads of process `pid`, by vCPU number; `expected` of them.
 pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
     let tids = tids(pid);
-    let named = by_name(pid, &tids);
+    let named = named(pid);
     if !named.is_empty() {
         return named;
     }
@@ -42,7 +42,7 @@ pub fn vcpus(pid: u32, accel: Accel, expected: u32) -> Vec<VcpuThread> {
 
 /// The vCPU threads by their names; none if QEMU does not name its threads.
 pub fn named(pid: u32) -> Vec<VcpuThread> {
-    by_name(pid, &tids(pid))
+    by_name(pid, index_in)
 }
 
 /// The threads of process `pid` whose numbers the process itself gave. In a container these are the
@@ -80,12 +80,13 @@ fn index_in(name: &str) -> Option<u32> {
     matches!(accel, "KVM" | "TCG").then(|| index.parse().ok())?
 }
 
-fn by_name(pid: u32, tids: &[u32]) -> Vec<VcpuThread> {
-    let thread = |&tid: &u32| {
+/// The threads of process `pid` that are vCPUs by their names, of which `index` tells the number.
+pub fn by_name(pid: u32, index: impl Fn(&str) -> Option<u32>) -> Vec<VcpuThread> {
+    let thread = |tid: u32| {
         let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
-        Some(VcpuThread { index: index_in(name.trim_end())?, tid })
+        Some(VcpuThread { index: index(name.trim_end())?, tid })
     };
-    let mut found: Vec<VcpuThread> = tids.iter().filter_map(thread).collect();
+    let mut found: Vec<VcpuThread> = tids(pid).into_iter().filter_map(thread).collect();
     found.sort_by_key(|t| t.index);
     found.dedup_by_key(|t| t.index);
     found.truncate(VCPUS_MAX);

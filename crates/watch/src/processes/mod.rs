@@ -151,7 +151,9 @@ impl Processes {
                 if let Some(start_time) = process::start_time(pid) {
                     entry.start_time = start_time;
                     let mut reader = Reader::new(pid, BUDGET);
-                    entry.descriptor = self.descriptor_of(pid, &mut reader);
+                    let other = !is_own_program(pid);
+                    entry.descriptor =
+                        other.then(|| self.descriptor_of(pid, &mut reader)).flatten();
                     left -= BUDGET - reader.left();
                 }
             }
@@ -222,6 +224,16 @@ impl Processes {
     }
 }
 
+/// Whether the process runs the program of this one: another `reprieve` is no user of the runtime
+/// that anybody looks for.
+fn is_own_program(pid: u32) -> bool {
+    let program = |process: &str| {
+        let program = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((program.dev(), program.ino()))
+    };
+    program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
+}
+
 /// The first domains of process `pid`, so many, whose descriptor is at `descriptor`.
 fn view(pid: u32, reader: &mut Reader, descriptor: u64, shown: usize) -> Option<Process> {
     let layout = reader.layout(descriptor).ok()?;
@@ -278,6 +290,19 @@ mod tests {
         let quiet = |d: &&Domain| d.grace_periods > 0 && d.laggards.is_empty();
         let after = process.domains.iter().find(quiet).expect("the domain is still there");
         assert_eq!((after.readers, after.current_age_ns, after.callbacks_waiting), (0, None, 0));
+    }
+
+    #[test]
+    fn another_reprieve_is_no_user_of_the_runtime() {
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let exe = std::fs::metadata("/proc/self/exe").unwrap().ino();
+        while std::fs::metadata(format!("/proc/{}/exe", other.id())).unwrap().ino() == exe {
+            std::thread::yield_now();
+        }
+        let own = [std::process::id(), other.id()].map(is_own_program);
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(own, [true, false]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! difference is zero.
 
 use super::histogram::{add, count, difference};
-use crate::model::{Class, Histogram, Snapshot, Vcpu, VcpuNow, VmSnapshot};
+use crate::model::{Class, Histogram, Snapshot, Taker, Vcpu, VcpuNow, VmSnapshot};
 
 /// The activity of a vCPU, or the sum over those of a VM, in an interval.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -174,6 +174,8 @@ pub struct VmActivity {
     pub grace: Histogram,
     /// Those whose duration was not seen.
     pub grace_unseen: u64,
+    /// Who took its CPUs, most first.
+    pub takers: Vec<Taker>,
 }
 
 impl VmActivity {
@@ -209,6 +211,14 @@ impl VmActivity {
             }
             activity.all.add(&vcpu_totals(former, now).since(&old));
         }
+        activity.takers = vm.takers.clone();
+        for taker in &mut activity.takers {
+            let old = before.and_then(|(old, _)| old.takers.iter().find(|o| o.pid == taker.pid));
+            taker.count = taker.count.saturating_sub(old.map_or(0, |old| old.count));
+            taker.total_ns = taker.total_ns.saturating_sub(old.map_or(0, |old| old.total_ns));
+        }
+        activity.takers.retain(|taker| taker.total_ns > 0);
+        activity.takers.sort_by_key(|taker| std::cmp::Reverse(taker.total_ns));
         if let Some(grace) = &vm.grace {
             let old = before.and_then(|(old, _)| old.grace.as_ref());
             activity.grace = match old {

@@ -24,6 +24,7 @@ pub mod terminal;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod text;
+pub mod verdict;
 
 use crate::model::{Event, Snapshot};
 use std::sync::atomic::{AtomicBool, Ordering};

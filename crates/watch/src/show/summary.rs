@@ -5,6 +5,7 @@
 use super::activity::{Activity, VmActivity, position};
 use super::histogram;
 use super::text::{self, count, optional, percent, plain, time};
+use super::verdict::Best;
 use crate::model::{Class, Cost, Process, Snapshot, VmSnapshot, VmState};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub struct Seen {
     /// By process and name: the VM's last snapshot, and when it was taken.
     vms: BTreeMap<(u32, String), (u64, VmSnapshot)>,
     processes: BTreeMap<u32, Process>,
+    best: Best,
 }
 
 impl Seen {
@@ -29,6 +31,7 @@ impl Seen {
     pub fn note(&mut self, snapshot: &Snapshot) {
         self.first.get_or_insert_with(|| snapshot.clone());
         self.end_ns = snapshot.time_ns;
+        self.best.note(snapshot);
         for vm in &snapshot.vms {
             let key = (vm.pid, vm.name.clone());
             match self.vms.get_mut(&key) {
@@ -64,6 +67,10 @@ impl Seen {
         for (at, vm) in self.vms.values() {
             let activity = VmActivity::between(first, *at, vm);
             let _ = writeln!(out, "{}", heading(vm, &activity));
+            let _ = writeln!(out, "  verdict: {}", self.best.verdict(vm, &activity));
+            if !activity.takers.is_empty() {
+                let _ = writeln!(out, "  CPU taken by {}", text::takers(&activity.takers));
+            }
             if activity.all.total_off_ns() > 0 {
                 let _ = writeln!(out, "{}", classes(&activity.all, width));
             }
@@ -88,18 +95,21 @@ fn heading(vm: &VmSnapshot, activity: &VmActivity) -> String {
         vm.pid,
         plain(&vm.vmm),
         vm.kernel.as_deref().map_or("unknown".into(), plain),
-        text::several(vm.vcpus.len(), "vCPU"),
+        text::vcpus(vm),
     );
     if let Some(state) = text::state(&vm.state) {
         let _ = write!(out, "\n  {state}");
     }
     let _ = write!(
         out,
-        "\n  vCPUs: {} preemptions/s; off the CPU {} of the time they wanted one, {} of that in critical sections",
+        "\n  vCPUs: {} preemptions/s; without a CPU {} of the time they wanted one; {} of preemptions in critical sections",
         count(all.per_second(all.total_preemptions())),
         optional(all.ready_share(), percent),
         optional(all.critical_share(), percent),
     );
+    if let Some(share) = all.throttled_share().filter(|share| *share > 0.0) {
+        let _ = write!(out, "\n  throttled (cpu.max): {} of that", percent(share));
+    }
     if all.readers > 0 {
         let _ = write!(
             out,

@@ -47,6 +47,7 @@ pub fn vm(pid: u32, name: &str, vcpus: Vec<Vcpu>) -> VmSnapshot {
 
 pub fn snapshot(time_ns: u64, vms: Vec<VmSnapshot>) -> Snapshot {
     Snapshot {
+        schema: Snapshot::SCHEMA,
         time_ns,
         wall: 1_795_000_000_000_000_000 + time_ns,
         vms,
@@ -127,6 +128,7 @@ pub fn busy(seconds: u64) -> Snapshot {
     let mut odd = vm(4713, "4713", vec![vcpu(0)]);
     odd.kernel = None;
     odd.state = VmState::Unreadable("memory is encrypted (SEV)".into());
+    odd.reason = Some("encrypted".into());
     let mut all = snapshot(now, vec![db, quiet, odd]);
     all.processes = vec![Process {
         pid: 99,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Words and figures for people.
 
-use crate::model::{Location, VmState};
+use crate::model::{Location, Taker, VmSnapshot, VmState};
 pub use reprieve_page::plain;
 
 /// Where a figure is not known.
@@ -63,10 +63,34 @@ pub fn optional(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| NONE.into(), show)
 }
 
-/// The number of the grace period that a `gp_seq` belongs to: its two lowest bits are a state.
-/// Kernels start to count below zero.
-pub fn grace_period(seq: u64) -> i64 {
-    seq as i64 >> 2
+/// The grace period that a `gp_seq` belongs to: its two lowest bits are a state. Kernels start to
+/// count below zero.
+pub fn grace_period(seq: u64) -> String {
+    match seq as i64 >> 2 {
+        number @ 0.. => number.to_string(),
+        _ => "of the guest's start".into(),
+    }
+}
+
+/// Who took CPUs, as `web-1 (VM) 0.30 s, cc1 1.20 ms`.
+pub fn takers(takers: &[Taker]) -> String {
+    let one = |taker: &Taker| {
+        let place = match (&taker.cgroup, taker.vm) {
+            (_, true) => " (VM)".into(),
+            (Some(cgroup), _) if cgroup != "/" => format!(" in {}", plain(cgroup)),
+            _ => String::new(),
+        };
+        format!("{} {}{place} {}", plain(&taker.name), taker.pid, time(taker.total_ns as f64))
+    };
+    takers.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// How many vCPUs a VM has: while it is attached to, they may not be known.
+pub fn vcpus(vm: &VmSnapshot) -> String {
+    match vm.vcpus.len() {
+        0 => "its vCPUs are not known yet".into(),
+        n => several(n, "vCPU"),
+    }
 }
 
 /// `1 vCPU`, `2 vCPUs`.
@@ -144,8 +168,8 @@ mod tests {
 
     #[test]
     fn grace_periods_count_from_below_zero() {
-        assert_eq!(grace_period(4241), 1060);
-        assert_eq!(grace_period((-1199i64) as u64), -300);
+        assert_eq!(grace_period(4241), "1060");
+        assert_eq!(grace_period((-1199i64) as u64), "of the guest's start");
     }
 
     #[test]

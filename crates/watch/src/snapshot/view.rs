@@ -23,6 +23,7 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
     let kind = machine.vm.as_ref().map(|vm| match vm.kind {
         Kind::Qemu(Accel::Kvm) => "qemu-kvm",
         Kind::Qemu(Accel::Tcg) => "qemu-tcg",
+        Kind::Other(program) => program,
         _ => "unknown",
     });
     VmSnapshot {
@@ -30,6 +31,7 @@ pub fn vm(machine: &Machine, entries: &[types::vcpu], kvm: &Kvm, now: u64) -> Vm
         name: machine.name.clone().unwrap_or_else(|| machine.key.pid.to_string()),
         vmm: kind.unwrap_or("unknown").into(),
         state: machine.state(),
+        reason: machine.reason().map(Into::into),
         kernel: guest.map(|guest| guest.release().into()),
         blind: visibility::restrictions(machine, kvm),
         vcpus: machine

@@ -91,10 +91,13 @@ struct Seeking {
     /// Since when it may have been starting.
     since: Instant,
     /// Why the last attempt found none, unless the guest may still be starting.
-    why: Option<String>,
+    why: Option<Why>,
     /// Memory that is swapped out has been searched.
     resident_only: bool,
 }
+
+/// A word, of which there are few, and a sentence.
+struct Why(&'static str, String);
 
 /// Its guest can be read.
 struct Watched {
@@ -236,11 +239,19 @@ impl Machine {
     /// As it is shown.
     pub fn state(&self) -> VmState {
         match &self.phase {
-            Phase::Seeking(Seeking { why: Some(why), .. }) => VmState::Unreadable(why.clone()),
+            Phase::Seeking(Seeking { why: Some(why), .. }) => VmState::Unreadable(why.1.clone()),
             Phase::Seeking(_) => VmState::Attaching,
             Phase::Attached(watched) if watched.paused || self.stopped => VmState::Paused,
             Phase::Attached(_) | Phase::StandIn(_) => VmState::Watching,
             Phase::Ended(_) => VmState::Gone,
+        }
+    }
+
+    /// Why it is unreadable, if it is, in a word.
+    pub fn reason(&self) -> Option<&'static str> {
+        match &self.phase {
+            Phase::Seeking(Seeking { why: Some(why), .. }) => Some(why.0),
+            _ => None,
         }
     }
 
@@ -288,8 +299,11 @@ impl Machine {
 
     /// It cannot be watched for lack of room. There may be some later.
     fn give_up(&mut self, why: &str) {
-        let seeking =
-            Seeking { since: Instant::now(), why: Some(why.into()), resident_only: false };
+        let seeking = Seeking {
+            since: Instant::now(),
+            why: Some(Why("room", why.into())),
+            resident_only: false,
+        };
         self.leave(Phase::Seeking(seeking));
         self.attempts.put_off(Instant::now());
     }
@@ -396,7 +410,7 @@ impl Machine {
         };
         self.leave(Phase::Seeking(Seeking {
             since,
-            why: (!starts).then(|| error.to_string()),
+            why: (!starts).then(|| Why(reason(error), error.to_string())),
             // Reading swapped memory in may push out what others need: not again.
             resident_only: resident_only || whole,
         }));
@@ -605,6 +619,19 @@ impl Machine {
 fn take_out(former: &mut Option<Box<types::vcpu>>, gone: Vec<Vcpu>) {
     for vcpu in gone {
         add_former(former.get_or_insert_default(), &vcpu.slot.get(), now_ns());
+    }
+}
+
+fn reason(error: &Error) -> &'static str {
+    match error {
+        Error::NoKernel { .. } => "no-kernel",
+        Error::Encrypted { .. } => "encrypted",
+        Error::NotVmm { .. } => "vmm",
+        Error::RemoteRam { .. } => "remote-ram",
+        Error::Unsupported { .. } => "unsupported",
+        Error::Permission { .. } => "permission",
+        Error::Layout { .. } => "layout",
+        _ => "other",
     }
 }
 

@@ -98,7 +98,8 @@ impl Slots {
     /// is watched already, that was another one with its number, which has ended.
     ///
     /// # Errors
-    /// When there is no room for another vCPU, or when that is no thread of that process: nobody takes another VM's vCPUs out of sight.
+    /// When there is no room for another vCPU, or when that is no thread of that process: nobody
+    /// takes another VM's vCPUs out of sight.
     pub fn add_vcpu(
         self: &Arc<Slots>,
         vm: &VmSlot,

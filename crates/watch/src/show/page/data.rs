@@ -116,12 +116,7 @@ fn window(w: &Window, lanes: &BTreeMap<u32, u32>, origin: u64, places: &mut Tabl
             .iter()
             .map(|p| {
                 let over = u8::from(!p.open);
-                (
-                    micros(origin, p.from),
-                    micros(p.from, p.to),
-                    grace_period(p.seq).to_string(),
-                    over,
-                )
+                (micros(origin, p.from), micros(p.from, p.to), grace_period(p.seq), over)
             })
             .collect(),
     }

@@ -168,12 +168,20 @@ fn vms(out: &mut DescriptorEncoder, named: &[Named]) -> Result<(), Error> {
     let mut info =
         out.encode_descriptor("reprieve_vm", "A virtual machine", None, MetricType::Info)?;
     for Named { name, vm, .. } in named {
+        // KubeVirt's, which has no underscore in either.
+        let (namespace, short) = vm.name.split_once('_').unwrap_or_default();
+        let kubevirt = !namespace.is_empty() && !short.is_empty() && !short.contains('_');
+        let both = (plain(namespace), plain(short));
+        let (namespace, short) = if kubevirt { both } else { Default::default() };
         info.encode_info(&vec![
             ("vm", name.clone()),
             ("pid", vm.pid.to_string()),
             ("vmm", plain(&vm.vmm)),
             ("kernel", vm.kernel.as_deref().map_or(String::new(), plain)),
             ("state", state(&vm.state).into()),
+            ("reason", vm.reason.as_deref().map_or(String::new(), plain)),
+            ("namespace", namespace),
+            ("name", short),
         ])?;
     }
     let vcpus = split(named, "state", |n| by_state(n.vm, |_| true));
@@ -352,6 +360,9 @@ fn runtime(out: &mut DescriptorEncoder, processes: &[Process]) -> Result<(), Err
 
 fn cost(out: &mut DescriptorEncoder, snapshot: &Snapshot) -> Result<(), Error> {
     let cost = &snapshot.cost;
+    let build = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    out.encode_descriptor("reprieve_build", "The reprieve that watches", None, MetricType::Info)?
+        .encode_info(&build)?;
     let one = |value| Series(vec![(vec![], value)]);
     counter(
         out,
@@ -395,7 +406,9 @@ mod tests {
     fn figures_are_in_base_units() {
         let page = page(busy(10));
         for line in [
-            "reprieve_vm_info{vm=\"db-primary\",pid=\"4711\",vmm=\"qemu-kvm\",kernel=\"6.12.117+deb12-cloud-amd64\",state=\"watching\"} 1",
+            "reprieve_vm_info{vm=\"db-primary\",pid=\"4711\",vmm=\"qemu-kvm\",kernel=\"6.12.117+deb12-cloud-amd64\",state=\"watching\",reason=\"\",namespace=\"\",name=\"\"} 1",
+            "reprieve_vcpu_ready_seconds_total{vm=\"db-primary\",vcpu=\"0\"} 6.141",
+            "reprieve_vcpu_throttled_seconds_total{vm=\"db-primary\"} 0.25",
             "reprieve_vm_vcpus{vm=\"db-primary\",state=\"preempted\"} 1.0",
             "reprieve_vcpu_preemption_seconds_sum{vm=\"db-primary\",class=\"no-preempt\"} 1.6",
             "reprieve_vcpu_preemption_seconds_count{vm=\"db-primary\",class=\"reader\"} 100",
@@ -443,6 +456,19 @@ mod tests {
     }
 
     #[test]
+    fn kubevirts_names_are_split_and_no_others() {
+        let labels = |name: &str| {
+            let page = page(snapshot(1, vec![vm(1, name, vec![])]));
+            let line = page.lines().find(|line| line.starts_with("reprieve_vm_info{")).unwrap();
+            line.split_once("reason=").unwrap().1.to_owned()
+        };
+        assert_eq!(labels("shop_db-1"), "\"\",namespace=\"shop\",name=\"db-1\"} 1");
+        for other in ["db", "_db", "shop_", "a_b_c"] {
+            assert_eq!(labels(other), "\"\",namespace=\"\",name=\"\"} 1", "{other}");
+        }
+    }
+
+    #[test]
     fn names_that_are_the_same_stay_apart() {
         let page = page(snapshot(1, vec![vm(1, "a", vec![vcpu(0)]), vm(2, "a", vec![vcpu(0)])]));
         let mut series: Vec<&str> = page
@@ -468,6 +494,16 @@ mod tests {
     fn the_documentation_lists_every_metric_and_no_other() {
         let text = include_str!("../../../../../docs/watch.md");
         assert_eq!(documented(text), served(&page(busy(10))));
+    }
+
+    #[test]
+    fn the_rules_ask_for_metrics_that_exist() {
+        let rules = include_str!("../../../../../packaging/prometheus/reprieve-watch.rules.yml");
+        let expressions = rules.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let asked: std::collections::BTreeSet<String> =
+            expressions.flat_map(crate::show::prometheus::testing::names).collect();
+        let served = served(&page(busy(10)));
+        assert!(asked.len() > 3 && asked.is_subset(&served), "{asked:?}");
     }
 
     #[test]

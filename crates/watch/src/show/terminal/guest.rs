@@ -10,6 +10,7 @@ use crate::show::activity::Activity;
 use crate::show::histogram::quantile;
 use crate::show::lines::{doing, holders};
 use crate::show::text::{self, NONE, count, cut, optional, percent, plain, time};
+use crate::show::verdict::Best;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -25,7 +26,7 @@ pub fn draw(view: &mut View, frame: &mut Frame) {
     if let Some(now) = view.now() {
         frame.render_widget(Paragraph::new(heading(view, now)), top);
         if let Some(row) = view.rows().iter().find(|row| Some(row.vm.pid) == view.selected) {
-            lines = content(row, now, width, view.palette);
+            lines = content(row, now, width, view.palette, &view.best);
         }
     }
     let rest = lines.len().saturating_sub(usize::from(body.height));
@@ -43,7 +44,13 @@ pub fn draw(view: &mut View, frame: &mut Frame) {
     frame.render_widget(Paragraph::new(help).style(style), keys);
 }
 
-fn content(row: &Row, now: &Snapshot, width: usize, palette: Palette) -> Vec<Line<'static>> {
+fn content(
+    row: &Row,
+    now: &Snapshot,
+    width: usize,
+    palette: Palette,
+    best: &Best,
+) -> Vec<Line<'static>> {
     let (vm, all) = (row.vm, &row.activity.all);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let mut lines = vec![Line::from(vec![
@@ -62,17 +69,29 @@ fn content(row: &Row, now: &Snapshot, width: usize, palette: Palette) -> Vec<Lin
         vm.blind.iter().map(|b| Line::styled(format!("not visible: {}", plain(b)), palette.soft())),
     );
     lines.push(Line::default());
+    lines.push(Line::styled(format!("Verdict: {}", best.verdict(vm, &row.activity)), bold));
     lines.extend(grace(row, now, palette));
     lines.push(Line::default());
     lines.push(Line::styled(
         format!(
-            "vCPUs: {} preemptions/s; without a CPU {} of the time they wanted one, {} of that in critical sections",
+            "vCPUs: {} preemptions/s; without a CPU {} of the time they wanted one; {} of preemptions in critical sections",
             count(all.per_second(all.total_preemptions())),
             optional(all.ready_share(), percent),
             optional(all.critical_share(), percent)
         ),
         bold,
     ));
+    if !row.activity.takers.is_empty() {
+        let takers = text::takers(&row.activity.takers);
+        lines.push(Line::raw(cut(&format!("  CPU taken by {takers}"), width)));
+    }
+    if let Some(share) = all.throttled_share().filter(|share| *share > 0.0) {
+        let share = percent(share);
+        lines.push(Line::styled(
+            format!("  throttled (cpu.max): {share} of that"),
+            palette.warning(),
+        ));
+    }
     lines.push(Line::styled(titles(width), Style::new().add_modifier(Modifier::UNDERLINED)));
     for (vcpu, activity) in vm.vcpus.iter().zip(&row.activity.vcpus) {
         lines.push(line(vcpu, activity, now, width, owes(vm, vcpu), palette));
@@ -119,7 +138,7 @@ fn grace(row: &Row, now: &Snapshot, palette: Palette) -> Vec<Line<'static>> {
     let age = now.time_ns.saturating_sub(current.began_ns) as f64;
     let style = if age >= 100e6 { palette.warning() } else { Style::new() };
     lines.push(Line::from(vec![
-        Span::raw(format!("  now: number {}, ", text::grace_period(current.seq))),
+        Span::raw(format!("  now: grace period {}, ", text::grace_period(current.seq))),
         Span::styled(
             format!("{}{} old", if current.began_earlier { "over " } else { "" }, time(age)),
             style,

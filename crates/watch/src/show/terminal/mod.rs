@@ -29,8 +29,10 @@ pub fn run(
     source: &mut dyn Source,
     interval: Duration,
     colour: bool,
+    named: &[String],
 ) -> Result<Outcome, SourceError> {
-    session::run(&mut Watching { source, view: View::new(interval, colour) }, interval)
+    let view = View::new(interval, colour).of(named);
+    session::run(&mut Watching { source, view }, interval)
 }
 
 struct Watching<'a> {

@@ -65,10 +65,12 @@ pub fn draw(view: &View, frame: &mut Frame) {
     frame.render_widget(Paragraph::new(heading(view, now)), top);
     let rows = view.rows();
     if rows.is_empty() {
-        frame.render_widget(
-            Paragraph::new("\n  No virtual machine runs here yet; new ones appear by themselves."),
-            table,
-        );
+        let none = match view.named.join(", ") {
+            all if all.is_empty() => "No virtual machine runs here yet".into(),
+            named => format!("No virtual machine {} runs here yet", plain(&named)),
+        };
+        let text = format!("\n  {none}; new ones appear by themselves.");
+        frame.render_widget(Paragraph::new(text), table);
     } else {
         vms(view, now, &rows, frame, table);
     }

@@ -4,6 +4,7 @@
 use super::colours::Palette;
 use crate::model::{Snapshot, VmSnapshot};
 use crate::show::activity::VmActivity;
+use crate::show::verdict::Best;
 use ratatui::crossterm::event::KeyCode;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -64,6 +65,9 @@ pub struct View {
     pub(super) scroll: usize,
     /// Shown instead of figures when collecting fails.
     pub(super) trouble: Option<String>,
+    pub(super) best: Best,
+    /// The VMs that were asked for; none: all.
+    pub(super) named: Vec<String>,
 }
 
 /// A VM with what it did.
@@ -86,7 +90,15 @@ impl View {
             inside: false,
             scroll: 0,
             trouble: None,
+            best: Best::default(),
+            named: Vec::new(),
         }
+    }
+
+    /// Only VMs of these names or process IDs were asked for.
+    pub fn of(mut self, named: &[String]) -> View {
+        self.named = named.to_vec();
+        self
     }
 
     /// Takes the next snapshot. A frozen view drops it.
@@ -95,6 +107,7 @@ impl View {
         if self.frozen {
             return;
         }
+        self.best.note(&snapshot);
         if self.first.is_none() {
             self.first = Some(snapshot.clone());
         }

@@ -63,7 +63,7 @@ fn enter_shows_the_vcpus_and_the_grace_period() {
     let all = text(&mut view, 160, 30);
     for part in [
         "db-primary  pid 4711, qemu-kvm, Linux 6.12.117+deb12-cloud-amd64",
-        "now: number 1060, 55.0 ms old, waits for 1 vCPU:",
+        "now: grace period 1060, 55.0 ms old, waits for 1 vCPU:",
         "vCPU 0   preempted 41.0 ms in reader at __d_lookup_rcu+0x42 (postmark?[31m 733)",
         "* 0    preempted   41.0 ms  reader",
         "  1    running     2.00 ms",
