@@ -242,7 +242,8 @@ install:
 	crates/rcu/scripts/install-c $(OUT) $(PREFIX) $(DESTDIR)
 	scripts/install-docs $(DESTDIR)$(PREFIX)/share/doc/reprieve
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/reprieve/grafana packaging/grafana/*.json
-	install -D -m 644 packaging/kubevirt/reprieve-watch.yaml $(DESTDIR)$(PREFIX)/share/reprieve/kubevirt/reprieve-watch.yaml
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/reprieve/kubevirt packaging/kubevirt/*.yaml
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/reprieve/prometheus packaging/prometheus/*.yml
 	$(OUT)/reprieve manual --out $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,lib/systemd/system share/bash-completion/completions \
 		share/zsh/site-functions share/fish/vendor_completions.d)

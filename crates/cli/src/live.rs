@@ -31,9 +31,19 @@ pub fn open_more_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Whether somebody sits at a terminal.
+/// Whether somebody sits at a terminal that can show a live view.
 pub fn interactive() -> bool {
-    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    terminal && shows_views(set("TERM").as_deref(), locale.as_deref())
+}
+
+/// Whether a terminal of that kind moves its cursor, and has the characters of views in that
+/// locale.
+fn shows_views(terminal: Option<&str>, locale: Option<&str>) -> bool {
+    let utf8 = |locale: &str| locale.to_lowercase().replace('-', "").contains("utf8");
+    terminal != Some("dumb") && locale.is_none_or(utf8)
 }
 
 /// Whether the terminal view may have colours.
@@ -49,5 +59,19 @@ pub fn announce(server: &Server) {
             "warning: everybody who reaches {} can read them: VM names, guest kernels and load",
             server.address()
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shows_views;
+
+    #[test]
+    fn a_dumb_terminal_and_another_character_set_get_lines() {
+        assert!(shows_views(Some("xterm"), Some("de_DE.UTF-8")));
+        assert!(shows_views(Some("xterm"), Some("C.utf8")) && shows_views(None, None));
+        assert!(!shows_views(Some("dumb"), Some("C.UTF-8")));
+        assert!(!shows_views(Some("xterm"), Some("C")));
+        assert!(!shows_views(Some("xterm"), Some("de_DE.ISO-8859-1")));
     }
 }

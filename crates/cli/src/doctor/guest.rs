@@ -83,6 +83,7 @@ pub fn examine(query: &str, evidence: Option<&Search>) -> Result<Report> {
             Some(Preemption::Voluntary) => "voluntary",
             Some(Preemption::Full) => "full",
             Some(Preemption::Lazy) => "lazy",
+            Some(Preemption::RealTime) => "real-time (PREEMPT_RT)",
             _ => "unknown",
         },
         rcu: match model {

@@ -126,6 +126,8 @@ pub struct Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Preemption {
+    /// PREEMPT_RT.
+    RealTime,
     None,
     Voluntary,
     Full,

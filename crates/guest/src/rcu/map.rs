@@ -134,24 +134,48 @@ fn leaves(kernel: &Kernel, state: u64) -> Result<Vec<Leaf>> {
     Ok(leaves)
 }
 
-fn model(kernel: &Kernel) -> Result<Model> {
-    let (memory, symbols) = (&kernel.memory, &kernel.symbols);
-    let has = |name: &str| symbols.get(name).is_some();
-    // Where the model is chosen at boot, this is set before the first task runs; else the functions
-    // in the kernel tell.
-    let preemption = match symbols.get("preempt_dynamic_mode").map(|s| memory.i32(s.address)) {
-        Some(Ok(0)) => Preemption::None,
-        Some(Ok(1)) => Preemption::Voluntary,
-        Some(Ok(2)) => Preemption::Full,
-        Some(Ok(3)) => Preemption::Lazy,
+/// `chosen`: where the model is chosen at boot, the choice, which is made before the first task
+/// runs. Else the functions in the kernel tell.
+fn preemption(chosen: Option<Option<i32>>, has: impl Fn(&str) -> bool) -> Preemption {
+    match chosen {
+        // Spinlocks that sleep.
+        _ if has("rt_spin_lock") => Preemption::RealTime,
+        Some(Some(0)) => Preemption::None,
+        Some(Some(1)) => Preemption::Voluntary,
+        Some(Some(2)) => Preemption::Full,
+        Some(Some(3)) => Preemption::Lazy,
         Some(_) => Preemption::Unknown,
         None if has("preempt_schedule") => Preemption::Full,
         None => Preemption::None,
-    };
+    }
+}
+
+fn model(kernel: &Kernel) -> Result<Model> {
+    let (memory, symbols) = (&kernel.memory, &kernel.symbols);
+    let has = |name: &str| symbols.get(name).is_some();
+    let chosen = symbols.get("preempt_dynamic_mode").map(|s| memory.i32(s.address).ok());
+    let preemption = preemption(chosen, has);
     Ok(Model {
         preemptible_rcu: kernel.types()?.has("task_struct", "rcu_read_lock_nesting"),
         // Preemption in the kernel needs the count.
         counts_preemption: has("preempt_schedule"),
         preemption,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_real_time_kernel_is_not_shown_as_full() {
+        let of = |chosen, symbols: &[&str]| preemption(chosen, |name| symbols.contains(&name));
+        let real_time = ["preempt_schedule", "rt_spin_lock"];
+        for chosen in [None, Some(Some(2)), Some(Some(3))] {
+            assert_eq!(of(chosen, &real_time), Preemption::RealTime);
+        }
+        assert_eq!(of(None, &["preempt_schedule"]), Preemption::Full);
+        assert_eq!((of(Some(Some(3)), &[]), of(None, &[])), (Preemption::Lazy, Preemption::None));
+        assert_eq!(of(Some(None), &[]), Preemption::Unknown);
+    }
 }

@@ -16,11 +16,14 @@ pub mod session;
 mod state;
 
 pub use session::Outcome;
+use state::{HELP, Mode};
 pub use state::{Request, View};
 
 use super::{Source, SourceError};
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
 use session::Screen;
 use std::time::Duration;
 
@@ -63,8 +66,17 @@ impl Screen for Watching<'_> {
 
 impl View {
     pub fn draw(&mut self, frame: &mut Frame) {
-        if self.inside { guest::draw(self, frame) } else { overview::draw(self, frame) }
+        match self.mode {
+            Mode::Help => help(frame),
+            _ if self.inside => guest::draw(self, frame),
+            _ => overview::draw(self, frame),
+        }
     }
+}
+
+fn help(frame: &mut Frame) {
+    let lines = HELP.map(|(key, does)| Line::raw(format!("  {key:<8}{does}")));
+    frame.render_widget(Paragraph::new(lines.to_vec()), frame.area());
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use super::bars;
 use super::colours::Palette;
 use super::heading::heading;
-use super::state::{Row, View};
+use super::state::{Mode, Row, View};
 use crate::model::{Snapshot, VcpuNow, VmSnapshot};
 use crate::show::histogram::quantile;
 use crate::show::lines::{doing, holders};
@@ -40,10 +40,14 @@ const COLUMNS: [Column; 11] = [
     Column { heading: "GP now", width: 8, rank: 1, left: false },
 ];
 
-/// Least width of the column that tells what holds up the grace period.
-const HOLDER: u16 = 44;
+/// Least width of the column that tells what holds up the grace period, and why a VM cannot be
+/// read.
+const HOLDER: u16 = 20;
 /// Columns of this rank and above are left out in favour of that column.
-const SPARE: u8 = 7;
+const SPARE: u8 = 4;
+/// The width in which most of that column can be read, and the rank for it.
+const HOLDER_WIDE: u16 = 44;
+const SPARE_WIDE: u8 = 7;
 
 pub fn draw(view: &View, frame: &mut Frame) {
     let Some(now) = view.now() else {
@@ -84,7 +88,12 @@ pub fn draw(view: &View, frame: &mut Frame) {
     ];
     frame.render_widget(Paragraph::new(lines), colours);
     let help = format!(
-        " Enter vCPUs and grace period  ↑↓ select  s sort: {}  w rates: {}  space {}  q quit",
+        " {}q quit  ? help  / filter  Enter vCPUs and grace period  ↑↓ select  s sort: {}  w rates: {}  space {}",
+        match (view.mode, view.filter.as_str()) {
+            (Mode::Filter, text) => format!("/{}_  ", plain(text)),
+            (_, "") => String::new(),
+            (_, text) => format!("/{}  ", plain(text)),
+        },
         view.order.name(),
         if view.since_start { "since start" } else { "recent" },
         if view.frozen { "go on" } else { "freeze" },
@@ -102,7 +111,11 @@ fn vms(view: &View, now: &Snapshot, rows: &[Row], frame: &mut Frame, area: Rect)
     while let Some((at, rank)) =
         shown.iter().map(|c| COLUMNS[*c].rank).enumerate().max_by_key(|(_, rank)| *rank)
     {
-        let reserved = if rank >= SPARE { HOLDER } else { 0 };
+        let reserved = match rank {
+            SPARE_WIDE.. => HOLDER_WIDE,
+            SPARE.. => HOLDER,
+            _ => 0,
+        };
         if total(&shown) + reserved <= area.width || shown.len() == 1 {
             break;
         }
@@ -129,7 +142,16 @@ fn vms(view: &View, now: &Snapshot, rows: &[Row], frame: &mut Frame, area: Rect)
             .iter()
             .zip(&widths)
             .map(|(c, width)| {
-                cell(content(*c, row, now, usize::from(*width), view.palette), &COLUMNS[*c])
+                let width = usize::from(*width);
+                let line = match text::state(&row.vm.state) {
+                    // Without that column it would look healthy.
+                    Some(state) if *c == 0 && !holder => {
+                        let state = state.split(':').next().unwrap_or_default().to_owned();
+                        cut(&format!("{state} {}", plain(&row.vm.name)), width).into()
+                    }
+                    _ => content(*c, row, now, width, view.palette),
+                };
+                cell(line, &COLUMNS[*c])
             })
             .collect();
         if holder {

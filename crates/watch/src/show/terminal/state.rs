@@ -68,7 +68,34 @@ pub struct View {
     pub(super) best: Best,
     /// The VMs that were asked for; none: all.
     pub(super) named: Vec<String>,
+    /// Only VMs with this in their names are shown.
+    pub(super) filter: String,
+    pub(super) mode: Mode,
 }
+
+/// What keys mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    #[default]
+    Commands,
+    /// They are the filter's text.
+    Filter,
+    /// Any key leaves the help.
+    Help,
+}
+
+/// What keys do.
+pub const HELP: [(&str, &str); 9] = [
+    ("Enter", "vCPUs, verdict and grace period of the selected VM; Esc: back"),
+    ("↑ ↓", "select, or scroll"),
+    ("/", "show only VMs with a text in their names; Esc: all"),
+    ("s", "sort by time off the CPU, age of the grace period, or name"),
+    ("w", "rates since the start, or over ten intervals"),
+    ("space", "freeze, or go on"),
+    ("?", "this help"),
+    ("Ctrl-Z", "suspend"),
+    ("q", "quit"),
+];
 
 /// A VM with what it did.
 pub(super) struct Row<'a> {
@@ -92,6 +119,8 @@ impl View {
             trouble: None,
             best: Best::default(),
             named: Vec::new(),
+            filter: String::new(),
+            mode: Mode::default(),
         }
     }
 
@@ -115,10 +144,26 @@ impl View {
             self.recent.pop_front();
         }
         self.recent.push_back(snapshot);
+        self.select_shown();
+    }
+
+    fn select_shown(&mut self) {
         if self.selected.is_none_or(|pid| !self.rows().iter().any(|row| row.vm.pid == pid)) {
             self.selected = self.rows().first().map(|row| row.vm.pid);
             self.inside = false;
         }
+    }
+
+    /// A key of the filter's text.
+    fn edit(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Char(c) => self.filter.push(c),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Esc => (self.filter, self.mode) = (String::new(), Mode::Commands),
+            KeyCode::Enter => self.mode = Mode::Commands,
+            _ => (),
+        }
+        self.select_shown();
     }
 
     /// Shows that there is no snapshot, and why.
@@ -148,7 +193,9 @@ impl View {
     pub(super) fn rows(&self) -> Vec<Row<'_>> {
         let Some(now) = self.now() else { return vec![] };
         let row = |vm| Row { vm, activity: VmActivity::between(self.before(), now.time_ns, vm) };
-        let mut rows: Vec<Row> = now.vms.iter().map(row).collect();
+        let filter = self.filter.to_lowercase();
+        let wanted = |vm: &&VmSnapshot| vm.name.to_lowercase().contains(&filter);
+        let mut rows: Vec<Row> = now.vms.iter().filter(wanted).map(row).collect();
         let age = |vm: &VmSnapshot| {
             let current = vm.grace.as_ref().and_then(|g| g.current.as_ref());
             current.map_or(0, |c| now.time_ns.saturating_sub(c.began_ns))
@@ -162,8 +209,20 @@ impl View {
     }
 
     pub fn key(&mut self, key: KeyCode) -> Request {
+        match self.mode {
+            Mode::Help => self.mode = Mode::Commands,
+            Mode::Filter => self.edit(key),
+            Mode::Commands => return self.command(key),
+        }
+        Request::Nothing
+    }
+
+    fn command(&mut self, key: KeyCode) -> Request {
         match key {
             KeyCode::Char('q') => return Request::Quit,
+            KeyCode::Char('?') => self.mode = Mode::Help,
+            KeyCode::Char('/') => (self.mode, self.inside) = (Mode::Filter, false),
+            KeyCode::Esc if !self.inside && !self.filter.is_empty() => self.edit(key),
             KeyCode::Esc if !self.inside => return Request::Quit,
             KeyCode::Esc | KeyCode::Left | KeyCode::Backspace | KeyCode::Char('h') => {
                 (self.inside, self.scroll) = (false, 0);

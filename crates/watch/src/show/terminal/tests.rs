@@ -89,6 +89,47 @@ fn what_matters_most_stays_on_a_narrow_terminal() {
 }
 
 #[test]
+fn an_unreadable_vm_looks_unreadable_at_any_width() {
+    for width in [40, 50, 60, 80, 100, 120, 143, 144, 200] {
+        let all = text(&mut view(false), width, 12);
+        assert!(all.contains("unreadable"), "{width}:\n{all}");
+        // Columns are not left out to leave the room blank.
+        let heading = all.lines().nth(1).unwrap();
+        let blank = usize::from(width) - heading.chars().count();
+        assert!(width < 80 || heading.contains("held up by"), "{width}:\n{all}");
+        assert!(heading.contains("held up by") || blank < 22, "{width}: {blank}\n{all}");
+    }
+}
+
+#[test]
+fn a_key_shows_what_keys_do() {
+    let mut view = view(false);
+    view.key(KeyCode::Char('?'));
+    let all = text(&mut view, 80, 20);
+    assert!(all.contains("/       show only VMs") && !all.contains("db-primary"), "{all}");
+    assert_eq!(view.key(KeyCode::Char('q')), Request::Nothing, "any key leaves the help");
+    assert!(text(&mut view, 80, 20).contains("db-primary"));
+}
+
+#[test]
+fn a_filter_shows_the_vms_with_its_text() {
+    let mut view = view(false);
+    for key in ['/', 'W', 'e', 'x'] {
+        view.key(KeyCode::Char(key));
+    }
+    view.key(KeyCode::Backspace);
+    let all = text(&mut view, 160, 20);
+    assert!(all.contains("web-1") && !all.contains("db-primary") && all.contains("/We_"), "{all}");
+    view.key(KeyCode::Enter);
+    assert!(view.selected == Some(4712) && view.key(KeyCode::Down) == Request::Nothing);
+    view.update(busy(3));
+    assert!(!text(&mut view, 160, 20).contains("db-primary"));
+    assert_eq!(view.key(KeyCode::Esc), Request::Nothing);
+    assert!(text(&mut view, 160, 20).contains("db-primary"));
+    assert_eq!(view.key(KeyCode::Esc), Request::Quit);
+}
+
+#[test]
 fn no_size_and_no_key_breaks_it() {
     let keys = [
         KeyCode::Down,
@@ -101,6 +142,9 @@ fn no_size_and_no_key_breaks_it() {
         KeyCode::Esc,
         KeyCode::Char(' '),
         KeyCode::Char('s'),
+        KeyCode::Char('?'),
+        KeyCode::Char('/'),
+        KeyCode::Char('z'),
     ];
     for (width, height) in [(0, 0), (1, 1), (2, 3), (7, 40), (20, 4), (300, 2), (500, 100)] {
         let mut view = View::new(Duration::from_secs(1), true);
