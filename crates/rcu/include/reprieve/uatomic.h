@@ -56,6 +56,8 @@
 
 #define UATOMIC_HAS_ATOMIC_BYTE
 #define UATOMIC_HAS_ATOMIC_SHORT
+#define UATOMIC_HAS_ATOMIC_INT
+#define UATOMIC_HAS_ATOMIC_LLONG
 
 #define caa_likely(x) __builtin_expect(!!(x), 1)
 #define caa_unlikely(x) __builtin_expect(!!(x), 0)
@@ -95,6 +97,27 @@
 /* clang-format off */
 #define caa_container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
 /* clang-format on */
+#define caa_container_of_check_null(ptr, type, member)                                      \
+	__extension__({                                                                     \
+		const __typeof__(((type *)NULL)->member) *reprieve_member_ = (ptr);         \
+		reprieve_member_ ? caa_container_of(reprieve_member_, type, member) : NULL; \
+	})
+#define __CAA_COMBINE_TOKENS(a, b) a##b
+#define CAA_COMBINE_TOKENS(a, b) __CAA_COMBINE_TOKENS(a, b)
+#define cmm_cast_volatile(ptr) ((volatile __typeof__(ptr))(ptr))
+#ifdef __cplusplus
+#define urcu_static_assert(predicate, message, name) static_assert(predicate, message)
+#else
+#define urcu_static_assert(predicate, message, name) _Static_assert(predicate, message)
+#endif
+
+/* Compares addresses; the compiler learns nothing of one from the other. */
+static inline __attribute__((unused)) int cmm_ptr_eq(const void *a, const void *b)
+{
+	__asm__("" : "+r"(a));
+	__asm__("" : "+r"(b));
+	return a == b;
+}
 #define CAA_ARRAY_SIZE(x) (sizeof(x) / sizeof((x)[0]))
 #ifndef caa_max
 #define caa_max(a, b) ((a) > (b) ? (a) : (b))
@@ -152,42 +175,103 @@ static inline __attribute__((unused)) caa_cycles_t caa_get_cycles(void)
  */
 #if defined(__x86_64__) || defined(__i386__)
 #define REPRIEVE_FENCE_() ((void)0)
-#define REPRIEVE_FENCED_(addr, operation) (operation)
 #else
 #define REPRIEVE_FENCE_() REPRIEVE_THREAD_FENCE_(__ATOMIC_SEQ_CST)
-#define REPRIEVE_FENCED_(addr, operation)          \
-	__extension__({                            \
-		__typeof__(*(addr)) reprieve_new_; \
-		REPRIEVE_FENCE_();                 \
-		reprieve_new_ = (operation);       \
-		REPRIEVE_FENCE_();                 \
-		reprieve_new_;                     \
-	})
 #endif
 
-#define uatomic_set(addr, v) __atomic_store_n(addr, REPRIEVE_AS_(addr, v), __ATOMIC_RELAXED)
-#define uatomic_read(addr) __atomic_load_n(addr, __ATOMIC_RELAXED)
-#define uatomic_xchg(addr, v) \
-	REPRIEVE_FENCED_(addr, __atomic_exchange_n(addr, REPRIEVE_AS_(addr, v), __ATOMIC_SEQ_CST))
-#define uatomic_cmpxchg(addr, old, v)                                                       \
-	__extension__({                                                                     \
-		__typeof__(*(addr)) reprieve_old_ = REPRIEVE_AS_(addr, old);                \
-		REPRIEVE_FENCE_();                                                          \
-		__atomic_compare_exchange_n(addr, &reprieve_old_, REPRIEVE_AS_(addr, v), 0, \
-					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);            \
-		REPRIEVE_FENCE_();                                                          \
-		reprieve_old_;                                                              \
+/* Memory orders of liburcu 0.15. The last one is sequentially consistent and a full barrier. */
+enum cmm_memorder {
+	CMM_RELAXED = __ATOMIC_RELAXED,
+	CMM_CONSUME = __ATOMIC_CONSUME,
+	CMM_ACQUIRE = __ATOMIC_ACQUIRE,
+	CMM_RELEASE = __ATOMIC_RELEASE,
+	CMM_ACQ_REL = __ATOMIC_ACQ_REL,
+	CMM_SEQ_CST = __ATOMIC_SEQ_CST,
+	CMM_SEQ_CST_FENCE
+};
+#define cmm_to_c11(mo) ((int)(mo) == (int)CMM_SEQ_CST_FENCE ? __ATOMIC_SEQ_CST : (int)(mo))
+#define cmm_seq_cst_fence_after_atomic(mo) \
+	((int)(mo) == (int)CMM_SEQ_CST_FENCE ? cmm_smp_mb() : (void)0)
+#define cmm_emit_legacy_smp_mb() ((void)0)
+
+/* The order is an optional last argument: this takes it, else the first. */
+#define REPRIEVE_ORDER_(standard, ...) REPRIEVE_FIRST_OF_(0, ##__VA_ARGS__, standard, )
+#define REPRIEVE_FIRST_OF_(zero, first, ...) first
+#define REPRIEVE_LAST_ORDER_(standard, ...) \
+	REPRIEVE_SECOND_OF_(0, ##__VA_ARGS__, standard, standard, )
+#define REPRIEVE_SECOND_OF_(zero, first, second, ...) second
+
+#define REPRIEVE_ORDERED_(addr, mo, operation)                                     \
+	__extension__({                                                            \
+		__typeof__(*(addr)) reprieve_new_;                                 \
+		(int)(mo) == (int)CMM_SEQ_CST_FENCE ? REPRIEVE_FENCE_() : (void)0; \
+		reprieve_new_ = (operation);                                       \
+		(int)(mo) == (int)CMM_SEQ_CST_FENCE ? REPRIEVE_FENCE_() : (void)0; \
+		reprieve_new_;                                                     \
 	})
-#define uatomic_add_return(addr, v) \
-	REPRIEVE_FENCED_(addr, __atomic_add_fetch(addr, (v), __ATOMIC_SEQ_CST))
-#define uatomic_sub_return(addr, v) \
-	REPRIEVE_FENCED_(addr, __atomic_sub_fetch(addr, (v), __ATOMIC_SEQ_CST))
-#define uatomic_and(addr, mask) ((void)__atomic_and_fetch(addr, (mask), __ATOMIC_RELAXED))
-#define uatomic_or(addr, mask) ((void)__atomic_or_fetch(addr, (mask), __ATOMIC_RELAXED))
-#define uatomic_add(addr, v) ((void)__atomic_add_fetch(addr, (v), __ATOMIC_RELAXED))
-#define uatomic_sub(addr, v) ((void)__atomic_sub_fetch(addr, (v), __ATOMIC_RELAXED))
-#define uatomic_inc(addr) uatomic_add(addr, 1)
-#define uatomic_dec(addr) uatomic_sub(addr, 1)
+
+#define uatomic_load_mo(addr, mo)                                                          \
+	__extension__({                                                                    \
+		__typeof__(*(addr)) reprieve_old_ = __atomic_load_n(addr, cmm_to_c11(mo)); \
+		cmm_seq_cst_fence_after_atomic(mo);                                        \
+		reprieve_old_;                                                             \
+	})
+#define uatomic_store_mo(addr, v, mo)                                          \
+	__extension__({                                                        \
+		__atomic_store_n(addr, REPRIEVE_AS_(addr, v), cmm_to_c11(mo)); \
+		cmm_seq_cst_fence_after_atomic(mo);                            \
+	})
+#define uatomic_xchg_mo(addr, v, mo) \
+	REPRIEVE_ORDERED_(addr, mo,  \
+			  __atomic_exchange_n(addr, REPRIEVE_AS_(addr, v), cmm_to_c11(mo)))
+#define uatomic_cmpxchg_mo(addr, old, v, success, failure)                                      \
+	__extension__({                                                                         \
+		__typeof__(*(addr)) reprieve_expected_ = REPRIEVE_AS_(addr, old);               \
+		REPRIEVE_ORDERED_(addr, success,                                                \
+				  (__atomic_compare_exchange_n(                                 \
+					   addr, &reprieve_expected_, REPRIEVE_AS_(addr, v), 0, \
+					   cmm_to_c11(success), cmm_to_c11(failure)),           \
+				   reprieve_expected_));                                        \
+	})
+#define uatomic_add_return_mo(addr, v, mo) \
+	REPRIEVE_ORDERED_(addr, mo, __atomic_add_fetch(addr, (v), cmm_to_c11(mo)))
+#define uatomic_sub_return_mo(addr, v, mo) \
+	REPRIEVE_ORDERED_(addr, mo, __atomic_sub_fetch(addr, (v), cmm_to_c11(mo)))
+#define uatomic_and_mo(addr, mask, mo) \
+	((void)REPRIEVE_ORDERED_(addr, mo, __atomic_and_fetch(addr, (mask), cmm_to_c11(mo))))
+#define uatomic_or_mo(addr, mask, mo) \
+	((void)REPRIEVE_ORDERED_(addr, mo, __atomic_or_fetch(addr, (mask), cmm_to_c11(mo))))
+#define uatomic_add_mo(addr, v, mo) ((void)uatomic_add_return_mo(addr, v, mo))
+#define uatomic_sub_mo(addr, v, mo) ((void)uatomic_sub_return_mo(addr, v, mo))
+#define uatomic_inc_mo(addr, mo) uatomic_add_mo(addr, 1, mo)
+#define uatomic_dec_mo(addr, mo) uatomic_sub_mo(addr, 1, mo)
+
+#define uatomic_load(addr, ...) uatomic_load_mo(addr, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_store(addr, v, ...) \
+	uatomic_store_mo(addr, v, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_read(addr, ...) uatomic_load_mo(addr, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_set(addr, v, ...) \
+	uatomic_store_mo(addr, v, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_xchg(addr, v, ...) \
+	uatomic_xchg_mo(addr, v, REPRIEVE_ORDER_(CMM_SEQ_CST_FENCE, ##__VA_ARGS__))
+/* Two orders, for success and failure, or none. */
+#define uatomic_cmpxchg(addr, old, v, ...)                                                  \
+	uatomic_cmpxchg_mo(addr, old, v, REPRIEVE_ORDER_(CMM_SEQ_CST_FENCE, ##__VA_ARGS__), \
+			   REPRIEVE_LAST_ORDER_(CMM_SEQ_CST_FENCE, ##__VA_ARGS__))
+#define uatomic_add_return(addr, v, ...) \
+	uatomic_add_return_mo(addr, v, REPRIEVE_ORDER_(CMM_SEQ_CST_FENCE, ##__VA_ARGS__))
+#define uatomic_sub_return(addr, v, ...) \
+	uatomic_sub_return_mo(addr, v, REPRIEVE_ORDER_(CMM_SEQ_CST_FENCE, ##__VA_ARGS__))
+#define uatomic_and(addr, mask, ...) \
+	uatomic_and_mo(addr, mask, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_or(addr, mask, ...) \
+	uatomic_or_mo(addr, mask, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_add(addr, v, ...) \
+	uatomic_add_mo(addr, v, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_sub(addr, v, ...) \
+	uatomic_sub_mo(addr, v, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_inc(addr, ...) uatomic_inc_mo(addr, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
+#define uatomic_dec(addr, ...) uatomic_dec_mo(addr, REPRIEVE_ORDER_(CMM_RELAXED, ##__VA_ARGS__))
 
 #define _uatomic_set(addr, v) uatomic_set(addr, v)
 #define _uatomic_xchg(addr, v) uatomic_xchg(addr, v)

@@ -436,15 +436,14 @@ REPRIEVE_INLINE_ void *rcu_cmpxchg_pointer_sym(void **p, void *old, void *v)
 
 /*
  * The names without a flavor, for whoever defines URCU_API_MAP (liburcu's own headers without a
- * flavor in their names do). The flavor: RCU_MB, RCU_QSBR, RCU_BP, RCU_SIGNAL, else memb. Headers
- * of `compat` that stand for no flavor choose none: REPRIEVE_URCU_NO_MAP_.
+ * flavor in their names do). The flavor: RCU_MB, RCU_QSBR, RCU_BP, RCU_SIGNAL, else memb; the last
+ * header of `compat` that stands for a flavor chooses it anew. Headers that stand for none choose
+ * none: REPRIEVE_URCU_NO_MAP_.
  */
-#if defined(URCU_API_MAP) && !defined(REPRIEVE_URCU_MAPPED) && !defined(REPRIEVE_URCU_NO_MAP_)
-#define REPRIEVE_URCU_MAPPED
-#if defined(RCU_QSBR) && !defined(REPRIEVE_URCU_PLAIN_)
-#define REPRIEVE_URCU_IS_QSBR_
+#if defined(URCU_API_MAP) && !defined(REPRIEVE_URCU_) && !defined(REPRIEVE_URCU_NO_MAP_)
+#if defined(RCU_QSBR)
 #define REPRIEVE_URCU_(name) urcu_qsbr_##name
-#elif defined(RCU_BP) && !defined(REPRIEVE_URCU_PLAIN_)
+#elif defined(RCU_BP)
 #define REPRIEVE_URCU_(name) urcu_bp_##name
 #elif defined(RCU_MB)
 #define REPRIEVE_URCU_(name) urcu_mb_##name

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* <urcu/urcu.h>: as <urcu.h>. */
+/* <urcu/urcu.h>: names without a flavor mean that of RCU_MB or RCU_SIGNAL, else memb. */
 #ifndef REPRIEVE_COMPAT_URCU_URCU_H
 #define REPRIEVE_COMPAT_URCU_URCU_H
 
 #ifndef URCU_API_MAP
 #define URCU_API_MAP
 #endif
-/* Its flavors are mb, signal and memb, as liburcu's. */
-#define REPRIEVE_URCU_PLAIN_
-#include <reprieve/urcu.h>
-#undef REPRIEVE_URCU_PLAIN_
-#ifdef REPRIEVE_URCU_IS_QSBR_
-#error "<urcu/urcu.h>, and the flavor qsbr was chosen before"
+#include <reprieve/compat/flavor.h>
+#undef REPRIEVE_URCU_
+#if defined(RCU_MB)
+#define REPRIEVE_URCU_(name) urcu_mb_##name
+#elif defined(RCU_SIGNAL)
+#define REPRIEVE_URCU_(name) urcu_signal_##name
+#else
+#define REPRIEVE_URCU_(name) urcu_memb_##name
 #endif
 
 #endif
