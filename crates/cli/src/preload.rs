@@ -60,7 +60,9 @@ pub fn run(
 fn name_for_gnu(file: &Path) -> Result<OsString> {
     let mut name = OsString::from("/$LIB/../../../../../../../..");
     name.push(file);
-    let mut listed = Command::new(std::env::current_exe().context("this command's own path")?);
+    // Without /proc this command cannot ask.
+    let Ok(own) = std::env::current_exe() else { return Ok(file.into()) };
+    let mut listed = Command::new(own);
     listed.env("LD_PRELOAD", &name).env("LD_TRACE_LOADED_OBJECTS", "1");
     let listed = listed.output().context("this command's own libraries")?.stdout;
     let wanted = file.file_name().unwrap_or_default().as_bytes();
@@ -94,7 +96,9 @@ impl Library {
                 bail!("{variable}: {}: no such file", named.display())
             };
         }
-        let own = std::env::current_exe().context("this command's own path")?;
+        let own = std::env::current_exe().with_context(|| {
+            format!("cannot tell where this command is (is /proc there?): set {variable} to {file}")
+        })?;
         let beside = own.parent().unwrap_or(Path::new("/"));
         let places = [beside.join(file), beside.join("../lib").join(file)];
         let Some(found) = places.iter().find(|place| place.is_file()) else {

@@ -39,7 +39,7 @@ impl std::error::Error for Errno {}
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    #[error("{path}: cannot {what}: {error}", path = path.display())]
+    #[error("{path}: cannot {what}: {error}{}", remedy(*error), path = path.display())]
     Io { path: PathBuf, what: &'static str, error: Errno },
     #[error(
         "{path}: made by an incompatible version ({found}; this library is version {own}): \
@@ -55,6 +55,16 @@ pub enum OpenError {
         path = path.display()
     )]
     Unsafe { path: PathBuf },
+}
+
+fn remedy(error: Errno) -> &'static str {
+    match error.0 {
+        libc::EACCES => {
+            ": this user may not use the namespace: give `reprieve ipc run --dir` \
+             (REPRIEVE_IPC_DIR) a directory that all its users may write to"
+        }
+        _ => "",
+    }
 }
 
 impl OpenError {

@@ -36,6 +36,11 @@ impl About {
         self.0.st_size as u64
     }
 
+    /// Bytes that it takes of its file system.
+    pub fn takes(&self) -> u64 {
+        self.0.st_blocks as u64 * 512
+    }
+
     /// Device and number.
     pub fn identity(&self) -> (u64, u64) {
         (self.0.st_dev, self.0.st_ino)
@@ -90,6 +95,12 @@ pub(crate) fn make_directory(path: impl AsRef<Path>, mode: u32) -> Result<()> {
     let path = text(path)?;
     // SAFETY: a string.
     unsafe { call!(SYS_mkdirat, libc::AT_FDCWD, path.as_ptr(), mode) }.map(drop)
+}
+
+pub(crate) fn remove_directory(path: impl AsRef<Path>) -> Result<()> {
+    let path = text(path)?;
+    // SAFETY: a string.
+    unsafe { call!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), libc::AT_REMOVEDIR) }.map(drop)
 }
 
 /// Reads a small file, or a symbolic link, without the allocator: a fork's child may do so.
@@ -156,11 +167,7 @@ impl File {
         let file = File::open_at(&path, flags, mode)?;
         let made = (|| {
             // What the umask took away.
-            if file.about()?.mode() & 0o777 != mode {
-                // SAFETY: touches no memory.
-                unsafe { call!(SYS_fchmod, file.0, mode) }?;
-            }
-            Ok(())
+            if file.about()?.mode() & 0o777 != mode { file.set_mode(mode) } else { Ok(()) }
         })();
         made.map(|()| file)
     }
@@ -193,6 +200,11 @@ impl File {
             call!(SYS_fstat, self.0, &raw mut found)?;
             Ok(About(found))
         }
+    }
+
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        // SAFETY: touches no memory.
+        unsafe { call!(SYS_fchmod, self.0, mode) }.map(drop)
     }
 
     pub fn set_length(&self, length: u64) -> Result<()> {

@@ -122,10 +122,11 @@ impl Local {
         Ok((found, offset, held))
     }
 
-    /// What is in a slot, whatever its id. For the `_STAT` commands.
+    /// What is in a slot, whatever its id; of an id, in its slot. For the `_STAT` commands.
     pub fn find_slot<T: Is + 'static>(&self, slot: i32) -> Result<(&'static T, u64, Held<'_>)> {
         let entries = self.entries(T::KIND)?;
-        let entry = usize::try_from(slot).ok().and_then(|s| entries.get(s)).ok_or(INVALID)?;
+        let slot = u64::try_from(slot).map_err(|_| INVALID)? % SLOTS;
+        let entry = entries.get(slot as usize).ok_or(INVALID)?;
         let offset = entry.object.load(Acquire);
         let found: &T = self.space.view(if offset == 0 { return Err(INVALID) } else { offset })?;
         let held = self.lock(&found.object().lock)?;

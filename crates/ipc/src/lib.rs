@@ -12,6 +12,7 @@
 //! is what the calls do. `docs/ipc.md` states the invariants.
 
 mod attachments;
+mod bytes;
 mod error;
 mod file;
 mod grace;

@@ -240,7 +240,7 @@ impl Messages {
                 return true;
             }
             if local.poke(thread) {
-                wakes.push(thread);
+                wakes.push(local, thread);
             }
             false
         })
@@ -267,7 +267,7 @@ impl Messages {
                 left -= 1;
             }
             if !local.is_poked(thread) && local.poke(thread) {
-                wakes.push(thread);
+                wakes.push(local, thread);
             }
             left != 0
         })
@@ -282,7 +282,7 @@ impl Messages {
                     && !local.is_poked(thread)
                     && local.poke(thread)
                 {
-                    wakes.push(thread);
+                    wakes.push(local, thread);
                 }
                 true
             })?;
@@ -303,7 +303,7 @@ impl Messages {
                 room -= size;
                 messages -= 1;
                 if !local.is_poked(thread) && local.poke(thread) {
-                    wakes.push(thread);
+                    wakes.push(local, thread);
                 }
             }
             messages != 0
@@ -668,7 +668,7 @@ fn until_done<R>(
         drop(held);
         drop(section);
         wakes.wake();
-        let woken = local.wait(wait.get_or_insert_with(|| Wait::until(None)), false);
+        let woken = local.wait(wait.get_or_insert_with(|| Wait::until(None)), false, &[]);
         section = local.enter();
         if local.was_removed::<Messages>(offset)? {
             return Err(Errno(libc::EIDRM));

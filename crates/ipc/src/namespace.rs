@@ -129,12 +129,32 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Opens the user's namespace: that of `REPRIEVE_IPC_DIR`, or in the runtime directory.
+    /// Opens the user's namespace: that of `REPRIEVE_IPC_DIR`, or one in `/dev/shm`.
     ///
     /// # Errors
     /// As for [`Namespace::open`].
     pub fn open_default() -> std::result::Result<Namespace, OpenError> {
         Namespace::open(default_directory())
+    }
+
+    /// Whether there is a namespace in that directory.
+    ///
+    /// # Errors
+    /// This process may not look.
+    pub fn is_there(directory: impl AsRef<Path>) -> Result<bool> {
+        Space::is_there(directory.as_ref())
+    }
+
+    /// Opens what this process may no longer open once it has given up being root, or moved its own
+    /// root: for the preload library.
+    #[doc(hidden)]
+    pub fn prepare(&self) {
+        let call = Call::begin();
+        if call.here().is_one_call() {
+            let _signals = sys::SignalsBlocked::new();
+            // Keeps the lock's file.
+            drop(self.space.registry());
+        }
     }
 
     /// Its directory.

@@ -19,11 +19,19 @@
 //!   cost is a hundredth at most.
 //!
 //! The more often that was in vain, the less often it is tried.
+//!
+//! **Idle waiters do not look.** A waiter looks for itself in its first second only. Then it sleeps
+//! on its own status and on the robust mutexes of others (`futex_waitv`): at first of those whose
+//! death changes the object, then of as many threads of the namespace as the kernel takes. The
+//! kernel wakes one sleeper when such a thread dies. If the dead was in a call, in a queue or has
+//! adjustments, this sleeper wakes all waiters of the namespace, and each looks once. If it dies as
+//! well, it was in a queue, and another one does the same. Deaths that nobody sees so (of threads
+//! that registered later, of a thread that the kernel does not mark) are found once a minute.
 
 use crate::error::{CORRUPT, Errno, Result};
 use crate::ids::complete_removals;
 use crate::object::Is;
-use crate::peers::{Local, thread_dead};
+use crate::peers::{FUTEX_WAITERS, Local, place, thread_dead};
 use crate::signals::{Sleeping, WAITING, handled, put_off};
 use crate::space::layout::*;
 use crate::sys;
@@ -39,6 +47,8 @@ const REMOVED: u32 = 4;
 /// Waiters look for themselves at first after this time, then ever less often.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LAST_LOOK: Duration = Duration::from_millis(500);
+/// Idle waiters look at the same times, so that they wake a machine once.
+const IDLE_LOOK: Duration = Duration::from_secs(60);
 /// As long as somebody may die whose death changes the object.
 const LAST_LOOK_AT_THE_DEAD: Duration = Duration::from_millis(40);
 
@@ -85,6 +95,11 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
+    /// Whether it has looked often enough for itself.
+    pub fn is_idle(&self) -> bool {
+        self.look >= LAST_LOOK && crate::signals::are_seen()
+    }
+
     pub fn until(deadline: Option<Duration>) -> Wait {
         Wait { deadline, began: None, look: first_look(), handled: handled(), pokes: 0 }
     }
@@ -282,8 +297,8 @@ impl Local {
     }
 
     /// Waits for a poke. Outside of sections, without locks. `dying`: somebody's death might change
-    /// the object.
-    pub fn wait(&self, wait: &mut Wait, dying: bool) -> Woken {
+    /// the object. `holders`: if it is idle, the processes whose death does.
+    pub fn wait(&self, wait: &mut Wait, dying: bool, holders: &[u64]) -> Woken {
         let status = &self.thread.status;
         let began = wait.handled;
         // Who waits on the CPU of who pokes it is in a hurry: it has no use for the time.
@@ -295,6 +310,11 @@ impl Local {
             // It may be tried again and again, without a wait.
             self.mark_the_unmarked();
             return Woken::TimedOut;
+        }
+        if wait.is_idle() {
+            if let Some(woken) = self.wait_idly(wait, holders) {
+                return woken;
+            }
         }
         let look = if dying { wait.look.min(LAST_LOOK_AT_THE_DEAD) } else { wait.look };
         let time = left.map_or(look, |left| left.min(look));
@@ -320,6 +340,95 @@ impl Local {
     }
 }
 
+/// The lives of threads that a waiter sleeps on.
+struct Lives<'s> {
+    threads: Vec<&'s Thread>,
+    words: Vec<sys::Expected>,
+}
+
+impl<'s> Lives<'s> {
+    /// Adds a thread. Whether the kernel will tell of its death.
+    fn add(&mut self, thread: &'s Thread) -> bool {
+        let (life, number) = (&thread.life[0], thread.tid.load(Relaxed) as u32);
+        let known = life.compare_exchange(number, number | FUTEX_WAITERS, AcqRel, Acquire);
+        let lives = thread.robust.load(Relaxed) == 1
+            && number != 0
+            && known.map_or_else(|other| other == number | FUTEX_WAITERS, |_| true);
+        if lives && self.words.len() < sys::Expected::MOST {
+            self.words.push(sys::Expected::new(life, number | FUTEX_WAITERS));
+            self.threads.push(thread);
+        }
+        lives
+    }
+}
+
+impl Local {
+    /// [`Local::wait`] of a waiter that looks for itself no more. `None`: it has to.
+    #[cold]
+    fn wait_idly(&self, wait: &mut Wait, holders: &[u64]) -> Option<Woken> {
+        let status = &self.thread.status;
+        let mut lives = Lives { threads: Vec::new(), words: Vec::new() };
+        lives.words.push(sys::Expected::new(status, WAITING));
+        let threads = || self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok());
+        for &holder in holders {
+            let mut of_holder = threads().filter(|t| t.process.load(Acquire) == holder);
+            if !of_holder.any(|thread| lives.add(thread)) {
+                // It may be dead by now, or its threads are unknown.
+                return None;
+            }
+        }
+        let others = threads().filter(|t| ![0, self.process].contains(&t.process.load(Acquire)));
+        others.take(sys::Expected::MOST).for_each(|thread| _ = lives.add(thread));
+        let now = sys::monotonic();
+        let next = IDLE_LOOK.as_secs() * (now.as_secs() / IDLE_LOOK.as_secs() + 1);
+        let until = wait.deadline.unwrap_or(Duration::MAX).min(Duration::from_secs(next));
+        let began = wait.handled;
+        let came = || handled() != began || put_off();
+        let _sleeping = Sleeping::on(status);
+        let slept = match came() {
+            true => Err(Errno(libc::EINTR)),
+            false => sys::futex_wait_any(&lives.words, until),
+        };
+        let signal = slept == Err(Errno(libc::EINTR)) || came();
+        match (status.load(Acquire), slept) {
+            (POKED | REMOVED, _) => {
+                wait.pokes += 1;
+                Some(Woken::Again)
+            }
+            _ if signal => Some(Woken::Signal),
+            // Linux before 5.16, or a sandbox.
+            (_, Err(Errno(libc::ENOSYS | libc::EPERM | libc::EINVAL))) => None,
+            (_, Err(Errno(libc::ETIMEDOUT))) => {
+                self.mark_the_unmarked();
+                Some(Woken::Again)
+            }
+            // One that has died, woken or found so.
+            _ => {
+                let dead = lives.threads.iter().filter(|thread| thread_dead(self.space, thread));
+                if dead.fold(false, |any, thread| self.left_something(thread) || any) {
+                    self.wake_all();
+                }
+                Some(Woken::Again)
+            }
+        }
+    }
+
+    /// Whether others may have to do what a dead thread has not.
+    fn left_something(&self, dead: &Thread) -> bool {
+        let process = place(self.space, dead.process.load(Acquire));
+        dead.held.iter().any(|held| held.load(Relaxed) != 0)
+            || dead.pokes.load(Relaxed) != 0
+            || dead.waits_on.load(Relaxed) != 0
+            || process.is_none_or(|process| process.undoes.load(Relaxed) != 0)
+    }
+
+    /// Has all waiters look for themselves.
+    fn wake_all(&self) {
+        let threads = self.space.thread_numbers().filter_map(|n| self.space.thread(n).ok());
+        threads.filter(|thread| thread.waits_on.load(Relaxed) != 0).for_each(wake);
+    }
+}
+
 /// Wakes a waiter that sleeps. After the object's lock has been released.
 pub(crate) fn wake(thread: &Thread) {
     sys::futex_wake(&thread.status, 1);
@@ -328,16 +437,21 @@ pub(crate) fn wake(thread: &Thread) {
 /// Waiters to be woken once the lock has been released: so many at a time.
 pub(crate) struct Wakes<'l> {
     threads: [MaybeUninit<&'l Thread>; 16],
+    /// Where this thread says that it has poked somebody.
+    pokes: Option<&'l AtomicU64>,
     /// So many of them are there.
     count: usize,
 }
 
 impl<'l> Wakes<'l> {
     pub fn new() -> Wakes<'l> {
-        Wakes { threads: [MaybeUninit::uninit(); 16], count: 0 }
+        Wakes { threads: [MaybeUninit::uninit(); 16], pokes: None, count: 0 }
     }
 
-    pub fn push(&mut self, thread: &'l Thread) {
+    /// Under the lock of the object.
+    pub fn push(&mut self, local: &Local, thread: &'l Thread) {
+        local.thread.pokes.store(1, Relaxed);
+        self.pokes = Some(&local.thread.pokes);
         if self.count == self.threads.len() {
             // Early, which only costs the waiter a moment at the lock.
             return wake(thread);
@@ -351,6 +465,9 @@ impl<'l> Wakes<'l> {
         for thread in &self.threads[..std::mem::take(&mut self.count)] {
             // SAFETY: written by `push`, which counts.
             wake(unsafe { thread.assume_init() });
+        }
+        if let Some(pokes) = self.pokes.take() {
+            pokes.store(0, Release);
         }
     }
 }

@@ -9,8 +9,9 @@
 //! that moment, it goes when the next process does something slow in the namespace.
 
 use crate::attachments::{self, Attachment};
+use crate::bytes::{self, Place};
 use crate::error::{CORRUPT, Errno, Result};
-use crate::file::{self, File};
+use crate::file::{self, File, Room};
 use crate::grace;
 use crate::ids::{self, Request};
 use crate::namespace::{Namespace, Owner, Status};
@@ -18,11 +19,10 @@ use crate::object::{Is, Object};
 use crate::peers::{self, Local};
 use crate::permission::{CAP_IPC_LOCK, READ, WRITE, capable};
 use crate::signals::Call;
-use crate::space::layout::{Kind, MAX_PROCESSES, Shared};
+use crate::space::layout::{Entry, Kind, MAX_PROCESSES, Shared};
 use crate::sys;
 use std::cell::Cell;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 
@@ -41,6 +41,11 @@ pub(crate) struct Segment {
     lpid: AtomicU64,
     atime: AtomicU64,
     dtime: AtomicU64,
+    /// Of its file: whether it lies on the disk, what of it was promised, device and number.
+    on_disk: AtomicU64,
+    promised: AtomicU64,
+    device: AtomicU64,
+    file: AtomicU64,
 }
 
 /// A process that has attached a segment.
@@ -72,16 +77,14 @@ impl Is for Segment {
     }
 
     fn discard(&self, local: &Local, id: i32) {
-        if own_directory(local).is_ok() {
-            let _ = file::remove(path(local, id));
-        }
+        bytes::remove(local, self.place(), id);
     }
 }
 
 impl Attachment {
     /// What is left of it, if `/proc` tells.
     fn parts(&self) -> Option<Vec<Range<usize>>> {
-        sys::mapped_parts(self.address, &format!("/{}", file_name(self.id)))
+        sys::mapped_parts(self.address, &format!("/{}", bytes::name(self.id)))
     }
 
     /// Unmaps it. Whether there was something left of it, as far as can be known.
@@ -124,22 +127,6 @@ fn take_replaced(list: &mut Vec<Attachment>, new: Range<usize>) -> Vec<Attachmen
     gone
 }
 
-fn file_name(id: i32) -> String {
-    format!("shm.{id}")
-}
-
-fn path(local: &Local, id: i32) -> PathBuf {
-    local.space.directory.join(file_name(id))
-}
-
-/// Fails unless the namespace's directory is still its own. Another namespace may have been made
-/// there since, whose segments have the same ids, and so the same file names: they are not ours to
-/// map or to remove. Asked before each use of such a name.
-fn own_directory(local: &Local) -> Result<()> {
-    let space = local.space;
-    if space.is_at(&space.directory) { Ok(()) } else { Err(Errno(libc::EACCES)) }
-}
-
 fn page_size() -> usize {
     file::page_size() as usize
 }
@@ -155,7 +142,7 @@ impl Segment {
             if user.maps.load(Relaxed) == now {
                 return peers::is_there(local.space, process);
             }
-            let name = format!("/{}", file_name(self.object.id.load(Relaxed) as i32));
+            let name = format!("/{}", bytes::name(self.object.id.load(Relaxed) as i32));
             let maps = peers::still_maps(local.space, process, &name);
             if maps {
                 user.maps.store(now, Relaxed);
@@ -252,6 +239,10 @@ impl Segment {
         Ok(())
     }
 
+    fn place(&self) -> Place {
+        if self.on_disk.load(Relaxed) == 1 { Place::Disk } else { Place::Namespace }
+    }
+
     fn mode(&self) -> u32 {
         self.object.mode.load(Relaxed) as u32
     }
@@ -299,8 +290,13 @@ impl Namespace {
             there.set(Some(segment.size.load(Relaxed)));
             if size > segment.size.load(Relaxed) { Err(INVALID) } else { Ok(()) }
         };
-        let valid = (1..=self.limits.shmmax.min(1 << 46)).contains(&size);
-        let check = || if valid { Ok(()) } else { Err(INVALID) };
+        let valid = (1..=self.limits.shmmax).contains(&size);
+        let check = || match size {
+            _ if !valid => Err(INVALID),
+            // More than any process can attach.
+            _ if size > 1 << 46 => Err(Errno(libc::ENOMEM)),
+            _ => Ok(()),
+        };
         // The kernel looks at the size of a new segment before it looks at the limits.
         let request = if valid { request } else { Request { weight: 0, ..request } };
         let id = ids::get::<Segment>(local, &request, fits, |local, _, segment, id| {
@@ -312,7 +308,7 @@ impl Namespace {
             }
             segment.size.store(size, Relaxed);
             segment.cpid.store(local.pid.into(), Relaxed);
-            make_file(local, id, size, flags & libc::SHM_NORESERVE == 0)
+            make_file(local, id, segment, size, flags & libc::SHM_NORESERVE == 0)
         })?;
         let told = &self.space.told;
         match there.get() {
@@ -351,12 +347,13 @@ impl Namespace {
             wanted |= 0o111;
             protection |= libc::PROT_EXEC;
         }
-        let size = self.with_living(local, id, |local, segment| {
+        let (size, place, identity) = self.with_living(local, id, |local, segment| {
             segment.object.permits(wanted)?;
             let size = segment.size.load(Relaxed);
             self.space.told.check(Kind::Shm, id, size)?;
             segment.attach(local, local.process, local.pid)?;
-            Ok(size as usize)
+            let identity = (segment.device.load(Relaxed), segment.file.load(Relaxed));
+            Ok((size as usize, segment.place(), identity))
         })?;
         let length = size.next_multiple_of(page);
         let fixed = match (address, has(libc::SHM_REMAP)) {
@@ -364,7 +361,8 @@ impl Namespace {
             (_, true) => libc::MAP_FIXED,
             _ => libc::MAP_FIXED_NOREPLACE,
         };
-        let file = open_file(local, id, !has(libc::SHM_RDONLY), size as u64);
+        let write = !has(libc::SHM_RDONLY);
+        let file = bytes::open(local, place, id, write, size as u64, identity);
         let map = |file: File| {
             // SAFETY: replaces a mapping only where the caller allows it.
             match unsafe { file.map(at, length, protection, libc::MAP_SHARED | fixed, 0) } {
@@ -461,6 +459,11 @@ impl Namespace {
     pub(crate) fn inherit(&self, local: &Local, id: i32, times: u64) -> Result<()> {
         self.with_segment(local, id, |local, segment| {
             let user = segment.user(local, local.process)?;
+            if let Some(user) = user {
+                // Its parent has noted its own number.
+                local.set(&user.pid, local.pid.into())?;
+                local.commit();
+            }
             let counts = user.map_or(0, |user| user.count.load(Relaxed));
             (counts..times).try_for_each(|_| {
                 segment.stamp(local)?;
@@ -530,20 +533,19 @@ impl Namespace {
 
     /// Removes the files of segments that were never finished, or whose remover died.
     pub(crate) fn sweep_files(&self, local: &Local) {
-        let Ok(names) = file::names(&local.space.directory) else { return };
         let _section = local.enter();
         let Ok(_ids) = local.lock(&local.ids(Kind::Shm).lock) else { return };
-        // After the directory was read, which then is the one that this asks for.
-        if own_directory(local).is_err() {
-            return;
-        }
-        for name in names {
-            let id = name.to_str().and_then(|name| name.strip_prefix("shm."));
-            let id = id.and_then(|id| id.parse::<i32>().ok());
-            if id.is_some_and(|id| matches!(local.find::<Segment>(id), Err(INVALID))) {
-                let _ = file::remove(local.space.directory.join(&*name));
-            }
-        }
+        bytes::sweep(local, |id| matches!(local.find::<Segment>(id), Err(INVALID)));
+    }
+
+    /// Why a segment of that size could not be made, where the file systems lack room.
+    #[doc(hidden)]
+    pub fn why_no_room(&self, size: usize) -> String {
+        let promised = self.begin().map(|(_call, local)| {
+            let _section = local.enter();
+            promised(local)
+        });
+        bytes::why_no_room(self.space, size as u64, promised.unwrap_or(0))
     }
 
     /// `shmctl(IPC_RMID)`.
@@ -650,39 +652,31 @@ fn status(local: &Local, segment: &Segment, id: Option<i32>) -> Result<ShmStatus
     })
 }
 
-fn make_file(local: &Local, id: i32, size: u64, reserve: bool) -> Result<()> {
-    own_directory(local)?;
-    let length = size.next_multiple_of(page_size() as u64);
-    if length > sys::longest_file() {
-        return Err(Errno(libc::ENOMEM));
-    }
-    let (path, mode) = (path(local, id), local.space.file_mode);
-    let file = File::create(&path, mode).or_else(|error| match error {
-        // One that was never finished: its maker died. We hold the lock of the ids.
-        Errno(libc::EEXIST) => file::remove(&path).and_then(|()| File::create(&path, mode)),
-        _ => Err(error),
-    })?;
-    // What the file system has left: to attach more would be a SIGBUS later.
-    let full = reserve && file.room().is_some_and(|room| room.free < size);
-    let made = if full { Err(Errno(libc::ENOMEM)) } else { file.set_length(length) };
-    made.map_err(|_| {
-        let _ = file::remove(&path);
-        Errno(libc::ENOMEM)
-    })
+/// What the namespace's file system has promised to segments, and they have not touched.
+fn promised(local: &Local) -> u64 {
+    let left = |entry: &Entry| {
+        let offset = entry.object.load(Relaxed);
+        let segment = local.space.view::<Segment>(offset).ok().filter(|_| offset != 0)?;
+        let promised = Some(segment.promised.load(Relaxed)).filter(|&promised| promised != 0)?;
+        let path = bytes::path(local, Place::Namespace, segment.object.id.load(Relaxed) as i32);
+        let takes = file::about(path).map_or(0, |found| found.takes());
+        Some(promised.saturating_sub(takes))
+    };
+    let entries = local.entries(Kind::Shm).unwrap_or_default();
+    entries.iter().filter_map(left).fold(0, u64::saturating_add)
 }
 
-fn open_file(local: &Local, id: i32, write: bool, size: u64) -> Result<File> {
-    // Also where the namespace is out of this process's sight (`chroot`).
-    own_directory(local)?;
-    let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
-    let flags = flags | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = File::open(path(local, id), flags).map_err(|error| match error {
-        Errno(libc::ENOENT) => Errno(libc::EIDRM),
-        _ => error,
-    })?;
-    // Access beyond a file's end is a SIGBUS.
-    let found = file.about()?;
-    if found.is_file() && found.length() >= size { Ok(file) } else { Err(CORRUPT) }
+fn make_file(local: &Local, id: i32, segment: &Segment, size: u64, reserve: bool) -> Result<()> {
+    let length = size.next_multiple_of(file::page_size());
+    // As long as all segments together fit, nobody is asked what is left of them.
+    let all = local.ids(Kind::Shm).total.load(Relaxed).saturating_mul(file::page_size());
+    let others = |room: Room| if room.free - length >= all { 0 } else { promised(local) };
+    let made = bytes::make(local, id, length, reserve.then_some(others))?;
+    segment.on_disk.store((made.place == Place::Disk).into(), Relaxed);
+    segment.promised.store(made.promised, Relaxed);
+    segment.device.store(made.identity.0, Relaxed);
+    segment.file.store(made.identity.1, Relaxed);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -705,7 +699,7 @@ mod tests {
         let attach = |address, flags| unsafe { n.shmat(id, address, flags) };
         let at = attach(0, 0).unwrap() as usize;
         with_own(&n, id, |_, segment| segment.size.store(1 << 20, Relaxed));
-        let file = File::open(directory.path().join(file_name(id)), libc::O_WRONLY);
+        let file = File::open(directory.path().join(bytes::name(id)), libc::O_WRONLY);
         file.unwrap().set_length(1 << 20).unwrap();
         assert_eq!(attach(at, libc::SHM_REMAP), Err(CORRUPT));
         assert_eq!(n.shmget(5, 0, 0), Err(CORRUPT));

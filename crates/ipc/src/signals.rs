@@ -63,6 +63,11 @@ pub fn deliver_with(deliver: fn()) {
     DELIVER.store(deliver as usize, Release);
 }
 
+/// Whether each signal that has a handler passes here.
+pub(crate) fn are_seen() -> bool {
+    DELIVER.load(Acquire) != 0
+}
+
 /// For the preload library: a signal has arrived. Whether it must be put off; then
 /// [`deliver_with`]'s function is called soon.
 pub fn arrived() -> bool {

@@ -35,6 +35,35 @@ pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> 
     result.map_or_else(|Errno(errno)| errno, |_| 0)
 }
 
+/// A word to sleep on, as `futex_waitv` takes it.
+#[repr(C)]
+pub(crate) struct Expected {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+impl Expected {
+    /// The most that the kernel takes.
+    pub const MOST: usize = 128;
+
+    pub fn new(word: &AtomicU32, value: u32) -> Expected {
+        /// `FUTEX2_SIZE_U32`, shared by processes.
+        const WORD: u32 = 2;
+        let address = word.as_ptr() as u64;
+        Expected { value: value.into(), address, flags: WORD, reserved: 0 }
+    }
+}
+
+/// Sleeps while all words have these values, until a time of the monotonic clock. Which one was
+/// woken. A handler with `SA_RESTART` does not end the sleep.
+pub(crate) fn futex_wait_any(words: &[Expected], until: Duration) -> Result<usize, Errno> {
+    let (at, count, time) = (words.as_ptr(), words.len(), timespec(until));
+    // SAFETY: the words and `time` outlive the call.
+    unsafe { call!(SYS_futex_waitv, at, count, 0, &raw const time, libc::CLOCK_MONOTONIC) }
+}
+
 pub(crate) fn futex_wake(word: &AtomicU32, threads: i32) {
     // SAFETY: the kernel only uses the address of `word`.
     let _ = unsafe { call!(SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, threads) };

@@ -2,11 +2,12 @@
 //! `reprieve ipc`: programs on Reprieve's System V IPC, and what they have made.
 
 mod objects;
+mod past;
 mod run;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use objects::Name;
+use objects::Wanted;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +18,9 @@ pub enum Command {
     Run {
         #[command(flatten)]
         place: Place,
+        /// End each process that goes past the library to the kernel's IPC, with SIGSYS
+        #[arg(long)]
+        strict: bool,
         /// The program and its arguments
         #[arg(
             required = true,
@@ -38,9 +42,9 @@ pub enum Command {
     Rm {
         #[command(flatten)]
         place: Place,
-        /// sem:ID, msg:ID or shm:ID
+        /// sem:ID, msg:ID or shm:ID; or a key, sem:0xKEY
         #[arg(value_name = "OBJECT", required_unless_present = "all")]
-        objects: Vec<Name>,
+        objects: Vec<Wanted>,
         /// Remove all that there are
         #[arg(long, conflicts_with = "objects")]
         all: bool,
@@ -52,9 +56,9 @@ pub enum Command {
     Stat {
         #[command(flatten)]
         place: Place,
-        /// sem:ID, msg:ID or shm:ID
+        /// sem:ID, msg:ID or shm:ID; or a key, sem:0xKEY
         #[arg(value_name = "OBJECT")]
-        object: Name,
+        object: Wanted,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -70,7 +74,7 @@ pub struct Place {
 
 pub fn main(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Run { place, command } => run::run(place.dir, &command),
+        Command::Run { place, strict, command } => run::run(place.dir, strict, &command),
         Command::Ls { place, json } => objects::list(place.dir, json),
         Command::Rm { place, objects, all, json } => {
             objects::remove(place.dir, (!all).then_some(&objects[..]), json)

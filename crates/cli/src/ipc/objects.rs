@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve ipc ls`, `rm` and `stat`.
 
+use super::past;
 use anyhow::{Context as _, Result, anyhow, bail};
 use reprieve_ipc::{MsgStatus, Namespace, SHM_DEST, SHM_LOCKED, SemStatus, ShmStatus, Status};
-use reprieve_page::output::{print, print_json};
+use reprieve_page::output::{print, print_json, tell};
 use serde::Serialize;
+use std::ffi::CStr;
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::{Duration, UNIX_EPOCH};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -25,19 +28,48 @@ pub struct Name {
     id: i32,
 }
 
-impl FromStr for Name {
+/// An object as the user names it: by its id, or by its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Id(Name),
+    Key(Kind, i32),
+}
+
+impl FromStr for Wanted {
     type Err = String;
 
-    fn from_str(text: &str) -> std::result::Result<Name, String> {
-        let (kind, id) = text.split_once(':').unwrap_or((text, ""));
+    fn from_str(text: &str) -> std::result::Result<Wanted, String> {
+        let (kind, name) = text.split_once(':').unwrap_or((text, ""));
         let kind = match kind {
             "sem" => Kind::Sem,
             "msg" => Kind::Msg,
             "shm" => Kind::Shm,
             _ => return Err("give sem:ID, msg:ID or shm:ID".into()),
         };
-        let id = id.parse().ok().filter(|&id| id >= 0);
-        Ok(Name { kind, id: id.ok_or("the part after the colon is an id, a number")? })
+        if let Some(key) = name.strip_prefix("0x") {
+            let key = u32::from_str_radix(key, 16).ok().filter(|&key| key != 0);
+            let key = key.ok_or("the part after 0x is a key in hexadecimal, and not 0")?;
+            return Ok(Wanted::Key(kind, key as i32));
+        }
+        let id = name.parse().ok().filter(|&id| id >= 0);
+        let id = id.ok_or("the part after the colon is an id, or a key that begins with 0x")?;
+        Ok(Wanted::Id(Name { kind, id }))
+    }
+}
+
+impl Wanted {
+    fn find(self, n: &Namespace) -> Result<Name> {
+        let (kind, key) = match self {
+            Wanted::Id(name) => return Ok(name),
+            Wanted::Key(kind, key) => (kind, key),
+        };
+        let found = match kind {
+            Kind::Sem => n.semget(key, 0, 0),
+            Kind::Msg => n.msgget(key, 0),
+            Kind::Shm => n.shmget(key, 0, 0),
+        };
+        let id = found.with_context(|| format!("key 0x{key:08x}"))?;
+        Ok(Name { kind, id })
     }
 }
 
@@ -146,8 +178,8 @@ impl Object {
 
     fn columns(&self) -> String {
         let key = format!("0x{:08x}", self.key);
-        let head =
-            format!("{:<12} {key:<12} {:<8} {:<6}", self.name.to_string(), self.uid, self.mode);
+        let (name, user) = (self.name.to_string(), user_name(self.uid));
+        let head = format!("{name:<12} {key:<12} {user:<10} {:<6}", self.mode);
         match &self.details {
             Details::Sem { semaphores, .. } => format!("{head} {semaphores} semaphores"),
             Details::Msg { messages, bytes, .. } => {
@@ -161,11 +193,36 @@ impl Object {
     }
 }
 
+/// A user's name, if there is one.
+fn user_name(user: u32) -> String {
+    let mut buffer = [0; 4096];
+    // SAFETY: plain data, and a buffer that is valid for its length and outlives the name.
+    unsafe {
+        let (mut entry, mut found) = (std::mem::zeroed::<libc::passwd>(), std::ptr::null_mut());
+        libc::getpwuid_r(user, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found);
+        if found.is_null() {
+            return user.to_string();
+        }
+        CStr::from_ptr(entry.pw_name).to_string_lossy().into_owned()
+    }
+}
+
+/// A time of the kernel's, for people.
+fn date(seconds: u64) -> String {
+    match seconds {
+        0 => "never".into(),
+        _ => {
+            humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+        }
+    }
+}
+
 /// The namespace of that directory, or the user's. Makes none.
 fn open(directory: Option<PathBuf>) -> Result<Namespace> {
     let directory = directory.unwrap_or_else(reprieve_ipc::default_directory);
-    if !directory.join("space").exists() {
-        bail!("{}: no namespace; `reprieve ipc run` makes one", directory.display());
+    let name = directory.display();
+    if !Namespace::is_there(&directory).with_context(|| format!("{name}: cannot look"))? {
+        bail!("{name}: no namespace; `reprieve ipc run` makes one");
     }
     Ok(Namespace::open(std::path::absolute(directory)?)?)
 }
@@ -186,17 +243,23 @@ pub fn list(directory: Option<PathBuf>, json: bool) -> Result<ExitCode> {
     if json {
         print_json(&objects)?;
     } else if !objects.is_empty() {
-        let mut text = format!("{:<12} {:<12} {:<8} {:<6} use\n", "object", "key", "owner", "mode");
+        let mut text =
+            format!("{:<12} {:<12} {:<10} {:<6} use\n", "object", "key", "owner", "mode");
         objects.iter().for_each(|object| text += &(object.columns() + "\n"));
         print(&text)?;
     }
+    past::processes().iter().for_each(|line| tell(line));
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn remove(directory: Option<PathBuf>, names: Option<&[Name]>, json: bool) -> Result<ExitCode> {
+pub fn remove(
+    directory: Option<PathBuf>,
+    wanted: Option<&[Wanted]>,
+    json: bool,
+) -> Result<ExitCode> {
     let n = open(directory)?;
-    let names = match names {
-        Some(names) => names.to_vec(),
+    let names: Vec<Name> = match wanted {
+        Some(wanted) => wanted.iter().map(|wanted| wanted.find(&n)).collect::<Result<_>>()?,
         None => all(&n)?.iter().map(|object| object.name).collect(),
     };
     let mut removed = Vec::new();
@@ -234,8 +297,9 @@ struct Shown {
     values: Option<Vec<Semaphore>>,
 }
 
-pub fn show(directory: Option<PathBuf>, name: Name, json: bool) -> Result<ExitCode> {
+pub fn show(directory: Option<PathBuf>, wanted: Wanted, json: bool) -> Result<ExitCode> {
     let n = open(directory)?;
+    let name = wanted.find(&n)?;
     let id = name.id;
     let (object, values) = match name.kind {
         Kind::Sem => (n.sem_status(id).map(|s| Object::sem(&s)), semaphores(&n, id).ok()),
@@ -270,6 +334,14 @@ fn text(shown: &Shown) -> Result<String> {
     let mut text = shown.object.columns() + "\n";
     let value = serde_json::to_value(&shown.object)?;
     for (name, value) in value.as_object().into_iter().flatten() {
+        let is_user = matches!(&name[..], "uid" | "creator_uid");
+        let is_time = matches!(&name[..], "changed" | "sent" | "received" | "last_operation")
+            || name.ends_with("_time");
+        let value = match value.as_u64() {
+            Some(user) if is_user => user_name(user as u32),
+            Some(seconds) if is_time => date(seconds),
+            _ => value.to_string(),
+        };
         writeln!(text, "  {:<15} {value}", name.replace('_', " "))?;
     }
     for (num, s) in shown.values.iter().flatten().enumerate() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `reprieve ipc run`.
 
+use super::past;
 use crate::preload::{self, Library};
 use anyhow::Result;
 use reprieve_ipc::Namespace;
@@ -12,16 +13,28 @@ const LIBRARY: Library = Library {
     file: "libreprieve_ipc.so",
     package: "reprieve-ipc-preload",
     variable: "REPRIEVE_IPC_LIBRARY",
-    refused: &[preload::ADDRESS_SANITIZER],
+    refused: &[],
 };
 
-pub fn run(directory: Option<PathBuf>, command: &[OsString]) -> Result<ExitCode> {
+pub fn run(directory: Option<PathBuf>, strict: bool, command: &[OsString]) -> Result<ExitCode> {
     preload::run(&LIBRARY, command, || {
-        let namespace = match directory {
-            // Programs may change their working directory.
-            Some(directory) => Namespace::open(std::path::absolute(directory)?)?,
-            None => Namespace::open_default()?,
-        };
-        Ok(vec![("REPRIEVE_IPC_DIR", namespace.directory().into())])
+        // AddressSanitizer refuses to start behind another library.
+        let mut sanitizer = std::env::var_os("ASAN_OPTIONS").unwrap_or_default();
+        sanitizer.push(if sanitizer.is_empty() { "" } else { ":" });
+        sanitizer.push("verify_asan_link_order=0");
+        let mut environment = vec![("ASAN_OPTIONS", sanitizer)];
+        match directory {
+            Some(directory) => {
+                // Programs may change their working directory.
+                let namespace = Namespace::open(std::path::absolute(directory)?)?;
+                environment.push(("REPRIEVE_IPC_DIR", namespace.directory().into()));
+            }
+            // Each user's own: a program may give up being root.
+            None => drop(Namespace::open_default()?),
+        }
+        if strict {
+            past::forbid_the_kernels()?;
+        }
+        Ok(environment)
     })
 }

@@ -3,6 +3,7 @@
 
 mod manual;
 mod neighbours;
+mod room;
 mod suites;
 
 use std::fs::{self, Permissions};
@@ -184,6 +185,30 @@ fn memory_that_changes_or_is_not_there_concerns_nobody_else() {
     assert_eq!(done(&mut n.run(&[program.to_str().unwrap()])), "fine\n");
 }
 
+/// Item 10 of issue 55.
+#[test]
+fn what_the_manual_leaves_open_is_as_in_the_kernel() {
+    let n = Namespace::new();
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled("errors", directory.path());
+    let ours = done(&mut n.run(&[program.to_str().unwrap()]));
+    if kernel_has_ipc() {
+        assert_eq!(ours, done(&mut Command::new(&program)));
+    }
+}
+
+/// Item 10 of issue 55.
+#[test]
+fn programs_with_address_sanitizer_start() {
+    let n = Namespace::new();
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("calls");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ipc/calls.c");
+    done(Command::new("gcc").args(["-fsanitize=address", source, "-o"]).arg(&program));
+    assert_eq!(done(&mut n.run(&[program.to_str().unwrap()])), "fine\n");
+    assert_eq!(n.objects().len(), 0);
+}
+
 /// What Perl's modules do, and calls by number; dies where something is wrong.
 const PERL: &str = r#"
 use strict; use warnings;
@@ -262,11 +287,9 @@ fn as_nobody(n: &Namespace, script: &str) -> Command {
     run
 }
 
-#[test]
-#[ignore = "installs a database: make test-lab"]
-fn postgresql_works_and_restarts_after_a_kill() {
-    let n = Namespace::new();
-    let script = format!(
+/// A database that is set up, loaded, asked, killed and started again, in the working directory.
+fn database() -> String {
+    format!(
         r#"
 PATH={}:$PATH
 initdb -D data -A trust -U me >log.initdb
@@ -291,8 +314,14 @@ psql -Atc 'select count(*) from pgbench_history'
 pg_ctl -D data -w stop >/dev/null
 "#,
         postgresql().display()
-    );
-    assert_eq!(done(&mut as_nobody(&n, &script)), "100000\n800\n");
+    )
+}
+
+#[test]
+#[ignore = "installs a database: make test-lab"]
+fn postgresql_works_and_restarts_after_a_kill() {
+    let n = Namespace::new();
+    assert_eq!(done(&mut as_nobody(&n, &database())), "100000\n800\n");
     assert_eq!(n.objects().len(), 0);
 }
 

@@ -7,7 +7,7 @@ use crate::structures::{self, MsgInfo, ShmInfo, ShmLimits};
 use libc::{c_int, c_long, c_ulong, c_void, key_t, sembuf, seminfo, size_t, ssize_t, timespec};
 use reprieve_ipc_core::kernel::call;
 use reprieve_ipc_core::signals::in_a_call;
-use reprieve_ipc_core::{Errno, Namespace, Owner, Result};
+use reprieve_ipc_core::{Errno, Namespace, Owner, Result, default_directory};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use std::time::Duration;
@@ -73,6 +73,13 @@ fn open() -> Result<&'static Namespace> {
     NAMESPACE.store(opened, Release);
     // SAFETY: not null, and never freed.
     Ok(unsafe { &*opened })
+}
+
+/// Opens the namespace if there is one, and what of it may be out of reach later.
+pub fn prepare() {
+    if Namespace::is_there(default_directory()) == Ok(true) {
+        let _ = namespace().map(Namespace::prepare);
+    }
 }
 
 /// Calls `f` with a copy of `count` values of the program's: as the kernel does, at once and before
@@ -163,8 +170,7 @@ unsafe fn read<T: Copy>(pointer: usize) -> Result<T> {
     Ok(unsafe { valid(pointer as *const T)?.read_unaligned() })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn semget(key: key_t, count: c_int, flags: c_int) -> c_int {
+extern "C" fn own_semget(key: key_t, count: c_int, flags: c_int) -> c_int {
     returns(namespace().and_then(|n| n.semget(key, count, flags)))
 }
 
@@ -174,23 +180,25 @@ extern "C" fn semget(key: key_t, count: c_int, flags: c_int) -> c_int {
 #[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
 unsafe fn operate(id: c_int, ops: *const sembuf, count: size_t, timeout: usize) -> Result<c_int> {
     let namespace = namespace()?;
+    let time = match timeout {
+        0 => None,
+        // SAFETY: the caller's promise.
+        pointer => Some(unsafe { read::<timespec>(pointer) }?),
+    };
     if count as u64 > namespace.limits().semopm {
         return Err(Errno(libc::E2BIG));
     }
+    // Known before the numbers are looked at, as in the kernel.
+    let ops = if count == 0 { ops } else { valid(ops)? };
     if count == 0 || id < 0 {
         return Err(INVALID);
     }
-    let ops = valid(ops)?;
-    let timeout = match timeout {
-        0 => None,
-        // SAFETY: the caller's promise.
-        pointer => {
-            let time = unsafe { read::<timespec>(pointer) }?;
-            if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
-                return Err(INVALID);
-            }
-            Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    let timeout = match time {
+        None => None,
+        Some(time) if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) => {
+            return Err(INVALID);
         }
+        Some(time) => Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
     };
     let operate = |ops: &[sembuf]| namespace.semop(id, ops, timeout).map(|()| 0);
     if count == 1 {
@@ -203,16 +211,14 @@ unsafe fn operate(id: c_int, ops: *const sembuf, count: size_t, timeout: usize) 
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn semop(id: c_int, ops: *mut sembuf, count: size_t) -> c_int {
+unsafe extern "C" fn own_semop(id: c_int, ops: *mut sembuf, count: size_t) -> c_int {
     // SAFETY: the caller's promise.
     returns(unsafe { operate(id, ops, count, 0) })
 }
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn semtimedop(
+unsafe extern "C" fn own_semtimedop(
     id: c_int,
     ops: *mut sembuf,
     count: size_t,
@@ -292,14 +298,12 @@ unsafe fn sem_control(id: c_int, num: c_int, command: c_int, argument: usize) ->
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn semctl(id: c_int, num: c_int, command: c_int, argument: usize) -> c_int {
+unsafe extern "C" fn own_semctl(id: c_int, num: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's promise.
     returns(unsafe { sem_control(id, num, command, argument) })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn msgget(key: key_t, flags: c_int) -> c_int {
+extern "C" fn own_msgget(key: key_t, flags: c_int) -> c_int {
     returns(namespace().and_then(|n| n.msgget(key, flags)))
 }
 
@@ -323,8 +327,7 @@ unsafe fn send(id: c_int, message: usize, size: size_t, flags: c_int) -> Result<
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn msgsnd(
+unsafe extern "C" fn own_msgsnd(
     id: c_int,
     message: *const c_void,
     size: size_t,
@@ -347,8 +350,8 @@ unsafe fn receive(
     if size > isize::MAX as usize {
         return Err(INVALID);
     }
-    valid(message as *const c_long)?;
-    let to = (message + size_of::<c_long>()) as *mut u8;
+    let place = valid(message as *const c_long);
+    let to = message.wrapping_add(size_of::<c_long>()) as *mut u8;
     // By way of the stack: where the program's buffer is not mapped, that concerns nobody else. A
     // program may pass a size far larger than its buffer, so a message that does not fit here stays
     // in the queue at first.
@@ -356,7 +359,7 @@ unsafe fn receive(
     let mut buffer = [MaybeUninit::uninit(); RECEIVED];
     let part = zeros(&mut buffer[..size.min(RECEIVED)]);
     let (kind, bytes) = match n.msgrcv(id, part, kind, if small { flags } else { short }) {
-        Err(Errno(libc::E2BIG)) if !small => {
+        Err(Errno(libc::E2BIG)) if !small && place.is_ok() => {
             // No message is longer than this.
             let most = size.min(1 << 30);
             // SAFETY: the caller's promise: room for a type, and for the longest message's bytes.
@@ -365,6 +368,8 @@ unsafe fn receive(
         }
         received => {
             let (kind, bytes) = received?;
+            // After the message was taken, as in the kernel.
+            place?;
             // SAFETY: as above; no more than `size`.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, bytes) };
             (kind, bytes)
@@ -377,8 +382,7 @@ unsafe fn receive(
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn msgrcv(
+unsafe extern "C" fn own_msgrcv(
     id: c_int,
     message: *mut c_void,
     size: size_t,
@@ -438,21 +442,26 @@ unsafe fn msg_control(id: c_int, command: c_int, argument: usize) -> Result<c_in
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn msgctl(id: c_int, command: c_int, argument: *mut libc::msqid_ds) -> c_int {
+unsafe extern "C" fn own_msgctl(id: c_int, command: c_int, argument: *mut libc::msqid_ds) -> c_int {
     // SAFETY: the caller's promise.
     returns(unsafe { msg_control(id, command, argument as usize) })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn shmget(key: key_t, size: size_t, flags: c_int) -> c_int {
-    returns(namespace().and_then(|n| n.shmget(key, size, flags)))
+extern "C" fn own_shmget(key: key_t, size: size_t, flags: c_int) -> c_int {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    returns(namespace().and_then(|n| {
+        n.shmget(key, size, flags).inspect_err(|&error| {
+            let no_room = error == Errno(libc::ENOMEM) && flags & libc::SHM_HUGETLB == 0;
+            if no_room && !TOLD.swap(true, Relaxed) {
+                tell(&n.why_no_room(size));
+            }
+        })
+    }))
 }
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+unsafe extern "C" fn own_shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
     // SAFETY: the caller's promise.
     let attached =
         namespace().and_then(|n| unsafe { n.shmat(id, address as usize, flags) }.map(|p| p as i64));
@@ -461,8 +470,7 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
+unsafe extern "C" fn own_shmdt(address: *const c_void) -> c_int {
     // SAFETY: the caller's promise.
     returns(unsafe { Namespace::shmdt(address as usize) }.map(|()| 0))
 }
@@ -522,8 +530,7 @@ unsafe fn shm_control(id: c_int, command: c_int, argument: usize) -> Result<c_in
 
 /// # Safety
 /// As for the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn shmctl(id: c_int, command: c_int, argument: *mut libc::shmid_ds) -> c_int {
+unsafe extern "C" fn own_shmctl(id: c_int, command: c_int, argument: *mut libc::shmid_ds) -> c_int {
     // SAFETY: the caller's promise.
     returns(unsafe { shm_control(id, command, argument as usize) })
 }
@@ -547,22 +554,22 @@ unsafe extern "C" fn syscall(
     // SAFETY, for all calls here: the caller's promise.
     let result = unsafe {
         match number {
-            libc::SYS_semget => semget(ai, bi, ci),
-            libc::SYS_semop => semop(ai, b as *mut sembuf, c as u32 as usize),
+            libc::SYS_semget => own_semget(ai, bi, ci),
+            libc::SYS_semop => own_semop(ai, b as *mut sembuf, c as u32 as *const () as usize),
             libc::SYS_semtimedop => {
-                semtimedop(ai, b as *mut sembuf, c as u32 as usize, d as *const timespec)
+                own_semtimedop(ai, b as *mut sembuf, c as u32 as usize, d as *const timespec)
             }
-            libc::SYS_semctl => semctl(ai, bi, ci, d),
-            libc::SYS_msgget => msgget(ai, bi),
-            libc::SYS_msgsnd => msgsnd(ai, b as *const c_void, c, di),
+            libc::SYS_semctl => own_semctl(ai, bi, ci, d),
+            libc::SYS_msgget => own_msgget(ai, bi),
+            libc::SYS_msgsnd => own_msgsnd(ai, b as *const c_void, c, di),
             libc::SYS_msgrcv => {
-                return msgrcv(ai, b as *mut c_void, c, d as c_long, e as c_int) as c_long;
+                return own_msgrcv(ai, b as *mut c_void, c, d as c_long, e as c_int) as c_long;
             }
-            libc::SYS_msgctl => msgctl(ai, bi, c as *mut libc::msqid_ds),
-            libc::SYS_shmget => shmget(ai, b, ci),
-            libc::SYS_shmat => return shmat(ai, b as *const c_void, ci) as c_long,
-            libc::SYS_shmdt => shmdt(a as *const c_void),
-            libc::SYS_shmctl => shmctl(ai, bi, c as *mut libc::shmid_ds),
+            libc::SYS_msgctl => own_msgctl(ai, bi, c as *mut libc::msqid_ds),
+            libc::SYS_shmget => own_shmget(ai, b, ci),
+            libc::SYS_shmat => return own_shmat(ai, b as *const c_void, ci) as c_long,
+            libc::SYS_shmdt => own_shmdt(a as *const c_void),
+            libc::SYS_shmctl => own_shmctl(ai, bi, c as *mut libc::shmid_ds),
             _ => return pass_on(number, [a, b, c, d, e, f]),
         }
     };
@@ -581,4 +588,41 @@ fn pass_on(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> c_long {
         e,
         f
     )
+}
+
+/// Exports the calls by the C library's names. A library that stands before this one may have the
+/// same names: who is to reach ours calls what is not exported.
+macro_rules! exported {
+    ($($name:ident = $own:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            /// # Safety
+            /// As for the C library's.
+            #[unsafe(no_mangle)]
+            #[allow(unused_unsafe, reason = "some have no preconditions")]
+            unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                // SAFETY: the caller's promise.
+                unsafe { $own($($argument),*) }
+            }
+        )*
+
+        /// The names, each with a zero at its end, and what they are here.
+        pub fn functions() -> impl Iterator<Item = (&'static str, usize)> {
+            [$((concat!(stringify!($name), "\0"), $own as *const () as usize)),*].into_iter()
+        }
+    };
+}
+
+exported! {
+    semget = own_semget(key: key_t, count: c_int, flags: c_int) -> c_int;
+    semop = own_semop(id: c_int, ops: *mut sembuf, count: size_t) -> c_int;
+    semtimedop = own_semtimedop(id: c_int, ops: *mut sembuf, count: size_t, timeout: *const timespec) -> c_int;
+    semctl = own_semctl(id: c_int, num: c_int, command: c_int, argument: usize) -> c_int;
+    msgget = own_msgget(key: key_t, flags: c_int) -> c_int;
+    msgsnd = own_msgsnd(id: c_int, message: *const c_void, size: size_t, flags: c_int) -> c_int;
+    msgrcv = own_msgrcv(id: c_int, message: *mut c_void, size: size_t, kind: c_long, flags: c_int) -> ssize_t;
+    msgctl = own_msgctl(id: c_int, command: c_int, argument: *mut libc::msqid_ds) -> c_int;
+    shmget = own_shmget(key: key_t, size: size_t, flags: c_int) -> c_int;
+    shmat = own_shmat(id: c_int, address: *const c_void, flags: c_int) -> *mut c_void;
+    shmdt = own_shmdt(address: *const c_void) -> c_int;
+    shmctl = own_shmctl(id: c_int, command: c_int, argument: *mut libc::shmid_ds) -> c_int;
 }

@@ -3,10 +3,12 @@
 //!
 //! `calls` has the functions, and `syscall` for programs that go round them; `structures` the
 //! kernel's layouts; `signals` stands before the program's signal handlers; `process` watches
-//! forks and changes of credentials; `next` finds the C library's own functions.
+//! forks and changes of credentials; `next` finds the C library's own functions; `reach` has those
+//! of System V IPC lead here.
 
 mod calls;
 mod next;
 mod process;
+mod reach;
 mod signals;
 mod structures;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forks, and changes of who the process is.
 
-use crate::calls::returns;
+use crate::calls::{self, returns};
 use crate::next::next;
+use crate::{reach, signals};
 use libc::{c_int, gid_t, pid_t, uid_t};
 use reprieve_ipc_core::kernel::call;
 use reprieve_ipc_core::{Fork, credentials_changed, watch_forks};
@@ -18,6 +19,8 @@ extern "C" fn loaded() {
     // SAFETY: frees what it has allocated.
     unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
     watch_forks();
+    signals::begin();
+    reach::lead_here();
 }
 
 #[unsafe(no_mangle)]
@@ -62,11 +65,23 @@ unsafe extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     returns(done.map(|_| 0))
 }
 
+/// Before the process gives up being root, or moves its own root: opens the namespace that its
+/// starter has named, which it may not be able to open afterwards.
+fn before_a_change() {
+    let named = std::env::var_os("REPRIEVE_IPC_DIR").is_some_and(|named| !named.is_empty());
+    // SAFETY: no preconditions.
+    let is_root = unsafe { call!(SYS_geteuid) } == Ok(0);
+    if named && is_root {
+        calls::prepare();
+    }
+}
+
 /// Functions after which permissions are checked against new credentials.
 macro_rules! credentials {
     ($($name:ident($($argument:ident: $type:ty),*) $text:literal;)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $type),*) -> c_int {
+            before_a_change();
             let result = next!($text, fn($($type),*) -> c_int, $($argument),*);
             credentials_changed();
             result
@@ -81,4 +96,5 @@ credentials! {
     setresuid(real: uid_t, effective: uid_t, saved: uid_t) c"setresuid";
     setgid(group: gid_t) c"setgid";
     setegid(group: gid_t) c"setegid";
+    chroot(directory: *const libc::c_char) c"chroot";
 }

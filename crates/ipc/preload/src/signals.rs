@@ -77,7 +77,9 @@ extern "C" fn handle(signal: c_int, information: *mut siginfo_t, context: *mut c
     }
     if flags & libc::SA_RESETHAND != 0 {
         // SAFETY: plain data.
-        let default: libc::sigaction = unsafe { std::mem::zeroed() };
+        let mut default: libc::sigaction = unsafe { std::mem::zeroed() };
+        // The kernel changes the handler alone.
+        default.sa_flags = flags;
         next_sigaction(signal, &default, std::ptr::null_mut());
     }
     // SAFETY: the program's handler, with what the kernel gave; one that takes the number only
@@ -112,6 +114,11 @@ fn deliver() {
     });
 }
 
+/// When the library is loaded.
+pub fn begin() {
+    deliver_with(deliver);
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaction(
     signal: c_int,
@@ -130,7 +137,6 @@ unsafe extern "C" fn sigaction(
         let result = if new.is_null() || (*new).sa_sigaction <= libc::SIG_IGN {
             next_sigaction(signal, new, replaced.as_mut_ptr())
         } else {
-            deliver_with(deliver);
             let mut ours = *new;
             ours.sa_sigaction = handler_address();
             ours.sa_flags = (ours.sa_flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;

@@ -69,7 +69,8 @@ fn is_here(process: &Process) -> bool {
     here != 0 && process.namespace.load(Acquire) == here
 }
 
-const FUTEX_WAITERS: u32 = 0x8000_0000;
+/// Somebody sleeps on the mutex, whom the kernel wakes when it marks it.
+pub(crate) const FUTEX_WAITERS: u32 = 0x8000_0000;
 /// The kernel's mark.
 pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
 

@@ -103,6 +103,7 @@ fn fill(space: &Space, p: &Process, pid: u64, namespace: u64, start: u64, parent
     p.leader.store(0, Relaxed);
     p.unfenced.store(space.unfenced.load(SeqCst).into(), Relaxed);
     p.image.store(0, Relaxed);
+    p.undoes.store(0, Relaxed);
     p.parent.store(parent, Relaxed);
     p.pid.store(pid, SeqCst);
     generation
@@ -212,6 +213,7 @@ pub(super) fn own_thread(space: &Space, process: u64) -> Result<u64> {
     thread.reader.store(thread.reader.load(Relaxed).wrapping_add(1) & !1, Relaxed);
     thread.changes.store(0, Relaxed);
     thread.waits_on.store(0, Relaxed);
+    thread.pokes.store(0, Relaxed);
     thread.held.iter().for_each(|held| held.store(0, Relaxed));
     thread.generation.fetch_add(1, SeqCst);
     thread.tid.store(sys::thread_id().into(), SeqCst);

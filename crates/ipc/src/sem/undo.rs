@@ -4,7 +4,7 @@
 use super::{MOST, Set};
 use crate::error::{CORRUPT, Result};
 use crate::ids;
-use crate::peers::{Local, process_alive};
+use crate::peers::{Local, place, process_alive};
 use crate::queue::Wakes;
 use crate::space::layout::{MAX_PROCESSES, Shared};
 use crate::sys;
@@ -97,10 +97,30 @@ impl Set {
         undo.process.store(local.process, Relaxed);
         undo.pid.store(local.pid.into(), Relaxed);
         undo.next.store(self.object.chains[0].load(Relaxed), Relaxed);
+        if let Some(process) = place(local.space, local.process) {
+            process.undoes.store(1, SeqCst);
+        }
         local.set(&self.object.chains[0], at)?;
         local.commit();
         local.remember_undo(offset, at);
         Ok((undo, at))
+    }
+
+    /// The other processes with adjustments.
+    pub(super) fn holders(&self, local: &Local) -> Result<Vec<u64>> {
+        let (mut at, mut holders) = (self.object.chains[0].load(Relaxed), Vec::new());
+        for _ in 0..=MAX_PROCESSES {
+            if at == 0 {
+                return Ok(holders);
+            }
+            let undo: &Undo = local.space.view(at)?;
+            let process = undo.process.load(Relaxed);
+            if process != local.process && undo.active.load(Relaxed) != 0 {
+                holders.push(process);
+            }
+            at = undo.next.load(Relaxed);
+        }
+        Err(CORRUPT)
     }
 
     /// Applies the adjustments of processes that have died.

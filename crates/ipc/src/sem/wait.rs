@@ -158,11 +158,13 @@ fn wait_until_done(
         }
         let own = set.own_undo(local, offset).ok().flatten();
         let dying = set.active.load(Relaxed) != own.map_or(0, |(u, _)| u.active.load(Relaxed));
+        let idle = dying && wait.is_idle();
+        let holders = if idle { set.holders(local)? } else { Vec::new() };
         drop(held);
         drop(section);
         wakes.wake();
         let pokes = wait.pokes;
-        let woken = local.wait(&mut wait, dying);
+        let woken = local.wait(&mut wait, dying, &holders);
         section = local.enter();
         if local.was_removed::<Set>(offset)? {
             return Err(Errno(libc::EIDRM));

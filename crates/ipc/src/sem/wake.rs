@@ -64,7 +64,7 @@ impl Set {
                 }
             }
             if number != u64::from(local.number) && !local.is_poked(thread) && local.poke(thread) {
-                wakes.push(thread);
+                wakes.push(local, thread);
             }
             true
         };

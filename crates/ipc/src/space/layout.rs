@@ -16,7 +16,7 @@ pub(crate) unsafe trait Shared {}
 unsafe impl Shared for AtomicU64 {}
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"reprvipc");
-pub(crate) const VERSION: u64 = 6;
+pub(crate) const VERSION: u64 = 7;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
 pub(crate) const MAX_THREADS: u32 = (1 << 14) + SPARE_THREADS;
@@ -151,7 +151,9 @@ pub(crate) struct Process {
     pub parent: AtomicU64,
     /// The time namespace in which it read when it started: others see another time.
     pub time: AtomicU64,
-    pub reserved: [AtomicU64; 7],
+    /// Whether it has ever had adjustments of semaphores.
+    pub undoes: AtomicU64,
+    pub reserved: [AtomicU64; 6],
 }
 
 pub(crate) const FREE: u64 = 0;
@@ -196,6 +198,8 @@ pub(crate) struct Thread {
     pub want: [AtomicU64; 2],
     /// The CPU of who poked it last, plus one.
     pub poker: AtomicU64,
+    /// Whether it has poked threads that it has yet to wake.
+    pub pokes: AtomicU64,
     pub changes: AtomicU64,
     pub log: [Change; LOG],
 }

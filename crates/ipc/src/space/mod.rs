@@ -23,7 +23,7 @@ pub(crate) struct Space {
     base: *mut u8,
     pub directory: PathBuf,
     /// Device and number of the mapped file.
-    identity: (u64, u64),
+    pub identity: (u64, u64),
     /// For the time when this process may no longer open the lock's file: the directory may be
     /// root's, and the process has given up being root, or moved its own root.
     kept: Kept,
@@ -104,6 +104,14 @@ impl Space {
         }
         space.register();
         Ok(space)
+    }
+
+    /// Whether there is a namespace in that directory.
+    pub fn is_there(directory: &Path) -> Result<bool> {
+        match file::about(directory.join(FILE)) {
+            Err(Errno(libc::ENOENT | libc::ENOTDIR)) => Ok(false),
+            found => found.map(|_| true),
+        }
     }
 
     /// Whether that directory holds the file that is mapped: by whatever name, since a process has

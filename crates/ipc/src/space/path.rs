@@ -5,27 +5,18 @@ use crate::error::{Errno, OpenError};
 use crate::{file, sys};
 use std::path::{Path, PathBuf};
 
-/// The user's namespace: `REPRIEVE_IPC_DIR`; else the user's runtime directory; else a directory
-/// per user in memory.
+/// The user's namespace: `REPRIEVE_IPC_DIR`; else a directory per user in memory. No other variable
+/// decides: a daemon and a login session of one user are to find the same.
 pub fn default_directory() -> PathBuf {
-    let directory = chosen_directory();
+    let named = std::env::var_os("REPRIEVE_IPC_DIR").filter(|named| !named.is_empty());
+    let directory = named.map_or_else(directory_of_user, PathBuf::from);
     std::path::absolute(&directory).unwrap_or(directory)
 }
 
-fn chosen_directory() -> PathBuf {
-    let named = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(directory) = named("REPRIEVE_IPC_DIR") {
-        return directory;
-    }
-    let user = sys::user();
-    let runtime = named("XDG_RUNTIME_DIR").unwrap_or_else(|| format!("/run/user/{user}").into());
-    if file::about(&runtime).is_ok_and(|found| found.is_directory() && found.user() == user) {
-        return runtime.join("reprieve-ipc");
-    }
-    let parent = ["/dev/shm", "/tmp"]
-        .into_iter()
-        .find(|path| file::about(path).is_ok_and(|found| found.is_directory()));
-    Path::new(parent.unwrap_or("/tmp")).join(format!("reprieve-ipc-{user}"))
+fn directory_of_user() -> PathBuf {
+    let is_directory = |path: &&str| file::about(path).is_ok_and(|found| found.is_directory());
+    let parent = ["/dev/shm", "/tmp"].into_iter().find(is_directory).unwrap_or("/tmp");
+    Path::new(parent).join(format!("reprieve-ipc-{}", sys::user()))
 }
 
 /// Makes the directory if there is none. One that is there must be ours, unless the user named it:
