@@ -23,17 +23,20 @@ pub enum Parameter {
     SchedQs,
     #[serde(rename = "rcutree.kthread_prio")]
     KthreadPrio,
+    #[serde(rename = "rcutree.rcu_normal_wake_from_gp")]
+    WakeFromGp,
     #[serde(rename = "preempt")]
     Preempt,
 }
 
 impl Parameter {
-    pub const ALL: [Parameter; 6] = [
+    pub const ALL: [Parameter; 7] = [
         Parameter::NohzFull,
         Parameter::FirstFqs,
         Parameter::NextFqs,
         Parameter::SchedQs,
         Parameter::KthreadPrio,
+        Parameter::WakeFromGp,
         Parameter::Preempt,
     ];
 
@@ -45,6 +48,7 @@ impl Parameter {
             Parameter::NextFqs => "rcutree.jiffies_till_next_fqs",
             Parameter::SchedQs => "rcutree.jiffies_till_sched_qs",
             Parameter::KthreadPrio => "rcutree.kthread_prio",
+            Parameter::WakeFromGp => "rcutree.rcu_normal_wake_from_gp",
             Parameter::Preempt => "preempt",
         }
     }
@@ -65,6 +69,8 @@ impl Parameter {
             Parameter::SchedQs => ticks(&[5, 10, 50]),
             // Any real-time priority is before all ordinary threads.
             Parameter::KthreadPrio => vec!["1".into()],
+            // The kthread wakes who waits for a grace period, instead of a callback.
+            Parameter::WakeFromGp => vec!["1".into()],
             Parameter::Preempt => {
                 let others =
                     guest.preempt_models.iter().filter(|m| Some(*m) != guest.preempt.as_ref());
