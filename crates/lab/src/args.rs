@@ -2,7 +2,7 @@
 //! Arguments that the lab's commands share.
 
 use crate::dilation::Dilation;
-use crate::host::{Bed, Mode};
+use crate::host::{Bed, MOST_AGAIN, Mode};
 use crate::policy::parse_time;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -27,6 +27,10 @@ pub struct HostArgs {
     /// The slice of the lab host's stock scheduler [default: 2.8ms, as with 8 CPUs and more]
     #[arg(long, value_name = "TIME", value_parser = slice)]
     base_slice: Option<Duration>,
+    /// How often at most a phase is measured again that other work disturbed
+    #[arg(long, value_name = "N", default_value_t = MOST_AGAIN,
+        value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_AGAIN)))]
+    again: u32,
     /// Kernel of the lab host: deb:VERSION or a path
     #[arg(long)]
     host_kernel: Option<String>,
@@ -39,6 +43,7 @@ impl HostArgs {
             cpus: self.host_cpus,
             dilate: self.dilate,
             base_slice: self.base_slice,
+            again: self.again,
             kernel: self.host_kernel.clone(),
         }
     }

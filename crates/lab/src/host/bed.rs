@@ -26,6 +26,8 @@ pub struct Bed {
     pub dilate: Option<Dilation>,
     /// The slice of a lab host's stock scheduler; `None`: a real host's.
     pub base_slice: Option<Duration>,
+    /// How often at most a phase is measured again that other work disturbed.
+    pub again: u32,
     /// Kernel of a lab host: `deb:VERSION` or a path. `None`: the newest that is able to.
     pub kernel: Option<String>,
 }
@@ -107,8 +109,14 @@ fn usage(text: String) -> Result<()> {
 mod tests {
     use super::*;
 
-    const BED: Bed =
-        Bed { mode: Mode::Nested, cpus: None, dilate: None, base_slice: None, kernel: None };
+    const BED: Bed = Bed {
+        mode: Mode::Nested,
+        cpus: None,
+        dilate: None,
+        base_slice: None,
+        again: 0,
+        kernel: None,
+    };
 
     #[test]
     fn a_bed_that_cannot_be_is_refused() {

@@ -383,7 +383,8 @@ fn append_log(logs: &Path, name: &str, text: &str) -> Result<()> {
 /// Limit of a whole run: the sum of the limits of all boots and phases.
 fn run_limit(plan: &Plan) -> Duration {
     let boots = (plan.variants.len() + plan.competitors.len()) as u32;
-    let phases = plan.repeat.saturating_mul(plan.variants.len() as u32 * 2 * (1 + noise::AGAIN));
+    let phases =
+        plan.repeat.saturating_mul(plan.variants.len() as u32 * 2 * (1 + noise::MOST_AGAIN));
     let phase = Duration::from_millis(plan.phase_ms) * 4 + Duration::from_secs(150);
     let boot = Duration::from_millis(plan.warmup_ms) * 4 + Duration::from_secs(900);
     let tries = 3;

@@ -16,6 +16,7 @@ pub use bed::Bed;
 pub use info::{free_memory_mib, info};
 pub use lab_host::{LabHost, Message, SIGN_OF_LIFE, told_again};
 pub use messages::{Logs, Messages};
+pub use noise::MOST_AGAIN;
 pub use plan_host::{BOOT_LIMIT, PlanHost};
 
 use crate::dilation::Dilation;

@@ -7,10 +7,12 @@ use crate::record::{LOUD, Record};
 use std::cell::Cell;
 
 /// How often at most.
-pub const AGAIN: u32 = 3;
+pub const MOST_AGAIN: u32 = 3;
 
 pub struct Noise<'a> {
     progress: &'a dyn Progress,
+    /// How often at most here.
+    most: u32,
     before: Cell<Option<CpuTime>>,
     /// What other work has taken since, if the load has ended.
     share: Cell<Option<f64>>,
@@ -20,10 +22,10 @@ pub struct Noise<'a> {
 }
 
 impl<'a> Noise<'a> {
-    pub fn new(progress: &'a dyn Progress) -> Noise<'a> {
+    pub fn new(progress: &'a dyn Progress, most: u32) -> Noise<'a> {
         let (before, share) = (Cell::new(None), Cell::new(None));
         let (phase, again) = (Cell::new((u32::MAX, 0)), Cell::new(false));
-        Noise { progress, before, share, phase, again }
+        Noise { progress, most, before, share, phase, again }
     }
 
     /// Looks at a record of the run when it comes, and adds to the end of a phase what other work
@@ -58,7 +60,7 @@ impl<'a> Noise<'a> {
         let (phase, times) = self.phase.get();
         self.phase.set((phase, times + 1));
         let loud = other_busy.filter(|&share| share > LOUD);
-        self.again.set(loud.is_some() && times < AGAIN);
+        self.again.set(loud.is_some() && times < self.most);
         if let Some(share) = loud {
             let next =
                 if self.again.get() { "it is measured again" } else { "its figures are marked" };
@@ -82,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_loud_phase_is_measured_three_times_more_at_most() {
-        let noise = Noise::new(&Silent);
+        let noise = Noise::new(&Silent, MOST_AGAIN);
         let start = |phase| {
             noise.look(&mut Record::PhaseStart {
                 phase,

@@ -143,7 +143,7 @@ impl<'a> PlanHost<'a> {
 
     /// Runs `plan` with console logs in `logs`, and ends `recorder` also after an error.
     pub fn execute(&mut self, plan: &Plan, logs: &Path, recorder: &mut Recorder) -> Result<()> {
-        let noise = Noise::new(self.run.progress);
+        let noise = Noise::new(self.run.progress, self.bed.again);
         let outcome = self.try_execute(plan, logs, recorder, &noise);
         recorder.end(outcome.as_ref().err())?;
         outcome

@@ -9,7 +9,7 @@ mod page;
 
 use crate::error::{Error, Result};
 use crate::experiments::{self, Options, Request};
-use crate::host::{Bed, Mode};
+use crate::host::{Bed, MOST_AGAIN, Mode};
 use crate::plan::Scale;
 use crate::policy::Policy;
 use crate::report::{SUMMARY_FILE, Summary};
@@ -163,7 +163,14 @@ impl Matrix {
             command: self.command.clone(),
         };
         let cpus = Some(cell.cpus);
-        let bed = Bed { mode: Mode::Nested, cpus, dilate: None, base_slice: None, kernel: None };
+        let bed = Bed {
+            mode: Mode::Nested,
+            cpus,
+            dilate: None,
+            base_slice: None,
+            again: MOST_AGAIN,
+            kernel: None,
+        };
         run::run(&[request], &Settings { bed, out }, around, &mut |_| {})
     }
 }
