@@ -319,6 +319,7 @@ mod tests {
             command_line: None,
             blind: vec![],
             checks: vec![],
+            quota: quota_of(&[]),
             settings: vec![],
             prescriptions: vec![],
             no_evidence: None,
