@@ -11,7 +11,7 @@ use reprieve_bench::{
 use reprieve_lab::progress;
 use reprieve_lab::progress::{Progress, Silent};
 use reprieve_lab::signals::cancel_on_signal;
-use reprieve_page::output::{print, print_json, tell, width, width_or};
+use reprieve_page::output::{print, print_json, tell, width_or};
 use std::io::{ErrorKind, IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn show_one(args: &BenchArgs, outcome: &Outcome) -> Result<()> {
     let printed = match (args.json, args.markdown) {
         (true, _) => print_json(outcome),
         (_, true) => print(&markdown(outcome)),
-        _ => print(&text(outcome, width())),
+        _ => print(&text(outcome, width_or(0))),
     };
     let page = args.html.as_ref().map_or(Ok(()), |path| write_html(outcome, path));
     printed.and(page.map_err(Into::into))
@@ -174,10 +174,10 @@ fn print_all(args: &BenchArgs, summary: &Summary) -> Result<()> {
         (_, true) => print(&summary_markdown(summary)),
         _ => {
             for outcome in &summary.benches {
-                print(&(text(outcome, width()) + "\n"))?;
+                print(&(text(outcome, width_or(0)) + "\n"))?;
             }
             // In a file nothing need be folded.
-            print(&summary_text(summary, width_or(160)))
+            print(&summary_text(summary, width_or(0)))
         }
     }
 }

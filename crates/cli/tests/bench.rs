@@ -35,6 +35,18 @@ fn all_benchmarks_end_with_one_table() {
     assert!(std::fs::read_to_string(&page).unwrap().contains("</svg>"));
 }
 
+/// A row is one line, however many columns it has.
+#[test]
+fn rows_in_a_pipe_are_lines() {
+    let short = ["locks", "--seconds", "0.2", "--rounds", "2", "--readers", "1", "--hogs", "0"];
+    let output = bench(&short).args(["--lengths", "0.1", "--against", "pthread"]).output().unwrap();
+    let (out, err) = texts(&output);
+    assert!(output.status.success(), "{err}");
+    let rows: Vec<_> = out.lines().filter(|line| line.contains("..")).collect();
+    assert!(rows.len() >= 2 && rows.iter().all(|row| row.contains(" x")), "{out}");
+    assert!(rows.iter().any(|row| row.starts_with("pthread")), "{out}");
+}
+
 /// Where a page cannot be written the measurement does not begin, or at least is not lost.
 #[test]
 fn a_page_that_cannot_be_written_costs_no_measurement() {

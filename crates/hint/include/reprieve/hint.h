@@ -129,8 +129,8 @@ int reprieve_is_vcpu_preempted(unsigned int vcpu);
 int reprieve_is_overloaded(unsigned int cpu);
 
 /*
- * Registers with `reprieve hint serve`, and waits for its page at most that long. The first hint of
- * a process does the same, for 100 ms. 0, or -1: there is no page.
+ * Registers with `reprieve hint serve`, and waits for its page at most that long. A process does
+ * the same when it is loaded, for 100 ms. 0, or -1: there is no page.
  */
 int reprieve_hint_connect(unsigned int milliseconds);
 

@@ -28,16 +28,24 @@ impl Next {
     }
 }
 
-/// Calls the C library's function of that name; as `"C-unwind"` where threads are cancelled.
+/// Calls the C library's function of that name; as `"C-unwind"` where threads are cancelled. Out of
+/// the way of locks that are ours.
 macro_rules! next {
     ($name:literal $arguments:tt) => { $crate::next::next!("C", $name $arguments) };
-    ($abi:literal, $name:literal ( $($argument:expr => $kind:ty),* )) => {{
-        static NEXT: $crate::next::Next = $crate::next::Next::new($name);
-        type Function = unsafe extern $abi fn($($kind),*) -> libc::c_int;
-        // SAFETY: the function of that name has these arguments.
-        let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address()) };
-        // SAFETY: the caller's promise to us is the one to it.
-        unsafe { function($($argument),*) }
+    ($abi:literal, $name:literal ( $($argument:ident => $kind:ty),* )) => {{
+        #[cold]
+        #[inline(never)]
+        unsafe extern $abi fn call($($argument: $kind),*) -> libc::c_int {
+            static NEXT: $crate::next::Next = $crate::next::Next::new($name);
+            type Function = unsafe extern $abi fn($($kind),*) -> libc::c_int;
+            let at = NEXT.address();
+            // SAFETY: the function of that name has these arguments.
+            let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(at) };
+            // SAFETY: the caller's promise to us is the one to it.
+            unsafe { function($($argument),*) }
+        }
+        // SAFETY: as above.
+        unsafe { call($($argument),*) }
     }};
 }
 pub(crate) use next;

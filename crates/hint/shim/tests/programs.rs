@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::{run, scratch, shim};
-use std::path::{Path, PathBuf};
+use common::{compile, run, scratch, shim};
 use std::process::Command;
 
 /// What the loader says of the program's calls that it binds to the shim.
@@ -17,16 +16,6 @@ fn bound(program: &mut Command) -> Vec<String> {
         from_program && parts.next().is_some_and(|to| to.contains("libreprieve_locks"))
     };
     text.lines().filter(to_shim).map(String::from).collect()
-}
-
-/// Compiles `tests/c/NAME.c` to `shim-TO`.
-fn compile(name: &str, to: &str, options: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
-    let program = scratch().join(format!("shim-{to}"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
-    run(compiler.arg(&program).arg(source).args(options));
-    program
 }
 
 #[test]

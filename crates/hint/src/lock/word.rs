@@ -146,8 +146,15 @@ impl Word {
         unsafe {
             let word = &raw const (*lock).word;
             if (*word).swap(FREE, Ordering::Release) & PARKED != 0 {
-                Futex::wake_at(word, 1);
+                Word::wake(word);
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake(word: *const Futex) {
+        // SAFETY: of its memory, nothing is asked.
+        unsafe { Futex::wake_at(word, 1) };
     }
 }

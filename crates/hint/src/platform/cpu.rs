@@ -2,27 +2,36 @@
 //! Which CPU the calling thread runs on: from its rseq area, which costs two loads; else by asking
 //! the C library.
 
-/// Where the C library keeps a thread's rseq area, from the thread pointer.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-fn area_offset() -> Option<isize> {
-    let (offset, size): (*const isize, *const u32);
-    // SAFETY: reads two GOT entries, null where the C library has no such symbols (before glibc
-    // 2.35).
-    unsafe {
-        std::arch::asm!(
-            // In each object that names them.
-            ".weak __rseq_offset",
-            ".weak __rseq_size",
-            "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
-            "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
-            out(reg) offset, out(reg) size,
-            options(nostack, pure, readonly, preserves_flags)
-        );
-        if offset.is_null() || size.is_null() || *size == 0 {
-            return None;
+use std::sync::atomic::AtomicIsize;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(".weak __rseq_offset", ".weak __rseq_size");
+
+/// Where the C library keeps a thread's rseq area, from the thread pointer; 0: nowhere.
+#[cfg(target_arch = "x86_64")]
+static AREA: AtomicIsize = AtomicIsize::new(0);
+
+/// At load time.
+pub(crate) fn find_out() {
+    usable();
+    #[cfg(target_arch = "x86_64")]
+    {
+        let (offset, size): (*const isize, *const u32);
+        // SAFETY: reads two GOT entries, null where the C library has no such symbols (before glibc
+        // 2.35).
+        unsafe {
+            std::arch::asm!(
+                "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
+                "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
+                out(reg) offset, out(reg) size,
+                options(nostack, pure, readonly, preserves_flags)
+            );
+            if !offset.is_null() && !size.is_null() && *size != 0 {
+                AREA.store(*offset, Ordering::Relaxed);
+            }
         }
-        Some(*offset)
     }
 }
 
@@ -30,7 +39,10 @@ fn area_offset() -> Option<isize> {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn by_rseq() -> u32 {
-    let Some(offset) = area_offset() else { return u32::MAX };
+    let offset = AREA.load(Ordering::Relaxed);
+    if offset == 0 {
+        return u32::MAX;
+    }
     let cpu: u32;
     // SAFETY: reads the area of this thread.
     unsafe {
@@ -47,13 +59,13 @@ fn by_rseq() -> u32 {
 /// The calling thread's rseq area, if the C library has registered it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn rseq_area() -> Option<usize> {
-    let offset = area_offset()?;
     let pointer: usize;
     // SAFETY: reads the thread pointer.
     unsafe {
         std::arch::asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer,
             options(pure, readonly, nostack, preserves_flags));
     }
+    let offset = AREA.load(Ordering::Relaxed);
     (by_rseq() != u32::MAX).then(|| pointer.wrapping_add_signed(offset))
 }
 
@@ -66,15 +78,20 @@ fn by_rseq() -> u32 {
 #[inline]
 pub(crate) fn current() -> u32 {
     match by_rseq() {
-        // SAFETY: no preconditions; -1 if unknown.
-        u32::MAX => unsafe { libc::sched_getcpu() as u32 },
+        u32::MAX => ask(),
         cpu => cpu,
     }
 }
 
+#[cold]
+#[inline(never)]
+fn ask() -> u32 {
+    // SAFETY: no preconditions; -1 if unknown.
+    unsafe { libc::sched_getcpu() as u32 }
+}
+
 /// CPUs that the process might use when it first asked.
 pub(crate) fn usable() -> u32 {
-    use std::sync::atomic::{AtomicU32, Ordering};
     static USABLE: AtomicU32 = AtomicU32::new(0);
     match USABLE.load(Ordering::Relaxed) {
         0 => {
@@ -96,6 +113,7 @@ pub(crate) fn usable() -> u32 {
 mod tests {
     #[test]
     fn the_cpu_is_known() {
+        super::find_out();
         let cpu = super::current();
         assert!(cpu < 1 << 16, "{cpu}");
         assert!(super::usable() >= 1);

@@ -117,7 +117,7 @@ pub(crate) fn find_out() {
     barrier::find_out();
     fork::find_out();
     sys::find_out();
-    cpu::usable();
+    cpu::find_out();
     slice::find_out();
     let mut key = 0;
     // SAFETY: `end` lives as long as the image that has this crate, which is not to be unloaded

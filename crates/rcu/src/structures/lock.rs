@@ -3,8 +3,8 @@
 //! schedulers that listen; its waiters spin while the holder runs, and sleep when it does not. (The
 //! models have the runtime's own lock in its place: theirs are in `reprieve_hint`.)
 //!
-//! `docs/hint.md` has what it gave here, and why the runtime's own lock stays where grace periods
-//! and callbacks lock.
+//! The runtime's own lock of four bytes stays where grace periods and callbacks lock: a leader is
+//! waited for as long as a grace period takes, and the child of a fork makes these locks free.
 
 #[cfg(loom)]
 pub(crate) use crate::platform::lock::Lock;

@@ -26,3 +26,14 @@ pub fn shim() -> PathBuf {
     run(Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/link")).arg(&directory));
     directory.join("libreprieve_locks.so")
 }
+
+/// Compiles `tests/c/NAME.c` to `shim-TO`.
+#[allow(dead_code, reason = "not all tests do")]
+pub fn compile(name: &str, to: &str, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = scratch().join(format!("shim-{to}"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
+    run(compiler.arg(&program).arg(source).args(options));
+    program
+}
