@@ -407,7 +407,7 @@ mod tests {
         let page = page(busy(10));
         for line in [
             "reprieve_vm_info{vm=\"db-primary\",pid=\"4711\",vmm=\"qemu-kvm\",kernel=\"6.12.117+deb12-cloud-amd64\",state=\"watching\",reason=\"\",namespace=\"\",name=\"\"} 1",
-            "reprieve_vcpu_ready_seconds_total{vm=\"db-primary\",vcpu=\"0\"} 6.141",
+            "reprieve_vcpu_ready_seconds_total{vm=\"db-primary\",vcpu=\"0\"} 5.841",
             "reprieve_vcpu_throttled_seconds_total{vm=\"db-primary\"} 0.25",
             "reprieve_vm_vcpus{vm=\"db-primary\",state=\"preempted\"} 1.0",
             "reprieve_vcpu_preemption_seconds_sum{vm=\"db-primary\",class=\"no-preempt\"} 1.6",

@@ -111,7 +111,7 @@ mod tests {
             "# TYPE reprieve_vm_info gauge",
             "# TYPE reprieve_vcpu_halted_seconds_total counter",
             "# TYPE reprieve_grace_period_seconds histogram",
-            "# HELP reprieve_vm_vcpus vCPUs by what they are doing now.",
+            "# HELP reprieve_vm_vcpus vCPUs by what they are doing now",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
         }
