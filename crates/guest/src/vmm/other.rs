@@ -85,7 +85,7 @@ mod tests {
         let program = dir.path().join("firecracker");
         std::fs::copy("/bin/sh", &program).unwrap();
         let mut child = std::process::Command::new(&program)
-            .args(["-c", "echo fc_vcpu 3 > /proc/self/comm; read never"])
+            .args(["-c", "printf 'fc_vcpu 3' > /proc/self/comm; read never"])
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
