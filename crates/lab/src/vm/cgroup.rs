@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::plan::CpuControl;
+use reprieve_watch::cgroup;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,13 +21,7 @@ impl Cgroups {
     /// # Errors
     /// [`Error::Usage`] with what the host lacks.
     pub fn open(limits: bool) -> Result<Cgroups> {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let root = mounts.lines().find_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let at = fields.next()?;
-            (fields.next() == Some("cgroup2")).then(|| PathBuf::from(at))
-        });
-        let root = root.ok_or_else(|| lacks("no cgroups of version 2 are mounted"))?;
+        let root = cgroup::unified().ok_or_else(|| lacks("no cgroups of version 2 are mounted"))?;
         Cgroups::at(root, limits)
     }
 

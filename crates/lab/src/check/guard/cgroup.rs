@@ -2,6 +2,7 @@
 //! A cgroup for the checks.
 
 use anyhow::{Context as _, Result, anyhow};
+use reprieve_watch::cgroup;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,12 +23,7 @@ impl Cgroup {
     }
 
     pub fn make_named(name: &str) -> Result<Cgroup> {
-        let found = fs::read_to_string("/proc/self/mounts")?.lines().find_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let at = fields.next()?;
-            (fields.next() == Some("cgroup2")).then(|| PathBuf::from(at))
-        });
-        let (root, mounted) = match found {
+        let (root, mounted) = match cgroup::unified() {
             Some(root) => (root, None),
             None => {
                 let at = tempfile::tempdir()?;
