@@ -84,7 +84,7 @@ fn text(outcomes: &[Outcome<'_>]) -> String {
                 "clean: {} functions, {} instructions, {} bytes",
                 r.functions, r.instructions, r.bytes
             )],
-            (Some(r), _) => r.findings.iter().map(ToString::to_string).collect(),
+            (Some(r), _) => r.lines(),
             (None, error) => vec![error.clone().unwrap_or_default()],
         };
         for line in lines {

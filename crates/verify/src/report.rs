@@ -95,3 +95,53 @@ pub struct Report {
     /// In order of address. Empty: the section keeps the rules.
     pub findings: Vec<Finding>,
 }
+
+impl Report {
+    /// The findings for people, one a line. Those of a build with overflow checks are one line
+    /// together: unoptimized Rust code always has some, in functions of any crate.
+    pub fn lines(&self) -> Vec<String> {
+        let checked =
+            |f: &&Finding| f.detail.contains("panic_const_") && f.detail.contains("_overflow");
+        match self.findings.iter().filter(checked).count() {
+            0 => self.findings.iter().map(ToString::to_string).collect(),
+            checks => vec![format!(
+                "{} instructions break a rule, and {checks} of them check for overflow, as \
+                 unoptimized builds do: verify optimized builds",
+                self.findings.len()
+            )],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(detail: &str) -> Finding {
+        Finding {
+            rule: Rule::Control,
+            function: "protect_body".into(),
+            offset: 1,
+            address: 2,
+            instruction: "call rax".into(),
+            detail: detail.into(),
+        }
+    }
+
+    /// Twenty lines about checks of the library's own would tell nothing.
+    #[test]
+    fn an_unoptimized_program_is_one_line() {
+        let report = |details: &[&str]| Report {
+            bytes: 0,
+            functions: 0,
+            entries: 0,
+            instructions: 0,
+            findings: details.iter().map(|detail| finding(detail)).collect(),
+        };
+        let check = "calls `core::panicking::panic_const::panic_const_add_overflow`: a check";
+        let lines = report(&[check, "calls `memcpy`", check]).lines();
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("2 of them") && lines[0].contains("verify optimized builds"));
+        assert_eq!(report(&["calls `memcpy`", "calls `f`"]).lines().len(), 2);
+    }
+}
