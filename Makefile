@@ -55,6 +55,7 @@ help:
 	@echo 'make test-models  the loom models of the runtime and the locks (part of make test)'
 	@echo 'make test-repeat  all tests of make test but the models and test-oldest, 25 times: idle, beside busy loops, on a third of the CPUs'
 	@echo 'make test-arm  the runtime and System V IPC on aarch64, in emulation (part of make test; skipped without rustup'"'"'s target)'
+	@echo 'make test-publish  that the runtime can be published (part of make test)'
 	@echo 'make test-musl  the runtime with musl (part of make test; skipped without rustup'"'"'s target)'
 	@echo 'make test-oldest  that all compiles with Rust $(OLDEST_RUST), the oldest that it is for (part of make test; skipped without rustup'"'"'s toolchain)'
 	@echo 'make test-slice  time-slice extensions of rseq, on a kernel built with them (part of make test-lab)'
@@ -148,7 +149,7 @@ test-workspace:
 		CARGO='$(CARGO)' TEST_FLAGS='$(TEST_FLAGS)' scripts/run-tests
 
 # Models find the same each time: scripts/repeat-tests leaves them out.
-BESIDE = test-oldest test-rcu test-models test-arm test-musl
+BESIDE = test-oldest test-publish test-rcu test-models test-arm test-musl
 test-beside: LOG = $(CARGO_TARGET_DIR)/test-beside.log
 test-beside:
 	@$(MAKE) --no-print-directory -j1 PARALLEL= $(BESIDE) >$(LOG) 2>&1; \
@@ -210,6 +211,16 @@ test-oldest:
 			rustup run $(OLDEST_RUST) cargo check --locked --workspace --all-targets; \
 	else \
 		echo 'make test-oldest: skipped: rustup toolchain install $(OLDEST_RUST) -c rustfmt' >&2; \
+	fi
+
+# What a registry would get of the runtime builds by itself, without hints as well. Older cargos
+# publish one package at a time, and that one's dependencies have to be there.
+test-publish: setup-test
+	$(CARGO) check --locked -p reprieve --no-default-features
+	@if $(CARGO) publish --help | grep -q -e --workspace; then \
+		set -x; $(CARGO) publish --locked --dry-run --allow-dirty -p reprieve-hint -p reprieve; \
+	else \
+		echo 'make test-publish: skipped, cargo publishes one package at a time' >&2; \
 	fi
 
 # Builds a kernel from Debian's source once (minutes, 2 GB meanwhile); the lab's cache keeps it.
@@ -279,4 +290,4 @@ ifneq ($(PARALLEL),yes)
 .NOTPARALLEL:
 endif
 
-.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-oldest test-slice test-lab fmt install install-lib deb uninstall clean
+.PHONY: help demo bench pictures setup setup-test setup-lab build lib init lint test test-run test-workspace test-beside test-build test-rcu test-models test-repeat test-arm test-musl test-publish test-oldest test-slice test-lab fmt install install-lib deb uninstall clean

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lock of a structure's writers: the spin lock of `reprieve_hint`. Its sections are marked for
 //! schedulers that listen; its waiters spin while the holder runs, and sleep when it does not. (The
-//! models have the runtime's own lock in its place: theirs are in `reprieve_hint`.)
+//! models, and builds without the feature `hint`, have the runtime's own lock in its place.)
 //!
 //! The runtime's own lock of four bytes stays where grace periods and callbacks lock: a leader is
 //! waited for as long as a grace period takes, and the child of a fork makes these locks free.
 
-#[cfg(loom)]
+#[cfg(any(loom, not(feature = "hint")))]
 pub(crate) use crate::platform::lock::Lock;
 
-#[cfg(not(loom))]
+#[cfg(all(feature = "hint", not(loom)))]
 pub(crate) use real::Lock;
 
-#[cfg(not(loom))]
+#[cfg(all(feature = "hint", not(loom)))]
 mod real {
     use reprieve_hint::lock_api::RawMutex as _;
     use reprieve_hint::{RawMutex, Spins};

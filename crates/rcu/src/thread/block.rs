@@ -345,6 +345,7 @@ pub(crate) fn reader_offset() -> isize {
 static SHOW_READERS: extern "C" fn() = show_readers;
 
 extern "C" fn show_readers() {
+    #[cfg(feature = "hint")]
     reprieve_hint::set_reader_block(reader_offset());
 }
 
