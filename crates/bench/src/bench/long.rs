@@ -210,7 +210,7 @@ fn scans(
     };
     std::thread::scope(|scope| {
         let end = threads::Last(|| stop.store(true, Ordering::Relaxed));
-        let writers = threads::start(scope, WRITERS, &write)?;
+        let writers = threads::start(scope, WRITERS, write)?;
         let start = Instant::now();
         let mut done = 0;
         while start.elapsed() < length || done == 0 {
