@@ -32,6 +32,9 @@ const WRITERS: usize = 64;
 /// Bytes of garbage beyond which they free it themselves.
 const SOFT: u64 = 1 << 19;
 
+/// One for each column.
+type Figures = [Option<f64>; 4];
+
 const SUBJECTS: [Kind; 8] = [
     Kind::Traverse,
     Kind::Restart,
@@ -47,6 +50,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     let rate = |title: &str| Column { more_is_better: true, ..column(title, Unit::KiloPerSecond) };
     let mut recorder = Recorder::new(vec![
         rate("traversals"),
+        column("CPU per traversal", Unit::Microseconds),
         column("peak garbage", Unit::Megabytes),
         Column { charted: false, ..rate("updates") },
     ]);
@@ -59,10 +63,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
                 what: format!("traversals, {}, {}", reader_label(n), kind.name()),
                 weight: 1.0,
                 run: Box::new(move |length, recorder| {
-                    let sample = sample(kind, n, length, options)?;
-                    for (column, value) in sample.into_iter().enumerate() {
-                        recorder.add(row, column, value);
-                    }
+                    add(recorder, row, sample(kind, n, length, options)?);
                     Ok(())
                 }),
             });
@@ -120,7 +121,7 @@ pub fn prepare(options: &Options) -> Result<Prepared<'_>> {
     Ok(Prepared { notes, recorder, jobs, crowds: vec![] })
 }
 
-fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<[f64; 3]> {
+fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Result<Figures> {
     let table = Table::list(LENGTH);
     let ((peak, updates, seconds), totals) =
         readers::run(kind, &table, readers, Work::Searches, |writer| {
@@ -141,7 +142,15 @@ fn sample(kind: Kind, readers: usize, length: Duration, options: &Options) -> Re
             }
         })?;
     let garbage = (peak * table.ledger().node_bytes()) as f64 / 1e6;
-    Ok([totals.operations as f64 / seconds / 1e3, garbage, updates as f64 / seconds / 1e3])
+    let per_ms = |n: u64| Some(n as f64 / seconds / 1e3);
+    let each = (totals.operations != 0).then(|| totals.each() / 1e3);
+    Ok([per_ms(totals.operations), each, Some(garbage), per_ms(updates)])
+}
+
+fn add(recorder: &mut Recorder, row: usize, figures: Figures) {
+    for (column, figure) in figures.into_iter().enumerate() {
+        figure.into_iter().for_each(|value| recorder.add(row, column, value));
+    }
 }
 
 type Entries = Map<u64, u64, Arc<Domain>>;
@@ -172,16 +181,14 @@ fn scan_job<'a>(
     recorder: &mut Recorder,
     name: &str,
     class: Class,
-    run: impl Fn(Duration) -> Result<[f64; 3]> + 'a,
+    run: impl Fn(Duration) -> Result<Figures> + 'a,
 ) -> Job<'a> {
     let row = recorder.row("scans, 64 writers", name, class);
     Job {
         what: format!("scans, {name}"),
         weight: 1.0,
         run: Box::new(move |length, recorder| {
-            for (column, value) in run(length)?.into_iter().enumerate() {
-                recorder.add(row, column, value);
-            }
+            add(recorder, row, run(length)?);
             Ok(())
         }),
     }
@@ -193,7 +200,7 @@ fn scans(
     garbage: impl Fn() -> u64 + Sync,
     length: Duration,
     options: &Options,
-) -> Result<[f64; 3]> {
+) -> Result<Figures> {
     /// Updates between two looks at the garbage.
     const OFTEN: u64 = 256;
     let (stop, peak, updates) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -225,7 +232,8 @@ fn scans(
         let seconds = start.elapsed().as_secs_f64();
         drop(end);
         writers.into_iter().for_each(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
-        let updates = updates.load(Ordering::Relaxed) as f64 / seconds / 1e3;
-        Ok([f64::from(done) / seconds / 1e3, peak.load(Ordering::Relaxed) as f64 / 1e6, updates])
+        let per_ms = |n: u64| Some(n as f64 / seconds / 1e3);
+        let (peak, updates) = (peak.load(Ordering::Relaxed), updates.load(Ordering::Relaxed));
+        Ok([per_ms(done), None, Some(peak as f64 / 1e6), per_ms(updates)])
     })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! This project's traversals in parts, in a domain whose soft cap is as low as HP-BRCU's garbage.
+//! This project's traversals in parts, in a domain whose soft cap is below HP-BRCU's garbage.
 
 use super::reprieve::retire;
 use super::{Peer, Reader, Writer, await_frees, lookups};
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
 /// Nodes that wait before the writer makes a grace period itself.
-pub const CAP: u64 = 256;
+pub const CAP: u64 = 192;
 
 pub struct Traverse(Domain);
 
