@@ -9,13 +9,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use reprieve_guard::control::{self, Control};
 use reprieve_guard::{
-    self as guard, self, Backend, Change, Granted, Options, Policy, Queues, RegionStatistics,
-    Statistics, VmStatistics, Weight, eevdf,
+    self as guard, self, Backend, Change, Granted, Options, Policy, RegionStatistics, Statistics,
+    VmStatistics, Weight, eevdf,
 };
 use reprieve_lab::signals::cancel_on_signal;
 use reprieve_page::output::{print, print_json, tell};
 use reprieve_page::plain;
-use reprieve_watch::publish::SOCKET;
 use reprieve_watch::show::{activity, prometheus};
 use reprieve_watch::{StandIns, Which};
 use serde::Serialize;
@@ -68,28 +67,17 @@ pub struct GuardArgs {
     /// done for them. Needs no sched_ext
     #[arg(long)]
     dry_run: bool,
-    /// Give back the slices that a guard with --backend eevdf left when it was killed together with
-    /// its supervisor, and end
+    /// Give back what a guard left when it was killed together with its supervisor, and end
     #[arg(long)]
     restore: bool,
-    /// Where guard notes slices that are to be given back (--backend eevdf)
+    /// Where guard notes what is to be given back
     #[arg(long, value_name = "DIR", default_value = eevdf::JOURNALS, hide = true)]
     journal: PathBuf,
-    /// Where programs register whose hints are respected as guests' sections are; "off": nowhere
-    #[arg(long, value_name = "SOCKET|off", default_value = SOCKET)]
-    hints: PathBuf,
-    /// Schedule vCPUs only. With sched_ext, all other ordinary threads then run before any of them
-    #[arg(long)]
-    only_vms: bool,
-    /// Keep no limits of cgroups' CPU time (cpu.max), also where guard could
-    #[arg(long)]
-    ignore_cpu_max: bool,
-    /// Which CPUs share a queue of threads (sched-ext): each alone, those with one last-level
-    /// cache, those of a package, or all
-    #[arg(long, default_value = Queues::default().name(), value_parser = queues_parser())]
-    queues: Queues,
-    /// Measure the time in each of the scheduler's functions; this takes some itself
-    #[arg(long)]
+    /// What VMs have of each CPU where ordinary or real-time threads would take all (sched-ext)
+    #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = percent)]
+    reserve: u8,
+    /// For tests: measure the time in each of the scheduler's functions, which takes some itself
+    #[arg(long, hide = true)]
     measure: bool,
     /// For tests: a file that describes processes whose threads count as vCPUs
     #[arg(long, value_name = "FILE", hide = true)]
@@ -167,12 +155,6 @@ fn backend_parser() -> impl TypedValueParser<Value = Backend> {
         .try_map(move |name| named(name).ok_or("no such backend"))
 }
 
-fn queues_parser() -> impl TypedValueParser<Value = Queues> {
-    let named = |name: String| Queues::ALL.into_iter().find(|queues| queues.name() == name);
-    PossibleValuesParser::new(Queues::ALL.map(Queues::name))
-        .try_map(move |name| named(name).ok_or("no such queues"))
-}
-
 /// A line of `--json`.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -219,10 +201,7 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         journal: args.journal.clone(),
         vms: if args.vm.is_empty() { Which::All } else { Which::Named(args.vm.clone()) },
         dry_run: args.dry_run,
-        hints: (args.hints.as_os_str() != "off").then(|| args.hints.clone()),
-        only_vms: args.only_vms,
-        ignore_cpu_max: args.ignore_cpu_max,
-        queues: args.queues,
+        reserve: args.reserve,
         measure: args.measure,
         stand_ins: args.stand_ins.as_deref().map(stand_ins).transpose()?.unwrap_or_default(),
         ..Options::default()
@@ -230,9 +209,6 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     let listener = args.prometheus.map(prometheus::Server::listen).transpose()?;
     let mut guard = guard::start(&options)?;
     end_in_time(cancel.flag())?;
-    if let Some(trouble) = guard.statistics()?.hints.trouble {
-        tell(format!("{trouble}; guard schedules without them"));
-    }
     let control = (args.backend == Backend::SchedExt).then(Control::listen);
     let control = control.and_then(|control| {
         let warn = |error| {
@@ -243,17 +219,6 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
     let server = listener.map(prometheus::Server::start).transpose()?;
     if let Some(server) = &server {
         announce(server);
-    }
-    if let Some(limit) = guard::unkept_limit(&options) {
-        tell(format!(
-            "warning: CPU limits are not kept while guard schedules ({})",
-            plain(&limit.display().to_string())
-        ));
-    }
-    let kept = guard::kept_limits(&options);
-    if !kept.is_empty() {
-        let files: Vec<String> = kept.iter().map(|f| plain(&f.display().to_string())).collect();
-        tell(format!("CPU limits that guard keeps: {}", files.join(", ")));
     }
     if args.backend == Backend::SchedExt && guard::ticks_hidden() {
         tell(
@@ -268,9 +233,10 @@ pub fn main(args: &GuardArgs) -> Result<ExitCode> {
         print(&match (backend, args.dry_run) {
             (_, true) => "dry run: nothing is changed; Ctrl-C ends it\n".into(),
             (Backend::SchedExt, false) => format!(
-                "ready: {} ({}); Ctrl-C brings the stock scheduler back\n",
+                "ready: {} ({}), {} % of each CPU reserved for VMs; Ctrl-C gives all back\n",
                 policy.name(),
-                backend.name()
+                backend.name(),
+                options.reserve
             ),
             (Backend::Eevdf, false) => {
                 "ready: slices (eevdf); Ctrl-C gives every vCPU its slice back\n".into()
@@ -418,13 +384,16 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
     let restored = eevdf::restore(journals)?;
     if json {
         print_json(&json!({
-            "threads": restored.threads, "active": restored.active, "failed": restored.missing(),
+            "threads": restored.threads, "cpus": restored.cpus, "active": restored.active, "failed": restored.missing(),
         }))?;
     } else {
         for pid in &restored.active {
             print(&format!("guard (process {pid}) or its supervisor is at work: left alone\n"))?;
         }
-        print(&format!("slices given back: {}\n", restored.threads))?;
+        print(&format!(
+            "given back: slices of {} threads, what was reserved on {} CPUs\n",
+            restored.threads, restored.cpus
+        ))?;
     }
     let missing = restored.missing();
     if missing.is_empty() {
@@ -473,33 +442,6 @@ fn summary(statistics: &Statistics) -> String {
             function.runs,
             function.total_ns / function.runs.max(1),
             function.total_ns as f64 / 1e6,
-        );
-    }
-    let hints = &statistics.hints;
-    if hints.counts.switches + hints.extended.count > 0 {
-        text += &format!(
-            "{} programs with hints: preemptions in sections {} avoided, {} suffered; in readers {} avoided, {} suffered\n",
-            hints.counts.processes,
-            hints.avoided_in_section,
-            hints.counts.in_non_preemptable,
-            hints.avoided_in_reader,
-            hints.counts.in_reader,
-        );
-        text += &grants("extended", &hints.extended);
-    }
-    if statistics.user_limits_lost > 0 {
-        text += "not all CPU limits that users have set are kept: too many, or nested too deeply\n";
-    }
-    for limit in &statistics.limits {
-        let id = || format!("cgroup {}", limit.id);
-        text += &format!(
-            "{}: {:.1} ms in {:.1} ms, {:.1} s used; throttled {} times, {:.1} s in all\n",
-            limit.cgroup.as_deref().map_or_else(id, plain),
-            limit.quota_ns as f64 / 1e6,
-            limit.period_ns as f64 / 1e6,
-            seconds(limit.used_ns),
-            limit.throttled,
-            seconds(limit.throttled_ns),
         );
     }
     for vm in &statistics.vms {
@@ -576,7 +518,7 @@ fn grants(what: &str, granted: &Granted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reprieve_guard::{FunctionStatistics, HintStatistics, LimitStatistics, Preempted, Times};
+    use reprieve_guard::{FunctionStatistics, Preempted, Times};
     use reprieve_watch::model::Class;
 
     #[test]
@@ -632,23 +574,6 @@ mod tests {
         let statistics = Statistics {
             elapsed_ns: 2_000_000_000,
             vms: vec![vm],
-            hints: HintStatistics {
-                extended: Granted { count: 2, ..Granted::default() },
-                avoided_in_section: 1,
-                ..HintStatistics::default()
-            },
-            limits: vec![LimitStatistics {
-                cgroup: Some("/sys/fs/cgroup/a".into()),
-                quota_ns: 20_000_000,
-                period_ns: 100_000_000,
-                used_ns: 400_000_000,
-                throttled: 20,
-                throttled_ns: 1_600_000_000,
-                ..LimitStatistics::default()
-            }],
-            user_limits_lost: 1,
-            load: 150,
-            task_groups: 3,
             decisions: 4,
             decisions_ns: 400,
             decision_times: Times { median_ns: Some(90), p99_ns: Some(132), ..Times::default() },
@@ -661,7 +586,6 @@ mod tests {
         };
         let text = summary(&statistics);
         assert!(text.contains("17 avoided, 4 suffered"), "{text}");
-        assert!(text.contains("not all CPU limits that users have set are kept"), "{text}");
         let decisions = "4 decisions of 100 ns on average, 90 ns in the median; 99 % took 132 ns";
         assert!(text.contains(decisions), "{text}");
         assert!(
@@ -671,9 +595,6 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("guard_enqueue: 8 times, 250 ns on average, 0.0 ms"), "{text}");
-        let limited = "/a: 20.0 ms in 100.0 ms, 0.4 s used; throttled 20 times, 1.6 s in all";
-        assert!(text.contains(limited), "{text}");
-        assert!(text.contains("in sections 1 avoided, 0 suffered"), "{text}");
         assert!(
             text.contains(
                 "announced: preemptions 40 avoided, 2 suffered; told of 10 changes, 0.500 ms"

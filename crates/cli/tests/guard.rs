@@ -99,7 +99,7 @@ fn a_kernel_without_sched_ext_is_named_in_one_line() {
     if Path::new("/sys/kernel/sched_ext").exists() {
         return; // `make test-lab` runs guard on such a kernel
     }
-    for args in [&[][..], &["--json"], &["--only-vms"], &["--policy", "plain"]] {
+    for args in [&[][..], &["--json"], &["--reserve", "25%"], &["--policy", "plain"]] {
         let output = guard(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         let said = said(&output);

@@ -8,15 +8,12 @@
 #define REPRIEVE_GUARD_H
 
 #include "watch.h"
+#include "guard_policy.h"
 
 #define MAX_LEAVES 8
 #define MAX_SPINS 16
 #define MAX_GUEST_CPUS 128
 #define MAX_CPUS 1024
-#define MAX_DOMAINS 128
-#define MAX_LIMITS 512
-#define MAX_NESTED_LIMITS 4
-#define MAX_TASK_GROUPS 4096
 #define MESSAGE_LEN 128
 
 /* A leaf of the guest's rcu_node tree. */
@@ -70,7 +67,8 @@ struct guest {
 	u64 seq_since;
 	u64 looked;
 	u64 grace_ns; /* what the last ones took in the mean, 0: none yet */
-	u64 late_ns; /* the age from which on one is late, 0: settings.late */
+	u64 late_ns; /* the age from which on one is late, 0:
+			settings.limits.late */
 	u64 owes[MAX_LEAVES]; /* who holds it up */
 	u64 reports[MAX_LEAVES]; /* of these, those that have to report */
 	u64 awake[MAX_LEAVES]; /* seen to run, and not asleep since then */
@@ -88,7 +86,6 @@ struct guest {
 	u64 entitled_ns;
 	u64 avoided[CLASSES + 1]; /* the last: CLASS_ANNOUNCED */
 	struct granted extended;
-	struct granted quiesced;
 	struct granted rescued;
 	struct granted yielded;
 	u64 spun; /* looks at which one spun while another waited for a CPU */
@@ -102,35 +99,14 @@ enum { CLASS_ANNOUNCED = CLASSES };
 
 /* Bits of guest.policies. */
 #define DOES_EXTEND 1
-#define DOES_QUIESCE 2
-#define DOES_QUIESCE_TRACKED 4 /* if the guest tracks user mode */
-#define DOES_RESCUE 8
-
-/* A cgroup with a CPU limit, and what became of it. */
-struct bandwidth {
-	u64 cgroup; /* its ID; 0: the entry is free */
-	u64 quota_ns; /* per period */
-	u64 period_ns;
-	u64 burst_ns;
-	u64 periods;
-	u64 throttled; /* times that the budget was used up and somebody waited
-			*/
-	u64 throttled_ns;
-	u64 used_ns;
-	u64 users; /* a user has set it, in a cgroup of theirs */
-};
+#define DOES_RESCUE 2
 
 /* Set before loading. */
 struct settings {
-	u64 slice;
-	u64 max_extend;
-	u64 max_hold;
-	u64 late;
-	u64 late_most;
+	struct policy_limits limits;
 	u64 look_alone; /* how often, at a CPU for which nobody waits */
 	u64 cpus; /* also those that are off */
 	u64 online;
-	u64 domains; /* CPUs that have a queue in common */
 };
 
 #endif

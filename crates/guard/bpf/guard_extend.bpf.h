@@ -43,8 +43,7 @@ static __always_inline _Bool spins(const struct guest *guest,
  * and in the upper half where it can run. That is not known: of those that wait
  * for a CPU the one that left its own first is taken, since what the spinning
  * vCPU asked for is older than its absence. 0 if nobody waits, or gets too far
- * ahead of its turn. (Whether limits of its cgroup let it run is asked when it
- * is taken: the stack of a timer's function and of all below is 512 bytes.)
+ * ahead of its turn.
  */
 __noinline u64 spun_for(u32 vm, u32 slot, u32 here)
 {
@@ -80,9 +79,8 @@ __noinline u64 spun_for(u32 vm, u32 slot, u32 here)
 		if (task && task->slot == other + 1 && task->vm == vm &&
 		    task->queued && !task->why &&
 		    (!found || policy_after(left, task->left) > 0) &&
-		    (task->queue || kernel_allows(p, here)) &&
 		    may_yield_to(task, group, &limit)) {
-			u64 where = task->queue ? task->queue - 1 : here;
+			u64 where = kernel_allows(p, here) ? here : task->cpu;
 
 			found = where << 32 | *tid;
 			left = task->left;
@@ -102,7 +100,7 @@ static __always_inline _Bool yield_there(u32 where, u32 tid, u64 now)
 		return 0;
 	want(cpu, tid, WHY_YIELDED);
 	if (cpu->turn && !cpu->extends &&
-	    policy_after(now, cpu->turn + settings.slice / 2) >= 0)
+	    policy_after(now, cpu->turn + settings.limits.slice / 2) >= 0)
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	return 1;
 }
@@ -201,10 +199,9 @@ static __always_inline _Bool runs_kthread(const struct guest *guest,
 
 /* Whether the vCPU, which is current, is in a section that should end before
  * it loses its CPU: a critical one of its kernel's, one that a program of the
- * guest announced, RCU's kthread, or until its next quiescent point. */
+ * guest announced, or RCU's kthread. */
 static __always_inline _Bool in_section(struct task_struct *p,
-					struct task *task, u32 *class,
-					u32 *quiescing, u64 now)
+					struct task *task, u32 *class, u64 now)
 {
 	struct vcpu *vcpu = vcpu_of(task);
 	struct guest *guest = guest_of(task);
@@ -213,7 +210,6 @@ static __always_inline _Bool in_section(struct task_struct *p,
 	struct vm *vm;
 
 	*class = CLASS_UNKNOWN;
-	*quiescing = 0;
 	task->awaits = 0;
 	if (!vcpu || !guest || !guest->policies)
 		return 0;
@@ -227,21 +223,8 @@ static __always_inline _Bool in_section(struct task_struct *p,
 		*class = CLASS_ANNOUNCED;
 		return 1;
 	}
-	if (seen.class == CLASS_USER || seen.class == CLASS_IDLE ||
-	    seen.class == CLASS_UNKNOWN)
-		return 0;
-	if (runs_kthread(guest, &seen))
-		return 1;
-	if (!(guest->policies & DOES_QUIESCE) &&
-	    !(guest->policies & DOES_QUIESCE_TRACKED && vcpu->tracks_user))
-		return 0;
-	/* The guest switched tasks since: that was a quiescent point. */
-	if (task->extension.began && task->section_task != seen.task)
-		return 0;
-	if (!task->extension.began)
-		task->section_task = seen.task;
-	*quiescing = 1;
-	return 1;
+	return seen.class != CLASS_USER && seen.class != CLASS_IDLE &&
+	       seen.class != CLASS_UNKNOWN && runs_kthread(guest, &seen);
 }
 
 /* The same of the current thread, which is a vCPU. Like all functions of this
@@ -251,9 +234,9 @@ __noinline int current_in_section(u64 now)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task *task = task_of(p);
-	u32 class, quiescing;
+	u32 class;
 
-	return task && in_section(p, task, &class, &quiescing, now);
+	return task && in_section(p, task, &class, now);
 }
 
 /* Whether the current thread keeps its CPU beyond its turn: enum
@@ -265,7 +248,7 @@ __noinline int extend_current(u64 now)
 	enum policy_verdict verdict;
 	struct policy_limits limit;
 	struct granted *granted;
-	u32 class, quiescing;
+	u32 class;
 	struct group *group;
 	struct guest *guest;
 	int section;
@@ -273,14 +256,12 @@ __noinline int extend_current(u64 now)
 
 	if (!task)
 		return POLICY_GO;
-	if (!task->slot)
-		return hints_extend(p, task, now);
 	began = task->extension.began;
 	group = group_of(task);
 	guest = guest_of(task);
 	if (!group || !guest)
 		return POLICY_GO;
-	section = in_section(p, task, &class, &quiescing, now);
+	section = in_section(p, task, &class, now);
 	if (!section && !began)
 		return POLICY_GO;
 	limits(&limit);
@@ -288,11 +269,9 @@ __noinline int extend_current(u64 now)
 	verdict = policy_extend(&task->extension, &group->budget, section, now,
 				&limit);
 	bpf_spin_unlock(&group->lock);
-	if (!began) {
+	if (!began)
 		task->class = class;
-		task->quiescing = quiescing;
-	}
-	granted = task->quiescing ? &guest->quiesced : &guest->extended;
+	granted = &guest->extended;
 	if (verdict == POLICY_REFUSED) {
 		add(&granted->refused, 1);
 	} else if (verdict == POLICY_STAY) {
@@ -317,18 +296,14 @@ static __always_inline void end_extension(struct task *task, _Bool slept,
 	struct guest *guest = guest_of(task);
 	u64 began = task->extension.began;
 	struct policy_limits limit;
-	struct granted *granted;
 
-	if (!task->slot)
-		hints_end(task, slept, now);
 	if (!began || !group || !guest)
 		return;
 	limits(&limit);
 	bpf_spin_lock(&group->lock);
 	policy_extend(&task->extension, &group->budget, 0, now, &limit);
 	bpf_spin_unlock(&group->lock);
-	granted = task->quiescing ? &guest->quiesced : &guest->extended;
-	grant(granted, now - began);
+	grant(&guest->extended, now - began);
 	if (slept && task->class <= CLASS_ANNOUNCED)
 		add(&guest->avoided[task->class], 1);
 }

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Each CPU has a timer, which looks whether the turn of who runs is over, and
- * who owes its guest's grace period something. While nobody waits it is far
- * away: an interrupt that is not needed costs a vCPU an exit. The scheduler's
- * tick, which comes anyhow, and each change of threads bring it near.
+ * When a CPU's timer looks: whether the turn of the thread that runs is over,
+ * and who owes its guest's grace period something. While no thread waits, the
+ * next look is far away: an interrupt that is not needed costs a vCPU an exit.
+ * The scheduler's tick, which comes anyhow, and each change of threads bring it
+ * near.
+ *
+ * Invariant: a CPU's timer is started on that CPU only, and always runs.
  */
 #pragma once
 
-/* How often a CPU's timer looks: in an extension, while others wait, while
- * there are limits of cgroups, while it is idle. Else settings.look_alone. */
+/* How often a CPU's timer looks: in an extension, while others wait, while it
+ * is idle. Else settings.look_alone. */
 #define LOOK_EXTENDED_NS 100000
 #define LOOK_BUSY_NS 1000000
-#define LOOK_LIMITED_NS 2000000
 #define LOOK_IDLE_NS 20000000
 
 #define CLOCK_MONOTONIC 1
@@ -69,7 +71,8 @@ static __always_inline _Bool looks_after(const struct cpu *cpu, s64 ns, u64 now)
 	return ahead > ns || ahead < -LOOK_BUSY_NS;
 }
 
-/* Brings the next look near if it is far away: who runs is not alone. */
+/* Brings the next look near if it is far away: the thread that runs is not
+ * alone. */
 static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 {
 	s64 near = cpu->why == WHY_RESCUED ? LOOK_EXTENDED_NS : LOOK_BUSY_NS;
@@ -81,38 +84,6 @@ static __always_inline void look_for_one(struct cpu *cpu, u32 where, u64 now)
 /* The same, if it is not. */
 static __always_inline void look_soon(struct cpu *cpu, u32 where, u64 now)
 {
-	if (cpu->why == WHY_RESCUED || cpu->limited || waits(where, now))
+	if (cpu->why == WHY_RESCUED || waits(where))
 		look_for_one(cpu, where, now);
-}
-
-/* Who runs on this CPU has its turn for ns from now, if it has not less. */
-static __always_inline void end_turn(struct cpu *cpu, u32 where, u64 ns,
-				     u64 now)
-{
-	u64 next;
-
-	if (policy_after(cpu->turn + cpu->slice, now + ns) > 0)
-		cpu->slice = now + ns - cpu->turn;
-	next = until(cpu, now);
-	if (looks_after(cpu, next, now))
-		look_in(cpu, where, next, now);
-}
-
-/* In how many ns the CPU, which has just looked at the parked, does so again.
- */
-static __always_inline u64 unpark_in(u32 where, u64 now)
-{
-	u64 at = refill_due;
-	s64 due;
-
-	if (!limits_end ||
-	    (!limits_used &&
-	     policy_after(now, limits_changed_at) > (s64)LIFTED_NS))
-		return ~0ULL;
-	if (policy_after(unpark_rest, at) > 0)
-		at = unpark_rest;
-	due = policy_after(at, now);
-	if (unparker && unparker != where + 1)
-		due = (due > 0 ? due : 0) + UNPARKER_LATE_NS;
-	return due < LOOK_EXTENDED_NS ? LOOK_EXTENDED_NS : due;
 }

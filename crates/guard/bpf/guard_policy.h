@@ -1,36 +1,38 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The policy of guard: who runs next, for how long, and who is owed time. Plain
- * C without kernel calls, compiled into the eBPF scheduler and, for its tests,
- * into a user-space library. The includer defines u32, u64 and s64.
+ * The policy of guard: which vCPU runs next, for how long, and which VM is owed
+ * time. Plain C without kernel calls, compiled into the eBPF scheduler and, for
+ * its tests, into a user-space library. The includer defines u32, u64 and s64.
  *
- * Fairness. Each thread has a virtual time: run time, divided by its weight
- * (100 is normal). The one with the least runs next. A VM's weight is shared by
- * those of its vCPUs that are runnable, so a VM gets the share of its weight
- * however many vCPUs it has. How many are runnable changes while one of them
- * runs, so a vCPU is charged with the integral of that number over its run
- * (struct policy_group, "rate"): nothing is gained by sleeping at the right
- * moment.
+ * Fairness. Each vCPU has a virtual time: run time, divided by its weight (100
+ * is normal). The vCPU with the least runs next. The runnable vCPUs of a VM
+ * share the VM's weight. Their number changes while one of them runs, so a vCPU
+ * is charged with the integral of that number over its run (struct
+ * policy_group, "rate"): nothing is gained by sleeping at the right moment.
  *
  * Run time counts however it was granted. An extended or rescued vCPU has a
- * larger virtual time afterwards and waits for longer: that is all the repaying
- * there is, and it needs no account of its own. What is bounded is how far
- * ahead of its turn a vCPU may get, and a VM (policy_rescue), and how long one
- * extension and all of a VM's together may be (policy_extend).
+ * larger virtual time afterwards and waits for longer: there is no other
+ * repaying. Two things are bounded: how far ahead of its turn a vCPU and its VM
+ * may get (policy_rescue), and how long one extension and all of a VM's
+ * together may be (policy_extend).
  *
- * What a guest says about itself only selects who is extended or rescued, and
- * which of three bounds a rescue has. It cannot lengthen either beyond its
- * bound, nor lower what is charged.
+ * Invariant: what a guest says only selects which vCPU is extended or rescued,
+ * and one of three bounds of a rescue. No word of a guest lengthens either
+ * beyond its bound, or lowers what is charged.
  */
 #ifndef REPRIEVE_GUARD_POLICY_H
 #define REPRIEVE_GUARD_POLICY_H
 
-/* Inlined, since some are called with a lock held. */
+/* Inlined, since some are called with a lock held. In tests they are a library.
+ */
+#ifndef POLICY_FN
 #define POLICY_FN static inline __attribute__((always_inline, unused))
 
+#endif
+
 #define POLICY_WEIGHT 100ULL
-/* Virtual time that a thread may be ahead of all others, at normal weight, and
- * the longest that anybody should wait for that reason. */
+/* Virtual time that a vCPU may be ahead of all others, at normal weight, and
+ * the longest that a vCPU should wait for that reason. */
 #define POLICY_AHEAD_NS 200000000ULL
 #define POLICY_WAIT_NS 4000000000ULL
 /* What a VM as a whole lacks is kept up to this many slices, for vCPUs that
@@ -39,17 +41,17 @@
 #define POLICY_CREDIT_SLICES 4
 /* A VM may use this part (1/n) of the time that passes for extensions. */
 #define POLICY_EXTEND_PART 4
-/* What a vCPU that owes lacks is a tick of its guest's, which comes as soon as
- * the vCPU runs if it is due. Where nobody says when it is, the vCPU is rescued
+/* A vCPU that owes lacks a tick of its guest's, which comes as soon as the vCPU
+ * runs if the tick is due. Where the due time is not known, the vCPU is rescued
  * after it has been off its CPU for this long: most guests have 250 a second.
  */
 #define POLICY_RESCUE_GAP_NS 4000000ULL
-/* A vCPU that has work to do for the grace period needs no tick. It is rescued
- * after this long off its CPU, so that rescues do not follow each other at
- * once. */
+/* A vCPU that has work to do for the grace period needs no tick. The vCPU is
+ * rescued after this long off its CPU, so that rescues do not follow each other
+ * at once. */
 #define POLICY_WORK_GAP_NS 500000ULL
 /* How long a rescue lasts if the quiescent state does not come before: enough
- * for the tick and the softirq that it raises. */
+ * for the tick and the softirq that the tick raises. */
 #define POLICY_RESCUE_NS 300000ULL
 /* The same for a vCPU where RCU's thread is ready: in the guest's run queue,
  * other threads may be before it. */
@@ -60,15 +62,9 @@
  * gain a lot. */
 #define POLICY_BORROWERS 4
 
-/* What the threads of CPU masks lack beside others of their queue is forgotten
- * beyond this, of all masks and no more often than that; and what those of a
- * mask lack, when none of them started for so long. */
-#define POLICY_MASK_LAG_NS POLICY_WAIT_NS
-#define POLICY_MASK_IDLE_NS 100000000ULL
-
 /* Where more threads than this compete for a CPU, turns are shorter, so that a
  * round of turns takes as long as with so many: a preempted vCPU waits for a
- * round. They are not shorter than this, since each costs a switch. */
+ * round. Turns are not shorter than this, since each costs a switch. */
 #define POLICY_ROUND 4
 #define POLICY_TURN_LEAST_NS 1000000ULL
 /* But where a round would then take longer than this, since the kernel ends a
@@ -90,43 +86,24 @@ struct policy_group {
 	u64 weight;
 	u64 runnable;
 	u64 rate; /* integral of runnable / weight over time */
-	u64 since; /* the time up to which it is known */
+	u64 since; /* the time up to which rate is known */
 	u64 vtime; /* run time of all its vCPUs, divided by its weight */
-	/* vtime is as on the CPUs of this part of the host (policy_part), where
-	 * virtual time is so far behind the host's. */
-	u64 mask;
+	/* vtime is as in the queue of this CPU, whose virtual time is so far
+	 * behind the host's. */
+	u64 cpu;
 	u64 lag;
-	u64 borrowed; /* what they ran out of turn, each since its last turn */
+	u64 borrowed; /* what vCPUs ran out of turn, each since its last turn */
 };
 
-/* A thread. */
+/* A vCPU. */
 struct policy_thread {
 	u64 vtime;
-	u64 weight; /* not of a vCPU, which has its VM's */
 	u64 began; /* when it got its CPU */
 	u64 rate; /* its group's, at that time */
 	u64 overrun; /* what it ran in rescues beyond their share */
 };
 
-/* A queue of threads that compete with each other: the virtual time of the one
- * that started last, and of the last that was the first of the queue then. */
-struct policy_queue {
-	u64 vtime;
-	u64 first;
-};
-
-/* Threads that may run on the same CPUs, a part of those of their queue. They
- * compete with each other only there, where virtual time may pass more slowly:
- * the virtual time of the one that started last, and when that was. moved is by
- * how much all of them were moved on in the queue. */
-struct policy_mask {
-	u64 vtime;
-	u64 started;
-	u64 moved;
-	u64 forgot; /* the domain's, when its threads were moved last */
-};
-
-/* Why a thread keeps its CPU beyond its slice. */
+/* Why a vCPU keeps its CPU beyond its slice. */
 struct policy_extension {
 	u64 began; /* 0: it does not */
 };
@@ -154,13 +131,6 @@ POLICY_FN u64 policy_scaled(u64 ns, u64 weight)
 	return ns * POLICY_WEIGHT / (weight ? weight : 1);
 }
 
-/* The same, but what is lighter than normal has no more than what is not. */
-POLICY_FN u64 policy_scaled_most(u64 ns, u64 weight)
-{
-	return policy_scaled(ns,
-			     weight > POLICY_WEIGHT ? weight : POLICY_WEIGHT);
-}
-
 /* Brings the group's integral up to now. */
 POLICY_FN void policy_group_advance(struct policy_group *group, u64 now)
 {
@@ -184,33 +154,36 @@ POLICY_FN void policy_leave(struct policy_group *group, u64 now)
 		group->runnable--;
 }
 
-/* The CPUs on which a vCPU competes, as a number: those of a mask, which is
- * odd, or all of a domain. */
-POLICY_FN u64 policy_part(u64 mask, u32 domain)
+/* By how much virtual time in a queue is less than the host's, clock. What CPUs
+ * take from each other's queues is not counted: a VM would gain what a queue
+ * catches up while its vCPUs run there. More lacks where vCPUs cannot leave. */
+POLICY_FN u64 policy_lag(u64 clock, u64 queue)
 {
-	return mask ? mask : 2 * (u64)domain + 2;
+	s64 lag = policy_after(clock, queue + POLICY_AHEAD_NS);
+
+	return lag > 0 ? (u64)lag : 0;
 }
 
-/* The VM's virtual time as it is on the CPUs of the mask, where it is less by
- * lag than the host's. vCPUs may have different masks: the VM keeps its
+/* The VM's virtual time as it is in the queue of the CPU, where virtual time is
+ * less by lag than the host's. vCPUs are in different queues: the VM keeps its
  * distance. */
-POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 mask,
+POLICY_FN u64 policy_group_vtime(const struct policy_group *group, u64 cpu,
 				 u64 lag)
 {
-	return group->mask == mask ? group->vtime
-				   : group->vtime + group->lag - lag;
+	return group->cpu == cpu ? group->vtime
+				 : group->vtime + group->lag - lag;
 }
 
-/* Where the VM as a whole stands on the CPUs of the mask; clock is the host's
- * virtual time. What it could not use is kept for a few turns only. */
-POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 mask,
+/* Where the VM as a whole stands in the queue of the CPU; clock is the host's
+ * virtual time. What the VM could not use is kept for a few turns only. */
+POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 cpu,
 			    u64 lag, const struct policy_limits *limits)
 {
 	u64 least = clock - lag - POLICY_CREDIT_SLICES * limits->slice;
 	u64 most = clock - lag + POLICY_AHEAD_NS;
 
-	group->vtime = policy_group_vtime(group, mask, lag);
-	group->mask = mask;
+	group->vtime = policy_group_vtime(group, cpu, lag);
+	group->cpu = cpu;
 	group->lag = lag;
 	if (policy_after(group->vtime, least) < 0)
 		group->vtime = least;
@@ -218,178 +191,19 @@ POLICY_FN void policy_stand(struct policy_group *group, u64 clock, u64 mask,
 		group->vtime = most;
 }
 
-/* Weights in task groups (cgroups, sessions) may be small on the host: they are
- * in parts of a weight. */
-#define POLICY_FINE 10
-#define POLICY_FINE_MOST (1ULL << 34)
-#define POLICY_WEIGHT_MOST 10000ULL
-
-/* The weight of a task group whose shares are so many. */
-POLICY_FN u64 policy_weight_of(u64 shares)
-{
-	u64 weight;
-
-	if (shares > POLICY_WEIGHT_MOST << 20)
-		shares = POLICY_WEIGHT_MOST << 20;
-	weight = (shares * POLICY_WEIGHT + (1 << 19)) >> 20;
-	if (weight > POLICY_WEIGHT_MOST)
-		weight = POLICY_WEIGHT_MOST;
-	return weight ? weight : 1;
-}
-
-/* A sum of weights that CPUs change without a lock, and what its integral over
- * time lacks: the changes, each times when it was. */
-struct policy_sum {
-	u64 all;
-	u64 moment;
-};
-
-/* Times in moments are since long before the host was started, so that a sum
- * that was read between the two parts of a change gives no possible mean. */
-#define POLICY_SUM_NS (1ULL << 46)
-#define POLICY_MEAN_NS 1000000000ULL
-#define POLICY_MEAN_MOST (1ULL << 16)
-
-POLICY_FN void policy_sum_add(struct policy_sum *sum, u64 more, u64 now)
-{
-	__sync_fetch_and_add(&sum->all, more);
-	__sync_fetch_and_add(&sum->moment, more * (now + POLICY_SUM_NS));
-}
-
-POLICY_FN void policy_sum_set(struct policy_sum *sum, u64 all, u64 now)
-{
-	u64 before = __sync_lock_test_and_set(&sum->all, all);
-
-	__sync_fetch_and_add(&sum->moment,
-			     (all - before) * (now + POLICY_SUM_NS));
-}
-
-/* Its integral up to now. Only differences mean anything. */
-POLICY_FN u64 policy_sum_integral(const struct policy_sum *sum, u64 now)
-{
-	u64 moment = sum->moment;
-
-	return sum->all * (now + POLICY_SUM_NS) - moment;
-}
-
-/* The mean over the last ns, in which the integral went from `from` to `to`;
- * what the sum is now where that is not known. */
-POLICY_FN u64 policy_mean(u64 from, u64 to, u64 ns, u64 all)
-{
-	if (!ns || ns > POLICY_MEAN_NS || to - from > ns * POLICY_MEAN_MOST)
-		return all;
-	return (to - from) / ns;
-}
-
-/* What weighs fine in a group weighs so much in the group above: it is a part,
- * or in a part that is one, of all that is runnable in the group, whose own
- * weight is weight. */
-POLICY_FN u64 policy_above(u64 fine, u64 part, u64 all, u64 weight)
-{
-	/* Another CPU may count a moment later, also below 0. */
-	if ((s64)all < (s64)part)
-		all = part;
-	fine = fine * weight / (all ? all : 1);
-	return fine ? fine : 1;
-}
-
-/* A sum of weights. Other CPUs may have brought it below 0 for a moment. */
-POLICY_FN u64 policy_most(u64 sum)
-{
-	u64 most = POLICY_FINE_MOST >> POLICY_FINE;
-
-	if ((s64)sum < 0)
-		return 0;
-	return sum < most ? sum : most;
-}
-
-/* Runnable VMs weigh vms relative to each other, and all of them together no
- * more than the outermost groups that they are in, tops. So all else weighs
- * more, and not they less: what is bounded in virtual time fits VMs of the
- * normal weight. Run time of all else counts less by the part of POLICY_BESIDE
- * that this returns. */
-#define POLICY_BESIDE (1ULL << 16)
-
-POLICY_FN u64 policy_beside(u64 vms, u64 tops)
-{
-	u64 part;
-
-	vms = policy_most(vms);
-	tops = policy_most(tops);
-	if (!tops || vms <= tops)
-		return 0;
-	part = POLICY_BESIDE * tops / vms;
-	return POLICY_BESIDE - (part ? part : 1);
-}
-
-/* What weighs fine weighs so much beside the VMs. */
-POLICY_FN u64 policy_beside_vms(u64 fine, u64 beside)
-{
-	if (beside >= POLICY_BESIDE)
-		beside = POLICY_BESIDE - 1;
-	if (fine > POLICY_FINE_MOST)
-		fine = POLICY_FINE_MOST;
-	fine = fine * POLICY_BESIDE / (POLICY_BESIDE - beside);
-	return fine < POLICY_FINE_MOST ? fine : POLICY_FINE_MOST;
-}
-
-POLICY_FN u64 policy_fine(u64 sum)
-{
-	return policy_most(sum) << POLICY_FINE;
-}
-
-POLICY_FN u64 policy_coarse(u64 fine)
-{
-	u64 weight = fine >> POLICY_FINE;
-
-	return weight ? weight : 1;
-}
-
-POLICY_FN u64 policy_fine_scaled(u64 ns, u64 fine)
-{
-	return ns * (POLICY_WEIGHT << POLICY_FINE) / (fine ? fine : 1);
-}
-
-/* The virtual time of a task group's own threads together: what they did not
- * use, and what they had too much, is forgotten as for VMs (policy_stand).
- * Other CPUs may write it. */
-POLICY_FN void policy_stand_in(u64 *vtime, u64 credit, u64 clock)
-{
-	u64 before = *vtime, most = clock + 2 * credit + POLICY_AHEAD_NS;
-
-	if (policy_after(before, clock - credit) < 0)
-		__sync_val_compare_and_swap(vtime, before, clock - credit);
-	else if (policy_after(before, most) > 0)
-		__sync_val_compare_and_swap(vtime, before, most);
-}
-
-/* The credit of a thread that slept or was started, whose group's threads have
- * had too much: else threads that run one after the other would have the
- * group's share each. All of it is repaid, up to the bounds of policy_stand_in
- * and policy_place: of many threads that are awake for a turn each, every one
- * would have the rest for nothing. */
-POLICY_FN s64 policy_slept_in(u64 vtime, u64 most, u64 clock, s64 credit)
-{
-	s64 leads = policy_after(vtime, clock);
-
-	return leads > (s64)most ? (s64)most - leads : credit;
-}
-
-/* The thread gets its CPU. */
+/* The vCPU gets its CPU. */
 POLICY_FN void policy_begin(struct policy_thread *thread,
 			    struct policy_group *group, u64 now)
 {
 	thread->began = now;
-	if (group) {
-		policy_group_advance(group, now);
-		thread->rate = group->rate;
-	}
+	policy_group_advance(group, now);
+	thread->rate = group->rate;
 }
 
-/* The time that the thread ran since policy_begin, or since it was last
- * charged, is charged. Returns it. One that is no vCPU weighs fine. */
+/* The time that the vCPU ran since policy_begin, or since it was last charged,
+ * is charged. Returns that time. */
 POLICY_FN u64 policy_charge(struct policy_thread *thread,
-			    struct policy_group *group, u64 fine, u64 now)
+			    struct policy_group *group, u64 now)
 {
 	u64 ran;
 
@@ -397,14 +211,10 @@ POLICY_FN u64 policy_charge(struct policy_thread *thread,
 		return 0;
 	ran = now - thread->began;
 	thread->began = now;
-	if (group) {
-		policy_group_advance(group, now);
-		thread->vtime += group->rate - thread->rate;
-		thread->rate = group->rate;
-		group->vtime += policy_scaled(ran, group->weight);
-	} else {
-		thread->vtime += policy_fine_scaled(ran, fine);
-	}
+	policy_group_advance(group, now);
+	thread->vtime += group->rate - thread->rate;
+	thread->rate = group->rate;
+	group->vtime += policy_scaled(ran, group->weight);
 	return ran;
 }
 
@@ -440,68 +250,39 @@ POLICY_FN void policy_repay(u64 *own, struct policy_group *group)
 	*own = 0;
 }
 
-/* The weight that the thread has now. */
-POLICY_FN u64 policy_weight(const struct policy_thread *thread,
-			    const struct policy_group *group)
+/* The weight that a vCPU of the VM has now. */
+POLICY_FN u64 policy_weight(const struct policy_group *group)
 {
-	u64 weight;
+	u64 weight = group->weight / (group->runnable ? group->runnable : 1);
 
-	if (!group)
-		return thread->weight ? thread->weight : 1;
-	weight = group->weight / (group->runnable ? group->runnable : 1);
 	return weight ? weight : 1;
 }
 
-/* How far behind its queue a thread may stay that did not sleep: of its run
- * time if it weighs more than others, since it may have been left behind when
- * it weighed less. A vCPU's own weight is the normal one. */
-POLICY_FN u64 policy_kept(u64 weight)
-{
-	return policy_scaled_most(POLICY_AHEAD_NS, weight);
-}
-
-/* How far behind the virtual time of the queue a thread may come back. An
- * ordinary thread that slept has a slice of credit at most (of its run time, if
- * it weighs more than others), before the first of the queue: others may have
- * been preferred to that (policy_prefers). A vCPU
- * has what its VM as a whole lacks: while it slept, its VM's share was for the
- * others of its VM, which may not have been able to use it. Where the VM had
+/* How far behind the virtual time of its queue a vCPU may come back that slept:
+ * as far as its VM as a whole lacks. While the vCPU slept, its VM's share was
+ * for the other vCPUs, which may not have been able to use it. Where the VM had
  * too much, that is negative: else vCPUs that run one after the other would
- * have a whole share each. Both are not known for a CPU's own queue (for_all).
- * mask and lag: as in policy_stand. Who did not sleep keeps what it is owed. */
-POLICY_FN s64 policy_credit(const struct policy_group *group,
-			    const struct policy_queue *queue, u64 mask, u64 lag,
-			    int for_all, int woken, u64 weight,
+ * have a whole share each. clock, cpu and lag: as in policy_stand. */
+POLICY_FN s64 policy_credit(const struct policy_group *group, u64 clock,
+			    u64 cpu, u64 lag,
 			    const struct policy_limits *limits)
 {
 	s64 most = POLICY_CREDIT_SLICES * limits->slice;
-	s64 lacks, leads;
-	u64 vtime;
-
-	if (!woken)
-		return policy_kept(weight);
-	if (!group) {
-		lacks = policy_after(queue->vtime, queue->first);
-		if (lacks < 0)
-			lacks = 0;
-		if (lacks > most)
-			lacks = most;
-		return (s64)policy_scaled_most(limits->slice, weight) + lacks;
-	}
-	if (!for_all)
-		return 0;
 	/* Another CPU may write it. */
-	vtime = policy_group_vtime(group, mask, lag);
-	leads = policy_after(vtime, queue->vtime);
+	s64 leads =
+		policy_after(policy_group_vtime(group, cpu, lag), clock - lag);
+
 	if (leads > (s64)POLICY_AHEAD_NS)
 		leads = POLICY_AHEAD_NS;
 	if (leads > most)
 		return most - leads;
-	lacks = policy_after(queue->vtime, vtime);
-	return lacks > most ? most : lacks > 0 ? lacks : 0;
+	return -leads > most ? most : leads < 0 ? -leads : 0;
 }
 
-/* How far ahead of its queue a thread of that weight may stand: its debt is
+/* A vCPU that did not sleep keeps what it is owed. */
+#define POLICY_KEPT_NS POLICY_AHEAD_NS
+
+/* How far ahead of its queue a vCPU of that weight may stand: its debt is
  * forgiven beyond it. load is the weight of all that compete for one CPU, by
  * which virtual time passes more slowly than time. */
 POLICY_FN u64 policy_ahead(u64 weight, u64 load)
@@ -516,266 +297,79 @@ POLICY_FN u64 policy_ahead(u64 weight, u64 load)
 	return ahead < most ? ahead : most;
 }
 
-/* Where the thread stands in the queue. inherited is run time of threads that
- * it started and that ended (policy_bequeath). Who is far ahead waits for a
- * bounded time. */
+/* Where the vCPU stands in its queue, whose virtual time is queue. A vCPU that
+ * is far ahead waits for a bounded time. */
 POLICY_FN u64 policy_place(struct policy_thread *thread,
-			   const struct policy_group *group,
-			   const struct policy_queue *queue, u64 load,
-			   s64 credit, u64 inherited)
+			   const struct policy_group *group, u64 queue,
+			   u64 load, s64 credit)
 {
-	u64 weight = policy_weight(thread, group);
-	u64 ahead = policy_ahead(weight, load);
+	u64 ahead = policy_ahead(policy_weight(group), load);
 
-	if (policy_after(thread->vtime, queue->vtime - credit) < 0)
-		thread->vtime = queue->vtime - credit;
-	thread->vtime += policy_scaled(inherited, weight);
-	if (policy_after(thread->vtime, queue->vtime + ahead) > 0)
-		thread->vtime = queue->vtime + ahead;
+	if (policy_after(thread->vtime, queue - credit) < 0)
+		thread->vtime = queue - credit;
+	if (policy_after(thread->vtime, queue + ahead) > 0)
+		thread->vtime = queue + ahead;
 	return thread->vtime;
 }
 
-/* The thread changes from one queue to another. */
-POLICY_FN void policy_move(struct policy_thread *thread,
-			   const struct policy_queue *from,
-			   const struct policy_queue *to)
-{
-	thread->vtime += to->vtime - from->vtime;
-}
-
-/* The thread starts in its turn (not rescued: that is ahead of its turn); early
- * says that it was not the first of the queue. */
-POLICY_FN void policy_start(struct policy_queue *queue,
-			    const struct policy_thread *thread, int early)
-{
-	if (policy_after(thread->vtime, queue->vtime) > 0)
-		queue->vtime = thread->vtime;
-	if (!early && policy_after(thread->vtime, queue->first) > 0)
-		queue->first = thread->vtime;
-}
-
-/* The thread that runs has another turn, before the first of those that wait.
- */
-POLICY_FN void policy_repeat(struct policy_queue *queue,
-			     const struct policy_thread *thread, int waits,
-			     u64 first)
-{
-	policy_start(queue, thread, 1);
-	if (waits && policy_after(first, queue->first) > 0)
-		queue->first = first;
-}
-
-/* The first thread of a mask comes to the queue. here is the virtual time of
- * the CPUs of the mask: others that may run there may lack a lot as well. */
-POLICY_FN void policy_mask_begin(struct policy_mask *mask, u64 here, u64 forgot,
-				 u64 now)
-{
-	mask->vtime = here;
-	mask->started = now;
-	mask->moved = 0;
-	mask->forgot = forgot;
-}
-
-/* Whether none of the mask's threads started for long. */
-POLICY_FN int policy_mask_idle(const struct policy_mask *mask, u64 now)
-{
-	return policy_after(now, mask->started) >= (s64)POLICY_MASK_IDLE_NS;
-}
-
-/* Forgets what the threads of the mask lack, if it is too much, or if none of
- * them could use it: then no more than others on their CPUs (here, as above,
- * where the mask is idle). They are moved on together, rarely and then far:
- * those that wait are moved only when they come to the queue again, and until
- * then have the start. All masks of a domain forget at the same time, which is
- * forgot: where they overlap, their threads compete. CPUs may do this at the
- * same time. */
-POLICY_FN void policy_mask_advance(struct policy_mask *mask,
-				   const struct policy_queue *queue, u64 here,
-				   u64 *forgot, u64 now,
-				   const struct policy_limits *limits)
-{
-	u64 vtime = mask->vtime, to = queue->vtime - limits->slice, on;
-	s64 lacks = policy_after(queue->vtime, vtime);
-	u64 since = *forgot;
-
-	if (lacks > (s64)POLICY_MASK_LAG_NS &&
-	    policy_after(now, since) >= (s64)POLICY_MASK_LAG_NS)
-		*forgot = since = now;
-	if (mask->forgot == since) {
-		if (!policy_mask_idle(mask, now))
-			return;
-		if (policy_after(here, to) < 0)
-			to = here;
-	}
-	mask->forgot = since;
-	if (lacks <= (s64)limits->slice || policy_after(to, vtime) <= 0)
-		return;
-	on = to - vtime;
-	if (__sync_val_compare_and_swap(&mask->vtime, vtime, vtime + on) ==
-	    vtime)
-		__sync_fetch_and_add(&mask->moved, on);
-}
-
-/* The queue as it is for threads of the mask. */
-POLICY_FN void policy_mask_view(const struct policy_mask *mask,
-				const struct policy_queue *queue,
-				struct policy_queue *out)
-{
-	s64 lacks = policy_after(queue->vtime, mask->vtime);
-
-	*out = *queue;
-	if (lacks > 0) {
-		out->vtime -= lacks;
-		out->first -= lacks;
-	}
-}
-
-/* The same for a thread of the mask that slept: others of the mask may have
- * slept as well, while virtual time passed on their CPUs, where it is here. */
-POLICY_FN void policy_mask_woken(struct policy_queue *view, u64 here)
-{
-	s64 on = policy_after(here, view->vtime);
-
-	if (on > 0) {
-		view->vtime += on;
-		view->first += on;
-	}
-}
-
-/* The thread is moved on as those of its mask were since. */
-POLICY_FN void policy_mask_move(const struct policy_mask *mask,
-				struct policy_thread *thread, u64 *moved)
-{
-	thread->vtime += mask->moved - *moved;
-	*moved = mask->moved;
-}
-
-/* A thread of the mask starts in its turn. */
-POLICY_FN void policy_mask_start(struct policy_mask *mask,
-				 const struct policy_thread *thread, u64 now)
-{
-	u64 vtime = mask->vtime;
-
-	/* Another CPU may be moving all of them on. */
-	if (policy_after(thread->vtime, vtime) > 0)
-		__sync_val_compare_and_swap(&mask->vtime, vtime, thread->vtime);
-	mask->started = now;
-}
-
-/* The thread that runs may have another turn, for which it is not placed in the
- * queue. It keeps what it lacks as there, and pays what it inherited. */
+/* The vCPU that runs may have another turn, for which it is not placed in its
+ * queue. What it ran while it was alone is forgiven only when it waits. */
 POLICY_FN void policy_stays(struct policy_thread *thread,
-			    const struct policy_group *group,
-			    const struct policy_queue *queue, u64 load,
-			    u64 inherited)
+			    const struct policy_group *group, u64 queue,
+			    u64 load)
 {
 	u64 vtime = thread->vtime;
 
-	policy_place(thread, group, queue, load, policy_kept(thread->weight),
-		     inherited);
-	/* What it ran while it was alone is forgiven only when it waits. */
+	policy_place(thread, group, queue, load, POLICY_KEPT_NS);
 	if (policy_after(vtime, thread->vtime) > 0)
 		thread->vtime = vtime;
 }
 
-/* Whether a CPU may take the thread, which ran there last, before the first of
- * the queue, which ran elsewhere: what its caches hold is worth two turns of
- * the heavier one, but no more than half of what the thread may be ahead: else
- * it could be taken for ever. */
-POLICY_FN int policy_prefers(const struct policy_thread *thread, u64 weight,
-			     const struct policy_thread *first,
-			     u64 first_weight, u64 load,
-			     const struct policy_limits *limits)
+/* The vCPU starts in its turn (not rescued: that is ahead of its turn). */
+POLICY_FN void policy_start(u64 *queue, const struct policy_thread *thread)
 {
-	u64 most = policy_ahead(weight, load) / 2;
-	u64 turns =
-		policy_scaled(2 * limits->slice,
-			      weight > first_weight ? weight : first_weight);
-
-	if (turns > most)
-		turns = most;
-	return policy_after(thread->vtime, first->vtime) <= (s64)turns;
+	if (policy_after(thread->vtime, *queue) > 0)
+		*queue = thread->vtime;
 }
 
-/* Whether the threads of a domain (CPUs with a queue of their own) are so far
- * behind that one of them should run here, where another would: there is the
- * first of them, and here the first of this domain, or who runs. So no domain's
- * threads get more than others' for longer than what caches hold is worth. */
-POLICY_FN int policy_behind(const struct policy_thread *there, u64 there_weight,
-			    const struct policy_thread *here, u64 here_weight,
-			    u64 load, const struct policy_limits *limits)
+/* Whether the first vCPU of another CPU's queue, at there, should run here,
+ * where the vCPU at here would: it is further behind than what the caches hold
+ * is worth, two turns of the heavier one, but no more than half of what a vCPU
+ * may be ahead. So no queue's vCPUs get more than those of others for long. */
+POLICY_FN int policy_behind(u64 there, u64 there_weight, u64 here,
+			    u64 here_weight, u64 load,
+			    const struct policy_limits *limits)
 {
-	return !policy_prefers(here, here_weight, there, there_weight, load,
-			       limits);
+	u64 most = policy_ahead(here_weight, load) / 2;
+	u64 turns = policy_scaled(2 * limits->slice, here_weight > there_weight
+							     ? here_weight
+							     : there_weight);
+
+	return policy_after(here, there) > (s64)(turns < most ? turns : most);
 }
 
-/* How far ahead of its turn the thread is, in run time. */
+/* How far ahead of its turn the vCPU is, in run time. */
 POLICY_FN u64 policy_debt(const struct policy_thread *thread,
-			  const struct policy_group *group,
-			  const struct policy_queue *queue)
+			  const struct policy_group *group, u64 queue)
 {
-	s64 ahead = policy_after(thread->vtime, queue->vtime);
+	s64 ahead = policy_after(thread->vtime, queue);
 	u64 debt = ahead > 0 ? (u64)ahead : 0;
 
 	/* The integral of a small weight may be long. */
-	return debt / POLICY_WEIGHT * policy_weight(thread, group);
+	return debt / POLICY_WEIGHT * policy_weight(group);
 }
 
-/* How far ahead of its queue a thread is that another one, its parent, starts:
- * as far as its parent, which runs, but no more than a slice, and not behind.
- * It also pays a part of owed (policy_owed). */
-POLICY_FN u64 policy_born(const struct policy_thread *parent,
-			  const struct policy_group *group,
-			  const struct policy_queue *queue, u64 now, u64 owed,
-			  const struct policy_limits *limits)
+/* Whether a vCPU that is woken now runs in place of the one that runs, which
+ * weighs weight: it lacks more than half a slice beside it. */
+POLICY_FN int policy_preempts(const struct policy_thread *woken,
+			      const struct policy_thread *running, u64 weight,
+			      u64 now, const struct policy_limits *limits)
 {
-	u64 weight = policy_weight(parent, group);
-	s64 most = policy_scaled(limits->slice, weight);
-	s64 ahead = policy_after(parent->vtime, queue->vtime);
-
-	if (policy_after(now, parent->began) > 0)
-		ahead += policy_scaled(now - parent->began, weight);
-	if (ahead > most)
-		ahead = most;
-	return (ahead < 0 ? 0 : (u64)ahead) + policy_scaled(owed, weight);
-}
-
-/* How much of what its line owes, run time of threads that have ended, a new
- * thread pays: who started them may sleep for ever. */
-POLICY_FN u64 policy_owed(u64 inherited, const struct policy_limits *limits)
-{
-	return inherited < limits->slice ? inherited : limits->slice;
-}
-
-/* The run time by which a thread that ends is ahead of its queue. Its parent
- * owes it from then on: else a chain of threads, each of which ends before its
- * turn is over, would have a CPU for nothing. */
-POLICY_FN u64 policy_bequeath(const struct policy_thread *thread,
-			      const struct policy_queue *queue,
-			      const struct policy_limits *limits)
-{
-	u64 debt = policy_debt(thread, 0, queue);
-
-	return debt < limits->slice ? debt : limits->slice;
-}
-
-/* How long the thread that runs may go on until the other, woken now, should
- * run instead: that has had its time then, as far as both are fairly treated.
- * 0: at once. */
-POLICY_FN u64 policy_preempts_in(const struct policy_thread *woken,
-				 const struct policy_thread *running,
-				 const struct policy_group *group, u64 now,
-				 const struct policy_limits *limits)
-{
-	u64 weight = policy_weight(running, group);
 	u64 ran = policy_after(now, running->began) > 0 ? now - running->began
 							: 0;
-	/* As its credit: of its run time, if it weighs more than others. */
-	u64 margin = policy_scaled_most(limits->slice / 2, woken->weight);
-	s64 lacks = policy_after(woken->vtime + margin,
-				 running->vtime + policy_scaled(ran, weight));
 
-	return lacks < 0 ? 0 : ((u64)lacks + 1) * weight / POLICY_WEIGHT + 1;
+	return policy_after(woken->vtime + limits->slice / 2,
+			    running->vtime + policy_scaled(ran, weight)) < 0;
 }
 
 POLICY_FN void policy_refill(struct policy_budget *budget, u64 now,
@@ -1035,15 +629,14 @@ POLICY_FN u64 policy_debt_allowed(u64 age, const struct policy_limits *limits)
 	return limits->slice + age;
 }
 
-/* Whether a part of its debt would be forgiven if the thread ran for ns more
- * out of its turn, and so be a gain. load is as in policy_ahead. */
+/* Whether a part of its debt would be forgiven if the vCPU ran for ns more out
+ * of its turn, and so be a gain. load is as in policy_ahead. */
 POLICY_FN int policy_forgiven(const struct policy_thread *thread,
-			      const struct policy_group *group,
-			      const struct policy_queue *queue, u64 load,
-			      u64 ns)
+			      const struct policy_group *group, u64 queue,
+			      u64 load, u64 ns)
 {
-	u64 weight = policy_weight(thread, group);
-	s64 ahead = policy_after(thread->vtime, queue->vtime);
+	u64 weight = policy_weight(group);
+	s64 ahead = policy_after(thread->vtime, queue);
 
 	return ahead + (s64)policy_scaled(ns, weight) >
 	       (s64)policy_ahead(weight, load);
@@ -1054,7 +647,7 @@ POLICY_FN int policy_forgiven(const struct policy_thread *thread,
 POLICY_FN int policy_overdrawn(const struct policy_group *group, u64 ns,
 			       u64 allowed)
 {
-	return group && group->borrowed + ns > POLICY_BORROWERS * allowed;
+	return group->borrowed + ns > POLICY_BORROWERS * allowed;
 }
 
 /* What a vCPU that holds up a grace period needs to do for it. */
@@ -1113,9 +706,9 @@ POLICY_FN u64 policy_rescue_to_tick(enum policy_need need, u64 in, u64 tick,
  * max_hold as long as it ran in rescues for more than their share. */
 POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
 					   const struct policy_group *group,
-					   const struct policy_queue *queue,
-					   u64 load, u64 age, u64 left,
-					   enum policy_need need, u64 now,
+					   u64 queue, u64 load, u64 age,
+					   u64 left, enum policy_need need,
+					   u64 now,
 					   const struct policy_limits *limits)
 {
 	u64 allowed = policy_debt_allowed(age, limits);
@@ -1142,8 +735,7 @@ POLICY_FN enum policy_answer policy_rescue(const struct policy_thread *thread,
  * slice is longer than a hold, it is the bound: else there would be none. */
 POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
 					  const struct policy_group *group,
-					  const struct policy_queue *queue,
-					  u64 load,
+					  u64 queue, u64 load,
 					  const struct policy_limits *limits)
 {
 	u64 most = limits->max_hold > limits->slice ? limits->max_hold
@@ -1156,91 +748,12 @@ POLICY_FN enum policy_answer policy_yield(const struct policy_thread *thread,
 	return POLICY_YES;
 }
 
-/* The two kinds of threads that a CPU chooses from: those that may run
- * elsewhere as well, and its own. Each kind has its share by the number of
- * threads in it. */
-struct policy_kinds {
-	u64 served[2];
-};
-
-/* The kind whose turn it is, if both wait. */
-POLICY_FN u32 policy_kind(const struct policy_kinds *kinds)
-{
-	return policy_after(kinds->served[0], kinds->served[1]) > 0;
-}
-
-/* Whether the thread that runs, and was charged, has another turn: it is before
- * the first of its queue still, if one waits there, and it is not the turn of
- * the other kind, if one of that waits. It is no part of its queue: the kernel
- * puts it there only after the choice. */
+/* Whether the vCPU that runs, and was charged, has another turn: it is before
+ * the first that waits in its queue, if one does. */
 POLICY_FN int policy_again(const struct policy_thread *running, int waits,
-			   u64 first, const struct policy_kinds *kinds,
-			   u32 kind, int other_waits)
+			   u64 first)
 {
-	if (other_waits && policy_kind(kinds) != kind)
-		return 0;
 	return !waits || policy_after(running->vtime, first) < 0;
-}
-
-/* How far the kind is behind the other one, of which a thread has run for ran
- * since that was last counted. */
-POLICY_FN s64 policy_kind_lacks(const struct policy_kinds *kinds, u32 kind,
-				u64 ran)
-{
-	return policy_after(kinds->served[!kind] + ran,
-			    kinds->served[kind & 1]);
-}
-
-/* Not before its turn. */
-#define POLICY_NEVER (~0ULL)
-
-/* As policy_preempts_in, for a thread of the kind and one of the other kind,
- * which has run for ran since that was last counted: their virtual times are of
- * different queues. At once if the kind is behind. Else the running thread has
- * half a slice of its turn, which began turn ago: most of those that are woken
- * run for a moment, and should not wait for a whole slice. */
-POLICY_FN u64 policy_kind_preempts_in(const struct policy_kinds *kinds,
-				      u32 kind, u64 ran, u64 turn,
-				      const struct policy_limits *limits)
-{
-	s64 lacks = policy_kind_lacks(kinds, kind, ran);
-	s64 half = (s64)(limits->slice / 2);
-	s64 left = half - (s64)turn;
-
-	if (lacks > half)
-		return 0;
-	if (left < 0)
-		left = 0;
-	return lacks + left < -half ? POLICY_NEVER : (u64)left;
-}
-
-/* Whether a thread of the kind, which was woken, may run out of its turn:
- * before the first of its queue, and before the other kind, if a thread of that
- * waits. Only who has had no more than the first, and whose kind has had no
- * more than the other: else threads that wake each other would keep a CPU for
- * ever. */
-POLICY_FN int policy_may_lead(const struct policy_thread *woken,
-			      const struct policy_thread *first,
-			      const struct policy_kinds *kinds, u32 kind,
-			      int other_waits,
-			      const struct policy_limits *limits)
-{
-	s64 half = (s64)(limits->slice / 2);
-
-	if (policy_after(woken->vtime, first->vtime) > half)
-		return 0;
-	return !other_waits || policy_kind_lacks(kinds, kind, 0) >= -half;
-}
-
-/* The only thread of its kind comes, which was bound to this CPU and had its
- * first turn. Its kind had nobody, and has no credit for that: one that is
- * bound to another CPU again and again would have it everywhere. */
-POLICY_FN void policy_settles(struct policy_kinds *kinds, u32 kind)
-{
-	u64 *mine = &kinds->served[kind & 1], *other = &kinds->served[!kind];
-
-	if (policy_after(*other, *mine) > 0)
-		*mine = *other;
 }
 
 /* How long a turn is on a CPU for which so many threads compete, who runs there
@@ -1268,19 +781,6 @@ POLICY_FN u64 policy_left(u64 length, u64 used, u64 grace)
 	if (used < length)
 		return length - used;
 	return used - length < grace ? length + grace - used : 1;
-}
-
-/* A thread of the kind ran; count is how many of its kind this CPU has, in
- * hundredths. */
-POLICY_FN void policy_served(struct policy_kinds *kinds, u32 kind, u64 ran,
-			     u64 count, const struct policy_limits *limits)
-{
-	u64 *mine = &kinds->served[kind & 1], *other = &kinds->served[!kind];
-
-	*mine += policy_scaled(ran, count);
-	/* The other may have had nothing to run: no credit for that. */
-	if (policy_after(*mine, *other) > (s64)limits->slice)
-		*other = *mine - limits->slice;
 }
 
 #endif

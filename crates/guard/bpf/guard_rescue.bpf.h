@@ -436,7 +436,6 @@ static __always_inline _Bool knows_tick(struct task *task,
 __noinline int answer(struct task *task, u64 age, u32 need, u64 now)
 {
 	struct policy_limits limit;
-	struct policy_queue at;
 	struct group *group;
 	struct guest *guest;
 
@@ -450,9 +449,8 @@ __noinline int answer(struct task *task, u64 age, u32 need, u64 now)
 	limit.rescue_share = guest->rescue_share;
 	if (guest->late_ns)
 		limit.late = guest->late_ns;
-	seen(task, &at);
-	return policy_rescue(&task->thread, &group->group, &at, per_cpu(), age,
-			     task->left, need, now, &limit);
+	return policy_rescue(&task->thread, &group->group, queue_vtime(task),
+			     per_cpu(), age, task->left, need, now, &limit);
 }
 
 /* Whether the vCPU, which would be rescued on the CPU where, is rescued now. If
@@ -474,7 +472,7 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 		     : first == task->slot	  ? POLICY_DUE_TICK
 		     : task->ticked		  ? POLICY_DUE_TICK
 						  : POLICY_TICK;
-	if (task->need != POLICY_WORK && age < settings.max_hold &&
+	if (task->need != POLICY_WORK && age < settings.limits.max_hold &&
 	    first != task->slot && knows_tick(task, guest, now))
 		task->need = POLICY_DUE_TICK;
 	/* Read once: another CPU may ask the same. */
@@ -495,13 +493,6 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 	return 0;
 }
 
-/* The CPU where the thread, which waits, ran last, or where alone it may. */
-static __always_inline u32 last_cpu(const struct task *task,
-				    struct task_struct *p)
-{
-	return task->queue ? task->queue - 1 : (u32)scx_bpf_task_cpu(p);
-}
-
 /* How well a rescue fits on the CPU. Another rescue there, or who else runs out
  * of turn, is not cut short; another vCPU of the VM only if need be. */
 enum { FITS_NOT, FITS_BADLY, FITS };
@@ -517,11 +508,8 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;
-	/* Only CPUs of its domain take a rescued vCPU, or its own if it may not
-	 * migrate. As long as a higher class has them, others can take it from
-	 * its queue, or need not look for it in vain. */
-	if (!task->queue && runs_higher(cpu) &&
-	    (settings.domains > 1 || kernel_pins(p)))
+	/* That CPU alone looks into its queue of rescued vCPUs at once. */
+	if (is_taken(cpu))
 		return FITS_NOT;
 	index = cpu->slot - 1;
 	vcpu = cpu->slot ? bpf_map_lookup_elem(&vcpus, &index) : 0;
@@ -533,12 +521,12 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 
 #define NOWHERE (~0U)
 
-/* Where the vCPU, which waits, should be rescued now: where it ran last, or if
- * that does not fit, on one of two CPUs that have the same queue. */
+/* Where the vCPU, which waits, should be rescued now: where it waits, or if
+ * that does not fit, on one of two CPUs where it may run. */
 __noinline u32 rescue_at(u32 tid)
 {
 	struct task_struct *p = bpf_task_from_pid(tid);
-	u32 where = NOWHERE, best = FITS_NOT, other, fit;
+	u32 where = NOWHERE, best = FITS_NOT, other, fit, try;
 	struct task *task;
 
 	if (!p)
@@ -546,24 +534,18 @@ __noinline u32 rescue_at(u32 tid)
 	task = task_of(p);
 	if (!task)
 		goto out;
-	other = last_cpu(task, p);
-	best = fits(task, p, other);
-	if (best)
-		where = other;
-	if (task->queue || best == FITS)
-		goto out;
-	other = kernel_any_cpu(p);
-	fit = domain_of(other) == task->domain ? fits(task, p, other) : 0;
-	if (fit > best) {
-		best = fit;
-		where = other;
+	other = task->cpu;
+	bpf_for(try, 0, 3)
+	{
+		fit = fits(task, p, other);
+		if (fit > best) {
+			best = fit;
+			where = other;
+		}
+		if (best == FITS)
+			break;
+		other = kernel_any_cpu(p);
 	}
-	if (best == FITS)
-		goto out;
-	other = kernel_any_cpu(p);
-	fit = domain_of(other) == task->domain ? fits(task, p, other) : 0;
-	if (fit > best)
-		where = other;
 out:
 	bpf_task_release(p);
 	return where;
@@ -587,14 +569,12 @@ static __always_inline void rescue(u32 slot, struct guest *guest, u64 age,
 	task = task_of(p);
 	if (!task || task->slot != slot + 1 || !task->queued || task->why)
 		goto out;
-	if (!may_run(p, task, now) ||
-	    !may_rescue(task, guest, last_cpu(task, p), age, now))
+	if (!may_rescue(task, guest, task->cpu, age, now))
 		goto out;
 	where = rescue_at(p->pid);
 	if (where == NOWHERE || !favour(task, WHY_RESCUED))
 		goto out;
-	if (take(p, task, where, QUEUE_RESCUE + domain_of(where),
-		 longest_rescue())) {
+	if (take(p, task, where, QUEUE_RESCUE + where, longest_rescue())) {
 		add(&guest->rescued.count, 1);
 		scx_bpf_kick_cpu(where, SCX_KICK_PREEMPT);
 	} else {
@@ -652,8 +632,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	add(&guest->ticks, 1);
 	if (!guest->ready || !guest->seq ||
 	    policy_after(now, guest->seq_since) <= 0 || !owes(task) ||
-	    !may_rescue(task, guest, last_cpu(task, p), now - guest->seq_since,
-			now))
+	    !may_rescue(task, guest, task->cpu, now - guest->seq_since, now))
 		goto out;
 	where = rescue_at(tid);
 	cpu = where == NOWHERE ? 0 : cpu_of(where);

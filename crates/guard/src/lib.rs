@@ -7,51 +7,28 @@
 //! scheduler takes over, with every setting as it was before.
 
 mod backend;
-#[cfg(test)]
-mod bandwidth_tests;
 pub mod control;
 mod dry_run;
 pub mod eevdf;
 mod error;
 mod options;
-#[cfg(test)]
-mod policy_tests;
 mod sched_ext;
 pub mod show;
 mod statistics;
-#[cfg(test)]
-mod wakeup_tests;
+mod undo;
 
 pub use backend::Guard;
 use control::Control;
 pub use error::Error;
-pub use options::{Backend, Change, Options, Policy, Queues, Treatment, Weight};
+pub use options::{Backend, Change, Options, Policy, Treatment, Weight};
 pub use reprieve_watch::raw::{Step, Times};
 pub use statistics::{
-    FunctionStatistics, Granted, HeldUp, HintStatistics, LimitStatistics, Preempted, PutOff,
-    RegionStatistics, Statistics, VmStatistics, Would,
+    FunctionStatistics, Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics,
+    VmStatistics, Would,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// A file with a CPU limit of a cgroup that the backend would not keep
-/// ([`Options::ignore_cpu_max`]).
-pub fn unkept_limit(options: &Options) -> Option<std::path::PathBuf> {
-    match options.backend {
-        Backend::SchedExt if !options.dry_run => sched_ext::unkept_limit(options),
-        Backend::SchedExt | Backend::Eevdf => None,
-    }
-}
-
-/// The files with CPU limits of cgroups that the backend keeps itself, because the stock scheduler
-/// does not keep them then.
-pub fn kept_limits(options: &Options) -> Vec<std::path::PathBuf> {
-    match options.backend {
-        Backend::SchedExt if !options.dry_run => sched_ext::kept_limits(options),
-        Backend::SchedExt | Backend::Eevdf => Vec::new(),
-    }
-}
 
 /// Whether this host's timers expire in threads (PREEMPT_RT, `threadirqs`), which have preempted
 /// the thread whose turn a scheduler's timer should end: the backend refuses such a host.

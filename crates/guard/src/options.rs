@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where the eevdf backend keeps its journals.
+/// Where guard keeps its journals.
 pub const JOURNALS: &str = "/run/reprieve";
 
 /// What is done about preempted vCPUs.
@@ -19,8 +19,6 @@ pub enum Policy {
     Plain,
     /// A vCPU in a critical section keeps its CPU until it leaves the section.
     Extend,
-    /// A vCPU in its kernel keeps its CPU until it is in user mode, idle, or switches tasks.
-    Quiesce,
     /// A preempted vCPU that holds up its guest's grace period is scheduled next.
     Rescue,
     /// All of it.
@@ -29,15 +27,13 @@ pub enum Policy {
 }
 
 impl Policy {
-    pub const ALL: [Policy; 5] =
-        [Policy::Plain, Policy::Extend, Policy::Quiesce, Policy::Rescue, Policy::Full];
+    pub const ALL: [Policy; 4] = [Policy::Plain, Policy::Extend, Policy::Rescue, Policy::Full];
 
     /// The name on the command line, in JSON and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::Plain => "plain",
             Policy::Extend => "extend",
-            Policy::Quiesce => "quiesce",
             Policy::Rescue => "rescue",
             Policy::Full => "full",
         }
@@ -45,10 +41,6 @@ impl Policy {
 
     pub const fn extends(self) -> bool {
         matches!(self, Policy::Extend | Policy::Full)
-    }
-
-    pub const fn quiesces(self) -> bool {
-        matches!(self, Policy::Quiesce | Policy::Full)
     }
 
     pub const fn rescues(self) -> bool {
@@ -160,31 +152,8 @@ impl Backend {
     }
 }
 
-/// Which CPUs have a queue of threads in common: what is taken from one costs a lock that those
-/// CPUs share, and what moves to another finds nothing in the caches there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Queues {
-    Cpu,
-    /// CPUs with the same last-level cache.
-    #[default]
-    Cache,
-    Package,
-    Host,
-}
-
-impl Queues {
-    pub const ALL: [Queues; 4] = [Queues::Cpu, Queues::Cache, Queues::Package, Queues::Host];
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Queues::Cpu => "cpu",
-            Queues::Cache => "cache",
-            Queues::Package => "package",
-            Queues::Host => "host",
-        }
-    }
-}
+/// The most that can be reserved: the kernel keeps time for ordinary and real-time threads.
+pub const RESERVE_MOST: u8 = 75;
 
 /// [`Options::late`] where it is not given.
 pub const LATE: Duration = Duration::from_millis(3);
@@ -195,7 +164,7 @@ pub const LATE_MOST: Duration = Duration::from_millis(7);
 pub struct Options {
     pub backend: Backend,
     pub policy: Policy,
-    /// The longest time by which a slice is extended (`extend`, `quiesce`).
+    /// The longest time by which a slice is extended (`extend`).
     pub max_extend: Duration,
     /// The age of a grace period from which on the vCPUs that hold it up are rescued whatever their
     /// share, and get further ahead of their turns (`rescue`). No bound: one that is in debt waits.
@@ -210,23 +179,15 @@ pub struct Options {
     /// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older
     /// than [`max_hold`](Options::max_hold): a vCPU that had more is rescued later (`rescue`).
     pub rescue_share: u8,
+    /// What vCPUs have of a CPU where ordinary or real-time threads would take all, in percent
+    /// ([`Backend::SchedExt`]).
+    pub reserve: u8,
     /// The VMs whose slices may be shortened ([`Backend::Eevdf`]), or that a dry run is about.
     pub vms: Which,
     /// Decide and count, but change nothing.
     pub dry_run: bool,
-    /// Where [`Backend::Eevdf`] keeps what is to be restored after a crash.
+    /// Where guard keeps what is to be restored after a crash.
     pub journal: PathBuf,
-    /// The socket where programs register for hints ([`Backend::SchedExt`]); `None`: none are
-    /// read or served.
-    pub hints: Option<PathBuf>,
-    /// Schedule the vCPUs of VMs only. With sched_ext all other ordinary threads then run before
-    /// any of them.
-    pub only_vms: bool,
-    /// Keep no CPU limits of cgroups (`cpu.max`), and schedule although they are not kept
-    /// ([`Backend::SchedExt`]).
-    pub ignore_cpu_max: bool,
-    /// Which CPUs share a queue ([`Backend::SchedExt`]).
-    pub queues: Queues,
     /// Measure each of the scheduler's functions ([`Backend::SchedExt`]).
     pub measure: bool,
     /// How often VMs that came, ended or rebooted are looked for.
@@ -245,13 +206,10 @@ impl Default for Options {
             slice: Duration::from_millis(3),
             late: None,
             rescue_share: 40,
+            reserve: 50,
             vms: Which::All,
             dry_run: false,
             journal: JOURNALS.into(),
-            hints: Some(reprieve_watch::publish::SOCKET.into()),
-            only_vms: false,
-            ignore_cpu_max: false,
-            queues: Queues::default(),
             measure: false,
             interval: Duration::from_secs(1),
             stand_ins: StandIns::default(),
@@ -282,6 +240,9 @@ impl Options {
             }
         }
         check_share(self.rescue_share)?;
+        if self.reserve > RESERVE_MOST {
+            return Err(Error::Option { what: "--reserve", why: "from 0% to 75%" });
+        }
         if self.backend == Backend::SchedExt {
             self.check_scheduler()?;
         }
@@ -299,7 +260,7 @@ impl Options {
             (
                 self.dry_run && self.policy == Policy::Plain,
                 "--policy",
-                "plain acts on nothing, so a dry run of it has nothing to show: choose extend, quiesce, rescue or full",
+                "plain acts on nothing, so a dry run of it has nothing to show: choose extend, rescue or full",
             ),
             (
                 self.dry_run && self.measure,
@@ -354,8 +315,8 @@ mod tests {
     #[test]
     fn full_is_all_of_it() {
         let full = Policy::Full;
-        assert!(full.extends() && full.quiesces() && full.rescues());
+        assert!(full.extends() && full.rescues());
         let plain = Policy::Plain;
-        assert!(!plain.extends() && !plain.quiesces() && !plain.rescues());
+        assert!(!plain.extends() && !plain.rescues());
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a backend did: the schema of `guard --json`. Counters are totals since it was attached, or
-//! since the VM was found, and never fall; but for [`LimitStatistics`] and, with eevdf and in a dry
-//! run, time on CPUs, as `watch` counts it. Times are nanoseconds.
+//! since the VM was found, and never fall; but for, with eevdf and in a dry run,
+//! time on CPUs, as `watch` counts it. Times are nanoseconds.
 
 use crate::options::{Backend, Policy};
 use reprieve_watch::model::Class;
-use reprieve_watch::publish::Counts;
 use reprieve_watch::raw::Times;
 use serde::{Deserialize, Serialize};
 
@@ -21,23 +20,6 @@ pub struct Statistics {
     #[serde(default)]
     pub dry_run: bool,
     pub vms: Vec<VmStatistics>,
-    #[serde(default)]
-    pub hints: HintStatistics,
-    /// Cgroups with a CPU limit that the backend keeps.
-    #[serde(default)]
-    pub limits: Vec<LimitStatistics>,
-    /// Times that a limit was not kept which a user has set in a cgroup of their own: there were
-    /// too many, or it was nested too deeply.
-    #[serde(default)]
-    pub user_limits_lost: u64,
-    /// The weight that competes for each CPU in the mean, now; 100 is that of one thread or VM of
-    /// the normal weight. 0 without sched_ext.
-    #[serde(default)]
-    pub load: u64,
-    /// Cgroups and sessions that have threads, or have some in those below, as far as the backend
-    /// knows them. 0 without sched_ext.
-    #[serde(default)]
-    pub task_groups: u64,
     /// Runs of the backend's decisions, and the time in them, where the backend measures it.
     pub decisions: u64,
     pub decisions_ns: u64,
@@ -64,11 +46,6 @@ impl Statistics {
             policy,
             dry_run: false,
             vms: Vec::new(),
-            hints: HintStatistics::default(),
-            limits: Vec::new(),
-            user_limits_lost: 0,
-            load: 0,
-            task_groups: 0,
             decisions: 0,
             decisions_ns: 0,
             decision_times: Times::default(),
@@ -85,43 +62,6 @@ pub struct FunctionStatistics {
     pub name: String,
     pub runs: u64,
     pub total_ns: u64,
-}
-
-/// Threads of programs with hints. All zero without sched_ext.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct HintStatistics {
-    /// What took place, as `reprieve hint serve` counts it.
-    #[serde(flatten)]
-    pub counts: Counts,
-    /// Slices extended because of a section.
-    pub extended: Granted,
-    /// Preemptions that were due in a non-preemptable section, and in a read-side section of the
-    /// runtime, and were put off until it was over.
-    pub avoided_in_section: u64,
-    pub avoided_in_reader: u64,
-    /// Why hints are not served, where they should be.
-    pub trouble: Option<String>,
-}
-
-/// A cgroup with a CPU limit (`cpu.max`), and what became of it since the limit was set, or since
-/// the backend was attached, also the last time (see [`Statistics::restarts`]).
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct LimitStatistics {
-    /// Its directory; `None` while it cannot be found.
-    pub cgroup: Option<String>,
-    /// Its ID, the directory's inode.
-    pub id: u64,
-    /// CPU time in each period, and how much of what is left over is kept.
-    pub quota_ns: u64,
-    pub period_ns: u64,
-    pub burst_ns: u64,
-    /// Periods that were looked at: while it had nothing to run, they are counted later.
-    pub periods: u64,
-    /// Times that threads waited for budget, and for how long in all, until there was some.
-    pub throttled: u64,
-    pub throttled_ns: u64,
-    /// CPU time of its threads, and those of cgroups in it.
-    pub used_ns: u64,
 }
 
 /// A virtual machine.
@@ -155,8 +95,6 @@ pub struct VmStatistics {
     /// Slices extended because of a critical section, and those of them that ended because the time
     /// was up.
     pub extended: Granted,
-    /// The same, until a quiescent point.
-    pub quiesced: Granted,
     /// Turns given to vCPUs that held up a grace period; `refused` for debt.
     pub rescued: Granted,
     /// How long the guest's last grace periods took in the mean, and the age from which on one is
@@ -191,13 +129,8 @@ pub struct VmStatistics {
 
 impl VmStatistics {
     /// What was granted out of turn, with the name of its kind.
-    pub fn grants(&self) -> [(&'static str, &Granted); 4] {
-        [
-            ("extended", &self.extended),
-            ("quiesced", &self.quiesced),
-            ("rescued", &self.rescued),
-            ("yielded", &self.yielded),
-        ]
+    pub fn grants(&self) -> [(&'static str, &Granted); 3] {
+        [("extended", &self.extended), ("rescued", &self.rescued), ("yielded", &self.yielded)]
     }
 }
 
@@ -238,8 +171,6 @@ pub struct Would {
     /// have put off as well. Some may be in a class of `extend`, too.
     pub announced: u64,
     pub announced_off_cpu_ns: u64,
-    /// The same for `quiesce`, of classes that are not in `extend`.
-    pub quiesce: Option<Vec<PutOff>>,
     /// The most CPU time that all of these could have had out of turn: `--max-extend` for each. How
     /// long the sections lasted is not known.
     pub granted_at_most_ns: u64,

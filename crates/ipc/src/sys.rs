@@ -137,9 +137,10 @@ pub(crate) fn pid_namespace() -> u64 {
     const GET_PID_NAMESPACE: i32 = 0xff05;
     // Right whatever PID namespace this `/proc` is of.
     let asked = file::about("/proc/self/ns/pid").or_else(|_| {
-        // SAFETY: these touch no memory.
         let open = |number: usize| File::of_number(number as i32);
+        // SAFETY: it touches no memory.
         let process = unsafe { call!(SYS_pidfd_open, process_id(), 0) }.map(open)?;
+        // SAFETY: as above.
         let found = unsafe { call!(SYS_ioctl, process.number(), GET_PID_NAMESPACE, 0) };
         found.map(open)?.about()
     });

@@ -7,7 +7,7 @@
 //! | `eevdf-slice=TIME` | the stock scheduler; the tested guest's vCPUs have slices of TIME, as an administrator can set by hand | custom slices (Linux 6.12) |
 //! | `eevdf-slices=TIME` | the same for the vCPUs of all VMs | custom slices |
 //! | `eevdf-owed`, `eevdf-owed=LATE` | the stock scheduler; `reprieve guard --backend eevdf` shortens the slices of vCPUs that owe a grace period older than LATE | custom slices |
-//! | `plain`, `extend`, `quiesce`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
+//! | `plain`, `extend`, `rescue`, `full` | the scheduler of `reprieve guard` | sched_ext |
 //! | `full-slice=TIME`, `full-late=TIME`, `full-share=PERCENT` and the like | the same with `--slice TIME`, `--late TIME`, `--rescue-share PERCENT` | sched_ext |
 
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const DEFAULT: &str = "eevdf";
 
 /// Policies of `guard`'s own scheduler.
-pub const GUARDED: [&str; 5] = ["plain", "extend", "quiesce", "rescue", "full"];
+pub const GUARDED: [&str; 4] = ["plain", "extend", "rescue", "full"];
 
 /// Slices that the kernel takes; it silently clamps others.
 pub const SLICES: std::ops::RangeInclusive<Duration> =
@@ -104,7 +104,7 @@ impl Policy {
 /// The names, for messages and help.
 pub fn names() -> String {
     format!(
-        "{DEFAULT}, {SLICE}=TIME, {SLICES_OF_ALL}=TIME, {OWED}, {OWED}=TIME, {}, each of the last five with \
+        "{DEFAULT}, {SLICE}=TIME, {SLICES_OF_ALL}=TIME, {OWED}, {OWED}=TIME, {}, each of the last four with \
          -slice=TIME, -late=TIME or -share=PERCENT",
         GUARDED.join(", ")
     )
@@ -266,7 +266,7 @@ mod tests {
         for bad in ["", "fair", "eevdf-slice", "EEVDF", "full ", "fast-slice=1ms", "eevdf-late=1ms"]
         {
             let error = bad.parse::<Policy>().unwrap_err().to_string();
-            assert!(error.contains("eevdf-owed") && error.contains("quiesce"), "{bad}: {error}");
+            assert!(error.contains("eevdf-owed") && error.contains("rescue"), "{bad}: {error}");
         }
         for bad in ["0", "0.5", "1s", "0.01ms", "101ms", "-1ms", "1e9ms", "infms", "ms"] {
             let error = format!("eevdf-slice={bad}").parse::<Policy>().unwrap_err().to_string();

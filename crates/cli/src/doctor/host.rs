@@ -169,7 +169,7 @@ fn rights() -> Check {
 fn guard_lacks(mask: u64) -> impl Iterator<Item = &'static str> {
     const PARTS: [(&str, &str); 2] = [
         ("CAP_DAC_OVERRIDE", "answers no hints of guests' programs (no CAP_DAC_OVERRIDE)"),
-        ("CAP_SYS_NICE", "no --only-vms and no --backend eevdf (no CAP_SYS_NICE)"),
+        ("CAP_SYS_NICE", "cannot take vCPUs from the kernel's scheduler (no CAP_SYS_NICE)"),
     ];
     PARTS.into_iter().filter(move |(name, _)| !holds(mask, name)).map(|(_, lack)| lack)
 }
@@ -212,7 +212,7 @@ fn sched_ext(directory: &Path, release: &str) -> Check {
                 (true, true) => "end that scheduler",
                 (true, false) => "Linux 7.3 or newer",
                 (false, _) => {
-                    "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 6.12 on (Debian: that of trixie-backports)"
+                    "a kernel with CONFIG_SCHED_CLASS_EXT, from Linux 7.0 on (Debian: that of trixie-backports); or guard --backend eevdf"
                 }
             }
             .into(),
@@ -220,9 +220,10 @@ fn sched_ext(directory: &Path, release: &str) -> Check {
     }
 }
 
-/// Whether guard refuses the kernel of that release: Debian's 7.2.
+/// Whether guard refuses the kernel of that release: those before 7.0, and Debian's 7.2.
 fn refused(release: &str) -> bool {
-    release.starts_with("7.2.") && release.contains("deb")
+    let major = release.split('.').next().and_then(|number| number.parse::<u32>().ok());
+    major.is_some_and(|major| major < 7) || release.starts_with("7.2.") && release.contains("deb")
 }
 
 /// Why guard had better not run on the kernel of that release.
@@ -230,8 +231,8 @@ fn warning(release: &str) -> Option<&'static str> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next()?.ok()?, numbers.next()?.ok()?) {
         (..=6, _) => Some(
-            "kernels older than 7.0 could hang while a scheduler was loaded or ended on a busy host: \
-             take 7.3 or newer, or a stable kernel from May 2026 on",
+            "it reserves no time for VMs beside ordinary threads: take 7.3 or newer, or guard \
+             --backend eevdf",
         ),
         (7, 2) if refused(release) => {
             Some("the BTF of Debian's 7.2 misdescribes functions that guard needs: take 7.3")
@@ -321,9 +322,8 @@ mod tests {
         assert_eq!(lacking(few, false), ["CAP_DAC_READ_SEARCH"]);
         assert_eq!(lacking(few, true), ["CAP_DAC_READ_SEARCH", "CAP_SYS_ADMIN"]);
         assert_eq!(guard_lacks(few).count(), 0);
-        assert!(
-            guard_lacks(!(1 << 23)).eq(["no --only-vms and no --backend eevdf (no CAP_SYS_NICE)"])
-        );
+        let lack = "cannot take vCPUs from the kernel's scheduler (no CAP_SYS_NICE)";
+        assert!(guard_lacks(!(1 << 23)).eq([lack]));
     }
 
     #[test]

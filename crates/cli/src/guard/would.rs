@@ -44,9 +44,6 @@ fn of_vm(vm: &VmStatistics, would: &Would) -> String {
             ms(would.announced_off_cpu_ns),
         );
     }
-    if let Some(quiesce) = &would.quiesce {
-        text += &put_off("quiesce", "preemptions in the kernel", quiesce);
-    }
     if would.granted_at_most_ns > 0 {
         text += &format!(
             "  which would have taken {:.1} ms of CPU time out of turn at most\n",
@@ -145,7 +142,6 @@ mod tests {
             ]),
             announced: 5,
             announced_off_cpu_ns: 6_000_000,
-            quiesce: Some(vec![]),
             granted_at_most_ns: 9_000_000,
             rescue: Some(HeldUp {
                 graces: 2,
@@ -164,7 +160,6 @@ mod tests {
             "    reader: 3 times, 6.0 ms in all, 4.500 ms at most",
             "    idle: 1 times, 2.0 ms in all",
             "  extend: 5 preemptions in sections that its programs announced; off their CPUs for 6.0 ms in all",
-            "  quiesce: 0 preemptions in the kernel would have been put off",
             "  which would have taken 9.0 ms of CPU time out of turn at most",
             "  rescue: 2 grace periods (of 30 that began) were late while a preempted vCPU held them up: 3 preemptions, 70.0 ms in all, 40.000 ms at most",
             "  quota (cpu.max): used up at 7 preemptions, 21.0 ms in all, which no policy puts off",
@@ -189,7 +184,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_said() {
         let text = summary_of(Would::default());
-        for word in ["extend", "quiesce", "rescue", "out of turn"] {
+        for word in ["extend", "rescue", "out of turn"] {
             assert!(!text.contains(word), "{word} in {text}");
         }
     }

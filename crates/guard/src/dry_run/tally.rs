@@ -94,26 +94,15 @@ impl Tally {
 
     fn would(&self, vm: &VmSnapshot, all: &Totals, policy: Policy, max_extend_ns: u64) -> Would {
         let extends = self.read && policy.extends();
-        // `full` quiesces only where that shortens grace periods.
-        let quiesces = self.read
-            && match policy {
-                Policy::Quiesce => true,
-                Policy::Full => vm.tracks_user,
-                Policy::Plain | Policy::Extend | Policy::Rescue => false,
-            };
-        let extend = extends.then(|| all.put_off(OfClass::critical));
-        let quiesce = quiesces.then(|| {
-            all.put_off(|of, class| if extends { of.uncritical(class) } else { of.kernel(class) })
-        });
+        let extend = extends.then(|| all.put_off());
         let (announced, announced_off_cpu_ns) =
             if extends { (all.announced, all.announced_off_cpu_ns) } else { (0, 0) };
-        let those = extend.iter().chain(&quiesce).flatten();
+        let those = extend.iter().flatten();
         let times = those.map(|put_off| put_off.count).sum::<u64>() + announced;
         Would {
             extend,
             announced,
             announced_off_cpu_ns,
-            quiesce,
             granted_at_most_ns: times.saturating_mul(max_extend_ns),
             rescue: (self.rcu && policy.rescues()).then_some(HeldUp {
                 graces: self.held.graces,
@@ -165,11 +154,11 @@ impl Totals {
         self.classes.values().map(|of| of.count).sum::<u64>() + self.blocks
     }
 
-    /// What `chosen` takes of each class, where that is not nothing.
-    fn put_off(&self, chosen: impl Fn(&OfClass, Class) -> Option<PutOff>) -> Vec<PutOff> {
+    /// What `extend` would have put off of each class, where that is not nothing.
+    fn put_off(&self) -> Vec<PutOff> {
         let each = Class::ALL.iter().filter_map(|class| Some((*class, self.classes.get(class)?)));
-        let those = each.filter_map(|(class, of)| chosen(of, class));
-        those.filter(|put_off| put_off.count > 0).collect()
+        let critical = each.map(|(class, of)| of.critical(class));
+        critical.filter(|put_off| put_off.count > 0).collect()
     }
 }
 
@@ -184,40 +173,24 @@ impl OfClass {
         }
     }
 
-    fn all(&self, class: Class) -> PutOff {
-        PutOff {
-            class,
-            count: self.count,
-            off_cpu_ns: self.off_cpu_ns,
-            max_off_cpu_ns: Some(self.max_ns),
-        }
-    }
-
     /// Those in a critical section: all of some classes, and readers in any.
-    fn critical(&self, class: Class) -> Option<PutOff> {
+    fn critical(&self, class: Class) -> PutOff {
         match class {
             Class::Reader | Class::NoPreempt | Class::IrqsOff | Class::Softirq | Class::Hardirq => {
-                Some(self.all(class))
+                PutOff {
+                    class,
+                    count: self.count,
+                    off_cpu_ns: self.off_cpu_ns,
+                    max_off_cpu_ns: Some(self.max_ns),
+                }
             }
-            Class::User | Class::Kernel | Class::Idle | Class::Unknown => Some(PutOff {
+            Class::User | Class::Kernel | Class::Idle | Class::Unknown => PutOff {
                 class,
                 count: self.readers,
                 off_cpu_ns: self.readers_off_cpu_ns,
                 max_off_cpu_ns: None,
-            }),
+            },
         }
-    }
-
-    /// Those in the kernel, in a critical section or not.
-    fn kernel(&self, class: Class) -> Option<PutOff> {
-        let kernel = !matches!(class, Class::User | Class::Idle | Class::Unknown);
-        kernel.then(|| self.all(class))
-    }
-
-    /// Those in the kernel that are not in a critical section. A reader of that class has one of
-    /// its own.
-    fn uncritical(&self, class: Class) -> Option<PutOff> {
-        (class == Class::Kernel).then(|| self.all(class))
     }
 }
 
@@ -267,10 +240,6 @@ mod tests {
         (statistics, would)
     }
 
-    fn classes(put_off: &Option<Vec<PutOff>>) -> Vec<(Class, u64)> {
-        put_off.as_ref().unwrap().iter().map(|p| (p.class, p.count)).collect()
-    }
-
     #[test]
     fn critical_sections_would_be_extended() {
         let mut idle = preemptions(Class::Idle, 5, MS);
@@ -300,38 +269,12 @@ mod tests {
         assert_eq!(would.extend.as_deref(), Some(&expected[..]));
         assert_eq!((would.announced, would.announced_off_cpu_ns), (4, 8 * MS));
         assert_eq!(would.granted_at_most_ns, 10 * MAX_EXTEND);
-        assert_eq!((&would.quiesce, &would.rescue), (&None, &None), "not chosen");
+        assert_eq!(would.rescue, None, "not chosen");
         assert_eq!(would.blind, ["something"]);
         let preempted = |class| statistics.preempted.iter().find(|p| p.class == class).unwrap();
         assert_eq!((preempted(Class::User).suffered, preempted(Class::Reader).suffered), (50, 4));
         assert!(statistics.preempted.iter().all(|p| p.avoided == 0), "nothing was done");
         assert_eq!((statistics.on_cpu_ns, statistics.extended.count), (20 * MS, 0));
-    }
-
-    #[test]
-    fn kernel_mode_would_be_quiesced_where_that_helps() {
-        let snapshot = |tracks_user| VmSnapshot {
-            tracks_user,
-            ..vm(vec![vcpu(
-                0,
-                vec![
-                    preemptions(Class::User, 50, MS),
-                    preemptions(Class::Kernel, 9, MS),
-                    preemptions(Class::NoPreempt, 3, MS),
-                    preemptions(Class::Idle, 2, MS),
-                ],
-            )])
-        };
-        let (_, would) = after(&[snapshot(false)], Policy::Full);
-        assert_eq!(would.quiesce, None, "the guest does not track user mode");
-        let (_, would) = after(&[snapshot(true)], Policy::Full);
-        assert_eq!(classes(&would.quiesce), [(Class::Kernel, 9)]);
-        assert_eq!(classes(&would.extend), [(Class::NoPreempt, 3)]);
-        assert_eq!(would.granted_at_most_ns, 12 * MAX_EXTEND);
-        // Who asks for `quiesce` alone gets it, also for critical sections.
-        let (_, would) = after(&[snapshot(false)], Policy::Quiesce);
-        assert_eq!(classes(&would.quiesce), [(Class::Kernel, 9), (Class::NoPreempt, 3)]);
-        assert_eq!(would.extend, None);
     }
 
     #[test]
@@ -386,7 +329,7 @@ mod tests {
             ..vm(vec![vcpu(0, vec![preemptions(Class::Unknown, 7, MS)])])
         };
         let (statistics, would) = after(&[unreadable], Policy::Full);
-        assert_eq!((would.extend, would.quiesce, would.rescue), (None, None, None));
+        assert_eq!((would.extend, would.rescue), (None, None));
         assert!(!statistics.readable);
         assert_eq!(statistics.trouble.as_deref(), Some("encrypted"));
     }

@@ -9,34 +9,31 @@
 //! owe nothing keep the long slices that are good for throughput.
 //!
 //! `debts` decides, by what [`Watch`] reads in the guests; `slice` is the kernel's interface;
-//! `journal` and `supervisor` make sure that no slice stays short when guard is gone, however it
+//! [`undo`] makes sure that no slice stays short when guard is gone, however it
 //! went. A new slice takes effect with a thread's next request: one that waits with a long request
 //! is served that one first.
 
 mod debts;
-mod journal;
-pub mod slice;
-mod supervisor;
 
 pub use crate::options::JOURNALS;
-pub use journal::Restored;
+pub use crate::undo::journal::Restored;
+pub use crate::undo::{restore, slice};
 
 use super::options::{Backend, Options};
 use super::statistics::{Granted, Preempted, Statistics, VmStatistics};
 use crate::backend::Guard;
 use crate::error::Error;
 use crate::options::{Change, Policy};
-use crate::statistics::HintStatistics;
+use crate::undo;
+use crate::undo::journal::Before;
+use crate::undo::supervisor::Supervisor;
 use debts::{Act, Debts};
-use journal::{Before, Turn};
 use reprieve_guest::vmm::process::{self, start_time};
 use reprieve_watch::model::{VmSnapshot, VmState};
-use reprieve_watch::publish::make_directory;
 use reprieve_watch::raw::{Times, clock};
-use reprieve_watch::{self, Watch, sees_host_processes};
+use reprieve_watch::{self, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -61,7 +58,7 @@ pub struct Eevdf {
     dry_run: bool,
     begun_ns: u64,
     /// Dropped last, when nothing is left to restore.
-    supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
+    supervisor: Option<Arc<Mutex<Supervisor>>>,
 }
 
 /// A thread whose slice somebody else has changed so often is left alone.
@@ -198,8 +195,6 @@ impl Eevdf {
     /// more than one thread already.
     pub fn start(options: &Options) -> Result<Eevdf, Error> {
         slice::supported().map_err(|why| Error::Unsupported { why })?;
-        // Elsewhere, the journal of a guard that runs would look like that of a dead one.
-        sees_host_processes()?;
         let io = |what: &str| {
             let what = what.to_owned();
             move |source| Error::Io { what, source }
@@ -211,33 +206,10 @@ impl Eevdf {
         let supervisor = if options.dry_run {
             None
         } else {
-            let journals = |doing: &str| format!("{doing} in {}", options.journal.display());
-            let restoring = journals("restoring what a dead guard left");
-            make_directory(&options.journal).map_err(io(&journals("keeping a journal")))?;
-            let turn = Turn::take(&options.journal).map_err(io(&restoring))?;
-            let left = journal::restore(&options.journal).map_err(io(&restoring))?;
-            if let Some(failed) = left.failed.first() {
-                let what = restoring;
-                return Err(Error::Io { what, source: io::Error::other(failed.clone()) });
-            }
-            if let Some(pid) = left.active.first() {
-                return Err(Error::Unsupported {
-                    why: format!("guard runs already, as process {pid}: stop that one"),
-                });
-            }
-            let supervisor = supervisor::Supervisor::start(&options.journal);
-            drop(turn);
-            let starting = journals("starting the supervisor, whose journal is");
-            let mut supervisor = supervisor.map_err(io(&format!("{starting} (run it as root)")))?;
-            for before in left.later {
-                supervisor.note(&before).map_err(io(&journals("writing the journal")))?;
+            let (supervisor, later) = undo::begin(&options.journal)?;
+            for before in later {
                 state.touched.insert(before.tid, before);
                 state.later.insert(before.tid);
-            }
-            // This guard's journal has what they say. A dead guard may have had its name.
-            let own = journal::path_of(&options.journal, std::process::id());
-            for journal in left.kept.into_iter().filter(|journal| *journal != own) {
-                let _ = std::fs::remove_file(journal);
             }
             Some(Arc::new(Mutex::new(supervisor)))
         };
@@ -271,20 +243,6 @@ impl Eevdf {
     }
 }
 
-/// Undoes what dead guards left, by the journals in `directory`, and removes these.
-///
-/// # Errors
-/// In another PID namespace than the host's, or if journals cannot be read or removed.
-pub fn restore(directory: &Path) -> Result<Restored, Error> {
-    sees_host_processes()?;
-    let io = |source| Error::Io { what: format!("journals in {}", directory.display()), source };
-    let _turn = match Turn::take(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
-        turn => turn.map_err(io)?,
-    };
-    journal::restore(directory).map_err(io)
-}
-
 impl Drop for Eevdf {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -313,11 +271,6 @@ impl Guard for Eevdf {
             policy: self.policy,
             dry_run: self.dry_run,
             vms: vms.map(|vm| vm_statistics(vm, &state, now)).collect(),
-            hints: HintStatistics::default(),
-            limits: Vec::new(),
-            user_limits_lost: 0,
-            load: 0,
-            task_groups: 0,
             decisions: state.looks,
             decisions_ns: state.looks_ns,
             decision_times: Times::default(),
@@ -378,7 +331,7 @@ fn vm_statistics(vm: &VmSnapshot, state: &State, now: u64) -> VmStatistics {
 struct Control {
     shared: Arc<Shared>,
     /// `None`: a dry run.
-    supervisor: Option<Arc<Mutex<supervisor::Supervisor>>>,
+    supervisor: Option<Arc<Mutex<Supervisor>>>,
     short: Duration,
     pace_ns: u64,
 }
@@ -467,7 +420,7 @@ impl Control {
     fn shorten(
         &self,
         state: &mut State,
-        supervisor: &Mutex<supervisor::Supervisor>,
+        supervisor: &Mutex<Supervisor>,
         vm: u32,
         tid: u32,
     ) -> bool {
@@ -498,12 +451,7 @@ impl Control {
 
     /// Makes sure that the supervisor knows how thread `tid`, unless it is short already, is now:
     /// somebody else may have given it another slice since it was restored.
-    fn know(
-        &self,
-        state: &mut State,
-        supervisor: &Mutex<supervisor::Supervisor>,
-        tid: u32,
-    ) -> io::Result<()> {
+    fn know(&self, state: &mut State, supervisor: &Mutex<Supervisor>, tid: u32) -> io::Result<()> {
         let touched = state.touched(tid).copied();
         if touched.map_or(Ok(false), |before| before.is_short())? {
             return Ok(());
@@ -520,7 +468,7 @@ impl Control {
             state.defaults.push(default);
             before = Before::of(tid, &state.defaults, self.short)?;
         }
-        if let Err(error) = lock(supervisor).note(&before) {
+        if let Err(error) = lock(supervisor).note(&before.line()) {
             state.ended = Some(format!("the journal cannot be written: {error}"));
             return Err(error);
         }

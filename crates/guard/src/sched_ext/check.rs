@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the host has to have, and must not use, before the scheduler is loaded.
 
-use super::program::{few_cpus, keeps_limits, reach_cpus};
+use super::program::{few_cpus, reach_cpus};
 use crate::error::Error;
-use crate::options::Options;
-use reprieve_watch::cgroup;
+use crate::undo::server;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 
-pub fn host(options: &Options) -> Result<(), Error> {
+pub fn host() -> Result<(), Error> {
     if !Path::new(SCHED_EXT).is_dir() {
         return Err(Error::Missing {
             what: "sched_ext, which this kernel does not have",
             hint: "boot Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT, or use --backend eevdf; --dry-run shows what guard would do",
+        });
+    }
+    if !server::supported() {
+        return Err(Error::Missing {
+            what: "the deadline server of sched_ext (/sys/kernel/debug/sched/ext_server), without which ordinary threads may keep vCPUs from their CPUs",
+            hint: "boot Linux 7.0 or newer and mount debugfs (mount -t debugfs none /sys/kernel/debug), or use --backend eevdf",
         });
     }
     if !none_loaded() {
@@ -28,17 +33,7 @@ pub fn host(options: &Options) -> Result<(), Error> {
         });
     }
     few_cpus()?;
-    reach_cpus()?;
-    let matters = !options.ignore_cpu_max && loses_limits(options);
-    match matters.then(cgroup::limited_by_root).flatten() {
-        Some(limit) => Err(bandwidth(&limit)),
-        None => Ok(()),
-    }
-}
-
-/// With `--only-vms` only limits of VMs matter, and they are found when the VM is.
-fn loses_limits(options: &Options) -> bool {
-    !options.only_vms && !keeps_limits(options)
+    reach_cpus()
 }
 
 /// Whether the stock scheduler is alone.
@@ -75,25 +70,6 @@ fn in_threads(realtime: &str, parameters: &str) -> bool {
 pub fn ticks_hidden() -> bool {
     let parameter = "/sys/module/kvm_intel/parameters/preemption_timer";
     fs::read_to_string(parameter).is_ok_and(|value| value.trim() == "Y")
-}
-
-/// A limit of a cgroup that would not be kept, whoever set it.
-pub fn unkept_limit(options: &Options) -> Option<PathBuf> {
-    let all = loses_limits(options).then(cgroup::all_limited);
-    all.into_iter().flatten().next()
-}
-
-/// The limits that the scheduler keeps, at this moment: their files.
-pub fn kept_limits(options: &Options) -> Vec<PathBuf> {
-    if keeps_limits(options) { cgroup::all_limited() } else { Vec::new() }
-}
-
-/// A limit that nobody would keep.
-pub fn bandwidth(limit: &Path) -> Error {
-    Error::WouldDrop {
-        what: format!("the CPU limit in {}", limit.display()),
-        hint: "guard keeps such limits on Linux 6.17 and newer with CONFIG_EXT_GROUP_SCHED, 256 of them, nested 4 deep, and not with --only-vms; remove it, use --backend eevdf, or accept that with --ignore-cpu-max",
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells the scheduler what changes: VMs that come and go, their vCPUs, weights, guests that boot.
 
-use super::check;
 use super::program::{Program, constants, types};
 use super::rules::{Rules, Vm, bits};
 use super::weight::{self, Weighed};
@@ -28,9 +27,6 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(100);
 /// How often weights and limits of cgroups are read.
 const CGROUPS: Duration = Duration::from_secs(5);
-/// Any user may change a limit all the time: what is read because of that is one part in so many of
-/// the thread's time.
-const REST: u32 = 10;
 
 /// Ends the thread, and waits for it, when dropped.
 pub struct Follower {
@@ -56,9 +52,8 @@ struct Shared {
     stop: AtomicBool,
     /// By process.
     vms: Mutex<BTreeMap<u32, Followed>>,
-    /// By process, what there is no room for.
-    short: Mutex<BTreeMap<u32, String>>,
-    refused: Mutex<Option<String>>,
+    /// By process, what of it the kernel schedules, and why.
+    left: Mutex<BTreeMap<u32, String>>,
     /// Locked after the machines.
     rules: Mutex<Rules>,
 }
@@ -78,8 +73,7 @@ impl Follower {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             vms: Mutex::default(),
-            short: Mutex::default(),
-            refused: Mutex::default(),
+            left: Mutex::default(),
             rules: Mutex::new(Rules::new(Treatment {
                 policies: vec![options.policy],
                 rescue_share: options.rescue_share,
@@ -90,12 +84,8 @@ impl Follower {
             machines: machines.clone(),
             program: program.clone(),
             shared: shared.clone(),
-            only_vms: options.only_vms,
-            limits_matter: !options.ignore_cpu_max,
-            limits_changed: 0,
             known: BTreeMap::new(),
             cgroups_due: Instant::now(),
-            rests_until: Instant::now(),
         };
         let thread = std::thread::Builder::new()
             .name("guard-follow".into())
@@ -109,10 +99,9 @@ impl Follower {
         self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// What of the VM is scheduled as ordinary threads, for lack of room in the arrays.
-    pub fn short(&self, pid: u32) -> Option<String> {
-        let short = self.shared.short.lock().unwrap_or_else(|e| e.into_inner());
-        short.get(&pid).map(|what| format!("{what}; guard schedules them as ordinary threads"))
+    /// What of the VM the kernel schedules, and why.
+    pub fn left(&self, pid: u32) -> Option<String> {
+        self.shared.left.lock().unwrap_or_else(|e| e.into_inner()).get(&pid).cloned()
     }
 
     /// What is done for the VM, which has this name.
@@ -140,9 +129,6 @@ impl Follower {
         let mut rules = self.shared.rules();
         let told: Vec<Vm<'_>> = chosen.iter().map(|machine| told_apart(machine)).collect();
         rules.set(vm, &told, change);
-        if vm.is_none() {
-            self.program.help_threads(&rules.all().policies);
-        }
         for machine in &chosen {
             if let Some(vm) = known.get(&machine.key.pid) {
                 let now = rules.of(told_apart(machine));
@@ -150,11 +136,6 @@ impl Follower {
             }
         }
         Ok(chosen.into_iter().map(name).collect())
-    }
-
-    /// Why guard must not go on, if so.
-    pub fn refused(&self) -> Option<String> {
-        self.shared.refused.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 }
 
@@ -172,14 +153,8 @@ struct State {
     machines: Arc<Machines>,
     program: Arc<Program>,
     shared: Arc<Shared>,
-    only_vms: bool,
-    limits_matter: bool,
-    /// How often the kernel had said that a limit was changed, at the last look.
-    limits_changed: u64,
     known: BTreeMap<Key, Known>,
     cgroups_due: Instant,
-    /// Until then no change has the cgroups read.
-    rests_until: Instant,
 }
 
 /// What the scheduler was told of a VM.
@@ -193,6 +168,8 @@ struct Known {
     weighed: Weighed,
     weight: u32,
     treatment: Treatment,
+    /// A CPU limit of its cgroups: the kernel schedules it.
+    limit: Option<PathBuf>,
 }
 
 /// What tells the VM from others.
@@ -227,17 +204,9 @@ impl State {
 
     fn follow(&mut self) {
         let start = Instant::now();
-        let kept = self.program.keeps_limits() && self.program.limits_lost() == 0;
-        let changes = self.program.limits_changed();
-        // Where limits are kept, the scheduler needs nobody to tell it of a change.
-        let told = !kept && changes != self.limits_changed && start >= self.rests_until;
-        let cgroups = start >= self.cgroups_due || told;
+        let cgroups = start >= self.cgroups_due;
         if cgroups {
             self.cgroups_due = start + CGROUPS;
-            self.limits_changed = changes;
-            if !self.only_vms && !kept {
-                self.refuse(cgroup::limited_by_root());
-            }
         }
         let machines = self.machines.clone();
         let machines = machines.lock();
@@ -279,19 +248,17 @@ impl State {
         let all = self.known.iter().map(followed).collect();
         *self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()) = all;
         let running = machines.values().filter(|machine| machine.runs());
-        let short = running.filter_map(|m| Some((m.key.pid, m.trouble.clone()?))).collect();
-        *self.shared.short.lock().unwrap_or_else(|e| e.into_inner()) = short;
-        if cgroups {
-            self.rests_until = Instant::now() + start.elapsed() * REST;
-        }
+        let left = running.filter_map(|machine| Some((machine.key.pid, self.left(machine)?)));
+        *self.shared.left.lock().unwrap_or_else(|e| e.into_inner()) = left.collect();
     }
 
-    /// Has guard end if there is a limit that it would not keep.
-    fn refuse(&self, limit: Option<PathBuf>) {
-        if let (true, Some(limit)) = (self.limits_matter, limit) {
-            let mut refused = self.shared.refused.lock().unwrap_or_else(|e| e.into_inner());
-            *refused = Some(check::bandwidth(&limit).to_string());
+    /// What of the VM the kernel schedules, and why.
+    fn left(&self, machine: &Machine) -> Option<String> {
+        if let Some(trouble) = &machine.trouble {
+            return Some(format!("{trouble}; the kernel schedules them"));
         }
+        let limit = self.known.get(&machine.key)?.limit.as_ref()?;
+        Some(format!("the kernel schedules it, for the CPU limit in {}", limit.display()))
     }
 
     fn forget(&mut self, key: Key) {
@@ -317,12 +284,16 @@ impl State {
             machine.vcpus.iter().map(|v| (v.slot.tid(), v.slot.index(), v.cpu)).collect();
         let layout = machine.layout();
         let boot = layout.map(|layout| layout.boot);
-        if self.only_vms && (cgroups || !self.known.contains_key(&machine.key)) {
-            self.refuse(vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)));
-            // Somebody may have changed the class of a thread and back.
+        let limit = match self.known.get(&machine.key) {
+            Some(known) if !cgroups => known.limit.clone(),
+            _ => vcpus.iter().find_map(|&(tid, ..)| cgroup::limited_thread(tid)),
+        };
+        // sched_ext keeps no limit. Somebody may have changed the policy of a thread and back.
+        if cgroups || !self.known.contains_key(&machine.key) {
+            let policy = if limit.is_some() { given_back } else { taken };
             let pid = machine.key.pid;
             let threads = vcpus.iter().filter(|(tid, ..)| process::has_thread(pid, *tid));
-            threads.for_each(|&(tid, ..)| switch(tid, taken));
+            threads.for_each(|&(tid, ..)| switch(tid, policy));
         }
         let treatment = self.shared.rules().of(told_apart(machine));
         // Only what does not change who it is: its guest's state stays.
@@ -332,7 +303,7 @@ impl State {
                     treat(&self.program, index, weight, &treatment);
                 }
                 known.weighed = weighed.clone();
-                (known.weight, known.treatment) = (weight, treatment);
+                (known.weight, known.treatment, known.limit) = (weight, treatment, limit);
                 return;
             }
         }
@@ -349,16 +320,15 @@ impl State {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
                 self.program.remove_vcpu(tid, slot);
                 // It may be another thread of the VMM's, which had been taken for a vCPU.
-                if self.only_vms && process::has_thread(machine.key.pid, tid) {
+                if process::has_thread(machine.key.pid, tid) {
                     switch(tid, given_back);
                 }
             }
         }
         for &(tid, slot, _) in &vcpus {
             if !before.iter().any(|v| (v.0, v.1) == (tid, slot)) {
-                // A full table: the thread is scheduled as an ordinary one.
-                let _ = self.program.add_vcpu(tid, slot);
-                if self.only_vms {
+                // A full table: the kernel schedules the thread.
+                if self.program.add_vcpu(tid, slot).is_ok() && limit.is_none() {
                     switch(tid, taken);
                 }
             }
@@ -376,7 +346,7 @@ impl State {
         self.program.changed();
         self.known.insert(
             machine.key,
-            Known { index, user, vcpus, boot, weighed: weighed.clone(), weight, treatment },
+            Known { index, user, vcpus, boot, weighed: weighed.clone(), weight, treatment, limit },
         );
     }
 }
@@ -480,7 +450,7 @@ fn switch(tid: u32, policy: fn(libc::c_int) -> Option<libc::c_int>) {
     }
 }
 
-/// What a vCPU's thread has while guard alone schedules vCPUs. One with another policy than the
+/// What a vCPU's thread has while guard schedules it. One with another policy than the
 /// usual one has that for a reason (a real-time priority), and keeps it.
 fn taken(policy: libc::c_int) -> Option<libc::c_int> {
     let keeps = policy & SCHED_RESET_ON_FORK;

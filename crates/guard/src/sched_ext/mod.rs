@@ -10,9 +10,9 @@
 //! is scheduled as before.
 
 mod check;
-mod domains;
 mod follow;
-mod hints;
+#[cfg(test)]
+mod policy_tests;
 mod program;
 mod regions;
 mod rules;
@@ -21,25 +21,20 @@ mod weight;
 use crate::backend::Guard;
 use crate::error::Error;
 use crate::options::{Backend, Change, Options};
-use crate::statistics::{
-    Granted, HintStatistics, LimitStatistics, Preempted, RegionStatistics, Statistics, VmStatistics,
-};
-pub use check::{kept_limits, ticks_hidden, timers_in_threads, unkept_limit};
+use crate::statistics::{Granted, Preempted, RegionStatistics, Statistics, VmStatistics};
+use crate::undo::supervisor::Supervisor;
+use crate::undo::{self, server};
+pub use check::{ticks_hidden, timers_in_threads};
 use follow::{Followed, Follower};
-use hints::Hints;
 use program::{Program, types};
 use regions::Regions;
 use reprieve_watch::Watch;
-use reprieve_watch::cgroup;
 use reprieve_watch::model::{Class, VmSnapshot, VmState};
-use reprieve_watch::publish::Server;
 use reprieve_watch::raw::clock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub struct SchedExt {
-    /// Dropped first: what it says is no longer true. Or why there is none.
-    hints: Result<Hints, String>,
     /// Reads the arrays of `watch`.
     regions: Regions,
     /// Dropped before the program: it tells the program about VMs.
@@ -47,16 +42,22 @@ pub struct SchedExt {
     /// Before the arrays that it shares with `watch`.
     program: Arc<Program>,
     watch: Watch,
-    limited: cgroup::Limited,
     options: Options,
     started_ns: u64,
     process_ns: u64,
     restarts: u64,
+    /// Dropped last: gives back what is reserved.
+    supervisor: Supervisor,
 }
+
+/// vCPUs have what is reserved in each of these periods: long beside a tick of the kernel's, which
+/// ends the server's turn late, and short, since a real-time thread may have to wait for a turn.
+const PERIOD_NS: u64 = 50_000_000;
 
 impl SchedExt {
     pub fn start(options: &Options) -> Result<SchedExt, Error> {
-        check::host(options)?;
+        check::host()?;
+        let (mut supervisor, _) = undo::begin(&options.journal)?;
         let process_ns = clock::process_ns();
         let watch = Watch::start(&reprieve_watch::Options {
             interval: options.interval,
@@ -64,36 +65,43 @@ impl SchedExt {
             ..reprieve_watch::Options::default()
         })?;
         let (machines, slots, kvm) = watch.parts();
-        let mut server = serve(options);
-        let maps = server.as_ref().ok().map(Server::shared_maps);
-        let program = Arc::new(Program::load(options, &slots.program, &kvm, maps)?);
-        program.help_threads(&[options.policy]);
+        let program = Arc::new(Program::load(options, &slots.program, &kvm)?);
         let follower = Follower::start(machines.clone(), program.clone(), options)?;
         program.attach()?;
-        let page = server.as_ref().ok().map(Server::view).transpose();
-        let regions = page.and_then(|page| Regions::serve(machines, slots, page));
-        let regions = regions
+        reserve(options, &mut supervisor)?;
+        let regions = Regions::serve(machines, slots)
             .map_err(|source| Error::Io { what: "serving guests' regions".into(), source })?;
-        if let (Ok(server), false) = (&mut server, options.only_vms) {
-            server.set_guarded();
-        }
-        let hints = server.and_then(|server| {
-            Hints::serve(server).map_err(|error| format!("hints: starting a thread: {error}"))
-        });
         let (options, started_ns) = (options.clone(), clock::now_ns());
         Ok(SchedExt {
-            hints,
             regions,
             follower,
             program,
             watch,
-            limited: cgroup::Limited::default(),
             options,
             started_ns,
             process_ns,
             restarts: 0,
+            supervisor,
         })
     }
+}
+
+/// Reserves time for vCPUs on each CPU. The kernel takes it while a scheduler is attached.
+fn reserve(options: &Options, supervisor: &mut Supervisor) -> Result<(), Error> {
+    let io = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::ResourceBusy => Error::Unsupported {
+            why: format!(
+                "the kernel cannot reserve {} % of each CPU beside the threads with deadlines: give a smaller --reserve",
+                options.reserve
+            ),
+        },
+        _ => Error::Io { what: "reserving CPU time for vCPUs".into(), source },
+    };
+    for server in server::all(options.reserve, PERIOD_NS).map_err(io)? {
+        supervisor.note(&server.line()).map_err(io)?;
+        server.reserve().map_err(io)?;
+    }
+    Ok(())
 }
 
 impl Guard for SchedExt {
@@ -103,7 +111,6 @@ impl Guard for SchedExt {
         let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
         let vms = vms.map(|vm| self.vm(vm, &followed)).collect();
         let (decisions, decisions_ns, decision_times) = self.program.cost();
-        let (load, task_groups) = self.program.weights();
         Ok(Statistics {
             time_ns: snapshot.time_ns,
             elapsed_ns: snapshot.time_ns.saturating_sub(self.started_ns),
@@ -111,11 +118,6 @@ impl Guard for SchedExt {
             policy: self.options.policy,
             dry_run: false,
             vms,
-            hints: self.hint_statistics(),
-            limits: self.limits(),
-            user_limits_lost: self.program.users_limits_lost(),
-            load,
-            task_groups,
             decisions,
             decisions_ns,
             decision_times,
@@ -130,8 +132,8 @@ impl Guard for SchedExt {
     }
 
     fn ended(&mut self) -> Option<String> {
-        if let Some(refused) = self.follower.refused() {
-            return Some(refused);
+        if self.supervisor.is_gone() {
+            return Some("its supervisor ended, which gives back what is reserved".into());
         }
         let ended = self.program.ended()?;
         if !ended.restart {
@@ -141,54 +143,12 @@ impl Guard for SchedExt {
         self.restarts += 1;
         let (_, slots, kvm) = self.watch.parts();
         let again = self.program.load_again(&self.options, &slots.program, &kvm);
+        let again = again.and_then(|()| reserve(&self.options, &mut self.supervisor));
         again.err().map(|error| format!("{}, and it cannot be loaded again: {error}", ended.why))
     }
 }
 
-/// The server of hints, or why there is none.
-fn serve(options: &Options) -> Result<Server, String> {
-    let socket = options.hints.as_deref().ok_or_else(String::new)?;
-    Server::start(socket).map_err(|error| format!("hints are not served: {error}"))
-}
-
 impl SchedExt {
-    fn hint_statistics(&self) -> HintStatistics {
-        let all = self.program.threads.get(0);
-        let [_, sections, readers] = all.avoided;
-        HintStatistics {
-            counts: self.hints.as_ref().map(Hints::counts).unwrap_or_default(),
-            extended: granted(&all.extended),
-            avoided_in_section: sections,
-            avoided_in_reader: readers,
-            trouble: self.hints_trouble(),
-        }
-    }
-
-    fn limits(&mut self) -> Vec<LimitStatistics> {
-        let all = self.program.bandwidths();
-        let ids: Vec<u64> = all.iter().map(|limit| limit.cgroup).collect();
-        let paths = self.limited.paths(&ids);
-        let limit = |limit: types::bandwidth| LimitStatistics {
-            cgroup: paths.get(&limit.cgroup).map(|path| path.display().to_string()),
-            id: limit.cgroup,
-            quota_ns: limit.quota_ns,
-            period_ns: limit.period_ns,
-            burst_ns: limit.burst_ns,
-            periods: limit.periods,
-            throttled: limit.throttled,
-            throttled_ns: limit.throttled_ns,
-            used_ns: limit.used_ns,
-        };
-        all.into_iter().map(limit).collect()
-    }
-
-    fn hints_trouble(&self) -> Option<String> {
-        match &self.hints {
-            Ok(hints) => hints.failed(),
-            Err(why) => Some(why.clone()).filter(|why| !why.is_empty()),
-        }
-    }
-
     fn vm(&self, vm: &VmSnapshot, followed: &BTreeMap<u32, Followed>) -> VmStatistics {
         let followed = followed.get(&vm.pid);
         let guest = followed.map(|vm| self.program.guests.get(vm.index as usize));
@@ -215,7 +175,7 @@ impl SchedExt {
                 VmState::Watching if !readable => {
                     Some("its RCU cannot be read: it is scheduled like `plain`".into())
                 }
-                _ => self.follower.short(vm.pid),
+                _ => self.follower.left(vm.pid),
             },
             rescue_share: rescues.then_some(treatment.rescue_share),
             policies: treatment.policies,
@@ -226,7 +186,6 @@ impl SchedExt {
             preempted: preempted.collect(),
             region,
             extended: granted(&guest.extended),
-            quiesced: granted(&guest.quiesced),
             rescued: granted(&guest.rescued),
             grace_mean_ns: of_graces(guest.grace_ns),
             late_ns: of_graces(guest.late_ns),

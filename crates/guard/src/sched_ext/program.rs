@@ -3,22 +3,17 @@
 //! unloads it; nothing is pinned, so a crash does the same.
 
 use super::check;
-use super::domains::Domains;
-use super::rules::bits;
 use crate::error::Error;
-use crate::options::{Options, Policy, Queues};
+use crate::options::Options;
 use crate::statistics::FunctionStatistics;
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Enum, Enum64, Struct};
 use libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject, ProgramInput};
 use reprieve_watch::raw::{self, Plain, Shared, Times, complaints, keep_complaint, lacks_right};
 use reprieve_watch::vms::machine::Kvm;
 use skeleton::{GuardSkel, GuardSkelBuilder};
-use std::ffi::OsStr;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -38,22 +33,12 @@ mod skeleton {
 
 // SAFETY: made of integers.
 unsafe impl Plain for types::guest {}
-// SAFETY: made of integers.
-unsafe impl Plain for types::with_hints {}
-// SAFETY: made of integers.
-unsafe impl Plain for types::bandwidth {}
-
-/// The maps of a server of hints: registered processes, and the page.
-type HintMaps<'a> = [BorrowedFd<'a>; 2];
 
 /// Its arrays outlive it when it is loaded again.
 pub struct Program {
     loaded: Mutex<Option<Loaded>>,
     maps: Maps,
     pub guests: Shared<types::guest>,
-    /// Threads with hints, all together.
-    pub threads: Shared<types::with_hints>,
-    keeps_limits: bool,
 }
 
 struct Maps {
@@ -61,12 +46,6 @@ struct Maps {
     members: MapHandle,
     tids: MapHandle,
     costs: MapHandle,
-    with_hints: MapHandle,
-    /// Of the server of hints, or nobody's.
-    processes: MapHandle,
-    page: MapHandle,
-    /// Whether there is such a server.
-    publishes: bool,
 }
 
 /// The scheduler in the kernel.
@@ -78,26 +57,12 @@ struct Loaded {
     storage: *mut MaybeUninit<OpenObject>,
     /// The program's variables, as words.
     variables: Shared<u64>,
-    bandwidths: Shared<types::bandwidth>,
-    cpus: Cpus,
+    /// The CPUs that were online when it was told.
+    online: Vec<usize>,
     /// Others are online than it was told of.
     outdated: bool,
     /// The kernel measures eBPF programs while this is open.
     measures: Option<OwnedFd>,
-}
-
-/// The CPUs that are online, as the scheduler is told of them.
-#[derive(PartialEq)]
-struct Cpus {
-    queues: Queues,
-    online: Vec<usize>,
-    domains: Domains,
-}
-
-impl Cpus {
-    fn of_host(queues: Queues) -> Cpus {
-        Cpus { queues, online: online_cpus(), domains: Domains::of_host(queues) }
-    }
 }
 
 // SAFETY: `storage` is a box of this alone; the rest may be sent.
@@ -125,34 +90,19 @@ const GOES: Duration = Duration::from_secs(5);
 
 impl Program {
     /// Loads the scheduler, which shares arrays with `watch`. It does not schedule yet.
-    /// `hints`: the maps of a server of hints, if there is one.
-    pub fn load(
-        options: &Options,
-        watch: &raw::Program,
-        kvm: &Kvm,
-        hints: Option<HintMaps<'_>>,
-    ) -> Result<Program, Error> {
-        let loaded = Loaded::load(options, watch, kvm, hints, None)?;
+    pub fn load(options: &Options, watch: &raw::Program, kvm: &Kvm) -> Result<Program, Error> {
+        let loaded = Loaded::load(options, watch, kvm, None)?;
         let maps = &loaded.skel.maps;
         let guests = Shared::map(maps.guests.as_fd(), constants_vms()).map_err(|source| {
             Error::Io { what: "mapping the scheduler's guests".into(), source }
-        })?;
-        let threads = Shared::map(maps.with_hints.as_fd(), 1).map_err(|source| Error::Io {
-            what: "mapping the scheduler's threads with hints".into(),
-            source,
         })?;
         let maps = Maps {
             guests: MapHandle::try_from(&maps.guests).map_err(refused("map"))?,
             members: MapHandle::try_from(&maps.members).map_err(refused("map"))?,
             tids: MapHandle::try_from(&maps.tids).map_err(refused("map"))?,
             costs: MapHandle::try_from(&maps.costs).map_err(refused("map"))?,
-            with_hints: MapHandle::try_from(&maps.with_hints).map_err(refused("map"))?,
-            processes: MapHandle::try_from(&maps.processes).map_err(refused("map"))?,
-            page: MapHandle::try_from(&maps.page).map_err(refused("map"))?,
-            publishes: hints.is_some(),
         };
-        let keeps_limits = keeps_limits(options);
-        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests, threads, keeps_limits })
+        Ok(Program { loaded: Mutex::new(Some(loaded)), maps, guests })
     }
 
     /// From now on it schedules.
@@ -177,13 +127,7 @@ impl Program {
         while !check::none_loaded() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let mut again = Loaded::load(
-            options,
-            watch,
-            kvm,
-            self.maps.publishes.then(|| [self.maps.processes.as_fd(), self.maps.page.as_fd()]),
-            Some(&self.maps),
-        )?;
+        let mut again = Loaded::load(options, watch, kvm, Some(&self.maps))?;
         again.attach()?;
         *loaded = Some(again);
         Ok(())
@@ -196,12 +140,6 @@ impl Program {
     /// Why the kernel ended it, if it did.
     pub fn ended(&self) -> Option<Ended> {
         self.loaded().as_ref().and_then(Loaded::ended)
-    }
-
-    /// What is done for threads with hints.
-    pub fn help_threads(&self, policies: &[Policy]) {
-        let field = offset_of!(types::with_hints, policies);
-        self.threads.set_field(0, field, u64::from(bits(policies)));
     }
 
     /// Tells the program that thread `tid` is vCPU `slot` of the shared array.
@@ -231,46 +169,6 @@ impl Program {
             let generation = offset_of!(types::bss, generation);
             loaded.set(generation, loaded.get(generation) + 1);
         }
-    }
-
-    /// Whether it keeps the limits of cgroups.
-    pub fn keeps_limits(&self) -> bool {
-        self.keeps_limits
-    }
-
-    /// How often it could not keep a limit that root has set, for lack of space or since it is
-    /// nested too deeply.
-    pub fn limits_lost(&self) -> u64 {
-        self.count(offset_of!(types::bss, limits_lost))
-    }
-
-    /// The same of limits that users have set in cgroups of their own.
-    pub fn users_limits_lost(&self) -> u64 {
-        self.count(offset_of!(types::bss, users_limits_lost))
-    }
-
-    /// A variable of the scheduler's; 0 while none is loaded.
-    fn count(&self, at: usize) -> u64 {
-        self.loaded().as_ref().map_or(0, |loaded| loaded.get(at))
-    }
-
-    /// The weight that competes for a CPU, and the task groups that are known.
-    pub fn weights(&self) -> (u64, u64) {
-        let load = self.count(offset_of!(types::bss, load_per_cpu));
-        (load, self.count(offset_of!(types::bss, taskgroups_used)))
-    }
-
-    /// The cgroups with limits.
-    pub fn bandwidths(&self) -> Vec<types::bandwidth> {
-        let loaded = self.loaded();
-        let Some(loaded) = &*loaded else { return Vec::new() };
-        let all = (0..constants::MAX_LIMITS).map(|index| loaded.bandwidths.get(index));
-        all.filter(|bandwidth| bandwidth.cgroup != 0).collect()
-    }
-
-    /// How often the kernel said that a limit of a cgroup was changed: never, if it does not tell.
-    pub fn limits_changed(&self) -> u64 {
-        self.count(offset_of!(types::bss, limits_changed))
     }
 
     /// The functions that the kernel calls, if they are measured.
@@ -303,7 +201,6 @@ impl Loaded {
         options: &Options,
         watch: &raw::Program,
         kvm: &Kvm,
-        hints: Option<HintMaps<'_>>,
         maps: Option<&Maps>,
     ) -> Result<Loaded, Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, keep_complaint)));
@@ -311,29 +208,24 @@ impl Loaded {
         // SAFETY: a box of its own, freed only where no skeleton exists: below on error, else in
         // `drop`.
         let borrowed = unsafe { &mut *storage };
-        let cpus = Cpus::of_host(options.queues);
-        let opened = open(options, &cpus, watch, kvm, hints, maps, borrowed).and_then(|skel| {
+        let online = online_cpus();
+        let opened = open(options, &online, watch, kvm, maps, borrowed).and_then(|skel| {
             let words = size_of::<types::bss>() / size_of::<u64>();
             let variables = Shared::map(skel.maps.bss.as_fd(), words).map_err(|source| {
                 Error::Io { what: "mapping the scheduler's variables".into(), source }
             })?;
-            let limits = skel.maps.bandwidths.as_fd();
-            let bandwidths = Shared::map(limits, constants::MAX_LIMITS).map_err(|source| {
-                Error::Io { what: "mapping the scheduler's limits".into(), source }
-            })?;
             let measures = options.measure.then(measure).transpose().map_err(|source| {
                 Error::Io { what: "measuring the scheduler's functions".into(), source }
             })?;
-            Ok((ManuallyDrop::new(skel), variables, bandwidths, measures))
+            Ok((ManuallyDrop::new(skel), variables, measures))
         });
         match opened {
-            Ok((skel, variables, bandwidths, measures)) => Ok(Loaded {
+            Ok((skel, variables, measures)) => Ok(Loaded {
                 links: Vec::new(),
                 skel,
                 storage,
                 variables,
-                bandwidths,
-                cpus,
+                online,
                 outdated: false,
                 measures,
             }),
@@ -355,9 +247,9 @@ impl Loaded {
         self.set(offset_of!(types::bss, active), 1);
         // From now on the kernel ends the scheduler if a CPU comes or goes. One may have done so
         // while it was being loaded.
-        let cpus = Cpus::of_host(self.cpus.queues);
-        self.outdated = cpus != self.cpus;
-        cpus.online.into_iter().try_for_each(|cpu| self.start_timer(cpu))
+        let online = online_cpus();
+        self.outdated = online != self.online;
+        online.into_iter().try_for_each(|cpu| self.start_timer(cpu))
     }
 
     /// Starts the timer of a CPU. One that goes needs none: the scheduler ends.
@@ -459,10 +351,9 @@ fn constants_vms() -> usize {
 
 fn open(
     options: &Options,
-    host: &Cpus,
+    online: &[usize],
     watch: &raw::Program,
     kvm: &Kvm,
-    hints: Option<HintMaps<'_>>,
     maps: Option<&Maps>,
     storage: &'static mut MaybeUninit<OpenObject>,
 ) -> Result<GuardSkel<'static>, Error> {
@@ -472,45 +363,20 @@ fn open(
     if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
         rodata.with_svm = *kvm == Kvm::Svm;
         rodata.with_vmx = *kvm == Kvm::Vmx;
-        // Threads that are not guard's are counted by the kernel.
-        rodata.publishes = hints.is_some() && !options.only_vms;
-        rodata.keeps_limits = keeps_limits(options);
         rodata.settings = types::settings {
-            slice: ns(options.slice),
-            max_extend: ns(options.max_extend),
-            max_hold: ns(options.max_hold),
-            late: ns(options.late().0),
-            late_most: ns(options.late().1),
+            limits: types::policy_limits {
+                slice: ns(options.slice),
+                max_extend: ns(options.max_extend),
+                max_hold: ns(options.max_hold),
+                late: ns(options.late().0),
+                late_most: ns(options.late().1),
+                rescue_share: 100,
+            },
             look_alone: ns(if check::ticks_stop() { LOOK_TICKLESS } else { LOOK_ALONE }),
             cpus: cpus as u64,
             // guard is loaded again when one comes or goes.
-            online: host.online.len() as u64,
-            domains: host.domains.cpus.len() as u64,
+            online: online.len() as u64,
         };
-        let Domains { of_cpu, cpus, masks } = &host.domains;
-        rodata.domain_of_cpu.copy_from_slice(of_cpu);
-        rodata.cpus_of_domain[..cpus.len()].copy_from_slice(cpus);
-        rodata.cpus_in_domain[..masks.len()].copy_from_slice(masks);
-    }
-    if options.only_vms {
-        const SWITCH_PARTIAL: u64 = 1 << 3;
-        open.struct_ops.guard_ops_mut().flags |= SWITCH_PARTIAL;
-    }
-    if asks_for_pinned() {
-        const ENQ_MIGRATION_DISABLED: u64 = 1 << 4;
-        open.struct_ops.guard_ops_mut().flags |= ENQ_MIGRATION_DISABLED;
-    }
-    if !scheduler_has(SET_BANDWIDTH) {
-        open.struct_ops.guard_ops_mut().cgroup_set_bandwidth = std::ptr::null_mut();
-    }
-    if keeps_limits(options) {
-        // A thread that runs alone is handed to the scheduler too when its slice is over.
-        const ENQ_LAST: u64 = 1 << 1;
-        open.struct_ops.guard_ops_mut().flags |= ENQ_LAST;
-    } else {
-        let operations = open.struct_ops.guard_ops_mut();
-        operations.cgroup_init = std::ptr::null_mut();
-        operations.cgroup_exit = std::ptr::null_mut();
     }
     open.progs.guard_tick.set_autoload(has_function("apic_timer_fn"));
     let [(vcpus, vcpus_len), (vms, vms_len)] = watch.shared_maps();
@@ -520,52 +386,18 @@ fn open(
         map.set_max_entries(len).map_err(refused("size"))?;
         map.reuse_fd(fd).map_err(refused("share"))?;
     }
-    if let Some([processes, page]) = hints {
-        open.maps.processes.reuse_fd(processes).map_err(refused("share"))?;
-        open.maps.page.reuse_fd(page).map_err(refused("share"))?;
-    }
     if let Some(maps) = maps {
         for (map, old) in [
             (&mut open.maps.guests, &maps.guests),
             (&mut open.maps.members, &maps.members),
             (&mut open.maps.tids, &maps.tids),
             (&mut open.maps.costs, &maps.costs),
-            (&mut open.maps.with_hints, &maps.with_hints),
         ] {
             map.reuse_fd(old.as_fd()).map_err(refused("share"))?;
         }
     }
     open.maps.threads.set_max_entries(1).map_err(refused("size"))?;
     open.load().map_err(refused("load"))
-}
-
-const SET_BANDWIDTH: &str = "cgroup_set_bandwidth";
-
-/// Whether the scheduler keeps the limits of cgroups: if the kernel tells of them, and all threads
-/// are the scheduler's.
-pub fn keeps_limits(options: &Options) -> bool {
-    !options.only_vms && !options.ignore_cpu_max && scheduler_has(SET_BANDWIDTH)
-}
-
-/// Whether this kernel lets a scheduler have the operation.
-fn scheduler_has(operation: &str) -> bool {
-    let kernel = Btf::from_vmlinux().ok();
-    let operations = kernel.as_ref().and_then(|b| b.type_by_name::<Struct>("sched_ext_ops"));
-    operations.is_some_and(|all| all.iter().any(|o| o.name == Some(OsStr::new(operation))))
-}
-
-/// Whether a scheduler has to ask for the threads that may not migrate for the moment, since Linux
-/// 6.14. Else they wait in their CPU's local queue, and the scheduler is not asked for others as
-/// long as one is there: two that lose their CPU inside seccomp filters, again and again, would
-/// keep it.
-fn asks_for_pinned() -> bool {
-    let wanted = Some(OsStr::new("SCX_OPS_ENQ_MIGRATION_DISABLED"));
-    let Ok(kernel) = Btf::from_vmlinux() else { return false };
-    // Until Linux 6.16 all flags fit into 32 bits.
-    let small = kernel.type_by_name::<Enum>("scx_ops_flags");
-    let large = kernel.type_by_name::<Enum64>("scx_ops_flags");
-    small.is_some_and(|all| all.iter().any(|flag| flag.name == wanted))
-        || large.is_some_and(|all| all.iter().any(|flag| flag.name == wanted))
 }
 
 /// Whether the kernel, or a module that is loaded, has the function.

@@ -9,7 +9,6 @@
 
 use crate::statistics::RegionStatistics;
 use reprieve_hint::abi::region::VCPUS;
-use reprieve_watch::publish::PageView;
 use reprieve_watch::raw::{clock, types};
 use reprieve_watch::vms::discovery::Machines;
 use reprieve_watch::vms::machine::Machine;
@@ -44,14 +43,9 @@ struct Shared {
 }
 
 impl Regions {
-    /// `page`: where the scheduler counts the threads that wait, if hints are served.
-    pub fn serve(
-        machines: Arc<Machines>,
-        slots: Arc<Slots>,
-        page: Option<PageView>,
-    ) -> std::io::Result<Regions> {
+    pub fn serve(machines: Arc<Machines>, slots: Arc<Slots>) -> std::io::Result<Regions> {
         let shared = Arc::new(Shared::default());
-        let mut state = State { machines, slots, page, served: Vec::new() };
+        let mut state = State { machines, slots, served: Vec::new() };
         let kept = shared.clone();
         let work = move || state.run(&kept);
         let thread = std::thread::Builder::new().name("guard-regions".into()).spawn(work)?;
@@ -77,7 +71,6 @@ impl Drop for Regions {
 struct State {
     machines: Arc<Machines>,
     slots: Arc<Slots>,
-    page: Option<PageView>,
     served: Vec<Served>,
 }
 
@@ -107,7 +100,7 @@ impl State {
                 due = Instant::now() + AGAIN;
             }
             for served in &mut self.served {
-                served.publish(&self.slots, self.page.as_ref(), slept);
+                served.publish(&self.slots, slept);
             }
             let idle = self.served.is_empty();
             slept = clock::now_ns();
@@ -152,11 +145,10 @@ impl Served {
 
     /// `slept`: when this thread left its CPU last. It may run where a vCPU would if it did not
     /// look: the vCPU has its CPU back when the guest reads, and is told so.
-    fn publish(&mut self, slots: &Slots, page: Option<&PageView>, slept: u64) {
+    fn publish(&mut self, slots: &Slots, slept: u64) {
         let Some(writer) = &self.writer else { return };
         let entries = &slots.program.vcpus;
         let now = clock::now_ns();
-        let here = rustix::thread::sched_getcpu() as u32;
         let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let len = self.vcpus.iter().map(|&(vcpu, _)| vcpu as usize + 1).max().unwrap_or(0);
         let mut says = vec![(0, 0); len];
@@ -166,14 +158,13 @@ impl Served {
             let field = |offset| entries.get_field::<u32>(slot, offset);
             // The region's numbers are those of `enum doing`.
             let mut state = field(offset_of!(types::vcpu, doing));
-            let cpu = field(offset_of!(types::vcpu, cpu));
             let since = entries.get_field::<u64>(slot, offset_of!(types::vcpu, since));
             let displaced = since > slept && field(offset_of!(types::vcpu, successor)) == me;
             if displaced && state == types::doing::DOING_PREEMPTED.0 {
                 state = types::doing::DOING_RUNNING.0;
             }
-            let runnable = page.filter(|_| state != 0).map_or(0, |page| page.runnable(cpu, here));
-            says[vcpu] = (state, runnable);
+            // How many threads wait for its CPU is not known.
+            says[vcpu] = (state, 0);
             if !displaced && self.said.get(vcpu).is_some_and(|said| said.0 != state) {
                 late.push(now.saturating_sub(since));
             }

@@ -102,12 +102,8 @@ pub fn bits(policies: &[Policy]) -> u32 {
         bits | match policy {
             Policy::Plain => 0,
             Policy::Extend => constants::DOES_EXTEND,
-            Policy::Quiesce => constants::DOES_QUIESCE,
             Policy::Rescue => constants::DOES_RESCUE,
-            // Elsewhere `quiesce` does not shorten grace periods: only who asks for it gets it.
-            Policy::Full => {
-                constants::DOES_EXTEND | constants::DOES_QUIESCE_TRACKED | constants::DOES_RESCUE
-            }
+            Policy::Full => constants::DOES_EXTEND | constants::DOES_RESCUE,
         } as u32
     })
 }
@@ -146,8 +142,8 @@ mod tests {
         assert_eq!(policies_of(&rules, vm(1, Some("db"))), [Policy::Extend, Policy::Rescue]);
         assert_eq!(policies_of(&rules, DB), [Policy::Plain]);
         assert_eq!(policies_of(&rules, vm(2, None)), [Policy::Full]);
-        rules.set(Some("db"), &[DB], &policies(&[Policy::Quiesce]));
-        assert_eq!(policies_of(&rules, DB), [Policy::Quiesce]);
+        rules.set(Some("db"), &[DB], &policies(&[Policy::Extend]));
+        assert_eq!(policies_of(&rules, DB), [Policy::Extend]);
         rules.set(None, &[DB], &policies(&[Policy::Rescue]));
         assert_eq!(policies_of(&rules, DB), [Policy::Rescue], "all, and no exception");
     }
@@ -217,6 +213,6 @@ mod tests {
             bits(&[Policy::Extend, Policy::Rescue]) as usize,
             constants::DOES_EXTEND | constants::DOES_RESCUE
         );
-        assert_eq!(bits(&[Policy::Full]) & bits(&[Policy::Quiesce]), 0, "of trackers only");
+        assert_eq!(bits(&[Policy::Full]), bits(&[Policy::Extend, Policy::Rescue]));
     }
 }

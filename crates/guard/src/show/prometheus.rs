@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The statistics of guard as metrics. `docs/guard-statistics.md` lists them.
+//! The statistics of guard as metrics. The README of the crate lists them.
 
-use crate::statistics::{
-    Granted, HeldUp, LimitStatistics, Preempted, PutOff, Statistics, VmStatistics, Would,
-};
+use crate::statistics::{Granted, HeldUp, Preempted, PutOff, Statistics, VmStatistics, Would};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -45,7 +43,6 @@ impl Collector for Page {
         if self.0.dry_run {
             would(out, &named)?;
         }
-        limits(out, &self.0)?;
         own(out, &self.0)
     }
 }
@@ -210,13 +207,10 @@ fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
         let mut all = vec![];
         for (name, would) in named.iter().filter_map(|(name, vm)| Some((name, vm.would.as_ref()?)))
         {
-            for (policy, classes) in [("extend", &would.extend), ("quiesce", &would.quiesce)] {
-                for one in classes.iter().flatten() {
-                    let policy = ("policy", policy.into());
-                    let labels =
-                        vec![("vm", name.clone()), policy, ("class", one.class.name().into())];
-                    all.extend(figure(one).map(|figure| (labels, figure)));
-                }
+            for one in would.extend.iter().flatten() {
+                let policy = ("policy", "extend".into());
+                let labels = vec![("vm", name.clone()), policy, ("class", one.class.name().into())];
+                all.extend(figure(one).map(|figure| (labels, figure)));
             }
         }
         Series(all)
@@ -251,7 +245,7 @@ fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
         "reprieve_guard_would_grant_at_most_seconds",
         "The most CPU time out of turn that all of these could have had",
         of(|would| {
-            would.extend.as_ref().or(would.quiesce.as_ref())?;
+            would.extend.as_ref()?;
             Some(seconds(would.granted_at_most_ns))
         }),
     )?;
@@ -284,57 +278,6 @@ fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     )
 }
 
-/// Of cgroups with CPU limits.
-fn limits(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
-    let all = &statistics.limits;
-    let paths: Vec<String> = all
-        .iter()
-        .map(|limit| limit.cgroup.clone().unwrap_or_else(|| limit.id.to_string()))
-        .collect();
-    let named = all.iter().zip(&paths).map(|(limit, path)| (limit.id, path.as_str()));
-    let names = unique("id", named);
-    let each = |figure: fn(&LimitStatistics) -> f64| {
-        let series = |(one, name): (_, &String)| (vec![("cgroup", name.clone())], figure(one));
-        Series(all.iter().zip(&names).map(series).collect())
-    };
-    gauge(
-        out,
-        "reprieve_guard_limit_cpus",
-        "CPU limit of the cgroup, in CPUs",
-        each(|one| one.quota_ns as f64 / one.period_ns.max(1) as f64),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_limit_used_seconds",
-        "CPU time of the cgroup since its limit is kept",
-        each(|one| seconds(one.used_ns)),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_limit_periods",
-        "Periods of the limit",
-        each(|one| one.periods as f64),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_limit_throttled",
-        "Times that the cgroup had no CPU time left and a thread waited for it",
-        each(|one| one.throttled as f64),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_limit_throttled_seconds",
-        "Time of those waits",
-        each(|one| seconds(one.throttled_ns)),
-    )?;
-    counter(
-        out,
-        "reprieve_guard_user_limits_lost",
-        "Times that a limit was not kept which a user has set in a cgroup of their own",
-        Series(vec![(vec![], statistics.user_limits_lost as f64)]),
-    )
-}
-
 fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error> {
     let one = |value| Series(vec![(vec![], value)]);
     let mut info = out.encode_descriptor("reprieve_guard", "guard", None, MetricType::Info)?;
@@ -356,18 +299,6 @@ fn own(out: &mut DescriptorEncoder, statistics: &Statistics) -> Result<(), Error
         one(seconds(statistics.decisions_ns)),
     )?;
     decision_times(out, statistics)?;
-    gauge(
-        out,
-        "reprieve_guard_load",
-        "The weight that competes for each CPU in the mean; 100 is the normal one",
-        one(statistics.load as f64),
-    )?;
-    gauge(
-        out,
-        "reprieve_guard_task_groups",
-        "Cgroups and sessions with threads that guard knows",
-        one(statistics.task_groups as f64),
-    )?;
     counter(
         out,
         "reprieve_guard_cpu_seconds",
@@ -411,7 +342,7 @@ fn decision_times(out: &mut DescriptorEncoder, statistics: &Statistics) -> Resul
 #[cfg(test)]
 mod tests {
     use crate::show::testing::{dry_run, guarded};
-    use crate::statistics::{LimitStatistics, Statistics};
+    use crate::statistics::Statistics;
     use reprieve_watch::show::prometheus::testing::{asked, documented, served};
     use reprieve_watch::show::prometheus::{self, Served};
 
@@ -437,11 +368,6 @@ mod tests {
             "reprieve_guard_entitled_seconds_total{vm=\"db-primary\"} 10.0",
             "reprieve_guard_mean_grace_period_seconds{vm=\"db-primary\"} 0.008",
             "reprieve_guard_late_seconds{vm=\"db-primary\"} 0.003",
-            "reprieve_guard_limit_cpus{cgroup=\"/sys/fs/cgroup/batch\"} 0.2",
-            "reprieve_guard_limit_throttled_seconds_total{cgroup=\"/sys/fs/cgroup/batch\"} 8.0",
-            "reprieve_guard_user_limits_lost_total 5.0",
-            "reprieve_guard_load 250.0",
-            "reprieve_guard_task_groups 12.0",
             "reprieve_guard_decision_seconds_total 0.04",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"2.56e-7\"} 0",
             "reprieve_guard_decision_duration_seconds_bucket{le=\"5.12e-7\"} 95000",
@@ -492,25 +418,8 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_whose_names_print_alike_are_told_apart() {
-        let mut statistics = guarded(10);
-        let limit = statistics.limits[0].clone();
-        let named = |(id, path): (u64, &str)| LimitStatistics {
-            cgroup: Some(path.into()),
-            id,
-            ..limit.clone()
-        };
-        statistics.limits = [(1, "/a\x01"), (2, "/a\x02")].map(named).into();
-        let page = text(&statistics);
-        for name in ["/a? (id 1)", "/a? (id 2)"] {
-            let line = format!("reprieve_guard_limit_cpus{{cgroup=\"{name}\"}} 0.2");
-            assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
-        }
-    }
-
-    #[test]
     fn the_documentation_lists_every_metric_and_no_other() {
-        let text_of = include_str!("../../../../docs/guard-statistics.md");
+        let text_of = include_str!("../../README.md");
         let (mut all, dry) = (text(&guarded(10)), text(&dry_run(10)));
         all += &dry;
         assert_eq!(documented(text_of), served(&all));

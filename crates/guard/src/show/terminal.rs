@@ -371,9 +371,9 @@ mod tests {
         let all = drawn(&mut view, 120, 30);
         assert!(all.contains("dry run of full (sched-ext) for 2.00 s, 2 VMs"), "{all}");
         let row = all.lines().find(|line| line.contains("db-primary")).unwrap();
-        // One preemption put off per second, off its CPU for 4 ms; nothing to quiesce; per second
-        // three grace periods of 50 are late for 50 ms.
-        for part in ["full", "90 %", "1.00", "4.00 ms", "-", "3.00", "50.0 ms", "20.0 ms"] {
+        // One preemption put off per second, off its CPU for 4 ms; per second three grace periods
+        // of 50 are late for 50 ms.
+        for part in ["full", "90 %", "1.00", "4.00 ms", "3.00", "50.0 ms", "20.0 ms"] {
             assert!(row.contains(part), "{part} in\n{all}");
         }
         let reader = all.lines().find(|line| line.starts_with("reader")).unwrap();

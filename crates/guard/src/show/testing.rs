@@ -3,8 +3,7 @@
 
 use crate::options::{Backend, Policy};
 use crate::statistics::{
-    Granted, HeldUp, LimitStatistics, Preempted, PutOff, RegionStatistics, Statistics,
-    VmStatistics, Would,
+    Granted, HeldUp, Preempted, PutOff, RegionStatistics, Statistics, VmStatistics, Would,
 };
 use reprieve_watch::model::Class;
 use reprieve_watch::raw::{Step, Times};
@@ -63,20 +62,6 @@ pub fn guarded(seconds: u64) -> Statistics {
         time_ns: 1_000_000 * MS + seconds * 1000 * MS,
         elapsed_ns: seconds * 1000 * MS,
         vms: vec![db, web],
-        limits: vec![LimitStatistics {
-            cgroup: Some("/sys/fs/cgroup/batch".into()),
-            id: 77,
-            quota_ns: 20 * MS,
-            period_ns: 100 * MS,
-            burst_ns: 0,
-            periods: 10 * seconds,
-            throttled: 10 * seconds,
-            throttled_ns: 800 * seconds * MS,
-            used_ns: 200 * seconds * MS,
-        }],
-        user_limits_lost: 5,
-        load: 250,
-        task_groups: 12,
         decisions: 10_000 * seconds,
         decisions_ns: 4 * seconds * MS,
         decision_times: Times {

@@ -8,10 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Filters for system calls, and instructions of each: about as many as the kernel allows.
-const FILTERS: u32 = 7;
-const INSTRUCTIONS: usize = 4096;
-
 /// A thread that computes until it is dropped.
 pub struct Spinner {
     pub tid: u32,
@@ -24,33 +20,6 @@ impl Spinner {
     /// process and its VMs.
     pub fn start(cpu: u32) -> Result<Spinner> {
         Spinner::with(vec![cpu], None, |_| std::hint::spin_loop())
-    }
-
-    /// One that does nothing but change its scheduling policy: the scheduler has to take it out of
-    /// its queue and to put it back.
-    pub fn restless(cpu: u32) -> Result<Spinner> {
-        let mut policies = [libc::SCHED_BATCH, libc::SCHED_OTHER].into_iter().cycle();
-        Spinner::with(vec![cpu], None, move |tid| {
-            if let Some(policy) = policies.next() {
-                let _ = set_policy(tid, policy);
-            }
-        })
-    }
-
-    /// An on CPUs `cpus` whose time passes in filters of its system calls, where it may not
-    /// migrate.
-    pub fn filtered(cpus: Vec<u32>) -> Result<Spinner> {
-        let (send, filtered) = std::sync::mpsc::channel();
-        let mut send = Some(send);
-        let spinner = Spinner::with(cpus, None, move |_| {
-            if let Some(send) = send.take() {
-                let _ = send.send(filter_at_length());
-            }
-            // SAFETY: no arguments, always succeeds.
-            unsafe { libc::getppid() };
-        })?;
-        filtered.recv().context("starting a spinner")?.context("filters of system calls")?;
-        Ok(spinner)
     }
 
     /// One that does `step` again and again.
@@ -137,34 +106,6 @@ pub fn idle_priority(tid: u32) -> Result<()> {
 /// Lets thread `tid` run before all that have no real-time priority.
 pub fn real_time(tid: u32) -> Result<()> {
     set_policy(tid, libc::SCHED_FIFO)
-}
-
-/// Adds as many filters as the kernel allows: fewer where it makes their code longer
-/// (`net.core.bpf_jit_harden`).
-fn filter_at_length() -> io::Result<()> {
-    filter_calls()?;
-    let _ = (1..FILTERS).try_for_each(|_| filter_calls());
-    Ok(())
-}
-
-/// Adds a filter to this thread's system calls that allows them all, after many instructions.
-fn filter_calls() -> io::Result<()> {
-    let instruction = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // An argument: the kernel runs no filter that looks at the number only.
-    let first = instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 16);
-    let mut code = vec![instruction(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, 1); INSTRUCTIONS];
-    code[0] = first;
-    code[INSTRUCTIONS - 1] = instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
-    let program = libc::sock_fprog { len: INSTRUCTIONS as u16, filter: code.as_mut_ptr() };
-    // SAFETY: plain system call about this thread.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `program` and its code live through the call, and the kernel copies them.
-    let set = unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
-    };
-    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn set_policy(tid: u32, policy: libc::c_int) -> Result<()> {

@@ -39,6 +39,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Checks whose processes play VMs, or that need none.
+const WITHOUT_VMS: [Check; 3] = [Check::Program, Check::GuardMany, Check::GuardShare];
+
 /// Time limit of all checks in a lab host.
 const INSIDE_LIMIT: Duration = Duration::from_secs(1800);
 
@@ -85,18 +88,13 @@ enum Check {
     Cost,
     /// `doctor --vm` and the guest's own kernel say the same about the guest
     Doctor,
-    /// The kernel takes `guard`'s program with each option that changes it; or `guard` says why it
-    /// cannot
+    /// The kernel takes `guard`'s program; or `guard` says why it cannot
     Program,
     /// `guard` schedules VMs under each policy, and the stock scheduler is back afterwards; or it
     /// says why it cannot
     Guard,
-    /// `guard` keeps the CPU limits of cgroups as the stock scheduler does
-    GuardLimits,
-    /// `guard` with a queue for each CPU shares them as it does with one queue for all
-    GuardQueues,
-    /// `guard` shares the CPUs by the weights of cgroups, as the stock scheduler does
-    GuardWeights,
+    /// VMs under `guard` have what is reserved for them beside ordinary threads
+    GuardShare,
     /// Threads that wake up under `guard`: a VM's management command takes at most 8 times as long
     /// as under the stock scheduler, and no thread is starved
     GuardLatency,
@@ -182,7 +180,7 @@ fn outside(
         scheduler: None,
         limits: false,
         need: Need::Nothing,
-        vms: checks.iter().any(|check| !matches!(check, Check::Program | Check::GuardMany)),
+        vms: checks.iter().any(|check| !WITHOUT_VMS.contains(check)),
     };
     let memory = if checks.contains(&Check::Attach) { attach::MEMORY_MIB } else { 1024 };
     let mut plan_host = PlanHost::new(&bed, &images, memory, context)?;
@@ -276,9 +274,7 @@ fn run(
             Check::Doctor => doctor::check(setup),
             Check::Program => guard::check_program(setup),
             Check::Guard => guard::check(setup),
-            Check::GuardLimits => guard::limits::check(setup),
-            Check::GuardQueues => guard::queues::check(setup),
-            Check::GuardWeights => guard::weights::check(setup),
+            Check::GuardShare => guard::share::check(setup),
             Check::GuardLatency => guard::latency::check(setup),
             Check::GuardMany => guard::many::check(setup),
         };

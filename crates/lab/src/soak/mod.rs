@@ -106,8 +106,7 @@ const ROUND: [Kind; 9] = [
     Kind::GuardSwitched,
 ];
 
-const POLICIES: [Policy; 5] =
-    [Policy::Plain, Policy::Extend, Policy::Quiesce, Policy::Rescue, Policy::Full];
+const POLICIES: [Policy; 4] = [Policy::Plain, Policy::Extend, Policy::Rescue, Policy::Full];
 
 /// An event, and what was wrong after it.
 #[derive(Serialize, Deserialize)]

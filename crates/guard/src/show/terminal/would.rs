@@ -4,29 +4,27 @@
 use super::{GuardView, cell, header};
 use crate::statistics::{HeldUp, PutOff, Statistics, VmStatistics};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Rect};
 use ratatui::text::Span;
 use ratatui::widgets::{Cell, Row, Table};
 use reprieve_watch::show::text::{count, cut, optional, percent, plain, time};
 
 pub const HELP: &str = " ↑↓ select  q quit: the dry run goes on    off CPU: of those vCPUs; late: grace periods that preempted vCPUs held up";
 
-const HEADINGS: [(&str, u16); 10] = [
+const HEADINGS: [(&str, u16); 8] = [
     ("VM", 16),
     ("policy", 15),
     ("on CPU", 7),
     ("extend/s", 8),
-    ("off CPU/s", 9),
-    ("quiesce/s", 9),
     ("off CPU/s", 9),
     ("late/s", 7),
     ("held up/s", 9),
     ("longest", 8),
 ];
 
-type Classes = fn(&VmStatistics) -> Option<&Vec<PutOff>>;
-const EXTEND: Classes = |vm| vm.would.as_ref()?.extend.as_ref();
-const QUIESCE: Classes = |vm| vm.would.as_ref()?.quiesce.as_ref();
+fn extend(vm: &VmStatistics) -> Option<&Vec<PutOff>> {
+    vm.would.as_ref()?.extend.as_ref()
+}
 
 fn rescue(vm: &VmStatistics) -> Option<&HeldUp> {
     vm.would.as_ref()?.rescue.as_ref()
@@ -35,9 +33,9 @@ fn rescue(vm: &VmStatistics) -> Option<&HeldUp> {
 impl<F> GuardView<F> {
     pub(super) fn would(&self, now: &Statistics, frame: &mut Frame, area: Rect) {
         let rows = now.vms.iter().map(|vm| {
-            let put_off = |classes: Classes, figure: fn(&PutOff) -> u64| {
-                classes(vm)?;
-                self.rate(now, vm, |vm| classes(vm).into_iter().flatten().map(figure).sum())
+            let put_off = |figure: fn(&PutOff) -> u64| {
+                extend(vm)?;
+                self.rate(now, vm, |vm| extend(vm).into_iter().flatten().map(figure).sum())
             };
             let held = |figure: fn(&HeldUp) -> u64| {
                 rescue(vm)?;
@@ -48,10 +46,8 @@ impl<F> GuardView<F> {
                 cell(cut(&plain(&vm.name), 16), true),
                 self.policy_or_trouble(vm),
                 cell(optional(on_cpu.map(|ns| ns / 1e9), percent), false),
-                cell(optional(put_off(EXTEND, |of| of.count), count), false),
-                cell(optional(put_off(EXTEND, |of| of.off_cpu_ns), time), false),
-                cell(optional(put_off(QUIESCE, |of| of.count), count), false),
-                cell(optional(put_off(QUIESCE, |of| of.off_cpu_ns), time), false),
+                cell(optional(put_off(|of| of.count), count), false),
+                cell(optional(put_off(|of| of.off_cpu_ns), time), false),
                 cell(optional(held(|of| of.graces), count), false),
                 cell(optional(held(|of| of.total_ns), time), false),
                 cell(optional(rescue(vm).map(|of| of.max_ns as f64), time), false),
@@ -60,7 +56,7 @@ impl<F> GuardView<F> {
         self.table(now, rows.collect(), &HEADINGS, frame, area);
     }
 
-    /// Of one VM: what `extend` would have put off by class on the left, `quiesce` on the right.
+    /// Of one VM: what `extend` would have put off, by class.
     pub(super) fn would_classes(
         &self,
         now: &Statistics,
@@ -68,29 +64,25 @@ impl<F> GuardView<F> {
         frame: &mut Frame,
         area: Rect,
     ) {
-        let sides = Layout::horizontal([Constraint::Length(59), Constraint::Fill(1)]).areas(area);
-        let [left, right] = sides;
-        for (policy, classes, side) in [("extend", EXTEND, left), ("quiesce", QUIESCE, right)] {
-            let rows = classes(vm).into_iter().flatten().map(|of| {
-                let class = of.class;
-                let same = |vm: &VmStatistics| {
-                    let mut all = classes(vm).into_iter().flatten();
-                    all.find(|of| of.class == class).map_or(0, |of| of.count)
-                };
-                let mean = of.off_cpu_ns as f64 / of.count.max(1) as f64;
-                let longest = of.max_off_cpu_ns.map(|ns| ns as f64);
-                Row::new([
-                    Cell::from(Span::styled(class.name(), self.palette.class(class))),
-                    cell(optional(self.rate(now, vm, same), count), false),
-                    cell(of.count.to_string(), false),
-                    cell(time(mean), false),
-                    cell(optional(longest, time), false),
-                    cell(time(of.off_cpu_ns as f64), false),
-                ])
-            });
-            let widths = [10, 7, 9, 9, 8, 8].map(Constraint::Length);
-            let names = [policy, "/s", "times", "off: mean", "longest", "in all"];
-            frame.render_widget(Table::new(rows, widths).header(header(&names)), side);
-        }
+        let rows = extend(vm).into_iter().flatten().map(|of| {
+            let class = of.class;
+            let same = |vm: &VmStatistics| {
+                let mut all = extend(vm).into_iter().flatten();
+                all.find(|of| of.class == class).map_or(0, |of| of.count)
+            };
+            let mean = of.off_cpu_ns as f64 / of.count.max(1) as f64;
+            let longest = of.max_off_cpu_ns.map(|ns| ns as f64);
+            Row::new([
+                Cell::from(Span::styled(class.name(), self.palette.class(class))),
+                cell(optional(self.rate(now, vm, same), count), false),
+                cell(of.count.to_string(), false),
+                cell(time(mean), false),
+                cell(optional(longest, time), false),
+                cell(time(of.off_cpu_ns as f64), false),
+            ])
+        });
+        let widths = [10, 7, 9, 9, 8, 8].map(Constraint::Length);
+        let names = ["extend", "/s", "times", "off: mean", "longest", "in all"];
+        frame.render_widget(Table::new(rows, widths).header(header(&names)), area);
     }
 }

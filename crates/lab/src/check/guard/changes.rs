@@ -23,6 +23,7 @@ pub fn check(setup: &GuestSetup, vms: &[Vm]) -> Result<Vec<String>> {
     let mut lines = vec![policies(setup, &mut guard, vms)?];
     lines.push(moved(setup, &mut guard, vms)?);
     lines.push(grown(setup, &mut guard)?);
+    lines.push(limited(setup, &mut guard, vms)?);
     lines.push(cpus(setup, &mut guard, vms)?);
     guard.end(setup, End::Signal)?;
     lines.push(classes(setup, vms)?);
@@ -48,7 +49,7 @@ fn of<'a>(statistics: &'a Value, vm: &Vm) -> Result<&'a Value> {
 /// How often the VM was helped.
 fn helped(statistics: &Value, vm: &Vm) -> Result<u64> {
     let own = of(statistics, vm)?;
-    let kinds = ["extended", "quiesced", "rescued"];
+    let kinds = ["extended", "rescued"];
     Ok(kinds.iter().filter_map(|kind| own[kind]["count"].as_u64()).sum())
 }
 
@@ -137,6 +138,32 @@ fn moved(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     Ok(format!("a VM moved to another cgroup and back: its weight {before}, 300, {before}"))
 }
 
+/// The kernel schedules a VM in a cgroup with a CPU limit, and guard does once it has left.
+fn limited(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
+    setup.progress.step("guard, and a VM in a cgroup with a CPU limit");
+    let cgroup = Cgroup::make()?;
+    cgroup.write("cpu.max", "50000 100000")?;
+    let moved = cgroup.take(vms[0].threads().pid())?;
+    let limit = cgroup.path.join("cpu.max").display().to_string();
+    let mut says = |what: &str, named: bool| {
+        wait(setup, what, || {
+            let now = guard.line(setup)?;
+            let trouble = of(&now, &vms[0])?["trouble"].as_str().unwrap_or_default();
+            Ok((trouble.contains(&limit) == named).then_some(()))
+        })
+    };
+    says("guard to name the limit", true)?;
+    let tid = vms[0].threads().vcpus()[0] as libc::pid_t;
+    // SAFETY: no memory is passed.
+    let policy = unsafe { libc::sched_getscheduler(tid) };
+    if policy != libc::SCHED_OTHER {
+        bail!("a vCPU with a CPU limit has policy {policy}");
+    }
+    drop(moved);
+    says("guard to take the VM again", false)?;
+    Ok("a VM in a cgroup with a CPU limit: left to the kernel, and taken again afterwards".into())
+}
+
 /// A vCPU that is added to a VM that runs counts as that VM's.
 fn grown(setup: &GuestSetup, guard: &mut Guard) -> Result<String> {
     let mut vm = setup.boot_with_spare("grows", 1, 1, 192, "")?;
@@ -218,10 +245,10 @@ fn cpus(setup: &GuestSetup, guard: &mut Guard, vms: &[Vm]) -> Result<String> {
     Ok("a CPU went and came, slowly and quickly: loaded again, counters go on".into())
 }
 
-/// With `--only-vms` a vCPU with a real-time priority keeps that, and another one is an ordinary
-/// thread again afterwards.
+/// A vCPU with a real-time priority keeps that, and another one is an ordinary thread again
+/// afterwards.
 fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
-    setup.progress.step("guard --only-vms, and a vCPU with a real-time priority");
+    setup.progress.step("guard, and a vCPU with a real-time priority");
     let vm = setup.boot("urgent", 1, 192, "")?;
     let [urgent, ordinary] = [&vm, &vms[0]].map(|vm| vm.threads().vcpus()[0] as libc::pid_t);
     let priority = libc::sched_param { sched_priority: 1 };
@@ -231,7 +258,7 @@ fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
     }
     // SAFETY: no memory is passed.
     let seen = || [urgent, ordinary].map(|tid| unsafe { libc::sched_getscheduler(tid) });
-    let mut guard = Guard::start(setup, Policy::Full, &["--only-vms"])?;
+    let mut guard = Guard::start(setup, Policy::Full, &[])?;
     wait(setup, "guard to know both VMs", || {
         let now = guard.line(setup)?;
         let knows = |vm| of(&now, vm).is_ok_and(|own| own["weight"].as_u64() > Some(0));
@@ -242,12 +269,10 @@ fn classes(setup: &GuestSetup, vms: &[Vm]) -> Result<String> {
     let after = seen();
     let expected = ([libc::SCHED_FIFO, SCHED_EXT], [libc::SCHED_FIFO, libc::SCHED_OTHER]);
     if (during, after) != expected {
-        bail!(
-            "policies with --only-vms are {during:?}, and {after:?} afterwards: not {expected:?}"
-        );
+        bail!("policies are {during:?}, and {after:?} afterwards: not {expected:?}");
     }
     vm.shut_down(setup.cancel);
-    Ok("with --only-vms a vCPU keeps its real-time priority, and another one is given back".into())
+    Ok("a vCPU keeps its real-time priority, and another one is given back".into())
 }
 
 const SCHED_EXT: libc::c_int = 7;

@@ -1,22 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `guard` schedules real VMs under each of its policies, and the stock scheduler is back
 //! afterwards: after a signal, after the kernel threw guard out, and after a kill that leaves it no
-//! time. Nobody is stuck then. It drops no CPU limit of a cgroup unless told to, and goes on while
-//! its host changes. Where the kernel has no sched_ext, `guard` says so and changes nothing.
+//! time. Nobody is stuck then, and nothing stays reserved. It goes on while its host changes. Where
+//! the kernel has no sched_ext, `guard` says so and changes nothing.
 
 mod cgroup;
 mod changes;
-mod delegated;
-mod exits;
-mod kept_or_refused;
 pub(super) mod latency;
-pub(super) mod limits;
 pub mod many;
-mod pairs;
 mod process;
-pub(super) mod queues;
-mod taken;
-pub(super) mod weights;
+pub(super) mod share;
 
 use super::bpf_objects::verified_by;
 use super::guest_setup::GuestSetup;
@@ -41,46 +34,34 @@ const NAP: Duration = Duration::from_millis(50);
 /// CPU time that each VM has to get under each policy, and after guard was killed.
 const PROGRESS_NS: u64 = 300_000_000;
 
-/// Policies, with or without `--only-vms`, and how each run ends.
-const RUNS: [(Policy, bool, End); 6] = [
-    (Policy::Plain, false, End::Kernel),
-    (Policy::Extend, false, End::Signal),
-    (Policy::Quiesce, false, End::Signal),
-    (Policy::Rescue, false, End::Signal),
-    (Policy::Full, true, End::Signal),
-    (Policy::Full, false, End::Kill),
+/// Policies, and how each run ends.
+const RUNS: [(Policy, End); 4] = [
+    (Policy::Plain, End::Kernel),
+    (Policy::Extend, End::Signal),
+    (Policy::Rescue, End::Signal),
+    (Policy::Full, End::Kill),
 ];
-
-/// Options by which the program differs for the kernel's verifier: it leaves out what constants
-/// exclude, and a change of one part may have the compiler spoil another. Policies are data.
-const PROGRAMS: [&[&str]; 4] = [&[], &["--only-vms"], &["--ignore-cpu-max"], &["--queues", "cpu"]];
 
 /// Without VMs, so that it is short.
 pub(super) fn check_program(setup: &GuestSetup) -> Result<Finding> {
     if !Path::new(STATE).exists() {
         return refusal(Check::Program, setup);
     }
-    let mut text = String::new();
-    let mut figures = Vec::new();
-    for options in PROGRAMS {
-        let program = [&["guard"], options].concat().join(" ");
-        setup.progress.step(&format!("loading {program}"));
-        let began = Instant::now();
-        let guard = Guard::start(setup, Policy::Full, options)?;
-        let seconds = began.elapsed().as_secs_f64();
-        let verified = verified_by(guard.pid())?;
-        guard.end(setup, End::Signal)?;
-        let (all, most) = (verified.iter().sum::<u64>(), verified.iter().max());
-        let most = most.copied().unwrap_or(0);
-        writeln!(
-            text,
-            "  {program}: loaded in {seconds:.1} s, and ended; the verifier looked at {all} \
-             instructions, {most} of them in one of {} functions that the kernel calls",
-            verified.len()
-        )?;
-        figures.push(json!({ "program": program, "seconds": seconds, "verified": verified }));
-    }
-    Ok(Finding::new(Check::Program, true, text, json!({ "programs": figures })))
+    setup.progress.step("loading guard");
+    let began = Instant::now();
+    let guard = Guard::start(setup, Policy::Full, &[])?;
+    let seconds = began.elapsed().as_secs_f64();
+    let verified = verified_by(guard.pid())?;
+    guard.end(setup, End::Signal)?;
+    let (all, most) = (verified.iter().sum::<u64>(), verified.iter().max());
+    let text = format!(
+        "  loaded in {seconds:.1} s, and ended; the verifier looked at {all} instructions, {} of \
+         them in one of {} functions that the kernel calls\n",
+        most.copied().unwrap_or(0),
+        verified.len()
+    );
+    let figures = json!({ "seconds": seconds, "verified": verified });
+    Ok(Finding::new(Check::Program, true, text, figures))
 }
 
 pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
@@ -97,16 +78,12 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
     }
     let mut text = String::new();
     let mut figures = Vec::new();
-    let mut lines = kept_or_refused::check(setup, &vms).context("limits of cgroups")?;
-    lines.extend(changes::check(setup, &vms).context("changes of the host")?);
-    for line in lines {
+    for line in changes::check(setup, &vms).context("changes of the host")? {
         writeln!(text, "  {line}")?;
     }
-    for (policy, only_vms, end) in RUNS {
-        let only = if only_vms { " --only-vms" } else { "" };
-        setup.progress.step(&format!("guard --policy {}{only}", policy.name()));
-        let more = only_vms.then_some("--only-vms");
-        let mut guard = Guard::start(setup, policy, more.as_slice())?;
+    for (policy, end) in RUNS {
+        setup.progress.step(&format!("guard --policy {}", policy.name()));
+        let mut guard = Guard::start(setup, policy, &[])?;
         let statistics = guard.work(setup, policy, &vms)?;
         guard.end(setup, end)?;
         progress(setup, &vms).context("after guard ended")?;
@@ -114,10 +91,9 @@ pub(super) fn check(setup: &GuestSetup) -> Result<Finding> {
         let granted = |what: &str| sum(&statistics, what, "count");
         writeln!(
             text,
-            "  {}{only}: {how}, stock scheduler back; {} slices extended, {} to a quiescent point, {} vCPUs rescued",
+            "  {}: {how}, stock scheduler back; {} slices extended, {} vCPUs rescued",
             policy.name(),
             granted("extended"),
-            granted("quiesced"),
             granted("rescued"),
         )?;
         figures.push(statistics);

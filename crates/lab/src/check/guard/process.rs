@@ -59,10 +59,21 @@ impl End {
 pub struct Guard {
     child: Child,
     lines: Receiver<String>,
+    /// What was reserved on CPU 0 before it.
+    reserved: [String; 2],
+}
+
+/// What is reserved for sched_ext on CPU 0.
+fn reserved() -> [String; 2] {
+    ["runtime", "period"].map(|file| {
+        let path = format!("/sys/kernel/debug/sched/ext_server/cpu0/{file}");
+        fs::read_to_string(path).unwrap_or_default()
+    })
 }
 
 impl Guard {
     fn spawn(policy: Policy, more: &[&str]) -> Result<Guard> {
+        let reserved = reserved();
         let mut command = command()?;
         command.args(["guard", "--json", "--interval", "200ms", "--policy"]);
         command.arg(policy.name()).args(more).stdin(Stdio::null());
@@ -78,7 +89,7 @@ impl Guard {
                 }
             }
         });
-        Ok(Guard { child, lines })
+        Ok(Guard { child, lines, reserved })
     }
 
     /// Starts it with `more` options, and waits until it schedules.
@@ -141,10 +152,8 @@ impl Guard {
                 })
             });
             let did = |what, wanted: bool| !wanted || sum(&statistics, what, "count") > 0;
-            let worked = cared_for
-                && did("extended", policy.extends())
-                && did("quiesced", policy == Policy::Quiesce)
-                && did("rescued", policy.rescues());
+            let worked =
+                cared_for && did("extended", policy.extends()) && did("rescued", policy.rescues());
             last = statistics;
             Ok(worked.then_some(()))
         });
@@ -193,7 +202,10 @@ impl Guard {
         if !right {
             bail!("guard, {}, ended with {status}: {said}", end.name());
         }
-        stock_is_back(setup)
+        stock_is_back(setup)?;
+        // After a kill, its supervisor does that.
+        let given_back = || Ok((reserved() == self.reserved).then_some(()));
+        wait(setup, "what is reserved to be as it was before guard", given_back)
     }
 
     /// What it wrote to standard error, to its end.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which threads may have a slice that is not their own, and how to give it back.
+//! Which threads may have a slice that is not their own, and which CPUs a reservation that is not
+//! theirs, and how to give these back.
 //!
 //! A custom slice stays when the program that set it dies, and a VM with short slices for ever
 //! would switch several times as often. So each guard keeps a journal in `/run/reprieve`: a line
-//! per thread, written *before* its slice is touched for the first time. Whoever finds the journal
+//! per thread or CPU, written *before* the kernel is told of a change. Whoever finds the journal
 //! of a dead guard can undo what it did: its supervisor ([`super::supervisor`]), the next guard, or
 //! `guard --restore`. Now and then the journal is written again without the threads that have
 //! ended: under another name first, so that there is a whole one at any time.
 
+use super::server::Server;
 use super::slice;
 use reprieve_guest::vmm::process::start_time;
 use reprieve_watch::publish::make_directory;
@@ -164,8 +166,8 @@ impl Journal {
         &self.path
     }
 
-    pub fn add(&mut self, before: &Before) -> io::Result<()> {
-        self.file.write_all(before.line().as_bytes())
+    pub fn add(&mut self, line: &str) -> io::Result<()> {
+        self.file.write_all(line.as_bytes())
     }
 
     /// Replaces all its lines but the first.
@@ -204,6 +206,8 @@ pub fn path_of(directory: &Path, pid: u32) -> PathBuf {
 pub struct Restored {
     /// Threads of journals whose writers are gone that had their slices back.
     pub threads: usize,
+    /// CPUs whose reservation for vCPUs was given back.
+    pub cpus: usize,
     /// Guards that are still at work, or whose supervisors are: their threads were left alone.
     pub active: Vec<u32>,
     /// What could not be restored, and why.
@@ -261,6 +265,14 @@ pub fn restore_one(path: &Path, restored: &mut Restored) -> io::Result<()> {
     }
     let missing = |restored: &Restored| restored.failed.len() + restored.later.len();
     let before_this = missing(restored);
+    for server in text.lines().skip(1).filter_map(Server::parse) {
+        match server.restore() {
+            Ok(had) => restored.cpus += usize::from(had),
+            Err(error) => {
+                restored.failed.push(format!("what is reserved on CPU {}: {error}", server.cpu));
+            }
+        }
+    }
     // The first line names the processes. Of a thread's lines the last one counts: somebody gave it
     // another slice after the one before.
     let lines = text.lines().skip(1).filter_map(Before::parse);
@@ -310,11 +322,11 @@ mod tests {
             first.clone() + &tids.iter().map(|&tid| before(tid).line()).collect::<String>()
         };
         for tid in [1, 2, 1] {
-            journal.add(&before(tid)).unwrap();
+            journal.add(&before(tid).line()).unwrap();
         }
         assert_eq!(fs::read_to_string(journal.path()).unwrap(), lines(&[1, 2, 1]));
         journal.rewrite([before(2)].iter()).unwrap();
-        journal.add(&before(3)).unwrap();
+        journal.add(&before(3).line()).unwrap();
         assert_eq!(fs::read_to_string(journal.path()).unwrap(), lines(&[2, 3]));
 
         // The writer is killed while it replaces its journal.
@@ -385,7 +397,7 @@ mod tests {
         .unwrap();
         let mut journal = Journal::create(dir.path()).unwrap();
         journal.begin(u32::MAX).unwrap();
-        journal.add(&before).unwrap();
+        journal.add(&before.line()).unwrap();
 
         let restored = restore(dir.path()).unwrap();
         assert_eq!(restored.active, [std::process::id()], "the journal of a living guard");

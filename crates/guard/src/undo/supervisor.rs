@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A small process that restores slices when guard dies without having done so itself.
+//! A small process that undoes what guard did to the kernel when guard dies without having done so.
 //!
 //! It is forked before guard has threads or has touched anything, and waits for the end of a pipe
 //! whose other end only guard has: the kernel closes that even after a `kill -9`. Then it restores
@@ -58,9 +58,9 @@ impl Supervisor {
         }
     }
 
-    /// Notes a thread whose slice is going to be touched.
-    pub fn note(&mut self, before: &Before) -> io::Result<()> {
-        self.journal.add(before)
+    /// Notes what is going to be changed.
+    pub fn note(&mut self, line: &str) -> io::Result<()> {
+        self.journal.add(line)
     }
 
     /// Whether it has ended before guard: then nobody gives slices back if guard is killed.
@@ -147,7 +147,7 @@ fn undo(journal: &Path) -> bool {
     if !failed.is_empty() {
         let _ = writeln!(
             io::stderr(),
-            "reprieve: slices were not restored ({}): run `reprieve guard --restore`",
+            "reprieve: not all was restored ({}): run `reprieve guard --restore`",
             failed.join("; ")
         );
     }
