@@ -717,11 +717,11 @@ fn a_sleeper_preempts_and_a_hog_does_not() {
     let running = Thread { vtime: 10 * S, began: S, ..Thread::default() };
     let preempts = |lacks: u64, vtime: u64, after: u64| {
         let mut woken = Thread { vtime, ..Thread::default() };
-        let mut of = Group { vtime: 10 * S - lacks, ..group };
+        let of = Group { vtime: 10 * S - lacks, ..group };
         // SAFETY: all point to values of their types.
         unsafe {
             let credit = policy_credit(&of, 10 * S, of.cpu, of.lag, &LIMITS);
-            policy_place(&mut woken, &mut of, 10 * S, 100, credit);
+            policy_place(&mut woken, &of, 10 * S, 100, credit);
             policy_preempts(&woken, &running, 100, S + after, &LIMITS) != 0
         }
     };
