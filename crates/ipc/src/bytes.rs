@@ -115,9 +115,8 @@ fn create(
         _ => Err(error),
     })?;
     let made = fill(&file).and_then(|()| file.about());
-    made.map(|made| made.identity()).map_err(|error| {
+    made.map(|made| made.identity()).inspect_err(|_| {
         let _ = file::remove(&path);
-        error
     })
 }
 

@@ -290,7 +290,8 @@ mod tests {
         let found = names(directory.path()).unwrap();
         let mut found: Vec<_> = found.iter().map(|n| n.to_str().unwrap().to_owned()).collect();
         wanted.extend([".".into(), "..".into()]);
-        (found.sort(), wanted.sort());
+        found.sort();
+        wanted.sort();
         assert_eq!(found, wanted);
     }
 }

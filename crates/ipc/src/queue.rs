@@ -404,8 +404,9 @@ impl Local {
             }
             // One that has died, woken or found so.
             _ => {
-                let dead = lives.threads.iter().filter(|thread| thread_dead(self.space, thread));
-                if dead.fold(false, |any, thread| self.left_something(thread) || any) {
+                let mut dead =
+                    lives.threads.iter().filter(|thread| thread_dead(self.space, thread));
+                if dead.any(|thread| self.left_something(thread)) {
                     self.wake_all();
                 }
                 Some(Woken::Again)

@@ -13,7 +13,7 @@ const SLEEPS_IDLY: &str = "449 ";
 /// A child that takes a unit which nobody gives, in a library that sees each signal.
 fn waits(n: Namespace, set: i32) -> Child {
     Child::run(move || {
-        signals::deliver_with(|| signals::delivered());
+        signals::deliver_with(signals::delivered);
         n.semop(set, &[op(0, -1, 0)], Some(Duration::from_secs(50))).unwrap();
     })
 }

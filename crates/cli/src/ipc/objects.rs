@@ -248,7 +248,7 @@ pub fn list(directory: Option<PathBuf>, json: bool) -> Result<ExitCode> {
         objects.iter().for_each(|object| text += &(object.columns() + "\n"));
         print(&text)?;
     }
-    past::processes().iter().for_each(|line| tell(line));
+    past::processes().iter().for_each(tell);
     Ok(ExitCode::SUCCESS)
 }
 

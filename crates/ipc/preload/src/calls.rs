@@ -177,7 +177,6 @@ extern "C" fn own_semget(key: key_t, count: c_int, flags: c_int) -> c_int {
 /// # Safety
 /// As for the C library's.
 #[inline]
-#[expect(clippy::undocumented_unsafe_blocks, reason = "the caller's promise, for all")]
 unsafe fn operate(id: c_int, ops: *const sembuf, count: size_t, timeout: usize) -> Result<c_int> {
     let namespace = namespace()?;
     let time = match timeout {
