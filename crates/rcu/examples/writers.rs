@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const KEYS: u64 = 4096;
 const TIME: Duration = Duration::from_millis(500);
 
-/// What so many threads do together in a second: `work` gets a number that is random enough.
+/// Operations of so many threads in a second: `work` gets a number that is random enough.
 fn rate(threads: usize, work: &(impl Fn(u64) + Sync)) -> f64 {
     let stop = AtomicBool::new(false);
     let start = Instant::now();

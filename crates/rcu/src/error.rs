@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong, and what to do about it.
+//! Errors of this crate, and what to do about them.
 
 /// An error of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

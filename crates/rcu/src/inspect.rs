@@ -26,10 +26,10 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) struct Descriptor {
     magic: [u8; 8],
     version: u32,
-    /// Of this structure.
+    /// The size of this structure.
     bytes: u32,
-    /// Of each of two tables of `domains` entries: a registry, and a pointer to the domain's core
-    /// (none where it is below 4096).
+    /// Two tables, each of `domains` entries: a registry, and a pointer to the domain's core (none
+    /// where it is below 4096).
     registries: &'static [Registry; MAX_DOMAINS],
     cores: &'static [AtomicPtr<Reclaimer>; MAX_DOMAINS],
     domains: u32,

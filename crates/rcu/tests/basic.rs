@@ -108,7 +108,7 @@ fn cookies_name_a_grace_period_that_begins_later() {
     assert_ne!(before, after);
     assert!(!domain.poll(after));
     let started = domain.start_poll();
-    // It runs by itself.
+    // The grace period runs by itself.
     while !domain.poll(started) {
         thread::sleep(Duration::from_millis(1));
     }
@@ -310,7 +310,7 @@ fn leaked_guards_end_with_their_domain() {
             std::mem::forget(domain.protect(&cell.node()));
             cell.replace(&domain, 2);
         }
-        // Neither hangs, nor leaves anything behind for the next domain of this index.
+        // The drop neither hangs, nor leaves anything behind for the next domain of this index.
         drop(domain);
     }
     domain(Engine::Restart).synchronize();

@@ -446,7 +446,7 @@ fn what_a_joined_thread_leaked_is_protected_in_a_child() {
     assert_eq!(status, 0);
 }
 
-/// What a thread leaves to a key of its own: a guard, and rounds of destructors in each of which it
+/// A thread's data under a key of its own: a guard, and rounds of destructors in each of which it
 /// uses a further domain.
 struct LastActs {
     guard: Option<reprieve::Guard<'static>>,
@@ -658,7 +658,7 @@ fn allowed_cpus(task: &Path) -> String {
     line.unwrap_or_default().to_string()
 }
 
-/// Of each thread of this process.
+/// The name and the CPUs of each thread of this process.
 fn names_and_cpus() -> Vec<(String, String)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
     let name = |task: &Path| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
@@ -677,7 +677,7 @@ fn workers_stay_on_the_cpus_of_their_process() {
 fn bound_workers() {
     let Some(&last) = cpus().last() else { panic!("a thread runs nowhere") };
     if last == 0 {
-        // One CPU: nowhere else to go.
+        // A single CPU: nowhere else to go.
         return;
     }
     thread::spawn(move || {
@@ -825,7 +825,7 @@ fn low_priority_registrant(low: i32) {
     let lower = move || assert!(set_policy(low, 0) && set_nice(LOWEST));
     let main = policy_and_nice(std::process::id() as i32);
     let best = (if main.0 == low { low } else { libc::SCHED_OTHER }, main.1.max(0));
-    // What a thread may do here.
+    // The best that a thread may have here.
     let expected = thread::spawn(move || {
         lower();
         let policy = if best.0 != low && set_policy(best.0, 0) { best.0 } else { low };
@@ -878,7 +878,7 @@ fn without_threads() {
         domain.defer(move || drop(stays));
         domain.barrier().unwrap();
         drop(Domain::builder().build().unwrap());
-        // Nor is there anybody to run grace periods in the background.
+        // No thread can run grace periods in the background, either.
         let cookie = domain.start_poll();
         while !domain.poll(cookie) {}
         ran.load(SeqCst) == 100

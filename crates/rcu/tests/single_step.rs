@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One test at a time: a fork in one keeps the registrations of all out of their stashes.
+/// Tests run one at a time: a fork in one keeps the registrations of all out of their stashes.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn one() -> MutexGuard<'static, ()> {
@@ -253,8 +253,8 @@ fn killed_in_a_registration(
         forget_the_dead(domain, forgotten);
     }
     if worker == Worker::Works {
-        // It sleeps, and the dead thread may have been about to wake it. The next registration that
-        // finds its stash full, or closed, wakes it, or the test hangs.
+        // The worker sleeps, and the dead thread may have been about to wake it. The next
+        // registration that finds its stash full, or closed, wakes it, or the test hangs.
         let next = Callbacks::new(65);
         let register = || (0..65).for_each(|i| next.register(domain, i));
         thread::scope(|scope| scope.spawn(register).join().unwrap());
@@ -364,7 +364,7 @@ fn barrier_looks_for_dead_owners() {
         let callbacks = killed(&first, instructions);
         barrier(&first, "a dead owner");
         assert!(all_but_one_ran(&callbacks));
-        // Else it died before it was inside its stash, or after.
+        // Otherwise the owner died before it was inside its stash, or after.
         if first.stats().forgotten == 1 {
             samples.take();
             let second = domain(1 << 14);

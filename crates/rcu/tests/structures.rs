@@ -488,7 +488,7 @@ mod list {
         assert!(list.iter_in(&guard).eq(&[0, 2, 4, 5]));
     }
 
-    /// What is protected between two steps of a scan, or after its end, is not let go with it.
+    /// A node protected between two steps of a scan, or after its end, is not let go with it.
     #[test]
     fn a_scan_keeps_its_slots_apart() {
         let domain = domain();

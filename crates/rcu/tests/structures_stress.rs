@@ -368,7 +368,7 @@ fn list() {
             1,
             &[
                 &|| {
-                    // Those that are always there are seen once, and in order.
+                    // Values that are always there are seen once, and in order.
                     let mut always = 0;
                     let mut see = |value: &Owner| {
                         let id = value.0.id;

@@ -28,7 +28,7 @@ const POISON: u64 = 0xdead_dead_dead_dead;
 /// Reads, and writes, of an arena, however long they take.
 const LEAST: u64 = 100;
 
-/// What a reader must see: `check == key * MARK + version`, and never poison.
+/// A reader must see `check == key * MARK + version`, and never poison.
 #[repr(C)]
 struct Node {
     head: Head,
@@ -450,7 +450,7 @@ impl Arena {
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Of this thread, since it last told its arena; a signal handler may lose some.
+    /// Reads of this thread since it last told its arena; a signal handler may lose some.
     static READS: Cell<u64> = const { Cell::new(0) };
     /// The arena in which the signal handler reads.
     static ARENA: Cell<*const Arena> = const { Cell::new(std::ptr::null()) };
@@ -531,7 +531,7 @@ struct Report {
     text: String,
 }
 
-/// One arena with `readers` reading threads and some writers, for `time`.
+/// Runs an arena with `readers` reading threads and some writers, for `time`.
 fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool) -> Report {
     // Half of the runs use no stashes and free at once: the time between an unlinking and the free
     // is the shortest.
@@ -606,7 +606,7 @@ fn torture(engine: Engine, readers: u64, time: Duration, seed: u64, forks: bool)
     // Meanwhile the process's timer sends signals at arbitrary moments to the threads that run.
     let end = Instant::now() + time;
     let enough = || arena.reads.load(Relaxed) >= LEAST && arena.writes.load(Relaxed) >= LEAST;
-    // One that ends by itself has panicked.
+    // A thread that ends by itself has panicked.
     let failed = || threads.iter().any(|thread| thread.is_finished());
     while (Instant::now() < end || !enough()) && !failed() {
         thread::sleep(Duration::from_millis(20));
@@ -700,11 +700,11 @@ fn torture_everything() {
     assert!(FORKS.load(Relaxed) > 0, "no fork took place");
 }
 
-/// What a process says in which a fault has shown.
+/// The panic message of a process in which a fault has shown.
 #[cfg(reprieve_fault)]
 const SEEN: &str = "the fault was seen";
 
-/// One fault, in a process of its own: fails if the fault shows.
+/// A fault, in a process of its own: fails if the fault shows.
 #[test]
 #[cfg(reprieve_fault)]
 #[ignore = "run by faults_are_caught"]

@@ -77,7 +77,7 @@ fn come_and_go() {
     domains.iter().for_each(rounds);
     // SAFETY: no preconditions.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as usize;
-    // One that is late may still be about to end beside its successor.
+    // A visitor that is late may still be about to end beside its successor.
     while visitors() > cpus {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -219,7 +219,7 @@ fn not_displaced() {
         let before = domain.stats().visits;
         let start = Instant::now();
         for value in 1..=ROUNDS {
-            // It is in its section.
+            // The reader is in its section.
             std::thread::sleep(Duration::from_millis(20));
             let old = link.swap(leak(value), AcqRel);
             domain.synchronize();

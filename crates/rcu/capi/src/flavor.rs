@@ -104,7 +104,7 @@ extern "C" fn qsbr_barrier() {
     qsbr::reprieve_qsbr_barrier();
 }
 
-/// What liburcu-cds registered: one object for all its tables, as long as there are any.
+/// The fork handlers of liburcu-cds: one object for all its tables, as long as there are any.
 static ATFORK: AtomicPtr<AtFork> = AtomicPtr::new(null_mut());
 static REGISTERED: AtomicUsize = AtomicUsize::new(0);
 

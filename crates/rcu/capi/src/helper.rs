@@ -189,7 +189,7 @@ fn thread(
     barrier: extern "C" fn() -> c_int,
 ) -> libc::pthread_t {
     if abi::in_callback() {
-        // Which a worker runs.
+        // A worker runs callbacks.
         // SAFETY: no preconditions.
         return unsafe { libc::pthread_self() };
     }

@@ -89,7 +89,7 @@ macro_rules! functions {
                 // SAFETY: the caller's promise.
                 #[allow(unused_unsafe, reason = "only unlocking is unsafe")]
                 unsafe {
-                    // What the function orders, for thread sanitizers: too much does no harm.
+                    // The function's ordering, for thread sanitizers: too much does no harm.
                     abi::release_lock(lock);
                     let result = (*lock).$method();
                     abi::acquire_lock(lock);

@@ -50,7 +50,7 @@ fn prefix() -> &'static Path {
             ])
             .arg(&target);
         run(build.current_dir(rcu()));
-        // What an earlier version installed must not be found.
+        // Files that an earlier version installed must not be found.
         let _ = fs::remove_dir_all(&prefix);
         run(Command::new(rcu().join("scripts/install-c")).arg(target.join("release")).arg(&prefix));
         prefix
@@ -217,7 +217,7 @@ fn a_liburcu_program_qsbr() {
     liburcu("qsbr", "urcu-qsbr.h", &["-DQSBR"]);
 }
 
-/// What waits in one flavor, and the readers of another.
+/// Waiters in one flavor, and the readers of another.
 #[test]
 fn two_flavors_in_one_program() {
     every_way("flavors", "flavors.c", &[], false);
@@ -252,8 +252,8 @@ fn liburcus_queue() {
     liburcu_program("lfq-bp", "lfq.c", "urcu/urcu-bp.h", &["-D_LGPL_SOURCE"]);
 }
 
-/// What liburcu documents as a full barrier is one where atomic operations are not by themselves:
-/// on aarch64 a fence (`dmb`) stands on both sides of each.
+/// Full barriers of liburcu are full barriers where plain atomic operations are none: on aarch64 a
+/// fence (`dmb`) stands on both sides of each.
 #[test]
 fn full_barriers_on_aarch64() {
     const COMPILER: &str = "aarch64-linux-gnu-gcc";
@@ -273,7 +273,7 @@ fn full_barriers_on_aarch64() {
     }
 }
 
-/// What the C compiler says of a program for liburcu.
+/// The C compiler's output for a program for liburcu.
 fn cc_compat(options: &[&str], source: &Path) -> Output {
     Command::new("cc")
         .args(options)
@@ -284,7 +284,7 @@ fn cc_compat(options: &[&str], source: &Path) -> Output {
         .unwrap()
 }
 
-/// What liburcu 0.15 names, in both languages.
+/// New names of liburcu 0.15, in both languages.
 #[test]
 fn newer_names_of_liburcu() {
     let compat = format!("-I{}", prefix().join("include/reprieve/compat").display());
@@ -374,7 +374,7 @@ fn optimized_together_and_instrumented() {
     for option in ["--coverage", "-fprofile-generate", "-fsanitize-coverage=trace-pc"] {
         let options = ["-O2", option, callback.to_str().unwrap()];
         let name = format!("readers{option}");
-        // It does not run: it would leave its counters behind.
+        // The program does not run: it would leave its counters behind.
         verify(&compile("cc", &source("readers.c"), &name, &options, Link::Shared));
     }
     let lookup = scratch().join("lookup.cc");
@@ -437,7 +437,7 @@ fn headers_stand_alone() {
                 continue;
             }
             let ways = [("cc", "c", "-std=gnu11"), ("c++", "cc", "-std=gnu++11")];
-            // Those of the standard library's names are C++20.
+            // Headers with the standard library's names are C++20.
             let newer = [("c++", "cc", "-std=c++20"), ("clang++", "cc", "-std=c++20")];
             let ways = if path.extension().is_some() { ways } else { newer };
             for (compiler, suffix, standard) in ways {
@@ -574,7 +574,7 @@ fn memory_exhausted_in_a_registration() {
     }
 }
 
-/// One line that names the mistake, and no backtrace of the library's insides.
+/// A single line that names the mistake, and no backtrace of the library's insides.
 #[test]
 fn misuse_ends_the_program_with_one_line() {
     let program = compile("cc", &source("misuse.c"), "misuse", &["-O2"], Link::Shared);

@@ -136,7 +136,7 @@ fn names(
     Some(found)
 }
 
-/// What declarations at the outermost level name.
+/// Adds the names of declarations at the outermost level to `found`.
 fn declared(code: &str, found: &mut BTreeSet<String>) {
     let mut tokens: Vec<String> = vec![];
     let (mut depth, mut quoted) = (0, false);
@@ -178,7 +178,7 @@ fn declared(code: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What liburcu 0.15.2, Debian 13's, names and 0.13 does not, in the form `header: name`.
+/// Names that liburcu 0.15.2 (Debian 13) has and 0.13 lacks, in the form `header: name`.
 /// `REPRIEVE_LIBURCU=INCLUDE_DIRECTORY cargo test -p reprieve-capi --test names -- --ignored`
 /// writes the list, where 0.13 is installed.
 const NEWER: &str = "tests/liburcu-0.15.2.txt";
@@ -189,8 +189,8 @@ fn options(mode: &[&str]) -> Vec<String> {
     mode.iter().map(|option| option.to_string()).collect()
 }
 
-/// What liburcu's own header defines. What it includes and is replaced, too, is compared under its
-/// own name.
+/// Names that liburcu's own header defines. An included header that is replaced, too, is compared
+/// under its own name.
 fn theirs(header: &str, options: &[String]) -> Option<BTreeSet<String>> {
     names(header, options, |file| {
         let own = file.ends_with(&format!("/{header}"));
@@ -207,10 +207,10 @@ fn ours(header: &str, mode: &[&str]) -> BTreeSet<String> {
         format!("-I{}", include.join("reprieve/compat").display()),
         format!("-I{}", include.display()),
     ];
-    // Those of liburcu's that are for no flavor declare functions that none of its libraries has,
-    // until the header of a flavor maps their names: ours wait for that.
+    // liburcu's headers for no flavor declare functions that none of its libraries has, until the
+    // header of a flavor maps their names: ours wait for that.
     let flavor = ["-include".to_string(), "urcu.h".to_string()];
-    // One flavor's names are mapped, and `<urcu.h>` is not of qsbr.
+    // Names are mapped to a single flavor, and `<urcu.h>` is not of qsbr.
     let flavor = if header.contains("qsbr") { &[][..] } else { &flavor[..] };
     let options = [&options(mode)[..], &ours[..], flavor].concat();
     names(header, &options, |file| file.contains("/reprieve/")).unwrap()

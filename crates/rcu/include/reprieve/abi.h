@@ -71,7 +71,7 @@ extern __thread struct reprieve_thread_block reprieve_thread
 #define REPRIEVE_INLINE_ static inline __attribute__((always_inline, unused))
 #define REPRIEVE_LIKELY_(x) __builtin_expect(!!(x), 1)
 
-/* What orders threads, for thread sanitizers, which see no membarrier. */
+/* Orders threads for thread sanitizers, which see no membarrier. */
 #if defined(__SANITIZE_THREAD__)
 #define REPRIEVE_TSAN_
 #elif defined(__has_feature)

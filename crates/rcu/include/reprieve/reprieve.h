@@ -103,7 +103,7 @@ REPRIEVE_INLINE_ void reprieve_read_unlock(void)
 		else if (REPRIEVE_LIKELY_((uint32_t)word))
 			__atomic_store_n(&record->word, word - 1, __ATOMIC_RELEASE);
 		else
-			/* One unlock too many: the library ends the program. */
+			/* An unlock too many: the library ends the program. */
 			reprieve_read_unlock_slow();
 	} else {
 		reprieve_read_unlock_slow();

@@ -196,7 +196,7 @@ __asm__(".ifndef reprieve_image_cs\n"
 	".cfi_endproc\n"
 	".size reprieve_image_abort, . - reprieve_image_abort\n"
 	".popsection\n"
-	/* So that there is a section even if nothing is marked. */
+	/* Makes a section even if nothing is marked. */
 	".pushsection reprieve_restart,\"axG\",@progbits,reprieve_image_cs,comdat\n"
 	".weak reprieve_image_end\n"
 	".hidden reprieve_image_end\n"

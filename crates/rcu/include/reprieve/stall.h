@@ -78,7 +78,7 @@ struct reprieve_stall {
 	const char *text; /* all of it to read, in lines */
 };
 
-/* What it points to is valid during the call. */
+/* The report, and all that it points to, is valid during the call. */
 typedef void reprieve_stall_hook(const struct reprieve_stall *stall, void *argument);
 
 /*

@@ -96,7 +96,7 @@ struct urcu_gp_poll_state {
 #define URCU_CALL_RCU_PAUSE (1U << 4)
 #define URCU_CALL_RCU_PAUSED (1U << 5)
 
-/* What a library wants to do about a fork: liburcu-cds's hash tables stop their worker thread. */
+/* A library's fork handlers: liburcu-cds's hash tables stop their worker thread. */
 struct urcu_atfork {
 	void (*before_fork)(void *priv);
 	void (*after_fork_parent)(void *priv);

@@ -24,7 +24,7 @@
 //! hard one it waits until there is room, a bounded time. Inside a section or in a callback it does
 //! neither. It never runs a callback that may take a lock, since the caller may hold that lock.
 //!
-//! So the cap bounds garbage that waits for a thread to lead grace periods or run callbacks, and
+//! The cap thus bounds garbage that waits for a thread to lead grace periods or run callbacks, and
 //! garbage that waits for plain readers that are merely slow. It cannot bound garbage that waits
 //! for a plain section that does not end: then each registering thread still registers 32 callbacks
 //! per 20 ms or so, and a thread inside a section (every online `Qsbr` thread is) any number.

@@ -109,7 +109,7 @@ pub(crate) fn waiting<'a>(
     Load::from_bits(registered.wrapping_sub(finished))
 }
 
-/// Which half of the pending counts registrations use.
+/// The half of the pending counts that registrations use.
 pub(crate) struct Phase(AtomicU32);
 
 impl Phase {

@@ -268,7 +268,7 @@ impl PerCpuLists {
     ) -> Swept {
         const LONGEST: std::time::Duration = std::time::Duration::from_millis(1);
         if !self.sweep.lock_for(Some(LONGEST)) {
-            // It may have the callbacks of our lane in hand.
+            // The sweeper may have the callbacks of our lane in hand.
             return Swept::Later;
         }
         let swept = self.sweep_locked(registry, choose);
@@ -545,7 +545,7 @@ mod tests {
                 record.buffer.knock();
             }
             let child = || {
-                // What the child does with a thread that does not exist there.
+                // The child's steps for a thread that does not exist there.
                 record.release();
                 assert!(lists.after_fork(&registry, None));
             };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One CPU's queue: the batch that waits for a grace period or runs, taken from the CPU's lists
+//! A CPU's queue: the batch that waits for a grace period or runs, taken from the CPU's lists
 //! (`per_cpu_lists.rs`).
 //!
 //! A batch is always in the queue itself, never on a thread's stack, so that the child of a fork
@@ -79,7 +79,7 @@ unsafe impl Sync for Queue {}
 // SAFETY: as above.
 unsafe impl Send for Queue {}
 
-/// Who does a step.
+/// The thread that does a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Worker,

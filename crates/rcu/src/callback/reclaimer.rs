@@ -56,7 +56,7 @@ pub(crate) struct Reclaimer {
 pub(crate) struct Workers {
     lock: Lock,
     threads: UnsafeCell<Vec<sys::Thread>>,
-    /// Those that use the domain, or are about to.
+    /// Threads that use the domain, or are about to.
     at_work: AtomicUsize,
 }
 
@@ -145,7 +145,7 @@ impl Reclaimer {
             stop: AtomicBool::new(false),
             progress: Event::new(),
             room: Event::new(),
-            // One for each queue, and one for grace periods in the background.
+            // A worker for each queue, and a thread for grace periods in the background.
             workers: Workers::new(lanes + 1),
             unserved: Unserved::new(),
             counted_before,

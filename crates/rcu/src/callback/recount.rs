@@ -8,7 +8,7 @@
 //! a fork that a signal handler made in the middle of a registration: the pending counts stay the
 //! parent's there, and include callbacks that the parent's other threads had in hand.)
 //!
-//! So after a sweep has found an abandoned buffer, the callbacks of a phase are counted. While all
+//! After a sweep has found an abandoned buffer, the callbacks of a phase are counted. While all
 //! owners are kept out, all buffers are empty, and all queues are locked, each callback of the
 //! pending count is on a list or in a batch:
 //!

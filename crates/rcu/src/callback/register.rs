@@ -99,7 +99,7 @@ impl Reclaimer {
             // Even if there is no room now: a thread does not wait at each registration.
             buffer = self.own_buffer();
             if let Some(buffer) = &mut buffer {
-                // It may be open: a sweeper, or a fork, kept us out of it above.
+                // The buffer may be open: a sweeper, or a fork, kept us out above.
                 self.close_buffer(buffer);
             }
             index = self.lane_here();
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(reclaimer.sweep_lane(0, true), Swept::Later);
         reclaimer.lists.lose();
         reclaimer.recount();
-        // It is not done more often.
+        // Recovery is not done more often.
         std::thread::sleep(std::time::Duration::from_millis(101));
         reclaimer.recover_from_dead();
         reclaimer.lists.release(reclaimer.registry());

@@ -16,7 +16,7 @@ impl Unserved {
         Unserved(AtomicU32::new(0))
     }
 
-    /// There may be such a lane.
+    /// Notes that a lane may be unserved.
     pub(crate) fn note(&self) {
         // Pairs with `take`. An exchange: who takes the note of one thread has those that it
         // replaced as well.

@@ -9,8 +9,8 @@
 //! callbacks before the program's own work. Nor has it a lower priority than the main thread, where
 //! the system allows that: all threads wait for the grace periods that it leads.
 //!
-//! So a real-time thread may keep it from its CPU for ever. Then the callbacks of that CPU wait,
-//! and nothing else: as the leader of a grace period it is unbound (`grace/sequence.rs`), and
+//! A real-time thread may thus keep a worker from its CPU for ever. Then the callbacks of that CPU
+//! wait, and nothing else: as the leader of a grace period it is unbound (`grace/sequence.rs`), and
 //! nobody but a caller of `barrier` waits for a sweep.
 
 use super::per_cpu_lists::Swept;

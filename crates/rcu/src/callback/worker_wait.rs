@@ -11,7 +11,7 @@
 //! > **Invariant.** The event has happened since the worker read its count before somebody else
 //! > says that the worker is awake, about the sleep for which it read that count and no other.
 //!
-//! So a worker that is said to be awake is, or is about to wake; and a thread may end between any
+//! A worker that is said to be awake is thus awake or about to wake. A thread may end between any
 //! two instructions of a wake-up: the worker is awake, or the next registration wakes it.
 
 use crate::platform::event::Event;
@@ -36,7 +36,7 @@ impl WorkerWait {
         WorkerWait { state: AtomicU32::new(AWAKE), work: Event::new() }
     }
 
-    /// There is work, which need not be done at once. Called after it is visible.
+    /// Tells of work that need not be done at once. Called after it is visible.
     pub(crate) fn notify(&self) {
         // Pairs with `sleep`'s.
         fence(Ordering::SeqCst);
@@ -45,7 +45,7 @@ impl WorkerWait {
         }
     }
 
-    /// There is enough work for a batch.
+    /// Tells of enough work for a batch.
     pub(crate) fn hurry(&self) {
         if self.state.load(Ordering::Relaxed) != AWAKE {
             self.wake();

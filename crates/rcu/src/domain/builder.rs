@@ -71,7 +71,7 @@ impl Builder {
         self
     }
 
-    /// One list and one worker for all CPUs, as in the paper's first version of rcu-poll. For
+    /// A single list and worker for all CPUs, as in the paper's first version of rcu-poll. For
     /// comparison: per-CPU lists are the default.
     pub fn single_list(mut self, single: bool) -> Builder {
         self.single_list = single;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a fork does with the domains: the child can use them at once.
+//! The domains in a fork: the child can use them at once.
 //!
 //! Only the forking thread exists in the child. Its own sections and protections go on there; those
 //! of the parent's other threads are forgotten, so references from their guards must not be used
@@ -40,7 +40,7 @@ use std::time::Duration;
 /// Longest wait for one queue, or for one domain's buffers.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// What a fork does with the domains.
+/// The domains' fork handlers.
 pub(super) static HANDLERS: Handlers = Handlers { prepare, parent, child };
 
 /// Calls `f` with each queue, and whether this thread is running its callbacks.

@@ -107,7 +107,7 @@ impl Domain {
         &self.reclaimer
     }
 
-    /// What tells this domain from others.
+    /// The id that tells this domain from others.
     #[inline(always)]
     pub fn id(&self) -> DomainId {
         self.id
@@ -433,7 +433,7 @@ impl Domain {
 
     /// Has stall reports, and those of dead readers, passed to `hook` instead of printed.
     ///
-    /// It runs on the thread that leads the grace period (a caller of
+    /// The hook runs on the thread that leads the grace period (a caller of
     /// [`synchronize`](Domain::synchronize), or one of the domain's own), which goes on when it
     /// returns: it must not wait for grace periods or callbacks of the domain, as dropping the
     /// domain does, nor for locks that somebody may hold who does. A hook that is replaced is freed

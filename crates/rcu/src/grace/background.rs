@@ -5,7 +5,7 @@
 //! > poll starts the thread anew or makes an attempt of its own; and the thread runs nothing but
 //! > grace periods.
 //!
-//! So a program may poll wherever it likes, in a callback too: workers cannot run these grace
+//! A program may thus poll wherever it likes, in a callback too: workers cannot run these grace
 //! periods, since a callback keeps its worker as long as it likes. The first `start_poll` starts
 //! the thread. A poll starts it anew in the child of a fork, and makes an attempt of its own where
 //! the system has no thread for us.

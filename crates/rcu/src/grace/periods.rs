@@ -111,7 +111,7 @@ impl GracePeriods {
 
     /// See `Domain::stalled`.
     pub(crate) fn stalled(&self, longer_than: Duration) -> Option<Stall> {
-        // It reads files of /proc.
+        // The watch reads files of /proc.
         let _cancel = CancelDisabled::new();
         self.sequence.running().then(|| self.watch.stalled(self.registry, longer_than)).flatten()
     }

@@ -195,7 +195,7 @@ impl Sequence {
         }
     }
 
-    /// One grace period, under the leader's lock.
+    /// Runs a grace period, under the leader's lock.
     fn lead(&self, attempt: &Attempt<'_>, engine: &dyn GraceEngine, stats: &GraceStats) -> bool {
         let before = self.seq.load(Ordering::Relaxed);
         debug_assert!(before & 1 == 0);

@@ -10,7 +10,7 @@ pub(crate) struct Urgency {
     requests: AtomicU32,
     /// Too much garbage waits.
     pressed: AtomicU32,
-    /// There is a request now.
+    /// Happens when a request begins.
     hurry: Event,
 }
 

@@ -307,7 +307,7 @@ fn barrier_beside_a_registration() {
         let other = thread::spawn(move || {
             let record = other.record(1);
             other.register(record, 1);
-            // It may have been registered before the barrier or after it.
+            // The callback may have been registered before the barrier or after it.
             other.sweep();
             while other.run() == 0 {
                 thread::yield_now();

@@ -40,7 +40,7 @@ impl Shared {
     }
 
     fn reclaim(&self, old: *mut Node) {
-        // One leads, or both one after the other.
+        // A single thread leads, or both one after the other.
         let attempt = self.world.attempt(Kind::Membarrier);
         assert!(self.grace.run_until(self.grace.cookie(), &attempt, &Poll, &self.stats));
         Node::free(old);

@@ -17,7 +17,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// One place, with 5 in it.
+    /// A table of one place, with 5 in it.
     fn new() -> Arc<Shared> {
         let shared = Shared { world: World::new(), table: Table::new(1) };
         // SAFETY: the only thread.

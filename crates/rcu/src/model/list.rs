@@ -83,7 +83,7 @@ impl Shared {
         Entry::free(entry);
     }
 
-    /// What a walk in a section sees, of the list or the hlist.
+    /// The values that a walk in a section sees, of the list or the hlist.
     fn walk(&self, hlist: bool) -> Vec<u64> {
         let record = self.world.registry.claim(1).unwrap();
         record.enter();

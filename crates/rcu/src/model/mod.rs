@@ -4,7 +4,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release --lib -p reprieve`
 //!
-//! What stands for what:
+//! The models' stand-ins:
 //! - membarrier and the compiler barrier it pairs with: a sequentially consistent fence on either
 //!   side (`platform/barrier.rs`);
 //! - a node: an `UnsafeCell` of loom's, which fails the model when a read and the free are not
@@ -98,7 +98,7 @@ pub(crate) mod tools {
         }
     }
 
-    /// One pointer, and a domain's worth of readers.
+    /// A pointer, and a domain's worth of readers.
     pub(crate) struct World {
         pub(crate) registry: Registry,
         pub(crate) urgency: Urgency,

@@ -14,7 +14,7 @@ use loom::thread;
 /// The thread was sent back to the start of its section.
 pub(super) struct Aborted;
 
-/// One instruction inside the section.
+/// Runs an instruction inside the section.
 pub(super) fn instruction<R>(record: &Record, f: impl FnOnce() -> R) -> Result<R, Aborted> {
     let mut cpu = record.cpu.lock().unwrap();
     if std::mem::take(&mut cpu.interrupted) {
@@ -219,7 +219,7 @@ fn broken_arming_outside_is_caught() {
         |world| {
             let record = world.registry.claim(1).unwrap();
             arm(record);
-            // What the kernel does when it finds the descriptor armed and the program outside its
+            // The kernel does this when it finds the descriptor armed and the program outside its
             // span.
             record.cpu.lock().unwrap().armed = false;
             let attempt = || {

@@ -110,7 +110,7 @@ enum Look {
     Never,
 }
 
-/// One attempt at a part.
+/// An attempt at a part.
 fn attempt(
     shared: &Shared,
     record: &Record,

@@ -22,7 +22,7 @@ macro_rules! entry {
         found
     }};
 }
-/// What was done before a [`release`] of the same address happens before this returns.
+/// Accesses before a [`release`] of the same address happen before this returns.
 pub(crate) fn acquire(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     call(address, entry!("__tsan_acquire"));

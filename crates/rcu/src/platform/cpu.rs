@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A CPU as the models have it: what the kernel does to restartable sections.
 
-/// What the kernel knows about the thread on a CPU.
+/// The kernel's knowledge of the thread on a CPU.
 #[derive(Default)]
 pub(crate) struct Cpu {
     pub(crate) armed: bool,

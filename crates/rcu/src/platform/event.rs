@@ -71,7 +71,7 @@ impl Event {
         self.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// It happens: wakes all sleepers. Returns the new count.
+    /// The event happens: wakes all sleepers. Returns the new count.
     pub(crate) fn happen(&self) -> u32 {
         let count = self.count.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         // The checker treats sequentially consistent accesses as weaker than they are.
@@ -89,7 +89,7 @@ impl Event {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It happens: wakes that many threads.
+    /// The event happens: wakes that many threads.
     #[cfg(not(loom))]
     pub(crate) fn happen_for(&self, threads: i32) {
         self.count.fetch_add(1, Ordering::SeqCst);

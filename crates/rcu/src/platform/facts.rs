@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this process can do, found out once at start-up (`start.rs`).
+//! The abilities of this process, found out once at start-up (`start.rs`).
 //!
 //! - **membarrier** (Linux 4.14): registered and tried. Missing or filtered: readers execute
 //!   fences.
@@ -97,7 +97,7 @@ impl std::fmt::Display for Restartable {
 static FENCED: AtomicBool = AtomicBool::new(true);
 static ONE_CPU: AtomicBool = AtomicBool::new(false);
 static BOOST: AtomicBool = AtomicBool::new(false);
-/// What `REPRIEVE_BARRIER` asks for: [`EITHER`], [`BY_THREADS`] or [`BY_INTERRUPTS`].
+/// The request of `REPRIEVE_BARRIER`: [`EITHER`], [`BY_THREADS`] or [`BY_INTERRUPTS`].
 static REACH: AtomicU8 = AtomicU8::new(EITHER);
 const EITHER: u8 = 0;
 const BY_THREADS: u8 = 1;

@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// What one part of the crate does around a fork.
+/// The fork handlers of one part of the crate.
 pub(crate) struct Handlers {
     /// In the parent, before the fork.
     pub(crate) prepare: fn(),
@@ -59,7 +59,7 @@ fn entered() -> impl Iterator<Item = &'static Handlers> {
 /// Forks that are being prepared.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// One fork at a time prepares. The C library serializes handlers in its own way, but does not
+/// Forks prepare one at a time. The C library serializes handlers in its own way, but does not
 /// promise it.
 static ONE: Lock = Lock::new();
 
@@ -137,7 +137,7 @@ unsafe extern "C" fn prepare() {
 unsafe extern "C" fn parent() {
     entered().for_each(|h| (h.parent)());
     FORKS.fetch_sub(1, Ordering::SeqCst);
-    // Those in `let_pass`.
+    // Wakes the threads in `let_pass`.
     sys::futex_wake(&FORKS, i32::MAX);
     end();
 }
@@ -194,7 +194,7 @@ mod tests {
             let stat = std::fs::read_to_string(&stat).unwrap();
             stat.rsplit(')').next().unwrap().starts_with(" S")
         };
-        // One that spins never does.
+        // A thread that spins never sleeps.
         while !sleeps() {
             std::thread::yield_now();
         }

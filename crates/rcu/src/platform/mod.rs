@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the runtime asks of the kernel, the C library and the processor: system calls, the facts
+//! The runtime's interface to the kernel, the C library and the processor: system calls, the facts
 //! that start-up finds out, fork and exit handlers, atomics in the real and the model's form.
 //!
 //! Stands on no other folder. It names nothing above itself: fork handlers and the function that

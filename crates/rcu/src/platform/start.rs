@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happens once per process, before `main` where the linker lets us: the facts are found out,
+//! Start-up, once per process and before `main` where the linker lets us: the facts are found out,
 //! the fork handlers are installed, and the key is made whose destructor runs when a thread exits.
 //!
 //! Nothing here allocates from the heap, so a signal handler may be the first caller.

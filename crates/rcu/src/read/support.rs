@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program may know about its read sides.
+//! The support for read sides, as a program may ask for it.
 
 use super::restart::selftest;
 use crate::platform::exit;
 use crate::platform::facts::{self, Restartable};
 
-/// What this process can do.
+/// The abilities of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
     /// Readers execute no fence; grace periods use membarrier.
@@ -25,7 +25,7 @@ pub struct Support {
     pub exits_noticed: bool,
 }
 
-/// What this process can do. Runs the self-test of restartable sections if it has not run yet.
+/// The abilities of this process. Runs the self-test of restartable sections if it has not run yet.
 pub fn support() -> Support {
     let restartable = selftest::restartable();
     Support {

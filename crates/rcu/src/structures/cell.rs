@@ -105,7 +105,7 @@ pub struct Cell<T, D = Global> {
     value: PhantomData<T>,
 }
 
-/// What [`Cell::compare_and_swap`] does not change.
+/// The values of a [`Cell::compare_and_swap`] that changed nothing.
 #[derive(Debug)]
 pub struct Changed<'g, T> {
     /// The value in the cell.

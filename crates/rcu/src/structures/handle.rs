@@ -4,7 +4,7 @@
 //! > **Invariant.** A handle names one domain for as long as it exists, and that domain exists as
 //! > long.
 //!
-//! So the id of a guard's domain, compared with the handle's, tells whether the guard keeps alive
+//! The id of a guard's domain, compared with the handle's, thus tells whether the guard keeps alive
 //! what is in the structure. Hence the trait is sealed; a `Deref` of a user's could name another
 //! domain each time.
 

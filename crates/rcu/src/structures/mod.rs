@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Structures that are read without locks: [`Cell`], [`Map`], [`List`], [`IdTable`].
 //!
-//! They stand on domains and read sides, as a program's own structures would; readers touch nodes
-//! inside sections only, writers under the structure's locks.
+//! The structures stand on domains and read sides, as a program's own structures would; readers
+//! touch nodes inside sections only, writers under the structure's locks.
 //!
 //! | structure | plain section (a guard) | copy by restartable lookup | protected reference |
 //! |---|---|---|---|
@@ -131,9 +131,9 @@
 //! assert!(delete(1));
 //! ```
 //!
-//! What changes for readers: two may see different versions at the same time, and a reader may see
-//! an entry that was removed a moment ago. Where that matters, lock the entry and look at a
-//! `deleted` flag, as [`IdTable`] does.
+//! Readers see a change: two may see different versions at the same time, and a reader may see an
+//! entry that was removed a moment ago. Where that matters, lock the entry and look at a `deleted`
+//! flag, as [`IdTable`] does.
 
 pub(crate) mod array;
 mod lock;

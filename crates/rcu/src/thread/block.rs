@@ -52,7 +52,7 @@ use std::sync::atomic::{Ordering, fence};
 /// Domains whose records are found without a second load.
 const NEAR: usize = 4;
 
-/// One per thread, zero at first. The layout is shared with assembly and C.
+/// The block of a thread, zero at first. The layout is shared with assembly and C.
 ///
 /// Two cache lines. A shared object of the initial-exec model needs static TLS, and glibc keeps
 /// little of it for objects that are opened late.
@@ -398,8 +398,8 @@ fn unregister(last: bool) {
         }
         let records = || (0..MAX_DOMAINS).filter_map(|index| (*table.add(index)).as_ref());
         if !last && records().any(Record::in_use) {
-            // Who registers in a destructor may have no last round. What is dropped until the next
-            // one is released there after all.
+            // A thread that registers in a destructor may have no last round. Guards and
+            // protections dropped until the next round are released there after all.
             let left = records().filter(|record| record.outlives_owner());
             left.for_each(|record| record.leave_behind(sys::thread_id(), false));
             return;
@@ -409,7 +409,7 @@ fn unregister(last: bool) {
         (*thread).fast = [std::ptr::null(); NEAR];
         (*thread).online = std::ptr::null();
         (*thread).table = std::ptr::null_mut();
-        // It may exit out of a callback.
+        // The thread may exit out of a callback.
         (*thread).running = 0;
         records().for_each(|record| {
             if record.outlives_owner() {
@@ -472,7 +472,7 @@ pub(crate) fn works_for() -> usize {
     unsafe { (*this()).works_for }
 }
 
-/// Whose callbacks this thread is running: see [`Thread::running`].
+/// The queue or buffer whose callbacks this thread is running: see [`Thread::running`].
 pub(crate) fn running() -> usize {
     // SAFETY: the block is this thread's own.
     unsafe { (*this()).running }

@@ -38,8 +38,8 @@
 //! > registered, not run, nobody else's, and linked to a null. What the owner has in hand is in no
 //! > chain.
 //!
-//! What it had in hand is lost, and its last change of the pending count is not known:
-//! [`recount`](crate::callback::recount) puts the pending count right.
+//! Callbacks that the owner had in hand are lost, and its last change of the pending count is not
+//! known: [`recount`](crate::callback::recount) puts the pending count right.
 
 use super::list::Chain;
 use super::load::Load;
@@ -95,7 +95,7 @@ pub(crate) struct Access<'a> {
     owner: bool,
 }
 
-/// What was in a buffer.
+/// The contents of a buffer.
 pub(crate) struct Closed {
     pub(crate) home: usize,
     pub(crate) chains: [Chain; 2],
@@ -226,7 +226,7 @@ impl Buffer {
         rests
     }
 
-    /// What is in the pending count for callbacks that do not wait, because they were not
+    /// The part of the pending count for callbacks that do not wait, because they were not
     /// registered (yet) or because they have run.
     #[cfg(not(loom))]
     pub(crate) fn idle_load(&self) -> (Load, Load) {
@@ -404,7 +404,7 @@ impl Access<'_> {
         self.buffer.home()
     }
 
-    /// What tells it from others.
+    /// The address that tells the buffer from others.
     #[cfg(not(loom))]
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self.buffer) as usize

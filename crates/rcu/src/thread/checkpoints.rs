@@ -58,7 +58,7 @@ use crate::thread::slots::{RESERVED, Slots};
 use std::marker::PhantomData;
 
 pub(crate) struct Checkpoints<'r> {
-    /// Those of `base`, of `newest`, and the spare one.
+    /// The slots of `base`, of `newest`, and the spare one.
     slots: [&'r AtomicUsize; 3],
     /// Nodes, in the first slots; 0 if there is none.
     base: usize,

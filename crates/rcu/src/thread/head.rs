@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The head of a callback: the part of a node that a registered callback needs.
 
-/// What a callback is called with: the head that was registered.
+/// The function of a callback, called with the head that was registered.
 pub type Function = unsafe extern "C" fn(*mut Head);
 
 /// The part of a node (or an allocation of its own) that a waiting callback needs. Plain data,

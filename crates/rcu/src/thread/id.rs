@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tells domains apart: an index, which is used again, and a number, which is not.
+//! The ids of domains: an index, which is used again, and a number, which is not.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ impl DomainId {
     /// Bits of the index, which is used again when a domain is gone. The rest counts domains.
     const INDEX: u32 = u16::BITS;
 
-    /// Of a new domain with that index. The default domain's is always the same.
+    /// The id of a new domain with that index. The default domain's is always the same.
     pub(crate) fn new(index: usize) -> DomainId {
         static DOMAINS: AtomicU64 = AtomicU64::new(0);
         if index == 0 {

@@ -105,7 +105,7 @@ impl Chain {
         head
     }
 
-    /// What `List::take` returned.
+    /// The chain that `List::take` returned.
     ///
     /// # Safety
     /// The chain is the caller's alone.

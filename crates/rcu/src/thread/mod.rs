@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What belongs to a thread: its block, its record in the registry of each domain, the protection
+//! The state of a thread: its block, its record in the registry of each domain, the protection
 //! slots and the callback buffer in the record. Also the ids of domains and the heads of callbacks,
 //! which these name.
 //!

@@ -47,7 +47,7 @@ use crate::thread::slots::Slots;
 #[cold]
 fn nested() {}
 
-/// One section ended.
+/// A section that ended.
 const SECTION: u64 = 1 << 32;
 const NESTING: u64 = SECTION - 1;
 /// Far below the limit of the nesting count, and far beyond the depth of any correct program.
@@ -100,7 +100,7 @@ pub(crate) const SEIZED: u32 = u32::MAX;
 /// No id has this bit.
 const LEFT: u32 = 1 << 31;
 
-/// What `watch/` keeps about a reader that a grace period waits for. A leader writes; others may
+/// Notes of `watch/` about a reader that a grace period waits for. A leader writes; others may
 /// read, and get old and new values mixed at worst.
 #[cfg_attr(loom, derive(Default))]
 pub(crate) struct Lag {
@@ -239,7 +239,7 @@ impl Record {
         let Some(thread) = self.left_behind() else { return };
         if self.part.unsettled.load(Ordering::Relaxed) != 0
             && ended(thread)
-            // It may have gone on to another thread, until that one's end.
+            // The record may have gone on to another thread, until that one's end.
             && self.left_behind() == Some(thread)
         {
             self.part.unsettled.store(0, Ordering::Relaxed);
@@ -369,7 +369,7 @@ impl Record {
     /// The owner has a new thread id (it is the child of a fork).
     #[cfg(not(loom))]
     pub(crate) fn rename(&self, thread: u32) {
-        // What it has left behind in its destructors stays left behind.
+        // A record that it left behind in its destructors stays left behind.
         let left = if self.left_behind().is_some() { LEFT } else { 0 };
         self.part.owner.store(thread | left, Ordering::Relaxed);
         self.stamp();

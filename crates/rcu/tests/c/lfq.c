@@ -22,7 +22,7 @@ struct entry {
 	struct rcu_head head;
 };
 
-/* What a library compiled for liburcu has: 16 bytes for the head, and something behind it. */
+/* A head of a library compiled for liburcu: 16 bytes, and something behind it. */
 struct small {
 	void *head[2];
 	long canary;

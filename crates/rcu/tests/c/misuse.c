@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What a program must not do: the argument says which. The library ends it with one line. */
+/* Mistakes of a program: the argument says which. The library ends it with one line. */
 #include <reprieve/reprieve.h>
 #include <stdio.h>
 #include <string.h>

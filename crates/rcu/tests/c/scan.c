@@ -47,7 +47,7 @@ static void take_out(struct item *i)
 	reprieve_retire(&i->link, &i->head, item_free, sizeof(*i), REPRIEVE_LEAF);
 }
 
-/* One scan; returns how many elements that stay it saw. */
+/* Scans once; returns how many elements that stay it saw. */
 static uint64_t scan_all(int slow)
 {
 	struct reprieve_scan scan = REPRIEVE_SCAN_INIT(&items);

@@ -120,7 +120,7 @@ int main(void)
 	reprieve_on_stall(NULL, hook, &reports);
 	/* No report but of the dead, however long a busy machine takes. */
 	reprieve_set_stall_timeout(NULL, 86400000);
-	/* They clean up after themselves. */
+	/* The threads clean up after themselves. */
 	for (i = 0; i < 20; i++) {
 		pthread_join(start(exits, i % 2 ? &thread : NULL), NULL);
 		reprieve_synchronize();

@@ -52,7 +52,7 @@ int main(int argc, char **argv)
 	while (!__atomic_load_n(&used, __ATOMIC_ACQUIRE))
 		usleep(1000);
 	CHECK(!dlclose(plugin));
-	/* So do the handlers of fork. */
+	/* The handlers of fork still work. */
 	child = fork();
 	if (!child)
 		_exit(3);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What waits and what does not: sections, protected nodes, polling, callbacks, domains, QSBR. */
+/* Waiting calls and others: sections, protected nodes, polling, callbacks, domains, QSBR. */
 #include <reprieve/restart.h>
 #include <errno.h>
 #include <pthread.h>
@@ -143,7 +143,7 @@ int main(void)
 		reprieve_release(&more[i]);
 	usleep(50000);
 	CHECK(!freed);
-	/* Who protects a node cannot wait until it is freed. */
+	/* A thread that protects a node cannot wait until it is freed. */
 	CHECK(reprieve_barrier() == EDEADLK && !freed);
 	reprieve_release(&held);
 
@@ -185,7 +185,7 @@ int main(void)
 	}
 	CHECK(reprieve_barrier() == 0 && freed == 1);
 
-	/* One that a callback frees: its own callbacks run all the same. */
+	/* A domain that a callback frees: its own callbacks run all the same. */
 	ending = reprieve_domain_new(REPRIEVE_ENGINE_RESTART, 0);
 	CHECK(ending);
 	n = (struct node *)calloc(1, sizeof(*n));

@@ -26,7 +26,7 @@ impl Cell {
         unsafe { domain.retire_box(Box::from_raw(old)) };
     }
 
-    /// Of the node that is there now.
+    /// The address of the node that is there now.
     #[allow(dead_code, reason = "not every test needs it")]
     pub fn address(&self) -> usize {
         self.0.load(Acquire).addr()

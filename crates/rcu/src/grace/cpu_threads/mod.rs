@@ -12,12 +12,11 @@
 //! > instruction on it after the round began. Whatever ran there before is then off its CPU, or
 //! > was: a full fence; and a restartable section in it starts over before its next instruction.
 //!
-//! That is what [`interrupt`](super::heavy::interrupt) with
-//! [`Kind::Restart`](crate::platform::barrier::Kind) promises. A thread that was inside a section
-//! when the round began has lost its CPU since, by the visit of that CPU at the latest. A thread
-//! that runs on a CPU after its visit was switched to after the visiting thread had seen the round,
-//! and so sees the unlinking. A thread that changes CPUs in between was switched away from the one
-//! and to the other.
+//! [`interrupt`](super::heavy::interrupt) with [`Kind::Restart`](crate::platform::barrier::Kind)
+//! promises the same. A thread that was inside a section when the round began has lost its CPU
+//! since, by the visit of that CPU at the latest. A thread that runs on a CPU after its visit was
+//! switched to after the visiting thread had seen the round, and so sees the unlinking. A thread
+//! that changes CPUs in between was switched away from the one and to the other.
 //!
 //! The membarrier's command for a single CPU, which interrupts nobody where no thread of the
 //! process runs, goes to CPUs that have no thread of ours (beyond what the process might use when

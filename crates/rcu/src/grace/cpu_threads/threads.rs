@@ -2,10 +2,10 @@
 //! The threads that visit CPUs: one per CPU, one set for all domains of the process. Each sleeps
 //! until a round begins.
 //!
-//! They start with the first round and end when there has been none for [`IDLE`]. Nobody waits for
-//! their end. There is one for each CPU that the process might use when it started. A thread that
-//! did not visit its CPU in time is unbound, so that it can leave a CPU which a real-time thread
-//! never gives up, and ends; that CPU is interrupted for a while.
+//! The threads start with the first round and end when there has been none for [`IDLE`]. Nobody
+//! waits for their end. There is one for each CPU that the process might use when it started. A
+//! thread that did not visit its CPU in time is unbound, so that it can leave a CPU which a
+//! real-time thread never gives up, and ends; that CPU is interrupted for a while.
 
 use super::spin_detector::{DETECTOR, now};
 use super::{Reached, Rounds};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_millis(100);
 /// With more CPUs than this there are no visits.
 const MOST: usize = 64;
-/// They call the kernel and nothing else.
+/// The threads call the kernel and nothing else.
 const STACK: sys::Stack = sys::Stack::Bytes(256 << 10);
 /// A thread that has had nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(10);

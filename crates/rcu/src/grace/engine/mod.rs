@@ -37,7 +37,7 @@ use crate::thread::registry::Registry;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What an engine needs for one grace period.
+/// An engine's input for one grace period.
 pub(crate) struct Attempt<'a> {
     pub(crate) registry: &'a Registry,
     /// The heavy barrier of this domain.
@@ -51,7 +51,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) visits: &'a std::sync::atomic::AtomicU64,
 }
 
-/// One way to run a grace period.
+/// A way to run a grace period.
 pub(crate) trait GraceEngine: Send + Sync {
     /// Returns true once every section of the registry that was running at the call has ended;
     /// false if the deadline came first, and then nothing is promised. Called by one leader at a

@@ -6,8 +6,8 @@
 //! once. At most one reader is watched at any time: the least work per grace period, and the
 //! longest grace periods, since the delays of preempted readers add up.
 //!
-//! One heavy barrier before the token starts is enough: a section that may hold the node was shown
-//! in its word then, and is either still there when the token arrives, or over.
+//! A single heavy barrier before the token starts is enough: a section that may hold the node was
+//! shown in its word then, and is either still there when the token arrives, or over.
 
 use super::{Attempt, GraceEngine};
 use std::time::Duration;

@@ -81,7 +81,7 @@ impl Boost {
     /// False if the system does not allow it.
     fn help_all(&self, registry: &Registry, deadline: Option<Instant>) -> bool {
         let Some(_leader) = Raised::this_thread() else {
-            // What is refused to another one need not be refused to an ordinary leader.
+            // An ordinary leader may be allowed what is refused to another one.
             return Attributes::of(0).is_some_and(|own| !own.is_ordinary());
         };
         let waited = |r: &&Record| r.awaited() && !r.passed() && r.left_behind().is_none();
@@ -273,7 +273,7 @@ mod tests {
         .unwrap();
     }
 
-    /// Nor does what a raised thread creates keep the priority, if the program does not want it so.
+    /// Children of a raised thread do not keep the priority, if the program does not want it so.
     #[test]
     fn children_of_a_raised_thread_are_ordinary() {
         for flags in [0, RESET_ON_FORK] {

@@ -52,7 +52,7 @@ pub(crate) struct Watch;
 use crate::thread::registry::Registry;
 use std::time::Instant;
 
-/// One wait of one leader.
+/// A leader's wait.
 #[cfg_attr(loom, allow(dead_code))]
 pub(crate) struct LeaderWait<'a> {
     watch: &'a Watch,

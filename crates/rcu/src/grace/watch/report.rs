@@ -31,7 +31,7 @@ pub struct Laggard {
     pub waiting: Duration,
     /// CPU time that it has used since then.
     pub ran: Option<Duration>,
-    /// What it was doing when the report was made.
+    /// The thread's state when the report was made.
     pub state: State,
     /// The CPU that it runs on or ran on last.
     pub cpu: Option<u32>,
@@ -41,15 +41,15 @@ pub struct Laggard {
     pub stack: Vec<usize>,
 }
 
-/// What a thread is doing.
+/// The state of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// It is on a CPU.
+    /// The thread is on a CPU.
     Running,
-    /// It is runnable, but has no CPU.
+    /// The thread is runnable, but has no CPU.
     Preempted,
-    /// It waits in the kernel.
+    /// The thread waits in the kernel.
     #[non_exhaustive]
     Blocked {
         /// Number of the system call; negative for a page fault and the like.
@@ -57,7 +57,7 @@ pub enum State {
         /// The kernel's function, where the kernel tells.
         function: Option<String>,
     },
-    /// It has been stopped, by a signal or a debugger.
+    /// A signal or a debugger stopped the thread.
     Stopped,
     /// The thread no longer exists. It ended inside a section, without its destructors (a bare
     /// `exit` system call, a bare thread), or with a guard leaked.
@@ -65,8 +65,8 @@ pub enum State {
     Dead {
         /// Its section, its protected nodes and its place were given up: the grace period goes on.
         forgotten: bool,
-        /// It leaked a guard ([`Guard`](crate::Guard), [`Qsbr`](crate::Qsbr)), whose references may
-        /// still be in use: its section never ends.
+        /// The thread leaked a guard ([`Guard`](crate::Guard), [`Qsbr`](crate::Qsbr)), whose
+        /// references may still be in use: its section never ends.
         leaked: bool,
     },
     /// The system does not tell.

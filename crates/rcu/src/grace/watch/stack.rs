@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The stacks of other threads, by a signal: each thread unwinds its own, in a handler.
 //!
-//! There is no other way to find out where a *preempted* thread is: the kernel shows instruction
+//! A signal is the only way to find out where a *preempted* thread is: the kernel shows instruction
 //! pointers of blocked threads only. A library must not send signals that nobody expects (system
 //! calls of the interrupted thread may fail with `EINTR`), so the program asks for it and chooses
 //! the signal.
@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_millis(300);
 
 /// 0: stacks are not enabled.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// One report at a time.
+/// Held for one report at a time.
 static REPORTER: Lock = Lock::new();
 static ANSWERS: [Answer; THREADS] = [const { Answer::new() }; THREADS];
 

@@ -37,7 +37,7 @@ impl Display for Symbol {
 /// The C library's `struct link_map`, as far as it is public.
 #[repr(C)]
 struct LinkMap {
-    /// What addresses in memory are greater by than those in the file.
+    /// Addresses in memory are greater by this than those in the file.
     bias: usize,
     name: *const c_char,
     dynamic: *const [usize; 2],
@@ -226,7 +226,8 @@ mod tests {
         }
     }
 
-    /// It runs under the loader's lock, and waits for a grace period whose leader writes a report.
+    /// The finalizer runs under the loader's lock, and waits for a grace period whose leader writes
+    /// a report.
     #[test]
     #[cfg_attr(target_feature = "crt-static", ignore = "a static program opens no plugin")]
     fn a_finalizer_may_wait_for_a_report() {

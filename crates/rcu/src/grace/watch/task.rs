@@ -24,7 +24,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Of a thread of this machine, in this process or not.
+    /// The state of a thread of this machine, in this process or not.
     pub(crate) fn of(thread: u32) -> Option<Stat> {
         if !proc_is_ours() {
             return None;

@@ -101,7 +101,7 @@ impl Watch {
     /// A leader that has waited since `since` looks, if it is time.
     pub(super) fn look(&self, registry: &Registry, since: u64) {
         let (now, next) = (now(), self.next_look.load(Ordering::Relaxed));
-        // There is one leader at a time.
+        // Leaders come one at a time.
         if now >= next {
             self.next_look.store(now + nanoseconds(PERIOD).min(self.timeout()), Ordering::Relaxed);
             self.examine(registry, since, now);
@@ -227,7 +227,7 @@ impl Watch {
             .filter_map(|r| {
                 let (since, ran) = r.lag()?;
                 let found = laggard(r, now.saturating_sub(since), ran);
-                // It may have left meanwhile, and ended.
+                // The reader may have left meanwhile, and ended.
                 (r.awaited() && !matches!(found.thread, 0 | SEIZED)).then_some(found)
             })
             .collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which CPUs there are, and where threads may run.
+//! CPUs that exist, and those where threads may run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

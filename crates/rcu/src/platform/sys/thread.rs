@@ -40,7 +40,7 @@ pub(crate) enum Stack {
 }
 
 impl Stack {
-    /// Those of the standard library's threads. (musl's default is far less.)
+    /// Stack bytes of the standard library's threads. (musl's default is far less.)
     const LEAST: usize = 2 << 20;
 
     fn bytes(&self, attributes: &libc::pthread_attr_t) -> usize {
@@ -76,7 +76,7 @@ impl Thread {
         }
         let _blocked = SignalsBlocked::new();
         let mut bytes = Name::default();
-        // Of a longer name the first bytes are there.
+        // A longer name keeps its first bytes.
         let _ = std::io::Write::write_fmt(&mut &mut bytes[..15], name);
         let mut body = Vec::new();
         body.try_reserve_exact(1).ok()?;

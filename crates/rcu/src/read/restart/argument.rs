@@ -10,7 +10,7 @@
 use super::Lookup;
 use std::mem::{ManuallyDrop, MaybeUninit, transmute};
 
-/// What a register holds.
+/// The content of a register.
 pub(super) type Register = MaybeUninit<usize>;
 
 /// Whether a value travels in registers.

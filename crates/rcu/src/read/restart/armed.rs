@@ -144,7 +144,7 @@ fn arm_outside(cs: usize) {
     if is(Fault::ArmOutside) {
         // SAFETY: `cs` is this thread's own. Arming outside is the fault.
         unsafe { arm(cs) };
-        // One in eight enters the kernel for sure: how long the loop takes is up to the processor.
+        // Every eighth call enters the kernel: how long the loop takes is up to the processor.
         static TURN: AtomicU8 = AtomicU8::new(0);
         if TURN.fetch_add(1, Ordering::Relaxed) % 8 == 0 {
             // SAFETY: no arguments.

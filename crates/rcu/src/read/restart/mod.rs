@@ -63,7 +63,7 @@ pub const RESTARTS: u32 = 16;
 /// - it may be abandoned after any instruction and begun again;
 /// - shared memory is read with the methods of [`Section`] only.
 pub unsafe trait Lookup {
-    /// What it returns: copied out of the section. At most 64 bytes, and 32 if
+    /// The result, copied out of the section. At most 64 bytes, and 32 if
     /// [`UNOPTIMIZED`](Lookup::UNOPTIMIZED), so that the compiler copies it in line. Up to 16 bytes
     /// return in registers, as a lookup of 16 bytes is passed in them.
     type Output: Copy;
@@ -84,7 +84,7 @@ pub unsafe trait Lookup {
     unsafe fn run(&self, section: &Section) -> Self::Output;
 }
 
-/// What a lookup that protects returns: a node, by itself or with a word, in two registers. The
+/// The result of a lookup that protects: a node, by itself or with a word, in two registers. The
 /// functions are called inside.
 pub(crate) trait Names: Copy {
     /// Whether two slots are filled.
@@ -172,7 +172,7 @@ mod armed {
     }
 }
 
-/// What a lookup needs to know of its domain.
+/// A domain, as far as its lookups need to know it.
 pub(crate) trait LookupDomain {
     /// Whether this is the default domain: its lookups need only [`thread::ready`].
     const DEFAULT: bool;

@@ -22,7 +22,7 @@ pub(crate) struct Probe {
     pub(crate) cpu: AtomicU32,
     /// The helper has interrupted it by now.
     pub(crate) stop: AtomicU32,
-    /// What the helper does.
+    /// The helper's action: `PREEMPT` or `MEMBARRIER`.
     how: u32,
     /// The real-time priority that the helper needs to preempt the section; 0: none.
     priority: i32,
@@ -67,7 +67,7 @@ pub(crate) fn restartable() -> Restartable {
         if let Some(test) = facts::begin_self_test(running) {
             match facts::end_self_test(test, run()) {
                 Some(noted) => return noted,
-                // Of several tests that replaced each other the last one counts.
+                // The last of several tests that replaced each other counts.
                 None if facts::running_self_test().is_some() => continue,
                 None => return Restartable::SelfTestInconclusive,
             }

@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize;
 
-/// What a part has come to. See [`Traversal::part`].
+/// The outcome of a part. See [`Traversal::part`].
 #[repr(C)]
 pub struct Part<T> {
     pub(crate) node: *const T,
@@ -45,7 +45,7 @@ pub(crate) const REACHED: usize = 1;
 pub(crate) const LOST: usize = 2;
 pub(crate) const END: usize = 3;
 
-/// Those without a node leave the slot reserved.
+/// Outcomes without a node leave the slot reserved.
 impl<T> Part<T> {
     /// The traversal is over: this is the node.
     #[inline(always)]
@@ -133,7 +133,7 @@ impl<T> Names for Handed<T> {
 ///   [lost](Part::lost) if it finds the mark;
 /// - a node that a part has found or reached was in the structure, by what the part read.
 pub unsafe trait Traversal {
-    /// What it stops at.
+    /// The type of the nodes.
     type Node;
 
     /// As [`Lookup::UNOPTIMIZED`].
@@ -209,7 +209,7 @@ pub(crate) unsafe fn protect_part<L: Lookup<Output: Names>, P: LookupDomain>(
     unsafe { protect_otherwise::<L>(domain, slot, first.is_some(), attempt, plain) }
 }
 
-/// One part of a traversal.
+/// A part of a traversal.
 struct Of<'a, T: Traversal> {
     traversal: &'a T,
     from: *const T::Node,

@@ -17,7 +17,7 @@ use std::mem::offset_of;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// What writers know about free indices, under their lock.
+/// The writers' knowledge of free indices, under their lock.
 struct Free {
     /// Last generation of each index.
     generations: Vec<u32>,

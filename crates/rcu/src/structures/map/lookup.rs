@@ -64,7 +64,7 @@ unsafe impl<K, V> Lookup for Find<'_, K, V> {
 /// Finds the first item of that hash, and copies its key and value.
 pub(super) struct Copied<'a, K, V>(pub(super) Find<'a, K, V>);
 
-/// What [`Copied`] returns: at most 32 bytes in all.
+/// The result of [`Copied`]: at most 32 bytes in all.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs {
     pub(super) found: usize,
