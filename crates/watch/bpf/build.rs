@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the build scripts of crates with eBPF programs share: each includes this file.
+// The code that the build scripts of crates with eBPF programs share: each includes this file.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::env;

@@ -37,7 +37,7 @@ struct task_struct___hint {
 
 #pragma clang attribute pop
 
-/* What a process registered. slot: its place in the page. */
+/* The registration of a process. slot: its place in the page. */
 struct registration {
 	s64 block;
 	s64 reader;

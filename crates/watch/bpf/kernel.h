@@ -68,7 +68,7 @@ struct rq {
 
 struct cfs_rq {
 	struct rq *rq;
-	/* Of its cgroup and those above. With CONFIG_CFS_BANDWIDTH. */
+	/* Throttles of its cgroup and those above: CONFIG_CFS_BANDWIDTH. */
 	int throttle_count;
 };
 

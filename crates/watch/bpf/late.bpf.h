@@ -58,7 +58,8 @@ static __always_inline void count_held(const struct vcpu *vcpu, u32 class,
 	    (class == CLASS_USER && vcpu->tracks_user))
 		return;
 	seq = vm->seq;
-	/* Of one that began before its guest was watched the age is unknown. */
+	/* The age of a grace period that began before its guest was watched
+	 * is unknown. */
 	if (seq == NO_SEQ || !(seq & 3) || vm->began_seq >> 2 != seq >> 2)
 		return;
 	from = vm->began;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What was found out about a vCPU at the moment at which it lost its CPU. */
+/* The findings about a vCPU at the moment at which it lost its CPU. */
 #ifndef REPRIEVE_OBSERVATION_BPF_H
 #define REPRIEVE_OBSERVATION_BPF_H
 

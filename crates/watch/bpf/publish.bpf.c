@@ -30,14 +30,14 @@ struct place {
 	u64 key;
 };
 
-/* What user space wants written to the page, which it can only read. */
+/* An order of user space to write to the page, which it can only read. */
 struct order {
 	u64 key;
 	u32 slot;
 	u32 pad;
 };
 
-/* Of registered processes' threads. */
+/* Counts of registered processes' threads. */
 struct counts {
 	u64 switches;
 	u64 preempted;

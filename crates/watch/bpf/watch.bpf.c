@@ -59,7 +59,7 @@ static __always_inline void count_blocked(struct vcpu *vcpu, u64 now)
 			woken = now;
 		count(&vcpu->wakes, now - woken);
 	} else {
-		/* It was woken before it was off its CPU. */
+		/* The vCPU was woken before it was off its CPU. */
 		woken = now;
 	}
 	count(&vcpu->blocks, woken - vcpu->since);
@@ -94,7 +94,7 @@ static __always_inline void enter(struct vcpu *vcpu, u32 cpu, u64 now)
 	} else if (doing == DOING_BLOCKED) {
 		count_blocked(vcpu, now);
 	} else if (doing == DOING_RUNNING) {
-		/* It left its CPU unseen, at an unknown time. */
+		/* The vCPU left its CPU unseen, at an unknown time. */
 		__sync_fetch_and_add(&missed, 1);
 	}
 	vcpu->since = now;
@@ -244,7 +244,7 @@ int BPF_PROG(ticked)
 	if (!vcpu)
 		return 0;
 	now = bpf_ktime_get_ns();
-	/* It ran before it was watched and has not stopped since. */
+	/* The vCPU ran before it was watched and has not stopped since. */
 	if (vcpu->doing == DOING_UNSEEN) {
 		begin_change(vcpu);
 		vcpu->since = now;

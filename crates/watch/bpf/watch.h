@@ -31,7 +31,7 @@
 #define COST_STEPS 240
 #define COST_STEP_BITS 3
 
-/* What a vCPU was doing when it was preempted. */
+/* The work of a vCPU when it was preempted. */
 enum class {
 	CLASS_USER,
 	CLASS_KERNEL,

@@ -176,7 +176,7 @@ impl Look {
     }
 }
 
-/// One of a terminal's sixteen colours, on a dark background.
+/// A colour of a terminal's sixteen, on a dark background.
 fn rgb(colour: Color, otherwise: &'static str) -> &'static str {
     match colour {
         Color::Black => "#14171c",

@@ -44,7 +44,7 @@ impl Version {
     }
 }
 
-/// Those of this process's mounts.
+/// The hierarchies of this process's mounts.
 pub fn hierarchies() -> Vec<Hierarchy> {
     parse(&fs::read_to_string("/proc/self/mounts").unwrap_or_default())
 }
@@ -177,7 +177,7 @@ pub fn limited_thread(tid: u32) -> Option<PathBuf> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bandwidth {
     pub file: PathBuf,
-    /// What is in it.
+    /// The text of the file.
     pub quota: String,
     /// Periods that there were, and those in which the quota was used up.
     pub periods: u64,

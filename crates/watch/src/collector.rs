@@ -36,7 +36,7 @@ pub struct Watch {
     pub(crate) machines: Arc<Machines>,
     slots: Arc<Slots>,
     kvm: Kvm,
-    /// Who holds up late grace periods is counted.
+    /// Counts who holds up late grace periods.
     counts_held: bool,
     /// `None`: they were not asked for.
     processes: Option<Inspector>,
@@ -159,7 +159,7 @@ impl Watch {
         })
     }
 
-    /// What happened since the last call, in the order of time; nothing unless [`Options::events`]
+    /// Events since the last call, in the order of time; nothing unless [`Options::events`]
     /// asked for it. Call it a few times per second: the buffer is bounded, and [`Event::Lost`]
     /// marks the beginning and the end of what did not fit.
     pub fn events(&mut self) -> Vec<Event> {

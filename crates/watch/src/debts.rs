@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who owes which grace period now: for whoever schedules by it, many times per second.
+//! The debts to grace periods now: for whoever schedules by it, many times per second.
 //!
 //! A look is one system call per VM, which reads `gp_seq` and the leaves of the `rcu_node` tree at
 //! addresses that are known since the guest was found; [`Watch::snapshot`] copies everything. More
@@ -66,7 +66,7 @@ fn grace_now(machine: &Machine) -> GraceNow {
     grace
 }
 
-/// Who owes a guest's grace period something.
+/// The vCPUs and readers that owe a guest's grace period something.
 pub(super) struct Debts<'a> {
     /// `rcu_state.gp_seq`.
     pub seq: u64,
@@ -129,7 +129,7 @@ fn owes(leaves: &[NodeLayout], masks: &[u64], cpu: u32) -> bool {
     })
 }
 
-/// Of the readers that the guest's own scheduler had preempted and for which the grace period `seq`
+/// Readers that the guest's own scheduler had preempted and for which the grace period `seq`
 /// waits: the guest's CPUs that run one now, and the number of those that run nowhere.
 fn blocked_readers(machine: &Machine, attached: &Attached, seq: u64) -> (Vec<u32>, usize) {
     let owing = attached.guest.rcu().and_then(|rcu| rcu.owing()).ok();

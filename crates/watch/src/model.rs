@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a vCPU was doing when it lost its CPU against its will.
+/// The work of a vCPU when it lost its CPU against its will.
 ///
 /// The first that applies, in this order: unknown, user, hardirq, softirq, idle, no-preempt,
 /// irqs-off, reader, kernel. (An interrupt that hits the idle task is as critical as any other; the
@@ -36,7 +36,7 @@ pub enum Class {
     Hardirq,
     /// The idle task.
     Idle,
-    /// What the guest was doing could not be read.
+    /// The guest's work could not be read.
     Unknown,
 }
 
@@ -94,12 +94,12 @@ pub struct Preemptions {
     /// How long it took until the vCPU ran again. The sum of the counts is the number of
     /// preemptions that have ended.
     pub off_cpu: Histogram,
-    /// Of these, how many hit an RCU reader, and for how long.
+    /// Ended preemptions that hit an RCU reader, and how long they lasted.
     pub readers: u64,
     pub readers_off_cpu_ns: u64,
 }
 
-/// One snapshot of everything watched.
+/// A snapshot of everything watched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     /// [`Snapshot::SCHEMA`]; 0 in recordings of version 0.1.
@@ -142,7 +142,7 @@ pub struct Cost {
 /// A virtual machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VmSnapshot {
-    /// Of the VMM's process.
+    /// The process ID of the VMM.
     pub pid: u32,
     /// The VMM's name for it, else the PID.
     pub name: String,
@@ -155,7 +155,7 @@ pub struct VmSnapshot {
     pub reason: Option<String>,
     /// The guest kernel's release, once known.
     pub kernel: Option<String>,
-    /// What cannot be seen in this guest, in sentences ("RCU readers leave no trace: ...").
+    /// Blind spots in this guest, in sentences ("RCU readers leave no trace: ...").
     pub blind: Vec<String>,
     pub vcpus: Vec<Vcpu>,
     /// The counters of vCPUs that were taken out of the VM, in sum; the rest of it says nothing.
@@ -181,9 +181,9 @@ pub struct VmSnapshot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taker {
     pub pid: u32,
-    /// Of the VM, else of the process, else of the thread that was first to take a CPU.
+    /// The name of the VM, else of the process, else of the thread that was first to take a CPU.
     pub name: String,
-    /// It is a VM that is watched.
+    /// The process is a VM that is watched.
     pub vm: bool,
     /// Where limits of CPU time apply to it, while it runs.
     pub cgroup: Option<String>,
@@ -195,7 +195,7 @@ pub struct Taker {
 impl VmSnapshot {
     pub const TAKERS: usize = 5;
 
-    /// Those whose counters add up to the VM's.
+    /// The vCPUs whose counters add up to the VM's.
     pub fn counted(&self) -> impl Iterator<Item = &Vcpu> {
         self.vcpus.iter().chain(&self.former)
     }
@@ -236,7 +236,7 @@ pub struct Vcpu {
     pub index: u32,
     pub tid: u32,
     pub now: VcpuNow,
-    /// One entry per class that occurred.
+    /// An entry per class that occurred.
     pub preemptions: Vec<Preemptions>,
     /// Times that it gave up its CPU itself (halted, or waited for its VMM), and how long it was
     /// until it was woken.
@@ -260,13 +260,13 @@ pub struct Vcpu {
     pub announced_off_cpu_ns: u64,
 }
 
-/// What a vCPU is doing now.
+/// The state of a vCPU now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum VcpuNow {
     Running {
         since_ns: u64,
-        /// Of the host.
+        /// The host's CPU.
         cpu: u32,
     },
     Preempted {
@@ -282,7 +282,7 @@ pub enum VcpuNow {
         #[serde(default)]
         taker: Option<u32>,
     },
-    /// It gave up its CPU, was woken, and waits for a CPU since then.
+    /// The vCPU gave up its CPU, was woken, and waits for a CPU since then.
     Ready {
         since_ns: u64,
         /// When it gave up its CPU.
@@ -309,9 +309,9 @@ pub struct Location {
 /// A guest's grace periods.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Grace {
-    /// Those that began and ended while watched.
+    /// Grace periods that began and ended while watched.
     pub durations: Histogram,
-    /// Those that ended too fast for both ends to be seen; not in `durations`.
+    /// Grace periods that ended too fast for both ends to be seen; not in `durations`.
     pub unseen: u64,
     /// `None` as well while the VM is paused.
     pub current: Option<CurrentGrace>,

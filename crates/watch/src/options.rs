@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What to watch, and how closely.
+//! The choice of what to watch, and how closely.
 
 use super::vms::stand_in::StandIns;
 use std::time::Duration;
 
-/// Which virtual machines to watch.
+/// The virtual machines to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Which {
     /// Every one on this host, also those that come later.
     #[default]
     All,
-    /// Those whose process ID or name is in the list, whenever they come.
+    /// VMs whose process ID or name is in the list, whenever they come.
     Named(Vec<String>),
 }
 

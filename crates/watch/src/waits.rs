@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What grace periods wait for, sampled.
+//! The waits of grace periods, sampled.
 //!
 //! A grace period waits for each vCPU that owes it a quiescent state, and for readers that the
 //! guest's own scheduler had preempted. A sample is one, in equal parts for all that it waits for;
@@ -24,12 +24,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a grace period waits for.
+/// A wait of a grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GraceWait {
     /// A vCPU that runs, and has not reported a quiescent state.
     Running,
-    /// One that lost its CPU in user mode.
+    /// A vCPU that lost its CPU in user mode.
     PreemptedUser,
     /// ... in the kernel, in no reader that can be seen.
     PreemptedKernel,
@@ -39,9 +39,9 @@ pub enum GraceWait {
     PreemptedIdle,
     /// ... at an unknown place.
     PreemptedUnknown,
-    /// One that halted, was woken, and waits for a CPU.
+    /// A vCPU that halted, was woken, and waits for a CPU.
     Woken,
-    /// One that is halted: the guest's grace-period kthread has not noticed.
+    /// A vCPU that is halted: the guest's grace-period kthread has not noticed.
     Halted,
     /// A reader that the guest's own scheduler preempted, and that does not run.
     PreemptedByGuest,
@@ -96,7 +96,7 @@ impl GraceWait {
         }
     }
 
-    /// Of a vCPU that lost its CPU in that class.
+    /// The wait for a vCPU that lost its CPU in that class.
     fn preempted(class: Class, reader: bool) -> GraceWait {
         match class {
             _ if reader => GraceWait::PreemptedReader,
@@ -121,7 +121,7 @@ pub const LONG: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, Default)]
 pub struct Sampled {
     pub all: GraceWaits,
-    /// Those of grace periods that were [`LONG`] then.
+    /// Samples of grace periods that were [`LONG`] then.
     pub long: GraceWaits,
 }
 
@@ -209,7 +209,7 @@ fn sample(machines: &Machines, hz: u32, to: &Mutex<HashMap<u32, Sampled>>, stop:
 }
 
 impl Sampled {
-    /// One sample.
+    /// Adds a sample.
     fn add(&mut self, waits: &[GraceWait], long: bool) {
         for wait in waits {
             let part = 1.0 / waits.len() as f64;
@@ -226,7 +226,7 @@ fn is_long(began_ns: u64, now_ns: u64) -> bool {
     u128::from(now_ns.saturating_sub(began_ns)) >= LONG.as_nanos()
 }
 
-/// What the grace period in progress waits for, and whether it is long; `None` if there is none, or
+/// The waits of the grace period in progress, and whether it is long; `None` if there is none, or
 /// it cannot be read.
 fn waits_now(machine: &Machine, this: u32) -> Option<(Vec<GraceWait>, bool)> {
     let debts = debts::now(machine).filter(|debts| debts.seq & 3 != 0)?;
@@ -250,7 +250,7 @@ fn kthread(machine: &Machine, this: u32) -> GraceWait {
         !matches!(wait, GraceWait::Running | GraceWait::Halted)
     };
     let guest = machine.attached().map(|attached| &attached.guest);
-    // Who cannot be read is not known to be ready.
+    // A kthread that cannot be read is not known to be ready.
     let place = guest.and_then(|guest| guest.rcu().and_then(|rcu| rcu.kthread_place()).ok());
     let (cpu, wait) = match place {
         Some(KthreadPlace::Waking { cpu }) => (cpu, GraceWait::KthreadWaking),
@@ -268,7 +268,7 @@ fn kthread(machine: &Machine, this: u32) -> GraceWait {
 fn waits_for(vcpu: &Vcpu, this: u32) -> GraceWait {
     let entry = vcpu.slot.get();
     match entry.doing {
-        // It runs again as soon as this thread sleeps.
+        // The vCPU runs again as soon as this thread sleeps.
         types::doing::DOING_PREEMPTED if entry.successor == this => GraceWait::Running,
         types::doing::DOING_PREEMPTED => {
             let class = view::class(entry.class);

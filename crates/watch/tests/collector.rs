@@ -179,7 +179,7 @@ fn every_nanosecond_of_a_vcpu_is_accounted_for_once() {
     assert!(gone.is_none_or(|gone| preemptions(&gone.vcpus[0]) > 0), "what was counted stays");
 }
 
-/// Of a guest that runs nothing beside threads that want all CPUs: within 5 %.
+/// The guest runs nothing beside threads that want all CPUs: within 5 %.
 fn an_idle_guests_ready_time_is_that_of_the_scheduler(watch: &mut Watch, pid: u32) {
     // Each total was read between the two sums of the scheduler's.
     let mut look = || {

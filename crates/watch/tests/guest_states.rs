@@ -31,7 +31,7 @@ const RIGHT: u32 = 360;
 /// As long as can be: what comes between two holds takes the same time for all of them.
 const HOLD_US: u32 = 10_000_000;
 const HOLD_ATOMIC_US: u32 = 1_000_000;
-/// Of user mode a number of steps, which cannot be stopped.
+/// The guest holds user mode for a number of steps, which cannot be stopped.
 const HOLD_USER_US: u32 = 100_000;
 
 fn hold((held, cpu): (&Held, u32)) -> Hold {
@@ -43,7 +43,7 @@ fn hold((held, cpu): (&Held, u32)) -> Hold {
     Hold { cpu, held: *held, hold_us, pause_us: 0 }
 }
 
-/// What a look at a vCPU found.
+/// The findings of a look at a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     /// The state that the guest holds.

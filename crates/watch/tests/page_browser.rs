@@ -2,8 +2,7 @@
 //! The page of a recording in headless Chromium: its script runs under its own content security
 //! policy, draws, and follows links to a grace period.
 //!
-//! That the checks can fail is checked with a page whose script was changed after its hash was
-//! taken.
+//! A page whose script was changed after its hash was taken checks that the checks can fail.
 
 use reprieve_browser::{Seen, open};
 use reprieve_watch::model::{Class, Event, Location};

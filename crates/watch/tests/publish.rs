@@ -68,7 +68,7 @@ fn programs_learn_what_the_scheduler_does() {
         connect(Duration::from_secs(600)).unwrap();
         assert_eq!(state(current_thread()), Some(State::Running));
 
-        // One that sleeps.
+        // A thread that sleeps.
         let (tell, told) = channel();
         let (wake, woken) = channel::<()>();
         let sleeper = scope.spawn(move || {

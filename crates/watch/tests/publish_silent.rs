@@ -70,11 +70,11 @@ fn served(test: impl FnOnce(&Path)) {
 fn who_speaks_late_is_served_and_keeps_nobody_waiting() {
     served(|path| {
         let late = Client::new(path);
-        // Who came later is served first.
+        // A client that came later is served first.
         Client::new(path).is_served();
         assert!(late.is_open());
         late.is_served();
-        // Who has gone without a word is not missed.
+        // A client that has gone without a word is not missed.
         drop(Client::new(path));
         Client::new(path).is_served();
     });

@@ -38,10 +38,10 @@ const TOTAL: usize = 4 * BUDGET;
 /// Domains that are shown of all processes together, unless there are more processes.
 const DOMAINS: usize = 16 * SHOWN;
 
-/// What was seen so long ago is not shown any more: the thread waits for a page.
+/// A view of this age is not shown any more: the thread waits for a page.
 const STALE: Duration = Duration::from_secs(30);
 
-/// What was seen last, and when.
+/// The latest view, and when it was taken.
 type Latest = Mutex<Option<(Instant, Vec<Process>)>>;
 
 /// Looks at the processes again and again, until it is dropped.
@@ -187,7 +187,7 @@ impl Processes {
                     }
                     // The next look goes on from here.
                     Err(error) if error.kind() == ErrorKind::QuotaExceeded => return None,
-                    // It ends, perhaps. That says nothing about the file.
+                    // The process ends, perhaps. That says nothing about the file.
                     Err(_) => None,
                 },
             };
@@ -198,7 +198,7 @@ impl Processes {
         None
     }
 
-    /// Those that use the runtime, as they are now.
+    /// The processes that use the runtime, as they are now.
     fn view(&self) -> Vec<Process> {
         let mut all: Vec<(u32, u64)> = self
             .seen
@@ -327,7 +327,7 @@ mod tests {
         drop(release);
     }
 
-    /// What looks like a program with 70 segments of notes.
+    /// A file that looks like a program with 70 segments of notes.
     fn full_of_notes() -> Vec<u8> {
         let mut file = vec![0u8; 32 << 10];
         file[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");

@@ -174,7 +174,7 @@ impl Reader {
                     room -= domain.laggards.len();
                     domains.push(domain);
                 }
-                // It has just gone; or this is not what it says it is.
+                // The domain has just gone, or is not what it says it is.
                 Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => break,
                 Err(_) => {}
             }
@@ -250,7 +250,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What waits in a domain: what was registered less what was finished, of which the latter is
+    /// The load of a domain: what was registered less what was finished, of which the latter is
     /// read first.
     fn waiting(&mut self, layout: &Layout, lanes: u64) -> io::Result<u64> {
         let (address, count) = (self.u64(lanes)?, self.u64(lanes.wrapping_add(8))?);

@@ -51,9 +51,9 @@ pub struct Counts {
     /// Processes that are registered now.
     pub processes: usize,
     pub switches: u64,
-    /// Of those: the thread would have run on.
+    /// Switches at which the thread would have run on.
     pub preempted: u64,
-    /// Of those: inside a non-preemptable section.
+    /// Preemptions inside a non-preemptable section.
     pub in_non_preemptable: u64,
     /// Inside a preemptable section.
     pub in_preemptable: u64,
@@ -106,7 +106,7 @@ impl Server {
         self.program.set_guarded(true);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let mut counts = self.program.counts();
         counts.processes = self.clients.len();
@@ -160,7 +160,7 @@ impl Server {
         while listener == [true] && self.silent.full().is_none() {
             let Some((connection, pid)) = self.listener.accept() else { break };
             if let Some((connection, pid)) = self.silent.add(connection, pid) {
-                // It may have spoken since the wait.
+                // The process may have spoken since the wait.
                 self.register(connection, pid);
             }
         }
@@ -200,7 +200,7 @@ impl Server {
             self.clients.push(client);
             self.program.set_registered(self.clients.len());
         } else {
-            // It may have gone meanwhile, and its place is another's.
+            // The process may have gone meanwhile, and its place is another's.
             self.forget(&client);
         }
     }
@@ -208,7 +208,7 @@ impl Server {
     /// The eBPF program relies on this order: a slot gets another key only when nobody is
     /// registered with it.
     fn forget(&mut self, client: &Client) {
-        // It may have another connection, whose slot its threads have from now on.
+        // The process may have another connection, whose slot its threads have from now on.
         let other = self.clients.iter().find(|other| other.pid == client.pid);
         let restored = other.is_some_and(|other| {
             self.program.register(other.pid, other.slot, &other.hello).is_ok()
@@ -270,8 +270,8 @@ impl Drop for PageView {
     }
 }
 
-/// What a program of this version says. All else about its numbers is its own affair: the eBPF
-/// program reads its memory by them, and nobody else's.
+/// Whether a program of this version says `hello`. All else about its numbers is its own affair:
+/// the eBPF program reads its memory by them, and nobody else's.
 fn sensible(hello: &Hello) -> bool {
     (hello.magic, hello.version) == (MAGIC, VERSION) && hello.lines as usize <= LINES
 }
@@ -295,7 +295,7 @@ impl Observer {
         Ok(Observer(program))
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         Counts { processes: 1, ..self.0.counts() }
     }
@@ -344,7 +344,7 @@ mod tests {
             // SAFETY: the child makes system calls, and ends or executes a program.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // It goes with its parent, should the test fail.
+                // The child goes with its parent, should the test fail.
                 // SAFETY: no memory is passed.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 let _ = net::connect(&socket, &address);
@@ -468,7 +468,7 @@ mod tests {
         }
     }
 
-    /// Those for which there was no line share the first.
+    /// Threads for which there was no line share the first.
     #[test]
     fn the_first_line_says_nothing() {
         let mut program = Program::load().unwrap();
@@ -488,11 +488,11 @@ mod tests {
 
     #[test]
     fn a_thread_that_counts_does_not_count_itself() {
-        // It runs instead of a thread of the shared queue: two CPUs with a thread each.
+        // The caller runs instead of a thread of the shared queue: two CPUs with a thread each.
         assert_eq!([true, false].map(|same| without_caller(1, 1, same)), [1, 1]);
-        // One more waits.
+        // A second thread waits.
         assert_eq!([true, false].map(|same| without_caller(1, 2, same)), [2, 2]);
-        // It runs instead of a thread that is bound to its CPU.
+        // The caller runs instead of a thread that is bound to its CPU.
         assert_eq!(without_caller(2, 0, true), 1);
         assert_eq!(without_caller(3, 0, true), 2);
         assert_eq!(without_caller(2, 0, false), 2);

@@ -163,7 +163,7 @@ impl Connection {
         fs::metadata(format!("/proc/{pid}/mem")).is_ok_and(|memory| memory.uid() == self.user)
     }
 
-    /// What the process says of itself, if it has: it sends that before anything else.
+    /// The hello of the process, if it has sent one: it sends that before anything else.
     pub fn hello(&self) -> Option<Hello> {
         let mut hello = Hello::default();
         let (fd, to) = (self.socket.as_raw_fd(), (&raw mut hello).cast());

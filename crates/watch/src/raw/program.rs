@@ -39,7 +39,7 @@ pub struct Program {
     /// Borrows `storage`; dropped before it.
     skel: ManuallyDrop<WatchSkel<'static>>,
     storage: *mut MaybeUninit<OpenObject>,
-    /// What the program is attached to for as long as it is loaded.
+    /// The program's attachments, for as long as it is loaded.
     _links: [Link; 3],
     threads: MapHandle,
     /// The host's KVM is Intel's.
@@ -138,7 +138,7 @@ impl Program {
         Some(u32::from_ne_bytes(entry.try_into().unwrap()))
     }
 
-    /// Which process took the CPUs of which VM's preempted vCPUs.
+    /// The processes that took CPUs of preempted vCPUs, by VM.
     pub fn taken(&self) -> Vec<(types::pair, types::taken_times)> {
         let map = &self.skel.maps.taken_by;
         let all = map.lookup_batch(constants::MAX_PAIRS as u32, MapFlags::ANY, MapFlags::ANY);
@@ -165,7 +165,7 @@ impl Program {
         let last = self.variables.get(offset_of!(types::bss, lost_last) / size_of::<u64>());
         let begun = self.variables.get(first);
         self.variables.put(first, 0);
-        // One that was lost during the last call is told of now.
+        // An event that was lost during the last call is told of now.
         (if begun == 0 { last } else { begun }, last)
     }
 
@@ -445,7 +445,7 @@ mod tests {
         // As of the next one, which began on another CPU meanwhile.
         let later = end_of_grace(7 << 2 | 1, 0u64.wrapping_sub(3600 * SECOND));
         assert_eq!((numbers(later), later.graces.max_ns), ((0, 1), 0));
-        // It began before its guest was watched.
+        // The grace period began before its guest was watched.
         assert_eq!(numbers(end_of_grace(constants::NO_SEQ, SECOND)), (0, 0));
     }
 

@@ -26,7 +26,7 @@ pub struct Step {
 }
 
 impl Times {
-    /// Of the runs that each CPU counted, by step.
+    /// The times of the runs that each CPU counted, by step.
     pub fn of<'a>(cpus: impl IntoIterator<Item = &'a [u64]>) -> Times {
         let mut all = [0; COST_STEPS];
         for cpu in cpus {
@@ -46,7 +46,7 @@ impl Times {
         self.steps.iter().map(|step| step.runs).sum()
     }
 
-    /// What happened since `earlier`.
+    /// The runs since `earlier`.
     pub fn since(&self, earlier: &Times) -> Times {
         let before = |step: &Step| {
             let same = earlier.steps.iter().find(|old| old.from_ns == step.from_ns);

@@ -30,7 +30,7 @@ pub struct Activity {
     pub halted_ns: u64,
     /// Time for which it waited for a CPU after wake-ups.
     pub woken_ns: u64,
-    /// Of the time off the CPU, that of preemptions that ended and began because a quota of CPU
+    /// Time off the CPU of preemptions that ended and began because a quota of CPU
     /// time was used up, or of one in progress.
     pub throttled_ns: u64,
 }
@@ -66,17 +66,17 @@ impl Activity {
         self.total_off_ns() + self.woken_ns
     }
 
-    /// Of the time that it wanted a CPU, the share without one.
+    /// The share without a CPU of the time that it wanted one.
     pub fn ready_share(&self) -> Option<f64> {
         share(self.ready_ns(), self.ready_ns() + self.on_ns)
     }
 
-    /// Of the time without a CPU that it wanted, the share for which a quota was used up.
+    /// The share for which a quota was used up, of the time without a CPU that it wanted.
     pub fn throttled_share(&self) -> Option<f64> {
         share(self.throttled_ns.min(self.ready_ns()), self.ready_ns())
     }
 
-    /// Of the time off the CPU, the share in [`CRITICAL`] classes.
+    /// The share in [`CRITICAL`] classes of the time off the CPU.
     pub fn critical_share(&self) -> Option<f64> {
         let critical = CRITICAL.iter().map(|class| self.off_ns[position(*class)]).sum();
         share(critical, self.total_off_ns())
@@ -110,7 +110,7 @@ impl Activity {
         self.throttled_ns += other.throttled_ns;
     }
 
-    /// What `later` has more than `earlier`, of totals.
+    /// The totals less those of `earlier`.
     fn since(&self, earlier: &Activity) -> Activity {
         Activity {
             elapsed_ns: self.elapsed_ns.saturating_sub(earlier.elapsed_ns),
@@ -172,15 +172,15 @@ pub struct VmActivity {
     pub vcpus: Vec<Activity>,
     /// Grace periods that ended, by duration.
     pub grace: Histogram,
-    /// Those whose duration was not seen.
+    /// Grace periods whose duration was not seen.
     pub grace_unseen: u64,
-    /// Who took its CPUs, most first.
+    /// The processes that took its CPUs, most first.
     pub takers: Vec<Taker>,
 }
 
 impl VmActivity {
-    /// What `vm` did until `now`, when it was as given: since `earlier` where it was there and its
-    /// counters have not begun again, else since it was attached to.
+    /// The activity of `vm` until `now`, when it was as given: since `earlier` where it was there
+    /// and its counters have not begun again, else since it was attached to.
     pub fn between(earlier: Option<&Snapshot>, now: u64, vm: &VmSnapshot) -> VmActivity {
         let before =
             earlier.and_then(|e| e.vms.iter().find(|v| v.pid == vm.pid).map(|v| (v, e.time_ns)));
@@ -278,7 +278,7 @@ mod tests {
         let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);
         assert_eq!(seen.all.off_ns[position(Class::NoPreempt)], 1000 * MS);
         assert_eq!(seen.all.total_preemptions(), 0);
-        // It ends at 2.1 s, after 1.6 s, and the vCPU runs on.
+        // The preemption ends at 2.1 s, after 1.6 s, and the vCPU runs on.
         one.preemptions = vec![Preemptions {
             class: Class::NoPreempt,
             off_cpu: histogram(&[1600 * MS]),
@@ -349,7 +349,7 @@ mod tests {
         (one.on_cpu_ns, one.blocks) = (900 * MS, histogram(&[7 * MS]));
         one.now = VcpuNow::Running { since_ns: 990 * MS, cpu: 0 };
         let first = snapshot(1000 * MS, vec![vm(1, "a", vec![one.clone()])]);
-        // It had gone before the first snapshot.
+        // The vCPU had left its CPU before the first snapshot.
         (one.on_cpu_ns, one.now) = (896 * MS, VcpuNow::Halted { since_ns: 996 * MS });
         let second = snapshot(2000 * MS, vec![vm(1, "a", vec![one])]);
         let seen = VmActivity::between(Some(&first), second.time_ns, &second.vms[0]);

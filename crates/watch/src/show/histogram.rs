@@ -46,7 +46,7 @@ pub fn add(to: &mut Histogram, from: &Histogram) {
     to.max_ns = to.max_ns.max(from.max_ns);
 }
 
-/// What `later` has more than `earlier`, of totals.
+/// The samples that `later` has more than `earlier`, of totals.
 pub fn difference(later: &Histogram, earlier: &Histogram) -> Histogram {
     let before = |i| earlier.counts.get(i).copied().unwrap_or(0);
     Histogram {

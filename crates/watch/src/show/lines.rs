@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One line per VM and interval, for logs and pipes.
+//! A line per VM and interval, for logs and pipes.
 
 use super::activity::VmActivity;
 use super::histogram;
@@ -7,7 +7,7 @@ use super::text::{self, count, optional, percent, plain, time};
 use crate::model::{CurrentGrace, Snapshot, VcpuNow, VmSnapshot};
 use std::fmt::Write as _;
 
-/// What happened since `earlier`, a line per VM.
+/// The activity since `earlier`, a line per VM.
 pub fn text(earlier: Option<&Snapshot>, now: &Snapshot) -> String {
     let mut out = String::new();
     for vm in &now.vms {
@@ -61,7 +61,7 @@ fn line(activity: &VmActivity, now: &Snapshot, vm: &VmSnapshot) -> String {
     out
 }
 
-/// What a vCPU does, as `preempted 41.0 ms in reader at __d_lookup (postmark 733)`.
+/// The state of a vCPU, as `preempted 41.0 ms in reader at __d_lookup (postmark 733)`.
 pub fn doing(state: &VcpuNow, now: u64) -> String {
     let since = |ns: u64| time(now.saturating_sub(ns) as f64);
     match state {

@@ -37,7 +37,7 @@ pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 pub trait Source {
     /// The state now.
     fn snapshot(&mut self) -> Result<Snapshot, SourceError>;
-    /// What happened since the last call, in order of time.
+    /// Events since the last call, in order of time.
     fn events(&mut self) -> Vec<Event>;
 }
 

@@ -53,7 +53,7 @@ impl Seen {
         self.vms.is_empty() && self.processes.is_empty()
     }
 
-    /// What happened since the first snapshot, for a terminal of `width` columns; ends with a line
+    /// The activity since the first snapshot, for a terminal of `width` columns; ends with a line
     /// feed.
     pub fn text(&self, width: usize) -> String {
         let width = width.max(NARROWEST);
@@ -179,7 +179,7 @@ fn domains(process: &Process, first: Option<&Snapshot>) -> String {
     out
 }
 
-/// What watching cost between two snapshots; that the process took CPU time before them is said
+/// The cost of watching between two snapshots; that the process took CPU time before them is said
 /// too.
 pub fn overhead(first: &Cost, last: &Cost) -> String {
     let elapsed = last.elapsed_ns.saturating_sub(first.elapsed_ns) as f64;

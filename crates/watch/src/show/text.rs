@@ -72,7 +72,7 @@ pub fn grace_period(seq: u64) -> String {
     }
 }
 
-/// Who took CPUs, as `web-1 (VM) 0.30 s, cc1 1.20 ms`.
+/// The processes that took CPUs, as `web-1 (VM) 0.30 s, cc1 1.20 ms`.
 pub fn takers(takers: &[Taker]) -> String {
     let one = |taker: &Taker| {
         let place = match (&taker.cgroup, taker.vm) {
@@ -118,7 +118,7 @@ pub fn task(at: &Location) -> Option<String> {
     }
 }
 
-/// What is not normal about a VM; `None` while it is watched.
+/// The state of a VM in words; `None` while it is watched.
 pub fn state(state: &VmState) -> Option<String> {
     match state {
         VmState::Watching => None,

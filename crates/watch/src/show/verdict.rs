@@ -42,7 +42,7 @@ impl Best {
         self.begin = Some(now.clone());
     }
 
-    /// What there is to say about `vm` and what it did.
+    /// The verdict on `vm` and what it did.
     pub fn verdict(&self, vm: &VmSnapshot, activity: &VmActivity) -> String {
         let best = self.grace_ns.get(&vm.pid).copied();
         let ratio = best.and_then(|best| Some((best, grace_mean(activity)? / best)));
@@ -72,7 +72,7 @@ fn grace_mean(activity: &VmActivity) -> Option<f64> {
     activity.grace_mean().filter(|_| activity.graces() >= GRACES)
 }
 
-/// What most of the wait is for.
+/// The reason for most of the wait.
 fn why(activity: &VmActivity) -> String {
     if activity.all.throttled_share().is_some_and(|share| share >= 0.5) {
         return ", mostly since its quota (cpu.max) is used up".into();

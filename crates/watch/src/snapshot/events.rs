@@ -26,12 +26,12 @@ pub struct Events {
 }
 
 impl Events {
-    /// What happened since the last call.
+    /// Events since the last call.
     pub fn take(&mut self, program: &Program, machines: &Machines) -> Vec<Event> {
         let until = now_ns().saturating_sub(UNORDERED_NS);
         let last = self.last;
-        // One that comes too late all the same (the CPU itself was taken away before it could put
-        // the event into the buffer) is moved: whoever reads events relies on their order.
+        // An event that comes too late all the same (the CPU itself was taken away before it could
+        // put the event into the buffer) is moved: whoever reads events relies on their order.
         program.events(|event| {
             self.waiting.push(types::event { time: event.time.max(last), ..event });
         });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which processes took the CPUs of a VM's preempted vCPUs, by name.
+//! The processes that took the CPUs of a VM's preempted vCPUs, by name.
 
 use crate::cgroup;
 use crate::model::{Taker, VmSnapshot};

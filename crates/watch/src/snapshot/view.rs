@@ -146,7 +146,7 @@ pub fn function(guest: &Guest, class: Class, rip: u64) -> Option<String> {
 fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
     let rcu = attached.guest.rcu().ok()?;
     let entry = machine.entry()?;
-    // That of a paused VM does not age: its guest's time stands still.
+    // The grace period of a paused VM does not age: its guest's time stands still.
     let running = machine.state() == VmState::Watching;
     let owing = if running { rcu.owing().ok() } else { None };
     let owing = owing.filter(|owing| owing.seq & 3 != 0 && !owing.torn);
@@ -155,12 +155,13 @@ fn grace(machine: &Machine, attached: &Attached, now: u64) -> Option<Grace> {
         let (began_ns, began_earlier) = if seen {
             (entry.began.min(now), false)
         } else if entry.seq != NO_SEQ && entry.seq >> 2 == owing.seq >> 2 {
-            // It began before the guest was watched: only the guest's own clock gives its age.
+            // The grace period began before the guest was watched: only the guest's own clock gives
+            // its age.
             let age = rcu.grace_period().ok().and_then(|g| g.age).unwrap_or_default();
             let age = u64::try_from(age.as_nanos()).unwrap_or(0);
             (attached.since_ns.min(now.saturating_sub(age)), true)
         } else {
-            // So new that the program has not seen it yet.
+            // The grace period is so new that the program has not seen it yet.
             (now, false)
         };
         let vcpu = |cpu: &u32| machine.vcpus.iter().find(|v| v.cpu == Some(*cpu)).map(|v| v.index);

@@ -6,7 +6,7 @@ use crate::raw::constants::MAX_SEGMENTS;
 use crate::vms::machine::{Kvm, Machine, SEARCH_REMARK, Vcpu};
 use reprieve_guest::vmm::{Accel, Kind};
 
-/// What cannot be seen of `machine`.
+/// The parts of `machine` that cannot be seen.
 pub fn restrictions(machine: &Machine, kvm: &Kvm) -> Vec<String> {
     let mut restrictions: Vec<String> = machine.trouble.iter().cloned().collect();
     let Some(vm) = &machine.vm else { return restrictions };

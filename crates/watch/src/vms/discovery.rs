@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Attempts to attach that run at the same time.
 const ATTEMPTS: usize = 4;
-/// Of these, repetitions and searches for another kernel: no guest keeps new ones waiting.
+/// Attempts that may be repetitions or searches for another kernel: no guest keeps new ones
+/// waiting.
 const REPETITIONS: usize = ATTEMPTS - 1;
 /// Time between two looks at attempts and searches in progress.
 const HURRY: Duration = Duration::from_millis(50);
@@ -37,7 +38,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// with the thread that looks; and after so many threads no more regions are looked for.
 const HANGS: Duration = Duration::from_secs(10);
 const GIVEN_UP_MOST: u32 = 16;
-/// What is kept of all guests' symbols and types takes this part of the host's memory at most, and
+/// The symbols and types kept of all guests take this part of the host's memory at most, and
 /// this part of what this process may have.
 const OF_HOST: u64 = 16;
 const OF_LIMIT: u64 = 2;
@@ -171,7 +172,7 @@ impl Drop for DiscoveryThread {
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct State {
     machines: Arc<Machines>,
     slots: Arc<Slots>,
@@ -257,7 +258,7 @@ impl State {
                 machine.checked(&guest, &found, took, vms);
             }
         }
-        // What is kept of a guest's modules grows.
+        // The memory for a guest's modules grows.
         keep_within(&mut self.machines.lock(), self.room_for_guests);
     }
 
@@ -278,7 +279,7 @@ impl State {
         };
         match std::thread::Builder::new().name("watch-attach".into()).spawn(search) {
             Ok(thread) => self.attempts.push(thread),
-            // It is doubted again.
+            // The next check doubts the guest again.
             Err(_) => machine.attempts.end(),
         }
     }
@@ -303,7 +304,8 @@ impl State {
                 self.regions.ask(key);
             }
         }
-        // Those that have waited for longest: none keeps others from being attached for good.
+        // VMs that have waited for longest come first: none keeps others from being attached for
+        // good.
         let now = Instant::now();
         let due = machines.values().filter_map(|m| Some((m.attempts.due(now)?, m.key)));
         let mut due: Vec<(Instant, Key)> = due.collect();
@@ -341,7 +343,7 @@ impl State {
                 self.finder.busy = None;
                 for (key, name) in found {
                     if self.which.wants(key.pid, name.as_deref()) {
-                        // One with that process ID has ended, and is not shown beside this one.
+                        // A VM with that process ID has ended, and is not shown beside this one.
                         machines.retain(|k, m| k.pid != key.pid || *k == key || m.runs());
                         machines.entry(key).or_insert_with(|| Machine::new(key, name));
                     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One watched VM: the facts known about it, and its state machine.
+//! A watched VM: the facts known about it, and its state machine.
 //!
 //! ```text
 //! Seeking --attached--> Attached (watched or paused)
@@ -44,7 +44,7 @@ const TOO_MANY_VMS: &str = "too many VMs: this one is not watched";
 const TOO_LARGE: &str = "no room in memory for the symbols and types of its kernel, beside those of \
                          other VMs";
 
-/// What can be read from this host's KVM.
+/// This host's KVM, as far as it can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kvm {
     /// AMD.
@@ -63,7 +63,7 @@ pub struct Machine {
     pub vm: Option<vmm::Vm>,
     /// Dropped before the VM's own entry.
     pub vcpus: Vec<Vcpu>,
-    /// What vCPUs did that were taken out.
+    /// The counters of vCPUs that were taken out.
     pub former: Option<Box<types::vcpu>>,
     slot: Option<VmSlot>,
     /// Where programs of the guest announce their sections.
@@ -77,7 +77,7 @@ pub struct Machine {
     pub trouble: Option<String>,
 }
 
-/// What is known of its guest.
+/// The VM's state, with the knowledge of its guest.
 enum Phase {
     Seeking(Seeking),
     Attached(Box<Watched>),
@@ -161,7 +161,7 @@ pub struct Look {
     present: Vec<u32>,
 }
 
-/// What has changed since.
+/// Changes since a [`Look`].
 pub struct Changed {
     present: Vec<u32>,
     layout: BpfLayout,
@@ -297,7 +297,7 @@ impl Machine {
         Some((attached.since_ns, attached.guest.kept_bytes()))
     }
 
-    /// It cannot be watched for lack of room. There may be some later.
+    /// Gives the VM up for lack of room. There may be some later.
     fn give_up(&mut self, why: &str) {
         let seeking = Seeking {
             since: Instant::now(),
@@ -308,7 +308,7 @@ impl Machine {
         self.attempts.put_off(Instant::now());
     }
 
-    /// There is no room for what is kept of its guest.
+    /// Gives the VM up: there is no room for what is kept of its guest.
     pub fn give_up_guest(&mut self) {
         self.give_up(TOO_LARGE);
     }
@@ -444,7 +444,7 @@ impl Machine {
         took: Duration,
         vms: usize,
     ) {
-        // One that is starved looks as if it were paused.
+        // A starved VM looks as if it were paused.
         let starved = self.vcpus.iter().any(|vcpu| vcpu.slot.wants_cpu());
         let same = |watched: &&mut Watched| Arc::ptr_eq(&watched.attached.guest, guest);
         let Some(watched) = self.watched().filter(same) else { return };
@@ -454,7 +454,7 @@ impl Machine {
             Ok(Liveness::Paused) => watched.paused = !starved,
             Ok(Liveness::Gone) => self.end(),
             Ok(Liveness::Rebooted) => self.rebooted(),
-            // It is searched, or will be. Or a page is not there at the moment.
+            // The guest is searched, or will be. Or a page is not there at the moment.
             Ok(Liveness::Doubtful) | Err(_) => {}
         }
     }
@@ -462,7 +462,7 @@ impl Machine {
     fn rebooted(&mut self) {
         let Some(attached) = self.attached() else { return };
         let lasted = Duration::from_nanos(now_ns().saturating_sub(attached.since_ns));
-        // It starts when it is looked for.
+        // The guest's start counts from when it is looked for.
         let at = Instant::now() + self.reboots.wait(lasted);
         self.leave(Seeking::begin(at));
         self.attempts.begin_anew(at);
@@ -539,7 +539,7 @@ impl Machine {
         let Some(watched) = self.watched().filter(same) else { return };
         watched.looks.took(took, vms, Duration::ZERO);
         let Some(Changed { present, layout }) = changed else { return };
-        // Which of the VMM's threads a new CPU is, the guest knows of when it is attached to.
+        // Only attaching tells which of the VMM's threads a new CPU is.
         watched.outdated = true;
         (watched.attached.present, watched.attached.layout) = (present, layout.clone());
         self.attempts.want(Instant::now());
@@ -599,12 +599,12 @@ impl Machine {
         self.slot.as_ref().map(VmSlot::began)
     }
 
-    /// Of its entry.
+    /// The index of its entry.
     pub fn index(&self) -> Option<u32> {
         self.slot.as_ref().map(|slot| slot.index)
     }
 
-    /// Who runs it; `None`: it has no entry.
+    /// The user who runs it; `None`: it has no entry.
     pub fn user(&self) -> Option<u32> {
         self.slot.as_ref().map(|slot| slot.user)
     }
@@ -615,7 +615,7 @@ impl Machine {
     }
 }
 
-/// What these vCPUs did is kept in `former`.
+/// Keeps in `former` what these vCPUs did.
 fn take_out(former: &mut Option<Box<types::vcpu>>, gone: Vec<Vcpu>) {
     for vcpu in gone {
         add_former(former.get_or_insert_default(), &vcpu.slot.get(), now_ns());
@@ -697,7 +697,7 @@ mod tests {
         let pid = std::process::id();
         let mut machine = Machine::stand_in(&slots, &StandIn::example(pid, pid));
         let slot = &machine.vcpus[0].slot;
-        // Of no process, so that the program does not count for it.
+        // An entry of no process, so that the program does not count for it.
         let entry = types::vcpu { on_cpu_ns: 700, ..types::vcpu::default() };
         slots.program.vcpus.put(slot.index() as usize, entry);
         let on_cpu_ns = |machine: &Machine| {

@@ -101,12 +101,12 @@ impl Attempts {
         may
     }
 
-    /// It ended, and had nothing to do. What is wanted stays.
+    /// The attempt ended, and had nothing to do. What is wanted stays.
     pub fn end(&mut self) {
         self.running = false;
     }
 
-    /// It succeeded, and took so much CPU time.
+    /// The attempt succeeded, and took so much CPU time.
     pub fn succeeded(&mut self, took: Duration, others: usize, now: Instant) {
         (self.wanted, self.failures) = (None, 0);
         self.searched(took, others, now, true);
@@ -146,7 +146,7 @@ impl Chore {
         self.due = Instant::now();
     }
 
-    /// It took so long, is done for so many VMs, and need not be done again before `least`.
+    /// The chore took so long, is done for so many VMs, and need not be done again before `least`.
     pub fn took(&mut self, took: Duration, vms: usize, least: Duration) {
         let rest = rest(took, vms.saturating_sub(1));
         let rest = if took > SLOW { rest } else { rest.min(LONGEST_REST) };

@@ -61,7 +61,7 @@ fn is_linux(bytes: &[u8], per_cpu: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// What QEMU 7.2 and 10.0 have in kernel mode of a Linux guest.
+    /// The registers of QEMU 7.2 and 10.0 in kernel mode of a Linux guest.
     fn state(per_cpu: u64) -> Vec<u8> {
         let mut bytes = vec![0; LENGTH];
         let mut put =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which entries of the arrays shared with the eBPF program belong to which VM and vCPU.
+//! The entries of VMs and vCPUs in the arrays shared with the eBPF program.
 //!
 //! An entry is filled before the program can find it, and emptied when the program can no longer
 //! find it. A copy of a vCPU's entry is consistent only if its version was even and the same before
@@ -61,7 +61,7 @@ struct Free {
 pub struct VmSlot {
     slots: Arc<Slots>,
     pub index: u32,
-    /// Who runs the VM.
+    /// The user who runs the VM.
     pub user: u32,
 }
 
@@ -294,7 +294,7 @@ impl VcpuSlot {
         self.tid
     }
 
-    /// Of its entry.
+    /// The index of its entry.
     pub fn index(&self) -> u32 {
         self.slot
     }

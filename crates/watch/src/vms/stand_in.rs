@@ -20,7 +20,7 @@ pub struct StandIns {
     pub room: Option<usize>,
 }
 
-/// One process. Addresses are addresses in it, unless the comment says guest; lengths and offsets
+/// A process. Addresses are addresses in it, unless the comment says guest; lengths and offsets
 /// are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandIn {
@@ -28,7 +28,7 @@ pub struct StandIn {
     pub name: String,
     /// By number in the guest.
     pub vcpus: Vec<StandInVcpu>,
-    /// What plays the guest's RAM, and where the guest has it mapped.
+    /// The memory that plays the guest's RAM, and where the guest has it mapped.
     pub ram: u64,
     pub ram_bytes: u64,
     pub direct_map: u64,
@@ -55,7 +55,7 @@ pub struct StandInVcpu {
     pub tid: u32,
     pub preempt_count: u64,
     pub current_task: u64,
-    /// Of the instruction pointer, which the other registers follow as in QEMU.
+    /// The address of the instruction pointer, which the other registers follow as in QEMU.
     pub registers: u64,
 }
 
@@ -135,7 +135,7 @@ impl StandIn {
 
 #[cfg(test)]
 impl StandIn {
-    /// One with a vCPU that is thread `tid`.
+    /// A stand-in with a vCPU that is thread `tid`.
     pub fn example(pid: u32, tid: u32) -> StandIn {
         StandIn {
             pid,

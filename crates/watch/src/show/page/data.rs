@@ -8,7 +8,7 @@ use crate::show::text::{NONE, cut, grace_period, location};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What the script draws. Times are microseconds since the beginning.
+/// The data that the script draws. Times are microseconds since the beginning.
 #[derive(Serialize)]
 pub struct Data {
     length: f64,

@@ -25,7 +25,7 @@ pub struct Window {
     pub periods: Vec<Period>,
 }
 
-/// What a snapshot said about a grace period while it lasted.
+/// The words of a snapshot about a grace period while it lasted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// vCPUs that owed a quiescent state in the last snapshot taken during it, and how old it was
@@ -35,7 +35,7 @@ pub struct Evidence {
     pub blocked_readers: Vec<Location>,
 }
 
-/// What the second reading found.
+/// The findings of the second reading.
 pub struct Detail {
     pub windows: Vec<Window>,
     /// Windows that were given up.
@@ -156,7 +156,7 @@ impl Sink for Detail {
     }
 
     fn period(&mut self, pid: u32, period: Period) {
-        // One that took no time still has a number to show.
+        // A grace period that took no time still has a number to show.
         self.each(pid, period.from, period.to.max(period.from + 1), |w| w.periods.push(period));
     }
 

@@ -117,7 +117,7 @@ fn render(
     Ok(document(Page { title: &title, style: STYLE, script: Some(SCRIPT), body }))
 }
 
-/// What is missing or thinned.
+/// The parts that are missing or thinned.
 fn warnings(overview: &Overview, detail: &Detail, scan: &Scan, reader: &Reader) -> Markup {
     let everything =
         detail.dropped == 0 && detail.windows.iter().all(|w| Some((w.from, w.to)) == scan.span);

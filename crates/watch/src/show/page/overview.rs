@@ -37,7 +37,7 @@ pub struct VmOverview {
     pub total_ns: u64,
 }
 
-/// What the first reading found.
+/// The findings of the first reading.
 pub struct Overview {
     /// Beginning of the first column.
     origin: Option<u64>,

@@ -57,7 +57,7 @@ pub struct Period {
     pub from: u64,
     pub to: u64,
     pub seq: u64,
-    /// It was still in progress when the recording ended.
+    /// The grace period was still in progress when the recording ended.
     pub open: bool,
 }
 
@@ -202,7 +202,7 @@ impl Scan {
         }
     }
 
-    /// What vCPUs without an event so far are doing.
+    /// Takes the states of vCPUs without an event so far.
     fn seed(&mut self, snapshot: &Snapshot) {
         let begin = self.span.map_or(0, |(begin, _)| begin);
         for vm in snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone) {

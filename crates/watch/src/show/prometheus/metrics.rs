@@ -31,7 +31,7 @@ pub struct Served {
     activities: HashMap<u32, Activity>,
     /// Ready time by process and vCPU.
     ready_ns: HashMap<(u32, u32), u64>,
-    /// Of guard.
+    /// Time on a CPU that guard counts, by process.
     pub on_cpu_ns: HashMap<u32, u64>,
 }
 
@@ -116,7 +116,7 @@ fn totals(vm: &VmSnapshot, now: u64) -> Activity {
     all
 }
 
-/// One series per VM that has the figure.
+/// A series per VM that has the figure.
 fn each<T>(named: &[Named], figure: impl Fn(&Named) -> Option<T>) -> Series<T> {
     let series = |n: &Named| Some((vec![("vm", n.name.clone())], figure(n)?));
     Series(named.iter().filter_map(series).collect())
@@ -443,7 +443,7 @@ mod tests {
             line.unwrap().parse::<f64>().unwrap()
         };
         assert_eq!(off_cpu(5 * SECOND, Class::User, SECOND, None), 4.0);
-        // It was seen late that it had run meanwhile.
+        // The vCPU had run meanwhile, which was seen late.
         assert_eq!(off_cpu(6 * SECOND, Class::User, 3 * SECOND, None), 4.0);
         assert_eq!(off_cpu(8 * SECOND, Class::Reader, 7 * SECOND, None), 4.0);
         assert_eq!(off_cpu(9 * SECOND, Class::User, 2 * SECOND, None), 7.0);

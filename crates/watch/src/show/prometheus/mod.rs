@@ -27,7 +27,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a request that accepts `accept` gets.
+    /// The format for a request that accepts `accept`.
     pub fn accepted(accept: &str) -> Format {
         match accept.contains("application/openmetrics-text") {
             true => Format::OpenMetrics,
@@ -71,7 +71,7 @@ impl Format {
     }
 }
 
-/// What a page shows.
+/// The figures that a page shows.
 pub trait Figures: Send + Sync {
     /// The metrics of these figures, after those in `served`, which they join.
     fn collector(&self, served: &mut Served) -> Box<dyn Collector>;

@@ -14,13 +14,13 @@ pub fn names(text: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// Those that a page serves.
+/// Metrics that a page serves.
 pub fn served(page: &str) -> BTreeSet<String> {
     let series = page.lines().filter(|line| !line.starts_with('#'));
     series.flat_map(|line| names(line.split(['{', ' ']).next().unwrap())).collect()
 }
 
-/// Those in the table below `## Metrics`.
+/// Metrics in the table below `## Metrics`.
 pub fn documented(text: &str) -> BTreeSet<String> {
     let (_, table) = text.split_once("## Metrics").unwrap();
     let table: String = table
@@ -31,7 +31,7 @@ pub fn documented(text: &str) -> BTreeSet<String> {
     names(&table)
 }
 
-/// Those that the panels of a dashboard ask for.
+/// Metrics that the panels of a dashboard ask for.
 pub fn asked(dashboard: &str) -> BTreeSet<String> {
     let dashboard: serde_json::Value = serde_json::from_str(dashboard).unwrap();
     let mut asked = BTreeSet::new();

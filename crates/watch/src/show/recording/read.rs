@@ -11,7 +11,7 @@ use std::path::Path;
 /// Longer lines are not read: 16,384 vCPUs fit.
 const LONGEST: u64 = 256 << 20;
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Debug)]
 pub enum Record {
     Event(Event),

@@ -195,7 +195,7 @@ mod tests {
         let file = std::mem::replace(recorded.writer.out.get_mut().get_mut(), full);
         recorded.events();
         assert!(recorded.snapshot().is_err());
-        // There is room again.
+        // The file has room again.
         *recorded.writer.out.get_mut().get_mut() = file;
         recorded.events();
         assert!(recorded.snapshot().is_err() && recorded.snapshot().is_err());

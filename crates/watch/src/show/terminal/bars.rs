@@ -38,7 +38,7 @@ fn woken(palette: Palette) -> char {
     if palette.colour { '▒' } else { 'w' }
 }
 
-/// Which colour or letter is which class.
+/// The colour or letter of each class.
 pub fn legend(palette: Palette) -> Line<'static> {
     let mut spans = vec![];
     for class in Class::ALL {

@@ -34,7 +34,7 @@ impl Palette {
         self.foreground(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// What need not be read each time. Not a colour: grey on grey cannot be read on some
+    /// Text that need not be read each time. Not a colour: grey on grey cannot be read on some
     /// backgrounds.
     pub fn soft(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
@@ -49,7 +49,7 @@ impl Palette {
     }
 }
 
-/// What stands for a class where there is no colour.
+/// The letter for a class where there is no colour.
 pub fn letter(class: Class) -> char {
     match class {
         Class::User => 'u',

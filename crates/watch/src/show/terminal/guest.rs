@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One VM: the grace period in progress, and each vCPU.
+//! A VM: the grace period in progress, and each vCPU.
 
 use super::bars;
 use super::colours::Palette;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The live view.
 //!
-//! One screen lists the VMs, each with what an operator needs at a glance; another shows the vCPUs
+//! A screen lists the VMs, each with what an operator needs at a glance; another shows the vCPUs
 //! of one VM and which of them hold up its grace period. Drawing is a function of a [`View`] and a
 //! frame, so tests draw into a buffer. [`session`] owns the terminal and restores it, however the
 //! program ends.

@@ -106,7 +106,7 @@ pub fn draw(view: &View, frame: &mut Frame) {
 
 fn vms(view: &View, now: &Snapshot, rows: &[Row], frame: &mut Frame, area: Rect) {
     let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
-    // One column each for the mark of the selected VM and after each column.
+    // A column each for the mark of the selected VM and after each column.
     let total = |shown: &[usize]| 1 + shown.iter().map(|c| COLUMNS[*c].width + 1).sum::<u16>();
     while let Some((at, rank)) =
         shown.iter().map(|c| COLUMNS[*c].rank).enumerate().max_by_key(|(_, rank)| *rank)
@@ -246,7 +246,7 @@ fn held_by(vm: &VmSnapshot, now: &Snapshot) -> String {
     out
 }
 
-/// What a vCPU does, with what matters most first.
+/// The state of a vCPU, with what matters most first.
 fn brief(state: &VcpuNow, now: u64) -> String {
     let VcpuNow::Preempted { since_ns, class, at, .. } = state else { return doing(state, now) };
     let since = time(now.saturating_sub(*since_ns) as f64);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How long a signal or an event may go unnoticed.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What is shown.
+/// A screen that a session shows.
 pub trait Screen {
     /// Takes new figures, or keeps why there are none.
     fn refresh(&mut self);

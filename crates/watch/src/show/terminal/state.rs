@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Rates are over this many intervals, so that they change slowly enough to be read.
 const WINDOW: usize = 10;
 
-/// What a key asks the session to do.
+/// The request of a key to the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     Nothing,
@@ -73,18 +73,18 @@ pub struct View {
     pub(super) mode: Mode,
 }
 
-/// What keys mean.
+/// The meaning of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     #[default]
     Commands,
-    /// They are the filter's text.
+    /// Keys are the filter's text.
     Filter,
     /// Any key leaves the help.
     Help,
 }
 
-/// What keys do.
+/// The effects of keys.
 pub const HELP: [(&str, &str); 9] = [
     ("Enter", "vCPUs, verdict and grace period of the selected VM; Esc: back"),
     ("↑ ↓", "select, or scroll"),
@@ -175,7 +175,7 @@ impl View {
         self.recent.back()
     }
 
-    /// What the latest snapshot is compared with.
+    /// The snapshot that the latest is compared with.
     pub(super) fn before(&self) -> Option<&Snapshot> {
         let before = if self.since_start { self.first.as_ref() } else { self.recent.front() };
         before.filter(|b| self.now().is_some_and(|now| b.time_ns < now.time_ns))
