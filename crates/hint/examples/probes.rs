@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What it costs a waiter to find out whether the holder runs, beside what it costs to sleep.
+//! The cost to a waiter of finding out whether the holder runs, beside the cost of a sleep.
 //!
 //! `cargo run --release -p reprieve-hint --example probes`
 

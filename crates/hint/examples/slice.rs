@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What time-slice extensions do, on a kernel that has them. `crates/lab/tests/slice.rs` builds one
-//! and boots it with this program as its first process; elsewhere, it tells what is missing.
+//! The effect of time-slice extensions, on a kernel that has them. `crates/lab/tests/slice.rs`
+//! builds one and boots it with this program as its first process; elsewhere, it tells what is
+//! missing.
 //!
 //! Two threads share a CPU. The worker enters and leaves sections; the observer looks whenever it
 //! has the CPU. If the worker is in a section then, it was preempted there. The worker's sections

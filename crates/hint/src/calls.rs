@@ -88,7 +88,7 @@ pub fn time_slice_extensions() -> Result<(), NoTimeSliceExtensions> {
     me().enable_slices()
 }
 
-/// What another thread of this process does, as its scheduler saw it last. `None`: unknown, for
+/// The state of another thread of this process, as its scheduler saw it last. `None`: unknown, for
 /// nobody publishes it, or the thread has ended. In a guest whose host offers a region, and without
 /// a server of hints of its own, only [`State::Preempted`] is known.
 pub fn state(thread: ThreadId) -> Option<State> {

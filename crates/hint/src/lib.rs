@@ -71,7 +71,7 @@ pub mod abi {
     };
     pub use crate::thread::LINES;
 
-    /// What a guest's programs share with its host (`hint_region.h`).
+    /// The region that a guest's programs share with its host (`hint_region.h`).
     pub mod region {
         pub use crate::page::region::file::{create, is_region, publish, read};
         pub use crate::page::region::layout::{BYTES, MAGIC, Region, VCPUS, VERSION, Vcpu};
@@ -105,7 +105,7 @@ pub mod abi {
         unsafe { &*line.cast::<crate::thread::Line>() }.tell_host();
     }
 
-    /// What this process says when it registers, for an observer that it has itself.
+    /// The hello of this process when it registers, for an observer that it has itself.
     pub fn hello() -> Hello {
         crate::page::hello()
     }

@@ -30,7 +30,7 @@ use crate::platform::end::End;
 use crate::platform::sync::Ordering;
 use std::time::Duration;
 
-/// What a waiter had better do.
+/// Advice to a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
     Spin,
@@ -245,7 +245,7 @@ mod real {
                     if clock.saturating_sub(before) * 4 < now.saturating_sub(then) {
                         return Advice::Sleep;
                     }
-                    // It runs. Whoever wants this CPU may have it, and then we know.
+                    // The holder runs. Whoever wants this CPU may have it, and then we know.
                     // SAFETY: no preconditions.
                     unsafe { libc::sched_yield() };
                     self.interval = (self.interval * 2).min(1_000_000);

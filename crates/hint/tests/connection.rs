@@ -41,7 +41,7 @@ fn child(f: impl FnOnce()) -> i32 {
     }
 }
 
-/// What `f` says in a child.
+/// The answer of `f` in a child.
 fn ask_child(f: impl FnOnce() -> bool) -> bool {
     const NO: i32 = 2;
     let answer = || {
@@ -108,7 +108,7 @@ fn serve(listener: i32, page: i32) -> ! {
             let none = std::ptr::null_mut();
             let client = check(libc::accept(listener, none, none.cast()).into());
             let mut hello = Hello::default();
-            // Who has gone meanwhile is not served.
+            // A client that has gone meanwhile is not served.
             libc::recv(client, (&raw mut hello).cast(), size_of::<Hello>(), 0);
             let mut control = [0u64; 8];
             let mut part = libc::iovec {
@@ -224,7 +224,7 @@ fn the_programs_descriptors_stay() {
     let connection = other_than(&known);
     assert!(connection > 2, "{connection}");
 
-    // It is closed where nothing has happened to it.
+    // The connection is closed where nothing has happened to it.
     connect(FOR_EVER).unwrap();
     let connection = other_than(&known);
     let was = inode(connection);
@@ -323,7 +323,7 @@ fn the_programs_descriptors_stay() {
         assert_eq!(other_than(&known), connection);
     }
 
-    // It cannot be told whose a descriptor is: the connection is kept, and is the only one.
+    // A descriptor's owner cannot be told: the connection is kept, and is the only one.
     in_child(|| {
         refuse_fstat();
         // SAFETY: only asks.

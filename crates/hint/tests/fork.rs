@@ -106,7 +106,7 @@ fn use_lock<L: Counter>(lock: &L, mut held: L::Guard<'_>) {
         }
     };
     beside(&[&work, &work], || {
-        // They wait behind the parent's.
+        // The child's threads wait behind the parent's.
         std::thread::sleep(Duration::from_millis(1));
         drop(held);
         for _ in 0..SECTIONS {

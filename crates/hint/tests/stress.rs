@@ -151,7 +151,7 @@ fn a_writer_gives_up() {
         }
     });
     assert!(rw.try_read().is_some());
-    // Nor one that comes while the writer waits.
+    // A reader that comes while the writer waits gets in, too.
     scope(|scope| {
         scope.spawn(|| assert!(rw.try_write_for(Duration::from_millis(50)).is_none()));
         scope.spawn(|| drop(rw.read()));

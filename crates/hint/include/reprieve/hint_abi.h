@@ -87,7 +87,7 @@ struct reprieve_hint_welcome {
 	REPRIEVE_HINT_U64 key;
 };
 
-/* What the scheduler says back. */
+/* The scheduler's answers. */
 #define REPRIEVE_HINT_RUNNING 1
 #define REPRIEVE_HINT_PREEMPTED 2
 #define REPRIEVE_HINT_BLOCKED 3

@@ -24,7 +24,7 @@
 /* "rreg". */
 #define REPRIEVE_REGION_MAGIC 1734701682
 
-/* Of the file. A PCI device's memory has a power of two. */
+/* The file's size. A PCI device's memory has a power of two. */
 #define REPRIEVE_REGION_BYTES 1048576
 #define REPRIEVE_REGION_VCPUS 1024
 #define REPRIEVE_REGION_SLOTS 8192

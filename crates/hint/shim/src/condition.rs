@@ -237,7 +237,7 @@ impl Wait {
         let this = unsafe { &*this.cast::<Wait>() };
         // SAFETY: the thread has entered, and the mutex is the caller's promise.
         unsafe {
-            // It may have been woken by a signal that another thread would miss.
+            // The thread may have been woken by a signal that another thread would miss.
             (*this.condition).signal(1);
             this.end();
         }

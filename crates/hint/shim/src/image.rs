@@ -69,7 +69,7 @@ const DT_STRTAB: usize = 5;
 const DT_SYMTAB: usize = 6;
 const DT_GNU_HASH: usize = 0x6fff_fef5;
 const DT_VERSYM: usize = 0x6fff_fff0;
-/// Of a symbol's version: not the one for new programs.
+/// A bit of a symbol's version: not the one for new programs.
 const HIDDEN: u16 = 1 << 15;
 
 impl Image {

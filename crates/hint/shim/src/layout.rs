@@ -26,7 +26,7 @@ const ERROR_CHECK: u32 = 2;
 const ADAPTIVE: u32 = 3;
 const ANY_TYPE: u32 = 3;
 const ROBUST: u32 = 16;
-/// Of a robust mutex's word: the number of its holder.
+/// The holder's number in a robust mutex's word.
 const HOLDER: u32 = 0x3fff_ffff;
 /// Bits that only say how the C library may speed its own locking up.
 const ELISION: u32 = 0x300;

@@ -5,7 +5,7 @@ use crate::image;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// One of them, looked up when it is first needed.
+/// A function of the C library's, looked up when it is first needed.
 pub struct Next {
     name: &'static CStr,
     at: AtomicPtr<c_void>,

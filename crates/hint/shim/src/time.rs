@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// library's; null: the kernel's.
 pub struct Clock(AtomicPtr<c_void>);
 
-/// That of times to wait for a lock, and for a condition.
+/// The clocks of times to wait for a lock, and for a condition.
 pub static LOCKS: Clock = Clock(AtomicPtr::new(std::ptr::null_mut()));
 pub static CONDITIONS: Clock = Clock(AtomicPtr::new(std::ptr::null_mut()));
 

@@ -6,7 +6,7 @@ mod common;
 use common::{compile, run, scratch, shim};
 use std::process::Command;
 
-/// What the loader says of the program's calls that it binds to the shim.
+/// The loader's lines about the program's calls that it binds to the shim.
 fn bound(program: &mut Command) -> Vec<String> {
     let output = program.env("LD_DEBUG", "bindings").env("LD_BIND_NOW", "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
@@ -94,7 +94,7 @@ fn layouts_of_conditions() {
     let replaced = |offset: u32| {
         let define = format!("-DAT={offset}");
         let options = [define.as_str(), "-shared", "-fPIC", "-nostdlib"];
-        // Of the name by which the shim knows the C library.
+        // The library has the name by which the shim knows the C library.
         std::fs::create_dir_all(scratch().join(format!("shim-{offset}"))).unwrap();
         let library = compile("conditions", &format!("{offset}/libc.so.6"), &options);
         let preload = format!("{}:{}", shim.display(), library.display());

@@ -83,7 +83,7 @@ fn load(stream: UnixStream, client: usize, end: Instant) -> u64 {
     let mut operations = 0;
     while operations == 0 || Instant::now() < end {
         let key = operations % 4;
-        // Which client wrote it may change, but not what a value looks like.
+        // The client that wrote a value may change, but not what a value looks like.
         let value = format!("{client:04}").repeat(16);
         write!(writer, "set key{key} 0 0 {}\r\n{value}\r\n", value.len()).unwrap();
         assert_eq!(next(&mut reader), "STORED\r\n");

@@ -33,10 +33,10 @@
 //! > **Invariant.** A node has the epoch of the process in which it was put into the queue, and is
 //! > not used again while it is in one. In the queue, older epochs come first.
 //!
-//! So the passive list is the parent's altogether, and the queue is up to the first node of this
-//! process. Its thread knows that it is the first, by the epoch of the node before, and publishes
-//! it in `foremost`. The holder, which has an older epoch itself, frees the lock if the last node
-//! is of another process, and else waits for `foremost`.
+//! The passive list, then, is the parent's altogether, and the queue is up to the first node of
+//! this process. Its thread knows that it is the first, by the epoch of the node before, and
+//! publishes it in `foremost`. The holder, which has an older epoch itself, frees the lock if the
+//! last node is of another process, and else waits for `foremost`.
 
 use super::node::{Node, give_back, take};
 use crate::platform::fork::epoch;
@@ -54,7 +54,7 @@ const GRANTED: u32 = 3;
 
 pub(crate) struct Queue {
     tail: AtomicPtr<Node>,
-    /// Who holds the lock, for waiters.
+    /// The holder of the lock, for waiters.
     owner: AtomicU32,
     /// After a fork by the holder: the first node of this process.
     foremost: AtomicPtr<Node>,
@@ -226,7 +226,7 @@ impl Queue {
                 !next.is_null()
             });
             while next.is_null() {
-                // It was preempted there.
+                // The other thread was preempted there.
                 wait::pass();
                 next = ours.next.load(Ordering::Acquire);
             }
@@ -257,7 +257,7 @@ impl Queue {
         }
         let first = loop {
             let first = self.foremost.load(Ordering::Acquire);
-            // What a thread of the parent's published is in the queue for good.
+            // A node that a thread of the parent's published is in the queue for good.
             if !first.is_null() && !of_parent(first) {
                 break first;
             }
@@ -381,7 +381,7 @@ impl Queue {
             unsafe { (*self.last.get()).next.store(node, Ordering::Relaxed) };
         }
         self.last.set(node);
-        // It may be parked already.
+        // The node's thread may be parked already.
         let _ = ours.state.compare_exchange(WAITING, PASSIVE, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -67,7 +67,7 @@ use std::time::Duration;
 const READER: u32 = 1;
 const COUNT: u32 = (1 << 30) - 1;
 const WRITER: u32 = COUNT;
-/// One less than a writer's is never reached: there are not that many threads.
+/// A count one less than a writer's is never reached: there are not that many threads.
 const MOST_READERS: u32 = COUNT - 1;
 const READERS_SLEEP: u32 = 1 << 30;
 const WRITERS_SLEEP: u32 = 1 << 31;
@@ -80,12 +80,12 @@ fn free(state: u32) -> bool {
     state & COUNT == 0
 }
 
-/// What a writer that asks at that time writes.
+/// The word of a writer that asks at that time.
 fn asking(now: u64) -> u32 {
     (now / 1000) as u32 | 1
 }
 
-/// Whose turn it is when readers hold the lock and writers wait, and when a writer releases it.
+/// The preferred side when readers hold the lock and writers wait, and when a writer releases it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Prefer {
     Writers,
@@ -104,7 +104,7 @@ impl Prefer {
     /// The bits of those that may sleep still when a reader was woken.
     fn reader_carries(self) -> u32 {
         match self {
-            // It was woken because no writer slept.
+            // The reader was woken because no writer slept.
             Prefer::Writers => 0,
             _ => broken!(WritersForgotten, 0, WRITERS_SLEEP),
         }
@@ -224,8 +224,8 @@ impl Core {
             let gone = i64::from(asking(now).wrapping_sub(asked) as i32) * 1000;
             let Some(left) = left(end).filter(|_| asked != 0) else { return };
             if gone.unsigned_abs() >= FAIR {
-                // It may sleep still. If none does, it is of a writer that gave up, or of the
-                // parent of this process.
+                // The writer may sleep still. If none does, the word is of a writer that gave up,
+                // or of the parent of this process.
                 if self.state.load(Ordering::Relaxed) & WRITERS_SLEEP == 0 {
                     let order = (Ordering::Relaxed, Ordering::Relaxed);
                     let _ = self.asked.compare_exchange(asked, 0, order.0, order.1);
@@ -249,7 +249,7 @@ impl Core {
                 return true;
             }
             if is_over(end) {
-                // It may have been woken in the place of a writer.
+                // This reader may have been woken in the place of a writer.
                 if carried == 0 || self.give_up(carried, prefer) {
                     return false;
                 }
@@ -312,7 +312,7 @@ impl Core {
                 return true;
             }
             if is_over(end) {
-                // It may have been woken in the place of another thread.
+                // This writer may have been woken in the place of another thread.
                 if carried == 0 || self.give_up(carried, prefer) {
                     return false;
                 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a lock remembers of its waiters, with the epoch in which it was written: after a fork, the
+//! A lock's memory of its waiters, with the epoch in which it was written: after a fork, the
 //! parent's threads do not count (`platform/fork.rs`).
 
 use crate::platform::fork::epoch;

@@ -40,7 +40,7 @@ impl Waited {
     }
 }
 
-/// That many threads wait, and this one ends it.
+/// `waiters` threads wait, and this one ends the condition.
 fn waiters(condition: Condition, waiters: usize) {
     let (done, memory) = (Mutex::new(false), Protected::new());
     let waited = Arc::new(Waited { condition, done, memory });
@@ -108,7 +108,7 @@ fn two_wait() {
     check(2, || waiters(Condition::new(), 2));
 }
 
-/// Of the threads that waited in the parent none leaves.
+/// No thread that waited in the parent leaves.
 #[test]
 fn child_of_a_fork() {
     check(3, || waiters(Condition::left(3), 1));

@@ -4,7 +4,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release --lib -p reprieve-hint`
 //!
-//! What stands for what:
+//! The model's stand-ins:
 //! - membarrier and the compiler barrier it pairs with: a fence on either side;
 //! - the kernel's futex: a queue under a lock, which never wakes a thread without a reason, so that
 //!   a lost wake-up is a deadlock that the checker reports;
@@ -69,7 +69,7 @@ pub(crate) mod tools {
         check_sleepers(preemptions, f);
     }
 
-    /// What a lock protects: loom reports two accesses at the same time.
+    /// A value that a lock protects: loom reports two accesses at the same time.
     pub(crate) struct Protected(UnsafeCell<u32>);
 
     impl Protected {

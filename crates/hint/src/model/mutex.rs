@@ -26,7 +26,7 @@ impl Mutex {
     }
 }
 
-/// That many threads with one section each, and as many in this one.
+/// `others` threads with one section each, and `sections` in this one.
 fn threads(others: u32, sections: u32) {
     let mutex = Mutex::new();
     let spawn = |me| {

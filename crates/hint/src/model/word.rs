@@ -26,7 +26,7 @@ impl Mutex {
     }
 }
 
-/// That many threads with one section each, and one section in this one; one more thread has no
+/// `others` threads with one section each, and one section in this one; one more thread has no
 /// time.
 fn threads(others: u32, hasty: bool) {
     let mutex = Arc::new(Mutex { word: Word::new(), value: Protected::new() });

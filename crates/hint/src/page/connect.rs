@@ -7,8 +7,8 @@
 //! with the process, however that ends. It crosses containers where the socket's directory is
 //! mounted into them.
 //!
-//! Who can write that directory can serve in the server's place. The page's words are believed only
-//! as far as [`super`] says, and nobody may take its memory away ([`stays`]).
+//! A user who can write that directory can serve in the server's place. The page's words are
+//! believed only as far as [`super`] says, and nobody may take its memory away ([`stays`]).
 //!
 //! > **Invariant.** Only the thread that stands in [`CONNECTING`] changes the registration (and the
 //! > only thread of a forked child, which ends it in its handler): the place in the page, the page,
@@ -136,7 +136,7 @@ pub fn connect(time: Duration) -> Result<(), Error> {
     result.or_else(|error| host.map_err(|_| error))
 }
 
-/// That this thread connects, until it is dropped.
+/// The mark that this thread connects, until it is dropped.
 struct Connecting;
 
 impl Connecting {
@@ -237,7 +237,7 @@ extern "C" fn after_fork() {
     thread::after_fork();
 }
 
-/// There is no page. The connection ends; in the child of a fork that is a copy of the parent's,
+/// Forgets the page. The connection ends; in the child of a fork that is a copy of the parent's,
 /// which stays.
 fn forget() {
     PAGE.store(std::ptr::null_mut(), Ordering::Relaxed);
@@ -273,7 +273,7 @@ fn close(connection: u64) {
     }
 }
 
-/// What tells an open socket from every other open file: the device, and the inode, of which the
+/// The identity of an open socket among all open files: the device, and the inode, of which the
 /// kernel gives sockets 32 bits.
 fn identity(fd: i32) -> io::Result<(u64, u32)> {
     // SAFETY: plain data, which the call fills in.
@@ -300,7 +300,7 @@ fn move_up(socket: OwnedFd) -> io::Result<OwnedFd> {
             }
         }
     }
-    // There is no room for one more. It may have to stay where it is.
+    // No room is left for one more. The socket may have to stay where it is.
     let error = io::Error::last_os_error();
     if fd >= NUMBERS[2] { Ok(socket) } else { Err(error) }
 }
@@ -357,7 +357,7 @@ fn open(path: &Path, time: Duration) -> io::Result<OwnedFd> {
     }
 }
 
-/// What this process says of itself.
+/// The facts that this process tells of itself.
 pub(crate) fn hello() -> Hello {
     Hello {
         magic: MAGIC,

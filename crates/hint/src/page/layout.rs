@@ -22,7 +22,7 @@ pub(super) fn state(word: u32) -> Option<State> {
     }
 }
 
-/// What a process sends.
+/// The message that a process sends.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Hello {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the scheduler says back: a page that `reprieve hint serve` publishes and this process maps
+//! The scheduler's answer: a page that `reprieve hint serve` publishes and this process maps
 //! read-only. Which of the process's threads run, and how many threads each CPU has to run.
 //!
 //! Everything here answers `None` ("unknown") where there is no page, or where its writer has not
@@ -22,14 +22,14 @@ use crate::thread::{self, LINES};
 use layout::Page;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// What a thread does, as its scheduler saw it last.
+/// The state of a thread, as its scheduler saw it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is on a CPU.
+    /// The thread is on a CPU.
     Running,
-    /// It would run, but its CPU was given to another thread.
+    /// The thread would run, but its CPU was given to another thread.
     Preempted,
-    /// It waits for something else than a CPU.
+    /// The thread waits for something else than a CPU.
     Blocked,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn mapped() -> bool {
     !PAGE.load(Ordering::Relaxed).is_null()
 }
 
-/// What the thread with that line does. In a guest without a page only [`State::Preempted`] is
+/// The state of the thread with that line. In a guest without a page only [`State::Preempted`] is
 /// known: a vCPU that runs may run another thread.
 pub(crate) fn state(index: u32, now: u64) -> Option<State> {
     // C may name any number as a thread.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which CPU the calling thread runs on: from its rseq area, which costs two loads; else by asking
-//! the C library.
+//! The CPU that the calling thread runs on: from its rseq area, which costs two loads; else by
+//! asking the C library.
 
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::AtomicIsize;

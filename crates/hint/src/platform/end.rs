@@ -18,7 +18,7 @@ pub enum End {
 }
 
 impl End {
-    /// That long from now.
+    /// An end `time` from now.
     pub fn after(time: Duration) -> End {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         End::Monotonic(now().saturating_add(time))

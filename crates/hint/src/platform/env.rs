@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a model has in place of the clock, and how its protocols may be broken.
+//! A model's stand-in for the clock, and how its protocols may be broken.
 
 use super::sync::{AtomicU32, Ordering};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which process this is, in a line of forks: its *epoch*.
+//! The place of this process in a line of forks: its *epoch*.
 //!
 //! The child of a fork has a copy of each lock, but of the threads only the one that forked. What
 //! the others had written into a lock as waiters is not true in the child. So it is stamped:

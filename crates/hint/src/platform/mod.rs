@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the locks ask of the kernel and the processor: atomics and futexes in the real and the
+//! The locks' needs of the kernel and the processor: atomics and futexes in the real and the
 //! model's form, the asymmetric fence, clocks, rseq's CPU number, cancellation, which process this
 //! is after forks.
 //!

@@ -108,8 +108,8 @@ const NO_KEY: u32 = u32::MAX;
 /// The C library keeps so many of a thread's values without allocating.
 const NEAR_KEYS: u32 = 32;
 
-/// What would take system calls or memory in a thread that registers or waits, once: at load time
-/// (`page`), or by a lock that is taken before that.
+/// Does once what would take system calls or memory in a thread that registers or waits: at load
+/// time (`page`), or by a lock that is taken before that.
 pub(crate) fn find_out() {
     if READY.swap(true, Ordering::AcqRel) {
         return;

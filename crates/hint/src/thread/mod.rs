@@ -70,7 +70,7 @@ pub(crate) struct Line {
     pub(crate) cpu: AtomicU32,
     /// The thread's number in the kernel; 0: no thread.
     pub(crate) thread: AtomicU32,
-    /// Which of the thread's queue nodes are in use (`lock/node.rs`).
+    /// The thread's queue nodes that are in use (`lock/node.rs`).
     pub(crate) nodes: AtomicU32,
     /// When the thread last looked at a lock that it waits for: a time not long ago means that it
     /// runs.

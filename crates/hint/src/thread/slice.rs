@@ -30,7 +30,7 @@ pub(super) fn find_out() {
     KNOWN.store(enable().is_ok(), Relaxed);
 }
 
-/// What a new line has.
+/// The `slice` of a new line.
 pub(super) fn first() -> u64 {
     if KNOWN.load(Relaxed) { UNKNOWN } else { NOWHERE }
 }
@@ -153,7 +153,7 @@ pub(crate) unsafe fn request(mut word: u64) {
     }
 }
 
-/// It is over.
+/// The outermost section is over.
 ///
 /// # Safety
 /// As above.

@@ -42,7 +42,7 @@ impl Slot {
                     taken.is_ok() || taken == Err(thread)
                 })
             })?;
-        // Of a thread that was killed in a section.
+        // A thread that was killed in a section may have left its counts.
         slot.non_preemptable.store(0, Ordering::Relaxed);
         slot.preemptable.store(0, Ordering::Relaxed);
         Some(slot)
@@ -52,7 +52,7 @@ impl Slot {
 /// The slots of the region that is mapped, for good.
 static REGION: AtomicPtr<[Slot; SLOTS]> = AtomicPtr::new(std::ptr::null_mut());
 
-/// There is a region: gives a slot to each thread that has a line.
+/// Publishes the region, and gives a slot to each thread that has a line.
 pub(crate) fn offer(slots: &'static [Slot; SLOTS]) {
     REGION.store(std::ptr::from_ref(slots).cast_mut(), Ordering::SeqCst);
     lines_in_use().iter().for_each(give);

@@ -66,7 +66,7 @@ impl Line {
         self.preemptable.store(0, Ordering::Relaxed);
         self.cpu.store(NO_CPU, Ordering::Relaxed);
         let generation = self.generation.load(Ordering::Relaxed);
-        // What the page says of the line was said of its last thread. Two bits are the state's.
+        // The page's word of the line is about its last thread. Two bits are the state's.
         self.generation.store(generation.wrapping_add(1) & (u32::MAX >> 2), Ordering::Release);
         true
     }
@@ -116,7 +116,7 @@ pub(crate) fn lines_in_use() -> &'static [Line] {
 pub(super) fn forget_others(kept: *const Line) {
     let mut free = 0;
     for line in lines_in_use() {
-        // Of a thread of the parent, which goes on using it.
+        // A thread of the parent goes on using the slot.
         line.slot.store(std::ptr::null_mut(), Ordering::Relaxed);
         let own = std::ptr::eq(line, kept);
         line.thread.store(if own { sys::thread_id() } else { 0 }, Ordering::Relaxed);
@@ -139,7 +139,7 @@ mod tests {
         assert_ne!(other, mine.index());
     }
 
-    /// That of a thread which is about to take it as a fresh one, as well.
+    /// A line which a thread is about to take as a fresh one, as well.
     #[test]
     fn a_line_is_taken_once() {
         let line = Line::new();

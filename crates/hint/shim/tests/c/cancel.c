@@ -28,7 +28,7 @@ static void end_wait(void *unused)
 {
 	(void)unused;
 	ended++;
-	/* It holds the mutex. */
+	/* The thread holds the mutex. */
 	CHECK(!pthread_mutex_unlock(&mutex));
 }
 
@@ -79,7 +79,7 @@ static void one_that_waits(void)
 	waits = 0;
 }
 
-/* Of two that wait one is cancelled while the other's signal comes: that is not lost. */
+/* A waiter of two is cancelled while the other's signal comes: the signal is not lost. */
 static void one_of_two(void)
 {
 	void *result;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the tests' programs share. */
+/* Code that the tests' programs share. */
 #pragma once
 #include <errno.h>
 #include <linux/filter.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What programs rely on in pthread's locks. Right with the C library alone, and with the shim. */
+/* Promises of pthread's locks to programs. Kept by the C library alone, and with the shim. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -311,7 +311,7 @@ static void *lock_cancelled(void *unused)
 	return NULL;
 }
 
-/* Neither a lock, the first one of the process, nor a fork is a cancellation point. */
+/* A process's first lock is no cancellation point, and a fork is none. */
 static void first_lock(void)
 {
 	pthread_t thread;
@@ -474,7 +474,7 @@ static void deadlock(void)
 		CHECK(pthread_rwlock_trywrlock(&lock) == EBUSY);
 		CHECK(!pthread_rwlock_unlock(&lock));
 
-		/* Who held it before would not. */
+		/* A thread that held the lock before gets no EDEADLK. */
 		CHECK(!pthread_create(&thread, NULL, lock_again_and_again, &lock));
 		lock_again_and_again(&lock);
 		CHECK(!pthread_join(thread, NULL));
@@ -490,7 +490,7 @@ static unsigned first_word(const void *object)
 	return word;
 }
 
-/* What is locked or signalled is the shim's, if there is one: its first word differs. */
+/* The object that is locked or signalled is the shim's, if there is one: its first word differs. */
 static void replaced(int preloaded)
 {
 	pthread_rwlock_t own_rw = PTHREAD_RWLOCK_INITIALIZER;
@@ -549,7 +549,7 @@ static void readers(void)
 		CHECK(!pthread_rwlock_wrlock(&rw));
 		pthread_create(&reader, NULL, read_once, NULL);
 		pthread_create(&writer, NULL, write_once, NULL);
-		/* They sleep by then, most likely. */
+		/* Both threads sleep by then, most likely. */
 		usleep(50000);
 		CHECK(!pthread_rwlock_unlock(&rw));
 		CHECK(!pthread_rwlock_rdlock(&rw));

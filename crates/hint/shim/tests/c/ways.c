@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 	check((on_mutex)dlvsym(libc, "pthread_mutex_lock", "GLIBC_2.2.5"),
 	      (on_mutex)dlvsym(libc, "pthread_mutex_unlock", "GLIBC_2.2.5"));
 	check_handle(dlopen(argv[1], RTLD_NOW | RTLD_DEEPBIND), "lock", "unlock");
-	/* What there is not stays so, and the rest is found. */
+	/* A missing function stays missing, and the rest is found. */
 	CHECK(!dlsym(libc, "pthread_no_such_function"));
 	CHECK(dlsym(libc, "puts") == dlsym(RTLD_DEFAULT, "puts"));
 	puts("one lock");

@@ -27,7 +27,7 @@ pub enum Missing {
     Off,
     /// The process is in a container of the guest: the host knows its threads by other numbers.
     Namespace,
-    /// It is there, and may not be used, or is something else.
+    /// The device is there, and may not be used, or is something else.
     Refused(PathBuf, io::Error),
 }
 
@@ -81,7 +81,7 @@ fn find() -> Result<PathBuf, Missing> {
         }
         let file = ["resource2_wc", "resource2"].map(|name| device.join(name));
         let file = file.into_iter().find(|file| file.exists()).ok_or(Missing::Device)?;
-        // There may be such devices for other purposes, too.
+        // A device with this alias may serve other purposes, too.
         match File::open(&file).and_then(|file| map_file(&file, libc::PROT_READ)) {
             Ok(at) => {
                 let ours = is_region(at);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The host's end of a region: a file, for QEMU to map.
 //!
-//! It is read and written by calls, never mapped: the VMM may cut it short at any time.
+//! Calls read and write the file, which is never mapped: the VMM may cut it short at any time.
 
 use super::layout::{BYTES, MAGIC, Region, VCPUS, VERSION};
 use std::fs::{File, OpenOptions};
@@ -48,8 +48,8 @@ pub fn is_region(file: &File) -> io::Result<bool> {
     Ok(whole && head[..4] == MAGIC.to_ne_bytes() && head[4..] == VERSION.to_ne_bytes())
 }
 
-/// What the host says: a beat that differs from the last one, and state and runnable threads by
-/// vCPU.
+/// Writes the host's answers: a beat that differs from the last one, and state and runnable threads
+/// by vCPU.
 ///
 /// # Errors
 /// If the file cannot be written.

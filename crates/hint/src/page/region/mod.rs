@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program inside a guest shares with the guest's host: a region of memory
+//! The region of memory that a program inside a guest shares with the guest's host
 //! (`include/reprieve/hint_region.h`). Its threads' hints go to the host's scheduler, and the
 //! host's answers about vCPUs come back.
 //!
@@ -58,7 +58,7 @@ fn served(now: u64) -> Option<&'static Region> {
     (beat != FIRST.load(Ordering::Relaxed) && age < STALE_NS).then_some(region)
 }
 
-/// What vCPU number `vcpu` does.
+/// The state of vCPU number `vcpu`.
 pub(crate) fn vcpu(vcpu: u32, now: u64) -> Option<State> {
     let word = served(now)?.vcpus.get(vcpu as usize)?.state.load(Ordering::Relaxed);
     state(word)

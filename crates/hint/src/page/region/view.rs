@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a region says, for a person to read.
+//! A region's content, for a person to read.
 
 use super::layout::{BYTES, MAGIC, Region, VCPUS, VERSION};
 use crate::thread::{SLOTS, Slot};
@@ -33,7 +33,7 @@ pub struct View {
 }
 
 impl View {
-    /// Of a region's bytes; `None` if they are something else.
+    /// The view of a region's bytes; `None` if they are something else.
     pub fn parse(bytes: &[u8]) -> Option<View> {
         let word = |at: usize| {
             let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -46,7 +46,7 @@ impl View {
         View::of(|at| word(at).unwrap_or(0)).into()
     }
 
-    /// Of the region that this process has mapped.
+    /// The view of the region that this process has mapped.
     pub fn mapped() -> Option<View> {
         let region = std::ptr::from_ref(super::mapped()?).cast::<AtomicU32>();
         // SAFETY: a region is made of words, and stays mapped; `at` lies in it.
