@@ -18,7 +18,7 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct BenchArgs {
-    /// What to measure
+    /// The benchmark to measure, or all
     #[arg(value_parser = names())]
     name: Name,
     /// Peers to run beside (list); the default is all. `semop`, `msg`, `shm` and `txn` run
@@ -57,7 +57,7 @@ pub struct BenchArgs {
     markdown: bool,
 }
 
-/// What to measure: one benchmark, or all.
+/// The choice of what to measure: one benchmark, or all.
 #[derive(Clone, Copy)]
 struct Name(Option<Bench>);
 
@@ -75,7 +75,7 @@ pub fn main(args: BenchArgs) -> Result<()> {
         check_page(path).with_context(|| path.display().to_string())?;
     }
     let seconds = args.seconds.unwrap_or(if args.name.0.is_some() { 60.0 } else { 480.0 });
-    // What is not a number of seconds is out of the range that is checked.
+    // A value that is not a number of seconds is out of the range that is checked.
     let length = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let options = |bench: Bench, length: Duration| Options {
         against: match &args.against[..] {
@@ -118,7 +118,7 @@ pub fn main(args: BenchArgs) -> Result<()> {
     }
 }
 
-/// What is not a time at all is out of the range that is checked.
+/// A value that is not a time at all is out of the range that is checked.
 fn microseconds(us: f64) -> Duration {
     Duration::try_from_secs_f64(us / 1e6).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What commands that run for long have in common: live views and metrics.
+//! Live views and metrics, which commands that run for long have in common.
 
 use reprieve_page::output::tell;
 use reprieve_watch::show::prometheus::Server;

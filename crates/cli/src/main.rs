@@ -42,9 +42,9 @@ enum Command {
     /// Programs on Reprieve's System V IPC: run them, see and remove what they have made
     #[command(subcommand)]
     Ipc(ipc::Command),
-    /// What this machine supports, and how to get what is missing
+    /// Show what this machine supports, and how to get what is missing
     Doctor(doctor::Options),
-    /// Which critical sections of this host's VMs are preempted, and which vCPUs hold up their
+    /// Show which critical sections of this host's VMs are preempted, and which vCPUs hold up their
     /// grace periods, live
     Watch(watch::WatchArgs),
     /// Schedule this host's VMs with regard to their critical sections and grace periods

@@ -136,7 +136,7 @@ fn check(library: &Library, program: &Path, interpreters: u32) -> Result<()> {
     if capabilities > 0 {
         bail!("{name} has file capabilities: the loader preloads nothing into it");
     }
-    // Of a program that tools have changed, anything may be anywhere in the file.
+    // A program that tools have changed may have anything anywhere in the file.
     let file = ReadCache::new(file);
     let head = (&file).read_bytes_at(0, about.len().min(LONGEST));
     let head = head.map_err(|()| anyhow!("{name}: cannot be read"))?;

@@ -54,7 +54,7 @@ enum Command {
 
 #[derive(Args)]
 struct ReportArgs {
-    /// What `watch --record` wrote
+    /// The recording of `watch --record`
     file: PathBuf,
     /// Where to write the page
     #[arg(short, long, value_name = "FILE")]

@@ -74,7 +74,7 @@ fn takes_interrupts(pid: libc::pid_t) -> bool {
     u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
 }
 
-/// What a run says that gets SIGINT, alone or with its whole process group, as from a terminal.
+/// The output of a run that gets SIGINT, alone or with its whole process group, as from a terminal.
 fn interrupted(arguments: &[&str], group: bool) {
     let mut command = bench(arguments);
     command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -162,7 +162,7 @@ fn no_slice_stays_short() {
     what_the_scheduler_would_do(&named, vm);
     assert!(restored() && journals() == 0, "{:?}", slices());
 
-    // It does it, and undoes it at its end.
+    // guard shortens slices, and restores them at its end.
     let (mut child, mut out) = start(&journal, vm, &[]);
     assert_eq!(line(&mut out)["event"], "ready");
     wait_until(short);
@@ -226,7 +226,7 @@ fn no_slice_stays_short() {
     signal(supervisor, libc::SIGKILL);
     child.kill().unwrap();
     child.wait().unwrap();
-    // It was guard's child, and is reaped by whoever adopts it.
+    // The supervisor was guard's child, and is reaped by whoever adopts it.
     wait_until(|| {
         let stat = fs::read_to_string(format!("/proc/{supervisor}/stat"));
         stat.map_or(true, |stat| stat.rsplit_once(") ").unwrap().1.starts_with('Z'))

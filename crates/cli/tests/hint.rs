@@ -34,7 +34,7 @@ fn programs_get_the_locks_or_a_reason() {
     let output = run(&["cat", "/proc/self/maps"]);
     let maps = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && maps.contains("/libreprieve_locks.so"), "{output:?}");
-    // That of this machine is one that the library knows.
+    // The C library of this machine is one that the library knows.
     assert!(output.stderr.is_empty(), "{output:?}");
     assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
 
@@ -79,7 +79,7 @@ fn programs_that_check_locks_are_refused() {
     let output = run(&["valgrind", "--tool=helgrind", "true"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && text.contains("helgrind"), "{output:?}");
-    // What its other tools need, they find.
+    // Valgrind's other tools find what they need.
     assert!(run(&["valgrind", "--quiet", "--error-exitcode=9", "true"]).status.success());
 }
 
@@ -175,7 +175,7 @@ fn a_region_is_made_once_and_can_be_looked_at() {
     let (code, shown, _) = region(&["show", "--json", name]);
     assert!(code == Some(0) && shown.contains(r#""threads""#), "{shown}");
 
-    // What is not a region is left alone.
+    // A file that is not a region is left alone.
     let other = directory.path().join("other");
     fs::write(&other, "precious").unwrap();
     let (code, _, said) = region(&["create", other.to_str().unwrap()]);

@@ -150,7 +150,7 @@ fn bad_usage_is_named_and_exits_with_2() {
         if named == "64 CPUs" && std::thread::available_parallelism().unwrap().get() >= 64 {
             continue;
         }
-        // Nor is a policy of guard's on a kernel that can do it.
+        // A policy of guard's is no usage error on a kernel that can do it.
         if named == "sched_ext" && Path::new("/sys/kernel/sched_ext").exists() {
             continue;
         }
@@ -264,7 +264,7 @@ fn a_search_measures_what_it_tells() {
         serde_json::from_slice(&fs::read(out.join("search.json")).unwrap()).unwrap();
     assert_eq!((&found, &found["complete"]), (&stored, &true.into()));
     let better = found["rounds"][0]["tried"][1]["verdict"] == "better";
-    // What is better is measured again.
+    // A setting that is better is measured again.
     let rounds = found["rounds"].as_array().unwrap();
     assert_eq!(rounds.len(), if better { 2 } else { 1 }, "{found}");
     for round in rounds {
@@ -601,7 +601,7 @@ fn sections_that_a_guests_program_announces_are_left_alone() {
     };
     let unknown = [0, 1].map(|variant| answers(variant, "overcommit", "unknown"));
     assert!(unknown[0] == 100.0 && unknown[1] < 50.0, "{unknown:?}");
-    // Nor is guard's own thread, which looks, told as load.
+    // The host does not tell guard's own thread, which looks, as load.
     for answer in ["vCPU_preempted", "its_CPU_overloaded"] {
         let rates = ["baseline", "overcommit"].map(|scenario| answers(1, scenario, answer));
         assert!(rates[0] < rates[1] / 2.0, "{answer}: {rates:?}");

@@ -13,7 +13,7 @@ use reprieve_page::plain;
 use reprieve_watch::cgroup::{self, Bandwidth};
 use serde::Serialize;
 
-/// What was found in a VM's guest.
+/// The findings in a VM's guest.
 #[derive(Serialize)]
 pub struct Report {
     pid: u32,
@@ -26,14 +26,15 @@ pub struct Report {
     preemption: &'static str,
     rcu: &'static str,
     command_line: Option<String>,
-    /// What cannot be seen in this guest.
+    /// Blind spots in this guest.
     blind: Vec<&'static str>,
     checks: Vec<Check>,
     /// Whether the host takes CPU time away from it, whoever else wants that.
     quota: Check,
-    /// What the length of its grace periods depends on.
+    /// Settings that the length of its grace periods depends on.
     settings: Vec<Setting>,
-    /// What a search found, one for each policy under which something is better than the defaults.
+    /// The findings of a search, one for each policy under which something is better than the
+    /// defaults.
     prescriptions: Vec<Prescription>,
     /// Why a search that was given says nothing about this guest.
     no_evidence: Option<String>,
@@ -218,8 +219,8 @@ fn shown(settings: &Settings) -> Vec<Setting> {
     ]
 }
 
-/// What `search` confirmed for a guest with this kernel, this number of vCPUs and this command
-/// line; or why it is no evidence for that guest.
+/// The prescriptions that `search` confirmed for a guest with this kernel, this number of vCPUs and
+/// this command line; or why it is no evidence for that guest.
 fn prescribe(
     search: &Search,
     release: &str,

@@ -165,7 +165,7 @@ fn rights() -> Check {
     }
 }
 
-/// What guard cannot do with the capabilities in `mask`, of the parts that it can do without.
+/// The parts of guard's work that `mask`'s capabilities do not allow, and that it can do without.
 fn guard_lacks(mask: u64) -> impl Iterator<Item = &'static str> {
     const PARTS: [(&str, &str); 2] = [
         ("CAP_DAC_OVERRIDE", "answers no hints of guests' programs (no CAP_DAC_OVERRIDE)"),

@@ -24,8 +24,8 @@ pub struct Options {
     /// Look at this VM as well: a name or the VMM's process ID (repeat for several)
     #[arg(long, value_name = "NAME|PID")]
     vm: Vec<String>,
-    /// What `reprieve lab search` found (its search.json): prescribed to guests like the one it
-    /// measured
+    /// The findings of `reprieve lab search` (its search.json): prescribed to guests like the one
+    /// it measured
     #[arg(long, value_name = "FILE", requires = "vm")]
     search: Option<PathBuf>,
     /// Print JSON
@@ -43,7 +43,7 @@ struct Check {
     /// Reprieve makes up for what is missing: there is nothing to do.
     optional: bool,
     detail: String,
-    /// What to do if it is missing.
+    /// The remedy if it is missing.
     remedy: Option<String>,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a dry run of the scheduler says: what took place, and would have been put off or rescued.
+//! The report of a dry run of the scheduler: what took place, and would have been put off or
+//! rescued.
 
 use reprieve_guard::{HeldUp, PutOff, Statistics, VmStatistics, Would};
 use reprieve_page::plain;

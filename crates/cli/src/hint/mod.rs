@@ -48,7 +48,7 @@ pub enum RegionCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// What is in it: threads with hints, and what the host says of vCPUs
+    /// Show what is in it: threads with hints, and what the host says of vCPUs
     Show {
         /// On the host: the file. Without it, in a guest: what the guest's host offers
         #[arg(value_name = "FILE")]
@@ -148,7 +148,7 @@ fn refused(error: &NotServed) -> String {
 pub const NOT_REPLACED: &str = "the C library's locks are not laid out as the locks' library \
     expects, which replaces none";
 
-/// Of no other end of a command.
+/// The exit code of no other end of a command.
 const NONE_REPLACED: u8 = 3;
 
 /// Whether programs get other locks by `reprieve hint run`: a copy of this command says so, which

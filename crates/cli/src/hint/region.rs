@@ -15,7 +15,7 @@ pub fn create(file: &Path) -> Result<()> {
     print(&options(&file))
 }
 
-/// What to add to the VM.
+/// The options to add to the VM.
 fn options(file: &Path) -> String {
     let name = file.display().to_string();
     // A comma ends a value.

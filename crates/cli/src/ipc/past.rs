@@ -30,7 +30,7 @@ pub fn processes() -> Vec<String> {
         let maps = file("maps");
         let why = match kernels.get(&number) {
             Some(calls) => calls,
-            // What has ended, or is the kernel's business, has no maps.
+            // A process that has ended, or is the kernel's business, has no maps.
             None if !maps.is_empty() && !contains(&maps, LIBRARY) => {
                 "has not loaded the library (static, set-uid or of another C library)"
             }
@@ -42,7 +42,8 @@ pub fn processes() -> Vec<String> {
     lines
 }
 
-/// Who has last used objects of the kernel's, as far as the kernel tells: not of semaphores.
+/// Processes that have last used objects of the kernel's, as far as the kernel tells: not of
+/// semaphores.
 fn users_of_the_kernels() -> BTreeMap<u32, &'static str> {
     let tables = [
         ("msg", ["lspid", "lrpid"], "has used message queues of the kernel's"),
@@ -110,7 +111,7 @@ pub fn forbid_the_kernels() -> Result<()> {
         if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
     let installed = install().or_else(|_| {
-        // Who is not root has to give up set-uid programs first.
+        // A user who is not root has to give up set-uid programs first.
         // SAFETY: numbers only.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         install()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the manual pages of the System V calls list: each error, flag and
+// The lists in the manual pages of the System V calls: each error, flag and
 // command. Prints a line per case, "CALL WHAT: RESULT"; ids and other values
 // that may differ are not printed. The lines of two implementations can be
 // compared.
@@ -317,7 +317,7 @@ static void semaphores(int root)
 	told(semctl(0, 0, SEM_INFO, &info), "semctl SEM_INFO");
 	printf("semctl SEM_INFO is: %d %d\n", info.semusz, info.semaem);
 
-	// Who waits, who is interrupted, who is sent away.
+	// Callers that wait, are interrupted, are sent away.
 	ended(child(sem_is_interrupted, id));
 	for (int first = 5; first <= 500; first += 5) {
 		pid = fork();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tests of several commands need.
+//! Helpers that tests of several commands need.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -55,7 +55,7 @@ int main(void)
 	TELL(msgrcv(queue, NULL, 8, 0, IPC_NOWAIT));
 	TELL(msgrcv(queue, &message, 8, 0, IPC_NOWAIT));
 	TELL(shmget(IPC_PRIVATE, (size_t)1 << 62, 0600));
-	// Of an id with more than 15 bits, what is in its slot.
+	// An id with more than 15 bits: what is in its slot.
 	semctl(set, 0, IPC_RMID);
 	second = semget(IPC_PRIVATE, 1, 0600);
 	for (int i = 0; i < 1000 && second <= 32767; i++) {

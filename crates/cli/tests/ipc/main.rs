@@ -209,7 +209,7 @@ fn programs_with_address_sanitizer_start() {
     assert_eq!(n.objects().len(), 0);
 }
 
-/// What Perl's modules do, and calls by number; dies where something is wrong.
+/// Calls of Perl's modules, and calls by number; dies where something is wrong.
 const PERL: &str = r#"
 use strict; use warnings;
 use IPC::SysV qw(IPC_PRIVATE IPC_CREAT IPC_NOWAIT IPC_STAT IPC_RMID SEM_UNDO S_IRUSR S_IWUSR ftok);

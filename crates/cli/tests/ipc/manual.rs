@@ -52,7 +52,7 @@ const MANUAL: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What is listed and not tried, and why.
+/// Cases that are listed and not tried, and why.
 const NOT_TRIED: &[(&str, &str, &str)] = &[
     ("semget", "ENOMEM", "the machine would have to run out of memory"),
     ("semop", "ENOMEM", "as above"),
@@ -67,13 +67,13 @@ const NOT_TRIED: &[(&str, &str, &str)] = &[
     ("msgrcv", "ENOSYS", "of kernels without CONFIG_CHECKPOINT_RESTORE; this library has MSG_COPY"),
 ];
 
-/// What takes another user or low limits, which only root can have.
+/// Whether a case takes another user or low limits, which only root can have.
 fn takes_root(call: &str, what: &str) -> bool {
     let others = ["EACCES", "EPERM", "ENOSPC"].contains(&what);
     others || (call, what) == ("shmctl", "ENOMEM")
 }
 
-/// What no case of these lines tries.
+/// Listed errors and words that no case of these lines tries.
 fn not_tried(lines: &[String], root: bool) -> Vec<String> {
     let mut missing = Vec::new();
     for (call, errors, words) in MANUAL {

@@ -96,7 +96,7 @@ static void interrupted(const char *how)
 	for (int i = 0; i < 20; i++)
 		if (operate(0, -1) == 0 || errno != EINTR)
 			fails("a wait that a signal interrupts");
-	// What may come between the two looks is too much, and comes late.
+	// A signal between the two looks is too much, and comes late.
 	signal(SIGALRM, SIG_IGN);
 	if (handled < 20 || semctl(set, 1, GETVAL) != handled)
 		fails("count");
