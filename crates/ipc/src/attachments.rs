@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this process has attached, and how a fork hands it on.
+//! The attachments of this process, and how a fork hands them on.
 //!
 //! A child's attachments must count from the moment of the fork, whoever of the two dies first. So
 //! the parent reserves a name for its child before it forks and adds that name's attachments;
@@ -108,7 +108,7 @@ pub(crate) fn with<R>(_call: &Call, f: impl FnOnce(&mut Vec<Attachment>) -> R) -
 }
 
 unsafe extern "C" fn before_fork() {
-    // What this thread has in thread-local storage is made before the list is locked: making it
+    // This thread's thread-local storage is made before the list is locked: making it
     // takes a lock of the dynamic loader, whose holder may wait for the list.
     let _ = LAST.try_with(|_| ());
     peers::make_local();
@@ -236,7 +236,7 @@ impl Fork {
         Fork(LAST.try_with(Cell::take).unwrap_or_default())
     }
 
-    /// It has returned `pid`.
+    /// The fork has returned `pid`.
     pub fn end(self, pid: i32) {
         if pid == 0 {
             // The fork that this one interrupted may be about to take them, too.
@@ -288,7 +288,7 @@ pub(crate) mod tests {
                 assert_eq!(children(), 2);
                 forked(-1);
                 assert_eq!(children(), 1);
-                // That of the other thread.
+                // The child that is left is the other thread's.
                 forked(-1);
                 assert_eq!(children(), 1);
             });

@@ -33,7 +33,7 @@ fn directory(space: &Space, place: Place) -> PathBuf {
     }
 }
 
-/// What the file is called in its directory.
+/// The name of the file in its directory.
 pub(crate) fn name(id: i32) -> String {
     format!("shm.{id}")
 }
@@ -55,7 +55,7 @@ fn own_directory(local: &Local, place: Place) -> Result<()> {
 /// A new file.
 pub(crate) struct Made {
     pub place: Place,
-    /// What of it the namespace's file system has promised.
+    /// The part of it that the namespace's file system has promised.
     pub promised: u64,
     /// Device and number.
     pub identity: (u64, u64),
@@ -110,7 +110,7 @@ fn create(
 ) -> Result<(u64, u64)> {
     let (path, mode) = (path(local, place, id), local.space.file_mode);
     let file = File::create(&path, mode).or_else(|error| match error {
-        // One that was never finished: its maker died. We hold the lock of the ids.
+        // A file that was never finished: its maker died. We hold the lock of the ids.
         Errno(libc::EEXIST) => file::remove(&path).and_then(|()| File::create(&path, mode)),
         _ => Err(error),
     })?;
@@ -190,7 +190,7 @@ pub(crate) fn sweep(local: &Local, is_gone: impl Fn(i32) -> bool) {
     }
 }
 
-/// What a segment of that size lacks.
+/// The room that a segment of that size lacks.
 pub(crate) fn why_no_room(space: &Space, size: u64, promised: u64) -> String {
     let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
     let free = |path: &std::path::Path| {

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
-/// What a call returns.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Errno>;
 
 impl Errno {
-    /// Of an error of the standard library's.
+    /// The number of an error of the standard library's.
     pub(crate) fn of(error: &std::io::Error) -> Errno {
         Errno(error.raw_os_error().unwrap_or(libc::EIO))
     }

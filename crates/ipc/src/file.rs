@@ -11,7 +11,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) struct File(i32);
 
-/// What `stat` tells.
+/// The answer of `stat`.
 #[derive(Clone, Copy)]
 pub(crate) struct About(libc::stat);
 
@@ -47,7 +47,7 @@ impl About {
     }
 }
 
-/// What a file system has.
+/// The room of a file system.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     pub total: u64,
@@ -59,7 +59,7 @@ fn text(path: impl AsRef<Path>) -> Result<CString> {
     CString::new(path.as_ref().as_os_str().as_bytes()).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// Of what a path names; with `follow` of what a symbolic link leads to.
+/// About the file that a path names or, with `follow`, that a symbolic link leads to.
 fn look(path: impl AsRef<Path>, follow: bool) -> Result<About> {
     let path = text(path)?;
     let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
@@ -166,7 +166,7 @@ impl File {
         let path = text(path)?;
         let file = File::open_at(&path, flags, mode)?;
         let made = (|| {
-            // What the umask took away.
+            // The umask may have taken bits away.
             if file.about()?.mode() & 0o777 != mode { file.set_mode(mode) } else { Ok(()) }
         })();
         made.map(|()| file)
@@ -179,7 +179,7 @@ impl File {
         Ok(File(number as i32))
     }
 
-    /// One that is open by that number, and is closed with the value.
+    /// The file that is open by that number, and is closed with the value.
     pub fn of_number(number: i32) -> File {
         File(number)
     }
@@ -224,7 +224,7 @@ impl File {
         }
     }
 
-    /// What its file system has; `None` where that is not told.
+    /// The room of its file system; `None` where that is not told.
     pub fn room(&self) -> Option<Room> {
         // SAFETY: plain data, which the call fills in.
         let found = unsafe {

@@ -52,7 +52,7 @@ impl Local {
         self.space.slice(at + size_of::<Array>() as u64, length.min(SLOTS))
     }
 
-    /// What has an id, and where it is. In a section; to be locked, then asked [`Object::is`].
+    /// The object of an id, and where it is. In a section; to be locked, then asked [`Object::is`].
     #[inline]
     pub fn find<T: Is + 'static>(&self, id: i32) -> Result<(&'static T, u64)> {
         if id < 0 {
@@ -122,7 +122,7 @@ impl Local {
         Ok((found, offset, held))
     }
 
-    /// What is in a slot, whatever its id; of an id, in its slot. For the `_STAT` commands.
+    /// The object in a slot, whatever its id; of an id, in its slot. For the `_STAT` commands.
     pub fn find_slot<T: Is + 'static>(&self, slot: i32) -> Result<(&'static T, u64, Held<'_>)> {
         let entries = self.entries(T::KIND)?;
         let slot = u64::try_from(slot).map_err(|_| INVALID)? % SLOTS;
@@ -137,13 +137,13 @@ impl Local {
     }
 }
 
-/// What `semget` and its like ask for.
+/// The request of `semget` and its like.
 pub(crate) struct Request {
     pub key: i32,
     pub flags: i32,
-    /// Of the object itself.
+    /// The size of the object itself.
     pub bytes: u64,
-    /// What it counts for in the kind's total, and the limits of total and number.
+    /// The object's weight in the kind's total, and the limits of total and number.
     pub weight: u64,
     pub most_weight: u64,
     pub most: u64,

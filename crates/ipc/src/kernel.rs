@@ -125,7 +125,7 @@ unsafe fn vdso_symbol(base: usize, name: &[u8]) -> Option<usize> {
         all.find(|&at| word(at) as u64 & 0xffff_ffff == kind)
     };
     let (load, dynamic) = (header(LOAD)?, header(DYNAMIC)?);
-    // What its addresses are more, or less, than where they are mapped.
+    // The distance from its addresses to where they are mapped.
     let bias = base.wrapping_add(word(load + 8)).wrapping_sub(word(load + 16));
     let entries = base + word(dynamic + 8);
     let table = |tag: usize| {

@@ -105,14 +105,14 @@ impl Local {
             };
             if taken {
                 if looks > 0 {
-                    // One was woken, others may sleep: this thread wakes the next one.
+                    // A sleeper was woken, others may sleep: this thread wakes the next one.
                     lock.sleepers.fetch_or(1, Relaxed);
                 }
                 return;
             }
             if word != 0 {
                 let seen = lock.sleepers.fetch_or(1, SeqCst) | 1;
-                // Who releases the lock sees that, or we see the release: it stores and loads
+                // The releaser sees that, or we see the release: it stores and loads
                 // without a fence, as readers do. Else the sleep is a short one.
                 let seen_by_all = sys::membarrier(sys::MEMBARRIER_GLOBAL_EXPEDITED);
                 if lock.word.load(SeqCst) != 0 {
@@ -165,7 +165,7 @@ impl Local {
 
     /// Whether a transaction that is not over, of anybody's, has changed that word.
     pub fn in_a_transaction(&self, word: &AtomicU64) -> bool {
-        // Who has changed the word has logged it before: its stores come in that order.
+        // A thread that has changed the word has logged it before: its stores come in that order.
         sys::membarrier(sys::MEMBARRIER_GLOBAL_EXPEDITED);
         let at = self.space.offset_of(word);
         self.space.thread_numbers().filter_map(|number| self.space.thread(number).ok()).any(|t| {
@@ -189,7 +189,7 @@ impl Local {
         if had_its_turn(looked, namespace, now) {
             return;
         }
-        // Who cannot see zombies has a turn of its own: others are to find those.
+        // A thread that cannot see zombies has a turn of its own: others are to find those.
         let blind = if sys::proc_has_our_numbers() { 0 } else { 1 << 31 };
         if !takes_its_turn(looked, namespace ^ blind, now) {
             return;
@@ -353,7 +353,7 @@ impl Drop for Held<'_> {
         if local.thread.changes.load(Relaxed) != 0 {
             local.roll_back();
         }
-        // What a lock in the heap belongs to is freed once its readers have left.
+        // The object of a lock in the heap is freed once its readers have left.
         #[cfg(debug_assertions)]
         assert!(
             local.space.offset_of(self.lock) < crate::space::layout::HEAP

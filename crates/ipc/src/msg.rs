@@ -34,7 +34,7 @@ struct More {
 
 /// This part of the queue's bytes is enough.
 const PART: u64 = 4;
-/// So is anything after that many looks in a row that found the same.
+/// Anything is enough after that many looks in a row that found the same.
 const STILL: u32 = 3;
 
 impl More {
@@ -99,7 +99,7 @@ impl Is for Messages {
     fn discard(&self, _: &Local, _: i32) {}
 }
 
-/// Which message a receiver takes.
+/// The messages that a receiver takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wanted {
     Any,
@@ -210,7 +210,7 @@ impl Messages {
             _ => &local.space.view::<Message>(last)?.next,
         };
         local.set_all([
-            // It may be a link of kept blocks, which a roll-back needs.
+            // The word may be a link of kept blocks, which a roll-back needs.
             (&message.next, 0),
             (link, at),
             (&self.last, at),
@@ -310,8 +310,7 @@ impl Messages {
         })
     }
 
-    /// What a waiter of that queue was poked for may do for somebody else: it waits again, has
-    /// failed, or is `done`.
+    /// Hands on the poke of a waiter of that queue, which waits again, has failed, or is `done`.
     #[cold]
     fn hand_on(
         &self,
@@ -322,10 +321,10 @@ impl Messages {
         wakes: &mut Wakes<'static>,
     ) -> Result<()> {
         match (std::ptr::eq(queue, &self.senders), done) {
-            // It has used the room that it was poked for.
+            // The waiter has used the room that it was poked for.
             (true, true) => Ok(()),
             (true, false) => self.poke_senders(local, offset, wakes),
-            // It may have taken another message.
+            // The waiter may have taken another message.
             (false, _) => self.poke_receivers(local, offset, wakes),
         }
     }
@@ -418,7 +417,7 @@ impl Messages {
     }
 }
 
-/// What `msgctl(IPC_STAT)` tells.
+/// The answer of `msgctl(IPC_STAT)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsgStatus {
     pub status: Status,
@@ -431,7 +430,7 @@ pub struct MsgStatus {
     pub receiver: i32,
 }
 
-/// What `msgctl(MSG_INFO)` tells.
+/// The answer of `msgctl(MSG_INFO)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsgInfo {
     pub queues: u64,
@@ -576,7 +575,7 @@ impl Namespace {
         self.remove::<Messages>(id)
     }
 
-    /// What `msgctl(IPC_INFO)` and `MSG_INFO` tell.
+    /// The answer of `msgctl(IPC_INFO)` and `MSG_INFO`.
     pub fn msg_info(&self) -> Result<MsgInfo> {
         let (_call, local) = self.begin()?;
         ids::complete::<Messages>(local)?;
@@ -770,7 +769,7 @@ mod tests {
         assert_eq!((lowest.join().unwrap(), other.join().unwrap()), (Ok(1), Ok(9)));
     }
 
-    /// Who was poked for the other message has taken the first one, or an earlier one of its type.
+    /// A waiter poked for the other message has taken the first one, or an earlier one of its type.
     #[test]
     fn a_receiver_pokes_who_waits_for_what_others_have_left() {
         let directory = tempfile::tempdir().unwrap();

@@ -30,7 +30,7 @@ impl std::fmt::Debug for Namespace {
     }
 }
 
-/// What the three kinds have in common in their `_ds` structures.
+/// The fields that the three kinds have in common in their `_ds` structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     pub id: i32,
@@ -62,7 +62,7 @@ impl Status {
     }
 }
 
-/// What `IPC_SET` changes.
+/// The fields that `IPC_SET` changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub uid: u32,
@@ -114,7 +114,7 @@ impl Namespace {
         // SAFETY: not freed, unless nobody gets the namespace.
         let namespace = Namespace { space: unsafe { &*space }, limits: Limits::of_this_system() };
         let opened = Box::leak(Box::new(Opened { namespace, next: list }));
-        // What another thread has opened meanwhile is the one.
+        // A namespace that another thread has opened meanwhile is the one.
         while let Err(longer) = OPEN.compare_exchange(list, opened, AcqRel, Acquire) {
             if let Some(known) = known(longer, directory) {
                 // SAFETY: leaked above, and nobody else has seen them.
@@ -212,7 +212,7 @@ impl Namespace {
         let _section = local.enter();
         let waited_on = dead.waits_on.load(Acquire);
         if waited_on == 0 {
-            // Who takes the dead out of a queue may die as well, which puts it back.
+            // The thread that takes the dead out of a queue may die as well, which puts it back.
             let waits_on = &dead.waits_on;
             return !local.in_a_transaction(waits_on) && waits_on.load(Acquire) == 0;
         }

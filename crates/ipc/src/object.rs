@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What semaphore sets, queues and segments have in common.
+//! The part that semaphore sets, queues and segments have in common.
 
 use crate::error::Result;
 use crate::peers::Local;
@@ -7,7 +7,7 @@ use crate::space::layout::{Kind, Lock, Shared};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 
-/// What all objects begin with.
+/// The head of all objects.
 #[repr(C)]
 pub(crate) struct Object {
     pub lock: Lock,
@@ -24,7 +24,7 @@ pub(crate) struct Object {
     pub block: AtomicU64,
     /// Lists of blocks that it owns, whose first word is the next one.
     pub chains: [AtomicU64; 2],
-    /// What it counts for in the total of its kind.
+    /// The object's weight in the total of its kind.
     pub weight: AtomicU64,
 }
 

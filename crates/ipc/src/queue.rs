@@ -77,13 +77,13 @@ unsafe impl Shared for Queue {}
 /// Why a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Woken {
-    /// It is worth another try.
+    /// Another try is worth it.
     Again,
     TimedOut,
     Signal,
 }
 
-/// What a wait has gone through so far.
+/// The history of a wait so far.
 pub(crate) struct Wait {
     deadline: Option<Duration>,
     pub began: Option<Duration>,
@@ -301,13 +301,13 @@ impl Local {
     pub fn wait(&self, wait: &mut Wait, dying: bool, holders: &[u64]) -> Woken {
         let status = &self.thread.status;
         let began = wait.handled;
-        // Who waits on the CPU of who pokes it is in a hurry: it has no use for the time.
+        // A waiter on the CPU of who pokes it is in a hurry: it has no use for the time.
         if wait.began.is_none() && (wait.pokes > 0 || self.poked_from_elsewhere()) {
             wait.began = Some(sys::monotonic());
         }
         let left = wait.deadline.map(|deadline| deadline.saturating_sub(sys::monotonic()));
         if left.is_some_and(|left| left.is_zero()) {
-            // It may be tried again and again, without a wait.
+            // The call may be tried again and again, without a wait.
             self.mark_the_unmarked();
             return Woken::TimedOut;
         }
@@ -318,7 +318,7 @@ impl Local {
         }
         let look = if dying { wait.look.min(LAST_LOOK_AT_THE_DEAD) } else { wait.look };
         let time = left.map_or(look, |left| left.min(look));
-        // One that came earlier in the call is blocked until the call ends.
+        // A signal that came earlier in the call is blocked until the call ends.
         let came = || handled() != began || put_off();
         let _sleeping = Sleeping::on(status);
         let error = if came() { 0 } else { sys::futex_wait(status, WAITING, time) };
@@ -373,7 +373,7 @@ impl Local {
         for &holder in holders {
             let mut of_holder = threads().filter(|t| t.process.load(Acquire) == holder);
             if !of_holder.any(|thread| lives.add(thread)) {
-                // It may be dead by now, or its threads are unknown.
+                // The holder may be dead by now, or its threads are unknown.
                 return None;
             }
         }
@@ -402,7 +402,7 @@ impl Local {
                 self.mark_the_unmarked();
                 Some(Woken::Again)
             }
-            // One that has died, woken or found so.
+            // A thread that has died, woken or found so.
             _ => {
                 let mut dead =
                     lives.threads.iter().filter(|thread| thread_dead(self.space, thread));
@@ -440,7 +440,7 @@ pub(crate) struct Wakes<'l> {
     threads: [MaybeUninit<&'l Thread>; 16],
     /// Where this thread says that it has poked somebody.
     pokes: Option<&'l AtomicU64>,
-    /// So many of them are there.
+    /// The number of waiters in `threads`.
     count: usize,
 }
 
@@ -473,7 +473,7 @@ impl<'l> Wakes<'l> {
     }
 }
 
-/// What ends a wait without success.
+/// The error that ends a wait without success.
 pub(crate) fn failure(woken: Woken) -> Option<Errno> {
     match woken {
         Woken::Again => None,
@@ -507,7 +507,7 @@ pub(crate) mod tests {
         wake(thread);
     }
 
-    /// It has looked whether one came, and not gone to sleep yet.
+    /// The thread has looked whether a signal came, and not gone to sleep yet.
     #[test]
     fn a_signal_keeps_who_is_about_to_sleep_from_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -526,7 +526,7 @@ pub(crate) mod tests {
         assert_eq!(status.load(SeqCst), WAITING);
     }
 
-    /// Which of the threads in a queue are poked, first come first.
+    /// Whether the threads in a queue are poked, first come first.
     pub fn poked(local: &Local, queue: &Queue, object: u64) -> Vec<bool> {
         let mut poked = Vec::new();
         let each = |_, thread: &_| {

@@ -41,7 +41,7 @@ pub(crate) struct Segment {
     lpid: AtomicU64,
     atime: AtomicU64,
     dtime: AtomicU64,
-    /// Of its file: whether it lies on the disk, what of it was promised, device and number.
+    /// Its file: whether it lies on the disk, what of it was promised, device and number.
     on_disk: AtomicU64,
     promised: AtomicU64,
     device: AtomicU64,
@@ -82,7 +82,7 @@ impl Is for Segment {
 }
 
 impl Attachment {
-    /// What is left of it, if `/proc` tells.
+    /// The parts that are left of it, if `/proc` tells.
     fn parts(&self) -> Option<Vec<Range<usize>>> {
         sys::mapped_parts(self.address, &format!("/{}", bytes::name(self.id)))
     }
@@ -100,7 +100,7 @@ impl Attachment {
             unmap(&(self.address..self.address + self.length));
             return true;
         }
-        // What is not known stays: it may be the program's own, or another segment.
+        // An unknown part stays: it may be the program's own, or another segment's.
         let Some(parts) = self.parts() else { return true };
         parts.iter().for_each(unmap);
         !parts.is_empty()
@@ -198,7 +198,7 @@ impl Segment {
     fn attach(&self, local: &Local, process: u64, pid: u32) -> Result<()> {
         let known = self.user(local, process)?;
         if known.is_none() {
-            // Else one would be left of each process that ever attached it.
+            // A user would else be left of each process that ever attached it.
             self.attached(local)?;
         }
         if let Some(user) = known {
@@ -248,7 +248,7 @@ impl Segment {
     }
 }
 
-/// What `shmctl(IPC_STAT)` tells.
+/// The answer of `shmctl(IPC_STAT)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmStatus {
     pub status: Status,
@@ -260,7 +260,7 @@ pub struct ShmStatus {
     pub last: i32,
 }
 
-/// What `shmctl(SHM_INFO)` tells.
+/// The answer of `shmctl(SHM_INFO)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmInfo {
     pub segments: u64,
@@ -393,7 +393,7 @@ impl Namespace {
                 return Err(error);
             }
         };
-        // It fails in a damaged namespace only, and the segment is mapped.
+        // The stamp fails in a damaged namespace only, and the segment is mapped.
         let _ = self.with_segment(local, id, |local, segment| {
             segment.stamp(local)?;
             local.commit();
@@ -559,7 +559,7 @@ impl Namespace {
                 if segment.attached(local)? == 0 {
                     return Ok(());
                 }
-                // It can no longer be found by its key, only by its id.
+                // The segment can no longer be found by its key, only by its id.
                 ids::forget_key(local, Kind::Shm, id)?;
                 local.set(&segment.object.key, 0)?;
                 let mode = segment.mode() | SHM_DEST;
@@ -621,7 +621,7 @@ impl Namespace {
         })
     }
 
-    /// What `shmctl(IPC_INFO)` and `SHM_INFO` tell.
+    /// The answer of `shmctl(IPC_INFO)` and `SHM_INFO`.
     pub fn shm_info(&self) -> Result<ShmInfo> {
         let (_call, local) = self.begin()?;
         self.sweep(local);
@@ -652,7 +652,7 @@ fn status(local: &Local, segment: &Segment, id: Option<i32>) -> Result<ShmStatus
     })
 }
 
-/// What the namespace's file system has promised to segments, and they have not touched.
+/// Bytes that the namespace's file system has promised to segments, and they have not touched.
 fn promised(local: &Local) -> u64 {
     let left = |entry: &Entry| {
         let offset = entry.object.load(Relaxed);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*, compiler_fence};
 pub(crate) const WAITING: u32 = 1;
 pub(crate) const INTERRUPTED: u32 = 5;
 
-/// What a thread keeps: all in one place, because in a library that is loaded at run time each
+/// The state of a thread: all in one place, because in a library that is loaded at run time each
 /// access to such a place is a function call.
 pub(crate) struct Here {
     inside: Cell<u32>,

@@ -161,12 +161,12 @@ pub(crate) fn proc_has_our_numbers() -> bool {
     std::str::from_utf8(number).ok().and_then(|number| number.parse().ok()) == Some(process_id())
 }
 
-/// What `/proc` says about a process.
+/// The answer of `/proc` about a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Process {
-    /// It runs, and started at that time (clock ticks since boot).
+    /// The process runs, and started at that time (clock ticks since boot).
     Started(u64),
-    /// There is none, or only its exit status is left.
+    /// No process is there, or only its exit status is left.
     Gone,
     /// `/proc` is not there, is another PID namespace's, or hides it.
     Unknown,

@@ -137,7 +137,7 @@ fn a_directory_that_was_removed_and_made_again_is_another_namespace() {
     std::fs::create_dir(directory.path()).unwrap();
     let again = Namespace::open(directory.path()).unwrap();
     assert_eq!(again.sem_value(first, 0).unwrap_err().0, libc::EINVAL);
-    // It has a file to grow in; those who still use the old one go on.
+    // The new namespace has a file to grow in; those who still use the old one go on.
     (0..2000).for_each(|_| assert!(again.semget(IPC_PRIVATE, 32, 0o600).is_ok()));
     assert_eq!(n.sem_value(first, 0), Ok(0));
     // The new one's segments have the old one's ids, and so the names of its files.
@@ -147,7 +147,7 @@ fn a_directory_that_was_removed_and_made_again_is_another_namespace() {
     assert_eq!(unsafe { n.shmat(segments[0], 0, 0) }.unwrap_err().0, libc::EACCES);
     n.remove_shm(segments[0]).unwrap();
     assert_eq!(n.shmget(IPC_PRIVATE, 4096, 0o600).unwrap_err().0, libc::EACCES);
-    // Who finds the dead as it registers looks for files of nobody's segments.
+    // A thread that finds the dead as it registers looks for files of nobody's segments.
     (0..2).for_each(|_| beside(&[&|| n.semop(first, &[op(0, 1, 0)], None).unwrap()], || ()));
     for id in segments {
         assert!(file(id).exists());
@@ -191,7 +191,7 @@ fn who_cannot_reach_the_directory_any_more_goes_on() {
     let _ = std::fs::remove_dir_all(directory.path());
     std::fs::rename(&moved, directory.path()).unwrap();
     assert!(grows.is_ok());
-    // Who has closed all of its files can open them again.
+    // A process that has closed all of its files can open them again.
     Child::run(|| {
         // SAFETY: nobody in this process uses them.
         assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
@@ -427,7 +427,7 @@ fn another_time_namespace_knows_the_living() {
             return;
         }
         Child::run(|| {
-            // Those that the kernel has not marked are looked for once a second.
+            // Dead threads that the kernel has not marked are looked for once a second.
             let began = std::time::Instant::now();
             while began.elapsed() < Duration::from_millis(2500) {
                 assert_eq!(n.sem_value(id, 0), Ok(6));

@@ -475,7 +475,7 @@ fn segments_are_the_kernels() {
     compare(40, segments);
 }
 
-/// One page of another segment, or of the program's own, takes the place of one of a segment's
+/// A page of another segment, or of the program's own, takes the place of one of a segment's
 /// pages; who is detached by which call.
 #[test]
 fn segments_over_parts_of_others_are_the_kernels() {
@@ -575,7 +575,7 @@ fn a_wait_that_times_out_is_the_kernels() {
     }
 }
 
-/// What somebody may do who is neither owner nor creator, for each mode; and who may do all.
+/// The rights of somebody who is neither owner nor creator, for each mode; and who may do all.
 #[test]
 fn permissions_are_the_kernels() {
     // SAFETY: no preconditions.

@@ -18,7 +18,7 @@ use samples::{Samples, spread};
 use std::arch::asm;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
-/// What comes after so many instructions.
+/// The signal that comes after so many instructions.
 static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// In a page that parent and child share: instructions of the call.
@@ -262,7 +262,7 @@ fn in_making_a_set_that_a_reader_has_found() {
             reader.stopped();
         }
         maker.kill();
-        // What is free is used for these.
+        // Free blocks are used for these messages.
         let message = [255; 200];
         (0..8).for_each(|_| n.msgsnd(queue, 1, &message, IPC_NOWAIT).unwrap());
         if waits {

@@ -114,7 +114,7 @@ fn a_removed_queue_sends_its_waiters_away() {
     let (_directory, n) = namespace();
     let (empty, full) = (queue(&n), queue(&n));
     while n.msgsnd(full, 1, &[0; 1000], IPC_NOWAIT).is_ok() {}
-    // One after the other: two would also sleep while they wait for each other's lock.
+    // Each in turn: two would also sleep while they wait for each other's lock.
     let receiver = Child::run(|| assert_eq!(errno(receive(&n, empty, 0, 0)), libc::EIDRM));
     common::until_asleep(&receiver);
     let sender = Child::run(|| assert_eq!(errno(n.msgsnd(full, 1, &[0; 1000], 0)), libc::EIDRM));

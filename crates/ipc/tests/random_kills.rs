@@ -18,7 +18,7 @@ const WORKERS: usize = 4;
 /// Messages, at most. After them the load goes on without new ones.
 const MESSAGES: usize = 1 << 26;
 
-/// What a worker is in the middle of.
+/// The call that a worker is in the middle of.
 const NOTHING: u8 = 0;
 const SENDING: u8 = 1;
 const RECEIVING: u8 = 2;
@@ -106,7 +106,7 @@ impl Load {
             n.semop(self.mutex, &[op(0, -1, SEM_UNDO), op(1, 1, SEM_UNDO)], None).unwrap();
             assert_eq!(n.sem_value(self.mutex, 1), Ok(1));
             n.semop(self.mutex, &[op(1, -1, SEM_UNDO), op(0, 1, SEM_UNDO)], None).unwrap();
-            // Who has sent one may wait for one: there are always enough. A full queue has more.
+            // A worker that has sent one may wait for one: enough are there. A full queue has more.
             match self.send(own) {
                 Some(true) => self.receive(own, 0),
                 Some(false) => (0..4).for_each(|_| self.receive(own, IPC_NOWAIT)),
@@ -142,7 +142,7 @@ fn random_kills(kills: usize) {
     let load = Load { n, mutex, queue, book: book() };
     let book = load.book;
     let begin = |own: usize| Child::run(|| load.work(own));
-    // What the dead were in the middle of, by kind.
+    // The calls that the dead were in the middle of, by kind.
     let mut struck = [0u32; 3];
     let mut end = |own: usize, worker: Child| {
         assert!(!worker.is_over(), "a worker has failed");

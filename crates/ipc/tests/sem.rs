@@ -181,10 +181,10 @@ fn adjustments_of_the_dead_are_applied() {
     let (_directory, n) = namespace();
     let id = set(&n, 2);
     n.set_sem_values(id, &[1, 10]).unwrap();
-    // It ends by itself.
+    // The process ends by itself.
     Child::run(|| n.semop(id, &[op(0, -1, UNDO), op(1, 5, UNDO)], None).unwrap()).succeeds();
     assert_eq!(n.sem_values(id), Ok(vec![1, 10]));
-    // It is killed, while somebody waits.
+    // The holder is killed, while somebody waits.
     let holder = Child::run(|| {
         n.semop(id, &[op(0, -1, UNDO)], None).unwrap();
         common::forever();

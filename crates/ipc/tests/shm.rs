@@ -259,8 +259,7 @@ fn a_segment_outlives_the_thread_that_attached_it() {
     child.kill();
 }
 
-/// Of a thread that executes another program, and is not its process's first one, the kernel tells
-/// nobody.
+/// The kernel tells nobody when a process's second thread executes another program.
 #[test]
 fn a_second_thread_executes_another_program() {
     let _one = one();
@@ -282,7 +281,7 @@ fn a_second_thread_executes_another_program() {
         })
     };
     let sleeps = executes([c"sleep", c"1000000"]);
-    // It is there, with its adjustment, and without its attachment.
+    // The process is there, with its adjustment, and without its attachment.
     let program = || std::fs::read_to_string(format!("/proc/{}/comm", sleeps.pid())).unwrap();
     common::until(|| program() == "sleep\n");
     common::until(|| n.sem_value(set, 0) == Ok(1) && attached(&n, segment) == 0);
@@ -319,7 +318,7 @@ fn a_child_in_another_pid_namespace_is_alive() {
         child.succeeds();
     });
     common::until(|| n.sem_value(set, 0) == Ok(1));
-    // Those that the kernel has not marked are looked for once a second.
+    // Dead threads that the kernel has not marked are looked for once a second.
     let began = std::time::Instant::now();
     while began.elapsed() < std::time::Duration::from_millis(2500) {
         assert_eq!((n.sem_value(set, 0), attached(&n, segment)), (Ok(1), 2));

@@ -25,7 +25,7 @@ const SHM_STAT: c_int = 13;
 const SHM_INFO: c_int = 14;
 const SHM_STAT_ANY: c_int = 15;
 const IPC_INFO: c_int = 3;
-// Of IPC_INFO, what the kernel never changes: its defaults.
+// Values of IPC_INFO that the kernel never changes: its defaults.
 const SEMMNS: c_int = 1_024_000_000;
 const SEMOPM: c_int = 500;
 const MSGMNI: c_int = 32000;
@@ -68,7 +68,7 @@ fn open() -> Result<&'static Namespace> {
         }
         error.errno()
     })?;
-    // Who opens it at the same time gets the same namespace, and stores a copy.
+    // A thread that opens it at the same time gets the same namespace, and stores a copy.
     let opened = Box::into_raw(Box::new(opened));
     NAMESPACE.store(opened, Release);
     // SAFETY: not null, and never freed.
@@ -109,7 +109,7 @@ unsafe fn with_copy<T: Copy, R>(from: *const T, count: usize, f: impl FnOnce(&[T
     f(&large)
 }
 
-/// What is copied on the stack: the longest message and the longest array of operations, as long as
+/// Bytes copied on the stack: the longest message and the longest array of operations, as long as
 /// nobody has raised the system's limits.
 const SMALL: usize = 8192;
 

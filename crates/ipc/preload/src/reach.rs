@@ -21,7 +21,7 @@ const JUMP: [u8; 12] = [0x5f, 0x24, 0x03, 0xd5, 0x50, 0, 0, 0x58, 0, 0x02, 0x1f,
 
 const LENGTH: usize = JUMP.len() + size_of::<usize>();
 
-/// Of a symbol, as ELF has it.
+/// A symbol, as ELF has it.
 #[repr(C)]
 struct Symbol {
     name: u32,

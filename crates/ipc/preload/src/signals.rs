@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 
 const SIGNALS: usize = 65;
 
-/// What the program asked for.
+/// The handling that the program asked for.
 struct Wanted {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -266,7 +266,7 @@ extern "C" fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t 
     set_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
 }
 
-/// What `signal` is in a strictly conforming program.
+/// The `signal` of a strictly conforming program.
 #[unsafe(no_mangle)]
 extern "C" fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     set_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER)

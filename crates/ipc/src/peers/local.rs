@@ -21,11 +21,11 @@ pub(crate) struct Local {
     pub space: &'static Space,
     pub thread: &'static Thread,
     pub number: u32,
-    /// What locks that it holds say.
+    /// The word of a lock that it holds.
     pub mark: u32,
     pub process: u64,
     pub pid: u32,
-    /// That of its process.
+    /// The epoch of its process.
     pub epoch: u64,
     epoch_now: &'static AtomicU64,
     /// Locks that it holds.
@@ -39,7 +39,7 @@ pub(crate) struct Local {
     pub waited: Cell<Duration>,
     /// Not to yield before this time.
     pub yields_from: Cell<Duration>,
-    /// What ids named, by kind and id; see `ids`.
+    /// Objects that ids named, by kind and id; see `ids`.
     pub objects: [Remembered; REMEMBERED],
     undo: [Cell<(u64, u64)>; REMEMBERED],
     /// Sections that it is in, whatever somebody has written into the file.
@@ -163,7 +163,7 @@ pub(crate) fn local(here: &Here, space: &'static Space) -> Result<(&'static Loca
     if !current.is_null() {
         // SAFETY: set by this thread, and reset before it is freed.
         let local: &'static Local = unsafe { &*current };
-        // One branch: each costs a nanosecond here.
+        // A single branch: each costs a nanosecond here.
         if std::ptr::eq(local.space, space)
             & (local.epoch == local.epoch_now.load(Relaxed))
             & here.is_one_call()
@@ -182,7 +182,7 @@ fn register(here: &Here, space: &'static Space) -> Result<(&'static Local, bool)
     let _signals = sys::SignalsBlocked::new();
     let epoch = epoch();
     let epoch_now = epoch_now();
-    // It may be one that is forgotten now, and this thread may not get another one.
+    // The current `Local` may be forgotten now, and this thread may not get another one.
     here.current.set(std::ptr::null());
     let known = OWNED.try_with(|owned| {
         let mut owned = owned.try_borrow_mut().ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who uses the namespace: processes and threads, and how the dead are known.
+//! The users of the namespace: processes and threads, and how the dead are known.
 //!
 //! A thread owns a *place* in the mapped file. In it lies a robust mutex of the C library's that
 //! the thread locks for life: when it ends, however, the kernel marks that mutex (`OWNER_DIED`),
@@ -144,7 +144,7 @@ pub(crate) fn image_alive(space: &Space, process: u64) -> bool {
         })
     };
     match found.leader.load(Acquire) {
-        // It has its name, and is about to register its first thread.
+        // The process has its name, and is about to register its first thread.
         0 => !gone(found),
         leader => is_alive(leader) || space.thread_numbers().any(is_alive),
     }
@@ -181,7 +181,7 @@ pub(crate) fn still_maps(space: &Space, process: u64, name: &str) -> bool {
 fn embryo_alive(space: &Space, embryo: &Process) -> bool {
     match embryo.pid.load(Acquire) {
         0 => {
-            // Who reserves a name has one itself.
+            // A process that reserves a name has one itself.
             let parent = embryo.parent.load(Relaxed);
             let state = |p: &Process| p.generation_state.load(Acquire) & 0xffff_ffff;
             place(space, parent).is_some_and(|p| state(p) == LIVE) && image_alive(space, parent)

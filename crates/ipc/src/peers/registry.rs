@@ -122,7 +122,7 @@ pub(crate) fn embryo(space: &Space, parent: u64) -> Result<u64> {
     };
     let mut free = find(|_, _, word| word & 0xffff_ffff == FREE);
     if free.is_none() && used >= MAX_PROCESSES.into() {
-        // Of the dead, as in `own_process`; it takes longer.
+        // A place of the dead, as in `own_process`; it takes longer.
         free = find(|space, index, word| !super::process_alive(space, name(index, word >> 32)));
     }
     let index = claim_index(space, free)?;
@@ -135,7 +135,7 @@ pub(crate) fn embryo(space: &Space, parent: u64) -> Result<u64> {
 /// In the child: takes the name, unless it was given up: the parent died, or took the child for
 /// dead.
 pub(super) fn adopt_embryo(space: &Space, embryo: u64, epoch: u64) {
-    // Else the place might become another process's as this one writes there.
+    // Without the lock, the place might become another process's as this one writes there.
     let Ok(_registry) = space.registry() else { return };
     let Some(process) = place(space, embryo) else { return };
     let generation = embryo >> 32;
@@ -304,7 +304,7 @@ mod tests {
         space.header().threads.store(MOST_THREADS, SeqCst);
         assert_eq!(registers(), Ok(()));
         assert_eq!(space.thread(2).unwrap().process.load(Relaxed), 0);
-        // Of the living.
+        // Places of the living.
         for number in 2..=MOST_THREADS {
             let thread = space.thread(number).unwrap();
             thread.life[0].store(1, Relaxed);

@@ -11,7 +11,7 @@ use crate::sys;
 use std::sync::atomic::Ordering::*;
 
 impl Set {
-    /// What [`Set::attempt`] does, where it is little: one part that changes a value, nobody in the
+    /// Does [`Set::attempt`] where it is little: one part that changes a value, nobody in the
     /// queue, no adjustments of others. `false`: it is more, and nothing was done.
     #[inline]
     pub(super) fn attempt_one(&self, local: &Local, offset: u64, op: &SemOp) -> bool {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::*;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Blocked {
     pub num: u16,
-    /// What the operation adds to the semaphore, with this part.
+    /// The sum that the operation adds to the semaphore, with this part.
     pub sum: i32,
     /// Whether the part waits for zero.
     pub zero: bool,

@@ -14,7 +14,7 @@ use crate::sys;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
-/// What `semctl(IPC_INFO)` and `SEM_INFO` tell.
+/// The answer of `semctl(IPC_INFO)` and `SEM_INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SemInfo {
     pub sets: u64,
@@ -23,7 +23,7 @@ pub struct SemInfo {
     pub highest: i32,
 }
 
-/// What `semctl(IPC_STAT)` tells.
+/// The answer of `semctl(IPC_STAT)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SemStatus {
     pub status: Status,
@@ -254,7 +254,7 @@ impl Namespace {
         self.remove::<Set>(id)
     }
 
-    /// What `semctl(IPC_INFO)` and `SEM_INFO` tell.
+    /// The answer of `semctl(IPC_INFO)` and `SEM_INFO`.
     pub fn sem_info(&self) -> Result<SemInfo> {
         let (_call, local) = self.begin()?;
         ids::complete::<Set>(local)?;

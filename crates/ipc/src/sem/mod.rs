@@ -227,8 +227,8 @@ mod tests {
         let op = |sem_num, sem_op| SemOp { sem_num, sem_op, sem_flg: 0 };
         let directory = tempfile::tempdir().unwrap();
         let n = Namespace::open(directory.path()).unwrap();
-        // What an operation finds, done while the first waiter starves and others do not look; and
-        // who of two waiters is poked after that.
+        // The result of an operation, done while the first waiter starves and others do not look;
+        // and who of two waiters is poked after that.
         let beside = |wanted: &[SemOp], values: [u16; 2], now: [i32; 2], ops: &[SemOp]| {
             let id = n.semget(libc::IPC_PRIVATE, 2, 0o600).unwrap();
             n.set_sem_values(id, &values).unwrap();
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(beside(&[op(0, -1)], [0, 1], [0, 1], &[op(1, -1)]), (Ok(None), nobody.clone()));
         // Readers and a writer, for whom there is too little: a reader that goes on may give back.
         assert_eq!(beside(&[op(0, -3)], [2, 0], [2, 0], &[op(0, -1)]), (Ok(None), nobody.clone()));
-        // What earlier parts of the operation itself have added.
+        // Units that earlier parts of the operation itself have added.
         assert_eq!(
             beside(&[op(0, -1)], [0, 0], [0, 0], &[op(0, 1), op(0, -1)]),
             (Ok(None), nobody)
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(beside(&locks, [1, 0], [0, 0], &hurried).0, Ok(None));
         let gives_back = [op(0, 0), op(0, 1), op(0, -1)];
         assert_eq!(beside(&locks, [1, 0], [0, 0], &gives_back).0, Ok(None));
-        // One that waits for a value.
+        // A waiter for a value.
         let drains = [op(0, -2), op(0, 0)];
         assert_eq!(beside(&drains, [3, 0], [2, 0], &[op(0, -1)]), (blocked(-1, false), last));
     }

@@ -49,7 +49,7 @@ impl Set {
             && !its.possible(after)
     }
 
-    /// Who starves, if somebody does.
+    /// The thread that starves, if one does.
     pub(super) fn starver(&self, local: &Local) -> Option<(u64, &'static Thread)> {
         let number = self.starving.load(Relaxed);
         if number == 0 {
@@ -69,7 +69,7 @@ impl Set {
     /// Whether this thread, which waits long, may be the one that others let go first. `lost`: it
     /// was poked, and somebody was quicker.
     ///
-    /// There is one such place for the set. Who cannot go on holds nobody up, so it may lose the
+    /// The set has one such place. A thread that cannot go on holds nobody up, so it may lose the
     /// place to somebody who loses units that do come; but not to one that wants the same of the
     /// same semaphore, or more, for it was there before. Whoever takes the place pokes others as
     /// it goes on waiting.

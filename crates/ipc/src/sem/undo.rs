@@ -85,7 +85,7 @@ impl Set {
         if let Some(found) = self.own_undo(local, offset)? {
             return Ok(found);
         }
-        // Else one would be left of each process that was alone with the set and owes it nothing.
+        // Each process that was alone with the set, and owes it nothing, would else leave one.
         self.settle_slowly(local, offset, wakes)?;
         let bytes = size_of::<Undo>() as u64 + 8 * self.count()?;
         let heap = local.heap()?;

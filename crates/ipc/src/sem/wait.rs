@@ -87,7 +87,7 @@ impl Namespace {
                 drop(section);
                 wakes.wake();
                 if error.0 == libc::EAGAIN {
-                    // It may be tried again and again, without a wait.
+                    // The operation may be tried again and again, without a wait.
                     local.mark_the_unmarked();
                 }
                 Err(error)
@@ -144,7 +144,7 @@ fn wait_until_done(
             let poked = local.is_poked(local.thread);
             local.prepare();
             if poked || set.starving.load(Relaxed) == u64::from(local.number) {
-                // What it was poked for, or has held others up for, may do for somebody else.
+                // A value that it was poked, or has held others up, for may do for somebody else.
                 let _ = set.poke(local, offset, &mut wakes);
             }
         } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whom a change of values wakes up.
+//! The waiters that a change of values wakes up.
 
 use super::blocked::Blocked;
 use super::{AT_ZERO, NOBODY, Set};
@@ -19,7 +19,7 @@ impl Set {
         wakes: &mut Wakes<'static>,
     ) -> Result<()> {
         let semaphores = self.semaphores(local)?;
-        // What waiters before will take, of the first few semaphores that somebody takes from.
+        // Units that waiters before will take, of the first few semaphores with a taker.
         let mut taken = [(0usize, 0i32); 8];
         // Whether to look behind those who take what there is: at others who wait for other
         // semaphores, or for a value.
@@ -28,10 +28,10 @@ impl Set {
             ([only], AT_ZERO) => only.value() == 0,
             _ => true,
         };
-        // Who starves goes first: those whom it holds up would only wake each other in turns. If it
-        // waits for zero, that is everybody else at its semaphore: they would take units that it
-        // needs, or raise what it has to find at zero. (Who would not looks for itself, and is
-        // poked when it is done.)
+        // The starving waiter goes first: those whom it holds up would only wake each other in
+        // turns. If it waits for zero, that is everybody else at its semaphore: they would take
+        // units that it needs, or raise what it has to find at zero. (Who would not looks for
+        // itself, and is poked when it is done.)
         let first = self.starver(local);
         let aside = first.and_then(|(number, thread)| {
             let its = Blocked::of_waiter(thread);

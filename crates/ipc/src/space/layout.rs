@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What lies where in the mapped file. A change here is a new [`VERSION`].
+//! The layout of the mapped file. A change here is a new [`VERSION`].
 //!
 //! All fields are atomics, so every value of every byte is a value of the type: another process may
 //! write anything at any time, and what is read is checked where it is used.
@@ -20,7 +20,7 @@ pub(crate) const VERSION: u64 = 7;
 
 pub(crate) const MAX_PROCESSES: u32 = 1 << 14;
 pub(crate) const MAX_THREADS: u32 = (1 << 14) + SPARE_THREADS;
-/// Of these, for threads that find all others taken, and some of them by the dead.
+/// Places for threads that find all others taken, and some of them by the dead.
 pub(crate) const SPARE_THREADS: u32 = 64;
 
 /// Slots of ids (the kernel's IPCMNI): the width of a slot's number in an id.
@@ -43,7 +43,7 @@ pub(crate) const CLASSES: usize = 25;
 #[repr(C)]
 pub(crate) struct Lock {
     pub word: AtomicU32,
-    /// What sleepers sleep on: odd while there may be some, another value after each wake-up.
+    /// The sleepers' word: odd while there may be some, another value after each wake-up.
     pub sleepers: AtomicU32,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Ids {
     pub used: AtomicU64,
     /// Slots below this one have been used; an index above names nothing.
     pub high: AtomicU64,
-    /// What the objects add up to: semaphores, pages.
+    /// The sum of the objects: semaphores, pages.
     pub total: AtomicU64,
     /// Objects that are marked as removed and still linked.
     pub removing: AtomicU64,
@@ -147,7 +147,7 @@ pub(crate) struct Process {
     pub unfenced: AtomicU64,
     /// How often it has executed another program.
     pub image: AtomicU64,
-    /// Of a child to be born: the name of its parent.
+    /// The name of the parent of a child to be born.
     pub parent: AtomicU64,
     /// The time namespace in which it read when it started: others see another time.
     pub time: AtomicU64,

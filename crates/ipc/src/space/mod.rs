@@ -139,7 +139,7 @@ impl Space {
         unsafe { &*self.base.cast() }
     }
 
-    /// What is at an offset, if that is one.
+    /// The value at an offset, if that is one.
     #[inline]
     pub fn view<T: Shared>(&self, offset: u64) -> Result<&T> {
         if offset > SIZE - size_of::<T>() as u64 || offset % align_of::<T>() as u64 != 0 {
@@ -344,11 +344,11 @@ fn create(directory: &Path, mode: u32) -> Result<File> {
 
 /// The lock of the registry. Threads of one process take turns at a flag first.
 ///
-/// It is a lock of the open file, because a process may have two copies of this library, each with
-/// a flag. The child of a fork has the file open as well, so the lock does not go when it is closed
-/// here: it is released before that. Should its holder die instead, it goes as soon as the child
-/// has closed the file, which is the first thing that it does here ([`forget_registering`]): unless
-/// the fork came between the opening of the file and the note of it in [`LOCKED`].
+/// The lock is one of the open file, because a process may have two copies of this library, each
+/// with a flag. The child of a fork has the file open as well, so the lock does not go when it is
+/// closed here: it is released before that. Should its holder die instead, it goes as soon as the
+/// child has closed the file, which is the first thing that it does here ([`forget_registering`]):
+/// unless the fork came between the opening of the file and the note of it in [`LOCKED`].
 ///
 /// The file that is kept may be open in children at any time: on it, it is a record lock, which is
 /// its process's, and which closing any descriptor of that file releases.

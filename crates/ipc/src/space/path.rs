@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which directory is a namespace.
+//! The directory of a namespace.
 
 use crate::error::{Errno, OpenError};
 use crate::{file, sys};

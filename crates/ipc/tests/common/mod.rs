@@ -53,7 +53,7 @@ pub fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// What the file of a namespace takes of its file system, in blocks of 512 bytes.
+/// Blocks of 512 bytes that the file of a namespace takes of its file system.
 pub fn memory(namespace: &Namespace) -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(namespace.directory().join("space")).unwrap().blocks()
