@@ -61,7 +61,11 @@ fn watch_sees_what_an_emulated_guest_does() {
 #[test]
 fn the_kernel_takes_guards_program() {
     let findings = check(&["program", "--host", "nested"]);
-    assert_eq!(findings[0]["figures"]["programs"].as_array().unwrap().len(), 4, "{findings:?}");
+    let verified = findings[0]["figures"]["verified"].as_array().unwrap();
+    println!("verified instructions, by function: {verified:?}");
+    // The kernel gives up at a million.
+    assert!(!verified.is_empty(), "{findings:?}");
+    assert!(verified.iter().all(|n| (1..1_000_000).contains(&n.as_u64().unwrap())), "{verified:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::{image, loader};
 use libc::{c_void, clockid_t, timespec};
 use reprieve_hint::abi::{self, End};
 use std::ffi::CStr;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The `clock_gettime` by which callers know the times that they wait for, if that is another
@@ -14,13 +15,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub struct Clock(AtomicPtr<c_void>);
 
 /// The clocks of times to wait for a lock, and for a condition.
-pub static LOCKS: Clock = Clock(AtomicPtr::new(std::ptr::null_mut()));
-pub static CONDITIONS: Clock = Clock(AtomicPtr::new(std::ptr::null_mut()));
+pub static LOCKS: Clock = Clock(AtomicPtr::new(null_mut()));
+pub static CONDITIONS: Clock = Clock(AtomicPtr::new(null_mut()));
 
 /// At load time.
 pub fn find_out() {
     // SAFETY: the kernel's function, or null.
-    unsafe { abi::preloaded(image::kernel(c"__vdso_clock_gettime").unwrap_or_default()) };
+    unsafe { abi::preloaded(image::kernel(c"__vdso_clock_gettime").unwrap_or(null_mut())) };
     LOCKS.find_out(c"pthread_mutex_timedlock", pthread_mutex_timedlock as *mut c_void);
     CONDITIONS.find_out(c"pthread_cond_timedwait", pthread_cond_timedwait as *mut c_void);
 }
