@@ -113,8 +113,8 @@ void BPF_PROG(guard_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return;
 	}
-	/* It is in the queue only after this: a CPU may have looked there, and
-	 * be idle in a moment. Full barrier: it says so first. */
+	/* The thread is in the queue only after this: a CPU may have looked
+	 * there, and be idle in a moment. Full barrier: it says so first. */
 	if (policy_after(now, comes) > COMES_NS / 4)
 		__sync_lock_test_and_set(&comes, now);
 	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -140,7 +140,7 @@ void BPF_PROG(guard_update_idle, s32 where, _Bool idle)
 	if (!cpu)
 		return;
 	cpu->idle = idle;
-	/* One of those that wait had claimed it perhaps, and a thread of
+	/* A waiting thread had claimed the CPU perhaps, and a thread of
 	 * another class was before it. */
 	if (!idle && waits_in_queues(where))
 		look_meanwhile(cpu, where, now);
@@ -254,7 +254,7 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	if (!task || !cpu)
 		return;
 	now = bpf_ktime_get_ns();
-	/* It comes from another class while it runs. */
+	/* The thread comes from another class while it runs. */
 	if (!task->placed)
 		place(task, where, 0);
 	task->cpu = where;
@@ -277,9 +277,9 @@ void BPF_PROG(guard_running, struct task_struct *p)
 	cpu->slot = task->slot;
 	cpu->extends = 0;
 	cpu->watched = does(task, DOES_EXTEND | DOES_RESCUE);
-	/* One that comes back after another class goes on with its turn, as
-	 * after a change of its CPUs. One whose turn was over comes back from
-	 * an extension. */
+	/* A thread that comes back after another class goes on with its turn,
+	 * as after a change of its CPUs. One whose turn was over comes back
+	 * from an extension. */
 	cpu->slice = policy_left(task->used ? task->length : turn_length(where),
 				 task->used, LOOK_EXTENDED_NS);
 	cpu->turn = now;
@@ -303,7 +303,7 @@ void BPF_PROG(guard_stopping, struct task_struct *p, _Bool runnable)
 	now = bpf_ktime_get_ns();
 	ran = cpu->turn ? now - cpu->turn : 0;
 	count_run(task, now);
-	/* What is left, after its end, is not part of it. */
+	/* The rest of a turn, after its end, is not part of it. */
 	if (!task->used || task->used + cpu->slice < task->length)
 		task->length = task->used + cpu->slice;
 	task->used = ran;
@@ -477,7 +477,8 @@ static int timer_expired(void *map, u32 *key, struct timer *timer)
 			ends = look_at_vcpu(cpu, timer, where, now);
 		else
 			ends = now - cpu->turn >= cpu->slice && waits(where);
-		/* It runs alone here, and others wait for longer elsewhere. */
+		/* The thread runs alone here, and others wait for longer
+		 * elsewhere. */
 		if (!ends && !waits(where) && now - cpu->turn >= cpu->slice)
 			ends = behind(where, now) != where;
 		if (ends)
@@ -516,7 +517,7 @@ void BPF_PROG(guard_ticks, struct task_struct *p)
 
 	if (!cpu || !cpu->turn)
 		return;
-	/* Whom it had chosen before is gone. */
+	/* The thread that the CPU had chosen before is gone. */
 	cpu->chosen = 0;
 	look_soon(cpu, where, now);
 	/* While it is alone, its timer rarely looks whom its guest waits for.

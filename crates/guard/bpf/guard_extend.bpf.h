@@ -23,7 +23,7 @@ static __always_inline _Bool spins(const struct guest *guest,
 {
 	u32 i;
 
-	/* Who spins may not be preempted by its own kernel. */
+	/* A spinning vCPU may not be preempted by its own kernel. */
 	if (seen->class == CLASS_USER || seen->class == CLASS_KERNEL ||
 	    seen->class == CLASS_IDLE || seen->class == CLASS_UNKNOWN)
 		return 0;
@@ -153,7 +153,7 @@ static __always_inline _Bool gives_way(struct task *task, struct guest *guest,
 		task->spins_since = 0;
 		return 0;
 	}
-	/* Who was yielded to yields to nobody. */
+	/* A vCPU that was yielded to yields to nobody. */
 	if (!cpu || cpu->why == WHY_YIELDED)
 		return 0;
 	/* Most spin for a moment. It is found twice, or at its turn's end. */

@@ -35,9 +35,9 @@
  * the longest that a vCPU should wait for that reason. */
 #define POLICY_AHEAD_NS 200000000ULL
 #define POLICY_WAIT_NS 4000000000ULL
-/* What a VM as a whole lacks is kept up to this many slices, for vCPUs that
- * wake up: a vCPU of two moves on by two slices in a turn. A VM that had more
- * than its share has that forgiven up to as much. */
+/* The time that a VM as a whole lacks is kept up to this many slices, for vCPUs
+ * that wake up: a vCPU of two moves on by two slices in a turn. A VM that had
+ * more than its share has that forgiven up to as much. */
 #define POLICY_CREDIT_SLICES 4
 /* A VM may use this part (1/n) of the time that passes for extensions. */
 #define POLICY_EXTEND_PART 4
@@ -108,7 +108,7 @@ struct policy_extension {
 	u64 began; /* 0: it does not */
 };
 
-/* What a VM has left for extensions. */
+/* The time that a VM has left for extensions. */
 struct policy_budget {
 	u64 left;
 	u64 since;
@@ -418,7 +418,8 @@ POLICY_FN enum policy_verdict policy_extend(struct policy_extension *extension,
 	return verdict;
 }
 
-/* One that took longer says no more: its guest may have been paused. */
+/* A grace period that took longer says no more: its guest may have been paused.
+ */
 #define POLICY_GRACE_MOST_NS 100000000ULL
 
 /* The mean length of a guest's last few grace periods, of which one more took
@@ -650,7 +651,7 @@ POLICY_FN int policy_overdrawn(const struct policy_group *group, u64 ns,
 	return group->borrowed + ns > POLICY_BORROWERS * allowed;
 }
 
-/* What a vCPU that holds up a grace period needs to do for it. */
+/* The work that a vCPU that holds up a grace period has to do for it. */
 enum policy_need {
 	POLICY_TICK, /* a tick, of which nobody says whether it is due */
 	POLICY_DUE_TICK,
@@ -773,7 +774,7 @@ POLICY_FN u64 policy_turn(u64 count, const struct policy_limits *limits)
 	return turn > least ? turn : least;
 }
 
-/* What is left of a turn that was to be so long, for a thread that has used so
+/* The rest of a turn that was to be so long, for a thread that has used so
  * much of it and was off its CPU. If nothing is, it has what is left of grace:
  * it may be changed again and again, and has no more for that. */
 POLICY_FN u64 policy_left(u64 length, u64 used, u64 grace)

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-/* What a guest's task_struct.__state is from the choice of a CPU for a task
+/* A guest's task_struct.__state from the choice of a CPU for a task
  * that is woken until that CPU has queued it. */
 #define GUEST_TASK_WAKING 0x200
 /* The guest's rcu_state.gp_state from when its kthread goes to wait for CPUs to
@@ -85,13 +85,13 @@ static __always_inline u64 spun_for_bit(const struct guest *guest,
 	return vcpu && vcpu->qsmask == leaf->qsmask ? vcpu->qsbit : 0;
 }
 
-/* What is known of the guest's grace-period kthread. */
+/* Knowledge of the guest's grace-period kthread. */
 struct kthread {
 	u32 cpu; /* whose vCPU has to run for it, or NO_CPU */
 	u32 ready; /* it waits for that CPU; else the timer that wakes it does
 		    */
-	/* It was woken for more than a look at CPUs, or is in the middle of
-	 * something. */
+	/* The kthread was woken for more than a look at CPUs, or is in the
+	 * middle of something. */
 	u32 wanted;
 };
 
@@ -173,7 +173,7 @@ static __always_inline _Bool in_idle_task(const struct vm *vm,
 	       !pid;
 }
 
-/* Which of the guest's leaves the vCPU belongs to, or MAX_LEAVES. */
+/* The guest's leaf to which the vCPU belongs, or MAX_LEAVES. */
 static __always_inline u32 leaf_of(const struct guest *guest,
 				   const struct vcpu *vcpu)
 {
@@ -462,7 +462,7 @@ static __always_inline _Bool may_rescue(struct task *task, struct guest *guest,
 	u64 later;
 	u32 need, first, said;
 
-	/* It would go on spinning. */
+	/* The vCPU would go on spinning. */
 	first = spun_for_slot(guest, now);
 	if (first && guest->spinner == task->slot)
 		return 0;
@@ -508,7 +508,7 @@ static __always_inline u32 fits(const struct task *task, struct task_struct *p,
 	if (!cpu || !cpu->look || (cpu->turn && cpu->why) ||
 	    !kernel_allows(p, where))
 		return FITS_NOT;
-	/* That CPU alone looks into its queue of rescued vCPUs at once. */
+	/* The CPU alone looks into its queue of rescued vCPUs at once. */
 	if (is_taken(cpu))
 		return FITS_NOT;
 	index = cpu->slot - 1;
@@ -619,7 +619,7 @@ int BPF_PROG(guard_tick, struct hrtimer *timer)
 	if (!p)
 		return 0;
 	task = task_of(p);
-	/* One that sleeps has no ticks, but is woken by other timers. */
+	/* A vCPU that sleeps has no ticks, but is woken by other timers. */
 	if (!task || !task->slot || !task->counted)
 		goto out;
 	guest = guest_of(task);
@@ -705,7 +705,7 @@ static __always_inline _Bool rescue_next(struct pass *pass, u64 now)
 		return 0;
 	if (!guest->ready || !vm->ready || !guest->seq ||
 	    !(guest->policies & DOES_RESCUE)) {
-		/* It may be gone. */
+		/* The VM may be gone. */
 		set_owing(index, 0);
 		return 0;
 	}

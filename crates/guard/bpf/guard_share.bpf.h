@@ -20,7 +20,7 @@ static __always_inline void entitle(struct group *group, struct guest *guest,
 
 	bpf_spin_lock(&group->lock);
 	weight = group->group.weight;
-	/* It moves on in steps. */
+	/* The clock moves on in steps. */
 	if (policy_after(clock, group->clock) > 0) {
 		if (group->group.runnable)
 			passed = clock - group->clock;
@@ -47,7 +47,7 @@ __noinline int leave(struct task *task, u64 now)
 
 	if (!task || !task->counted)
 		return 0;
-	/* It may be a vCPU of another VM by now, or of none. */
+	/* The thread may be a vCPU of another VM by now, or of none. */
 	index = task->counted - 1;
 	group = bpf_map_lookup_elem(&groups, &index);
 	if (!group)
@@ -99,7 +99,8 @@ __noinline int join(struct task *task, u64 now)
 	cpu = task->cpu;
 	lag = lag_of(task, clock);
 	bpf_spin_lock(&group->lock);
-	/* Who takes it out of a queue may not hold the lock of its CPU. */
+	/* A CPU that takes the thread out of a queue may not hold the lock of
+	 * the thread's CPU. */
 	if (!task->counted) {
 		task->counted = index + 1;
 		policy_join(&group->group, now);
@@ -128,7 +129,7 @@ static __always_inline void borrow(struct task *task, u64 ran)
 	bpf_spin_unlock(&group->lock);
 }
 
-/* It has its turn, or is a vCPU no longer. */
+/* The thread has its turn, or is a vCPU no longer. */
 static __always_inline void repay(struct task *task)
 {
 	struct group *group = group_of(task);

@@ -92,7 +92,7 @@ struct task {
 	u32 placed; /* its virtual time is absolute, not its queue's lead */
 };
 
-/* What a CPU does. Written there, also read elsewhere. */
+/* The state of a CPU. Written there, also read elsewhere. */
 struct cpu {
 	struct policy_thread thread; /* a copy, of the thread that it runs */
 	u64 weight; /* of that thread */

@@ -44,7 +44,7 @@ static __always_inline void count_run(struct task *task, u64 now)
 	}
 }
 
-/* What others see of the thread that the CPU runs. */
+/* Shows others the thread that the CPU runs. */
 static __always_inline void show_thread(struct cpu *cpu,
 					const struct task *task)
 {
@@ -70,7 +70,7 @@ static __always_inline void keep(struct task_struct *p, struct task *task,
 	/* As what it was: a rescue, or a turn. */
 	if (guest && task->why)
 		add(&guest->on_cpu_ns, charge(task, now));
-	/* It may have been changed since this dispatch began. */
+	/* The turn may have been changed since this dispatch began. */
 	if (policy_after(now, cpu->turn) > 0)
 		count_favour(task, now - cpu->turn);
 	task->why = WHY_TURN;
@@ -207,7 +207,7 @@ __noinline int take_overdue(u32 where, u64 now)
 			if (!task || !task->waits ||
 			    policy_after(now, task->waits) < OVERDUE_NS)
 				continue;
-			/* What it is ahead by is forgiven. */
+			/* The thread's lead is forgiven. */
 			if (policy_after(task->thread.vtime, cpu->vtime) > 0)
 				task->thread.vtime = cpu->vtime;
 			taken = kernel_move(&it, p, SCX_DSQ_LOCAL,
@@ -229,7 +229,8 @@ static __always_inline _Bool take(struct task_struct *p, struct task *task,
 	_Bool moved = 0;
 
 	bpf_rcu_read_lock();
-	/* One that is queued again from here on, with other CPUs, is refused.
+	/* A thread that is queued again from here on, with other CPUs, is
+	 * refused.
 	 */
 	if (!bpf_iter_scx_dsq_new(&it, QUEUE_CPU + task->cpu, 0) &&
 	    bpf_cpumask_test_cpu(where, p->cpus_ptr))
@@ -360,7 +361,7 @@ static __always_inline void pick(struct task_struct *prev, struct cpu *cpu,
 	if (other != where) {
 		if (scx_bpf_dsq_move_to_local(QUEUE_CPU + other))
 			return;
-		/* They may run there only. */
+		/* The queue's threads may run there only. */
 		cpu->elsewhere = now + LOOK_ELSEWHERE_NS;
 	}
 	if (ran && !yields && !cpu->why && !task->awaits && again(where)) {

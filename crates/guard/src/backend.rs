@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every backend does.
+//! The interface of every backend.
 
 use crate::error::Error;
 use crate::options::Change;
@@ -7,7 +7,7 @@ use crate::statistics::Statistics;
 
 /// A backend that is attached. Dropping it detaches it.
 pub trait Guard {
-    /// What it did since it was attached.
+    /// The backend's totals since it was attached.
     ///
     /// # Errors
     /// When the statistics cannot be read; the scheduling goes on.

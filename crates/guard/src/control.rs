@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What other programs ask of a guard that runs: its statistics, and to treat a VM otherwise.
+//! Requests to a guard that runs: for its statistics, and to treat a VM otherwise.
 //!
 //! A line of JSON each way, over a socket with an abstract name: nothing of it is left when guard
 //! is killed. Both sides look who the other is, since anybody may use such a name: guard answers
@@ -16,7 +16,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-/// There is one: the kernel runs one scheduler at a time.
+/// A single name: the kernel runs one scheduler at a time.
 const NAME: &str = "reprieve-guard";
 /// How long either side waits for the other: a host may be busy, and loading again takes seconds.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 24 * 3600 } else { 30 });
@@ -73,7 +73,7 @@ impl Control {
             return;
         }
         if let Ok((stream, _)) = self.0.accept() {
-            // Who went away needs no answer.
+            // A client that went away needs no answer.
             let _ = answer(stream, guard);
         }
     }
@@ -168,7 +168,7 @@ fn ask(name: &str, request: &Request) -> Result<Answer, Error> {
     }
     let line = serde_json::to_string(request).map_err(io::Error::from).map_err(failed)?;
     match stream.write_all((line + "\n").as_bytes()) {
-        // It does not listen to this user, but says so.
+        // guard does not listen to this user, but says so.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         other => other.map_err(failed)?,
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What guard may do, and to whom.
+//! guard's options: what guard may do, and to whom.
 
 use crate::error::Error;
 use reprieve_watch::{StandIns, Which};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Where guard keeps its journals.
 pub const JOURNALS: &str = "/run/reprieve";
 
-/// What is done about preempted vCPUs.
+/// The treatment of preempted vCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -48,7 +48,7 @@ impl Policy {
     }
 }
 
-/// What schedules.
+/// The scheduler of the vCPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
@@ -59,7 +59,7 @@ pub enum Backend {
     Eevdf,
 }
 
-/// What is done for a VM.
+/// The treatment of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Treatment {
     pub policies: Vec<Policy>,
@@ -68,7 +68,7 @@ pub struct Treatment {
     pub weight: Weight,
 }
 
-/// What a VM weighs.
+/// The weight of a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weight {
@@ -109,7 +109,7 @@ impl Change {
         check_share(self.rescue_share.unwrap_or(0))
     }
 
-    /// What `newer` names is no longer named here.
+    /// Drops the things that `newer` names.
     pub fn forget(&mut self, newer: &Change) {
         if newer.policies.is_some() {
             self.policies = None;
@@ -179,8 +179,8 @@ pub struct Options {
     /// The most that rescues take of a vCPU's CPU time, in percent, unless a grace period is older
     /// than [`max_hold`](Options::max_hold): a vCPU that had more is rescued later (`rescue`).
     pub rescue_share: u8,
-    /// What vCPUs have of a CPU where ordinary or real-time threads would take all, in percent
-    /// ([`Backend::SchedExt`]).
+    /// The share of a CPU that vCPUs have where ordinary or real-time threads would take all, in
+    /// percent ([`Backend::SchedExt`]).
     pub reserve: u8,
     /// The VMs whose slices may be shortened ([`Backend::Eevdf`]), or that a dry run is about.
     pub vms: Which,

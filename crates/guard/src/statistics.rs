@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a backend did: the schema of `guard --json`. Counters are totals since it was attached, or
-//! since the VM was found, and never fall; but for, with eevdf and in a dry run,
-//! time on CPUs, as `watch` counts it. Times are nanoseconds.
+//! A backend's statistics: the schema of `guard --json`. Counters are totals since it was attached,
+//! or since the VM was found, and never fall; but for, with eevdf and in a dry run, time on CPUs,
+//! as `watch` counts it. Times are nanoseconds.
 
 use crate::options::{Backend, Policy};
 use reprieve_watch::model::Class;
@@ -37,7 +37,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of a backend that has done nothing yet.
+    /// Statistics of a backend that has done nothing yet.
     pub fn new(backend: Backend, policy: Policy) -> Statistics {
         Statistics {
             time_ns: 0,
@@ -67,13 +67,13 @@ pub struct FunctionStatistics {
 /// A virtual machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VmStatistics {
-    /// Of the VMM's process.
+    /// The process ID of the VMM.
     pub pid: u32,
     pub name: String,
     /// Whether its guest can be read; else why not.
     pub readable: bool,
     pub trouble: Option<String>,
-    /// What is done for it.
+    /// The policies in force for the VM.
     #[serde(default)]
     pub policies: Vec<Policy>,
     /// The most that rescues take of its vCPUs' CPU time while no grace period is too old, in
@@ -128,13 +128,13 @@ pub struct VmStatistics {
 }
 
 impl VmStatistics {
-    /// What was granted out of turn, with the name of its kind.
+    /// The grants out of turn, with the names of their kinds.
     pub fn grants(&self) -> [(&'static str, &Granted); 3] {
         [("extended", &self.extended), ("rescued", &self.rescued), ("yielded", &self.yielded)]
     }
 }
 
-/// What reaches the host from programs with hints inside a guest, and what they are told.
+/// Announcements by programs with hints inside a guest, and the host's answers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RegionStatistics {
     /// Preemptions in non-preemptable sections that programs announced: those that took place,
@@ -160,15 +160,15 @@ pub struct Preempted {
     pub avoided: u64,
 }
 
-/// What a scheduler that was not loaded would have acted on: what took place under the one in
+/// Events that a scheduler would have acted on, had it been loaded: events under the one in
 /// force. A policy that is not chosen, or that could do nothing for this guest, is `None`.
 /// Preemptions count when they end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Would {
     /// Preemptions that `extend` would have put off, by class; only classes that occurred.
     pub extend: Option<Vec<PutOff>>,
-    /// Those in non-preemptable sections that programs of the guest announced, which `extend` would
-    /// have put off as well. Some may be in a class of `extend`, too.
+    /// Preemptions in non-preemptable sections that programs of the guest announced, which `extend`
+    /// would have put off as well. Some may be in a class of `extend`, too.
     pub announced: u64,
     pub announced_off_cpu_ns: u64,
     /// The most CPU time that all of these could have had out of turn: `--max-extend` for each. How
@@ -181,7 +181,7 @@ pub struct Would {
     pub throttled: u64,
     #[serde(default)]
     pub throttled_off_cpu_ns: u64,
-    /// What cannot be seen in this guest, in sentences.
+    /// Things that cannot be seen in this guest, in sentences.
     pub blind: Vec<String>,
 }
 
@@ -200,7 +200,7 @@ pub struct PutOff {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldUp {
     pub graces: u64,
-    /// Of how many that ended.
+    /// All grace periods that ended.
     pub of: u64,
     /// Preemptions of such vCPUs, and for how long they lasted while the grace period was late.
     pub count: u64,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct Tally {
     /// As of the last snapshot, by number and thread.
     vcpus: BTreeMap<(u32, u32), Totals>,
-    /// Of vCPUs that were taken out.
+    /// Totals of vCPUs that were taken out.
     former: Totals,
     /// The guest's memory, and its RCU, were found at some time.
     read: bool,
@@ -24,7 +24,7 @@ pub struct Tally {
     held: Held,
 }
 
-/// Of one vCPU, or several.
+/// Totals of one vCPU, or several.
 #[derive(Clone, Debug, Default)]
 struct Totals {
     classes: BTreeMap<Class, OfClass>,
@@ -51,7 +51,7 @@ impl Tally {
         let now = vm.vcpus.iter().map(|vcpu| ((vcpu.index, vcpu.tid), Totals::of(vcpu)));
         let before = std::mem::replace(&mut self.vcpus, now.collect());
         for (vcpu, last) in before {
-            // One that begins anew has another entry in the arrays of `watch`.
+            // A vCPU that begins anew has another entry in the arrays of `watch`.
             if self.vcpus.get(&vcpu).is_none_or(|now| now.switches() < last.switches()) {
                 self.former.add(&last);
             }
@@ -67,7 +67,7 @@ impl Tally {
         }
     }
 
-    /// What there is to say about `vm`, the snapshot that was noted last.
+    /// The statistics of `vm`, the snapshot that was noted last.
     pub fn statistics(&self, vm: &VmSnapshot, policy: Policy, max_extend_ns: u64) -> VmStatistics {
         let mut all = self.former.clone();
         self.vcpus.values().for_each(|vcpu| all.add(vcpu));
@@ -154,7 +154,7 @@ impl Totals {
         self.classes.values().map(|of| of.count).sum::<u64>() + self.blocks
     }
 
-    /// What `extend` would have put off of each class, where that is not nothing.
+    /// Preemptions of each class that `extend` would have put off, where there are any.
     fn put_off(&self) -> Vec<PutOff> {
         let each = Class::ALL.iter().filter_map(|class| Some((*class, self.classes.get(class)?)));
         let critical = each.map(|(class, of)| of.critical(class));
@@ -173,7 +173,7 @@ impl OfClass {
         }
     }
 
-    /// Those in a critical section: all of some classes, and readers in any.
+    /// Preemptions in a critical section: all of some classes, and readers in any.
     fn critical(&self, class: Class) -> PutOff {
         match class {
             Class::Reader | Class::NoPreempt | Class::IrqsOff | Class::Softirq | Class::Hardirq => {

@@ -20,7 +20,7 @@ pub const REST: u64 = 9;
 /// Short slices end no grace period that is as old: its guest hangs, was reset, or lies.
 const ENDLESS: u64 = 5_000_000_000;
 
-/// What is to be done with a vCPU's thread.
+/// An action on a vCPU's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Shorten(u32),
@@ -223,7 +223,7 @@ mod tests {
     fn a_beginning_that_was_seen_counts_from_then() {
         let mut debts = Debts::new(LATE);
         assert!(debts.note(1, Some(5), Some(890), 1000));
-        // Of another clock, or of the future: never negative.
+        // A beginning by another clock, or in the future: the age is never negative.
         assert!(!debts.note(2, Some(5), Some(5000), 1000));
         // Two low bits of zero: none in progress, however long.
         assert!(!debts.note(3, Some(8), Some(1), 1000));

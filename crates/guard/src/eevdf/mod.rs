@@ -64,7 +64,7 @@ pub struct Eevdf {
 /// A thread whose slice somebody else has changed so often is left alone.
 const NOTES_MOST: u32 = 64;
 
-/// So many threads may be known before those that have ended are looked for.
+/// Number of known threads from which on guard looks for those that have ended.
 const KNOWN_LEAST: usize = 256;
 
 /// A thread whose slice cannot be set.
@@ -72,11 +72,11 @@ struct Refused {
     /// Tells it from a later thread with the same ID.
     start_time: Option<u64>,
     why: String,
-    /// It has another scheduling policy, which may change.
+    /// The thread has another scheduling policy, which may change.
     for_now: bool,
 }
 
-/// What the control thread and the statistics share.
+/// State that the control thread and the statistics share.
 struct Shared {
     watch: Mutex<Watch>,
     state: Mutex<State>,
@@ -89,7 +89,7 @@ struct State {
     debts: Debts,
     /// Threads whose slice was touched, as they were before; some may have ended.
     touched: BTreeMap<u32, Before>,
-    /// Those of them that are to have their slices back, but have another scheduling policy now.
+    /// Touched threads that are to have their slices back, but have another scheduling policy now.
     later: BTreeSet<u32>,
     /// When they were started, and how often the journal has them.
     noted: BTreeMap<u32, (u64, u32)>,
@@ -152,7 +152,7 @@ impl State {
         *notes <= NOTES_MOST
     }
 
-    /// Of how many threads something is known, at most.
+    /// The number of threads of which something is known, at most.
     fn known(&self) -> usize {
         self.touched.len().max(self.noted.len()) + self.refused.len()
     }
@@ -261,7 +261,7 @@ impl Guard for Eevdf {
         let snapshot = watch.snapshot()?;
         let state = lock(&self.shared.state);
         drop(watch);
-        // Of VMs that ended nothing is known any more.
+        // Nothing is known any more of VMs that ended.
         let vms = snapshot.vms.iter().filter(|vm| vm.state != VmState::Gone);
         let now = clock::now_ns();
         Ok(Statistics {
@@ -338,7 +338,7 @@ struct Control {
 
 impl Control {
     fn run(self) {
-        // It needs little, but soon.
+        // This thread needs little CPU time, but soon.
         let _ = slice::set(0, Some(slice::MIN));
         while !self.shared.stop.load(Ordering::Relaxed) {
             let (begun, used) = (clock::now_ns(), clock::thread_ns());
@@ -362,7 +362,7 @@ impl Control {
         self.act(&mut state, None, &acts);
     }
 
-    /// One look at all guests; returns for how long none is needed.
+    /// A look at all guests; returns for how long none is needed.
     fn look(&self, now: u64) -> u64 {
         let watch = lock(&self.shared.watch);
         let mut state = lock(&self.shared.state);

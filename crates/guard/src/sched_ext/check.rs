@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the host has to have, and must not use, before the scheduler is loaded.
+//! Conditions that the host has to meet before the scheduler is loaded.
 
 use super::program::{few_cpus, reach_cpus};
 use crate::error::Error;

@@ -40,11 +40,11 @@ pub struct Follower {
 #[derive(Clone, Copy)]
 pub struct Followed {
     key: Key,
-    /// Who runs it.
+    /// The user who runs the VM.
     user: u32,
-    /// Of its entry.
+    /// The index of the VM's entry.
     pub index: u32,
-    /// What its cgroups give it.
+    /// The weight that the VM's cgroups give it.
     weight: u32,
 }
 
@@ -99,12 +99,12 @@ impl Follower {
         self.shared.vms.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// What of the VM the kernel schedules, and why.
+    /// The part of the VM that the kernel schedules, and why.
     pub fn left(&self, pid: u32) -> Option<String> {
         self.shared.left.lock().unwrap_or_else(|e| e.into_inner()).get(&pid).cloned()
     }
 
-    /// What is done for the VM, which has this name.
+    /// The treatment of the VM, which has this name.
     pub fn treatment(&self, vm: Option<&Followed>, name: &str) -> Treatment {
         let rules = self.shared.rules();
         let of =
@@ -157,14 +157,14 @@ struct State {
     cgroups_due: Instant,
 }
 
-/// What the scheduler was told of a VM.
+/// The scheduler's knowledge of a VM.
 struct Known {
     index: u32,
     user: u32,
     /// Thread, entry and CPU in the guest of each vCPU.
     vcpus: Vec<(u32, u32, Option<u32>)>,
     boot: Option<u64>,
-    /// What its cgroups say, and what it has of that.
+    /// The weight that the VM's cgroups give, and the VM's part of it.
     weighed: Weighed,
     weight: u32,
     treatment: Treatment,
@@ -172,7 +172,7 @@ struct Known {
     limit: Option<PathBuf>,
 }
 
-/// What tells the VM from others.
+/// The properties that tell the VM from others.
 fn told_apart(machine: &Machine) -> Vm<'_> {
     let user = machine.user().or_else(|| process::user(machine.key.pid));
     Vm { key: machine.key, name: machine.name.as_deref(), user }
@@ -221,7 +221,7 @@ impl State {
         }
         let runs = |key: Key| machines.get(&key).is_some_and(|machine| machine.runs());
         self.shared.rules().keep(runs);
-        // Those with an entry.
+        // VMs with an entry.
         let running = || {
             let running = machines.values().filter(|machine| machine.runs());
             running.filter(|machine| machine.user().is_some())
@@ -252,7 +252,7 @@ impl State {
         *self.shared.left.lock().unwrap_or_else(|e| e.into_inner()) = left.collect();
     }
 
-    /// What of the VM the kernel schedules, and why.
+    /// The part of the VM that the kernel schedules, and why.
     fn left(&self, machine: &Machine) -> Option<String> {
         if let Some(trouble) = &machine.trouble {
             return Some(format!("{trouble}; the kernel schedules them"));
@@ -270,7 +270,7 @@ impl State {
         self.program.changed();
     }
 
-    /// What its cgroups say, which are read anew if so.
+    /// The weight by the VM's cgroups, which are read anew if `anew`.
     fn weigh(&self, machine: &Machine, anew: bool) -> Weighed {
         match self.known.get(&machine.key) {
             Some(known) if !anew => known.weighed.clone(),
@@ -319,7 +319,7 @@ impl State {
         for &(tid, slot, _) in &before {
             if !vcpus.iter().any(|v| (v.0, v.1) == (tid, slot)) {
                 self.program.remove_vcpu(tid, slot);
-                // It may be another thread of the VMM's, which had been taken for a vCPU.
+                // The thread may be another of the VMM's, which had been taken for a vCPU.
                 if process::has_thread(machine.key.pid, tid) {
                     switch(tid, given_back);
                 }
@@ -450,14 +450,14 @@ fn switch(tid: u32, policy: fn(libc::c_int) -> Option<libc::c_int>) {
     }
 }
 
-/// What a vCPU's thread has while guard schedules it. One with another policy than the
+/// The policy of a vCPU's thread while guard schedules it. One with another policy than the
 /// usual one has that for a reason (a real-time priority), and keeps it.
 fn taken(policy: libc::c_int) -> Option<libc::c_int> {
     let keeps = policy & SCHED_RESET_ON_FORK;
     (policy & !SCHED_RESET_ON_FORK == SCHED_OTHER).then_some(SCHED_EXT | keeps)
 }
 
-/// What it has afterwards.
+/// The policy of a vCPU's thread afterwards.
 fn given_back(policy: libc::c_int) -> Option<libc::c_int> {
     let keeps = policy & SCHED_RESET_ON_FORK;
     (policy & !SCHED_RESET_ON_FORK == SCHED_EXT).then_some(SCHED_OTHER | keeps)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The backend that loads a scheduler of our own (`bpf/guard.bpf.c`).
 //!
-//! It builds on [`Watch`], which finds the VMs and keeps what the eBPF programs need to know of
-//! them in arrays; the scheduler uses the same arrays. A thread (`follow`) tells the scheduler what
-//! it needs beyond that: which threads are vCPUs, the weights of VMs, where guests keep their RCU's
-//! state.
+//! The backend builds on [`Watch`], which finds the VMs and keeps what the eBPF programs need to
+//! know of them in arrays; the scheduler uses the same arrays. A thread (`follow`) tells the
+//! scheduler what it needs beyond that: which threads are vCPUs, the weights of VMs, where guests
+//! keep their RCU's state.
 //!
 //! The kernel detaches the scheduler when this process ends, however it ends, and then every thread
 //! is scheduled as before.

@@ -105,12 +105,12 @@ const LIMITS: Limits = Limits {
 };
 /// How long a rescue lasts.
 const RESCUE: u64 = 300_000;
-/// Of `enum policy_need`.
+/// Values of `enum policy_need`.
 const DUE_TICK: u32 = 1;
 const WORK: u32 = 2;
 /// How long a vCPU has to be off its CPU before a rescue, by what it needs.
 const GAPS: [u64; 3] = [4 * MS, 0, 500 * US];
-/// Of `enum policy_answer`.
+/// Values of `enum policy_answer`.
 const YES: u32 = 0;
 const IN_DEBT: u32 = 2;
 /// `enum policy_verdict`.
@@ -118,7 +118,7 @@ const GO: u32 = 0;
 const STAY: u32 = 1;
 const EXPIRED: u32 = 2;
 const REFUSED: u32 = 3;
-/// What a vCPU keeps that did not sleep.
+/// Lag that a vCPU keeps that did not sleep.
 const KEPT: i64 = 200_000_000;
 
 /// A generator that any seed makes different (splitmix64).
@@ -145,19 +145,19 @@ enum Doing {
     Sleeps(u64),
 }
 
-/// What a vCPU does.
+/// The behaviour of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Habit {
-    /// It always has something to compute.
+    /// The vCPU always has something to compute.
     Computes,
-    /// It computes for a while and sleeps for a while.
+    /// The vCPU computes for a while and sleeps for a while.
     Naps,
     /// As `Naps`, in small pieces: it waits for locks.
     Blocks,
-    /// It computes for a moment and sleeps for longer.
+    /// The vCPU computes for a moment and sleeps for longer.
     Rests,
-    /// It computes for less than a slice, wakes the next one of its VM that sleeps, and sleeps
-    /// until another wakes it.
+    /// The vCPU computes for less than a slice, wakes the next one of its VM that sleeps, and
+    /// sleeps until another wakes it.
     Relays,
     /// As `Computes`, and claims to be in a critical section, and to hold up an old grace period,
     /// all the time.
@@ -169,7 +169,7 @@ struct Vcpu {
     extension: Extension,
     vm: usize,
     habit: Habit,
-    /// It may run on this CPU only.
+    /// The only CPU on which the vCPU may run.
     pinned: Option<usize>,
     doing: Doing,
     /// In whose queue it competes.
@@ -189,7 +189,7 @@ struct Vcpu {
 /// A host, in steps of a tick.
 struct Host {
     now: u64,
-    /// Which vCPU each runs.
+    /// The vCPU that each CPU runs.
     cpus: Vec<Option<usize>>,
     /// Virtual time of the queue of each.
     vtimes: Vec<u64>,
@@ -356,7 +356,7 @@ impl Host {
         }
     }
 
-    /// It has its turn.
+    /// The vCPU has its turn.
     fn start(&mut self, cpu: usize, vcpu: usize) {
         let one = &mut self.vcpus[vcpu];
         // SAFETY: as in `enqueue`.
@@ -536,7 +536,7 @@ impl Host {
         while self.now < end {
             self.step();
         }
-        // What runs now is charged too.
+        // The vCPUs that run now are charged too.
         for cpu in 0..self.cpus.len() {
             if self.cpus[cpu].is_some() {
                 self.stop(cpu, None);
@@ -682,7 +682,7 @@ fn sleeping_at_the_right_moment_gains_nothing() {
     }
 }
 
-/// Of each VM only one vCPU runs at a time, or few of many do.
+/// A single vCPU of each VM runs at a time, or few of many do.
 #[test]
 fn vcpus_that_take_turns_have_no_share_each() {
     for (habit, vcpus) in [(Habit::Relays, 2), (Habit::Relays, 8), (Habit::Rests, 16)] {
@@ -706,7 +706,7 @@ fn a_vm_whose_vcpus_block_gets_its_share() {
             (0..2).for_each(|_| host.add(vm, habit));
         }
         host.run(10 * S);
-        // It could use more than twice as much. Waking up last in the queue, it would get half.
+        // The VM could use more than twice as much. Waking up last in the queue, it would get half.
         assert_share(host.vm_ran(0), 20 * S / 4, 0.03, "the VM");
     }
 }
@@ -871,7 +871,7 @@ fn the_mean_follows_the_last_grace_periods() {
     }
 }
 
-/// What `policy_ticks` is told and asked.
+/// The calls and questions to `policy_ticks`.
 trait Timer {
     fn expires(&mut self, tick: u64, now: u64);
     fn expires_late(&mut self, tick: u64, due: u64, now: u64);
@@ -919,7 +919,7 @@ fn ticks_are_told_from_other_timers() {
         let next = ticks.next(tick, now).expect("400 ticks");
         assert!(next.abs_diff(tick * 3 / 4) <= tick / 50, "{next} of {tick} with {others}");
         assert_eq!(ticks.next(tick, now + 66 * tick), None, "clocks drift");
-        // They go on elsewhere.
+        // The ticks go on elsewhere.
         for n in 0..80 {
             ticks.expires(tick, now + n * tick);
         }
@@ -952,7 +952,7 @@ fn a_timer_every_few_ticks_is_not_taken_for_them() {
     let tick = 4 * MS;
     for every in 3..=7 {
         let mut ticks = Ticks::default();
-        // It was there before the ticks.
+        // The timer was there before the ticks.
         for n in 0..200 {
             ticks.expires(tick, S + n * every * tick);
         }
@@ -1046,7 +1046,7 @@ fn two_ticks_come_in_one_rescue() {
                 continue;
             }
             assert!(!done(until, tick, 50_000), "the second tick is near");
-            // It came, and its softirq has to run.
+            // The tick came, and its softirq has to run.
             let after = tick - 100_000;
             assert!(!done(after, tick, until + 100_000), "{until}");
             assert!(most < MS / 2 || long(1, after) > until + 100_000, "{until}: cut short");
@@ -1166,7 +1166,7 @@ fn turns_are_shorter_where_many_compete() {
         assert!(round.abs_diff(8 * S) < threads, "{threads} threads: {round} ns");
     }
     assert_eq!(turn(u64::MAX / 1000, slice), 100 * US);
-    // One that is chosen shorter than that stays.
+    // A slice that is chosen shorter than that stays.
     assert_eq!([1, 1000].map(|threads| turn(threads, MS / 2)), [MS / 2; 2]);
 }
 

@@ -80,7 +80,7 @@ const LOOK_ALONE: Duration = Duration::from_millis(100);
 /// The same, where a CPU that runs one thread may have no ticks.
 const LOOK_TICKLESS: Duration = Duration::from_millis(2);
 
-/// Of an exit code (`enum scx_exit_code`).
+/// A bit of an exit code (`enum scx_exit_code`).
 const RESTART: u64 = 1 << 48;
 /// How long the kernel may take to be rid of the scheduler that it ended.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -148,7 +148,7 @@ impl Program {
         self.maps.members.update(&tid.to_ne_bytes(), &(slot + 1).to_ne_bytes(), MapFlags::ANY)
     }
 
-    /// Neither the number of a thread that has ended nor its slot need be free: another vCPU may
+    /// The number and the slot of a thread that has ended need not be free: another vCPU may
     /// have them by now.
     pub fn remove_vcpu(&self, tid: u32, slot: u32) {
         let (member, own) = (tid.to_ne_bytes(), slot.to_ne_bytes());

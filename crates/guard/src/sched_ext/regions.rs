@@ -52,7 +52,7 @@ impl Regions {
         Ok(Regions { shared, thread: Some(thread) })
     }
 
-    /// Of the VM of that process, if it has a region.
+    /// The statistics of that process's VM, if it has a region.
     pub fn statistics(&self, pid: u32) -> Option<RegionStatistics> {
         self.shared.all.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
     }
@@ -82,7 +82,7 @@ struct Served {
     writer: Option<Writer>,
     /// The guest's number of each vCPU, and its entry in the shared array.
     vcpus: Vec<(u32, u32)>,
-    /// What was said last, and when.
+    /// The last words to each vCPU, and when.
     said: Vec<(u32, u32)>,
     beat: u64,
     statistics: RegionStatistics,
@@ -108,7 +108,7 @@ impl State {
         }
     }
 
-    /// Which VMs have regions now.
+    /// Looks which VMs have regions now.
     fn look(&mut self) {
         let machines = self.machines.lock();
         let running = machines.values().filter(|machine| machine.runs());

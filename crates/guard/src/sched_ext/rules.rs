@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which policies are in force for which VM.
+//! The policies in force for each VM.
 
 use super::program::constants;
 use crate::options::{Change, Policy, Treatment};
 use reprieve_watch::vms::finder::Key;
 use std::collections::BTreeSet;
 
-/// What is done for all VMs, and changes of it for some, in the order in which they were asked for:
+/// The treatment of all VMs, and changes of it for some, in the order in which they were asked for:
 /// the last that fits a VM and names a thing is in force.
 pub struct Rules {
     all: Treatment,
     changes: Vec<Rule>,
 }
 
-/// What tells a VM from others.
+/// The properties that tell a VM from others.
 #[derive(Clone, Copy)]
 pub struct Vm<'a> {
     pub key: Key,
     pub name: Option<&'a str>,
-    /// Who runs it; `None`: not known.
+    /// The user who runs the VM; `None`: not known.
     pub user: Option<u32>,
 }
 
@@ -27,7 +27,7 @@ pub struct Vm<'a> {
 struct Rule {
     asked: String,
     vms: BTreeSet<Key>,
-    /// Those who ran VMs of that name.
+    /// Users who ran VMs of that name.
     users: BTreeSet<u32>,
     change: Change,
 }
@@ -90,7 +90,7 @@ impl Rules {
         treatment
     }
 
-    /// What is done for VMs that no change names.
+    /// The treatment of VMs that no change names.
     pub fn all(&self) -> &Treatment {
         &self.all
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 /// The normal weight.
 pub const NORMAL: u32 = 100;
 
-/// What a VM's cgroups say of its weight.
+/// The weight that a VM's cgroups give it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weighed {
     weight: u32,
@@ -19,8 +19,8 @@ pub struct Weighed {
 }
 
 impl Weighed {
-    /// What one of so many VMs has that a user runs in the same cgroup: a user can start any number
-    /// of processes that look like VMs.
+    /// The weight of each of `vms` VMs that a user runs in the same cgroup: a user can start any
+    /// number of processes that look like VMs.
     pub fn among(&self, vms: u32) -> u32 {
         let vms = vms.max(1);
         ((self.weight + vms / 2) / vms).max(*Weight::RANGE.start())
@@ -88,7 +88,7 @@ mod tests {
         let weighed = product(root.path(), "user.slice/user@1000.service/own.scope");
         assert_eq!(weighed.weight, 200);
         assert_eq!(weighed.cgroup, own.parent().unwrap().display().to_string());
-        // Nor does it help to run many VMs.
+        // Running many VMs does not help either.
         assert_eq!([0, 1, 2, 3, 1000].map(|vms| weighed.among(vms)), [200, 200, 100, 67, 1]);
     }
 }

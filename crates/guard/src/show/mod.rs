@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What shows guard's statistics: a live view, and metrics for Prometheus. Both use the terminal
+//! Views of guard's statistics: a live view, and metrics for Prometheus. Both use the terminal
 //! and the metrics server of [`reprieve_watch::show`].
 
 mod prometheus;

@@ -201,7 +201,7 @@ fn shares(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     )
 }
 
-/// Of a dry run.
+/// The metrics of a dry run.
 fn would(out: &mut DescriptorEncoder, named: &Named) -> Result<(), Error> {
     let put_off = |figure: fn(&PutOff) -> Option<f64>| {
         let mut all = vec![];
@@ -401,7 +401,7 @@ mod tests {
         ] {
             assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
         }
-        // Of a guest that was never read nothing is known.
+        // Nothing is known of a guest that was never read.
         let would = |line: &str| line.starts_with("reprieve_guard_would") && line.contains("web");
         assert!(!page.lines().any(would), "{page}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What guard does for each VM, a row each; of the selected one also by class and kind. Of a dry
+//! The effects of guard on VMs, a row each; of the selected one also by class and kind. Of a dry
 //! run, what it would do (`would`).
 
 mod would;
@@ -141,7 +141,7 @@ impl<F> GuardView<F> {
         self.selected = now.vms.get(to).map(|vm| vm.pid);
     }
 
-    /// What the latest statistics are compared with, and the seconds since.
+    /// The statistics to compare the latest with, and the seconds since.
     fn before(&self, now: &Statistics) -> Option<(&Statistics, f64)> {
         let before = self.recent.front().filter(|before| before.time_ns < now.time_ns)?;
         Some((before, (now.time_ns - before.time_ns) as f64 / 1e9))
@@ -253,7 +253,7 @@ impl<F> GuardView<F> {
         frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
     }
 
-    /// Of one VM: preemptions by class on the left, grants by kind on the right.
+    /// A VM's preemptions by class on the left, its grants by kind on the right.
     fn classes(&self, now: &Statistics, vm: &VmStatistics, frame: &mut Frame, area: Rect) {
         let [left, right] =
             Layout::horizontal([Constraint::Length(44), Constraint::Fill(1)]).areas(area);
@@ -371,7 +371,7 @@ mod tests {
         let all = drawn(&mut view, 120, 30);
         assert!(all.contains("dry run of full (sched-ext) for 2.00 s, 2 VMs"), "{all}");
         let row = all.lines().find(|line| line.contains("db-primary")).unwrap();
-        // One preemption put off per second, off its CPU for 4 ms; per second three grace periods
+        // A preemption is put off per second, off its CPU for 4 ms; per second three grace periods
         // of 50 are late for 50 ms.
         for part in ["full", "90 %", "1.00", "4.00 ms", "3.00", "50.0 ms", "20.0 ms"] {
             assert!(row.contains(part), "{part} in\n{all}");
@@ -380,7 +380,7 @@ mod tests {
         for part in ["1.00", "2", "4.00 ms", "9.00 ms", "8.00 ms"] {
             assert!(reader.contains(part), "{part} in\n{all}");
         }
-        // Of a guest that was never read nothing is known.
+        // Nothing is known of a guest that was never read.
         let web = all.lines().find(|line| line.contains("web?")).unwrap();
         assert!(web.contains("memory is") && !web.contains(" ms"), "{all}");
     }

@@ -10,7 +10,7 @@ use reprieve_watch::raw::{Step, Times};
 
 const MS: u64 = 1_000_000;
 
-/// What guard did for two VMs, `seconds` after the beginning.
+/// The statistics of a guard with two VMs, `seconds` after the beginning.
 pub fn guarded(seconds: u64) -> Statistics {
     let preempted = Class::ALL.into_iter().map(|class| match class {
         Class::Reader => Preempted { class, suffered: seconds, avoided: 30 * seconds },
@@ -78,7 +78,7 @@ pub fn guarded(seconds: u64) -> Statistics {
     }
 }
 
-/// What guard would have done for two VMs, `seconds` after the beginning.
+/// The statistics of a dry run with two VMs, `seconds` after the beginning.
 pub fn dry_run(seconds: u64) -> Statistics {
     let done = guarded(seconds);
     let would = Would {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which threads may have a slice that is not their own, and which CPUs a reservation that is not
-//! theirs, and how to give these back.
+//! The journal of threads with slices, and of CPUs with reservations, that are not their own, and
+//! how to give these back.
 //!
 //! A custom slice stays when the program that set it dies, and a VM with short slices for ever
 //! would switch several times as often. So each guard keeps a journal in `/run/reprieve`: a line
@@ -37,8 +37,8 @@ pub struct Before {
     pub start_time: u64,
     /// `None`: it had the default.
     pub slice: Option<Duration>,
-    /// What guard sets. A thread that has another slice has been given it by somebody else, or is
-    /// as it was before. `None`: it is not known, from an older guard's journal.
+    /// The slice that guard sets. A thread that has another slice has been given it by somebody
+    /// else, or is as it was before. `None`: it is not known, from an older guard's journal.
     pub short: Option<Duration>,
 }
 
@@ -148,7 +148,7 @@ impl Journal {
     pub fn create(directory: &Path) -> io::Result<Journal> {
         make_directory(directory)?;
         let path = path_of(directory, std::process::id());
-        // One of the same name is of a process that is gone, and was restored before.
+        // A journal of the same name is of a process that is gone, and was restored before.
         let file = File::create(&path)?;
         Ok(Journal { path, file, first: String::new() })
     }
@@ -201,7 +201,7 @@ pub fn path_of(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("{PREFIX}{pid}"))
 }
 
-/// What [`restore`] found.
+/// The findings of [`restore`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Threads of journals whose writers are gone that had their slices back.
@@ -210,7 +210,7 @@ pub struct Restored {
     pub cpus: usize,
     /// Guards that are still at work, or whose supervisors are: their threads were left alone.
     pub active: Vec<u32>,
-    /// What could not be restored, and why.
+    /// Things that could not be restored, and why.
     pub failed: Vec<String>,
     /// Threads that have another scheduling policy now, so that their slices cannot be set.
     pub later: Vec<Before>,
@@ -219,7 +219,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// What is not as it was before, and why.
+    /// Things that are not as they were before, and why.
     pub fn missing(&self) -> Vec<String> {
         let later = self.later.iter().map(|before| {
             format!("thread {}: it has another scheduling policy than SCHED_OTHER now", before.tid)
@@ -338,7 +338,7 @@ mod tests {
         restore_one(journal.path(), &mut restored).unwrap();
         assert_eq!(restored, Restored::default(), "they have ended");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        // That of an earlier process with the same number does not hinder.
+        // The file of an earlier process with the same number does not hinder.
         fs::write(successor(journal.path()), "half").unwrap();
         let mut journal = Journal::create(dir.path()).unwrap();
         journal.begin(u32::MAX).unwrap();
@@ -414,7 +414,7 @@ mod tests {
         fs::write(&path, format!("1 18446744073709551615 1 7\n{lines}")).unwrap();
         assert_eq!(restore(dir.path()).unwrap().threads, 1);
         assert_eq!(slice::get(tid).unwrap(), 3 * slice::MIN);
-        // What somebody else set since stays.
+        // A slice that somebody else set since stays.
         slice::set(tid, Some(2 * slice::MIN)).unwrap();
         before.restore().unwrap();
         assert_eq!(slice::get(tid).unwrap(), 2 * slice::MIN);

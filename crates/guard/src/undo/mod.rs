@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a backend changes in the kernel that stays when its process dies, and how to undo it:
+//! Changes to the kernel that stay when a backend's process dies, and how to undo them:
 //! slices of threads (`slice`), and what is reserved for a scheduler of sched_ext (`server`).
 //!
 //! Invariant: each change is in a journal (`journal`) before it is made, and the journal stays

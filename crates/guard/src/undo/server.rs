@@ -2,9 +2,9 @@
 //! The deadline server of sched_ext (Linux 7.0 and newer): it gives the threads of sched_ext
 //! `runtime` in each `period` of a CPU where ordinary or real-time threads would take all.
 //!
-//! It runs them as late as it can: threads that have had their runtime anyway need no server. The
-//! kernel looks whether the runtime is used up at its ticks, so that a turn may last for one more:
-//! the share is the closer to what is reserved, the longer the period.
+//! The server runs them as late as it can: threads that have had their runtime anyway need no
+//! server. The kernel looks whether the runtime is used up at its ticks, so that a turn may last
+//! for one more: the share is the closer to what is reserved, the longer the period.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,7 @@ pub fn supported() -> bool {
     Path::new(SERVERS).is_dir()
 }
 
-/// One for each CPU that the host may have, which is to have `percent` of each period.
+/// A server for each CPU that the host may have, which is to have `percent` of each period.
 pub fn all(percent: u8, period_ns: u64) -> io::Result<Vec<Server>> {
     let runtime_ns = (period_ns / 100 * u64::from(percent)).max(LEAST_NS);
     let set = Times { runtime_ns, period_ns };

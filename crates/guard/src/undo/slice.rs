@@ -69,7 +69,7 @@ pub fn set(tid: u32, slice: Option<Duration>) -> io::Result<()> {
     // SAFETY: the kernel reads `SIZE` bytes of `new`.
     let done = unsafe { libc::syscall(libc::SYS_sched_setattr, tid as libc::pid_t, from, 0) };
     let error = (done != 0).then(|| gone(io::Error::last_os_error()));
-    // It may have got another policy meanwhile, with which the call fails or means nothing.
+    // The thread may have got another policy meanwhile, with which the call fails or means nothing.
     fair(tid)?;
     error.map_or(Ok(()), Err)
 }

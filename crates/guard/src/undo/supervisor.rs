@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small process that undoes what guard did to the kernel when guard dies without having done so.
 //!
-//! It is forked before guard has threads or has touched anything, and waits for the end of a pipe
-//! whose other end only guard has: the kernel closes that even after a `kill -9`. Then it restores
-//! every thread in guard's journal, removes the journal, and ends. It is in a session of its own
-//! and ignores the signals of a terminal and of `systemctl stop`, which reach the whole group.
-//! Where both are killed at the same moment, the journal remains for the next guard or `guard
-//! --restore`.
+//! The process is forked before guard has threads or has touched anything, and waits for the end of
+//! a pipe whose other end only guard has: the kernel closes that even after a `kill -9`. Then it
+//! restores every thread in guard's journal, removes the journal, and ends. It is in a session of
+//! its own and ignores the signals of a terminal and of `systemctl stop`, which reach the whole
+//! group. Where both are killed at the same moment, the journal remains for the next guard or
+//! `guard --restore`.
 
 use super::journal::{Before, Journal, Restored, restore_one};
 use std::fs::File;

@@ -56,7 +56,7 @@ impl<F> GuardView<F> {
         self.table(now, rows.collect(), &HEADINGS, frame, area);
     }
 
-    /// Of one VM: what `extend` would have put off, by class.
+    /// A VM's preemptions that `extend` would have put off, by class.
     pub(super) fn would_classes(
         &self,
         now: &Statistics,
