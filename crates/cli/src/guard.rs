@@ -33,10 +33,10 @@ use std::time::Duration;
 pub struct GuardArgs {
     #[command(subcommand)]
     command: Option<Command>,
-    /// What to do about preempted vCPUs
+    /// The policy for preempted vCPUs
     #[arg(long, default_value = Policy::default().name(), value_parser = policy_parser())]
     policy: Policy,
-    /// What schedules: a scheduler of our own (Linux 6.12 or newer, with CONFIG_SCHED_CLASS_EXT),
+    /// The scheduler: one of our own (Linux 6.12 or newer, with CONFIG_SCHED_CLASS_EXT),
     /// or the stock one
     #[arg(long, default_value = Backend::default().name(), value_parser = backend_parser())]
     backend: Backend,
@@ -73,7 +73,8 @@ pub struct GuardArgs {
     /// Where guard notes what is to be given back
     #[arg(long, value_name = "DIR", default_value = eevdf::JOURNALS, hide = true)]
     journal: PathBuf,
-    /// What VMs have of each CPU where ordinary or real-time threads would take all (sched-ext)
+    /// The share of each CPU that VMs have where ordinary or real-time threads would take all
+    /// (sched-ext)
     #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = percent)]
     reserve: u8,
     /// For tests: measure the time in each of the scheduler's functions, which takes some itself
@@ -100,7 +101,7 @@ pub struct GuardArgs {
 enum Command {
     /// Change what the guard that runs here does for VMs, from now on
     Set(SetArgs),
-    /// What the guard that runs here does: live on a terminal, else once
+    /// Show what the guard that runs here does: live on a terminal, else once
     Show(ShowArgs),
 }
 
@@ -109,14 +110,14 @@ struct SetArgs {
     /// For this VM: a name or the VMM's process ID [default: all VMs]
     #[arg(long, value_name = "NAME|PID")]
     vm: Option<String>,
-    /// What to do about its preempted vCPUs: one or several, as in extend,rescue [default: as
+    /// Policies for its preempted vCPUs: one or several, as in extend,rescue [default: as
     /// before]
     #[arg(long, required_unless_present_any = ["rescue_share", "weight"], value_delimiter = ',', value_parser = policy_parser())]
     policy: Vec<Policy>,
     /// The most that rescues take of a vCPU's CPU time [default: as before]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     rescue_share: Option<u8>,
-    /// What it weighs beside other VMs, where 100 is the normal weight, or `cgroup`: what the
+    /// The VM's weight beside other VMs, where 100 is the normal weight, or `cgroup`: what the
     /// weights of its VMM's cgroups make [default: as before]
     #[arg(long, value_name = "WEIGHT", value_parser = weight)]
     weight: Option<Weight>,
@@ -402,7 +403,7 @@ fn restore(journals: &Path, json: bool) -> Result<ExitCode> {
     bail!("not given back: {}", missing.join("; "))
 }
 
-/// What the eevdf backend did, or would have done, by VM.
+/// The effects of the eevdf backend, real or in a dry run, by VM.
 fn slices(statistics: &Statistics) -> String {
     let mut text =
         format!("{} VMs in {:.1} s\n", statistics.vms.len(), statistics.elapsed_ns as f64 / 1e9);
@@ -421,7 +422,7 @@ fn slices(statistics: &Statistics) -> String {
     text
 }
 
-/// What was done, or would have been, by VM.
+/// The statistics, of what was done or would have been, by VM.
 fn summary(statistics: &Statistics) -> String {
     if statistics.dry_run {
         return would::summary(statistics);
@@ -485,7 +486,7 @@ fn times(statistics: &Statistics) -> String {
     })
 }
 
-/// Of the guest's programs.
+/// The announcements of the guest's programs.
 fn announced(region: &RegionStatistics) -> String {
     let mut text = format!(
         "  sections that its programs announced: preemptions {} avoided, {} suffered; told of {} changes, {:.3} ms late on average\n",
